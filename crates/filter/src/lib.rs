@@ -1,0 +1,5 @@
+//! What a packet filter expression means.
+
+/// A parsed filter expression.
+#[derive(Clone, Debug)]
+pub struct Expression;

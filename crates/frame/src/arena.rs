@@ -1,0 +1,266 @@
+//! The arena: one range of memory, cut into frames that are owned one by one.
+#![expect(unsafe_code, reason = "a frame is a raw pointer into the arena: this file turns owning it into `&[u8]`")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::Pool;
+
+/// Bytes in a frame: [`HEADROOM`] and [`FRAME_DATA`].
+///
+/// AF_XDP keeps 256 bytes in front of the data for itself and NICs count their receive buffers in KiB, so a frame
+/// for a 2 KiB buffer is 2304 bytes. It is no power of two, and that matters more: with one, the headers of all
+/// frames fall into the same few sets of the first-level cache (`cargo xtask bench geometry`).
+pub const FRAME_SIZE: usize = HEADROOM + FRAME_DATA;
+
+/// Bytes in front of a received packet's first byte, free for headers to be put in front (AF_XDP's
+/// `XDP_PACKET_HEADROOM`).
+pub const HEADROOM: usize = 256;
+
+/// Bytes of a frame from [`HEADROOM`] on: what a NIC's receive buffer is told.
+pub const FRAME_DATA: usize = 2048;
+
+/// The unit in which memory is mapped for a device: no frame lies across a multiple of it.
+pub const PAGE: usize = 2 << 20;
+
+/// How far apart frames lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Stride {
+    /// 2304 bytes, frame beside frame: 910 in each [`PAGE`]. What is fastest, and the default.
+    #[default]
+    Packed,
+    /// 4096 bytes, for zero-copy drivers that refuse AF_XDP's unaligned chunks.
+    Aligned,
+}
+
+impl Stride {
+    /// Bytes from one frame to the next within a page.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Packed => FRAME_SIZE,
+            Self::Aligned => 4096,
+        }
+    }
+
+    /// Frames in each whole [`PAGE`].
+    pub const fn frames_per_page(self) -> usize {
+        PAGE / self.bytes()
+    }
+
+    /// Bytes of memory to give [`Arena::new`] for `frames` frames: whole pages.
+    pub const fn memory_for(self, frames: usize) -> usize {
+        frames.div_ceil(self.frames_per_page()) * PAGE
+    }
+
+    // The divisors are constants in each arm, so that these are multiplications: they run for every packet on AF_XDP.
+    #[inline]
+    fn index(self, offset: usize) -> usize {
+        let (page, within) = (offset / PAGE, offset % PAGE);
+        match self {
+            Self::Packed => page * Self::Packed.frames_per_page() + within / Self::Packed.bytes(),
+            Self::Aligned => page * Self::Aligned.frames_per_page() + within / Self::Aligned.bytes(),
+        }
+    }
+
+    #[inline]
+    fn offset(self, index: usize) -> usize {
+        index / self.frames_per_page() * PAGE + index % self.frames_per_page() * self.bytes()
+    }
+}
+
+/// Why an arena or a pool could not be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ArenaError {
+    /// The memory holds no frame.
+    #[error("{bytes} bytes hold no frame: a frame has {FRAME_SIZE}")]
+    TooSmall {
+        /// Bytes that were given.
+        bytes: usize,
+    },
+    /// A pool asked for more frames than nobody has yet.
+    #[error("{wanted} frames wanted, {left} left in the arena: give it more memory (--memory)")]
+    Exhausted {
+        /// Frames the pool asked for.
+        wanted: usize,
+        /// Frames nobody has.
+        left: usize,
+    },
+}
+
+/// Every arena of the process, so that a frame dropped by accident finds its way home by its address.
+static ARENAS: RwLock<Vec<&'static Arena>> = RwLock::new(Vec::new());
+
+/// The process's packet memory. It lives as long as the process: devices may still write to it.
+#[derive(Debug)]
+pub struct Arena {
+    base: NonNull<u8>,
+    len: usize,
+    stride: Stride,
+    frames: usize,
+    /// Frames that no pool has: never issued, handed back by a pool that had too many, or dropped.
+    spare: Mutex<Vec<Frame>>,
+    orphaned: AtomicU64,
+}
+
+// SAFETY: `base` is only turned into frames, once, by `new`; after that each frame's bytes belong to its `Frame`.
+unsafe impl Send for Arena {}
+// SAFETY: as above: through `&Arena` only addresses are computed, bytes are reached through a `Frame`.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Cuts `memory` into frames, packed. The memory is never given back.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooSmall`] when not one frame fits.
+    pub fn new<M: AsMut<[u8]> + Send + 'static>(memory: M) -> Result<&'static Self, ArenaError> {
+        Self::with_stride(memory, Stride::default())
+    }
+
+    /// Cuts `memory` into frames that lie `stride` apart.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooSmall`] when not one frame fits.
+    pub fn with_stride<M: AsMut<[u8]> + Send + 'static>(
+        memory: M,
+        stride: Stride,
+    ) -> Result<&'static Self, ArenaError> {
+        let memory: &'static mut [u8] = Box::leak(Box::new(memory)).as_mut();
+        let len = memory.len();
+        let in_last_page = ((len % PAGE) + stride.bytes() - FRAME_SIZE) / stride.bytes();
+        let frames = len / PAGE * stride.frames_per_page() + in_last_page;
+        if frames == 0 {
+            return Err(ArenaError::TooSmall { bytes: len });
+        }
+        let base = NonNull::from(memory).cast::<u8>();
+        let arena: &'static Self = Box::leak(Box::new(Self {
+            base,
+            len,
+            stride,
+            frames,
+            spare: Mutex::new(Vec::with_capacity(frames)),
+            orphaned: AtomicU64::new(0),
+        }));
+        ARENAS.write().unwrap_or_else(PoisonError::into_inner).push(arena);
+        arena.spare().extend((0..frames).rev().map(|index| {
+            // SAFETY: the offset of a frame below `frames` lies within `memory` (see `frames`), whose exclusive
+            // borrow for 'static has become `base`; each index is visited once, so no byte has two owners.
+            Frame(unsafe { base.add(stride.offset(index)) })
+        }));
+        Ok(arena)
+    }
+
+    /// A pool with `frames` free frames, taken from those nobody has.
+    ///
+    /// # Errors
+    /// [`ArenaError::Exhausted`] when fewer are left; none is taken then.
+    pub fn pool(&'static self, frames: usize) -> Result<Pool, ArenaError> {
+        let mut spare = self.spare();
+        let left = spare.len();
+        let from = left.checked_sub(frames).ok_or(ArenaError::Exhausted { wanted: frames, left })?;
+        // Room for every frame there is: giving one back never allocates.
+        let mut free = Vec::with_capacity(self.frames);
+        free.extend(spare.drain(from..).rev());
+        drop(spare);
+        Ok(Pool::with_frames(self, free))
+    }
+
+    /// Frames in the whole arena.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Bytes of memory, from the first frame's first byte.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// How far apart the frames lie.
+    pub fn stride(&self) -> Stride {
+        self.stride
+    }
+
+    /// Address of the first byte: what registering the memory with the kernel or a device needs.
+    pub fn base(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    /// Frames that were dropped instead of given to a pool, since the start.
+    pub fn orphaned(&self) -> u64 {
+        self.orphaned.load(Relaxed)
+    }
+
+    /// Frames that no pool and no packet has.
+    pub fn unused(&self) -> usize {
+        self.spare().len()
+    }
+
+    /// Bytes from the arena's first byte to the frame's: its address for the kernel (UMEM) or for a device.
+    ///
+    /// # Panics
+    /// When the frame is another arena's: such an offset would make the kernel write to a frame that has an owner.
+    #[inline]
+    pub fn offset(&self, frame: &Frame) -> usize {
+        let offset = frame.0.as_ptr().addr().wrapping_sub(self.base());
+        assert!(offset < self.len, "a frame of another arena");
+        offset
+    }
+
+    /// Number of the frame that the byte at `offset` lies in; `None` outside the arena or between frames.
+    #[inline]
+    pub(crate) fn index(&self, offset: usize) -> Option<usize> {
+        let index = self.stride.index(offset);
+        // The end of a page, and of a 4096-byte stride, belongs to no frame.
+        (index < self.frames && offset.wrapping_sub(self.stride.offset(index)) < FRAME_SIZE).then_some(index)
+    }
+
+    pub(crate) fn spare(&self) -> MutexGuard<'_, Vec<Frame>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One buffer of packet memory, owned by whoever holds it.
+///
+/// Give it back with [`Pool::give`]; one that is dropped instead goes to the arena's spare list, which costs a lock.
+#[derive(Debug)]
+pub struct Frame(NonNull<u8>);
+
+// SAFETY: a frame is the only owner of its bytes, wherever it is.
+unsafe impl Send for Frame {}
+// SAFETY: `&Frame` only gives `&[u8]`.
+unsafe impl Sync for Frame {}
+
+impl Frame {
+    /// All [`FRAME_SIZE`] bytes, headroom first. What they hold after the frame was lent or freed is arbitrary.
+    #[inline]
+    pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
+        // SAFETY: `new` made the pointer from an exclusive 'static borrow of FRAME_SIZE bytes that only this frame
+        // covers; the bytes were initialised there and nobody else may write while the frame is owned.
+        unsafe { self.0.cast::<[u8; FRAME_SIZE]>().as_ref() }
+    }
+
+    /// All [`FRAME_SIZE`] bytes, headroom first.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8; FRAME_SIZE] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only reference.
+        unsafe { self.0.cast::<[u8; FRAME_SIZE]>().as_mut() }
+    }
+
+    /// Address of the first byte. Two frames that are alive never have the same.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
+impl Drop for Frame {
+    #[cold]
+    fn drop(&mut self) {
+        let arenas = ARENAS.read().unwrap_or_else(PoisonError::into_inner);
+        let home = arenas.iter().find(|a| self.address().wrapping_sub(a.base()) < a.len);
+        if let Some(arena) = home {
+            arena.orphaned.fetch_add(1, Relaxed);
+            arena.spare().push(Self(self.0));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Packet memory: who owns which bytes.
+//!
+//! An [`Arena`] is the process's packet memory, cut into [`Frame`]s of [`FRAME_SIZE`] bytes. Whoever holds a `Frame`
+//! owns its bytes; nobody else can reach them. A worker keeps its free frames in a [`Pool`], makes them into
+//! [`Packet`]s, and moves packets in [`Batch`]es. A frame that the kernel or a NIC holds is *lent*: it sits in a
+//! [`Ledger`], where its bytes cannot be reached, until the other side names its offset again.
+//!
+//! ```
+//! use bywash_frame::{Arena, Batch, Packet};
+//!
+//! let arena = Arena::new(vec![0; 1 << 20]).unwrap();
+//! let mut pool = arena.pool(128).unwrap();
+//! let mut batch = Batch::new();
+//! let mut packet = Packet::new(pool.take().unwrap());
+//! packet.extend_from_slice(b"hello").unwrap();
+//! batch.push(packet);
+//! pool.give_batch(&mut batch);
+//! assert_eq!(pool.free(), 128);
+//! ```
+//!
+//! Frames are counted, not garbage collected: a frame that is dropped by accident is not lost, it goes to the
+//! arena's spare list ([`Arena::orphaned`] counts it) and a pool that has run dry finds it there.
+
+mod arena;
+mod batch;
+mod ledger;
+mod offload;
+mod packet;
+mod pool;
+
+pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
+pub use batch::{BATCH, Batch};
+pub use ledger::{Ledger, ReclaimError};
+pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
+pub use packet::{MAX_FRAMES, NoRoom, Packet, Segment};
+pub use pool::Pool;

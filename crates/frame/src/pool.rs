@@ -1,0 +1,117 @@
+//! One worker's free frames.
+
+use crate::packet::Chain;
+use crate::{Arena, Batch, Frame, Packet};
+
+/// Frames that move between a pool and its arena's spare list at once: the lock there is paid once for so many.
+const EXCHANGE: usize = 256;
+
+/// Boxes for chains that a pool keeps, so that multi-frame packets do not allocate.
+const CHAINS: usize = 64;
+
+/// One worker's free frames: no atomics, no lock while it has some and not too many.
+///
+/// The last frame given back is the first one taken, so that it is still in the cache. A pool whose worker only
+/// receives frames of others sends its surplus home, and a pool that runs dry looks there, [`EXCHANGE`] at a time.
+#[derive(Debug)]
+pub struct Pool {
+    arena: &'static Arena,
+    free: Vec<Frame>,
+    /// More free frames than this are surplus.
+    high_water: usize,
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept: they move into packets and back")]
+    chains: Vec<Box<Chain>>,
+}
+
+impl Pool {
+    pub(crate) fn with_frames(arena: &'static Arena, free: Vec<Frame>) -> Self {
+        let high_water = free.len() + 2 * EXCHANGE;
+        let chains = (0..CHAINS).map(|_| Box::default()).collect();
+        Self { arena, free, high_water, chains }
+    }
+
+    /// The arena the frames belong to.
+    pub fn arena(&self) -> &'static Arena {
+        self.arena
+    }
+
+    /// Free frames at hand.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// A free frame, or `None` when this pool and the arena's spare list are empty.
+    #[inline]
+    pub fn take(&mut self) -> Option<Frame> {
+        match self.free.pop() {
+            Some(frame) => Some(frame),
+            None => self.take_spare(),
+        }
+    }
+
+    /// Takes a frame back.
+    #[inline]
+    pub fn give(&mut self, frame: Frame) {
+        self.free.push(frame);
+        if self.free.len() > self.high_water {
+            self.send_home();
+        }
+    }
+
+    /// Takes back all frames of a packet.
+    #[inline]
+    pub fn give_packet(&mut self, packet: Packet) {
+        let (head, rest) = packet.into_frames();
+        self.give(head);
+        if let Some(chain) = rest {
+            self.give_chain(chain);
+        }
+    }
+
+    /// Takes back all frames of all packets in the batch and leaves it empty.
+    #[inline]
+    pub fn give_batch(&mut self, batch: &mut Batch) {
+        for packet in batch.drain() {
+            self.give_packet(packet);
+        }
+    }
+
+    pub(crate) fn take_chain(&mut self) -> Box<Chain> {
+        self.chains.pop().unwrap_or_default()
+    }
+
+    #[cold]
+    fn give_chain(&mut self, mut chain: Box<Chain>) {
+        for segment in chain.drain(..) {
+            self.give(segment.into_frame());
+        }
+        self.keep_chain(chain);
+    }
+
+    /// Takes back an empty chain's box.
+    pub(crate) fn keep_chain(&mut self, chain: Box<Chain>) {
+        if self.chains.len() < CHAINS {
+            self.chains.push(chain);
+        }
+    }
+
+    #[cold]
+    fn take_spare(&mut self) -> Option<Frame> {
+        let mut spare = self.arena.spare();
+        let from = spare.len().saturating_sub(EXCHANGE);
+        self.free.extend(spare.drain(from..));
+        self.free.pop()
+    }
+
+    #[cold]
+    fn send_home(&mut self) {
+        let from = self.free.len() - EXCHANGE;
+        self.arena.spare().extend(self.free.drain(from..));
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.arena.spare().append(&mut self.free);
+    }
+}

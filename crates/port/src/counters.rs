@@ -1,0 +1,23 @@
+//! What queues and ports count.
+
+/// One counter of a port by name, for what differs from driver to driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name, words joined by `_`, as in `rx_fill_ring_empty`.
+    pub name: &'static str,
+    /// Its value since the port was opened.
+    pub value: u64,
+}
+
+/// What one RX or TX queue has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Packets received; or sent, which means completed: the NIC has taken their bytes.
+    pub packets: u64,
+    /// Their bytes, without FCS.
+    pub bytes: u64,
+    /// Packets that arrived or left damaged or were refused by the other side, and so were not counted above.
+    pub errors: u64,
+    /// Times a packet could not be received because no frame was free.
+    pub no_frame: u64,
+}

@@ -1,0 +1,152 @@
+//! Ports by name, as users write them: `xdp:eth1/4/rx`, `pci:0000:03:00.0`, `null:`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which queues of an `xdp:` port are meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QueueChoice {
+    /// Only this queue; all of them when absent.
+    pub queue: Option<u16>,
+    /// Only its receiving half.
+    pub rx_only: bool,
+}
+
+/// What a port is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortName {
+    /// `xdp:eth1`, `xdp:eth1/4`, `xdp:eth1/4/rx`: AF_XDP on a kernel interface, or on one queue of it.
+    Xdp {
+        /// The kernel's interface.
+        interface: String,
+        /// Which of its queues.
+        queues: QueueChoice,
+    },
+    /// `packet:eth1`: AF_PACKET; sees a copy, takes nothing.
+    Packet {
+        /// The kernel's interface.
+        interface: String,
+    },
+    /// `tap:NAME`: a TAP interface, made when it does not exist.
+    Tap {
+        /// The interface's name.
+        interface: String,
+    },
+    /// `null:`: gives empty packets without end, takes all.
+    Null,
+    /// `loop:NAME`: a ring in memory; two opens of one name in one process are its two ends.
+    Loop {
+        /// Any name.
+        name: String,
+    },
+}
+
+/// Why a text is no port's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No known kind in front of the colon.
+    #[error("'{0}' is not a port: write KIND:NAME, where KIND is one of {KINDS}")]
+    Kind(String),
+    /// The kind needs a name.
+    #[error("'{0}' names no interface: write {0}eth1, say")]
+    Empty(String),
+    /// `null:` takes none.
+    #[error("'{0}' takes no name")]
+    NotEmpty(String),
+    /// Not an interface's name.
+    #[error("'{0}' can't be an interface: at most 15 bytes, no blank, no '/', not '.' or '..'")]
+    Interface(String),
+    /// What follows `/` is no queue.
+    #[error("'{0}' is no queue: write xdp:{1}/4 for queue 4, xdp:{1}/4/rx for its receiving half")]
+    Queue(String, String),
+}
+
+const KINDS: &str = "xdp:, packet:, tap:, null:, loop:";
+
+impl FromStr for PortName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (kind, name) = text.split_once(':').ok_or_else(|| NameError::Kind(text.into()))?;
+        let need = || if name.is_empty() { Err(NameError::Empty(format!("{kind}:"))) } else { Ok(name) };
+        match kind {
+            "xdp" => {
+                let mut parts = need()?.split('/');
+                let interface = interface(parts.next().unwrap_or_default())?;
+                let wrong = || NameError::Queue(name.into(), interface.clone());
+                let queues = match (parts.next(), parts.next(), parts.next()) {
+                    (None, ..) => QueueChoice::default(),
+                    (Some(queue), half @ (None | Some("rx")), None) => QueueChoice {
+                        queue: Some(queue.parse().map_err(|_| wrong())?),
+                        rx_only: half.is_some(),
+                    },
+                    _ => return Err(wrong()),
+                };
+                Ok(Self::Xdp { interface, queues })
+            }
+            "packet" => Ok(Self::Packet { interface: interface(need()?)? }),
+            "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
+            "loop" => Ok(Self::Loop { name: need()?.into() }),
+            "null" if name.is_empty() => Ok(Self::Null),
+            "null" => Err(NameError::NotEmpty("null:".into())),
+            _ => Err(NameError::Kind(text.into())),
+        }
+    }
+}
+
+/// The kernel's own rule for names (`dev_valid_name`).
+fn interface(name: &str) -> Result<String, NameError> {
+    let bad = name.is_empty()
+        || name.len() > 15
+        || matches!(name, "." | "..")
+        || name.contains(|c: char| c.is_whitespace() || matches!(c, '/' | ':' | '\0'));
+    if bad { Err(NameError::Interface(name.into())) } else { Ok(name.into()) }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xdp { interface, queues } => {
+                write!(f, "xdp:{interface}")?;
+                if let Some(queue) = queues.queue {
+                    write!(f, "/{queue}{}", if queues.rx_only { "/rx" } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::Packet { interface } => write!(f, "packet:{interface}"),
+            Self::Tap { interface } => write!(f, "tap:{interface}"),
+            Self::Null => f.write_str("null:"),
+            Self::Loop { name } => write!(f, "loop:{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_right_print_as_they_were_written() {
+        for text in
+            ["xdp:eth1", "xdp:eth1/4", "xdp:eth1/4/rx", "packet:enp3s0.7", "tap:bw0", "null:", "loop:a b", "xdp:e-1"]
+        {
+            assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn each_wrong_name_is_refused_for_its_own_reason() {
+        let error = |text: &str| text.parse::<PortName>().unwrap_err();
+        assert_eq!(error("eth1"), NameError::Kind("eth1".into()));
+        assert_eq!(error("dpdk:eth1"), NameError::Kind("dpdk:eth1".into()));
+        assert_eq!(error("xdp:"), NameError::Empty("xdp:".into()));
+        assert_eq!(error("loop:"), NameError::Empty("loop:".into()));
+        assert_eq!(error("null:x"), NameError::NotEmpty("null:".into()));
+        assert_eq!(error("tap:."), NameError::Interface(".".into()));
+        assert_eq!(error("tap:0123456789abcdef"), NameError::Interface("0123456789abcdef".into()));
+        assert_eq!(error("packet:a b"), NameError::Interface("a b".into()));
+        for queue in ["xdp:e/", "xdp:e/x", "xdp:e/65536", "xdp:e/1/tx", "xdp:e/1/rx/", "xdp:e/-1"] {
+            assert!(matches!(error(queue), NameError::Queue(..)), "{queue}");
+        }
+    }
+}

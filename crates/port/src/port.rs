@@ -1,0 +1,109 @@
+//! Ports and queues.
+
+use std::os::fd::BorrowedFd;
+
+use bywash_frame::{Batch, Pool};
+
+use crate::{Counter, PortName, QueueCounters};
+
+/// One RX ring, owned by exactly one worker.
+pub trait RxQueue: Send {
+    /// Appends received packets to `batch`, as many as are there and fit, and returns how many. Gives the NIC free
+    /// frames of `pool` for the next ones.
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize;
+
+    /// Asks to be woken for the next packet, before sleeping on [`RxQueue::wake_fd`]. False when packets are there
+    /// already, or nothing can wake this queue: then do not sleep.
+    fn arm(&mut self) -> bool;
+
+    /// What becomes readable when a packet comes; `None` when this queue has packets without end.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What it has counted.
+    fn counters(&self) -> QueueCounters;
+
+    /// Stops receiving and takes the frames back that the NIC had.
+    fn close(self: Box<Self>, pool: &mut Pool);
+}
+
+/// One TX ring, owned by exactly one worker.
+pub trait TxQueue: Send {
+    /// Queues packets from the front of `batch`, as many as there is room for, leaves the others in it, and returns
+    /// how many were queued. Nothing need be on its way before [`TxQueue::flush`].
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize;
+
+    /// Makes the NIC start on all that was queued and takes frames back that it has done with. Call it once in each
+    /// turn, also when nothing was queued and [`TxQueue::in_flight`] is not 0.
+    fn flush(&mut self, pool: &mut Pool);
+
+    /// Packets queued and not yet completed.
+    fn in_flight(&self) -> usize;
+
+    /// What it has counted: completed packets, not queued ones.
+    fn counters(&self) -> QueueCounters;
+
+    /// Stops sending, takes the frames back, and drops what was not sent. Flush until [`TxQueue::in_flight`] is 0
+    /// (for a bounded time: a link that is down never completes) to send everything first.
+    fn close(self: Box<Self>, pool: &mut Pool);
+}
+
+/// The two halves of a queue: of an interface's queue 4, say.
+pub struct QueuePair {
+    /// The receiving half; `None` on a port that only sends.
+    pub rx: Option<Box<dyn RxQueue>>,
+    /// The sending half; `None` on a port that only receives.
+    pub tx: Option<Box<dyn TxQueue>>,
+}
+
+/// What a port can do, and how it was opened. What it can't, software does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Longest packet, without FCS: the MTU and the Ethernet header with two VLAN tags.
+    pub max_len: usize,
+    /// Fills in TCP and UDP checksums ([`Checksum::Partial`](bywash_frame::Checksum::Partial)).
+    pub tx_checksum: bool,
+    /// Cuts super-segments.
+    pub segmentation: bool,
+    /// Packets may have several frames.
+    pub chains: bool,
+    /// Frames move without a copy.
+    pub zero_copy: bool,
+    /// How it was opened, for the user: `copy`, `native XDP`, `zero-copy`.
+    pub mode: Vec<&'static str>,
+    /// Speed of the link in Mbit/s, where there is one.
+    pub link_mbps: Option<u32>,
+}
+
+/// An opened NIC, real or virtual.
+pub trait Port: Send {
+    /// What it was opened as.
+    fn name(&self) -> &PortName;
+
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Its Ethernet address, if it has one.
+    fn mac(&self) -> Option<[u8; 6]>;
+
+    /// Its queues. They are given out once: a second call returns none.
+    fn queues(&mut self) -> Vec<QueuePair>;
+
+    /// What the port counts beside its queues: what the kernel or the NIC dropped, what stayed with the kernel.
+    fn counters(&self) -> Vec<Counter>;
+
+    /// Gives the machine back: what was attached, steered or set is as it was before. Close its queues first.
+    ///
+    /// # Errors
+    /// A sentence for each thing that could not be undone; everything else was.
+    fn close(self: Box<Self>) -> Result<(), Vec<String>>;
+}
+
+/// Why a port could not be opened: what was wrong, why, and what to do, for the user. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{port}: {reason}")]
+pub struct OpenError {
+    /// The port.
+    pub port: PortName,
+    /// What, why, and what to do, in one line.
+    pub reason: String,
+}
