@@ -4,4 +4,6 @@
 //! what it hands out is safe to use.
 
 pub mod bpf;
+pub mod memory;
 pub mod shared;
+pub mod xsk;

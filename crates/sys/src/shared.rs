@@ -63,6 +63,11 @@ impl Mapping {
         self.len
     }
 
+    /// Its first byte's address: for telling the kernel, not for reading.
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
     /// Pointer to a `T` at `offset`, when `count` of them lie within the mapping and are aligned.
     fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
         let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));
