@@ -11,5 +11,6 @@ pub mod netdev;
 pub mod netlink;
 pub mod route;
 pub mod shared;
+pub mod state;
 pub mod sysctl;
 pub mod xsk;
