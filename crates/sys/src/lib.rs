@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod ethtool;
+pub mod interface;
 pub mod memory;
 pub mod namespace;
 pub mod netdev;
