@@ -84,7 +84,7 @@ impl Host {
         Ok(host)
     }
 
-    /// The caller's own network namespace, as it is, for the other end of a [`Pair`]. Nothing in it is changed.
+    /// The caller's own network namespace, as it is, for the other end of a [`Pair`](crate::Pair). Nothing in it is changed.
     ///
     /// # Errors
     /// When this process has too many files open.

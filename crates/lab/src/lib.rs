@@ -24,6 +24,7 @@ mod host;
 mod lock;
 mod pair;
 mod skip;
+mod snapshot;
 
 pub use bywash_sys as sys;
 
@@ -31,3 +32,4 @@ pub use host::{Host, HostOptions, LabError};
 pub use lock::{Untouched, lock};
 pub use pair::{End, Lab, Pair, PairOptions};
 pub use skip::{root, skip};
+pub use snapshot::Snapshot;

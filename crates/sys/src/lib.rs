@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod ethtool;
+pub mod interface;
 pub mod memory;
 pub mod namespace;
 pub mod netdev;
@@ -12,6 +13,7 @@ pub mod netlink;
 pub mod packet_socket;
 pub mod route;
 pub mod shared;
+pub mod state;
 pub mod sysctl;
 pub mod tun;
 pub mod virtio_header;

@@ -102,7 +102,9 @@ impl Netdev {
             .with(&[text(CTRL_ATTR_FAMILY_NAME, "netdev")]);
         let answer = match socket.request(&message) {
             Err(error) if error.errno() == Some(Errno::NOENT) => {
-                return Err(NetlinkError::Missing("netlink family netdev: Linux 6.3 and later have it".into()));
+                return Err(NetlinkError::Missing(
+                    "netlink family netdev: Linux 6.3 and later have it".into(),
+                ));
             }
             answer => answer?.unwrap_or_default(),
         };
