@@ -15,7 +15,7 @@
 mod queue;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bywash_frame::{Arena, MAX_FRAMES};
 use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
@@ -180,7 +180,6 @@ fn sockets(link: &Link, options: &Options) -> Result<Vec<Queue>, PacketError> {
 /// What queues tell their port.
 #[derive(Debug, Default)]
 struct Shared {
-    gone: AtomicBool,
     /// Packets that the kernel dropped because the ring was full, as far as it has been asked.
     drops: AtomicU64,
     freezes: AtomicU64,
@@ -231,12 +230,13 @@ impl Port for PacketPort {
             self.shared.drops.fetch_add(u64::from(statistics.drops), Ordering::Relaxed);
             self.shared.freezes.fetch_add(u64::from(statistics.freezes), Ordering::Relaxed);
         }
+        let gone = self.sockets.iter().any(|socket| socket.is_orphan());
         let of = |name, value: &AtomicU64| Counter { name, value: value.load(Ordering::Relaxed) };
         vec![
             of("rx_ring_full", &self.shared.drops),
             of("rx_ring_full_times", &self.shared.freezes),
             of("rx_too_long", &self.shared.too_long),
-            Counter { name: "interface_gone", value: u64::from(self.shared.gone.load(Ordering::Relaxed)) },
+            Counter { name: "interface_gone", value: u64::from(gone) },
         ]
     }
 
