@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::Snapshot;
 
-/// Waits until no other test uses the lab and keeps it until the guard is dropped. `None` when this process may not make
-/// network namespaces: the test has then been [skipped](crate::skip) and returns.
+/// Waits until no other test uses the lab and keeps it until the guard is dropped. `None` when this process may not
+/// make network namespaces: the test has then been [skipped](crate::skip) and returns.
 ///
 /// # Panics
 /// When another process has it for longer than five minutes, or the lock can't be opened.

@@ -135,8 +135,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a row of at most 250 hosts. Of the options count the queues, the MTU, the offloads and the neighbours; names and
-    /// addresses are the row's own.
+    /// Makes a row of at most 250 hosts. Of the options count the queues, the MTU, the offloads and the neighbours;
+    /// names and addresses are the row's own.
     ///
     /// # Errors
     /// Without root, or when the kernel refuses.

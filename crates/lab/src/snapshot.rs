@@ -18,8 +18,8 @@ pub struct Snapshot {
     links: BTreeSet<String>,
     /// The number of each network namespace that is in use, and who uses it.
     namespaces: BTreeMap<String, String>,
-    /// XDP and traffic control programs by number, with their names. An attached program is a loaded one, so these are
-    /// the links, too.
+    /// XDP and traffic control programs by number, with their names. An attached program is a loaded one, so these
+    /// are the links, too.
     programs: BTreeMap<u32, String>,
     /// Settings by name.
     settings: BTreeMap<String, String>,
@@ -35,9 +35,9 @@ impl Snapshot {
         Self { links: links(), namespaces: namespaces(), programs: programs(), settings, free_huge_pages }
     }
 
-    /// What is not as it was: a line for each thing; none when all is well. Waits for up to two seconds, since the kernel
-    /// removes namespaces and programs some time after nobody uses them. What others have removed in the meantime does
-    /// not count.
+    /// What is not as it was: a line for each thing; none when all is well. Waits for up to two seconds, since the
+    /// kernel removes namespaces and programs some time after nobody uses them. What others have removed in the
+    /// meantime does not count.
     #[must_use]
     pub fn difference(&self) -> Vec<String> {
         let start = Instant::now();
@@ -108,7 +108,8 @@ const SETTINGS: &[&str] = &[
 ];
 
 fn links() -> BTreeSet<String> {
-    /// IFF_UP, IFF_PROMISC, IFF_ALLMULTI: what an administrator or a program sets; not what comes and goes with a cable.
+    /// IFF_UP, IFF_PROMISC, IFF_ALLMULTI: what an administrator or a program sets; not what comes and goes with a
+    /// cable.
     const SET: u32 = 0x1 | 0x100 | 0x200;
     let Ok(mut route) = Route::open() else { return BTreeSet::new() };
     let links = route.links().unwrap_or_default();

@@ -131,7 +131,8 @@ pub struct Veth<'a> {
     pub near: VethEnd<'a>,
     /// The other.
     pub far: VethEnd<'a>,
-    /// Receive and transmit queues of either end. XDP wants as many receive queues as the other end has transmit queues.
+    /// Receive and transmit queues of either end. XDP wants as many receive queues as the other end has transmit
+    /// queues.
     pub queues: u32,
     /// The MTU of either end, bytes.
     pub mtu: u32,
@@ -259,7 +260,8 @@ fn parse(answer: &[u8]) -> Option<Link> {
     let flags = number_at(answer, 8)?;
     let attributes = Attributes(answer.get(16..)?);
     let xdp = attributes.nested(IFLA_XDP);
-    // With one program only its number is there, with the way it is attached beside it; with several, each has its own.
+    // With one program only its number is there, with the way it is attached beside it; with several, each has its
+    // own.
     let attached = xdp.u8(IFLA_XDP_ATTACHED).unwrap_or_default();
     let program = |way: u8, kind: u16| {
         xdp.u32(kind)

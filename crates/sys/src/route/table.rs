@@ -37,8 +37,8 @@ pub struct NewRoute<'a> {
     pub to: Prefix,
     /// By which way.
     pub way: Gateway,
-    /// The TCP congestion control of connections that go this way; the namespace's own when absent. In a namespace of its
-    /// own this is the only way to any but the machine's default: `net.ipv4.tcp_congestion_control` refuses there
+    /// The TCP congestion control of connections that go this way; the namespace's own when absent. In a namespace of
+    /// its own this is the only way to any but the machine's default: `net.ipv4.tcp_congestion_control` refuses there
     /// what is not in the machine's list of allowed ones.
     pub congestion_control: Option<&'a str>,
 }
