@@ -10,6 +10,7 @@ use bywash_sys::namespace::{Namespace, NamespaceError};
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::route::{Gateway, Link, NewRoute, Prefix, Route};
 use bywash_sys::sysctl::{self, SysctlError};
+use bywash_sys::tun::TunError;
 
 /// Why a part of the lab could not be made or changed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,9 @@ pub enum LabError {
     /// A feature of an interface.
     #[error(transparent)]
     Ethtool(#[from] EthtoolError),
+    /// A TAP interface.
+    #[error(transparent)]
+    Tap(#[from] TunError),
     /// A setting of the kernel.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),

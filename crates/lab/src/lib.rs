@@ -1,7 +1,7 @@
 //! Namespaces, veth and tap pairs that we made, and their removal: for the demo and the tests.
 //!
 //! A [`Host`] is a network namespace of its own; a [`Pair`] is a cable between two of them; a [`Lab`] is a row of
-//! hosts with a cable from each to the next. None of them has a name that anybody else could see: they are held by
+//! hosts with a cable from each to the next; a [`TapPair`] is a cable to the test itself. None of them has a name that anybody else could see: they are held by
 //! file descriptors, so the kernel removes them when the process ends, however it ends. Needs no `ip` program.
 //!
 //! ```
@@ -26,6 +26,7 @@ mod lock;
 mod pair;
 mod skip;
 mod snapshot;
+mod tap;
 
 pub use bywash_sys as sys;
 
@@ -34,3 +35,4 @@ pub use lock::{Untouched, lock};
 pub use pair::{End, Lab, Pair, PairOptions};
 pub use skip::{root, skip};
 pub use snapshot::Snapshot;
+pub use tap::TapPair;
