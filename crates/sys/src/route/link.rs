@@ -255,7 +255,7 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
 }
 
 /// An answer to RTM_GETLINK; None when it is too short to name an interface.
-fn parse(answer: &[u8]) -> Option<Link> {
+pub(super) fn parse(answer: &[u8]) -> Option<Link> {
     let hardware = u16::from_ne_bytes(answer.get(2..4)?.try_into().ok()?);
     let flags = number_at(answer, 8)?;
     let attributes = Attributes(answer.get(16..)?);

@@ -111,7 +111,7 @@ fn header(family: u8) -> [u8; 12] {
     header
 }
 
-fn parse(answer: &[u8]) -> Option<RouteEntry> {
+pub(super) fn parse(answer: &[u8]) -> Option<RouteEntry> {
     let attributes = Attributes(answer.get(12..)?);
     if answer[7] != libc::RTN_UNICAST {
         return None;
