@@ -1,1 +1,5 @@
-//! x
+//! Every source and sink of packets, as port queues.
+
+#![forbid(unsafe_code)]
+
+pub mod xdp;

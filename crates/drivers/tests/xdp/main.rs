@@ -1,0 +1,4 @@
+//! The `xdp:` port against the kernel, over veth pairs of the tests' own. Needs root.
+
+mod setup;
+mod traffic;
