@@ -9,5 +9,6 @@ pub mod namespace;
 pub mod netlink;
 pub mod route;
 pub mod shared;
+pub mod state;
 pub mod sysctl;
 pub mod xsk;
