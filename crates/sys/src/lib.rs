@@ -6,6 +6,7 @@ pub mod bpf;
 pub mod ethtool;
 pub mod memory;
 pub mod namespace;
+pub mod netdev;
 pub mod netlink;
 pub mod route;
 pub mod shared;

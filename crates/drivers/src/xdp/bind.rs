@@ -109,12 +109,8 @@ pub(super) fn bind(
     }
     let bound = match first {
         None => {
-            let to = Bind {
-                interface: plan.interface,
-                queue: plan.queue,
-                mode,
-                multi_buffer: plan.multi_buffer,
-            };
+            let to =
+                Bind { interface: plan.interface, queue: plan.queue, mode, multi_buffer: plan.multi_buffer };
             socket.bind(&to, PATIENCE)
         }
         Some(first) => socket.bind_shared(plan.interface, plan.queue, first, PATIENCE),
@@ -165,7 +161,8 @@ impl BindError {
                 bytes >> 20
             ),
             (Step::Register, Errno::INVAL) => {
-                "the kernel refuses this packet memory: it must come from the system (huge or ordinary pages)".into()
+                "the kernel refuses this packet memory: it must come from the system (huge or ordinary pages)"
+                    .into()
             }
             (Step::Options, Errno::PERM) => {
                 "a busy poll budget above the kernel's own needs CAP_NET_ADMIN: use 64 or less".into()

@@ -40,7 +40,13 @@ struct State {
 }
 
 impl Life {
-    pub(super) fn new(queue: u32, halves: u8, socket: Arc<Socket>, probe: Probe, maps: Option<Arc<Maps>>) -> Self {
+    pub(super) fn new(
+        queue: u32,
+        halves: u8,
+        socket: Arc<Socket>,
+        probe: Probe,
+        maps: Option<Arc<Maps>>,
+    ) -> Self {
         let state = State {
             halves,
             socket: Some(socket),

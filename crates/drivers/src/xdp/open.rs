@@ -12,6 +12,7 @@ use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
 
 use super::bind::{self, BindError, Bound, Plan};
+use super::busy::Deferral;
 use super::life::Life;
 use super::program::{self, Maps};
 use super::{Attach, Options, XdpPort, guard, rx, tx};
@@ -129,11 +130,13 @@ impl<'a> Opening<'a> {
             (link, generic) = (Some(pass), mode == XdpMode::Generic);
         }
         self.warn(&bound, zero_copy, &mut warnings);
+        let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
+        let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
         self.wait_for_carrier(&mut warnings);
         let capabilities = self.capabilities(zero_copy, generic, link.is_some());
         let (queues, lives) = self.hand_out(bound, maps.as_ref(), &capabilities)?;
         let mac = self.interface.mac.map(|mac| mac.0);
-        Ok(XdpPort { name, mac, capabilities, warnings, queues, lives, maps, link, deferral: None })
+        Ok(XdpPort { name, mac, capabilities, warnings, queues, lives, maps, link, deferral })
     }
 
     /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.
@@ -156,7 +159,9 @@ impl<'a> Opening<'a> {
                     }
                     return Ok((link, mode));
                 }
-                Err(error) if error.is(Errno::BUSY.raw_os_error()) || error.is(Errno::EXIST.raw_os_error()) => {
+                Err(error)
+                    if error.is(Errno::BUSY.raw_os_error()) || error.is(Errno::EXIST.raw_os_error()) =>
+                {
                     return Err(self.who_is_there());
                 }
                 Err(error) if error.is(Errno::PERM.raw_os_error()) => return Err(error.to_string()),
@@ -183,14 +188,14 @@ impl<'a> Opening<'a> {
 
     /// Frames for all FILL rings.
     fn stock(&self) -> Result<Pool, String> {
-        let rings = self
-            .queues
-            .iter()
-            .filter(|halves| halves.rx || self.options.copy != CopyMode::Copy)
-            .count();
+        let rings =
+            self.queues.iter().filter(|halves| halves.rx || self.options.copy != CopyMode::Copy).count();
         let frames = rings * self.options.ring_size as usize;
         self.arena.pool(frames).map_err(|error| {
-            format!("{rings} rings of {} packets must be filled: {error}, or smaller rings", self.options.ring_size)
+            format!(
+                "{rings} rings of {} packets must be filled: {error}, or smaller rings",
+                self.options.ring_size
+            )
         })
     }
 
@@ -210,7 +215,10 @@ impl<'a> Opening<'a> {
             let first: Option<Arc<Socket>> = bound.first().map(|(_, first)| first.socket.clone());
             let mut result = bind::bind(&plan, mode, first.as_deref(), self.arena, pool);
             let retry = |error: &BindError| error.is_no_zero_copy();
-            if first.is_none() && self.options.copy == CopyMode::Auto && result.as_ref().err().is_some_and(retry) {
+            if first.is_none()
+                && self.options.copy == CopyMode::Auto
+                && result.as_ref().err().is_some_and(retry)
+            {
                 mode = CopyMode::Copy;
                 result = bind::bind(&plan, mode, None, self.arena, pool);
             }
@@ -316,7 +324,8 @@ impl<'a> Opening<'a> {
                     maps.add_socket(queue, &socket).map_err(|error| error.to_string())?;
                     let ledger = filled.take().unwrap_or_else(|| Ledger::new(self.arena));
                     let (socket, life) = (socket.clone(), life.clone());
-                    let parts = rx::Parts { ring, fill: rings.fill, ledger, socket, life, beat, busy_poll: polls };
+                    let parts =
+                        rx::Parts { ring, fill: rings.fill, ledger, socket, life, beat, busy_poll: polls };
                     Some(Box::new(rx::Rx::new(parts)) as Box<dyn RxQueue>)
                 }
                 _ => None,
@@ -355,7 +364,8 @@ fn release(queue: Bound, pool: &mut Pool) {
 fn find(route: &mut Route, interface: &str) -> Result<route::Link, String> {
     let Some(link) = route.link(interface).map_err(|error| error.to_string())? else {
         let links = route.links().unwrap_or_default();
-        let names: Vec<_> = links.iter().filter(|link| link.ethernet).map(|link| link.name.as_str()).collect();
+        let names: Vec<_> =
+            links.iter().filter(|link| link.ethernet).map(|link| link.name.as_str()).collect();
         let there = if names.is_empty() { "none that carries Ethernet".into() } else { names.join(", ") };
         return Err(format!("there is no interface '{interface}'; there is: {there}"));
     };
@@ -391,7 +401,9 @@ fn choose(
         .filter(|halves| halves.rx || halves.tx)
         .collect();
     if queues.is_empty() {
-        return Err(format!("{interface} has no queue for what is wanted: {rx_queues} receive, {tx_queues} send"));
+        return Err(format!(
+            "{interface} has no queue for what is wanted: {rx_queues} receive, {tx_queues} send"
+        ));
     }
     Ok(queues)
 }
@@ -400,18 +412,19 @@ fn choose(
 fn multi_buffer(link: &route::Link, options: &Options, stride: Stride) -> Result<bool, String> {
     let (interface, mtu) = (&link.name, link.mtu as usize);
     let needed = mtu > MAX_SINGLE_MTU;
-    let cure = format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
+    let cure =
+        format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
     let too_long = mtu + HEADERS > tx::MAX_FRAMES * FRAME_DATA;
     match (options.multi_buffer.unwrap_or(needed), stride) {
         _ if too_long && options.rx => {
             Err(format!("the MTU of {interface} is {mtu}, more than {} frames hold: {cure}", tx::MAX_FRAMES))
         }
-        (false, _) if needed => {
-            Err(format!("the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"))
-        }
-        (true, Stride::Aligned) => {
-            Err(format!("packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}"))
-        }
+        (false, _) if needed => Err(format!(
+            "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
+        )),
+        (true, Stride::Aligned) => Err(format!(
+            "packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}"
+        )),
         (multi_buffer, _) => Ok(multi_buffer),
     }
 }

@@ -102,5 +102,9 @@ pub(super) fn load(maps: &Maps) -> Result<Program, LoadError> {
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
 pub(super) fn load_pass() -> Result<Program, LoadError> {
     let instructions = [0x2_0000_00b7, 0x95];
-    Program::load(&ProgramSpec { kind: ProgramKind::XdpFrags, name: "bywash_pass", instructions: &instructions })
+    Program::load(&ProgramSpec {
+        kind: ProgramKind::XdpFrags,
+        name: "bywash_pass",
+        instructions: &instructions,
+    })
 }

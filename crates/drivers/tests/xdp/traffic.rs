@@ -1,9 +1,9 @@
 //! Packets through `xdp:` ports over a cable: every one, byte by byte.
 
+use crate::setup::{arena, bytes, cable, counter, halves, open, options, packet, receive, send};
 use bywash_frame::{BATCH, Batch};
 use bywash_lab::PairOptions;
 use bywash_port::Port;
-use crate::setup::{arena, bytes, cable, counter, halves, open, options, packet, receive, send};
 
 #[test]
 fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
@@ -14,7 +14,11 @@ fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
     let mut near = open(cable.near(), "right", &options(), arena);
     let mut far = open(cable.far(), "left", &options(), arena);
     assert_eq!(near.capabilities().mode, ["copy", "native XDP"]);
-    assert!(near.warnings().iter().any(|warning| warning.contains("copy mode on right")), "{:?}", near.warnings());
+    assert!(
+        near.warnings().iter().any(|warning| warning.contains("copy mode on right")),
+        "{:?}",
+        near.warnings()
+    );
     let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
 
     let (mut batch, mut sent) = (Batch::new(), 0);

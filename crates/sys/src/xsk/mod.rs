@@ -488,7 +488,8 @@ impl Probe {
 
     /// Whether the queue was released, tried for `patience`; after that it is free for the next one.
     pub fn is_released(self, patience: Duration) -> bool {
-        let to = Bind { interface: self.interface, queue: self.queue, mode: CopyMode::Copy, multi_buffer: false };
+        let to =
+            Bind { interface: self.interface, queue: self.queue, mode: CopyMode::Copy, multi_buffer: false };
         self.socket.bind(&to, patience).is_ok()
     }
 }
