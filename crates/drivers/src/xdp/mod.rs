@@ -7,6 +7,7 @@
 
 mod bind;
 mod busy;
+mod chain;
 mod guard;
 mod life;
 mod open;

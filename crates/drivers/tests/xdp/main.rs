@@ -1,4 +1,5 @@
 //! The `xdp:` port against the kernel, over veth pairs of the tests' own. Needs root.
 
+mod opening;
 mod setup;
 mod traffic;

@@ -1,5 +1,6 @@
 //! What the tests of `xdp:` ports share: a cable, ports on its ends, and packets that can be told apart.
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::xdp::{self, Options, XdpPort};
@@ -76,10 +77,6 @@ pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn number(bytes: &[u8]) -> u64 {
-    u64::from_be_bytes(bytes[14..22].try_into().unwrap())
-}
-
 /// As many frames as it takes, `per_frame` bytes in each.
 pub(crate) fn packet(pool: &mut Pool, bytes: &[u8], per_frame: usize) -> Packet {
     let mut parts = bytes.chunks(per_frame);
@@ -130,3 +127,46 @@ pub(crate) fn counter(port: &XdpPort, name: &str) -> u64 {
 
 /// Nothing here takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A UDP datagram from the first host to the second's port 5353, in Ethernet; its checksum is left out, as UDP allows.
+pub(crate) fn udp(cable: &Cable, payload: &[u8]) -> Vec<u8> {
+    let pair = &cable.lab.pairs[0];
+    let mut bytes = [pair.far.mac.0, pair.near.mac.0].concat();
+    let udp_len = u16::try_from(8 + payload.len()).unwrap();
+    let mut ip = vec![0x45, 0];
+    ip.extend((20 + udp_len).to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum: u32 = ip.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes.extend([8, 0]);
+    bytes.extend(ip);
+    bytes.extend([5353_u16, UDP_PORT, udp_len, 0].iter().flat_map(|field| field.to_be_bytes()));
+    bytes.extend(payload);
+    bytes
+}
+
+pub(crate) const UDP_PORT: u16 = 5353;
+
+/// A socket of the kernel's on the second host, where what is left to the kernel arrives.
+pub(crate) fn kernel_socket(host: &Host) -> UdpSocket {
+    let socket = host.enter(|| UdpSocket::bind(("10.0.0.2", UDP_PORT))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket
+}
+
+/// What has arrived there.
+pub(crate) fn arrived(socket: &UdpSocket) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 2048];
+    let len = socket.recv(&mut bytes).ok()?;
+    bytes.truncate(len);
+    Some(bytes)
+}
+
+/// Closes both halves of both ports and the ports; every frame must be back then.
+pub(crate) fn close(port: Box<XdpPort>, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, pool: &mut Pool) {
+    rx.close(pool);
+    tx.close(pool);
+    assert_eq!(counter(&port, "abandoned_frames"), 0);
+    port.close().unwrap();
+}
