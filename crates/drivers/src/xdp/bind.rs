@@ -196,3 +196,54 @@ impl Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(step: Step, errno: Errno, mode: CopyMode, multi_buffer: bool) -> String {
+        let plan = Plan {
+            interface: 7,
+            queue: 3,
+            ring_size: 2048,
+            rx: true,
+            tx: true,
+            multi_buffer,
+            busy_poll: None,
+        };
+        BindError { step, source: errno.into() }.explain("eth1", &plan, mode, 64 << 20)
+    }
+
+    #[test]
+    fn missing_rights_are_named() {
+        let plain = |step, errno| explain(step, errno, CopyMode::Copy, false);
+        assert!(plain(Step::Socket, Errno::PERM).contains("CAP_NET_RAW"));
+        let pinned = plain(Step::Register, Errno::NOBUFS);
+        assert!(
+            pinned.contains("64 MiB") && pinned.contains("CAP_IPC_LOCK") && pinned.contains("RLIMIT_MEMLOCK")
+        );
+        assert!(plain(Step::Options, Errno::PERM).contains("CAP_NET_ADMIN"));
+        assert!(plain(Step::Socket, Errno::AFNOSUPPORT).contains("CONFIG_XDP_SOCKETS"));
+    }
+
+    #[test]
+    fn a_refused_bind_says_what_to_change() {
+        let busy = explain(Step::Bind, Errno::BUSY, CopyMode::ZeroCopy, true);
+        assert!(busy.starts_with("queue 3 of eth1 is in use by another AF_XDP socket"), "{busy}");
+        assert!(
+            explain(Step::Bind, Errno::OPNOTSUPP, CopyMode::ZeroCopy, false).contains("can't do zero-copy")
+        );
+        assert!(explain(Step::Bind, Errno::INVAL, CopyMode::Copy, true).contains("MTU to 2026"));
+        let other = explain(Step::Bind, Errno::NETDOWN, CopyMode::Copy, false);
+        assert!(other.starts_with("binding to queue 3 failed: "), "{other}");
+    }
+
+    #[test]
+    fn copying_is_tried_only_where_it_could_help() {
+        let error = |step, errno: Errno| BindError { step, source: errno.into() };
+        assert!(error(Step::Bind, Errno::OPNOTSUPP).is_no_zero_copy());
+        assert!(error(Step::Bind, Errno::INVAL).is_no_zero_copy());
+        assert!(!error(Step::Bind, Errno::BUSY).is_no_zero_copy());
+        assert!(!error(Step::Register, Errno::INVAL).is_no_zero_copy());
+    }
+}

@@ -428,3 +428,53 @@ fn multi_buffer(link: &route::Link, options: &Options, stride: Stride) -> Result
         (multi_buffer, _) => Ok(multi_buffer),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(
+        choice: QueueChoice,
+        options: &Options,
+        counts: (u32, u32),
+    ) -> Result<Vec<(u32, bool, bool)>, String> {
+        let queues = choose(choice, options, options.tx && !choice.rx_only, counts, "eth1")?;
+        Ok(queues.into_iter().map(|halves| (halves.queue, halves.rx, halves.tx)).collect())
+    }
+
+    #[test]
+    fn a_half_is_opened_only_where_the_interface_has_one() {
+        let (all, options) = (QueueChoice::default(), Options::default());
+        assert_eq!(chosen(all, &options, (1, 2)).unwrap(), [(0, true, true), (1, false, true)]);
+        assert_eq!(chosen(all, &options, (2, 1)).unwrap(), [(0, true, true), (1, true, false)]);
+        let send = Options { rx: false, ..options.clone() };
+        assert_eq!(chosen(all, &send, (4, 1)).unwrap(), [(0, false, true)]);
+        let two = Options { max_queues: Some(2), ..options };
+        assert_eq!(chosen(all, &two, (4, 4)).unwrap(), [(0, true, true), (1, true, true)]);
+    }
+
+    #[test]
+    fn a_chosen_queue_is_opened_alone() {
+        let options = Options::default();
+        let one = |queue, rx_only| QueueChoice { queue: Some(queue), rx_only };
+        assert_eq!(chosen(one(3, false), &options, (4, 4)).unwrap(), [(3, true, true)]);
+        assert_eq!(chosen(one(3, true), &options, (4, 4)).unwrap(), [(3, true, false)]);
+        assert!(chosen(one(4, false), &options, (4, 4)).unwrap_err().contains("0 to 3"));
+        assert!(chosen(one(3, true), &options, (1, 4)).unwrap_err().contains("1 receive, 4 send"));
+    }
+
+    #[test]
+    fn chains_are_used_when_the_mtu_wants_them() {
+        let link = |mtu| route::Link { name: "eth1".into(), mtu, ..route::Link::default() };
+        let with = |mtu, wish, stride| {
+            multi_buffer(&link(mtu), &Options { multi_buffer: wish, ..Options::default() }, stride)
+        };
+        assert_eq!(with(1500, None, Stride::Packed), Ok(false));
+        assert_eq!(with(2026, None, Stride::Packed), Ok(false));
+        assert_eq!(with(2027, None, Stride::Packed), Ok(true));
+        assert_eq!(with(1500, Some(true), Stride::Packed), Ok(true));
+        assert!(with(2027, Some(false), Stride::Packed).unwrap_err().contains("mtu 2026"));
+        assert!(with(9000, None, Stride::Aligned).unwrap_err().contains("packed"));
+        assert!(with(65_521, None, Stride::Packed).unwrap_err().contains("18 frames"));
+    }
+}

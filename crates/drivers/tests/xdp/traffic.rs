@@ -317,3 +317,30 @@ fn a_forwarded_packet_stays_in_its_frame() {
     }
     assert_eq!(pool.free() + worker.free() + home.free() + arena.unused(), arena.frames());
 }
+
+#[test]
+fn one_flush_sends_a_full_ring() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(8192);
+    let mut pool = arena.pool(1024).unwrap();
+    // The other end's own queue holds 256 packets, in the kernel.
+    let ring = Options { ring_size: 256, ..options() };
+    let mut near = open(cable.near(), "right", &ring, arena);
+    let mut far = open(cable.far(), "left", &options(), arena);
+    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut batch = Batch::new();
+    for turn in 0..4 {
+        (0..BATCH as u64).for_each(|i| batch.push(packet(&mut pool, &bytes(turn << 8 | i, 60), 2048)));
+        assert_eq!(tx.tx(&mut pool, &mut batch), BATCH);
+    }
+    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 0, "nothing goes before it is flushed");
+    batch.push(packet(&mut pool, &bytes(9 << 8, 60), 2048));
+    assert_eq!(tx.tx(&mut pool, &mut batch), 0, "there is no room for more");
+    tx.flush(&mut pool);
+    // The kernel's own bound for a call is 32 packets.
+    assert_eq!(receive(rx.as_mut(), &mut pool, 256).len(), 256);
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!((tx.counters().packets, tx.in_flight()), (257, 0));
+    close(near, near_rx, tx, &mut pool);
+    close(far, rx, far_tx, &mut pool);
+}
