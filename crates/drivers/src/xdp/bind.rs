@@ -178,7 +178,7 @@ impl BindError {
             (Step::Bind, Errno::OPNOTSUPP | Errno::INVAL) if plan.multi_buffer => format!(
                 "{interface} can't give packets in several buffers ({}): set its MTU to {} or less",
                 self.source,
-                super::open::MAX_SINGLE_MTU
+                super::look::MAX_SINGLE_MTU
             ),
             (step, _) => format!("{} failed: {}", step.name(queue), self.source),
         }

@@ -10,6 +10,7 @@ mod busy;
 mod chain;
 mod guard;
 mod life;
+mod look;
 mod open;
 mod program;
 mod rx;
@@ -17,6 +18,7 @@ mod tx;
 
 use std::sync::Arc;
 
+use bywash_frame::Arena;
 use bywash_port::filter::Expression;
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::bpf::Link;
@@ -110,12 +112,22 @@ pub struct XdpPort {
     maps: Option<Arc<Maps>>,
     link: Option<Link>,
     deferral: Option<Deferral>,
+    arena: &'static Arena,
 }
 
 impl XdpPort {
     /// What the user should be told once: where it is not as fast as it could be, with the cure.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Queues that were never given out have frames, too.
+    fn close_what_nobody_took(&mut self) {
+        let Ok(mut pool) = self.arena.pool(0) else { return };
+        for QueuePair { rx, tx } in self.queues.drain(..) {
+            rx.into_iter().for_each(|rx| rx.close(&mut pool));
+            tx.into_iter().for_each(|tx| tx.close(&mut pool));
+        }
     }
 }
 
@@ -157,7 +169,7 @@ impl Port for XdpPort {
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {
         let mut left = Vec::new();
-        self.queues.clear();
+        self.close_what_nobody_took();
         let open = self.lives.iter().filter(|life| life.is_open()).count();
         if open > 0 {
             left.push(format!("{}: {open} queues were not closed before their port", self.name));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool, Stride};
+use bywash_frame::{Arena, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::bpf::{Link, LoadError, Program, XdpMode};
 use bywash_sys::ethtool::Ethtool;
@@ -11,17 +11,12 @@ use bywash_sys::route::{self, Route};
 use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
 
-use super::bind::{self, BindError, Bound, Plan};
+use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
+use super::look::{HEADERS, Halves, choose, find, multi_buffer};
 use super::program::{self, Maps};
 use super::{Attach, Options, XdpPort, guard, rx, tx};
-
-/// Ethernet header and two VLAN tags, bytes.
-const HEADERS: usize = 22;
-
-/// Highest MTU whose packets fit one frame, bytes.
-pub(super) const MAX_SINGLE_MTU: usize = FRAME_DATA - HEADERS;
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
 const CARRIER: Duration = Duration::from_secs(10);
@@ -56,11 +51,11 @@ struct Opening<'a> {
     route: Route,
 }
 
-#[derive(Clone, Copy)]
-struct Halves {
-    queue: u32,
-    rx: bool,
-    tx: bool,
+/// What was bound.
+struct Queues {
+    bound: Vec<(Halves, Bound)>,
+    /// Why zero-copy, if it was tried, was refused.
+    refused: Option<String>,
 }
 
 impl<'a> Opening<'a> {
@@ -84,7 +79,8 @@ impl<'a> Opening<'a> {
         };
         let queues = choose(choice, options, tx, (rx_queues, tx_queues), interface)?;
         let multi_buffer = multi_buffer(&link, options, arena.stride())?;
-        let link_mbps = ethtool.speed(interface).ok().flatten();
+        // A virtual interface tells some number, too.
+        let link_mbps = ethtool.speed(interface).ok().flatten().filter(|_| link.kind.is_none());
         let opening =
             Self { options, arena, interface: link, queues, rx_queues, multi_buffer, link_mbps, route };
         opening.refuse_everything()
@@ -120,7 +116,7 @@ impl<'a> Opening<'a> {
             (None, None, self.options.attach == Attach::Generic)
         };
         let mut pool = self.stock()?;
-        let bound = self.bind_all(generic, &mut pool)?;
+        let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
         drop(pool);
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
         if zero_copy && link.is_none() {
@@ -129,14 +125,25 @@ impl<'a> Opening<'a> {
             let (pass, mode) = self.attach(&program, &mut warnings)?;
             (link, generic) = (Some(pass), mode == XdpMode::Generic);
         }
-        self.warn(&bound, zero_copy, &mut warnings);
+        self.warn(&bound, refused.as_deref(), &mut warnings);
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
         let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
         self.wait_for_carrier(&mut warnings);
         let capabilities = self.capabilities(zero_copy, generic, link.is_some());
         let (queues, lives) = self.hand_out(bound, maps.as_ref(), &capabilities)?;
         let mac = self.interface.mac.map(|mac| mac.0);
-        Ok(XdpPort { name, mac, capabilities, warnings, queues, lives, maps, link, deferral })
+        Ok(XdpPort {
+            name,
+            mac,
+            capabilities,
+            warnings,
+            queues,
+            lives,
+            maps,
+            link,
+            deferral,
+            arena: self.arena,
+        })
     }
 
     /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.
@@ -199,7 +206,8 @@ impl<'a> Opening<'a> {
         })
     }
 
-    fn bind_all(&self, generic: bool, pool: &mut Pool) -> Result<Vec<(Halves, Bound)>, String> {
+    fn bind_all(&self, generic: bool, pool: &mut Pool) -> Result<Queues, String> {
+        let mut refused = None;
         let mut bound: Vec<(Halves, Bound)> = Vec::with_capacity(self.queues.len());
         let mut mode = match self.options.copy {
             // A packet that generic XDP sees has been copied already.
@@ -214,11 +222,12 @@ impl<'a> Opening<'a> {
             let plan = self.plan(halves);
             let first: Option<Arc<Socket>> = bound.first().map(|(_, first)| first.socket.clone());
             let mut result = bind::bind(&plan, mode, first.as_deref(), self.arena, pool);
-            let retry = |error: &BindError| error.is_no_zero_copy();
-            if first.is_none()
+            if let Err(error) = &result
+                && first.is_none()
                 && self.options.copy == CopyMode::Auto
-                && result.as_ref().err().is_some_and(retry)
+                && error.is_no_zero_copy()
             {
+                refused = Some(error.source.to_string());
                 mode = CopyMode::Copy;
                 result = bind::bind(&plan, mode, None, self.arena, pool);
             }
@@ -234,7 +243,7 @@ impl<'a> Opening<'a> {
                 }
             }
         }
-        Ok(bound)
+        Ok(Queues { bound, refused })
     }
 
     fn plan(&self, halves: Halves) -> Plan {
@@ -249,14 +258,15 @@ impl<'a> Opening<'a> {
         }
     }
 
-    fn warn(&self, bound: &[(Halves, Bound)], zero_copy: bool, warnings: &mut Vec<String>) {
+    fn warn(&self, bound: &[(Halves, Bound)], refused: Option<&str>, warnings: &mut Vec<String>) {
         let interface = &self.interface.name;
-        if !zero_copy && self.options.copy == CopyMode::Auto {
+        if let Some(why) = refused {
             warnings.push(format!(
-                "copy mode on {interface}, about 1 to 3 million packets/s for each core: its driver has no zero-copy"
+                "copy mode on {interface}, about 1 to 3 million packets/s for each core: its driver refuses zero-copy \
+                 ({why})"
             ));
         }
-        if !bound.iter().all(|(_, bound)| bound.large_budget) && !zero_copy {
+        if bound.iter().any(|(_, bound)| !bound.large_budget && !bound.zero_copy) {
             warnings.push("32 packets for each system call when sending: more takes Linux 6.17".into());
         }
         if self.options.busy_poll.is_some() && !bound.iter().all(|(_, bound)| bound.polls) {
@@ -358,123 +368,4 @@ fn release(queue: Bound, pool: &mut Pool) {
     let Bound { rings, socket, probe, filled, .. } = queue;
     drop(rings);
     Life::new(0, 1, socket, probe, None).close_half(filled, pool);
-}
-
-/// The interface, up and Ethernet.
-fn find(route: &mut Route, interface: &str) -> Result<route::Link, String> {
-    let Some(link) = route.link(interface).map_err(|error| error.to_string())? else {
-        let links = route.links().unwrap_or_default();
-        let names: Vec<_> =
-            links.iter().filter(|link| link.ethernet).map(|link| link.name.as_str()).collect();
-        let there = if names.is_empty() { "none that carries Ethernet".into() } else { names.join(", ") };
-        return Err(format!("there is no interface '{interface}'; there is: {there}"));
-    };
-    if !link.ethernet {
-        return Err(format!("{interface} does not carry Ethernet frames"));
-    }
-    if !link.up {
-        return Err(format!("{interface} is down: `ip link set dev {interface} up`"));
-    }
-    Ok(link)
-}
-
-/// Which queues to open. A sending half exists only where the interface sends: on others the kernel would take packets
-/// and lose them without a word.
-fn choose(
-    choice: QueueChoice,
-    options: &Options,
-    tx: bool,
-    (rx_queues, tx_queues): (u32, u32),
-    interface: &str,
-) -> Result<Vec<Halves>, String> {
-    let count = rx_queues.max(tx_queues);
-    let range = match choice.queue.map(u32::from) {
-        Some(queue) if queue >= count => {
-            let last = count.saturating_sub(1);
-            return Err(format!("{interface} has no queue {queue}: its queues are 0 to {last}"));
-        }
-        Some(queue) => queue..queue + 1,
-        None => 0..count.min(options.max_queues.map_or(u32::MAX, u32::from)),
-    };
-    let queues: Vec<_> = range
-        .map(|queue| Halves { queue, rx: options.rx && queue < rx_queues, tx: tx && queue < tx_queues })
-        .filter(|halves| halves.rx || halves.tx)
-        .collect();
-    if queues.is_empty() {
-        return Err(format!(
-            "{interface} has no queue for what is wanted: {rx_queues} receive, {tx_queues} send"
-        ));
-    }
-    Ok(queues)
-}
-
-/// Whether packets may have several frames.
-fn multi_buffer(link: &route::Link, options: &Options, stride: Stride) -> Result<bool, String> {
-    let (interface, mtu) = (&link.name, link.mtu as usize);
-    let needed = mtu > MAX_SINGLE_MTU;
-    let cure =
-        format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
-    let too_long = mtu + HEADERS > tx::MAX_FRAMES * FRAME_DATA;
-    match (options.multi_buffer.unwrap_or(needed), stride) {
-        _ if too_long && options.rx => {
-            Err(format!("the MTU of {interface} is {mtu}, more than {} frames hold: {cure}", tx::MAX_FRAMES))
-        }
-        (false, _) if needed => Err(format!(
-            "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
-        )),
-        (true, Stride::Aligned) => Err(format!(
-            "packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}"
-        )),
-        (multi_buffer, _) => Ok(multi_buffer),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chosen(
-        choice: QueueChoice,
-        options: &Options,
-        counts: (u32, u32),
-    ) -> Result<Vec<(u32, bool, bool)>, String> {
-        let queues = choose(choice, options, options.tx && !choice.rx_only, counts, "eth1")?;
-        Ok(queues.into_iter().map(|halves| (halves.queue, halves.rx, halves.tx)).collect())
-    }
-
-    #[test]
-    fn a_half_is_opened_only_where_the_interface_has_one() {
-        let (all, options) = (QueueChoice::default(), Options::default());
-        assert_eq!(chosen(all, &options, (1, 2)).unwrap(), [(0, true, true), (1, false, true)]);
-        assert_eq!(chosen(all, &options, (2, 1)).unwrap(), [(0, true, true), (1, true, false)]);
-        let send = Options { rx: false, ..options.clone() };
-        assert_eq!(chosen(all, &send, (4, 1)).unwrap(), [(0, false, true)]);
-        let two = Options { max_queues: Some(2), ..options };
-        assert_eq!(chosen(all, &two, (4, 4)).unwrap(), [(0, true, true), (1, true, true)]);
-    }
-
-    #[test]
-    fn a_chosen_queue_is_opened_alone() {
-        let options = Options::default();
-        let one = |queue, rx_only| QueueChoice { queue: Some(queue), rx_only };
-        assert_eq!(chosen(one(3, false), &options, (4, 4)).unwrap(), [(3, true, true)]);
-        assert_eq!(chosen(one(3, true), &options, (4, 4)).unwrap(), [(3, true, false)]);
-        assert!(chosen(one(4, false), &options, (4, 4)).unwrap_err().contains("0 to 3"));
-        assert!(chosen(one(3, true), &options, (1, 4)).unwrap_err().contains("1 receive, 4 send"));
-    }
-
-    #[test]
-    fn chains_are_used_when_the_mtu_wants_them() {
-        let link = |mtu| route::Link { name: "eth1".into(), mtu, ..route::Link::default() };
-        let with = |mtu, wish, stride| {
-            multi_buffer(&link(mtu), &Options { multi_buffer: wish, ..Options::default() }, stride)
-        };
-        assert_eq!(with(1500, None, Stride::Packed), Ok(false));
-        assert_eq!(with(2026, None, Stride::Packed), Ok(false));
-        assert_eq!(with(2027, None, Stride::Packed), Ok(true));
-        assert_eq!(with(1500, Some(true), Stride::Packed), Ok(true));
-        assert!(with(2027, Some(false), Stride::Packed).unwrap_err().contains("mtu 2026"));
-        assert!(with(9000, None, Stride::Aligned).unwrap_err().contains("packed"));
-        assert!(with(65_521, None, Stride::Packed).unwrap_err().contains("18 frames"));
-    }
 }

@@ -83,6 +83,14 @@ fn a_port_closed_before_its_queues_says_so() {
 }
 
 #[test]
+fn a_port_whose_queues_nobody_took_is_closed_with_them() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let arena = arena(4096);
+    open(cable.far(), "left", &options(), arena).close().unwrap();
+    assert_eq!(arena.unused(), arena.frames());
+}
+
+#[test]
 fn traffic_goes_on_after_the_interface_was_down() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
     let arena = arena(4096);

@@ -4,6 +4,7 @@
 //! addresses name: a [`Socket`] hands out rings of numbers, and who uses them keeps the ledger.
 #![expect(unsafe_code, reason = "socket options and calls take addresses of structures and of packet memory")]
 
+mod probe;
 mod ring;
 
 use std::io;
@@ -15,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::memory;
 use crate::shared::Mapping;
 
+pub use probe::Probe;
 pub use ring::{Consumer, Descriptor, Producer, RingOffsets, offset};
 
 /// Bytes that the kernel keeps in front of each received packet (`XDP_PACKET_HEADROOM`).
@@ -455,42 +457,6 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// Finds out whether the kernel has let go of a queue's last socket and of its memory.
-///
-/// The kernel releases a closed socket's memory in deferred work, after the last packet in flight is freed; only then
-/// can the queue be bound again. So a bind that works proves that nobody will touch that memory any more. Made when
-/// the queue is opened, since the interface's number means something else in another network namespace.
-#[derive(Debug)]
-pub struct Probe {
-    socket: Socket,
-    interface: u32,
-    queue: u32,
-    /// What the probe registers; the kernel pins it for as long as it needs it.
-    _memory: std::sync::Arc<Mapping>,
-}
-
-impl Probe {
-    /// A probe for a queue of an interface of this thread's network namespace.
-    ///
-    /// # Errors
-    /// As [`Socket::new`] and [`Socket::register`].
-    pub fn new(interface: u32, queue: u32) -> io::Result<Self> {
-        const BYTES: usize = 4096;
-        let socket = Socket::new()?;
-        let memory = Mapping::anonymous(BYTES)?;
-        socket.register_unchecked(memory.address(), BYTES, Chunks::Aligned)?;
-        drop(socket.rings(&RingSizes { fill: 1, completion: 1, rx: 1, tx: 0 })?);
-        Ok(Self { socket, interface, queue, _memory: memory })
-    }
-
-    /// Whether the queue was released, tried for `patience`; after that it is free for the next one.
-    pub fn is_released(self, patience: Duration) -> bool {
-        let to =
-            Bind { interface: self.interface, queue: self.queue, mode: CopyMode::Copy, multi_buffer: false };
-        self.socket.bind(&to, patience).is_ok()
     }
 }
 
