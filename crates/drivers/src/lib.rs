@@ -1,5 +1,18 @@
-//! Every source and sink of packets, as port queues.
+//! Every source and sink of packets, as `port` queues.
+//!
+//! [`open`] turns a name into a port. Each kind has a module of its own, whose first lines say what it copies, what
+//! it can lose, and what it needs from the machine.
 
 #![forbid(unsafe_code)]
 
+mod open;
+mod virtio;
+
+pub mod loopback;
+pub mod null;
+pub mod packet;
+pub mod tap;
 pub mod xdp;
+
+pub use bywash_port as port;
+pub use open::{OpenOptions, Opened, XdpMode, ZeroCopy, open};

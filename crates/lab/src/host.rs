@@ -10,6 +10,7 @@ use bywash_sys::namespace::{Namespace, NamespaceError};
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::route::{Gateway, Link, NewRoute, Prefix, Route};
 use bywash_sys::sysctl::{self, SysctlError};
+use bywash_sys::tun::TunError;
 
 /// Why a part of the lab could not be made or changed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,9 @@ pub enum LabError {
     /// A feature of an interface.
     #[error(transparent)]
     Ethtool(#[from] EthtoolError),
+    /// A TAP interface.
+    #[error(transparent)]
+    Tap(#[from] TunError),
     /// A setting of the kernel.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
@@ -39,8 +43,8 @@ pub enum LabError {
 pub struct HostOptions {
     /// IPv6 is on. Off by default: its neighbour and multicast messages would be among a test's packets.
     pub ipv6: bool,
-    /// Which congestion control TCP uses on cables. Pinned, since kernels differ in their default and its numbers with it.
-    /// Connections to the host itself keep the kernel's default.
+    /// Which congestion control TCP uses on cables. Pinned, since kernels differ in their default and its numbers
+    /// with it. Connections to the host itself keep the kernel's default.
     pub congestion_control: &'static str,
 }
 
@@ -84,7 +88,8 @@ impl Host {
         Ok(host)
     }
 
-    /// The caller's own network namespace, as it is, for the other end of a [`Pair`]. Nothing in it is changed.
+    /// The caller's own network namespace, as it is, for the other end of a [`Pair`](crate::Pair). Nothing in it is
+    /// changed.
     ///
     /// # Errors
     /// When this process has too many files open.
@@ -181,8 +186,8 @@ impl Host {
         Ok(())
     }
 
-    /// Switches on or off everything that makes packets differ from what is on a wire: super-segments in either direction and
-    /// checksums that are not filled in.
+    /// Switches on or off everything that makes packets differ from what is on a wire: super-segments in either
+    /// direction and checksums that are not filled in.
     ///
     /// # Errors
     /// When there is no such interface, or it is not a veth.

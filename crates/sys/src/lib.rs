@@ -4,12 +4,16 @@
 
 pub mod bpf;
 pub mod ethtool;
+pub mod interface;
 pub mod memory;
 pub mod namespace;
 pub mod netdev;
 pub mod netlink;
+pub mod packet_socket;
 pub mod route;
 pub mod shared;
 pub mod state;
 pub mod sysctl;
+pub mod tun;
+pub mod virtio_header;
 pub mod xsk;

@@ -68,6 +68,31 @@ impl Mapping {
         self.base.as_ptr().addr()
     }
 
+    /// A copy of the `T` at `offset`, aligned or not; `None` when it does not lie in the mapping. Only for a range that the
+    /// other side has handed over.
+    #[inline]
+    pub fn read<T: FromBytes + Copy>(&self, offset: usize) -> Option<T> {
+        if offset.checked_add(size_of::<T>()).is_none_or(|end| end > self.len) {
+            return None;
+        }
+        // SAFETY: the range was just found to lie within the mapping, and any bytes are a `T: FromBytes`. It is a copy, not
+        // a reference: the other side will write there again.
+        Some(unsafe { self.base.add(offset).cast::<T>().read_unaligned() })
+    }
+
+    /// Copies bytes out, as many as `to` has. Only for a range that the other side has handed over: while it still
+    /// writes there, what is copied is a mixture.
+    ///
+    /// # Panics
+    /// When they do not lie in the mapping.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset.checked_add(to.len()).is_some_and(|end| end <= self.len), "bytes outside the mapping");
+        // SAFETY: the range was just found to lie within the mapping; `to` is exclusively borrowed memory of the
+        // process's own, so the two do not overlap.
+        unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    }
+
     /// Pointer to a `T` at `offset`, when `count` of them lie within the mapping and are aligned.
     fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
         let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));

@@ -37,8 +37,8 @@ pub struct NewRoute<'a> {
     pub to: Prefix,
     /// By which way.
     pub way: Gateway,
-    /// The TCP congestion control of connections that go this way; the namespace's own when absent. In a namespace of its
-    /// own this is the only way to any but the machine's default: `net.ipv4.tcp_congestion_control` refuses there
+    /// The TCP congestion control of connections that go this way; the namespace's own when absent. In a namespace of
+    /// its own this is the only way to any but the machine's default: `net.ipv4.tcp_congestion_control` refuses there
     /// what is not in the machine's list of allowed ones.
     pub congestion_control: Option<&'a str>,
 }
@@ -111,7 +111,7 @@ fn header(family: u8) -> [u8; 12] {
     header
 }
 
-fn parse(answer: &[u8]) -> Option<RouteEntry> {
+pub(super) fn parse(answer: &[u8]) -> Option<RouteEntry> {
     let attributes = Attributes(answer.get(12..)?);
     if answer[7] != libc::RTN_UNICAST {
         return None;
