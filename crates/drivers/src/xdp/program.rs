@@ -3,13 +3,17 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, Link, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, XdpMode,
+    BpfError, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, jiffies,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
+
+/// After so long without a call of `rx` a process counts as hung, and its packets stay with the kernel.
+const HUNG: Duration = Duration::from_millis(500);
 
 /// What the program and we share.
 pub(super) struct Maps {
@@ -61,7 +65,11 @@ impl Maps {
 
     /// The heartbeat of a queue.
     pub(super) fn beat(&self, queue: u32) -> std::io::Result<Beat> {
-        Ok(Beat { word: Word::u64_at(&self.beats, queue as usize * BEAT_SIZE as usize)?, count: 0 })
+        let mut beat =
+            Beat { word: Word::u64_at(&self.beats, queue as usize * BEAT_SIZE as usize)?, count: 0 };
+        // A queue just opened is as good as one just called.
+        beat.beat();
+        Ok(beat)
     }
 
     /// What the program has counted.
@@ -87,15 +95,36 @@ pub(super) fn load(maps: &Maps) -> Result<Program, LoadError> {
         b[4..].copy_from_slice(&imm.to_ne_bytes());
         u64::from_ne_bytes(b)
     };
-    let instructions = [
-        i(0x61, 0x12, 16, 0),
-        i(0x18, 0x11, 0, maps.sockets.as_raw_fd()),
-        i(0, 0, 0, 0),
-        i(0xb7, 3, 0, 2),
+    let limit = i32::try_from(jiffies(HUNG)).unwrap_or(i32::MAX);
+    let map = |map: &Map| [i(0x18, 0x11, 0, map.as_raw_fd()), 0];
+    let mut instructions = vec![i(0xbf, 0x16, 0, 0), i(0x61, 0x67, 16, 0), i(0x63, 0x7a, -4, 0)];
+    instructions.extend(map(&maps.heartbeat));
+    instructions.extend([
+        i(0xbf, 0xa2, 0, 0),
+        i(0x07, 0x02, 0, -4),
+        i(0x85, 0, 0, 1),
+        i(0x15, 0, 17, 0), // no such queue: pass
+        i(0xbf, 0x08, 0, 0),
+        i(0x85, 0, 0, 118),
+        i(0x79, 0x81, 0, 0),
+        i(0x79, 0x82, 8, 0),
+        i(0x5d, 0x21, 4, 0), // it has beaten
+        i(0x79, 0x83, 16, 0),
+        i(0x1f, 0x30, 0, 0),
+        i(0x25, 0, 9, limit), // hung: pass
+        i(0x05, 0, 2, 0),
+        i(0x7b, 0x18, 8, 0),
+        i(0x7b, 0x08, 16, 0),
+    ]);
+    instructions.extend(map(&maps.sockets));
+    instructions.extend([
+        i(0xbf, 0x72, 0, 0),
+        i(0xb7, 0x03, 0, 2),
         i(0x85, 0, 0, 51),
         i(0x95, 0, 0, 0),
-    ];
-    let _ = &maps.heartbeat;
+        i(0xb7, 0, 0, 2),
+        i(0x95, 0, 0, 0),
+    ]);
     Program::load(&ProgramSpec { kind: ProgramKind::XdpFrags, name: "bywash", instructions: &instructions })
 }
 

@@ -51,15 +51,13 @@ impl Rx {
     fn refill(&mut self, pool: &mut Pool) {
         let fill = &mut self.fill;
         let block = BLOCK.min(fill.size().div_ceil(2));
-        let mut room = fill.room(block);
+        let room = fill.room(block);
         if room < block {
             return;
         }
-        while room > 0 {
-            let Some(frame) = pool.take() else { break };
+        for frame in pool.take_many(room as usize) {
             let pushed = fill.push(self.assembly.ledger.lend(frame) as u64);
             debug_assert!(pushed, "there was room");
-            room -= 1;
         }
         fill.submit();
     }

@@ -67,17 +67,11 @@ impl Tx {
         back.min(self.parts.ring.room(wanted) as usize)
     }
 
-    /// Whether the kernel could misread, truncate or refuse it.
+    /// Whether the kernel will take it.
     #[inline]
     fn is_sendable(&self, packet: &Packet) -> bool {
-        let len = packet.len();
-        let offload = &packet.offload;
-        let chain = packet.frames() > 1;
-        (MIN_LEN..=self.parts.max_len).contains(&len)
-            && !matches!(offload.checksum, Checksum::Partial { .. })
-            && offload.segmentation.is_none()
-            && offload.vlan.is_none()
-            && (!chain || self.is_sendable_chain(packet))
+        (MIN_LEN..=self.parts.max_len).contains(&packet.len())
+            && (packet.is_single() || self.is_sendable_chain(packet))
     }
 
     #[cold]
@@ -167,8 +161,8 @@ impl TxQueue for Tx {
             })
             .count();
         let mut queued = 0;
-        for packet in batch.drain_front(fit) {
-            if self.is_sendable(&packet) {
+        for mut packet in batch.drain_front(fit) {
+            if (is_plain(&packet) || make_plain(&mut packet)) && self.is_sendable(&packet) {
                 self.send(packet, pool);
                 queued += 1;
             } else {
@@ -210,6 +204,38 @@ impl TxQueue for Tx {
         life.close_half(ledger, pool);
     }
 }
+
+/// Whether a packet's bytes can go as they are.
+#[inline]
+fn is_plain(packet: &Packet) -> bool {
+    let offload = &packet.offload;
+    !matches!(offload.checksum, Checksum::Partial { .. })
+        && offload.segmentation.is_none()
+        && offload.vlan.is_none()
+}
+
+/// Does in software what a packet asks of the NIC; false where that can't be done: super-segments are cut elsewhere.
+#[cold]
+fn make_plain(packet: &mut Packet) -> bool {
+    packet.complete_checksum().is_ok() && packet.offload.segmentation.is_none() && put_tag_in(packet)
+}
+
+/// Puts the VLAN tag that is kept beside a packet between its addresses and its type.
+fn put_tag_in(packet: &mut Packet) -> bool {
+    const ADDRESSES: usize = 12;
+    let Some(tag) = packet.offload.vlan.take() else { return true };
+    if packet.head().len() < ADDRESSES {
+        return false;
+    }
+    let Ok(head) = packet.push_front(4) else { return false };
+    head.copy_within(4..4 + ADDRESSES, 0);
+    head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&TAG_TYPE.to_be_bytes());
+    head[ADDRESSES + 2..ADDRESSES + 4].copy_from_slice(&tag.to_be_bytes());
+    true
+}
+
+/// The type of a VLAN tag, IEEE 802.1Q.
+const TAG_TYPE: u16 = 0x8100;
 
 /// The lengths of the frames in flight, in the order they were queued.
 ///

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Instant;
 
-use bywash_frame::{BATCH, Batch};
+use bywash_frame::{BATCH, Batch, Pool};
 use bywash_lab::PairOptions;
 use bywash_port::{RxQueue, TxQueue};
 
@@ -39,17 +39,16 @@ static ALLOCATOR: Counting = Counting;
 fn traffic(
     rx: &mut dyn RxQueue,
     tx: &mut dyn TxQueue,
-    pool: &mut bywash_frame::Pool,
-    batch: &mut Batch,
+    pool: &mut Pool,
+    [batch, received]: &mut [Batch; 2],
 ) -> usize {
     let start = Instant::now();
     let (sent, mut got) = (batch.len(), 0);
     while (got < sent || tx.in_flight() > 0) && start.elapsed() < PATIENCE {
         tx.tx(pool, batch);
         tx.flush(pool);
-        let mut received = Batch::new();
-        got += rx.rx(pool, &mut received);
-        pool.give_batch(&mut received);
+        got += rx.rx(pool, received);
+        pool.give_batch(received);
     }
     got
 }
@@ -67,12 +66,12 @@ fn nothing_is_allocated_for_a_packet() {
         let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
         // Chains are kept by the pool for so many packets; 32 in flight and 32 received are within that.
         let bytes = bytes(1, len);
-        let mut batch = Batch::new();
+        let mut batches = [Batch::new(), Batch::new()];
         let mut counted = 0;
         for turn in 0..200 {
-            (0..BATCH / 2).for_each(|_| batch.push(packet(&mut pool, &bytes, per_frame)));
+            (0..BATCH / 2).for_each(|_| batches[0].push(packet(&mut pool, &bytes, per_frame)));
             let before = ALLOCATIONS.get();
-            assert_eq!(traffic(rx.as_mut(), tx.as_mut(), &mut pool, &mut batch), BATCH / 2);
+            assert_eq!(traffic(rx.as_mut(), tx.as_mut(), &mut pool, &mut batches), BATCH / 2);
             if turn > 0 {
                 counted += ALLOCATIONS.get() - before;
             }

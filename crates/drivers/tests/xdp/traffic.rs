@@ -1,9 +1,10 @@
 //! Packets through `xdp:` ports over a cable: every one, byte by byte.
 
+use std::num::NonZeroU16;
 use std::time::Instant;
 
 use bywash_drivers::xdp::Options;
-use bywash_frame::{BATCH, Batch};
+use bywash_frame::{BATCH, Batch, Checksum, Segmentation, SegmentationKind};
 use bywash_lab::PairOptions;
 use bywash_port::{Port, RxQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -73,6 +74,8 @@ fn each_queue_sends_and_receives_its_own() {
     assert_eq!((from.len(), to.len()), (QUEUES.into(), QUEUES.into()));
     assert!(near.queues().is_empty(), "they are given out once");
     for (queue, (from, to)) in from.iter_mut().zip(&mut to).enumerate() {
+        // A queue that is not looked at for half a second loses its packets to the kernel.
+        assert_eq!(to.rx.as_mut().unwrap().rx(&mut pool, &mut Batch::new()), 0);
         let (tx, rx) = (from.tx.as_mut().unwrap(), to.rx.as_mut().unwrap());
         for turn in 0..20 {
             let mut batch = Batch::new();
@@ -165,12 +168,13 @@ fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
     batch.push(packet(&mut pool, &bytes(1, 13), 2048));
     batch.push(packet(&mut pool, &bytes(2, 1523), 2048));
     batch.push(packet(&mut pool, &bytes(3, 600), 300));
-    let mut partial = packet(&mut pool, &bytes(4, 100), 2048);
-    partial.offload.checksum = bywash_frame::Checksum::Partial { start: 34, offset: 6 };
-    batch.push(partial);
-    let mut tagged = packet(&mut pool, &bytes(5, 100), 2048);
-    tagged.offload.vlan = Some(7);
-    batch.push(tagged);
+    let mut cut = packet(&mut pool, &bytes(4, 100), 2048);
+    let (kind, size) = (SegmentationKind::Udp, NonZeroU16::new(50).unwrap());
+    cut.offload.segmentation = Some(Segmentation { kind, size });
+    batch.push(cut);
+    let mut outside = packet(&mut pool, &bytes(5, 100), 2048);
+    outside.offload.checksum = Checksum::Partial { start: 34, offset: 65 };
+    batch.push(outside);
     batch.push(packet(&mut pool, &bytes(6, 100), 2048));
     assert_eq!(tx.tx(&mut pool, &mut batch), 1);
     assert!(batch.is_empty());
@@ -187,6 +191,37 @@ fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
     close(near, near_rx, tx, &mut pool);
     close(far, rx, far_tx, &mut pool);
     assert_eq!(pool.free() + arena.unused(), arena.frames());
+}
+
+#[test]
+fn what_a_nic_would_do_is_done_before_sending() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &options(), arena);
+    let mut far = open(cable.far(), "left", &options(), arena);
+    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut batch = Batch::new();
+    let mut partial = packet(&mut pool, &bytes(1, 100), 2048);
+    partial.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    batch.push(partial);
+    let mut tagged = packet(&mut pool, &bytes(2, 1514), 2048);
+    tagged.offload.vlan = Some(0x2007);
+    batch.push(tagged);
+    send(tx.as_mut(), &mut pool, &mut batch);
+
+    let mut summed = bytes(1, 100);
+    let sum: u32 = summed[34..].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let sum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
+    summed[40..42].copy_from_slice(&sum.to_be_bytes());
+    let mut with_tag = bytes(2, 1514);
+    with_tag.splice(12..12, [0x81, 0, 0x20, 7]);
+    let got = receive(rx.as_mut(), &mut pool, 2);
+    assert!(got == [summed, with_tag], "{got:?}");
+    assert_eq!(tx.counters().errors, 0);
+    close(near, near_rx, tx, &mut pool);
+    close(far, rx, far_tx, &mut pool);
 }
 
 #[test]
