@@ -27,6 +27,8 @@ use bywash_sys::xsk::Statistics;
 pub use bywash_sys::xsk::CopyMode;
 pub use open::open;
 
+use crate::{OpenOptions, XdpMode, ZeroCopy};
+
 use busy::Deferral;
 use life::Life;
 use program::Maps;
@@ -97,6 +99,32 @@ impl Default for Options {
             rx: true,
             tx: true,
             force: false,
+        }
+    }
+}
+
+impl From<&OpenOptions> for Options {
+    fn from(options: &OpenOptions) -> Self {
+        let own = Self::default();
+        Self {
+            max_queues: options.queues,
+            ring_size: options.ring.unwrap_or(own.ring_size),
+            only: options.only.clone(),
+            copy: match options.zero_copy {
+                None => CopyMode::Auto,
+                Some(ZeroCopy::Off) => CopyMode::Copy,
+                Some(ZeroCopy::Require) => CopyMode::ZeroCopy,
+            },
+            attach: match options.xdp_mode {
+                None => Attach::Auto,
+                Some(XdpMode::Native) => Attach::Native,
+                Some(XdpMode::Generic) => Attach::Generic,
+            },
+            busy_poll: options.busy_poll.map(|micros| BusyPoll { micros, ..BusyPoll::default() }),
+            rx: !options.tx_only,
+            tx: !options.rx_only,
+            force: options.force,
+            ..own
         }
     }
 }

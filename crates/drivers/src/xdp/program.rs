@@ -47,7 +47,7 @@ impl Maps {
         let heartbeat = map(MapKind::Array, "bywash_beat", BEAT_SIZE, queues, true)?;
         Ok(Self {
             sockets: map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?,
-            counters: map(MapKind::PerCpuArray, "bywash_counters", 16, COUNTERS.len() as u32, false)?,
+            counters: map(MapKind::PerCpuArray, "bywash_counters", 16, 1, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
         })

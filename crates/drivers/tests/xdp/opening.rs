@@ -1,9 +1,10 @@
 //! What can't be opened is refused in one line that says why and what to do; and nothing is left behind.
 
 use bywash_drivers::xdp::{self, Attach, BusyPoll, CopyMode, Options};
+use bywash_drivers::{OpenOptions, XdpMode as AttachMode, ZeroCopy};
 use bywash_frame::Stride;
 use bywash_lab::PairOptions;
-use bywash_port::{Port, QueueChoice};
+use bywash_port::{Port, QueueChoice, QueuePair};
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_sys::memory::{HugePages, allocate};
 
@@ -143,4 +144,35 @@ fn memory_of_the_heap_is_no_packet_memory() {
     let heap = bywash_frame::Arena::new(vec![0_u8; 4 << 20]).unwrap();
     let error = try_open(cable.near(), "right", &options(), heap).err().unwrap().to_string();
     assert!(error.contains("must come from the system"), "{error}");
+}
+
+#[test]
+fn a_port_is_opened_by_its_name() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let wishes = OpenOptions {
+        ring: Some(256),
+        zero_copy: Some(ZeroCopy::Off),
+        xdp_mode: Some(AttachMode::Generic),
+        force: true,
+        ..OpenOptions::default()
+    };
+    let by_name = |name: &str, wishes: &OpenOptions| {
+        let name = name.parse().unwrap();
+        cable.near().enter(|| bywash_drivers::open(&name, wishes, arena(4096))).unwrap()
+    };
+    let mut opened = by_name("xdp:right/1/rx", &wishes).unwrap();
+    assert_eq!(opened.port.name().to_string(), "xdp:right/1/rx");
+    assert_eq!(opened.port.capabilities().mode, ["copy", "generic XDP"]);
+    assert_eq!(opened.port.mac(), Some(cable.lab.pairs[0].near.mac.0));
+    assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
+    let queues = opened.port.queues();
+    assert!(matches!(queues.as_slice(), [QueuePair { rx: Some(_), tx: None }]));
+    drop((queues, opened));
+
+    let wishes = OpenOptions { zero_copy: Some(ZeroCopy::Require), tx_only: true, xdp_mode: None, ..wishes };
+    let error = by_name("xdp:right", &wishes).err().unwrap().to_string();
+    assert!(error.contains("can't do zero-copy"), "{error}");
+    let opened =
+        by_name("xdp:right", &OpenOptions { zero_copy: None, busy_poll: Some(20), ..wishes }).unwrap();
+    assert_eq!(opened.warnings.len(), 2, "copy mode and no busy polling: {:?}", opened.warnings);
 }

@@ -72,7 +72,9 @@ pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
     bytes.extend(number.to_be_bytes());
-    bytes.extend((bytes.len()..len).map(|i| (i as u64).wrapping_mul(31).wrapping_add(number) as u8));
+    bytes.extend(
+        (bytes.len()..len).map(|i| (i as u64).wrapping_mul(31).wrapping_add(number).to_le_bytes()[0]),
+    );
     bytes.truncate(len);
     bytes
 }

@@ -14,6 +14,11 @@ use crate::setup::{
     receive, row, send, udp,
 };
 
+/// All lengths from the shortest to the longest.
+fn length(number: u64) -> usize {
+    14 + usize::try_from(number * 7 % 1500).unwrap()
+}
+
 #[test]
 fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
@@ -34,7 +39,7 @@ fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
     let mut total = 0;
     for _ in 0..200 {
         while batch.room() > 0 {
-            let bytes = bytes(sent, 14 + (sent as usize * 7) % 1500);
+            let bytes = bytes(sent, length(sent));
             total += bytes.len() as u64;
             batch.push(packet(&mut pool, &bytes, 2048));
             sent += 1;
@@ -42,7 +47,7 @@ fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
         send(tx.as_mut(), &mut pool, &mut batch);
         let got = receive(rx.as_mut(), &mut pool, BATCH);
         for (got, number) in got.iter().zip(sent - BATCH as u64..) {
-            assert!(*got == bytes(number, 14 + (number as usize * 7) % 1500), "packet {number}");
+            assert!(*got == bytes(number, length(number)), "packet {number}");
         }
         assert_eq!(got.len(), BATCH);
     }
@@ -233,9 +238,9 @@ fn packets_for_a_queue_without_a_socket_stay_with_the_kernel() {
     let mut far = open(cable.far(), "left", &Options { max_queues: Some(1), ..options() }, arena);
     let socket = kernel_socket(cable.far());
     let (mut from, (mut rx, far_tx)) = (near.queues(), halves(&mut far));
-    for (queue, pair) in from.iter_mut().enumerate() {
+    for (queue, pair) in (0..).zip(&mut from) {
         let mut batch = Batch::new();
-        batch.push(packet(&mut pool, &udp(&cable, &[queue as u8; 40]), 2048));
+        batch.push(packet(&mut pool, &udp(&cable, &[queue; 40]), 2048));
         send(pair.tx.as_mut().unwrap().as_mut(), &mut pool, &mut batch);
     }
     assert_eq!(arrived(&socket), Some(vec![1; 40]));
