@@ -12,6 +12,7 @@ pub mod loopback;
 pub mod null;
 pub mod packet;
 pub mod tap;
+pub mod xdp;
 
 pub use bywash_port as port;
 pub use open::{OpenOptions, Opened, XdpMode, ZeroCopy, open};

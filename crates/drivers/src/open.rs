@@ -4,7 +4,7 @@ use bywash_filter::Expression;
 use bywash_frame::Arena;
 use bywash_port::{OpenError, Port, PortName};
 
-use crate::{loopback, null};
+use crate::{loopback, null, xdp};
 
 /// Whether an `xdp:` port must, may or must not be zero-copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,11 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
         return Err(error(format!(
             "a ring of {ring} packets: it must be a power of two from 64 to 32768 (--ring)"
         )));
+    }
+    if let PortName::Xdp { interface, queues } = name {
+        let port = xdp::open(interface, *queues, &options.into(), arena)?;
+        let warnings = port.warnings().to_vec();
+        return Ok(Opened { port: Box::new(port), warnings });
     }
     let port: Box<dyn Port> = match name {
         PortName::Null => Box::new(null::open(options, arena).map_err(error)?),

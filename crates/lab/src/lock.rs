@@ -1,15 +1,16 @@
 //! Tests that use the lab run one at a time, in whichever process, and leave the machine as it was.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Snapshot;
 
-/// Waits until no other test uses the lab and keeps it until the guard is dropped. `None` when this process may not make
-/// network namespaces: the test has then been [skipped](crate::skip) and returns.
+/// Waits until no other test uses the lab and keeps it until the guard is dropped. `None` when this process may not
+/// make network namespaces: the test has then been [skipped](crate::skip) and returns.
 ///
 /// # Panics
 /// When another process has it for longer than five minutes, or the lock can't be opened.
@@ -55,7 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Takes the lock and writes who has it. The kernel frees it with the file, so also when the process dies.
 fn take(path: &Path, patience: Duration) -> Result<File, String> {
     let open = || -> io::Result<File> {
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        // The state files are there, too, and those nobody else may write, whatever the umask.
+        path.parent()
+            .map_or(Ok(()), |parent| DirBuilder::new().recursive(true).mode(0o755).create(parent))?;
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
     };
     let mut file = open().map_err(|error| format!("can't open {}: {error}", path.display()))?;

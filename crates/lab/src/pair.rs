@@ -48,6 +48,18 @@ impl PairOptions {
     }
 }
 
+impl PairOptions {
+    /// Both ends, without an index yet.
+    pub(crate) fn ends(&self) -> [End; 2] {
+        [0, 1].map(|side| End {
+            name: self.names[side].clone(),
+            index: 0,
+            mac: self.macs[side],
+            addresses: self.addresses[side].clone(),
+        })
+    }
+}
+
 /// One end of a pair.
 #[derive(Clone, Debug)]
 pub struct End {
@@ -79,12 +91,7 @@ impl Pair {
     /// When a name or an address is taken, or the kernel refuses otherwise; nothing is left then.
     pub fn between(near: &Host, far: &Host, options: &PairOptions) -> Result<Self, LabError> {
         let route = near.enter(Route::open)??;
-        let end = |side: usize| End {
-            name: options.names[side].clone(),
-            index: 0,
-            mac: options.macs[side],
-            addresses: options.addresses[side].clone(),
-        };
+        let [near_end, far_end] = options.ends();
         near.route().create_veth(&Veth {
             near: VethEnd { name: &options.names[0], mac: Some(options.macs[0]), namespace: None },
             far: VethEnd {
@@ -95,27 +102,31 @@ impl Pair {
             queues: options.queues,
             mtu: options.mtu,
         })?;
-        let mut pair = Self { near: end(0), far: end(1), route };
+        let mut pair = Self { near: near_end, far: far_end, route };
         pair.near.index = near.link(&pair.near.name)?.index; // from here on, dropping the pair removes it
         pair.far.index = far.link(&pair.far.name)?.index;
         for (host, this, other) in [(near, &pair.near, &pair.far), (far, &pair.far, &pair.near)] {
             if !options.offloads {
                 host.set_offloads(&this.name, false)?;
             }
-            host.route().set_up(this.index, true)?;
-            for &prefix in &this.addresses {
-                host.add_address(this.index, prefix)?;
-            }
-            if options.neighbours {
-                for prefix in &other.addresses {
-                    host.route().add_neighbour(this.index, prefix.address, other.mac)?;
-                }
-            }
+            set_up(host, this, other, options.neighbours)?;
         }
         near.wait_until_running(&pair.near.name)?;
         far.wait_until_running(&pair.far.name)?;
         Ok(pair)
     }
+}
+
+/// Sets an interface up and gives it its addresses and neighbours.
+pub(crate) fn set_up(host: &Host, this: &End, other: &End, neighbours: bool) -> Result<(), LabError> {
+    host.route().set_up(this.index, true)?;
+    for &prefix in &this.addresses {
+        host.add_address(this.index, prefix)?;
+    }
+    for prefix in other.addresses.iter().filter(|_| neighbours) {
+        host.route().add_neighbour(this.index, prefix.address, other.mac)?;
+    }
+    Ok(())
 }
 
 impl Drop for Pair {
@@ -135,8 +146,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a row of at most 250 hosts. Of the options count the queues, the MTU, the offloads and the neighbours; names and
-    /// addresses are the row's own.
+    /// Makes a row of at most 250 hosts. Of the options count the queues, the MTU, the offloads and the neighbours;
+    /// names and addresses are the row's own.
     ///
     /// # Errors
     /// Without root, or when the kernel refuses.

@@ -16,8 +16,8 @@ pub fn root() -> Result<(), String> {
     TRIED.get_or_init(|| Namespace::new().map(drop).map_err(|error| error.to_string())).clone()
 }
 
-/// Says that the test of this thread is skipped: `skipped: NAME: REASON` on stderr, and in the file that the environment
-/// variable `BYWASH_SKIPS` names. The test then returns.
+/// Says that the test of this thread is skipped: `skipped: NAME: REASON` on stderr, and in the file that the
+/// environment variable `BYWASH_SKIPS` names. The test then returns.
 pub fn skip(reason: &str) {
     let line = format!("skipped: {}: {reason}\n", thread::current().name().unwrap_or("a test"));
     // Straight to the descriptor: the test runner would keep what a passing test prints. Where it can't be written,

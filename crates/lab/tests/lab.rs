@@ -10,7 +10,7 @@ use std::time::Duration;
 use bywash_lab::sys::namespace::Namespace;
 use bywash_lab::sys::route::{Gateway, Mac, Prefix, Route};
 use bywash_lab::sys::sysctl;
-use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, lock};
+use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, TapPair, lock};
 
 const QUICK: Duration = Duration::from_secs(2);
 
@@ -126,6 +126,11 @@ fn a_host_may_have_ipv6() {
     let (sender, receiver) = (udp(&hosts[0], "[fd00::1]:0"), udp(&hosts[1], "[fd00::2]:7"));
     sender.send_to(b"six", "[fd00::2]:7").unwrap();
     assert_eq!(receiver.recv(&mut [0; 8]).unwrap(), 3);
+    for (address, local) in
+        [("fd00::1", true), ("fd00::2", false), ("2001:db8::1", false), ("127.0.0.1", true)]
+    {
+        assert_eq!(hosts[0].route().is_local(address.parse().unwrap()).unwrap(), local, "{address}");
+    }
     let router: IpAddr = "fd00::2".parse().unwrap();
     let way = Gateway { index: pair.near.index, address: Some(router) };
     hosts[0].add_route("::/0".parse().unwrap(), way).unwrap();
@@ -186,4 +191,38 @@ fn a_namespace_is_entered_by_closures_and_programs() {
     assert_eq!(panic.downcast_ref(), Some(&"inside"));
     let links = host.enter(|| Route::open().unwrap().links().unwrap()).unwrap();
     assert_eq!(links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo"]);
+}
+
+#[test]
+fn a_tap_pair_carries_frames_byte_for_byte() {
+    let Some(_guard) = lock() else { return };
+    let host = Host::new().unwrap();
+    let tap = TapPair::to(&host, &PairOptions::default()).unwrap();
+    assert_eq!(host.link("right").unwrap().kind.as_deref(), Some("tun"));
+    assert_eq!(tap.receive(Duration::from_millis(20)), Ok(None), "the host is silent");
+
+    let (near, far) = (tap.near.mac.0, tap.far.mac.0);
+    // Who has 10.0.0.1? Tell 10.0.0.2.
+    let ask = [
+        &[0xff; 6][..],
+        &far,
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &far,
+        &[10, 0, 0, 2],
+        &[0; 6],
+        &[10, 0, 0, 1],
+    ]
+    .concat();
+    let answer =
+        [&far[..], &near, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &near, &[10, 0, 0, 1], &far, &[10, 0, 0, 2]]
+            .concat();
+    tap.send(&ask).unwrap();
+    assert_eq!(tap.receive(QUICK).unwrap().unwrap(), answer);
+
+    udp(&host, "10.0.0.1:5").send_to(b"to the tap", "10.0.0.2:7").unwrap();
+    let frame = tap.receive(QUICK).unwrap().unwrap();
+    assert_eq!((&frame[..6], &frame[6..12], &frame[42..]), (&far[..], &near[..], &b"to the tap"[..]));
+
+    drop(tap);
+    assert_eq!(host.route().link("right").unwrap(), None);
 }

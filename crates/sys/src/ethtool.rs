@@ -1,7 +1,7 @@
 //! What an interface's driver tells and lets itself be told, by ethtool's ioctl.
 //!
-//! The ioctl and not sysfs, since sysfs shows the interfaces of the namespace it was mounted in; the ioctl those of the
-//! socket's. Layouts: `linux/ethtool.h`.
+//! The ioctl and not sysfs, since sysfs shows the interfaces of the namespace it was mounted in; the ioctl those of
+//! the socket's. Layouts: `linux/ethtool.h`.
 
 #![expect(unsafe_code, reason = "ioctl(SIOCETHTOOL)")]
 
@@ -45,7 +45,11 @@ pub enum EthtoolError {
         feature: String,
     },
     /// The driver holds on to how they are.
-    #[error("{interface}: can't switch {} {}: the driver doesn't let it", if *.on { "on" } else { "off" }, features.join(", "))]
+    #[error(
+        "{interface}: can't switch {} {}: the driver doesn't let it",
+        if *on { "on" } else { "off" },
+        features.join(", ")
+    )]
     Fixed {
         /// The interface.
         interface: String,
@@ -200,8 +204,8 @@ impl Ethtool {
         Ok(Pause { negotiated: flag(1), rx: flag(2), tx: flag(3) })
     }
 
-    /// The speed of its link in Mbit/s; `None` while there is none, or when it means nothing. For a veth it is a number
-    /// without meaning, 10 000.
+    /// The speed of its link in Mbit/s; `None` while there is none, or when it means nothing. For a veth it is a
+    /// number without meaning, 10 000.
     ///
     /// # Errors
     /// When its driver does not say.
@@ -213,7 +217,8 @@ impl Ethtool {
         // The kernel has put how many words its masks have, negated (byte 15), and wants to hear the same.
         request[15] = request[15].wrapping_neg();
         request[..4].copy_from_slice(&GLINKSETTINGS.number.to_ne_bytes());
-        // SAFETY: as above; a number of words above the longest is refused by the kernel with EINVAL or negated again.
+        // SAFETY: as above; a number of words above the longest is refused by the kernel with EINVAL or negated
+        // again.
         unsafe { self.call(interface, GLINKSETTINGS.what, &mut request) }?;
         Ok(Some(word(&request, 1)).filter(|&speed| speed != 0 && speed != SPEED_UNKNOWN))
     }
@@ -260,7 +265,8 @@ impl Ethtool {
                 request[at..at + 4].copy_from_slice(&now.to_ne_bytes());
             }
         }
-        // SAFETY: the kernel reads as many blocks of 8 bytes as the request says, which the buffer holds, and writes none.
+        // SAFETY: the kernel reads as many blocks of 8 bytes as the request says, which the buffer holds, and writes
+        // none.
         unsafe { self.call(interface, "switch features", &mut request) }?;
         let now = self.features(interface)?;
         let wrong = |feature: &&&str| now.get(**feature).is_none_or(|found| found.on != on);
@@ -293,8 +299,8 @@ impl Ethtool {
         request[..4].copy_from_slice(&GRSSH.to_ne_bytes());
         request[8..12].copy_from_slice(&u32::try_from(entries).unwrap_or_default().to_ne_bytes());
         request[12..16].copy_from_slice(&u32::try_from(key).unwrap_or_default().to_ne_bytes());
-        // SAFETY: the kernel writes the header, the table and the key of the sizes in the request, or refuses when they are
-        // not its own; the buffer holds all three.
+        // SAFETY: the kernel writes the header, the table and the key of the sizes in the request, or refuses when
+        // they are not its own; the buffer holds all three.
         unsafe { self.call(interface, what, &mut request) }?;
         let table = (0..entries).map(|i| word(&request, RSS_HEADER / 4 + i)).collect();
         Ok(Rss { table, key: request.split_off(RSS_HEADER + entries * 4) })
@@ -307,8 +313,8 @@ impl Ethtool {
         let count = word(&answer, 4) as usize;
         let mut request = header(GSTRINGS, 0, 12 + count * STRING);
         request[4..8].copy_from_slice(&ETH_SS_FEATURES.to_ne_bytes());
-        // SAFETY: how many feature names there are is fixed when the kernel is built, and was asked just now; the kernel writes
-        // its header and that many names.
+        // SAFETY: how many feature names there are is fixed when the kernel is built, and was asked just now; the
+        // kernel writes its header and that many names.
         unsafe { self.call(interface, "tell its features' names", &mut request) }?;
         let name = |bytes: &[u8]| {
             String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
@@ -327,7 +333,8 @@ impl Ethtool {
         for (field, value) in request[4..].chunks_exact_mut(4).zip(words) {
             field.copy_from_slice(&value.to_ne_bytes());
         }
-        // SAFETY: `size` is that of the command's struct in linux/ethtool.h, which never changes, and the kernel writes no more.
+        // SAFETY: `size` is that of the command's struct in linux/ethtool.h, which never changes, and the kernel
+        // writes no more.
         unsafe { self.call(interface, command.what, &mut request) }?;
         Ok(request)
     }
@@ -347,8 +354,8 @@ impl Ethtool {
             ifr_name: name,
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: request.as_mut_ptr().cast() },
         };
-        // SAFETY: the socket is open for as long as `self`; `ifreq` is a whole struct ifreq; `request`, which it points to, is
-        // exclusively borrowed and, by this function's contract, long enough.
+        // SAFETY: the socket is open for as long as `self`; `ifreq` is a whole struct ifreq; `request`, which it
+        // points to, is exclusively borrowed and, by this function's contract, long enough.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
         if result >= 0 {
             return Ok(()); // SFEATURES answers with bits that the caller finds out better by looking

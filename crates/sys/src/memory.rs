@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
+use crate::state::{self, StateError, Undo};
+
 /// Bytes in a huge page, and what all packet memory is aligned to.
 pub const HUGE_PAGE: usize = 2 << 20;
 
@@ -68,14 +70,22 @@ pub enum MemoryError {
         node: Option<u32>,
     },
     /// The pool of huge pages could not be made larger.
-    #[error("{pool} can't be raised to {total} ({source}): {}", reserve_cure(source))]
+    #[error("{source}: needs root, or --huge-pages auto")]
     Reserve {
-        /// The file that says how many there are.
-        pool: String,
-        /// What it was to become.
-        total: usize,
-        /// What the kernel said.
-        source: io::Error,
+        /// What failed.
+        #[from]
+        source: StateError,
+    },
+    /// The kernel did not find as many huge pages as it was asked for.
+    #[error(
+        "{wanted} more huge pages of 2 MiB are needed and the kernel finds {found}: memory is too fragmented or too \
+         small; boot with hugepages={wanted}, or --huge-pages auto"
+    )]
+    NotFound {
+        /// Pages that were asked for.
+        wanted: usize,
+        /// Pages that there were.
+        found: u64,
     },
     /// A call failed.
     #[error("{bytes} bytes of packet memory: {what}: {source}: ask for less (--memory), or free some")]
@@ -91,15 +101,6 @@ pub enum MemoryError {
 
 fn on_node(node: Option<u32>) -> String {
     node.map_or_else(String::new, |node| format!(" on NUMA node {node}"))
-}
-
-fn reserve_cure(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "that takes root; or --huge-pages auto"
-        }
-        _ => "memory is too fragmented or too small; reboot with hugepages=N, or --huge-pages auto",
-    }
 }
 
 /// Memory for an arena of packets. It is unmapped when dropped; an arena never drops it.
@@ -122,37 +123,9 @@ pub struct Allocation {
     pub file: OwnedFd,
     /// What the user should know, with the cure: ordinary pages where huge ones were hoped for.
     pub warning: Option<String>,
-    /// With [`HugePages::Reserve`]: what gives the pages back. Keep it until the end.
-    pub reservation: Option<Reservation>,
-}
-
-/// Huge pages that the kernel set aside because we asked. Dropping it takes them off the pool again; those still in
-/// use leave it when the process ends.
-#[derive(Debug)]
-pub struct Reservation {
-    pool: PathBuf,
-    pages: usize,
-}
-
-impl Reservation {
-    /// How many pages were added.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// The file that says how many there are.
-    pub fn pool(&self) -> &std::path::Path {
-        &self.pool
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        // Others may have changed the number meanwhile, so only what we added is taken off.
-        if let Ok(total) = read_number(&self.pool) {
-            let _ = std::fs::write(&self.pool, total.saturating_sub(self.pages).to_string());
-        }
-    }
+    /// With [`HugePages::Reserve`]: what takes the added pages off the pool again. Keep it until the end; pages still in
+    /// use then leave the pool when the process ends.
+    pub reservation: Option<Undo>,
 }
 
 /// All packet memory that is mapped, as address and length: what may be registered with the kernel or a device.
@@ -242,18 +215,13 @@ impl Pool {
         read_number(&self.0.join("free_hugepages")).unwrap_or(0).saturating_sub(promised)
     }
 
-    fn reserve(&self, missing: usize) -> Result<Reservation, MemoryError> {
-        let (file, before) = (self.size_file(), self.total());
-        let total = before + missing;
-        let failed = |source| MemoryError::Reserve { pool: file.display().to_string(), total, source };
-        std::fs::write(&file, total.to_string()).map_err(failed)?;
-        // The kernel gives as many as it can find and calls that a success.
-        let reservation =
-            Reservation { pool: file.clone(), pages: self.total().saturating_sub(before).min(missing) };
-        if reservation.pages < missing {
-            return Err(failed(io::Error::from_raw_os_error(libc::ENOMEM)));
+    /// Makes it larger. The kernel gives as many as it can find and calls that a success.
+    fn reserve(&self, missing: usize) -> Result<Undo, MemoryError> {
+        let undo = state::add_to_file(self.size_file(), missing as u64)?;
+        match undo.added() {
+            found if found < missing as u64 => Err(MemoryError::NotFound { wanted: missing, found }),
+            _ => Ok(undo),
         }
-        Ok(reservation)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Network namespaces without a name.
 //!
-//! A namespace of ours is held by a file descriptor and nothing else: when the process ends, however it ends, the kernel
-//! deletes the namespace and every interface in it. There is nothing to clean up and no name to clash.
+//! A namespace of ours is held by a file descriptor and nothing else: when the process ends, however it ends, the
+//! kernel deletes the namespace and every interface in it. There is nothing to clean up and no name to clash.
 
 #![expect(unsafe_code, reason = "unshare(2), and setns(2) between fork and exec")]
 
@@ -58,8 +58,8 @@ impl Namespace {
     pub fn new() -> Result<Self, NamespaceError> {
         // Only the helper thread moves; it ends here, the namespace stays open by its file.
         on_a_thread(|| {
-            // SAFETY: CLONE_NEWNET unshares no memory, files or signal handlers, only which interfaces this thread sees;
-            // so no descriptor of any thread becomes invalid.
+            // SAFETY: CLONE_NEWNET unshares no memory, files or signal handlers, only which interfaces this thread
+            // sees; so no descriptor of any thread becomes invalid.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
                 .map_err(|errno| NamespaceError::Make { errno })?;
             Self::current()
@@ -88,16 +88,16 @@ impl Namespace {
         })?
     }
 
-    /// A program that will start inside. It sees the interfaces of this namespace everywhere but in `/sys`, which shows
-    /// those of the namespace it was mounted in.
+    /// A program that will start inside. It sees the interfaces of this namespace everywhere but in `/sys`, which
+    /// shows those of the namespace it was mounted in.
     ///
     /// # Errors
     /// When this process has too many files open.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command, NamespaceError> {
         let fd: OwnedFd = self.file.try_clone().map_err(NamespaceError::Open)?.into();
         let mut command = Command::new(program);
-        // SAFETY: between fork and exec the closure makes one system call by rustix, which allocates nothing and takes no
-        // lock; the descriptor is owned by the closure and so open for as long as the command.
+        // SAFETY: between fork and exec the closure makes one system call by rustix, which allocates nothing and
+        // takes no lock; the descriptor is owned by the closure and so open for as long as the command.
         unsafe {
             command.pre_exec(move || {
                 Ok(move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)

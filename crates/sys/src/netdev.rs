@@ -1,6 +1,8 @@
-//! What an interface's driver can do for XDP and AF_XDP, and its NAPI settings, by the generic netlink family `netdev`.
+//! What an interface's driver can do for XDP and AF_XDP, and its NAPI settings, by the generic netlink family
+//! `netdev`.
 //!
-//! The family is asked instead of a table of drivers: drivers learn. Layouts: `Documentation/netlink/specs/netdev.yaml`.
+//! The family is asked instead of a table of drivers: drivers learn. Layouts:
+//! `Documentation/netlink/specs/netdev.yaml`.
 
 use rustix::io::Errno;
 use serde::Serialize;

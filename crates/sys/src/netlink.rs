@@ -327,7 +327,8 @@ pub(crate) fn emit(attributes: &[DefaultNla]) -> Vec<u8> {
     bytes
 }
 
-/// A name the kernel takes for an interface, checked here since a longer one would be cut or refused without a reason.
+/// A name the kernel takes for an interface, checked here since a longer one would be cut or refused without a
+/// reason.
 pub(crate) fn interface_name(name: &str) -> Result<&str, NetlinkError> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(NetlinkError::Refused {

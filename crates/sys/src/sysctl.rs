@@ -37,7 +37,8 @@ pub fn write(name: &str, value: &str) -> Result<(), SysctlError> {
     fs::write(path(name), value).map_err(|source| SysctlError { verb: "write", name: name.into(), source })
 }
 
-/// The file of a setting. A `/` in a name stands for a dot in it, as sysctl(8) has it: `net.ipv4.conf.eth0/1.forwarding`.
+/// The file of a setting. A `/` in a name stands for a dot in it, as sysctl(8) has it:
+/// `net.ipv4.conf.eth0/1.forwarding`.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     let swapped: String = name

@@ -1,5 +1,5 @@
-//! Changes to the machine come back: when they are dropped, when their process is killed, and when several processes change the
-//! same thing. The "machine" is a file in a temporary directory.
+//! Changes to the machine come back: when they are dropped, when their process is killed, and when several processes
+//! change the same thing. The "machine" is a file in a temporary directory.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
 
 use std::fs;

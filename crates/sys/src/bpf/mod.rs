@@ -10,6 +10,7 @@ mod program;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -47,6 +48,14 @@ fn cure(error: &io::Error) -> &'static str {
         Some(libc::ENOSYS) => ": this kernel has no bpf(2)",
         _ => "",
     }
+}
+
+/// How many of the kernel's ticks (`bpf_jiffies64`) pass in `time`, rounded up. The coarse clock moves once per tick,
+/// so its resolution is a tick's length.
+pub fn jiffies(time: Duration) -> u64 {
+    let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    let nanos = u128::try_from(tick.tv_nsec).unwrap_or_default().max(1);
+    u64::try_from(time.as_nanos().div_ceil(nanos)).unwrap_or(u64::MAX)
 }
 
 /// bpf(2)'s commands, by their numbers in `enum bpf_cmd`.
@@ -117,6 +126,12 @@ mod tests {
     fn names_become_what_the_kernel_takes() {
         assert_eq!(&object_name("bywash"), b"bywash\0\0\0\0\0\0\0\0\0\0");
         assert_eq!(&object_name("a b-c/a-very-long-name"), b"a_b_c_a_very_lo\0");
+    }
+
+    #[test]
+    fn a_second_has_as_many_ticks_as_kernels_are_built_with() {
+        assert!([100, 250, 300, 1000].contains(&jiffies(Duration::from_secs(1))));
+        assert_eq!(jiffies(Duration::from_nanos(1)), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is to be known or fixed before packets are taken from an interface.
 //!
-//! Each finding is one line: what, why, what to do. The list is what has cost users of AF_XDP days: drivers refuse without a
-//! reason, or nothing arrives and no counter says why.
+//! Each finding is one line: what, why, what to do. The list is what has cost users of AF_XDP days: drivers refuse
+//! without a reason, or nothing arrives and no counter says why.
 
 use std::fmt;
 
@@ -56,8 +56,9 @@ pub(super) fn would_use(interface: &Interface) -> String {
         return "nothing: no Ethernet".into();
     }
     let xdp = interface.xdp_features.unwrap_or_default();
-    let way = if xdp.native { "native XDP" } else { "generic XDP" };
-    let copy = if xdp.native && xdp.zero_copy { "zero-copy" } else { "copy" };
+    let native = xdp.native && !joined_by_host(interface);
+    let way = if native { "native XDP" } else { "generic XDP" };
+    let copy = if native && xdp.zero_copy { "zero-copy" } else { "copy" };
     let queues = interface.queues.rx.max(1);
     format!("{way}, {copy}, {queues} queue{}", if queues == 1 { "" } else { "s" })
 }
@@ -99,8 +100,8 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
     if let Some(program) = &interface.xdp_program {
         let called = if program.name.is_empty() { String::new() } else { format!(" '{}'", program.name) };
         findings.push(Finding::error(format!(
-            "{name} has an XDP program already, number {}{called} ({}), which is not replaced: stop the program it belongs \
-             to, or `ip link set {name} xdp off`",
+            "{name} has an XDP program already, number {}{called} ({}), which is not replaced: stop the program it \
+             belongs to, or `ip link set {name} xdp off`",
             program.id, program.mode
         )));
     }
@@ -109,17 +110,19 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
             "{name}: the kernel can't tell what its driver {driver} can do for XDP: Linux 6.3 and later can"
         ))),
         Some(features) if !features.native => findings.push(Finding::warning(format!(
-            "{name}: its driver {driver} has no native XDP: generic XDP is several times slower; choose another NIC or, for a \
-             stacked interface (bond, bridge, VLAN), the one below"
+            "{name}: its driver {driver} has no native XDP: generic XDP is several times slower; choose another NIC \
+             or, for a stacked interface (bond, bridge, VLAN), the one below"
         ))),
         Some(features) if !features.zero_copy => findings.push(Finding::note(format!(
             "{name}: its driver {driver} has no zero-copy: the kernel copies each packet, about a million a second and core"
         ))),
         Some(_) => {}
     }
-    if interface.gro_hw.on && driver == "virtio_net" {
+    if joined_by_host(interface) {
         findings.push(Finding::warning(format!(
-            "{name}: virtio_net refuses XDP while the host joins packets: `ethtool -K {name} rx-gro-hw off`"
+            "{name}: virtio_net refuses native XDP since the host joins packets and can't be told to stop: generic \
+             XDP is slower; start the virtual machine with ctrl_guest_offloads=on, or guest_tso4, guest_tso6, \
+             guest_ecn, guest_ufo and guest_csum off"
         )));
     }
     if interface.vlan_strip.on && interface.kind.is_none() {
@@ -128,6 +131,12 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
         )));
     }
     findings
+}
+
+/// virtio_net says that it has native XDP and refuses it all the same, when the host gives it super-segments and has
+/// no way to be asked not to. (With one, the driver asks by itself.)
+fn joined_by_host(interface: &Interface) -> bool {
+    interface.driver.name == "virtio_net" && interface.gro_hw.on && !interface.gro_hw.changeable
 }
 
 /// Ethernet header and two VLAN tags.
@@ -147,8 +156,8 @@ fn length(interface: &Interface, frame: u32) -> Option<Finding> {
         ))
     } else {
         Finding::error(format!(
-            "{name}: with its MTU of {mtu} a packet has up to {longest} bytes, a frame holds {frame}, and its driver has no \
-             multi-buffer XDP: {cure}"
+            "{name}: with its MTU of {mtu} a packet has up to {longest} bytes, a frame holds {frame}, and its \
+             driver has no multi-buffer XDP: {cure}"
         ))
     })
 }
@@ -188,15 +197,15 @@ fn veth(interface: &Interface) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(peer) = interface.peer.as_ref().filter(|peer| peer.tx_queues > interface.queues.rx) {
         findings.push(Finding::error(format!(
-            "{name} has fewer receive queues ({}) than its other end {} has transmit queues ({}), so the kernel refuses an \
-             XDP program: make the pair with as many",
+            "{name} has fewer receive queues ({}) than its other end {} has transmit queues ({}), so the kernel \
+             refuses an XDP program: make the pair with as many",
             interface.queues.rx, peer.name, peer.tx_queues
         )));
     }
     if !interface.gro.on && interface.xdp_program.is_none() {
         findings.push(Finding::note(format!(
-            "{name}: with GRO off and no XDP program on it, what other XDP programs redirect to its other end is dropped: \
-             `ethtool -K {name} gro on`"
+            "{name}: with GRO off and no XDP program on it, what other XDP programs redirect to its other end is \
+             dropped: `ethtool -K {name} gro on`"
         )));
     }
     findings

@@ -75,7 +75,8 @@ pub struct KernelUse {
 }
 
 impl KernelUse {
-    /// Why all of the interface should not be taken: `it has the address 10.0.0.1/24`. `None` when nothing is against it.
+    /// Why all of the interface should not be taken: `it has the address 10.0.0.1/24`. `None` when nothing is against
+    /// it.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         let address = self.addresses.first().map(|address| format!("it has the address {address}"));

@@ -1,7 +1,7 @@
 //! The machine's network interfaces: what each is, what it can do, what would be used of it and what is to be fixed.
 //!
-//! Plain data for `bywash ports`, and the checks before an `xdp:` port is opened ([`preflight`]). Everything is of the
-//! calling thread's network namespace.
+//! Plain data for `bywash ports`, and the checks before an `xdp:` port is opened ([`preflight`]). Everything is of
+//! the calling thread's network namespace.
 
 mod advice;
 mod guard;
@@ -143,8 +143,8 @@ pub fn one(name: &str, frame: u32) -> Result<Interface, InterfaceError> {
     Ok(look.interface(at.ok_or_else(|| InterfaceError::None(name.into()))?, frame))
 }
 
-/// What to know before an AF_XDP port is opened on an interface: errors first. `frame` is the longest packet that fits into
-/// one frame, in bytes.
+/// What to know before an AF_XDP port is opened on an interface: errors first. `frame` is the longest packet that
+/// fits into one frame, in bytes.
 ///
 /// # Errors
 /// When the kernel does not answer. That there is no such interface is a finding.

@@ -22,7 +22,8 @@ pub struct Pcie {
 }
 
 impl Pcie {
-    /// What goes through in one direction, in Mbit/s, without the overhead of PCIe packets (about a tenth for large ones).
+    /// What goes through in one direction, in Mbit/s, without the overhead of PCIe packets (about a tenth for large
+    /// ones).
     #[must_use]
     pub fn mbps(&self) -> f64 {
         rate(self.lanes, self.gigatransfers)

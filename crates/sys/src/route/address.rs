@@ -113,7 +113,7 @@ impl Route {
 }
 
 /// An answer to RTM_GETADDR (`struct ifaddrmsg` and attributes).
-fn parse(answer: &[u8]) -> Option<Address> {
+pub(super) fn parse(answer: &[u8]) -> Option<Address> {
     let attributes = Attributes(answer.get(8..)?);
     // On a point-to-point interface ADDRESS is the other side's; LOCAL is always ours.
     let bytes = attributes.bytes(IFA_LOCAL).or_else(|| attributes.bytes(IFA_ADDRESS))?;

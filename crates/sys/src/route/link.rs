@@ -131,7 +131,8 @@ pub struct Veth<'a> {
     pub near: VethEnd<'a>,
     /// The other.
     pub far: VethEnd<'a>,
-    /// Receive and transmit queues of either end. XDP wants as many receive queues as the other end has transmit queues.
+    /// Receive and transmit queues of either end. XDP wants as many receive queues as the other end has transmit
+    /// queues.
     pub queues: u32,
     /// The MTU of either end, bytes.
     pub mtu: u32,
@@ -254,12 +255,13 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
 }
 
 /// An answer to RTM_GETLINK; None when it is too short to name an interface.
-fn parse(answer: &[u8]) -> Option<Link> {
-    let kind = u16::from_ne_bytes(answer.get(2..4)?.try_into().ok()?);
+pub(super) fn parse(answer: &[u8]) -> Option<Link> {
+    let hardware = u16::from_ne_bytes(answer.get(2..4)?.try_into().ok()?);
     let flags = number_at(answer, 8)?;
     let attributes = Attributes(answer.get(16..)?);
     let xdp = attributes.nested(IFLA_XDP);
-    // With one program only its number is there, with the way it is attached beside it; with several, each has its own.
+    // With one program only its number is there, with the way it is attached beside it; with several, each has its
+    // own.
     let attached = xdp.u8(IFLA_XDP_ATTACHED).unwrap_or_default();
     let program = |way: u8, kind: u16| {
         xdp.u32(kind)
@@ -267,18 +269,25 @@ fn parse(answer: &[u8]) -> Option<Link> {
             .filter(|&id| id != 0)
     };
     let parent = attributes.text(IFLA_PARENT_DEV_BUS_NAME).zip(attributes.text(IFLA_PARENT_DEV_NAME));
+    let kind = attributes.nested(IFLA_LINKINFO).text(IFLA_INFO_KIND);
+    let carrier = attributes.u8(IFLA_CARRIER).unwrap_or_default() != 0;
     Some(Link {
         index: number_at(answer, 4)?,
         name: attributes.text(IFLA_IFNAME)?,
-        kind: attributes.nested(IFLA_LINKINFO).text(IFLA_INFO_KIND),
-        ethernet: kind == libc::ARPHRD_ETHER,
-        loopback: kind == libc::ARPHRD_LOOPBACK,
+        ethernet: hardware == libc::ARPHRD_ETHER,
+        loopback: hardware == libc::ARPHRD_LOOPBACK,
         mac: attributes.bytes(IFLA_ADDRESS).and_then(|mac| Some(Mac(mac.try_into().ok()?))),
         mtu: attributes.u32(IFLA_MTU).unwrap_or_default(),
         up: flags & IFF_UP != 0,
         flags,
-        carrier: attributes.u8(IFLA_CARRIER).unwrap_or_default() != 0,
-        running: attributes.u8(IFLA_OPERSTATE) == Some(IF_OPER_UP),
+        carrier,
+        running: match attributes.u8(IFLA_OPERSTATE) {
+            Some(IF_OPER_UP) => true,
+            // Of a TAP interface for ever, since its driver never tells; of a veth only until the kernel has looked.
+            Some(IF_OPER_UNKNOWN) => carrier && flags & IFF_UP != 0 && kind.as_deref() != Some("veth"),
+            _ => false,
+        },
+        kind,
         tx_queues: attributes.u32(IFLA_NUM_TX_QUEUES).unwrap_or(1),
         rx_queues: attributes.u32(IFLA_NUM_RX_QUEUES).unwrap_or(1),
         xdp: LinkXdp {
@@ -322,6 +331,7 @@ const IFLA_XDP_HW_PROG_ID: u16 = 7;
 const XDP_ATTACHED_DRV: u8 = 1;
 const XDP_ATTACHED_SKB: u8 = 2;
 const XDP_ATTACHED_HW: u8 = 3;
+const IF_OPER_UNKNOWN: u8 = 0;
 const IF_OPER_UP: u8 = 6;
 const IFF_UP: u32 = 1;
 

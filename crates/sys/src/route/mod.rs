@@ -62,3 +62,37 @@ fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The kernel is believed, but not with our life.
+        #[test]
+        fn no_answer_can_make_us_panic(answer in prop::collection::vec(any::<u8>(), 0..200)) {
+            link::parse(&answer);
+            address::parse(&answer);
+            neighbour::parse(&answer);
+            table::parse(&answer);
+        }
+
+        /// As above, with attributes that are whole.
+        #[test]
+        fn no_attribute_can_make_us_panic(
+            header in prop::collection::vec(any::<u8>(), 16),
+            values in prop::collection::vec((0..64_u16, prop::collection::vec(any::<u8>(), 0..40)), 0..8),
+        ) {
+            let attributes: Vec<_> = values.iter().map(|(kind, value)| crate::netlink::bytes(*kind, value)).collect();
+            let attributes = crate::netlink::emit(&attributes);
+            link::parse(&[&header[..], &attributes].concat());
+            address::parse(&[&header[..8], &attributes].concat());
+            neighbour::parse(&[&header[..12], &attributes].concat());
+            let mut route = [&header[..12], &attributes].concat();
+            route[7] = libc::RTN_UNICAST;
+            table::parse(&route);
+        }
+    }
+}

@@ -56,7 +56,7 @@ fn header(family: u8, index: u32, state: u16) -> [u8; 12] {
     header
 }
 
-fn parse(answer: &[u8]) -> Option<Neighbour> {
+pub(super) fn parse(answer: &[u8]) -> Option<Neighbour> {
     let attributes = Attributes(answer.get(12..)?);
     let state = u16::from_ne_bytes([answer[8], answer[9]]);
     Some(Neighbour {

@@ -64,7 +64,8 @@ pub(super) fn first_value(others: &[Record], path: &Path, now: &str) -> String {
 }
 
 impl Change {
-    /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be lowered
+    /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be
+    /// lowered
     /// *to* something. True when the record must be saved before the change is undone.
     pub(super) fn pin(&mut self) -> Result<bool, StateError> {
         let Self::Added { path, added } = self else { return Ok(false) };

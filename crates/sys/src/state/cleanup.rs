@@ -25,8 +25,8 @@ impl Report {
     }
 }
 
-/// Undoes what processes have changed that have ended without undoing it. Those that live are left alone. Doing it twice does
-/// no harm.
+/// Undoes what processes have changed that have ended without undoing it. Those that live are left alone. Doing it
+/// twice does no harm.
 ///
 /// # Errors
 /// When the directory of the state files can't be used. A damaged state file is an entry in [`Report::failed`].

@@ -1,17 +1,17 @@
 //! The state file: what this process has changed on the machine that does not undo itself when it dies.
 //!
-//! A namespace, a socket or an XDP link ends with the process. A number written to sysfs does not. So each such change is
-//! recorded before it is made, undone when its [`Undo`] is dropped, and undone by [`cleanup`] (`bywash cleanup`) when the
-//! process was killed. Every process has a file of its own, `/run/bywash/PID-STARTTIME.json`, that only it writes while it
-//! lives; a file lock is held while the machine is changed, so that two processes that change the same thing see each
-//! other's records and the value there was at first comes back whichever of them ends first:
+//! A namespace, a socket or an XDP link ends with the process. A number written to sysfs does not. So each such
+//! change is recorded before it is made, undone when its [`Undo`] is dropped, and undone by [`cleanup`] (`bywash
+//! cleanup`) when the process was killed. Every process has a file of its own, `/run/bywash/PID-STARTTIME.json`, that
+//! only it writes while it lives; a file lock is held while the machine is changed, so that two processes that change
+//! the same thing see each other's records and the value there was at first comes back whichever of them ends first:
 //!
 //! - who changes what another has changed takes over that record's first value as the one to put back;
 //! - who undoes a change while another process still has one on the same file leaves that one's value there;
 //! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then.
 //!
-//! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own need
-//! no record: they end with it.
+//! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own
+//! need no record: they end with it.
 
 mod change;
 mod cleanup;
@@ -89,8 +89,8 @@ pub fn set_file(path: impl AsRef<Path>, value: &str) -> Result<Undo, StateError>
     State::of_process()?.set_file(path, value)
 }
 
-/// Raises the number in a file of `/proc` or `/sys` until the [`Undo`] is dropped. The kernel may give less than was asked
-/// for (huge pages): [`Undo::added`] says how much.
+/// Raises the number in a file of `/proc` or `/sys` until the [`Undo`] is dropped. The kernel may give less than was
+/// asked for (huge pages): [`Undo::added`] says how much.
 ///
 /// # Errors
 /// When the change can't be recorded or made; then the file is as it was.
@@ -140,8 +140,8 @@ impl State {
         Ok(STATE.get_or_init(|| state))
     }
 
-    /// The changes of this process, in a directory of one's own choice, which is made when absent. Only one of them per
-    /// directory.
+    /// The changes of this process, in a directory of one's own choice, which is made when absent. Only one of them
+    /// per directory.
     ///
     /// # Errors
     /// When the directory can't be made, is somebody else's, or others may write to it.

@@ -158,7 +158,8 @@ impl StateFile {
     }
 }
 
-/// A reader sees the old file or the new one. Not synced to a disk: what it records does not outlive the kernel either.
+/// A reader sees the old file or the new one. Not synced to a disk: what it records does not outlive the kernel
+/// either.
 fn save(path: &Path, records: &[Record]) -> io::Result<()> {
     if records.is_empty() {
         return match fs::remove_file(path) {

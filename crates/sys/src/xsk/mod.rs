@@ -4,6 +4,7 @@
 //! addresses name: a [`Socket`] hands out rings of numbers, and who uses them keeps the ledger.
 #![expect(unsafe_code, reason = "socket options and calls take addresses of structures and of packet memory")]
 
+mod probe;
 mod ring;
 
 use std::io;
@@ -15,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::memory;
 use crate::shared::Mapping;
 
+pub use probe::Probe;
 pub use ring::{Consumer, Descriptor, Producer, RingOffsets, offset};
 
 /// Bytes that the kernel keeps in front of each received packet (`XDP_PACKET_HEADROOM`).
@@ -455,26 +457,6 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// Whether the kernel has let go of the queue's last socket, tried for `patience`.
-///
-/// The kernel releases a closed socket's memory in deferred work, after the last packet in flight is freed; only then
-/// can the queue be bound again. So a bind that works proves that nobody will touch that memory any more. `None` when
-/// it could not be tried (the interface has gone, say).
-pub fn is_released(interface: u32, queue: u32, patience: Duration) -> Option<bool> {
-    const MEMORY: usize = 4096;
-    let socket = Socket::new().ok()?;
-    // The kernel pins the page for as long as it needs it, so this may be unmapped at any time.
-    let memory = Mapping::anonymous(MEMORY).ok()?;
-    socket.register_unchecked(memory.address(), MEMORY, Chunks::Aligned).ok()?;
-    drop(socket.rings(&RingSizes { fill: 1, completion: 1, rx: 1, tx: 0 }).ok()?);
-    let to = Bind { interface, queue, mode: CopyMode::Copy, multi_buffer: false };
-    match socket.bind(&to, patience) {
-        Ok(()) => Some(true),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Some(false),
-        Err(_) => None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::shared::{Mapping, Slots, Word};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Descriptor {
-    /// Where its bytes begin: see [`address`](Descriptor::offset).
+    /// Where its bytes begin, as the kernel writes it: [`Descriptor::offset`] says what it means.
     pub address: u64,
     /// How many there are.
     pub len: u32,

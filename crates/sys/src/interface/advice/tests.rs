@@ -51,6 +51,15 @@ fn a_good_interface_needs_no_advice() {
     assert_eq!(findings(&good(), FRAME), []);
     assert_eq!(findings(&veth(), FRAME), []);
     assert_eq!(would_use(&good()), "native XDP, zero-copy, 8 queues");
+    let virtio = Interface {
+        driver: Driver { name: "virtio_net".into(), ..Driver::default() },
+        gro_hw: Feature { on: true, changeable: true },
+        queues: Channels { rx: 1, ..Channels::default() },
+        ..good()
+    };
+    assert_eq!(findings(&virtio, FRAME), [], "its driver tells the host");
+    let fixed = Interface { gro_hw: Feature { on: true, changeable: false }, ..virtio };
+    assert_eq!(would_use(&fixed), "generic XDP, copy, 1 queue");
 }
 
 #[test]
@@ -96,10 +105,10 @@ fn what_works_badly_is_a_warning_with_its_cure() {
         (
             Interface {
                 driver: Driver { name: "virtio_net".into(), ..Driver::default() },
-                gro_hw: Feature { on: true, changeable: true },
+                gro_hw: Feature { on: true, changeable: false },
                 ..good()
             },
-            "`ethtool -K eth1 rx-gro-hw off`",
+            "ctrl_guest_offloads=on",
         ),
     ];
     for (interface, part) in cases {
