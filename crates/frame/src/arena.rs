@@ -1,5 +1,8 @@
 //! The arena: one range of memory, cut into frames that are owned one by one.
-#![expect(unsafe_code, reason = "a frame is a raw pointer into the arena: this file turns owning it into `&[u8]`")]
+#![expect(
+    unsafe_code,
+    reason = "a frame is a raw pointer into the arena: this file turns owning it into `&[u8]`"
+)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -127,9 +127,16 @@ mod tests {
 
     #[test]
     fn names_that_are_right_print_as_they_were_written() {
-        for text in
-            ["xdp:eth1", "xdp:eth1/4", "xdp:eth1/4/rx", "packet:enp3s0.7", "tap:bw0", "null:", "loop:a b", "xdp:e-1"]
-        {
+        for text in [
+            "xdp:eth1",
+            "xdp:eth1/4",
+            "xdp:eth1/4/rx",
+            "packet:enp3s0.7",
+            "tap:bw0",
+            "null:",
+            "loop:a b",
+            "xdp:e-1",
+        ] {
             assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
         }
     }
