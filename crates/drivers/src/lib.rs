@@ -1,1 +1,14 @@
-//! x
+//! Every source and sink of packets, as `port` queues.
+//!
+//! [`open`] turns a name into a port. Each kind has a module of its own, whose first lines say what it copies, what
+//! it can lose, and what it needs from the machine.
+
+#![forbid(unsafe_code)]
+
+mod open;
+
+pub mod loopback;
+pub mod null;
+
+pub use bywash_port as port;
+pub use open::{OpenOptions, Opened, XdpMode, ZeroCopy, open};

@@ -1,20 +1,28 @@
 //! Packets that move together.
 
-use arrayvec::ArrayVec;
+use std::vec::Drain;
 
-use crate::Packet;
+use crate::{Packet, Segment};
 
 /// Packets in a full batch.
 pub const BATCH: usize = 64;
 
 /// Up to [`BATCH`] packets, in order, moved together between a queue and what works on them.
-#[derive(Debug, Default)]
-pub struct Batch(ArrayVec<Packet, BATCH>);
+///
+/// It allocates when it is made and never again.
+#[derive(Debug)]
+pub struct Batch(Vec<Packet>);
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Batch {
     /// An empty batch.
     pub fn new() -> Self {
-        Self::default()
+        Self(Vec::with_capacity(BATCH))
     }
 
     /// Packets in it.
@@ -32,7 +40,13 @@ impl Batch {
     /// How many more fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.0.remaining_capacity()
+        BATCH - self.0.len()
+    }
+
+    /// Bytes in all packets.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(Packet::len).sum()
     }
 
     /// Appends a packet; look at [`Batch::room`] first.
@@ -41,7 +55,15 @@ impl Batch {
     /// When the batch is full.
     #[inline]
     pub fn push(&mut self, packet: Packet) {
+        assert!(self.room() > 0, "the batch is full");
         self.0.push(packet);
+    }
+
+    /// Appends packets, as many as there is room for; the iterator is asked for no more.
+    #[inline]
+    pub fn extend(&mut self, packets: impl Iterator<Item = Packet>) {
+        let room = self.room();
+        self.0.extend(packets.take(room));
     }
 
     /// The packets.
@@ -58,28 +80,28 @@ impl Batch {
 
     /// Takes all packets out, the first one first.
     #[inline]
-    pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Packet> + '_ {
+    pub fn drain(&mut self) -> Drain<'_, Packet> {
         self.0.drain(..)
     }
 
     /// Takes the first `n` packets out, or all when there are fewer; the others move to the front.
     #[inline]
-    pub fn drain_front(&mut self, n: usize) -> impl ExactSizeIterator<Item = Packet> + '_ {
+    pub fn drain_front(&mut self, n: usize) -> Drain<'_, Packet> {
         let n = n.min(self.0.len());
         self.0.drain(..n)
     }
 
+    /// Takes all packets out as their only segments; `None`, and nothing is taken, when one has several.
+    #[inline]
+    pub fn drain_single(&mut self) -> Option<impl ExactSizeIterator<Item = Segment> + '_> {
+        // Looking at all of them is faster than stopping at the first.
+        let single = self.0.iter().fold(true, |single, packet| single & packet.is_single());
+        single.then(|| self.0.drain(..).map(Packet::into_head))
+    }
+
     /// Takes out, in order, each packet for which `keep` is false, and hands it to `removed`.
-    pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool, mut removed: impl FnMut(Packet)) {
-        let mut kept = ArrayVec::new();
-        for mut packet in self.0.drain(..) {
-            if keep(&mut packet) {
-                kept.push(packet);
-            } else {
-                removed(packet);
-            }
-        }
-        self.0 = kept;
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool, removed: impl FnMut(Packet)) {
+        self.0.extract_if(.., |packet| !keep(packet)).for_each(removed);
     }
 }
 

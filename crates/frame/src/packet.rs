@@ -39,13 +39,19 @@ impl Segment {
     /// The packet's bytes in this frame.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.frame.bytes()[usize::from(self.start)..][..usize::from(self.len)]
+        &self.frame.bytes()[self.range()]
     }
 
     /// The packet's bytes in this frame.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.frame.bytes_mut()[usize::from(self.start)..][..usize::from(self.len)]
+        let range = self.range();
+        &mut self.frame.bytes_mut()[range]
+    }
+
+    #[inline]
+    fn range(&self) -> std::ops::Range<usize> {
+        usize::from(self.start)..usize::from(self.start) + usize::from(self.len)
     }
 
     /// Where in the frame the bytes begin.
@@ -228,6 +234,18 @@ impl Packet {
             }
             pool.keep_chain(chain);
         }
+    }
+
+    /// Whether all bytes are in the first frame.
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The first segment alone.
+    #[inline]
+    pub(crate) fn into_head(self) -> Segment {
+        self.head
     }
 
     #[inline]

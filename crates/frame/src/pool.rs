@@ -1,5 +1,7 @@
 //! One worker's free frames.
 
+use std::vec::Drain;
+
 use crate::packet::Chain;
 use crate::{Arena, Batch, Frame, Packet};
 
@@ -45,8 +47,20 @@ impl Pool {
     pub fn take(&mut self) -> Option<Frame> {
         match self.free.pop() {
             Some(frame) => Some(frame),
-            None => self.take_spare(),
+            None => {
+                self.refill();
+                self.free.pop()
+            }
         }
+    }
+
+    /// Takes out `n` free frames, or as many as there are here and in the arena's spare list.
+    #[inline]
+    pub fn take_many(&mut self, n: usize) -> Drain<'_, Frame> {
+        if self.free.len() < n {
+            self.refill();
+        }
+        self.free.drain(self.free.len().saturating_sub(n)..)
     }
 
     /// Takes a frame back.
@@ -54,6 +68,15 @@ impl Pool {
     pub fn give(&mut self, frame: Frame) {
         self.free.push(frame);
         if self.free.len() > self.high_water {
+            self.send_home();
+        }
+    }
+
+    /// Takes frames back.
+    #[inline]
+    pub fn give_many(&mut self, frames: impl Iterator<Item = Frame>) {
+        self.free.extend(frames);
+        while self.free.len() > self.high_water {
             self.send_home();
         }
     }
@@ -96,11 +119,10 @@ impl Pool {
     }
 
     #[cold]
-    fn take_spare(&mut self) -> Option<Frame> {
+    fn refill(&mut self) {
         let mut spare = self.arena.spare();
         let from = spare.len().saturating_sub(EXCHANGE);
         self.free.extend(spare.drain(from..));
-        self.free.pop()
     }
 
     #[cold]

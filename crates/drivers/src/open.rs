@@ -1,0 +1,92 @@
+//! From a name to an opened port.
+
+use bywash_filter::Expression;
+use bywash_frame::Arena;
+use bywash_port::{OpenError, Port, PortName};
+
+use crate::{loopback, null};
+
+/// Whether an `xdp:` port must, may or must not be zero-copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// An error where the driver cannot.
+    Require,
+    /// Copy mode.
+    Off,
+}
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver; an error where it cannot.
+    Native,
+    /// In the kernel's receive path, after it has built its own packet.
+    Generic,
+}
+
+/// How a port is to be opened. `None` leaves the choice to the port; what a kind of port has no use for is an error,
+/// so that no wish is ignored.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Queues to use; all the port has when `None`, for `null:` and `loop:` one.
+    pub queues: Option<u16>,
+    /// Packets in each ring, a power of two.
+    pub ring: Option<u32>,
+    /// Take just these packets and leave the others to the kernel.
+    pub only: Option<Expression>,
+    /// Zero-copy where the driver has it, else copy, when `None`.
+    pub zero_copy: Option<ZeroCopy>,
+    /// Native, else generic, when `None`.
+    pub xdp_mode: Option<XdpMode>,
+    /// Poll the NIC from the worker's own core for so many microseconds per call.
+    pub busy_poll: Option<u32>,
+    /// Take all of an interface that the machine needs.
+    pub force: bool,
+    /// Nothing will be received: take nothing away from the kernel.
+    pub tx_only: bool,
+    /// Nothing will be sent.
+    pub rx_only: bool,
+}
+
+impl OpenOptions {
+    /// The first option that is set and that only `xdp:` ports know, by its flag.
+    fn xdp_only(&self) -> Option<&'static str> {
+        let set = [
+            (self.only.is_some(), "--only"),
+            (self.zero_copy.is_some(), "--zero-copy"),
+            (self.xdp_mode.is_some(), "--xdp"),
+            (self.busy_poll.is_some(), "--busy-poll"),
+        ];
+        set.into_iter().find_map(|(is_set, flag)| is_set.then_some(flag))
+    }
+}
+
+/// A port, and what the user should know of how it was opened.
+pub struct Opened {
+    /// The port.
+    pub port: Box<dyn Port>,
+    /// Each a line: what is slower or different than it could be, and the cure.
+    pub warnings: Vec<String>,
+}
+
+/// Opens the port called `name`, on packets in `arena`.
+///
+/// # Errors
+/// In one line what was wrong, why, and what to do. The machine is as it was.
+pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Result<Opened, OpenError> {
+    let error = |reason: String| OpenError { port: name.clone(), reason };
+    if let Some(flag) = options.xdp_only().filter(|_| !matches!(name, PortName::Xdp { .. })) {
+        return Err(error(format!("{flag} is for xdp: ports; leave it out")));
+    }
+    if let Some(ring) = options.ring.filter(|r| !r.is_power_of_two() || !(64..=32768).contains(r)) {
+        return Err(error(format!(
+            "a ring of {ring} packets: it must be a power of two from 64 to 32768 (--ring)"
+        )));
+    }
+    let port: Box<dyn Port> = match name {
+        PortName::Null => Box::new(null::open(options, arena).map_err(error)?),
+        PortName::Loop { name: end } => Box::new(loopback::open(end, options).map_err(error)?),
+        _ => return Err(error("not in this build".into())),
+    };
+    Ok(Opened { port, warnings: Vec::new() })
+}
