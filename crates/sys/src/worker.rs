@@ -181,7 +181,7 @@ pub struct Worker<T> {
 }
 
 impl<T: Task> Worker<T> {
-    /// Starts turning `task` until it is done or `stop` is set, and calls `ended` after that.
+    /// Starts turning `task` until it is done or `stop` is set, and tells `ended` how it went after that.
     ///
     /// # Errors
     /// [`WorkerError::Thread`]; the task is dropped then.
@@ -189,7 +189,7 @@ impl<T: Task> Worker<T> {
         placement: Placement,
         stop: Stop,
         task: T,
-        ended: impl FnOnce() + Send + 'static,
+        ended: impl FnOnce(&Result<(), WorkerError>) + Send + 'static,
     ) -> Result<Self, WorkerError> {
         let name = placement.name.clone();
         let thread = std::thread::Builder::new()
@@ -197,7 +197,7 @@ impl<T: Task> Worker<T> {
             .spawn(move || {
                 let mut task = task;
                 let result = work(&mut task, &placement, &stop);
-                ended();
+                ended(&result);
                 (task, result)
             })
             .map_err(|source| WorkerError::Thread { name: name.clone(), source })?;

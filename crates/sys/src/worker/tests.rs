@@ -55,7 +55,7 @@ fn run<F: FnMut() -> Turn + Send + 'static>(
 ) -> (Probe<F>, Result<(), WorkerError>) {
     let stop = Stop::new().unwrap();
     let (tell, ended) = mpsc::channel();
-    let worker = Worker::spawn(placement, stop.clone(), task, move || tell.send(()).unwrap()).unwrap();
+    let worker = Worker::spawn(placement, stop.clone(), task, move |_| tell.send(()).unwrap()).unwrap();
     if ended.recv_timeout(stop_after).is_err() {
         let asked = Instant::now();
         stop.set();
@@ -125,7 +125,7 @@ fn a_readable_descriptor_wakes_a_sleeping_worker() {
         })
     };
     let stop = Stop::new().unwrap();
-    let worker = Worker::spawn(placement(Idle::Sleep), stop, task, || ()).unwrap();
+    let worker = Worker::spawn(placement(Idle::Sleep), stop, task, |_| ()).unwrap();
     let first = turns.recv_timeout(Duration::from_secs(5)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
