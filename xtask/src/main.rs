@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal: what it finds is printed")]
 
 mod arch;
+mod bench;
 mod install;
 mod process;
 mod project;
@@ -48,12 +49,21 @@ enum Command {
     /// Compare the sources with ARCHITECTURE.md: arrows between crates, unsafe code, file heads and sizes
     #[command(after_help = "Example:\n  cargo xtask arch")]
     Arch,
+    /// Measure, side by side with the best alternative where there is one
+    ///
+    /// Writes raw output and a summary to benchmarks/runs/DATE-HOST/.
+    #[command(after_help = "Examples:\n  cargo xtask bench --list\n  \
+                            cargo xtask bench geometry\n  \
+                            cargo xtask bench forward-null --install --pairs 10 --label epyc\n  \
+                            cargo xtask bench forward-null -- --batch 32   options after -- go to bywash")]
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test { install } => test::run(install),
         Command::Arch => arch::run(),
+        Command::Bench(options) => bench::run(&options),
     };
     match done {
         Ok(code) => code,

@@ -82,7 +82,8 @@ pub(crate) const PROGRAMS: &[Program] = &[
         packages: &["dpdk-dev", "librte-net-null23", "librte-net-af-xdp23", "librte-mempool-ring23"],
         needed_for: "DPDK's figures beside ours",
         by_tests: false,
-        environment: &[],
+        // AF_XDP ports load an XDP program of libxdp's.
+        environment: &[("LIBXDP_OBJECT_PATH", "usr/lib/@/bpf")],
         // The path that is compiled in lies in /usr/lib.
         options: "-d \"$root/usr/lib/@/dpdk/pmds-23.0\"",
     },
