@@ -45,7 +45,16 @@ pub(crate) fn run(
     run_until(command, limit, on_line, None)
 }
 
-/// As [`run`], and after `interrupt` the program is asked to end, by SIGINT, as by Ctrl-C.
+/// When to ask a program to end, for one that goes on until it is interrupted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupt<'a> {
+    /// Words in a line that it prints when it has started.
+    pub(crate) started: &'a str,
+    /// So long after that line.
+    pub(crate) after: Duration,
+}
+
+/// As [`run`], for a program that is then asked to end by SIGINT, as by Ctrl-C.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -53,7 +62,7 @@ pub(crate) fn run_until(
     command: &mut Command,
     limit: Duration,
     mut on_line: impl FnMut(&str),
-    interrupt: Option<Duration>,
+    mut interrupt: Option<Interrupt<'_>>,
 ) -> Result<Finished, Problem> {
     let name = command.get_program().to_string_lossy().into_owned();
     let (reader, writer) = std::io::pipe().map_err(about("a pipe"))?;
@@ -75,12 +84,14 @@ pub(crate) fn run_until(
 
     let start = Instant::now();
     let mut output = String::new();
-    let mut interrupt = interrupt;
-    let mut ended_at = None;
+    let (mut started_at, mut ended_at) = (None, None);
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => {
                 on_line(&line);
+                if interrupt.is_some_and(|interrupt| line.contains(interrupt.started)) {
+                    started_at.get_or_insert_with(Instant::now);
+                }
                 output.push_str(&line);
                 output.push('\n');
             }
@@ -93,7 +104,9 @@ pub(crate) fn run_until(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if interrupt.is_some_and(|after| start.elapsed() > after) {
+        if let (Some(Interrupt { after, .. }), Some(at)) = (interrupt, started_at)
+            && at.elapsed() > after
+        {
             interrupt = None;
             signal("INT", &[child.id()]);
         }
@@ -200,10 +213,12 @@ mod tests {
 
     #[test]
     fn an_interrupt_asks_to_end() {
-        let script = "trap 'echo asked; exit 3' INT; while :; do sleep 0.1; done";
-        let interrupt = Some(Duration::from_millis(200));
-        let done = run_until(&mut shell(script), Duration::from_secs(20), |_| {}, interrupt).unwrap();
-        assert_eq!((done.status.and_then(|s| s.code()), done.output.as_str()), (Some(3), "asked\n"));
+        let script = "trap 'echo asked; exit 3' INT; echo ready; while :; do sleep 0.1; done";
+        let interrupt = |started| Some(Interrupt { started, after: Duration::from_millis(100) });
+        let end = |started, limit| run_until(&mut shell(script), limit, |_| {}, interrupt(started)).unwrap();
+        let done = end("ready", Duration::from_secs(20));
+        assert_eq!((done.status.and_then(|s| s.code()), done.output.as_str()), (Some(3), "ready\nasked\n"));
+        assert!(end("never printed", Duration::from_secs(1)).status.is_none());
     }
 
     #[test]

@@ -60,8 +60,14 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     };
     let [short, long] = COUNTED;
     let ((few, short), (many, long)) = (count(short)?, count(long)?);
+    let each = (many - few) / (long - short);
+    if !each.is_finite() {
+        return Err(Problem(format!(
+            "nothing to count: {short} packets in the short run, {long} in the long one"
+        )));
+    }
     let tables = measured.tables(["bywash", "testpmd"], "Mpps per direction");
-    Ok(format!("{tables}\nInstructions per packet, by callgrind: {:.1}\n", (many - few) / (long - short)))
+    Ok(format!("{tables}\nInstructions per packet, by callgrind: {each:.1}\n"))
 }
 
 /// Packets sent in both directions.

@@ -13,7 +13,16 @@ const PAGES: u64 = 20;
 /// The bench target prints a table, which is the summary.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
     let mut build = project::cargo();
-    build.args(["bench", "--package", "bywash-frame", "--bench", "geometry", "--locked", "--no-run"]);
+    build.args([
+        "bench",
+        "--package",
+        "bywash-frame",
+        "--bench",
+        "geometry",
+        "--locked",
+        "--quiet",
+        "--no-run",
+    ]);
     record.run(&mut build, Duration::from_secs(20 * 60))?;
     let _pages = HugePages::with_free(PAGES)?;
     let mut command = project::cargo();

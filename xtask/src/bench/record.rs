@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::machine;
-use crate::process;
+use crate::process::{self, Interrupt};
 use crate::project::{self, Problem, about};
 
 /// `benchmarks/runs/DATE-HOST/NAME.txt`, while it is written.
@@ -49,7 +49,7 @@ impl Record {
         self.run_until(command, limit, None)
     }
 
-    /// As [`Record::run`], for a program that goes on until it is interrupted: after `interrupt`.
+    /// As [`Record::run`], for a program that goes on until it is interrupted.
     ///
     /// # Errors
     /// When it cannot be started, or fails.
@@ -57,7 +57,7 @@ impl Record {
         &mut self,
         command: &mut Command,
         limit: Duration,
-        interrupt: Option<Duration>,
+        interrupt: Option<Interrupt<'_>>,
     ) -> Result<String, Problem> {
         let line = process::typed(command);
         let done = process::run_until(command, limit, |_| {}, interrupt)?;
@@ -73,7 +73,7 @@ impl Record {
     /// # Errors
     /// When the file cannot be written.
     pub(super) fn note(&mut self, text: &str) -> Result<(), Problem> {
-        writeln!(self.raw, "{}\n", text.trim_end()).map_err(about(self.folder.display()))
+        writeln!(self.raw, "{}\n", tidy(text).trim_end()).map_err(about(self.folder.display()))
     }
 
     /// Writes and prints the summary.
@@ -93,5 +93,27 @@ impl Record {
         let shown = path.strip_prefix(project::root()).unwrap_or(&path).display();
         println!("{}\n\nwritten to {shown}", summary.trim_end());
         Ok(())
+    }
+}
+
+/// Without what is nobody's business, where the project and the user's files lie, and without testpmd's orders to clear
+/// the screen before each second's figures.
+fn tidy(text: &str) -> String {
+    let mut text = text.replace("\u{1b}[2J", "").replace("\u{1b}[1;1H", "");
+    text = text.replace(&format!("{}/", project::root().display()), "");
+    match std::env::var("HOME") {
+        Ok(home) if home.len() > 1 => text.replace(&format!("{home}/"), "~/"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_does_not_say_where_the_project_lies() {
+        let line = format!("$ {}/target/release/bywash \u{1b}[2J\u{1b}[1;1Hx", project::root().display());
+        assert_eq!(tidy(&line), "$ target/release/bywash x");
     }
 }

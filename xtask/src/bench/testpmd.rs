@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::pairs::Spread;
 use super::record::Record;
+use crate::process::Interrupt;
 use crate::project::Problem;
 use crate::tools;
 
@@ -43,10 +44,10 @@ pub(super) fn run(
     // --in-memory: no files in hugetlbfs, nothing to remove afterwards.
     command.args(["-l", "0-1", "-m", "1024", "--no-pci", "--no-telemetry", "--in-memory", &prefix]).args(eal);
     command.args(["--", "--nb-cores=1", "--auto-start", "--stats-period=1"]).args(application);
-    // It starts within two seconds; the first second's rates are not yet those of a running program.
-    let interrupt = Duration::from_secs(u64::from(seconds) + 3);
-    let limit = interrupt + Duration::from_secs(20);
-    let output = record.run_until(&mut command, limit, Some(interrupt))?;
+    // The first figures are of no time yet, and the second ones' second is given to it to settle.
+    let after = Duration::from_secs(u64::from(seconds) + 2);
+    let interrupt = Interrupt { started: "NIC statistics for port", after };
+    let output = record.run_until(&mut command, after + Duration::from_secs(60), Some(interrupt))?;
     let rates = rates(&output);
     if rates.is_empty() { Err(Problem(format!("testpmd printed no rates:\n{output}"))) } else { Ok(rates) }
 }
