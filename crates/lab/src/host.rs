@@ -12,6 +12,8 @@ use bywash_sys::route::{Gateway, Link, NewRoute, Prefix, Route};
 use bywash_sys::sysctl::{self, SysctlError};
 use bywash_sys::tun::TunError;
 
+use crate::ours::MARK;
+
 /// Why a part of the lab could not be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
@@ -36,6 +38,9 @@ pub enum LabError {
     /// An interface has no link in time.
     #[error("{0} is set up but has no link after {1:?}")]
     NotUp(String, Duration),
+    /// An address does not work in time.
+    #[error("the host has the address {0} but does not listen to it after {1:?}")]
+    NotHeard(Prefix, Duration),
 }
 
 /// What a host is like.
@@ -116,12 +121,15 @@ impl Host {
         Ok(self.namespace.enter(work)?)
     }
 
-    /// A program that will run in it.
+    /// A program that will run in it. It and what it starts are told from others' by the variable `BYWASH_LAB` in
+    /// their environment, so that one left behind is noticed.
     ///
     /// # Errors
     /// When this process has too many files open.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
-        Ok(self.namespace.command(program)?)
+        let mut command = self.namespace.command(program)?;
+        command.env(MARK, std::process::id().to_string());
+        Ok(command)
     }
 
     /// Its interfaces, addresses, routes and neighbours.
@@ -159,6 +167,10 @@ impl Host {
     /// When the kernel refuses: IPv6 is off unless the host was made with it.
     pub fn add_address(&self, index: u32, prefix: Prefix) -> Result<(), LabError> {
         self.route().add_address(index, prefix)?;
+        // The kernel makes an IPv6 address work in the background.
+        if !within(IN_TIME, || Ok(self.route().is_local(prefix.address)?))? {
+            return Err(LabError::NotHeard(prefix, IN_TIME));
+        }
         self.add_route(prefix, Gateway { index, address: None })
     }
 
@@ -176,14 +188,10 @@ impl Host {
     /// # Errors
     /// When that takes longer than five seconds.
     pub fn wait_until_running(&self, name: &str) -> Result<(), LabError> {
-        let start = Instant::now();
-        while !self.link(name)?.running {
-            if start.elapsed() > LINK_UP {
-                return Err(LabError::NotUp(name.into(), LINK_UP));
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if within(IN_TIME, || Ok(self.link(name)?.running))? {
+            return Ok(());
         }
-        Ok(())
+        Err(LabError::NotUp(name.into(), IN_TIME))
     }
 
     /// Switches on or off everything that makes packets differ from what is on a wire: super-segments in either
@@ -196,8 +204,23 @@ impl Host {
     }
 }
 
-/// The kernel opens an interface's queues after it has seen the carrier, within a second.
-const LINK_UP: Duration = Duration::from_secs(5);
+/// What the kernel does in the background, as opening an interface's queues after it has seen the carrier, it does
+/// within a second.
+const IN_TIME: Duration = Duration::from_secs(5);
+
+/// Whether something becomes true in time.
+fn within(patience: Duration, mut is: impl FnMut() -> Result<bool, LabError>) -> Result<bool, LabError> {
+    let start = Instant::now();
+    loop {
+        if is()? {
+            return Ok(true);
+        }
+        if start.elapsed() > patience {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// In this order: segmentation needs scatter-gather and checksums.
 const VETH_OFFLOADS: &[&str] = &[

@@ -1,8 +1,9 @@
 //! Namespaces, veth and tap pairs that we made, and their removal: for the demo and the tests.
 //!
 //! A [`Host`] is a network namespace of its own; a [`Pair`] is a cable between two of them; a [`Lab`] is a row of
-//! hosts with a cable from each to the next; a [`TapPair`] is a cable to the test itself. None of them has a name that anybody else could see: they are held by
-//! file descriptors, so the kernel removes them when the process ends, however it ends. Needs no `ip` program.
+//! hosts with a cable from each to the next; a [`TapPair`] is a cable to the test itself. None of them has a name
+//! that anybody else could see: they are held by file descriptors, so the kernel removes them when the process ends,
+//! however it ends. Needs no `ip` program.
 //!
 //! ```
 //! # fn main() -> Result<(), bywash_lab::LabError> {
@@ -23,6 +24,7 @@
 
 mod host;
 mod lock;
+mod ours;
 mod pair;
 mod skip;
 mod snapshot;

@@ -11,28 +11,27 @@ use bywash_sys::bpf::{Program, program_ids};
 use bywash_sys::route::Route;
 use bywash_sys::sysctl;
 
+use crate::ours::{entries, held_by_others, processes};
+
 /// The machine as it was at one time, seen from the caller's network namespace.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// One line for each interface and each address.
     links: BTreeSet<String>,
-    /// The number of each network namespace that is in use, and who uses it.
+    /// The number of each network namespace that processes of ours use, and who uses it.
     namespaces: BTreeMap<String, String>,
     /// XDP and traffic control programs by number, with their names. An attached program is a loaded one, so these
     /// are the links, too.
     programs: BTreeMap<u32, String>,
     /// Settings by name.
     settings: BTreeMap<String, String>,
-    /// Huge pages that nobody has, by the directory of their size.
-    free_huge_pages: BTreeMap<String, u64>,
 }
 
 impl Snapshot {
     /// Looks at the machine now. What this process may not see is not compared.
     #[must_use]
     pub fn take() -> Self {
-        let (settings, free_huge_pages) = settings();
-        Self { links: links(), namespaces: namespaces(), programs: programs(), settings, free_huge_pages }
+        Self { links: links(), namespaces: namespaces(), programs: programs(), settings: settings() }
     }
 
     /// What is not as it was: a line for each thing; none when all is well. Waits for up to two seconds, since the
@@ -60,7 +59,7 @@ impl Snapshot {
             }
         }
         for (id, name) in &now.programs {
-            if !self.programs.contains_key(id) {
+            if !self.programs.contains_key(id) && !held_by_others(*id) {
                 lines.push(format!("new BPF program {id} '{name}'"));
             }
         }
@@ -68,12 +67,6 @@ impl Snapshot {
             let after = now.settings.get(name).map_or("nothing", String::as_str);
             if before != after {
                 lines.push(format!("{name} was {before} and is {after}"));
-            }
-        }
-        for (size, before) in &self.free_huge_pages {
-            let after = now.free_huge_pages.get(size).copied().unwrap_or_default();
-            if after < *before {
-                lines.push(format!("{size}: {before} pages were free and {after} are"));
             }
         }
         lines
@@ -103,7 +96,6 @@ const SETTINGS: &[&str] = &[
     "net.ipv6.conf.all.forwarding",
     "net.ipv6.conf.default.disable_ipv6",
     "vm.max_map_count",
-    "vm.nr_hugepages",
     "vm.nr_overcommit_hugepages",
 ];
 
@@ -127,7 +119,7 @@ fn links() -> BTreeSet<String> {
     link.chain(address).collect()
 }
 
-/// Of every process and thread, under a name in `/run/netns`, and held open by this process.
+/// Of every process and thread of ours, under a name in `/run/netns`, and held open by this process.
 fn namespaces() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut note = |link: io::Result<std::path::PathBuf>, user: &dyn Fn() -> String| {
@@ -136,7 +128,7 @@ fn namespaces() -> BTreeMap<String, String> {
             found.entry(number.to_owned()).or_insert_with(user);
         }
     };
-    for process in entries("/proc").filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+    for (process, _) in processes().filter(|(_, ours)| *ours) {
         let program = || fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         for thread in entries(&format!("/proc/{process}/task")) {
             let link = fs::read_link(format!("/proc/{process}/task/{thread}/ns/net"));
@@ -150,11 +142,6 @@ fn namespaces() -> BTreeMap<String, String> {
         found.entry(format!("/run/netns/{name}")).or_insert_with(|| "its name".into());
     }
     found
-}
-
-fn entries(directory: &str) -> impl Iterator<Item = String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 fn programs() -> BTreeMap<u32, String> {
@@ -172,14 +159,14 @@ fn programs() -> BTreeMap<u32, String> {
     found
 }
 
-fn settings() -> (BTreeMap<String, String>, BTreeMap<String, u64>) {
+/// The pool of huge pages is among them. How many of it are free is not: those of packet memory, which lives as long
+/// as its process, come back with the process's end.
+fn settings() -> BTreeMap<String, String> {
     let mut settings: BTreeMap<String, String> =
         SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), sysctl::read(name).ok()?))).collect();
-    let mut free = BTreeMap::new();
     for size in entries("/sys/kernel/mm/hugepages") {
-        let read = |file| fs::read_to_string(format!("/sys/kernel/mm/hugepages/{size}/{file}")).ok();
-        settings.extend(read("nr_hugepages").map(|n| (format!("{size}/nr_hugepages"), n.trim().to_owned())));
-        free.extend(read("free_hugepages").and_then(|n| Some((size.clone(), n.trim().parse().ok()?))));
+        let pool = fs::read_to_string(format!("/sys/kernel/mm/hugepages/{size}/nr_hugepages"));
+        settings.extend(pool.map(|pages| (format!("{size}/nr_hugepages"), pages.trim().to_owned())));
     }
-    (settings, free)
+    settings
 }

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use crate::pair::set_up;
 use crate::{End, Host, LabError, PairOptions};
 
-/// A TAP interface of a host, and its file: what the host sends can be read, byte for byte, and what is written arrives
-/// there. It is removed when dropped.
+/// A TAP interface of a host, and its file: what the host sends can be read, byte for byte, and what is written
+/// arrives there. It is removed when dropped.
 #[derive(Debug)]
 pub struct TapPair {
     /// The host's end.

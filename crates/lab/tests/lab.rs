@@ -126,6 +126,11 @@ fn a_host_may_have_ipv6() {
     let (sender, receiver) = (udp(&hosts[0], "[fd00::1]:0"), udp(&hosts[1], "[fd00::2]:7"));
     sender.send_to(b"six", "[fd00::2]:7").unwrap();
     assert_eq!(receiver.recv(&mut [0; 8]).unwrap(), 3);
+    for (address, local) in
+        [("fd00::1", true), ("fd00::2", false), ("2001:db8::1", false), ("127.0.0.1", true)]
+    {
+        assert_eq!(hosts[0].route().is_local(address.parse().unwrap()).unwrap(), local, "{address}");
+    }
     let router: IpAddr = "fd00::2".parse().unwrap();
     let way = Gateway { index: pair.near.index, address: Some(router) };
     hosts[0].add_route("::/0".parse().unwrap(), way).unwrap();

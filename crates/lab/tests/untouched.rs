@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use bywash_lab::sys::bpf::{Program, ProgramKind, ProgramSpec};
 use bywash_lab::{Host, Lab, Pair, PairOptions, Snapshot, lock};
@@ -20,6 +20,16 @@ fn found<T>(leave: impl FnOnce() -> T) -> String {
     panic.downcast_ref::<String>().unwrap().clone()
 }
 
+/// A program that is killed when dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 #[test]
 fn what_is_left_behind_is_found() {
     let Some(guard) = lock() else { return };
@@ -33,6 +43,14 @@ fn what_is_left_behind_is_found() {
         Pair::between(&here, &here, &PairOptions { addresses: Default::default(), ..options }).unwrap()
     });
     assert!(link.contains("there is: interface") && link.contains("bwtest1, 02:00:00:00:00:01"), "{link}");
+
+    // A daemon of its own session, as a server that was not told to stay in the foreground.
+    let daemon = found(|| {
+        let host = Host::new().unwrap();
+        let mut setsid = host.command("setsid").unwrap();
+        Daemon(setsid.args(["--wait", "sleep", "60"]).spawn().unwrap())
+    });
+    assert!(daemon.contains("new network namespace net:["), "{daemon}");
 
     // r0 = XDP_PASS (2); exit
     let program = found(|| {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::{AF_INET, AF_INET6, Prefix, Route, address, family, number_at, octets};
@@ -70,6 +71,24 @@ impl Route {
             .flags(NLM_F_CREATE | NLM_F_EXCL)
             .with(&attributes);
         self.socket.request(&message).map(drop)
+    }
+
+    /// Whether packets to an address are for this namespace itself, as the kernel would route them now. An IPv6
+    /// address is listed a moment before it is.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn is_local(&mut self, address: IpAddr) -> Result<bool, NetlinkError> {
+        let bytes = octets(address);
+        let mut header = header(family(address));
+        header[1] = if address.is_ipv4() { 32 } else { 128 };
+        let message = Message::new(format!("look up the route to {address}"), libc::RTM_GETROUTE, &header)
+            .with(&[netlink::bytes(libc::RTA_DST, &bytes)]);
+        match self.socket.request(&message) {
+            Ok(answer) => Ok(answer.is_some_and(|answer| answer.get(7) == Some(&libc::RTN_LOCAL))),
+            Err(error) if matches!(error.errno(), Some(Errno::NETUNREACH | Errno::HOSTUNREACH)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Every unicast route, IPv4 and then IPv6.
