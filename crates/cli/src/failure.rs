@@ -5,7 +5,9 @@ use std::io::Write;
 use bywash_apps::StartError;
 use bywash_port::OpenError;
 use bywash_port::frame::ArenaError;
+use bywash_sys::interface::InterfaceError;
 use bywash_sys::memory::MemoryError;
+use bywash_sys::state::StateError;
 use clap::error::ErrorKind;
 
 /// Why a command did not begin. Nothing was changed on the machine.
@@ -29,6 +31,12 @@ pub(crate) enum Failure {
     /// The app found that what was asked does not go with the port.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The kernel does not tell of its interfaces, or there is no such one.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// What was changed on the machine could not be read.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Ctrl-C could not be caught.
     #[error("signals can't be caught: {0}")]
     Signals(std::io::Error),
@@ -67,6 +75,11 @@ pub(crate) fn print(text: &str) {
 
 /// Writes why nothing began.
 pub(crate) fn complain(failure: &Failure) {
+    warn(&failure.to_string());
+}
+
+/// Writes one line about something that went wrong.
+pub(crate) fn warn(sentence: &str) {
     // There is nowhere to complain about standard error.
-    let _ = writeln!(std::io::stderr(), "bywash: {failure}");
+    let _ = writeln!(std::io::stderr(), "bywash: {sentence}");
 }

@@ -4,7 +4,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
 
+mod cleanup;
 mod forward;
+mod ports;
 
 /// User-space networking for Linux.
 #[derive(Parser, Debug)]
@@ -25,6 +27,10 @@ Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not 
 pub(crate) enum Command {
     /// Forward packets between pairs of ports, or back out of the port they came in by
     Forward(forward::Args),
+    /// Show the NICs, what would be used of them, and what to fix
+    Ports(ports::Args),
+    /// Undo what killed processes have left behind
+    Cleanup(cleanup::Args),
 }
 
 impl Command {
@@ -32,6 +38,8 @@ impl Command {
     pub(crate) fn run(self) -> Result<bool, Failure> {
         match self {
             Self::Forward(args) => forward::run(args),
+            Self::Ports(args) => ports::run(&args),
+            Self::Cleanup(args) => cleanup::run(&args),
         }
     }
 }
