@@ -4,7 +4,8 @@ use bywash_apps::report::Reporter;
 use bywash_drivers::Opened;
 use bywash_port::frame::Arena;
 use bywash_port::{Port, PortName};
-use bywash_sys::memory::{self, Reservation};
+use bywash_sys::memory;
+use bywash_sys::state::Undo;
 use bywash_sys::worker::Stop;
 
 use crate::failure::Failure;
@@ -19,7 +20,7 @@ pub(crate) struct Setup {
     /// Set by Ctrl-C and its kin.
     pub(crate) stop: Stop,
     /// Gives huge pages back at the end.
-    _reservation: Option<Reservation>,
+    _reservation: Option<Undo>,
 }
 
 /// Catches signals, allocates packet memory and opens the ports.

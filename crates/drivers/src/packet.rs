@@ -17,12 +17,13 @@ mod queue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bywash_frame::{Arena, MAX_FRAMES};
+use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
 use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
 use bywash_sys::route::{Link, Route};
 
+use crate::OpenOptions;
 use crate::virtio::{ETHERNET, VLAN_TAG};
 use queue::{PacketRx, PacketTx};
 
@@ -57,6 +58,19 @@ impl Default for Options {
             bypass_qdisc: false,
             tx_only: false,
             rx_only: false,
+        }
+    }
+}
+
+impl From<&OpenOptions> for Options {
+    fn from(options: &OpenOptions) -> Self {
+        let own = Self::default();
+        Self {
+            queues: options.queues.unwrap_or(own.queues),
+            ring_bytes: options.ring.map_or(own.ring_bytes, |packets| packets as usize * FRAME_DATA),
+            tx_only: options.tx_only,
+            rx_only: options.rx_only,
+            ..own
         }
     }
 }

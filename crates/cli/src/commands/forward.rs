@@ -68,7 +68,7 @@ fn edit(args: &Args) -> MacEdit {
     match (args.mac_swap, args.dst_mac, args.src_mac) {
         (true, ..) => MacEdit::Swap,
         (false, None, None) => MacEdit::Keep,
-        (false, dst, src) => MacEdit::Set { dst: dst, src },
+        (false, dst, src) => MacEdit::Set { dst, src },
     }
 }
 
