@@ -4,6 +4,7 @@ use std::io::Write;
 
 use bywash_apps::StartError;
 use bywash_port::OpenError;
+use bywash_port::filter::ParseError;
 use bywash_port::frame::ArenaError;
 use bywash_sys::interface::InterfaceError;
 use bywash_sys::memory::MemoryError;
@@ -19,6 +20,9 @@ pub(crate) enum Failure {
     /// What was typed makes no sense.
     #[error("{0}")]
     Usage(String),
+    /// An expression is none. It takes three lines to point at where.
+    #[error(transparent)]
+    Expression(#[from] ParseError),
     /// A port would not open.
     #[error(transparent)]
     Open(#[from] OpenError),

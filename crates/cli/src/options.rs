@@ -23,7 +23,7 @@ pub(crate) struct PortArgs {
     /// Take just the packets that this expression matches, as tcpdump writes it, and leave the others to the kernel;
     /// ARP, ND, the default gateway and your ssh stay with it always; xdp: only
     #[arg(long, value_name = "EXPRESSION")]
-    only: Option<Expression>,
+    only: Option<String>,
     /// Packets in each ring: a power of two from 64 to 32768
     #[arg(long, value_name = "PACKETS")]
     ring: Option<u32>,
@@ -127,7 +127,7 @@ impl PortArgs {
             ..OpenOptions::default()
         };
         let xdp = OpenOptions {
-            only: self.only.clone(),
+            only: self.only.as_deref().map(str::parse::<Expression>).transpose()?,
             zero_copy: match self.zero_copy {
                 ZeroCopyArg::Auto => None,
                 ZeroCopyArg::Require => Some(ZeroCopy::Require),
