@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::Failure;
 
 mod cleanup;
+mod demo;
 mod forward;
 mod ports;
 
@@ -27,6 +28,8 @@ Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not 
 pub(crate) enum Command {
     /// Forward packets between pairs of ports, or back out of the port they came in by
     Forward(forward::Args),
+    /// Show in a few seconds that packets really move
+    Demo(demo::Args),
     /// Show the NICs, what would be used of them, and what to fix
     Ports(ports::Args),
     /// Undo what killed processes have left behind
@@ -38,6 +41,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<bool, Failure> {
         match self {
             Self::Forward(args) => forward::run(args),
+            Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),
         }
