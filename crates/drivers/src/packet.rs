@@ -15,14 +15,15 @@
 mod queue;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use bywash_frame::{Arena, MAX_FRAMES};
+use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
 use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
 use bywash_sys::route::{Link, Route};
 
+use crate::OpenOptions;
 use crate::virtio::{ETHERNET, VLAN_TAG};
 use queue::{PacketRx, PacketTx};
 
@@ -57,6 +58,19 @@ impl Default for Options {
             bypass_qdisc: false,
             tx_only: false,
             rx_only: false,
+        }
+    }
+}
+
+impl From<&OpenOptions> for Options {
+    fn from(options: &OpenOptions) -> Self {
+        let own = Self::default();
+        Self {
+            queues: options.queues.unwrap_or(own.queues),
+            ring_bytes: options.ring.map_or(own.ring_bytes, |packets| packets as usize * FRAME_DATA),
+            tx_only: options.tx_only,
+            rx_only: options.rx_only,
+            ..own
         }
     }
 }
@@ -180,7 +194,6 @@ fn sockets(link: &Link, options: &Options) -> Result<Vec<Queue>, PacketError> {
 /// What queues tell their port.
 #[derive(Debug, Default)]
 struct Shared {
-    gone: AtomicBool,
     /// Packets that the kernel dropped because the ring was full, as far as it has been asked.
     drops: AtomicU64,
     freezes: AtomicU64,
@@ -231,12 +244,13 @@ impl Port for PacketPort {
             self.shared.drops.fetch_add(u64::from(statistics.drops), Ordering::Relaxed);
             self.shared.freezes.fetch_add(u64::from(statistics.freezes), Ordering::Relaxed);
         }
+        let gone = self.sockets.iter().any(|socket| socket.is_orphan());
         let of = |name, value: &AtomicU64| Counter { name, value: value.load(Ordering::Relaxed) };
         vec![
             of("rx_ring_full", &self.shared.drops),
             of("rx_ring_full_times", &self.shared.freezes),
             of("rx_too_long", &self.shared.too_long),
-            Counter { name: "interface_gone", value: u64::from(self.shared.gone.load(Ordering::Relaxed)) },
+            Counter { name: "interface_gone", value: u64::from(gone) },
         ]
     }
 

@@ -20,6 +20,7 @@ use bywash_sys::route::{Link, Mac, Route};
 use bywash_sys::tun::{MAX_QUEUES, Tap, TunError};
 use rustix::event::epoll;
 
+use crate::OpenOptions;
 use crate::virtio::{ETHERNET, VLAN_TAG};
 use queue::{TapRx, TapTx};
 
@@ -41,6 +42,13 @@ impl Default for Options {
     /// One queue, with offload.
     fn default() -> Self {
         Self { queues: 1, offload: true, mtu: None, mac: None }
+    }
+}
+
+impl From<&OpenOptions> for Options {
+    fn from(options: &OpenOptions) -> Self {
+        let own = Self::default();
+        Self { queues: options.queues.unwrap_or(own.queues), offload: !options.plain, ..own }
     }
 }
 

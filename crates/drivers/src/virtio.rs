@@ -29,7 +29,7 @@ pub(crate) fn received(header: &VirtioHeader, len: usize, shift: u16) -> Option<
     if header.flags & NEEDS_CSUM != 0 {
         let start = header.csum_start.checked_add(shift)?;
         let end = usize::from(start) + usize::from(header.csum_offset) + 2;
-        if usize::from(start) < ETHERNET || end > len {
+        if usize::from(header.csum_start) < ETHERNET || end > len {
             return None;
         }
         offload.checksum = Checksum::Partial { start, offset: header.csum_offset };

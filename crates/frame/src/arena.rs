@@ -99,6 +99,8 @@ static ARENAS: RwLock<Vec<&'static Arena>> = RwLock::new(Vec::new());
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
+    /// What `new` was given and never gives back: a leak checker should find it.
+    _memory: NonNull<()>,
     stride: Stride,
     frames: usize,
     /// Frames that no pool has: never issued, handed back by a pool that had too many, or dropped.
@@ -125,20 +127,25 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::TooSmall`] when not one frame fits.
     pub fn with_stride<M: AsMut<[u8]> + Send + 'static>(
-        memory: M,
+        mut memory: M,
         stride: Stride,
     ) -> Result<&'static Self, ArenaError> {
-        let memory: &'static mut [u8] = Box::leak(Box::new(memory)).as_mut();
-        let len = memory.len();
+        let len = memory.as_mut().len();
         let in_last_page = ((len % PAGE) + stride.bytes() - FRAME_SIZE) / stride.bytes();
         let frames = len / PAGE * stride.frames_per_page() + in_last_page;
         if frames == 0 {
             return Err(ArenaError::TooSmall { bytes: len });
         }
+        let mut memory = NonNull::from(Box::leak(Box::new(memory)));
+        let owner = memory.cast::<()>();
+        // SAFETY: the box was just leaked and this is the only reference ever made to it.
+        let memory: &'static mut [u8] = unsafe { memory.as_mut() }.as_mut();
+        assert_eq!(memory.len(), len, "memory that changes its size");
         let base = NonNull::from(memory).cast::<u8>();
         let arena: &'static Self = Box::leak(Box::new(Self {
             base,
             len,
+            _memory: owner,
             stride,
             frames,
             spare: Mutex::new(Vec::with_capacity(frames)),

@@ -234,4 +234,16 @@ mod tests {
         drop(mapping);
         assert_eq!(word.load(Relaxed), 0x0102);
     }
+    #[test]
+    fn copies_are_taken_from_within_only() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        Slots::<u32>::new(&mapping, 0, 1024).unwrap().write(1023, 0x0102_0304);
+        assert_eq!(mapping.read::<[u8; 4]>(4092), Some(0x0102_0304_u32.to_ne_bytes()));
+        assert_eq!(mapping.read::<u16>(4095), None);
+        assert_eq!(mapping.read::<u8>(usize::MAX), None);
+        let mut bytes = [9; 6];
+        mapping.copy_out(4090, &mut bytes);
+        assert_eq!(bytes[2..], 0x0102_0304_u32.to_ne_bytes());
+        assert!(std::panic::catch_unwind(|| mapping.copy_out(4091, &mut [0; 6])).is_err());
+    }
 }

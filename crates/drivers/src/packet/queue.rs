@@ -70,7 +70,6 @@ impl RxQueue for PacketRx {
         // An interface that is set down or deleted leaves an error, and the socket readable until it is taken.
         if self.socket.take_error().is_some() && self.socket.is_orphan() {
             self.counters.errors += 1;
-            self.shared.gone.store(true, Ordering::Relaxed);
         }
         true
     }

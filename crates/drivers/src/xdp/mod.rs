@@ -4,6 +4,10 @@
 //! as if we were not there. The frames of the arena are what the kernel receives into and sends from, in the same
 //! memory for every netdev, so a packet goes from one `xdp:` port to another without a copy of ours. What can go
 //! wrong with AF_XDP, and what is done about it, is listed in `docs/af-xdp-traps.md`.
+//!
+//! Each call of `rx` is a heartbeat. While packets come in and a queue is not called for half a second, its worker counts
+//! as hung and the kernel gets the packets. A worker that sleeps because nothing comes loses none: the first packet after
+//! that is still its own, and wakes it.
 
 mod bind;
 mod busy;

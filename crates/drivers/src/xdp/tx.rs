@@ -77,7 +77,7 @@ impl Tx {
     #[cold]
     fn is_sendable_chain(&self, packet: &Packet) -> bool {
         self.parts.chains
-            && packet.frames() <= MAX_FRAMES
+            && packet.frames() <= MAX_FRAMES.min(self.parts.ring.size() as usize)
             && packet.head().len() >= MIN_LEN
             && packet.segments().all(|segment| !segment.bytes().is_empty())
     }
@@ -127,7 +127,8 @@ impl Tx {
     }
 
     /// Whether the kernel must be called for what it has not taken yet. In copy mode it only ever looks when called.
-    /// While more packets wait than there is room for, the next call comes soon: then a call is for a batch at least.
+    /// While more packets wait than there is room for, the next call comes soon: then a call is for a batch at least,
+    /// unless the kernel has nothing else whose completion would make room.
     #[inline]
     fn must_kick(&mut self) -> bool {
         let blocked = std::mem::take(&mut self.blocked);
@@ -135,7 +136,8 @@ impl Tx {
             return self.submitted != self.completed;
         }
         let pending = self.parts.ring.pending() as usize;
-        pending > 0 && (!blocked || pending >= BATCH) && self.parts.ring.needs_wakeup()
+        let now = !blocked || pending >= BATCH || pending == self.parts.ledger.lent();
+        pending > 0 && now && self.parts.ring.needs_wakeup()
     }
 }
 
@@ -150,9 +152,12 @@ impl TxQueue for Tx {
             self.reap(pool);
             room = self.room(wanted);
         }
+        // What is too long for the ring will be refused, and needs no room.
+        let size = self.parts.ring.size() as usize;
+        let frames = |packet: &Packet| if packet.frames() > size { 0 } else { packet.frames() };
         let fit = batch
             .iter()
-            .take_while(|packet| match room.checked_sub(packet.frames()) {
+            .take_while(|packet| match room.checked_sub(frames(packet)) {
                 Some(rest) => {
                     room = rest;
                     true

@@ -161,6 +161,31 @@ fn a_packet_of_more_frames_than_there_are_is_lost_as_a_whole() {
 }
 
 #[test]
+fn rings_smaller_than_a_batch_do_not_get_stuck() {
+    let Some(cable) = cable(&PairOptions { mtu: 9000, ..PairOptions::default() }) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(1024).unwrap();
+    let mut near = open(cable.near(), "right", &Options { ring_size: 4, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &options(), arena);
+    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut batch = Batch::new();
+    // Of packets of three frames, one fits into the ring at a time.
+    let wanted: Vec<_> = (0..20).map(|number| bytes(number, 5000)).collect();
+    wanted.iter().for_each(|bytes| batch.push(packet(&mut pool, bytes, 2000)));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert!(receive(rx.as_mut(), &mut pool, 20) == wanted);
+    // One that never fits must not block the others.
+    batch.push(packet(&mut pool, &bytes(21, 9000), 2000));
+    batch.push(packet(&mut pool, &bytes(22, 60), 2000));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 1), [bytes(22, 60)]);
+    assert_eq!((tx.counters().packets, tx.counters().errors), (21, 1));
+    close(near, near_rx, tx, &mut pool);
+    close(far, rx, far_tx, &mut pool);
+    assert_eq!(pool.free() + arena.unused(), arena.frames());
+}
+
+#[test]
 fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
     let arena = arena(4096);

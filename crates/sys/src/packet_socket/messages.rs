@@ -1,7 +1,8 @@
 //! Sending many packets with one system call, without an allocation: sendmmsg(2).
 //!
-//! A transmit ring (`PACKET_TX_RING`) would save the kernel nothing: it copies out of the ring's frame what it here copies
-//! out of ours, and filling the ring is a second copy.
+//! A transmit ring (`PACKET_TX_RING`) sent between 0.9 and 1.25 times as many packets over a veth, 64 and 1514 bytes long, on
+//! a busy machine: too little for what it takes away. Its slots have one size, which would have to be 64 KiB for
+//! super-segments; it sends one piece only; and its packets are in flight until the receiver lets go of them.
 
 #![expect(unsafe_code, reason = "messages point to the bytes they send: this file ties them to a borrow")]
 

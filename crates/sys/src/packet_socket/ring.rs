@@ -223,3 +223,104 @@ impl Captured<'_> {
 }
 
 const ETH_P_8021Q: u16 = 0x8100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::Slots;
+
+    const SIZE: RingSize = RingSize { block_bytes: 4096, blocks: 2, retire_ms: 1 };
+
+    /// A ring whose other side is the test: 32-bit words of the host's order.
+    fn ring() -> (RxRing, Slots<u32>) {
+        let mapping = Mapping::anonymous(SIZE.bytes()).unwrap();
+        let words = Slots::new(&mapping, 0, 2048).unwrap();
+        (RxRing::over(mapping, SIZE).unwrap(), words)
+    }
+
+    /// Hands a block over that says it has `packets`, the first at byte `first`.
+    fn hand_over(words: &mut Slots<u32>, block: u32, packets: u32, first: u32) {
+        let at = block * 1024;
+        words.write(at + 3, packets);
+        words.write(at + 4, first);
+        words.write(at + 2, libc::TP_STATUS_USER);
+    }
+
+    /// Writes the header of a packet at byte `at`: `next`, and `len` bytes of data at byte 80 of it.
+    fn put(words: &mut Slots<u32>, at: u32, next: u32, len: u32) {
+        let status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+        let addresses =
+            u32::from_ne_bytes([80_u16.to_ne_bytes(), 94_u16.to_ne_bytes()].concat().try_into().unwrap());
+        let tpid = u32::from_ne_bytes([0x88a8_u16.to_ne_bytes(), [0; 2]].concat().try_into().unwrap());
+        let header = [next, 3, 5, len, len, status, addresses, 0, 0x1_2003, tpid];
+        for (word, value) in (at / 4..).zip(header) {
+            words.write(word, value);
+        }
+        words.write(at / 4 + 20, 0x0102_0304 + at);
+    }
+
+    #[test]
+    fn packets_are_read_in_order_and_blocks_go_back() {
+        let (mut ring, mut words) = ring();
+        assert!(!ring.is_ready() && ring.peek().unwrap().is_none());
+        for turn in 0..3 {
+            for block in 0..2 {
+                let base = block * 4096;
+                put(&mut words, base + 48, 160, 60);
+                put(&mut words, base + 208, 0, 61);
+                hand_over(&mut words, block, 2, 48);
+                for (at, len) in [(48, 60), (208, 61)] {
+                    assert!(ring.is_ready());
+                    let captured = ring.peek().unwrap().unwrap();
+                    assert_eq!((captured.len(), captured.is_cut()), (len, false), "turn {turn}");
+                    assert_eq!(
+                        (captured.timestamp(), captured.vlan()),
+                        (3_000_000_005, Some((0x88a8, 0x2003)))
+                    );
+                    let mut bytes = [0xee; 64];
+                    captured.copy_to(0, &mut bytes);
+                    assert_eq!(bytes[..4], (0x0102_0304 + base + at).to_ne_bytes());
+                    assert_eq!(bytes[len..], [0xee; 64][len..], "no byte behind the packet");
+                    ring.advance();
+                }
+                assert_eq!(words.read(block * 1024 + 2), libc::TP_STATUS_KERNEL);
+                assert!(!ring.is_ready());
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_outside_its_block_is_damage_and_the_block_goes_back() {
+        type Put = fn(&mut Slots<u32>);
+        let damaged: [(u32, Put); 5] = [
+            (4090, |_| ()),
+            (u32::MAX, |_| ()),
+            (48, |words| put(words, 48, 0, 4096 - 48 - 79)),
+            (48, |words| put(words, 48, 0, u32::MAX)),
+            // The data begins before the header that must be in front of it.
+            (0, |words| words.write(6, 0)),
+        ];
+        for (first, put) in damaged {
+            let (mut ring, mut words) = ring();
+            put(&mut words);
+            hand_over(&mut words, 0, 1, first);
+            assert_eq!(ring.peek().map(|_| ()), Err(Damaged), "a packet at {first}");
+            assert_eq!(words.read(2), libc::TP_STATUS_KERNEL);
+            assert!(ring.peek().unwrap().is_none(), "it waits for the next block");
+        }
+    }
+
+    #[test]
+    fn a_count_that_promises_more_packets_than_there_are_ends() {
+        let (mut ring, mut words) = ring();
+        put(&mut words, 48, 0, 60);
+        hand_over(&mut words, 0, u32::MAX, 48);
+        assert!(ring.peek().unwrap().is_some());
+        ring.advance();
+        assert_eq!((words.read(2), ring.is_ready()), (libc::TP_STATUS_KERNEL, false));
+        // Blocks without packets: at most one turn around the ring.
+        hand_over(&mut words, 0, 0, 48);
+        hand_over(&mut words, 1, 0, 48);
+        assert!(ring.peek().unwrap().is_none());
+    }
+}
