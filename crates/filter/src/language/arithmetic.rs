@@ -1,8 +1,7 @@
 //! Arithmetic: `tcp[13] & 2`, `len - 14`.
 //!
-//! Operators bind as they do in tcpdump, which is not quite as in C: `&` and `|` weigh the same, and tcpdump's grammar
-//! gives `^` and `%` no weight at all, so that beside them everything groups from right to left: `8 * 3 % 2` is
-//! `8 * (3 % 2)`.
+//! Operators bind as they do in tcpdump, which is not quite as in C: its grammar gives `^` and `%` no weight at all, so
+//! that beside them everything groups from right to left: `8 * 3 % 2` is `8 * (3 % 2)`.
 
 use super::error::Fault;
 use super::lexer::{Token, What};
@@ -109,10 +108,11 @@ fn groups_left(left: Option<Operator>, next: Option<Operator>) -> bool {
 
 fn weight(operator: Operator) -> Option<u8> {
     match operator {
-        Operator::And | Operator::Or => Some(1),
-        Operator::ShiftLeft | Operator::ShiftRight => Some(2),
-        Operator::Add | Operator::Subtract => Some(3),
-        Operator::Multiply | Operator::Divide => Some(4),
+        Operator::Or => Some(1),
+        Operator::And => Some(2),
+        Operator::ShiftLeft | Operator::ShiftRight => Some(3),
+        Operator::Add | Operator::Subtract => Some(4),
+        Operator::Multiply | Operator::Divide => Some(5),
         Operator::Xor | Operator::Modulo => None,
     }
 }

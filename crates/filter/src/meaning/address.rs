@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use bywash_wire::{EtherType, Mac, Protocol};
+use bywash_wire::{EtherType, Protocol};
 
 use super::link::{self, Link};
 use super::names::ETHER_TYPES;
@@ -40,7 +40,7 @@ impl Reader<'_> {
     fn host(&self, qualifiers: Qualifiers, id: &Id) -> Result<Formula, Wrong> {
         match id {
             Id::Mac(mac) => match qualifiers.layer {
-                Some(Layer::Ether) => Ok(self.mac(qualifiers.direction, *mac)),
+                Some(Layer::Ether) => self.link.station(qualifiers.direction, *mac),
                 _ => Err(Wrong::new(format!("{mac} is an Ethernet address")).cure("write 'ether host'")),
             },
             Id::V6(address) => self.v6(qualifiers, *address, 128),
@@ -60,7 +60,7 @@ impl Reader<'_> {
             }
             Id::Number(number) => self.v4(qualifiers, V4 { address: *number, mask: u32::MAX }),
             Id::Name(name) if qualifiers.layer == Some(Layer::Ether) => match self.names.ether(name) {
-                Some(mac) => Ok(self.mac(qualifiers.direction, mac)),
+                Some(mac) => self.link.station(qualifiers.direction, mac),
                 None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'"))),
             },
             Id::Name(name) => self.named_host(qualifiers, name),
@@ -138,12 +138,6 @@ impl Reader<'_> {
                 None => Err(Wrong::new(format!("/etc/networks knows no '{name}'"))),
             },
         }
-    }
-
-    fn mac(&self, direction: Option<Direction>, mac: Mac) -> Formula {
-        let source = || self.link.source_mac(mac);
-        let destination = || self.link.destination_mac(mac);
-        directed(direction, source, destination)
     }
 
     /// An IPv4 address in an IPv4, ARP or RARP packet.
@@ -281,7 +275,7 @@ impl Link {
     }
 }
 
-fn directed(
+pub(super) fn directed(
     direction: Option<Direction>,
     source: impl Fn() -> Formula,
     destination: impl Fn() -> Formula,

@@ -19,7 +19,7 @@ use std::net::Ipv4Addr;
 use bywash_wire::{EtherType, Mac, Protocol};
 
 use crate::formula::{Comparison, Formula, Size, Value};
-use crate::language::{Fault, Layer, Primitive, Qualifiers, Syntax};
+use crate::language::{Direction, Fault, Layer, Primitive, Qualifiers, Syntax};
 use link::Link;
 
 pub(crate) fn meaning(
@@ -59,7 +59,9 @@ impl Reader<'_> {
             Primitive::Multicast(layer) => self.multicast(*layer),
             Primitive::Less(length) => Ok(Value::Length.test(Comparison::Greater, *length).not()),
             Primitive::Greater(length) => Ok(Value::Length.test(Comparison::GreaterOrEqual, *length)),
-            Primitive::Byte(offset, test, value) => Ok(compare::byte(*offset, *test, *value)),
+            Primitive::Byte(offset, test, value) => {
+                Ok(compare::byte(self.link.header(*offset, Size::Byte), *test, *value))
+            }
             Primitive::Vlan(id) => self.link.vlan(*id),
             Primitive::Mpls(label) => self.link.mpls(*label),
             Primitive::PppoeDiscovery => self.link.carries(EtherType::PPPOE_DISCOVERY),
@@ -68,7 +70,7 @@ impl Reader<'_> {
             Primitive::AnyVlan => self.link.any_vlan(),
             Primitive::Transport(direction, test) => self.transport(*direction, test),
             Primitive::Fragment(which) => self.fragment(*which),
-            Primitive::Geneve(_) => Err(Wrong::new("'geneve' is not supported")),
+            Primitive::Geneve(vni) => self.link.geneve(*vni),
         }
     }
 
@@ -148,7 +150,7 @@ impl Reader<'_> {
 
     fn broadcast(&self, layer: Option<Layer>) -> Result<Formula, Wrong> {
         match layer {
-            None | Some(Layer::Ether) => Ok(self.link.destination_mac(Mac::BROADCAST)),
+            None | Some(Layer::Ether) => self.link.station(Some(Direction::Destination), Mac::BROADCAST),
             Some(Layer::Ip) => {
                 let Some(netmask) = self.netmask else {
                     return Err(Wrong::new(
@@ -169,7 +171,7 @@ impl Reader<'_> {
 
     fn multicast(&self, layer: Option<Layer>) -> Result<Formula, Wrong> {
         match layer {
-            None | Some(Layer::Ether) => Ok(self.link.header(0, Size::Byte).test(Comparison::CommonBit, 1)),
+            None | Some(Layer::Ether) => self.link.to_group(),
             Some(Layer::Ip) => Ok(Formula::all([
                 self.link.carries(EtherType::IPV4)?,
                 self.link.network(16, Size::Byte).test(Comparison::GreaterOrEqual, 224),
