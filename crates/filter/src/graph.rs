@@ -14,7 +14,7 @@ use crate::walk::{MOST_WALKS, Walk};
 pub(crate) struct Graph {
     pub(crate) entry: Target,
     pub(crate) nodes: Vec<Node>,
-    /// The walks that its comparisons need, each once.
+    /// The walks that its comparisons need and whose findings are kept, each once.
     pub(crate) walks: Vec<Walk>,
 }
 
@@ -90,7 +90,7 @@ impl Backwards {
         for_each_walk(value, &mut |walk| {
             let mut first = Some(walk);
             while let Some(walk) = first {
-                if !self.walks.contains(&walk) {
+                if walk.is_kept() && !self.walks.contains(&walk) {
                     self.walks.push(walk);
                 }
                 first = walk.first();

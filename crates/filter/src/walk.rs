@@ -1,7 +1,8 @@
 //! Walks over chains of headers, whose ends stand at no fixed place.
 //!
-//! A walk is a pure function of the packet, so that both back ends do each at most once for a packet. Chains are followed
-//! for a bounded number of headers: what has more of them is no packet that anyone sends.
+//! A walk is a pure function of the packet, so that both back ends do each at most once for a packet where its findings
+//! may be asked for again. Chains are followed for a bounded number of headers: what has more of them is no packet that
+//! anyone sends.
 
 use crate::formula::{Operator, Size, Value};
 
@@ -71,8 +72,8 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Most different walks of one expression.
-pub(crate) const MOST_WALKS: usize = 8;
+/// Most different walks of one expression whose findings are kept.
+pub(crate) const MOST_WALKS: usize = 12;
 
 /// Most VLAN tags that are followed.
 pub(crate) const MOST_TAGS: usize = 16;
@@ -141,6 +142,11 @@ impl Walk {
             Self::Transport { start } => self.transport(packet, start),
             Self::Geneve { outer, part } => geneve(packet, outer, part).and_then(|at| u32::try_from(at).ok()),
         }
+    }
+
+    /// Whether its findings are kept: chains are rarely asked for the same protocol twice.
+    pub(crate) fn is_kept(self) -> bool {
+        !matches!(self, Self::Chain { .. })
     }
 
     /// The walk that this one begins with.

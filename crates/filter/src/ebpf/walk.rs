@@ -13,27 +13,31 @@ const AT: Register = Register::R5;
 /// How many headers were passed.
 const PASSED: Register = Register::R0;
 
-/// Farthest offset at which a header is read.
-const FARTHEST: i32 = 0xfff0;
+/// The verifier's limit for offsets into a packet.
+const FARTHEST: u32 = 0xffff;
 /// No header that begins there ends beyond.
 const BEYOND: i32 = 0x1_ffff;
 
 impl Coder<'_> {
     /// What a walk finds, computed or looked up. Uses r0 to r5.
     pub(super) fn walk(&mut self, walk: Walk) {
-        let Some(index) = self.walks.iter().position(|known| *known == walk) else { return };
-        if self.walked & 1 << index != 0 {
+        let kept = self.walks.iter().position(|known| *known == walk);
+        if let Some(index) = kept
+            && self.walked & 1 << index != 0
+        {
             self.assembler.load(Width::Double, VALUE, Register::R10, slot(index));
             return;
         }
         match walk {
             Walk::Tags { named_at } => self.tags(named_at),
             Walk::Chain { start, protocol } => self.chain(walk, start, protocol),
-            Walk::Transport { start } => self.transport(walk, start, slot(index)),
+            Walk::Transport { start } => self.transport(walk, start, slot(kept.unwrap_or(0))),
             Walk::Geneve { outer, part } => self.geneve(outer, part),
         }
-        self.assembler.store(Width::Double, Register::R10, slot(index), VALUE);
-        self.walked |= 1 << index;
+        if let Some(index) = kept {
+            self.assembler.store(Width::Double, Register::R10, slot(index), VALUE);
+            self.walked |= 1 << index;
+        }
     }
 
     fn tags(&mut self, named_at: u32) {
@@ -41,7 +45,7 @@ impl Coder<'_> {
         self.assembler.mov(AT, 0);
         self.assembler.mov(PASSED, 0);
         self.assembler.place(again);
-        self.point(named_at + 2);
+        self.check(named_at + 2);
         self.assembler.operate(Operation::Add, Register::R3, named_at);
         self.assembler.load(Width::Half, VALUE, Register::R3, 0);
         self.assembler.from_network_order(VALUE, Width::Half);
@@ -226,11 +230,7 @@ impl Coder<'_> {
 
     /// r3 points to where the walk is; the packet has so many bytes there.
     fn check(&mut self, bytes: u32) {
-        self.assembler.jump_if(AT, Condition::Greater, FARTHEST, self.no);
-        self.point(bytes);
-    }
-
-    fn point(&mut self, bytes: u32) {
+        self.assembler.jump_if(AT, Condition::Greater, FARTHEST - bytes, self.no);
         self.assembler.mov(Register::R3, self.bases.data);
         self.assembler.operate(Operation::Add, Register::R3, AT);
         self.assembler.mov(Register::R1, Register::R3);

@@ -9,7 +9,7 @@ use super::parser::{Parser, shown};
 use super::syntax::{Arithmetic, Layer, Operator};
 
 /// How deep a tree of operations may be: what waits for its right side must fit the stack of an eBPF program.
-const DEEPEST: usize = 50;
+const DEEPEST: usize = 40;
 
 /// Whether arithmetic, and not a value or a keyword, begins here.
 pub(super) fn follows(tokens: &[Token]) -> bool {
@@ -65,6 +65,9 @@ pub(super) fn parse(parser: &mut Parser) -> Result<Arithmetic, Fault> {
                 waiting.push(Waiting { left: None, operator: None, at: parser.here() });
                 parser.advance();
             }
+            if waiting.len() > DEEPEST {
+                return Err(too_deep(parser.here()));
+            }
             let mut value = primary(parser)?;
             let next = parser.word().and_then(operator);
             while let Some(top) = waiting.pop_if(|top| groups_left(top.operator, next)) {
@@ -76,9 +79,6 @@ pub(super) fn parse(parser: &mut Parser) -> Result<Arithmetic, Fault> {
                     parser.advance();
                 }
                 None => return Ok(value),
-            }
-            if waiting.len() > DEEPEST {
-                return Err(too_deep(parser.here()));
             }
         }
     })

@@ -41,11 +41,13 @@ impl Reader<'_> {
         match id {
             Id::Mac(mac) => match qualifiers.layer {
                 Some(Layer::Ether) => self.link.station(qualifiers.direction, *mac),
-                _ => Err(Wrong::new(format!("{mac} is an Ethernet address")).cure("write 'ether host'")),
+                _ => Err(Wrong::new(format!("{mac} is an Ethernet address"))
+                    .cure("write 'ether host'")
+                    .all_together()),
             },
             Id::V6(address) => self.v6(qualifiers, *address, 128),
             Id::V6Prefix(..) | Id::DottedPrefix(..) | Id::DottedMask(..) => {
-                Err(Wrong::new("a prefix is no host").cure("write 'net'"))
+                Err(Wrong::new("a prefix is no host").cure("write 'net'").all_together())
             }
             Id::Dotted(parts) if qualifiers.layer == Some(Layer::Decnet) => {
                 let [area, node] = parts[..] else { return Err(not_decnet()) };
@@ -250,6 +252,7 @@ impl Reader<'_> {
             Some(Layer::Iso) => self.link.iso(number),
             Some(Layer::Isis) => self.link.isis_pdu(number),
             Some(layer) => Err(Wrong::new(format!("'{} proto' is not known", layer.word()))
+                .all_together()
                 .cure("'ip proto', 'ip6 proto' or 'ether proto'")),
         }
     }
@@ -264,6 +267,7 @@ impl Reader<'_> {
             Some(Layer::Ip) => v4(),
             Some(Layer::Ip6) => v6(),
             Some(layer) => Err(Wrong::new(format!("'{} protochain' is not known", layer.word()))
+                .all_together()
                 .cure("'ip protochain' or 'ip6 protochain'")),
         }
     }
@@ -328,7 +332,7 @@ fn protocol_byte(number: u32) -> Result<u8, Wrong> {
 }
 
 fn no_addresses(layer: Layer, family: &str) -> Wrong {
-    let wrong = Wrong::new(format!("'{}' has no {family} addresses", layer.word()));
+    let wrong = Wrong::new(format!("'{}' has no {family} addresses", layer.word())).all_together();
     match (layer, family) {
         (Layer::Ip6, _) => wrong.cure("write 'ip'"),
         (Layer::Ip, _) => wrong.cure("write 'ip6'"),

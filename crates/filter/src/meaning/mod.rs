@@ -52,7 +52,9 @@ impl Reader<'_> {
 
     fn primitive(&mut self, primitive: &Primitive) -> Result<Formula, Wrong> {
         match primitive {
-            Primitive::Address(qualifiers, id) => self.address(*qualifiers, id),
+            Primitive::Address(qualifiers, id, at) => {
+                self.address(*qualifiers, id).map_err(|wrong| wrong.more_precisely(*at))
+            }
             Primitive::Layer(layer) => self.layer(*layer),
             Primitive::Compare(left, relation, right) => self.compare(left, *relation, right),
             Primitive::Broadcast(layer) => self.broadcast(*layer),
@@ -144,6 +146,7 @@ impl Reader<'_> {
                 ]))
             }
             Some(layer) => Err(Wrong::new(format!("'{} proto' is not known", layer.word()))
+                .all_together()
                 .cure("'ip proto', 'ip6 proto' or 'ether proto'")),
         }
     }
@@ -188,14 +191,17 @@ impl Reader<'_> {
 
 /// What is wrong with a primitive; where it stands is known one level up.
 struct Wrong {
+    /// Where, when it is known more precisely than where the primitive begins.
     at: Option<usize>,
+    /// It is wrong all together, not at one place.
+    whole: bool,
     what: String,
     cure: Option<String>,
 }
 
 impl Wrong {
     fn new(what: impl Into<String>) -> Self {
-        Self { at: None, what: what.into(), cure: None }
+        Self { at: None, whole: false, what: what.into(), cure: None }
     }
 
     fn cure(mut self, cure: impl Into<String>) -> Self {
@@ -203,9 +209,14 @@ impl Wrong {
         self
     }
 
+    /// It is no single word that is wrong.
+    fn all_together(self) -> Self {
+        Self { whole: true, ..self }
+    }
+
     /// Says that it is not the beginning of the primitive that is wrong.
     fn more_precisely(self, at: usize) -> Self {
-        Self { at: self.at.or(Some(at)), ..self }
+        Self { at: if self.whole { None } else { self.at.or(Some(at)) }, ..self }
     }
 
     fn at(self, primitive: usize) -> Fault {
@@ -221,6 +232,8 @@ impl Wrong {
 fn without_direction(qualifiers: Qualifiers, word: &str) -> Result<(), Wrong> {
     match qualifiers.direction {
         None => Ok(()),
-        Some(_) => Err(Wrong::new(format!("'{word}' has no direction")).cure("leave out 'src' or 'dst'")),
+        Some(_) => Err(Wrong::new(format!("'{word}' has no direction"))
+            .cure("leave out 'src' or 'dst'")
+            .all_together()),
     }
 }

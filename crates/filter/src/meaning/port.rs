@@ -92,12 +92,13 @@ pub(super) fn protocols(layer: Option<Layer>, named_for: Option<Protocol>) -> Re
         Some(Layer::Sctp) => Protocol::SCTP,
         Some(layer) => {
             return Err(Wrong::new(format!("'{}' has no ports", layer.word()))
+                .all_together()
                 .cure("tcp, udp or sctp have, or leave it out"));
         }
     };
     match named_for {
         Some(other) if other != wanted => {
-            Err(Wrong::new(format!("that port's name belongs to {other}, not to {wanted}")))
+            Err(Wrong::new(format!("that port's name belongs to {other}, not to {wanted}")).all_together())
         }
         _ => Ok(vec![wanted]),
     }

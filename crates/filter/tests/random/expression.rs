@@ -300,3 +300,29 @@ fn carried(random: &mut Random) -> String {
         _ => format!("src net 10.0.0.0/8 or 192.168 and not (tcp port {ports})"),
     }
 }
+
+/// An expression with primitives that are not tcpdump's.
+pub(crate) fn ours(random: &mut Random) -> String {
+    let mut text = random.pick(&["", "anyvlan and ", "anyvlan and ", "vlan and anyvlan and "]).to_string();
+    if random.once_in(8) {
+        text += "geneve and ";
+    }
+    for _ in 0..random.below(3) {
+        text += &format!("{} {} ", our_part(random), random.pick(&["and", "or", "or not"]));
+    }
+    text + &our_part(random)
+}
+
+fn our_part(random: &mut Random) -> String {
+    let direction = random.pick(&["", "src ", "dst ", "src and dst "]);
+    let layer = random.pick(&["", "", "tcp ", "udp ", "sctp "]);
+    match random.below(8) {
+        0..2 => format!("l4 {layer}{direction}port {}", random.pick(&PORTS)),
+        2 => format!("l4 {layer}{direction}portrange {}", random.pick(&["22-80", "0-65535", "81-442"])),
+        3 => format!("l4 proto {}", random.pick(&PROTOCOLS)),
+        4 => random.pick(&["fragment", "fragment first", "fragment later"]).into(),
+        5 => protochain(random),
+        6 => flags(random),
+        _ => random.pick(&[protocol as Maker, port, host, net6])(random),
+    }
+}

@@ -41,7 +41,8 @@ impl Random {
 // What expressions ask for and packets have.
 pub(crate) const V4: [[u8; 4]; 5] =
     [[10, 0, 0, 1], [10, 0, 0, 2], [10, 1, 2, 3], [192, 168, 1, 255], [224, 0, 0, 5]];
-pub(crate) const V6: [&str; 4] = ["fe80::1", "2001:db8::1", "2001:db8:0:1::2", "ff02::1"];
+pub(crate) const V6: [&str; 6] =
+    ["fe80::1", "2001:db8::1", "2001:db8:0:1::2", "ff02::1", "fe80:0:100::1", "fe80::100:0:0:1"];
 pub(crate) const MACS: [[u8; 6]; 4] =
     [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [0x01, 0, 0x5e, 0, 0, 5], [0xff; 6]];
 pub(crate) const PORTS: [u16; 5] = [22, 53, 80, 443, 6081];

@@ -89,7 +89,10 @@ fn ipv6(random: &mut Random, packet: &mut Vec<u8>, depth: usize) {
 }
 
 fn transport(random: &mut Random, packet: &mut Vec<u8>, protocol: u8, depth: usize) {
-    let [source, destination] = [(); 2].map(|()| random.pick(&PORTS).to_be_bytes());
+    let [source, destination] = [(); 2].map(|()| {
+        let beside = random.pick(&[0, 0, 0, 0, 0, 1, u16::MAX]);
+        random.pick(&PORTS).wrapping_add(beside).to_be_bytes()
+    });
     match protocol {
         6 => {
             packet.extend(source);
