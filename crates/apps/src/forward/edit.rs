@@ -23,7 +23,7 @@ pub enum MacEdit {
 impl MacEdit {
     /// Edits each packet. One that is too short for both addresses stays as it is.
     #[inline]
-    pub(crate) fn apply(self, batch: &mut Batch) {
+    pub fn apply(self, batch: &mut Batch) {
         let heads = batch.iter_mut().filter_map(|packet| packet.head_mut().first_chunk_mut::<12>());
         match self {
             Self::Keep => {}
