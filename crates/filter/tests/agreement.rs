@@ -8,6 +8,7 @@
 
 mod captures;
 mod oracle;
+#[expect(dead_code, reason = "not all of it is used by this test")]
 mod random;
 
 use std::net::Ipv4Addr;

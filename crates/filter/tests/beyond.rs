@@ -159,13 +159,13 @@ fn ours_mean_the_same_to_the_matcher_and_to_the_kernel() {
     }
     let mut random = Random::new(3);
     let (mut pairs, mut matched) = (0, 0);
-    for _ in 0..300 {
+    for _ in 0..120 {
         let text = random::expression::ours(&mut random);
         let expression = read(&text);
         let program = verdict_program(&expression, 1, 2).unwrap().to_words();
         let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: "beyond", instructions: &program };
         let program = Program::load(&spec).unwrap_or_else(|error| panic!("{text}\n{error}"));
-        for _ in 0..100 {
+        for _ in 0..200 {
             let packet = packet(&mut random);
             if packet.len() >= 14 {
                 let output =
