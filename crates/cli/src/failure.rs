@@ -82,8 +82,18 @@ pub(crate) fn complain(failure: &Failure) {
     warn(&failure.to_string());
 }
 
+/// Writes one line about what is being done.
+pub(crate) fn tell(sentence: &str) {
+    write(&format!("{sentence}\n"));
+}
+
+/// Writes to standard error, a line or a part of one.
+pub(crate) fn write(text: &str) {
+    // There is nowhere to complain about standard error.
+    let _ = write!(std::io::stderr(), "{text}");
+}
+
 /// Writes one line about something that went wrong.
 pub(crate) fn warn(sentence: &str) {
-    // There is nowhere to complain about standard error.
-    let _ = writeln!(std::io::stderr(), "bywash: {sentence}");
+    write(&format!("bywash: {sentence}\n"));
 }

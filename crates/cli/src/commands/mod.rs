@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::Failure;
 
 mod cleanup;
+mod demo;
 mod forward;
 mod generate;
 mod ports;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Generate(generate::Args),
     /// Receive and judge the packets of a generator: rate, loss, order, damage, delay
     Receive(receive::Args),
+    /// Show in a few seconds that packets really move
+    Demo(demo::Args),
     /// Show the NICs, what would be used of them, and what to fix
     Ports(ports::Args),
     /// Undo what killed processes have left behind
@@ -46,6 +49,7 @@ impl Command {
             Self::Forward(args) => forward::run(args),
             Self::Generate(args) => generate::run(args),
             Self::Receive(args) => receive::run(args),
+            Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),
         }
