@@ -26,6 +26,8 @@ mod graph;
 mod language;
 mod matcher;
 mod meaning;
+#[cfg(test)]
+mod mutants;
 mod walk;
 pub mod xdp;
 

@@ -166,7 +166,9 @@ impl Seen<'_> {
     }
 
     fn walk(&mut self, walk: Walk) -> Option<u32> {
-        let index = self.walks.iter().position(|known| *known == walk)?;
+        let Some(index) = self.walks.iter().position(|known| *known == walk) else {
+            return walk.find(self.packet);
+        };
         if self.walked & 1 << index == 0 {
             self.found[index] = walk.find(self.packet)?;
             self.walked |= 1 << index;

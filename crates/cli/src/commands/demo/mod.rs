@@ -31,8 +31,8 @@ Exit codes: 0 every packet arrived as it was sent; 1 one did not, or it was inte
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {}
 
-/// How much of what a path can carry it is then asked to carry without a fault.
-const SHARE: f64 = 0.85;
+/// Per cent of what a path can carry that it is then asked to carry without a fault.
+const SHARE: u64 = 85;
 
 /// How long a path is measured.
 const FLAT_OUT: Duration = Duration::from_secs(1);
@@ -89,12 +89,17 @@ struct Row {
 }
 
 /// Runs each path; a sentence when something went wrong on the way.
-fn run_paths(place: &Place, arena: &'static Arena, stop: &Stop, rows: &mut Vec<Row>) -> Result<Option<String>, Failure> {
+fn run_paths(
+    place: &Place,
+    arena: &'static Arena,
+    stop: &Stop,
+    rows: &mut Vec<Row>,
+) -> Result<Option<String>, Failure> {
     for forwarders in [0, 1] {
         let path = Path::build(place, forwarders)?;
         failure::tell(&format!("{path} over {}", path.means()));
         let flat_out = trial::run(&path, None, FLAT_OUT, arena, stop)?;
-        let rate = flat_out.received_pps() * SHARE;
+        let rate = flat_out.received_pps() / 100 * SHARE;
         let broken = flat_out.damaged();
         rows.push(Row { path: path.to_string(), flat_out, paced: None });
         if stop.is_set() {
@@ -103,10 +108,10 @@ fn run_paths(place: &Place, arena: &'static Arena, stop: &Stop, rows: &mut Vec<R
         if let Some(reason) = broken {
             return Ok(Some(format!("{path}, flat out: {reason}")));
         }
-        if rate < 1.0 {
+        if rate == 0 {
             return Ok(Some(format!("{path}: no packet arrived")));
         }
-        let paced = trial::run(&path, Some(Rate::Packets(rate)), PACED, arena, stop)?;
+        let paced = trial::run(&path, Some(Rate::Packets(rate as f64)), PACED, arena, stop)?;
         let reason = paced.fault();
         if let Some(row) = rows.last_mut() {
             row.paced = Some(paced);
@@ -115,7 +120,7 @@ fn run_paths(place: &Place, arena: &'static Arena, stop: &Stop, rows: &mut Vec<R
             return Ok(Some("interrupted".into()));
         }
         if let Some(reason) = reason {
-            return Ok(Some(format!("{path}, at {:.0} % of its rate: {reason}", SHARE * 100.0)));
+            return Ok(Some(format!("{path}, at {SHARE} % of its rate: {reason}")));
         }
     }
     Ok(None)
@@ -128,9 +133,9 @@ impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Row { path, flat_out, paced } in self.0 {
             writeln!(f, "{path}")?;
-            writeln!(f, "  flat out      {} received, 64-byte packets", Pps(flat_out.received_pps().round() as u64))?;
+            writeln!(f, "  flat out      {} received, 64-byte packets", Pps(flat_out.received_pps()))?;
             if let Some(paced) = paced {
-                writeln!(f, "  at {:.0} %       {paced}", SHARE * 100.0)?;
+                writeln!(f, "  at {SHARE} %       {paced}")?;
             }
         }
         Ok(())

@@ -25,7 +25,10 @@ pub(super) struct Path {
 
 enum Wires {
     /// Removed with their hosts; the cables go first.
-    Cables { _pairs: Vec<Pair>, hosts: Vec<Host> },
+    Cables {
+        _pairs: Vec<Pair>,
+        hosts: Vec<Host>,
+    },
     Memory,
 }
 
@@ -38,8 +41,11 @@ pub(super) enum End {
     Out,
 }
 
-/// Packets in an AF_XDP ring.
-const RING: u32 = 8192;
+/// Packets in the rings that receive: what arrives in 20 ms, since every machine pauses for some.
+const RX_RING: u32 = 16384;
+
+/// Packets in the rings that send.
+const TX_RING: u32 = 2048;
 
 impl Path {
     /// Lays the wires.
@@ -71,7 +77,12 @@ impl Path {
 
     /// Opens an end of wire number `wire`, to send there (`In`) or receive (`Out`). The warnings are left out: that a
     /// veth is slower than a NIC is no news here.
-    pub(super) fn open(&self, wire: usize, end: End, arena: &'static Arena) -> Result<Box<dyn Port>, Failure> {
+    pub(super) fn open(
+        &self,
+        wire: usize,
+        end: End,
+        arena: &'static Arena,
+    ) -> Result<Box<dyn Port>, Failure> {
         let options = OpenOptions {
             tx_only: matches!(end, End::In),
             rx_only: matches!(end, End::Out),
@@ -84,12 +95,12 @@ impl Path {
             }
             Wires::Cables { hosts, .. } => {
                 // The lab calls a host's cable to the next one `right`, and that to the one before `left`.
-                let (host, interface) = match end {
-                    End::In => (wire, "right"),
-                    End::Out => (wire + 1, "left"),
+                let (host, interface, ring) = match end {
+                    End::In => (wire, "right", TX_RING),
+                    End::Out => (wire + 1, "left", RX_RING),
                 };
                 let name = PortName::Xdp { interface: interface.into(), queues: Default::default() };
-                let options = OpenOptions { ring: Some(RING), ..options };
+                let options = OpenOptions { ring: Some(ring), ..options };
                 hosts[host].enter(|| bywash_drivers::open(&name, &options, arena))?
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bywash_apps::forward::{self, Forward};
 use bywash_apps::generate::{self, Generate, Rate};
-use bywash_apps::rate::Pps;
+use bywash_apps::rate::{Pps, packets_per_second};
 use bywash_apps::receive::{self, Receive};
 use bywash_apps::{App, WorkerOptions};
 use bywash_port::frame::Arena;
@@ -98,8 +98,8 @@ fn live(line: &str) {
 
 impl Trial {
     /// Packets that arrived, by the second.
-    pub(super) fn received_pps(&self) -> f64 {
-        self.received.received.right_packets as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    pub(super) fn received_pps(&self) -> u64 {
+        packets_per_second(self.received.received.right_packets, self.seconds)
     }
 
     /// What is wrong at any rate: a packet that is not as it was sent.
@@ -121,14 +121,15 @@ impl Trial {
         ];
         let named: Vec<String> =
             faults.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} packets {what}")).collect();
-        self.damaged().or_else(|| (!named.is_empty()).then(|| format!("{} of {} sent", named.join(", "), self.sent)))
+        self.damaged()
+            .or_else(|| (!named.is_empty()).then(|| format!("{} of {} sent", named.join(", "), self.sent)))
     }
 }
 
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let received = &self.received.received;
-        write!(f, "{}, {} sent, {} received", Pps(self.received_pps().round() as u64), self.sent, received.right_packets)?;
+        write!(f, "{}, {} sent, {} received", Pps(self.received_pps()), self.sent, received.right_packets)?;
         if let Some(latency) = &self.received.latency {
             write!(f, "\n  latency      {latency}")?;
         }
