@@ -51,7 +51,8 @@ fn finish_after(forward: Forward, stop: &Stop, packets: u64) -> forward::Summary
 
 #[test]
 fn everything_that_is_generated_arrives_once_in_order_and_whole() {
-    for (case, (queues, size, sources)) in [(1, 64, 1), (2, 300, 1000), (1, 1518, 7)].into_iter().enumerate() {
+    for (case, (queues, size, sources)) in [(1, 64, 1), (2, 300, 1000), (1, 1518, 7)].into_iter().enumerate()
+    {
         let (arena, count) = (arena(), 100_000);
         let [a, b] = [format!("loop:chain{case}a"), format!("loop:chain{case}b")];
         let (near, far) = (open(&a, queues, arena), open(&b, queues, arena));
@@ -65,7 +66,10 @@ fn everything_that_is_generated_arrives_once_in_order_and_whole() {
         assert!(generator.wait(PATIENCE) && receiver.wait(PATIENCE), "in time");
         let (sent, forwarded) = (generator.finish(), finish_after(forwarder, &stop_forward, count));
         let received = receiver.finish();
-        assert_eq!((sent.unmet(), sent.tx_packets, sent.tx_bytes), (&[][..], count, count * (size as u64 - 4)));
+        assert_eq!(
+            (sent.unmet(), sent.tx_packets, sent.tx_bytes),
+            (&[][..], count, count * (size as u64 - 4))
+        );
         assert_eq!((forwarded.unmet(), forwarded.directions[0].tx_packets), (&[][..], count));
         assert_eq!((received.unmet(), received.received.right_packets), (&[][..], count));
         assert_eq!(received.received.foreign_packets + received.received.reordered_packets, 0);
@@ -134,7 +138,8 @@ fn a_full_wire_is_said_to_be_the_reason_why_not_all_was_sent() {
     let _nobody = open("loop:full", 1, arena);
     let port = open("loop:full", 1, arena);
     let stop = stop();
-    let options = generate::Options { duration: Some(Duration::from_millis(50)), ..generate(Frame::default(), 5000) };
+    let options =
+        generate::Options { duration: Some(Duration::from_millis(50)), ..generate(Frame::default(), 5000) };
     let mut generator = Generate::start(port, &options, arena, &stop).unwrap();
     assert!(!generator.wait(Duration::from_millis(300)), "the last batch still waits for room");
     stop.set();
