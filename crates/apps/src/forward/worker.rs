@@ -17,8 +17,9 @@ use super::MacEdit;
 use crate::live::{Live, Publication};
 use crate::session::close_queues;
 
-/// How long packets wait for room in a TX ring that takes none.
-const PATIENCE_NS: u64 = 10_000_000;
+/// How long packets wait for room in a TX ring that takes none: longer than a busy machine keeps the other end of a wire
+/// in memory from its turn, and shorter than the half second after which our own RX queue counts as hung.
+const PATIENCE_NS: u64 = 200_000_000;
 
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
 const TX_POLL_NS: u64 = 1_000_000;
