@@ -115,7 +115,7 @@ fn a_reflector_sends_back_on_the_wire_it_came_by() {
 }
 
 #[test]
-fn a_paced_generator_sends_what_is_due_or_says_what_it_missed() {
+fn a_paced_generator_keeps_its_rate() {
     let arena = arena();
     let stop = stop();
     let options = generate::Options {
@@ -127,10 +127,9 @@ fn a_paced_generator_sends_what_is_due_or_says_what_it_missed() {
     let mut generator = Generate::start(open("null:", 1, arena), &options, arena, &stop).unwrap();
     assert!(generator.wait(PATIENCE), "it ends by itself");
     let summary = generator.finish();
-    // The schedule leaves no choice: what was not sent was missed, which happens where the machine pauses.
+    // The schedule leaves no choice: what was not sent was missed. A busy machine may make it miss some.
     assert_eq!(summary.tx_packets + summary.missed_packets, 20_000);
-    assert_eq!(summary.met, summary.missed_packets == 0, "{:?}", summary.unmet);
-    assert!(summary.tx_packets > 0);
+    assert!(summary.tx_packets > 10_000 && summary.met == (summary.missed_packets <= 20), "{summary}");
 }
 
 #[test]
@@ -304,11 +303,9 @@ fn queues_of_different_number_all_find_a_worker() {
     let pair = Pair::Both(open("null:", 3, arena), open("null:", 2, arena));
     let other = Pair::Same(open("null:", 1, arena));
     let options = forward::Options { workers: workers(7000), ..Default::default() };
-    let forwarder = Forward::start(vec![pair, other], &options, arena, &stop).unwrap();
-    let until = Instant::now() + PATIENCE;
-    while forwarder.traffic().iter().any(|way| way.sent.packets < 1000) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut forwarder = Forward::start(vec![pair, other], &options, arena, &stop).unwrap();
+    // Long enough for each worker to have had a turn, on a busy machine too.
+    assert!(!forwarder.wait(Duration::from_secs(1)));
     stop.set();
     let summary = forwarder.finish();
     let widths: Vec<_> = summary.directions.iter().map(|d| (d.rx_queues.len(), d.tx_queues.len())).collect();

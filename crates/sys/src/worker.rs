@@ -3,7 +3,7 @@
 //! What a task does is its own affair; the worker decides when the next turn is. It spins while there is work and for
 //! [`SPIN_NS`] after, then sleeps in one `epoll_wait` on everything that can bring work: the queues' descriptors, the
 //! task's deadline, and [`Stop`]. It never sleeps longer than [`HEARTBEAT_NS`], because a queue that is not looked at
-//! for a second counts as hung.
+//! for half a second counts as hung.
 
 use std::any::Any;
 use std::io;

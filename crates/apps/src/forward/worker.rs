@@ -17,8 +17,9 @@ use super::MacEdit;
 use crate::live::{Live, Publication};
 use crate::session::close_queues;
 
-/// How long packets wait for room in a TX ring that takes none: longer than a busy machine keeps the other end of a wire
-/// in memory from its turn, and shorter than the half second after which our own RX queue counts as hung.
+/// How long packets wait for room in a TX ring that takes none. Whoever is to empty it may be kept from that by the
+/// scheduler for a tenth of a second on a busy machine; and a queue that is not looked at for half a second counts as
+/// hung.
 const PATIENCE_NS: u64 = 200_000_000;
 
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
@@ -64,7 +65,7 @@ impl Exit {
         self.is_waiting() || self.tx.in_flight() > 0
     }
 
-    /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for a bounded time.
+    /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for [`PATIENCE_NS`] at most.
     #[inline]
     fn send(&mut self, pool: &mut Pool) -> usize {
         let sent = self.tx.tx(pool, &mut self.batch);

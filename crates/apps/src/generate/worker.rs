@@ -16,6 +16,9 @@ use crate::session::close_queues;
 /// How soon to look again when the TX ring is full, or to fetch completions.
 const TX_POLL_NS: u64 = 1_000_000;
 
+/// How long after the end packets that were due before it are still made.
+const OVERTIME_NS: u64 = 100_000_000;
+
 /// How long the last packets may take to leave at the end: a link that went down never completes them.
 const DRAIN_NS: u64 = 500_000_000;
 
@@ -187,7 +190,7 @@ impl Generator {
     fn schedule_is_over(&mut self, now: u64) -> bool {
         let Some(end) = self.end else { return false };
         let Some(schedule) = &mut self.schedule else { return true };
-        let late = now.saturating_sub(end) > DRAIN_NS;
+        let late = now.saturating_sub(end) > OVERTIME_NS;
         if late || !schedule.has_due_before(end) {
             schedule.close(end);
             return true;

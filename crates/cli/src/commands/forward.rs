@@ -19,8 +19,8 @@ Examples:
   bywash forward xdp:eth1 xdp:eth2 xdp:eth3 xdp:eth4   two pairs
   bywash forward null: null: --mac-swap --duration 5s  what this machine can do
 
-When a port takes no more packets, nothing more is received for it: overload is dropped by the NIC. A port that has
-taken none for 10 ms (its link is down, say) gets no such patience: what is for it is dropped and counted.
+When a port takes no more packets, nothing more is received for it: overload is dropped by the NIC.
+What is for a port that has taken none for 200 ms (its link is down, say) is dropped and counted.
 
 Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port could not be opened";
 
