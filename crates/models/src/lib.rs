@@ -1,7 +1,13 @@
 //! NICs in software, for testing drivers without hardware. No part of `bywash`.
 //!
-//! A model is a plain deterministic library ([`ixgbe::Nic`]): registers in, memory, interrupts and frames out.
+//! A model is a plain deterministic library ([`ixgbe::Nic`]): registers in, memory, interrupts and frames out. A driver in
+//! this process reaches it through [`function`].
 #![forbid(unsafe_code)]
 
+pub mod cable;
+pub mod config_space;
+pub mod dma;
+pub mod function;
 pub mod host;
 pub mod ixgbe;
+pub mod world;

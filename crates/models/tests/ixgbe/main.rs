@@ -145,7 +145,7 @@ fn a_tag_is_taken_off_and_filtered_by_its_id() {
     bench.write(&RXDCTL, 0, RXDCTL::ENABLE.mask | RXDCTL::VME.mask);
     bench.set(&VLNCTRL, VLNCTRL::VFE.mask);
     bench.arrive(&tagged);
-    assert_eq!(bench.filled(1), []);
+    assert!(bench.filled(1).is_empty());
     bench.write(&VFTA, 1, 1 << 10);
     bench.arrive(&tagged);
     let words = bench.rx_words(0, 0);
