@@ -164,18 +164,19 @@ impl Nic {
     }
 
     fn buffer_size(&self, queue: u32) -> usize {
-        SRRCTL::BSIZEPACKET.of(self.file.get(&SRRCTL, queue)) as usize * 1024
+        // A size of zero is a rule broken, and said so; here it must only not divide anything.
+        SRRCTL::BSIZEPACKET.of(self.file.get(&SRRCTL, queue)).max(1) as usize * 1024
     }
 
     fn descriptors_for(&self, queue: u32, length: usize) -> u32 {
-        u32::try_from(length.div_ceil(self.buffer_size(queue).max(1))).unwrap_or(u32::MAX)
+        u32::try_from(length.div_ceil(self.buffer_size(queue))).unwrap_or(u32::MAX)
     }
 
     /// Descriptors that the NIC has in a ring.
     fn descriptors(&self, queue: u32) -> u32 {
         let ring = self.file.get(&regs::RDLEN, queue) / 16;
         let (head, tail) = (self.file.get(&regs::RDH, queue), self.file.get(&regs::RDT, queue));
-        if ring == 0 { 0 } else { (tail + ring - head) % ring }
+        if ring == 0 { 0 } else { (tail % ring + ring - head % ring) % ring }
     }
 
     /// Writes a frame and its descriptors. False when memory was not there: the queue stops.
@@ -189,7 +190,7 @@ impl Nic {
         let mut chunks = frame.chunks(size).peekable();
         while let Some(chunk) = chunks.next() {
             let head = self.file.get(&regs::RDH, queue);
-            let address = base + u64::from(head) * desc::SIZE as u64;
+            let address = base.wrapping_add(u64::from(head) * desc::SIZE as u64);
             let last = chunks.peek().is_none();
             let result = (|| {
                 let mut bytes = [0; desc::SIZE];

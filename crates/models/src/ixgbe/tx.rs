@@ -78,7 +78,7 @@ impl Nic {
             if !self.may_dma("TDBAL", queue) {
                 break;
             }
-            let address = base + u64::from(head) * desc::SIZE as u64;
+            let address = base.wrapping_add(u64::from(head) * desc::SIZE as u64);
             let mut bytes = [0; desc::SIZE];
             if let Err(error) = host.memory.read(address, &mut bytes) {
                 self.violations.add("TDBAL", queue, Rule::NotMapped(error.address, error.bytes));

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be set up must fail the test")]
 
 mod bench;
+mod more;
 
 use bench::{Bench, LAST, MAC, RING, data, packet};
 use bywash_hw::ixgbe::desc::{context, packet_type, rss_type, rx, tx};
