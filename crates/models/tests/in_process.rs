@@ -43,6 +43,7 @@ fn start(registers: &Handle, base: u64, memory: &Mapping) {
         (&RDLEN, RING * 16),
         (&SRRCTL, SRRCTL::BSIZEPACKET.with(2) | SRRCTL::DESCTYPE.with(1)),
         (&TDBAL, low + 0x1000),
+        (&DCA_TXCTRL, DCA_TXCTRL::DESC_RRO_EN.mask),
         (&TDBAH, high),
         (&TDLEN, RING * 16),
         (&RXDCTL, RXDCTL::ENABLE.mask),

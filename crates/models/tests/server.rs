@@ -74,6 +74,7 @@ fn a_client_maps_memory_loops_a_frame_and_gets_its_interrupt() {
         (&RDLEN, 128),
         (&SRRCTL, SRRCTL::BSIZEPACKET.with(2) | SRRCTL::DESCTYPE.with(1)),
         (&TDBAL, 0x10_1000),
+        (&DCA_TXCTRL, DCA_TXCTRL::DESC_RRO_EN.mask),
         (&TDLEN, 128),
         (&RXDCTL, RXDCTL::ENABLE.mask),
         (&TXDCTL, TXDCTL::ENABLE.mask),

@@ -1,8 +1,8 @@
 //! Registers of the 82599, as far as drivers touch them.
 //!
-//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605). Reset values and writable bits are
-//! those that Vigor's model of the device lists and that Linux's register test (`ethtool -t`) expects; where neither
-//! says, none is claimed. `tests/registers.rs` compares offsets with other sources.
+//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605); `tests/registers.rs` compares the
+//! offsets with other sources. Reset values and writable bits are given where public drivers and models agree on them. None
+//! was checked on hardware.
 
 use crate::reg::{Access, Range, Register, registers};
 

@@ -163,9 +163,6 @@ impl Nic {
             "TXDCTL" => self.txdctl(at.index, before, value),
             "SRRCTL" => self.check_srrctl(at.index),
             "TDT" => self.tx.kick(at.index),
-            "DCA_TXCTRL" if DCA_TXCTRL::DESC_WRO_EN.is_set(value) => {
-                self.violations.add("DCA_TXCTRL", at.index, Rule::RelaxedWriteBack);
-            }
             "DMATXCTL" => (0..QUEUES).for_each(|queue| self.tx.kick(queue)),
             "PFQDE" if PFQDE::WE.is_set(value) => {
                 let bit = 1 << PFQDE::QUEUE_IDX.of(value);
@@ -235,6 +232,10 @@ impl Nic {
             }
             if self.file.get(&regs::TDLEN, queue) == 0 {
                 self.violations.add("TXDCTL", queue, Rule::EmptyRing);
+            }
+            // Set after a reset: a driver must clear it.
+            if DCA_TXCTRL::DESC_WRO_EN.is_set(self.file.get(&DCA_TXCTRL, queue)) {
+                self.violations.add("DCA_TXCTRL", queue, Rule::RelaxedWriteBack);
             }
             self.file.set(&TXDCTL, queue, value & !TXDCTL::ENABLE.mask);
             self.starting.1 |= 1 << queue;

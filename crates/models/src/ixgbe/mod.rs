@@ -1,10 +1,11 @@
 //! An 82599 as a plain library: registers are read and written, time is told, and frames and interrupts come out.
 //!
-//! Nothing here waits, allocates time or draws numbers: the same calls have the same results. A write to a register only
+//! Nothing here waits, reads a clock or draws numbers: the same calls have the same results. A write to a register only
 //! notes what is to be done; [`Nic::tick`] does it, so that memory, interrupts and the wire are touched at one place.
 //!
 //! Not modelled: header split, receive side coalescing, virtual functions and pools, data centre bridging, FCoE, IPsec and
-//! MACsec (their registers hold what is written), time stamps, wake-up, and flow control. All traffic goes through packet
+//! MACsec (their registers hold what is written), time stamps, wake-up, flow control, and write-back thresholds (RS is answered
+//! at once). All traffic goes through packet
 //! buffer 0.
 
 mod access;

@@ -60,7 +60,7 @@ pub enum Rule {
     #[error("the queue is enabled before DMATXCTL.TE")]
     QueueBeforeTransmitter,
     /// Descriptors are written back in order.
-    #[error("DESC_WRO_EN is set: the head may seem to go backwards")]
+    #[error("DESC_WRO_EN is set when the queue is enabled: the head may seem to go backwards")]
     RelaxedWriteBack,
     /// The address of the head write-back.
     #[error("head write-back address {0:#x} is not a multiple of 16 bytes")]

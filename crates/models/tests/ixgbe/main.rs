@@ -394,7 +394,7 @@ fn in_loopback_the_nic_hears_itself() {
 #[test]
 fn what_the_datasheet_forbids_is_named() {
     type Wrong = fn(&mut Bench);
-    let cases: [(&str, Wrong); 10] = [
+    let cases: [(&str, Wrong); 11] = [
         ("RDT[5]: written before the queue is enabled (poll ENABLE until it reads 1)", |b| {
             b.write(&RDT, 5, 3)
         }),
@@ -406,6 +406,14 @@ fn what_the_datasheet_forbids_is_named() {
         ("DCA_RXCTRL[0]: bit 12 must be written 0", |b| b.write(&DCA_RXCTRL, 0, 0x1000)),
         ("TDWBAL[0]: head write-back address 0x5 is not a multiple of 16 bytes", |b| b.write(&TDWBAL, 0, 5)),
         ("RXDCTL[9]: the queue is enabled with a ring of no descriptors", |b| b.write(&RXDCTL, 9, 1 << 25)),
+        (
+            "DCA_TXCTRL[0]: DESC_WRO_EN is set when the queue is enabled: the head may seem to go backwards",
+            |b| {
+                b.write(&TXDCTL, 0, 0);
+                b.write(&DCA_TXCTRL, 0, DCA_TXCTRL::DESC_WRO_EN.mask);
+                b.write(&TXDCTL, 0, TXDCTL::ENABLE.mask);
+            },
+        ),
         ("RDBAL[0]: DMA without bus mastering: set it in the PCI command register", |b| {
             b.nic.set_bus_master(false);
             b.arrive(&packet(UDP, (1, 2), 40));
