@@ -5,6 +5,7 @@
 pub mod bpf;
 pub mod clock;
 pub mod ethtool;
+pub mod function;
 pub mod interface;
 pub mod memory;
 pub mod namespace;

@@ -93,6 +93,22 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     }
 
+    /// Copies bytes in. Only for a range that the other side has handed over: while it reads there, what it sees is a
+    /// mixture.
+    ///
+    /// # Panics
+    /// When they do not lie in the mapping.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        assert!(
+            offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
+            "bytes outside the mapping"
+        );
+        // SAFETY: the range was just found to lie within the mapping, which is mapped writable and of which no reference is
+        // ever made; `from` is borrowed memory of the process's own, so the two do not overlap.
+        unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    }
+
     /// Pointer to a `T` at `offset`, when `count` of them lie within the mapping and are aligned.
     fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
         let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));
@@ -233,6 +249,16 @@ mod tests {
         let word = Word::u64_at(&mapping, 64 + 8).unwrap();
         drop(mapping);
         assert_eq!(word.load(Relaxed), 0x0102);
+    }
+
+    #[test]
+    fn bytes_copied_in_come_out() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        mapping.copy_in(4093, b"abc");
+        let mut out = [0; 4];
+        mapping.copy_out(4092, &mut out);
+        assert_eq!(&out, b"\0abc");
+        assert!(std::panic::catch_unwind(|| mapping.copy_in(4094, b"abc")).is_err());
     }
     #[test]
     fn copies_are_taken_from_within_only() {

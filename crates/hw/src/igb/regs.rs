@@ -1,0 +1,135 @@
+//! Registers of the 82576, as far as drivers touch them.
+//!
+//! Offsets as in Intel's published driver (`e1000_regs.h` of ethernet-linux-igb, commit afaa453); queue registers by their
+//! own addresses, with the second ones of the first four queues as aliases. `tests/registers.rs` compares with other sources.
+
+use crate::reg::{Access, Range, Register, registers};
+
+registers! {
+    // General
+    CTRL "Device control" RW [0x00000]
+        { FD 0, GIO_DIS 2, SLU 6, SPEED 9:8, FRCSPD 11, FRCDPLX 12, RST 26, RFCE 27, TFCE 28, VME 30, PHY_RST 31 };
+    STATUS "Device status" RO [0x00008] { FD 0, LU 1, LAN_ID 3:2, SPEED 7:6, PF_RST_DONE 21, GIO_MASTER_EN 19 };
+    EEC "EEPROM control" RW [0x00010] { SK 0, CS 1, DI 2, DO 3, REQ 6, GNT 7, PRES 8, AUTO_RD 9 };
+    EERD "EEPROM read" RW [0x00014] { START 0, DONE 1, ADDR 15:2, DATA 31:16 };
+    CTRL_EXT "Extended device control" RW [0x00018] { PFRSTD 14, NS_DIS 16, RO_DIS 17, LINK_MODE 23:22, DRV_LOAD 28 };
+    MDIC "PHY access" RW [0x00020] { DATA 15:0, REGADD 20:16, PHYADD 25:21, OP 27:26, READY 28, ERROR 30 };
+    VET "VLAN EtherTypes" RW [0x00038] { VET 15:0, VET_EXT 31:16 };
+    LEDCTL "LED control" RW [0x00e00];
+    SWSM "Software semaphore" RW [0x05b50] { SMBI 0, SWESMBI 1 };
+    FWSM "Firmware semaphore" RO [0x05b54] { FW_MODE 3:1, FW_VALID 15 };
+    SW_FW_SYNC "Software and firmware synchronisation" RW [0x05b5c];
+
+    // Interrupts
+    ICR "Legacy interrupt cause" W1C [0x000c0]
+        { TXDW 0, LSC 2, RXDMT0 4, RXO 6, RXDW 7, VMMB 8, OMED 20, DRSTA 30, INTA 31 };
+    ICS "Legacy interrupt cause set" WO [0x000c8];
+    IMS "Legacy interrupt mask set" RW [0x000d0];
+    IMC "Legacy interrupt mask clear" WO [0x000d8];
+    IAM "Legacy interrupt auto mask" RW [0x000e0];
+    GPIE "General purpose interrupt enable" RW [0x01514] { NSICR 0, MSIX_MODE 4, LL_INTERVAL 11:7, EIAME 30, PBA 31 };
+    EICS "Interrupt cause set" WO [0x01520];
+    EIMS "Interrupt mask set and read" RW [0x01524];
+    EIMC "Interrupt mask clear" WO [0x01528];
+    EIAC "Interrupt auto clear" RW [0x0152c];
+    EIAM "Interrupt auto mask" RW [0x01530];
+    EICR "Interrupt cause" W1C [0x01580];
+    EITR "Interrupt throttle" RW [0x01680 + 4 * 25] { INTERVAL 14:2, LLI_EN 15, CNT_WDIS 31 };
+    IVAR "Interrupt vector allocation, queues n and n + 8" RW [0x01700 + 4 * 8]
+        { RX_LOW 4:0, RX_LOW_VALID 7, TX_LOW 12:8, TX_LOW_VALID 15, RX_HIGH 20:16, RX_HIGH_VALID 23, TX_HIGH 28:24,
+          TX_HIGH_VALID 31 };
+    IVAR_MISC "Interrupt vector allocation, other causes" RW [0x01740]
+        { TCP_TIMER 4:0, TCP_TIMER_VALID 7, OTHER 12:8, OTHER_VALID 15 };
+    PBACL "MSI-X pending bits, clear" RW [0x05b68];
+
+    // Receive
+    RCTL "Receive control" RW [0x00100]
+        { RXEN 1, SBP 2, UPE 3, MPE 4, LPE 5, LBM 7:6, MO 13:12, BAM 15, BSIZE 17:16, VFE 18, CFIEN 19, PMCF 23, SECRC 26 };
+    FCTTV "Flow control transmit timer" RW [0x00170];
+    FCRTL "Flow control receive threshold, low" RW [0x02160];
+    FCRTH "Flow control receive threshold, high" RW [0x02168];
+    RXPBS "Receive packet buffer size" RW [0x02404];
+    QDE "Queue drop enable" RW [0x02408];
+    RXCSUM "Receive checksum control" RW [0x05000] { PCSS 7:0, IPOFL 8, TUOFL 9, CRCOFL 11, IPPCSE 12, PCSD 13 };
+    RLPML "Longest packet received" RW [0x05004];
+    RFCTL "Receive filter control" RW [0x05008];
+    MTA "Multicast table" RW [0x05200 + 4 * 128];
+    RAL "Receive address, low" RW [0x05400 + 8 * 16, 0x054e0 + 8 * 8];
+    RAH "Receive address, high" RW [0x05404 + 8 * 16, 0x054e4 + 8 * 8] { RAH 15:0, POOLSEL 25:18, AV 31 };
+    PSRTYPE "Packet split" RW [0x05480 + 4 * 8];
+    SYNQF "SYN packet queue filter" RW [0x055fc];
+    VFTA "VLAN filter table" RW [0x05600 + 4 * 128];
+    MRQC "Multiple receive queues command" RW [0x05818]
+        { MRQE 2:0, RSS_IPV4_TCP 16, RSS_IPV4 17, RSS_IPV6 20, RSS_IPV6_TCP 21, RSS_IPV4_UDP 22, RSS_IPV6_UDP 23 };
+    SAQF "Source address queue filter" RW [0x05980 + 4 * 8];
+    FTQF "Five-tuple queue filter" RW [0x059e0 + 4 * 8];
+    RETA "Redirection table" RW [0x05c00 + 4 * 32];
+    RSSRK "RSS random key" RW [0x05c80 + 4 * 10];
+    ETQF "EtherType queue filter" RW [0x05cb0 + 4 * 8] { ETYPE 15:0, RX_QUEUE 19:16, FILTER_EN 26, QUEUE_EN 31 };
+    UTA "Unicast table" RW [0x0a000 + 4 * 128];
+    RDBAL "Receive ring address, low" RW [0x0c000 + 0x40 * 16] also [0x02800 + 0x100 * 4];
+    RDBAH "Receive ring address, high" RW [0x0c004 + 0x40 * 16] also [0x02804 + 0x100 * 4];
+    RDLEN "Receive ring length in bytes" RW [0x0c008 + 0x40 * 16] also [0x02808 + 0x100 * 4];
+    SRRCTL "Split receive control" RW [0x0c00c + 0x40 * 16] also [0x0280c + 0x100 * 4]
+        { BSIZEPACKET 6:0, BSIZEHEADER 13:8, RDMTS 24:20, DESCTYPE 27:25, DROP_EN 31 };
+    RDH "Receive ring head" RO [0x0c010 + 0x40 * 16] also [0x02810 + 0x100 * 4];
+    RXCTL "Receive cache access control" RW [0x0c014 + 0x40 * 16] also [0x02814 + 0x100 * 4];
+    RDT "Receive ring tail" RW [0x0c018 + 0x40 * 16] also [0x02818 + 0x100 * 4];
+    RXDCTL "Receive queue control" RW [0x0c028 + 0x40 * 16] also [0x02828 + 0x100 * 4]
+        { PTHRESH 4:0, HTHRESH 12:8, WTHRESH 20:16, ENABLE 25, SWFLSH 26 };
+    RQDPC "Packets dropped by a queue" RC [0x0c030 + 0x40 * 16] also [0x02830 + 0x100 * 4];
+
+    // Transmit
+    TCTL "Transmit control" RW [0x00400] { EN 1, PSP 3, CT 11:4, COLD 21:12 };
+    TIPG "Gap between transmitted packets" RW [0x00410];
+    TXPBS "Transmit packet buffer size" RW [0x03404];
+    DTXSWC "Transmit switch control" RW [0x03500] { MAC_SPOOF 7:0, VLAN_SPOOF 15:8, LLE 23:16, LOOPBACK 31 };
+    DTXCTL "Transmit DMA control" RW [0x03590];
+    TDBAL "Transmit ring address, low" RW [0x0e000 + 0x40 * 16] also [0x03800 + 0x100 * 4];
+    TDBAH "Transmit ring address, high" RW [0x0e004 + 0x40 * 16] also [0x03804 + 0x100 * 4];
+    TDLEN "Transmit ring length in bytes" RW [0x0e008 + 0x40 * 16] also [0x03808 + 0x100 * 4];
+    TDH "Transmit ring head" RO [0x0e010 + 0x40 * 16] also [0x03810 + 0x100 * 4];
+    TXCTL "Transmit cache access control" RW [0x0e014 + 0x40 * 16] also [0x03814 + 0x100 * 4];
+    TDT "Transmit ring tail" RW [0x0e018 + 0x40 * 16] also [0x03818 + 0x100 * 4];
+    TXDCTL "Transmit queue control" RW [0x0e028 + 0x40 * 16] also [0x03828 + 0x100 * 4]
+        { PTHRESH 4:0, HTHRESH 12:8, WTHRESH 20:16, ENABLE 25, SWFLSH 26 };
+    TDWBAL "Transmit head write-back address, low" RW [0x0e038 + 0x40 * 16] also [0x03838 + 0x100 * 4]
+        { HEAD_WB_EN 0 };
+    TDWBAH "Transmit head write-back address, high" RW [0x0e03c + 0x40 * 16] also [0x0383c + 0x100 * 4];
+
+    // Virtual functions and pools
+    VMBMEM "Mailbox memory, sixteen words for each function" RW [0x00800 + 4 * 128];
+    P2VMAILBOX "Mailbox, from PF to VF" RW [0x00c00 + 4 * 8] { STS 0, ACK 1, VFU 2, PFU 3, RVFU 4 };
+    MBVFICR "Mailbox causes" W1C [0x00c80] { REQ 7:0, ACK 23:16 };
+    MBVFIMR "Mailbox interrupt mask" RW [0x00c84];
+    VFLRE "Virtual functions that were reset" W1C [0x00c88];
+    VFRE "Pools that receive" RW [0x00c8c];
+    VFTE "Pools that transmit" RW [0x00c90];
+    VMVIR "VLAN tag a pool's packets get" RW [0x03700 + 4 * 8];
+    VT_CTL "Virtualisation control" RW [0x0581c]
+        { DEF_PL 9:7, IGNORE_MAC 28, DIS_DEF_POOL 29, RPL_EN 30 };
+    VMOLR "What a pool accepts" RW [0x05ad0 + 4 * 8]
+        { RLPML 13:0, LPE 16, RSSE 17, VPE 23, AUPE 24, ROMPE 25, ROPE 26, BAM 27, MPME 28, UPE 29, STRVLAN 30, STRCRC 31 };
+    RPLOLR "Offloads of replicated packets" RW [0x05af0];
+    VLVF "VLANs of pools" RW [0x05d00 + 4 * 32] { VLAN_ID 11:0, POOLSEL 19:12, LVLAN 20, VI_EN 31 };
+
+    // Statistics
+    CRCERRS "Frames with a wrong check sequence" RC [0x04000];
+    MPC "Missed packets" RC [0x04010];
+    RLEC "Receive length errors" RC [0x04040];
+    GPRC "Good packets received" RC [0x04074];
+    BPRC "Broadcast packets received" RC [0x04078];
+    MPRC "Multicast packets received" RC [0x0407c];
+    GPTC "Good packets transmitted" RC [0x04080];
+    GORCL "Good bytes received, low" RC [0x04088];
+    GORCH "Good bytes received, high" RC [0x0408c];
+    GOTCL "Good bytes transmitted, low" RC [0x04090];
+    GOTCH "Good bytes transmitted, high" RC [0x04094];
+    RNBC "Packets without a buffer" RC [0x040a0];
+    RUC "Undersized frames" RC [0x040a4];
+    ROC "Oversized frames" RC [0x040ac];
+    TORL "All bytes received, low" RC [0x040c0];
+    TORH "All bytes received, high" RC [0x040c4];
+    TPR "All packets received" RC [0x040d0];
+    TPT "All packets transmitted" RC [0x040d4];
+}

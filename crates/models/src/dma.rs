@@ -1,0 +1,180 @@
+//! Memory of a driver in another process, or in this one by its file: mapped here, and found by the NIC's addresses.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::fence;
+
+use bywash_sys::shared::{Mapping, Word};
+
+use crate::host::{Memory, NotMapped};
+
+/// A range of addresses.
+#[derive(Debug)]
+struct Area {
+    bytes: u64,
+    /// `None` for what has no file: the NIC cannot reach it.
+    mapping: Option<Arc<Mapping>>,
+    readable: bool,
+    writable: bool,
+}
+
+/// All ranges, by their first address. They do not overlap.
+#[derive(Debug, Default)]
+pub struct Maps {
+    areas: BTreeMap<u64, Area>,
+}
+
+impl Maps {
+    /// Lets the NIC reach `bytes` of `file` from `offset` on, at `address`. Without a file, or when it cannot be mapped, the
+    /// range is known but cannot be reached.
+    ///
+    /// # Errors
+    /// When the range overlaps another, or is none.
+    pub fn map(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        file: Option<(BorrowedFd<'_>, u64)>,
+        (readable, writable): (bool, bool),
+    ) -> io::Result<()> {
+        let end =
+            address.checked_add(bytes).filter(|end| *end > address).ok_or(io::ErrorKind::InvalidInput)?;
+        let before = self.areas.range(..end).next_back();
+        if before.is_some_and(|(start, area)| start + area.bytes > address) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mapping = file.and_then(|(file, offset)| Mapping::of_file(file, offset, len).ok());
+        self.areas.insert(address, Area { bytes, mapping, readable, writable });
+        Ok(())
+    }
+
+    /// Takes back a range that was given as one.
+    ///
+    /// # Errors
+    /// When there is no such range.
+    pub fn unmap(&mut self, address: u64, bytes: u64) -> io::Result<()> {
+        match self.areas.get(&address) {
+            Some(area) if area.bytes == bytes => {
+                self.areas.remove(&address);
+                Ok(())
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Takes back everything.
+    pub fn clear(&mut self) {
+        self.areas.clear();
+    }
+
+    /// Bytes mapped at exactly this address.
+    pub fn bytes_at(&self, address: u64) -> Option<u64> {
+        self.areas.get(&address).map(|area| area.bytes)
+    }
+
+    /// Calls `each` with every mapped piece of a range, in order: mapping, offset in it, offset in the range, length.
+    fn pieces(
+        &self,
+        address: u64,
+        bytes: usize,
+        may: impl Fn(&Area) -> bool,
+        mut each: impl FnMut(&Arc<Mapping>, usize, usize, usize),
+    ) -> Result<(), NotMapped> {
+        let missing = NotMapped { address, bytes };
+        let mut done = 0;
+        while done < bytes {
+            let at = address.checked_add(done as u64).ok_or(missing)?;
+            let (start, area) = self.areas.range(..=at).next_back().ok_or(missing)?;
+            let within = at - start;
+            let mapping =
+                area.mapping.as_ref().filter(|_| within < area.bytes && may(area)).ok_or(missing)?;
+            let room = usize::try_from(area.bytes - within).map_err(|_| missing)?;
+            let length = room.min(bytes - done);
+            each(mapping, usize::try_from(within).map_err(|_| missing)?, done, length);
+            done += length;
+        }
+        Ok(())
+    }
+}
+
+impl Memory for Maps {
+    fn read(&self, address: u64, to: &mut [u8]) -> Result<(), NotMapped> {
+        let bytes = to.len();
+        self.pieces(
+            address,
+            bytes,
+            |area| area.readable,
+            |mapping, offset, at, length| {
+                mapping.copy_out(offset, &mut to[at..at + length]);
+            },
+        )
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), NotMapped> {
+        self.pieces(
+            address,
+            from.len(),
+            |area| area.writable,
+            |mapping, offset, at, length| {
+                mapping.copy_in(offset, &from[at..at + length]);
+            },
+        )
+    }
+
+    fn publish(&mut self, address: u64, from: &[u8; 16]) -> Result<(), NotMapped> {
+        // Rings are aligned, so a descriptor lies in one piece and its second half can be one atomic store.
+        let (first, second) = from.split_at(8);
+        self.write(address, first)?;
+        fence(Release);
+        let second: [u8; 8] = second.try_into().unwrap_or_default();
+        let mut stored = false;
+        self.pieces(
+            address + 8,
+            8,
+            |area| area.writable,
+            |mapping, offset, _, length| {
+                if let (8, Ok(word)) = (length, Word::u64_at(mapping, offset)) {
+                    word.store(u64::from_ne_bytes(second), Release);
+                    stored = true;
+                }
+            },
+        )?;
+        if stored { Ok(()) } else { self.write(address + 8, &second) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_exact_and_may_continue_each_other() {
+        let memory = bywash_sys::memory::allocate(1, bywash_sys::memory::HugePages::Off, None).unwrap();
+        let mut maps = Maps::default();
+        let file = memory.file.as_fd();
+        maps.map(0x1000, 4096, Some((file, 0)), (true, true)).unwrap();
+        maps.map(0x2000, 4096, Some((file, 8192)), (true, true)).unwrap();
+        maps.map(0x3000, 4096, Some((file, 4096)), (true, false)).unwrap();
+        maps.map(0x4000, 4096, None, (true, true)).unwrap();
+        assert!(maps.map(0x1800, 16, None, (true, true)).is_err());
+        maps.write(0x1ffe, b"abcd").unwrap();
+        let mut out = [0; 4];
+        maps.read(0x1ffe, &mut out).unwrap();
+        assert_eq!(&out, b"abcd");
+        maps.publish(0x2010, &[7; 16]).unwrap();
+        maps.read(0x201c, &mut out).unwrap();
+        assert_eq!(out, [7; 4]);
+        assert_eq!(maps.write(0x2ffe, b"abcd"), Err(NotMapped { address: 0x2ffe, bytes: 4 }), "read only");
+        assert!(maps.read(0x3ffe, &mut out).is_err(), "no file");
+        assert!(maps.unmap(0x1000, 8192).is_err());
+        maps.unmap(0x1000, 4096).unwrap();
+        assert!(maps.read(0x1ffe, &mut out).is_err());
+        assert!(maps.read(u64::MAX - 1, &mut out).is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! Faults that the model can be told to have, so that a driver's answer to each can be seen.
+
+/// Which faults there are now. All are off at first and may be changed at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// CTRL.RST never clears.
+    pub reset_hangs: bool,
+    /// STATUS.GIO never clears: the master does not go quiet.
+    pub master_stays_busy: bool,
+    /// There is no light, whatever the configuration.
+    pub no_link: bool,
+    /// The EEPROM's checksum is wrong.
+    pub bad_checksum: bool,
+    /// The EEPROM was not found, or its automatic read never ends: EEC.ARD stays clear.
+    pub no_eeprom: bool,
+    /// SWSM.SMBI always reads as taken.
+    pub stuck_semaphore: bool,
+    /// Firmware keeps its bits of SW_FW_SYNC set.
+    pub firmware_holds_sync: bool,
+    /// RXDCTL.ENABLE and TXDCTL.ENABLE never read back as set.
+    pub queues_never_enable: bool,
+    /// RDRXCTL.DMAIDONE stays clear.
+    pub dma_never_initialised: bool,
+    /// The security block never becomes ready (SECRXSTAT.SECRX_RDY).
+    pub security_never_ready: bool,
+    /// FDIRCTRL.INIT_DONE stays clear, and FDIRCMD never completes.
+    pub flow_director_hangs: bool,
+    /// One in so many received packets is written back with RXE set; 0 is none.
+    pub error_every: u32,
+    /// One in so many received packets is written back with this many bytes more than its buffer has; 0 is none.
+    pub overlong_every: u32,
+    /// Interrupts are lost.
+    pub no_interrupts: bool,
+    /// One in so many ticks raises vector 0 for nothing; 0 is none.
+    pub spurious_every: u32,
+    /// No descriptor is ever transmitted.
+    pub transmitter_hangs: bool,
+    /// The device is gone: every read is all ones, every write is lost.
+    pub removed: bool,
+}

@@ -1,0 +1,115 @@
+//! What the datasheet forbids, as errors that name the register: so that a wrong driver fails on the model and not on
+//! hardware, where the same fault may be a rare hang.
+
+use std::fmt;
+
+/// One thing a driver did that it must not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The register, or what else was used wrongly.
+    pub register: &'static str,
+    /// Which of them, for arrays.
+    pub index: u32,
+    /// Which rule.
+    pub rule: Rule,
+}
+
+/// The rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rule {
+    /// No register has this offset.
+    #[error("no register has offset {0:#x}")]
+    Unknown(u32),
+    /// Registers may not be touched for a millisecond after a reset.
+    #[error("touched within 1 ms after a reset")]
+    TooSoonAfterReset,
+    /// Tails count only once the queue is enabled and says so.
+    #[error("written before the queue is enabled (poll ENABLE until it reads 1)")]
+    TailBeforeEnable,
+    /// Ring registers stay as they are while the queue is enabled.
+    #[error("changed while the queue is enabled")]
+    RingChangedWhileEnabled,
+    /// Rings are aligned to, and multiples of, 128 bytes.
+    #[error("{0:#x} is not a multiple of 128 bytes")]
+    Unaligned(u32),
+    /// A ring has descriptors.
+    #[error("the queue is enabled with a ring of no descriptors")]
+    EmptyRing,
+    /// Head and tail lie in the ring.
+    #[error("tail {0} lies outside the ring")]
+    TailOutsideRing(u32),
+    /// Receive filters and offloads are changed with the receiver off.
+    #[error("changed while RXCTRL.RXEN is set")]
+    ReceiverRunning,
+    /// Both registers that strip the check sequence must say the same.
+    #[error("HLREG0.RXCRCSTRP and RDRXCTL.CRCSTRIP differ when the receiver is started")]
+    CrcStripDiffers,
+    /// Bits that software must set before the receiver is started.
+    #[error("RSCACKC and FCOE_WRFIX must be set, RSCFRSTSIZE cleared, before the receiver is started")]
+    RdrxctlNotSet,
+    /// Reserved bits with a demanded value.
+    #[error("bit 12 must be written 0")]
+    ReservedBit,
+    /// Receive buffers have a size, and no header split is done.
+    #[error("{0:#x} names no buffer size, or a descriptor type that is not modelled")]
+    BadSrrctl(u32),
+    /// The transmit arbiter is off while it is configured.
+    #[error("changed while RTTDCS.ARBDIS is clear")]
+    ArbiterRunning,
+    /// Transmit DMA is on before queues are.
+    #[error("the queue is enabled before DMATXCTL.TE")]
+    QueueBeforeTransmitter,
+    /// Descriptors are written back in order.
+    #[error("DESC_WRO_EN is set when the queue is enabled: the head may seem to go backwards")]
+    RelaxedWriteBack,
+    /// The address of the head write-back.
+    #[error("head write-back address {0:#x} is not a multiple of 16 bytes")]
+    HeadWriteBackUnaligned(u32),
+    /// Bus mastering.
+    #[error("DMA without bus mastering: set it in the PCI command register")]
+    NoBusMaster,
+    /// DMA where nothing is mapped.
+    #[error("DMA of {1} bytes at {0:#x}, where nothing is mapped for it")]
+    NotMapped(u64, usize),
+    /// A transmit descriptor that makes no sense.
+    #[error("descriptor {0:08x?}: {1}")]
+    BadDescriptor([u32; 4], &'static str),
+    /// A receive descriptor whose second half is not as the NIC needs it.
+    #[error("receive descriptor with bit 0 of its second address set: it would look done")]
+    DoneBeforeUse,
+    /// Semaphores are asked for and given back by whoever holds them.
+    #[error("used without the semaphore that guards it")]
+    NoSemaphore,
+    /// The firmware's bits of SW_FW_SYNC.
+    #[error("software wrote the firmware's bits")]
+    FirmwareBits,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]: {}", self.register, self.index, self.rule)
+    }
+}
+
+/// How many violations are kept; the rest is only counted.
+const KEPT: usize = 256;
+
+/// What was found so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Violations {
+    kept: Vec<Violation>,
+    pub(super) count: u64,
+}
+
+impl Violations {
+    pub(super) fn add(&mut self, register: &'static str, index: u32, rule: Rule) {
+        self.count += 1;
+        if self.kept.len() < KEPT {
+            self.kept.push(Violation { register, index, rule });
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Vec<Violation> {
+        std::mem::take(&mut self.kept)
+    }
+}

@@ -1,0 +1,162 @@
+//! One NIC with its PCI function, or two with a cable between them, as their front ends see them: each access locks the
+//! world, does its part, and lets time pass.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bywash_hw::ixgbe::VECTORS;
+
+use crate::cable::{Cable, Impairment};
+use crate::config_space::{ConfigSpace, Effect};
+use crate::dma::Maps;
+use crate::host::{Host, Interrupts};
+use crate::ixgbe::{Board, Nic};
+
+/// A NIC and what its driver gave it.
+#[derive(Debug)]
+pub struct Device {
+    /// The NIC.
+    pub nic: Nic,
+    /// Its configuration space.
+    pub config: ConfigSpace,
+    /// Memory it reaches.
+    pub maps: Maps,
+    /// Where its vectors go.
+    pub vectors: Vectors,
+}
+
+/// Eventfds, by vector.
+#[derive(Debug, Default)]
+pub struct Vectors(Vec<Option<File>>);
+
+impl Vectors {
+    /// Sets vectors from `start` on.
+    ///
+    /// # Errors
+    /// When there are not so many.
+    pub fn set(&mut self, start: u32, files: Vec<File>) -> io::Result<()> {
+        let start = usize::try_from(start).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let end = start.checked_add(files.len()).filter(|end| *end <= VECTORS as usize);
+        let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        if self.0.len() < end {
+            self.0.resize_with(end, || None);
+        }
+        self.0[start..end].iter_mut().zip(files).for_each(|(place, file)| *place = Some(file));
+        Ok(())
+    }
+
+    /// No vectors any more.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Interrupts for Vectors {
+    fn raise(&mut self, vector: u16) {
+        if let Some(Some(file)) = self.0.get_mut(usize::from(vector)) {
+            // An eventfd takes a count of 1 unless it is full, and then the reader is awake already.
+            file.write_all(&1_u64.to_ne_bytes()).ok();
+        }
+    }
+}
+
+/// Devices, and the cable between them: two are joined, one is plugged into itself.
+#[derive(Debug)]
+pub struct World {
+    devices: Vec<Device>,
+    /// What each device sends goes into the cable of its number.
+    cables: Vec<Cable>,
+    start: Instant,
+}
+
+/// A world that several front ends have a hand in.
+#[derive(Clone, Debug)]
+pub struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    /// A world with these boards, one or two, and this cable between them.
+    pub fn new(boards: &[Board], impairment: Impairment) -> Self {
+        let devices = boards.iter().map(|board| Device {
+            nic: Nic::new(*board),
+            config: ConfigSpace::new(board.device, u16::try_from(VECTORS).unwrap_or(u16::MAX)),
+            maps: Maps::default(),
+            vectors: Vectors::default(),
+        });
+        let cables = (0..)
+            .zip(boards)
+            .map(|(i, _)| Cable::new(Impairment { seed: impairment.seed + i, ..impairment }));
+        let (devices, cables) = (devices.collect(), cables.collect());
+        Self(Arc::new(Mutex::new(World { devices, cables, start: Instant::now() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to device `index`, then lets time pass.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Device) -> T) -> T {
+        let mut world = self.lock();
+        let result = act(&mut world.devices[index]);
+        world.step();
+        result
+    }
+
+    /// Lets time pass.
+    pub fn step(&self) {
+        self.lock().step();
+    }
+}
+
+impl World {
+    fn step(&mut self) {
+        let now = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        // A second round carries at once what the first has sent, if the cable takes no time.
+        for _ in 0..2 {
+            for index in 0..self.devices.len() {
+                let from = self.devices.len() - 1 - index;
+                let device = &mut self.devices[index];
+                while let Some(arrival) = self.cables[from].receive(now) {
+                    device.nic.receive(&arrival.frame, arrival.check_good);
+                }
+                let mut sent: Vec<Vec<u8>> = Vec::new();
+                let Device { nic, maps, vectors, .. } = device;
+                nic.tick(now, &mut Host { memory: maps, interrupts: vectors, wire: &mut sent });
+                sent.iter().for_each(|frame| self.cables[index].send(frame, now));
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Copies bytes of configuration space out.
+    ///
+    /// # Errors
+    /// When they do not lie in it.
+    pub fn read_config(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        if self.config.read(offset, to) { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// Writes bytes of configuration space.
+    ///
+    /// # Errors
+    /// When they do not lie in it.
+    pub fn write_config(&mut self, offset: u64, from: &[u8]) -> io::Result<()> {
+        match self.config.write(offset, from).ok_or(io::ErrorKind::InvalidInput)? {
+            Effect::None => {}
+            Effect::Command => self.nic.set_bus_master(self.config.bus_master()),
+            Effect::Reset => self.reset(),
+        }
+        Ok(())
+    }
+
+    /// Function level reset.
+    pub fn reset(&mut self) {
+        self.nic.function_reset();
+        self.config = ConfigSpace::new(self.nic.board().device, u16::try_from(VECTORS).unwrap_or(u16::MAX));
+    }
+}
