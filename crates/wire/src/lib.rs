@@ -1,1 +1,26 @@
-//! x
+//! What bytes on the wire mean.
+#![forbid(unsafe_code)]
+
+mod arp;
+pub mod checksum;
+mod ethernet;
+mod icmp;
+mod ipv4;
+mod ipv6;
+mod mac;
+mod number;
+mod tcp;
+mod tcp_options;
+mod udp;
+
+pub use arp::{ArpOperation, ArpPacket};
+pub use ethernet::{ETHERNET_HEADER, EthernetHeader, VlanTag};
+pub use icmp::{ICMP_CHECKSUM_OFFSET, ICMP_HEADER, IcmpHeader, icmpv4, icmpv6};
+pub use ipv4::{DONT_FRAGMENT, IPV4_HEADER, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
+pub use ipv6::{FragmentHeader, IPV6_HEADER, Ipv6Header};
+pub use mac::{Mac, MacError};
+pub use number::{EtherType, Protocol};
+pub use tcp::{TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader};
+pub use tcp_options::{SACK_BLOCKS, TcpOptions};
+pub use udp::{UDP_HEADER, UdpHeader};
+pub use zerocopy;

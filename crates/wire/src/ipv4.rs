@@ -1,0 +1,171 @@
+//! The IPv4 header (RFC 791).
+
+use std::net::Ipv4Addr;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::Sum;
+
+/// The twenty bytes that every IPv4 packet begins with; options may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Ipv4Header {
+    version_length: u8,
+    /// Differentiated services (6 bits) and explicit congestion notification (2).
+    pub traffic_class: u8,
+    /// Bytes of header, options and payload.
+    pub total_length: U16,
+    /// Which datagram a fragment belongs to.
+    pub identification: U16,
+    /// Don't-fragment and more-fragments bits, and the offset in units of eight bytes.
+    pub fragment: U16,
+    /// How many more routers may pass it on.
+    pub time_to_live: u8,
+    /// What follows; see [`crate::Protocol`].
+    pub protocol: u8,
+    /// The Internet checksum of header and options.
+    pub checksum: U16,
+    source: [u8; 4],
+    destination: [u8; 4],
+}
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_HEADER: usize = size_of::<Ipv4Header>();
+
+/// Don't fragment, in [`Ipv4Header::fragment`].
+pub const DONT_FRAGMENT: u16 = 0x4000;
+
+/// More fragments follow, in [`Ipv4Header::fragment`].
+pub const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// Why bytes are no IPv4 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipv4Error {
+    /// Cut short, another version, or lengths that contradict each other.
+    Malformed,
+    /// The header's checksum is wrong.
+    Checksum,
+}
+
+impl Ipv4Header {
+    /// The header at the front of `bytes`, of a packet that has `len` bytes in all.
+    ///
+    /// # Errors
+    /// [`Ipv4Error`] when the header does not lie in `bytes`, or is not right.
+    #[inline]
+    pub fn parse(bytes: &[u8], len: usize) -> Result<&Self, Ipv4Error> {
+        let (header, _) = Self::ref_from_prefix(bytes).map_err(|_| Ipv4Error::Malformed)?;
+        let header_length = header.header_length();
+        let total = usize::from(header.total_length.get());
+        let right = header.version_length >> 4 == 4 && header_length >= IPV4_HEADER && header_length <= total;
+        if !right || total > len || header_length > bytes.len() {
+            return Err(Ipv4Error::Malformed);
+        }
+        if Sum::new().bytes(&bytes[..header_length]).checksum() != 0 {
+            return Err(Ipv4Error::Checksum);
+        }
+        Ok(header)
+    }
+
+    /// A header without options, checksum included, for `payload` bytes.
+    #[inline]
+    pub fn new(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, payload: u16) -> Self {
+        let mut header = Self {
+            version_length: 0x45,
+            traffic_class: 0,
+            total_length: (payload + 20).into(),
+            identification: 0.into(),
+            fragment: DONT_FRAGMENT.into(),
+            time_to_live: 64,
+            protocol,
+            checksum: 0.into(),
+            source: source.octets(),
+            destination: destination.octets(),
+        };
+        header.seal();
+        header
+    }
+
+    /// Puts in the checksum of a header without options.
+    #[inline]
+    pub fn seal(&mut self) {
+        self.checksum = 0.into();
+        self.checksum = Sum::new().bytes(self.as_bytes()).checksum().into();
+    }
+
+    /// Bytes of header and options.
+    #[inline]
+    pub fn header_length(&self) -> usize {
+        usize::from(self.version_length & 0xf) * 4
+    }
+
+    /// Whether it is a piece of a datagram, and not all of it.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.fragment.get() & (MORE_FRAGMENTS | 0x1fff) != 0
+    }
+
+    /// Where in the datagram's payload this piece lies, in bytes.
+    #[inline]
+    pub fn fragment_offset(&self) -> usize {
+        usize::from(self.fragment.get() & 0x1fff) * 8
+    }
+
+    /// Who sent it.
+    #[inline]
+    pub fn source(&self) -> Ipv4Addr {
+        self.source.into()
+    }
+
+    /// Whom it is for.
+    #[inline]
+    pub fn destination(&self) -> Ipv4Addr {
+        self.destination.into()
+    }
+
+    /// Changes the length of header and options, for when options are put in or taken out.
+    #[inline]
+    pub fn set_header_length(&mut self, bytes: u8) {
+        self.version_length = 0x40 | (bytes / 4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Ipv4Header {
+        Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 6, 4)
+    }
+
+    #[test]
+    fn a_header_reads_back() {
+        let bytes = [header().as_bytes(), b"data", b"padding"].concat();
+        let read = Ipv4Header::parse(&bytes, bytes.len()).unwrap();
+        assert_eq!((read.header_length(), read.total_length.get(), read.is_fragment()), (20, 24, false));
+    }
+
+    #[test]
+    fn lengths_that_contradict_each_other_are_refused() {
+        let good = [header().as_bytes(), b"data"].concat();
+        assert_eq!(Ipv4Header::parse(&good, 23), Err(Ipv4Error::Malformed));
+        assert_eq!(Ipv4Header::parse(&good[..19], 24), Err(Ipv4Error::Malformed));
+        for (at, value) in [(0, 0x65), (0, 0x44), (0, 0x4f), (3, 19)] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            assert_eq!(Ipv4Header::parse(&bytes, 24), Err(Ipv4Error::Malformed), "byte {at}");
+        }
+        let mut bytes = good;
+        bytes[8] ^= 1;
+        assert_eq!(Ipv4Header::parse(&bytes, 24), Err(Ipv4Error::Checksum));
+    }
+
+    #[test]
+    fn a_piece_says_where_it_lies() {
+        let mut piece = header();
+        piece.fragment = (MORE_FRAGMENTS | 185).into();
+        assert!(piece.is_fragment());
+        assert_eq!(piece.fragment_offset(), 1480);
+    }
+}

@@ -1,0 +1,161 @@
+//! The TCP options that both ends of a connection speak of: RFC 9293 (MSS), 7323 (scale, timestamps), 2018 (SACK).
+
+use arrayvec::ArrayVec;
+
+use crate::tcp::TCP_OPTIONS;
+
+/// SACK blocks that fit a segment.
+pub const SACK_BLOCKS: usize = 4;
+
+/// The options of one segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// The largest payload the sender takes, in bytes, options not counted.
+    pub mss: Option<u16>,
+    /// By how many bits the sender's windows are to be shifted.
+    pub window_scale: Option<u8>,
+    /// Whether the sender understands SACK.
+    pub sack_permitted: bool,
+    /// The sender's clock and the echo of ours.
+    pub timestamps: Option<(u32, u32)>,
+    /// What the sender has received out of order: first number, and the number after the last.
+    pub sack: ArrayVec<(u32, u32), SACK_BLOCKS>,
+}
+
+const END: u8 = 0;
+const NOTHING: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+impl TcpOptions {
+    /// Reads options. What is unknown is passed over; what follows a wrong length is not looked at (RFC 9293, 3.1:
+    /// MUST-7).
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut options = Self::default();
+        // Nearly every segment of a connection has exactly this: two fillers and timestamps (RFC 7323, appendix A).
+        if let [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] = *bytes {
+            options.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+        } else if !bytes.is_empty() {
+            options.parse_any(bytes);
+        }
+        options
+    }
+
+    fn parse_any(&mut self, mut bytes: &[u8]) {
+        while let [kind, rest @ ..] = bytes {
+            match *kind {
+                END => return,
+                NOTHING => bytes = rest,
+                kind => {
+                    let Some(length) = rest.first().map(|l| usize::from(*l)).filter(|l| *l >= 2) else {
+                        return;
+                    };
+                    let Some(value) = bytes.get(2..length) else { return };
+                    self.take(kind, value);
+                    bytes = &bytes[length..];
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, kind: u8, value: &[u8]) {
+        match (kind, value) {
+            (MSS, &[a, b]) => self.mss = Some(u16::from_be_bytes([a, b])),
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
+                self.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+            }
+            (SACK, blocks) => {
+                let (pairs, _) = blocks.as_chunks::<8>();
+                self.sack = pairs
+                    .iter()
+                    .take(SACK_BLOCKS)
+                    .map(|&[a, b, c, d, e, f, g, h]| {
+                        (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+                    })
+                    .collect();
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes the options as bytes, each padded so that numbers lie on multiples of four. SACK blocks that do not
+    /// fit beside the others are left out, the last first.
+    #[inline]
+    pub fn write(&self) -> ArrayVec<u8, TCP_OPTIONS> {
+        let mut bytes = ArrayVec::new();
+        if let Some(mss) = self.mss {
+            push(&mut bytes, &[MSS, 4]);
+            push(&mut bytes, &mss.to_be_bytes());
+        }
+        if self.sack_permitted {
+            push(&mut bytes, &[NOTHING, NOTHING, SACK_PERMITTED, 2]);
+        }
+        if let Some((value, echo)) = self.timestamps {
+            // Beside "SACK permitted" the fillers are not needed; RFC 7323's layout with them is kept otherwise.
+            push(&mut bytes, &[NOTHING, NOTHING, TIMESTAMPS, 10]);
+            push(&mut bytes, &value.to_be_bytes());
+            push(&mut bytes, &echo.to_be_bytes());
+        }
+        if let Some(shift) = self.window_scale {
+            push(&mut bytes, &[NOTHING, WINDOW_SCALE, 3, shift]);
+        }
+        let room = bytes.remaining_capacity().saturating_sub(4) / 8;
+        let blocks = self.sack.len().min(room);
+        if blocks > 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "at most four blocks")]
+            push(&mut bytes, &[NOTHING, NOTHING, SACK, 2 + 8 * blocks as u8]);
+            for (left, right) in &self.sack[..blocks] {
+                push(&mut bytes, &left.to_be_bytes());
+                push(&mut bytes, &right.to_be_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+#[inline]
+fn push(bytes: &mut ArrayVec<u8, TCP_OPTIONS>, more: &[u8]) {
+    // All options without SACK have 24 bytes, and SACK blocks are counted: there is always room.
+    bytes.extend(more.iter().copied().take(bytes.remaining_capacity()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_options_read_back() {
+        let mut options = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some((1, 2)),
+            ..TcpOptions::default()
+        };
+        assert_eq!(TcpOptions::parse(&options.write()), options);
+        options = TcpOptions { timestamps: Some((7, 9)), ..TcpOptions::default() };
+        options.sack.extend([(10, 20), (30, 40), (50, 60), (70, 80)]);
+        let read = TcpOptions::parse(&options.write());
+        assert_eq!(read.sack.as_slice(), &[(10, 20), (30, 40), (50, 60)], "three fit beside timestamps");
+        assert_eq!(options.write().len(), 40);
+    }
+
+    #[test]
+    fn broken_options_end_the_list_and_nothing_else() {
+        for bytes in [&[2][..], &[2, 0], &[2, 1, 5], &[2, 4, 5], &[8, 10, 1], &[5, 3, 1]] {
+            assert_eq!(TcpOptions::parse(bytes), TcpOptions::default(), "{bytes:?}");
+        }
+        assert_eq!(
+            TcpOptions::parse(&[77, 4, 0, 0, 3, 3, 9]).window_scale,
+            Some(9),
+            "unknown ones are passed over"
+        );
+        assert_eq!(TcpOptions::parse(&[0, 3, 3, 9]).window_scale, None, "nothing counts after the end");
+    }
+}
