@@ -28,6 +28,8 @@ pub struct Counters {
     pub reassembled: u64,
     /// Datagrams given up: they overlapped, were too long, too many, or too late.
     pub fragments_dropped: u64,
+    /// Segments of TCP whose checksum was right.
+    pub tcp_received: u64,
     /// UDP datagrams given to a socket.
     pub udp_received: u64,
     /// Dropped: the socket had no room.

@@ -37,6 +37,13 @@ impl Secret {
         Self([bits as u64, (bits >> 64) as u64])
     }
 
+    /// The secret's own number for each purpose and number.
+    pub(crate) fn number(&self, purpose: Purpose, number: u64) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1] ^ purpose as u64);
+        hasher.write_u64(number);
+        hasher.finish()
+    }
+
     /// The secret's own number for each purpose and flow.
     ///
     /// SipHash-1-3 is keyed and cannot be steered by who chooses addresses and ports; two words of IPv4 cost about
@@ -64,8 +71,16 @@ impl Secret {
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(crate) enum Purpose {
+    /// Finding a connection.
+    Table = 1,
+    /// The initial sequence number (RFC 6528).
+    Sequence,
+    /// The offset of the timestamp clock.
+    Clock,
     /// Where the search for a port begins (RFC 6056).
-    Port = 1,
+    Port,
+    /// SYN cookies.
+    Cookie,
 }
 
 #[cfg(test)]
@@ -73,13 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_flows_both_change_the_hash() {
+    fn purposes_keys_and_flows_all_change_the_hash() {
         let secret = Secret::new([7; 16]);
         let flow = Flow { local_port: 80, remote_port: 1000, ..Flow::default() };
-        let base = secret.hash(Purpose::Port, &flow);
-        assert_eq!(base, secret.hash(Purpose::Port, &flow));
-        assert_ne!(base, Secret::new([8; 16]).hash(Purpose::Port, &flow));
-        assert_ne!(base, secret.hash(Purpose::Port, &Flow { remote_port: 1001, ..flow }));
+        let base = secret.hash(Purpose::Table, &flow);
+        assert_eq!(base, secret.hash(Purpose::Table, &flow));
+        assert_ne!(base, secret.hash(Purpose::Sequence, &flow));
+        assert_ne!(base, Secret::new([8; 16]).hash(Purpose::Table, &flow));
+        assert_ne!(base, secret.hash(Purpose::Table, &Flow { remote_port: 1001, ..flow }));
         assert_eq!(format!("{secret:?}"), "Secret(..)", "a secret is not printed");
     }
 }

@@ -47,7 +47,7 @@ impl Host {
                 self.stack.deliver(now, packet, pool);
             }
             for notice in self.control.notices() {
-                self.stack.notice(&notice);
+                self.stack.notice(now, &notice, pool);
             }
             self.stack.update(self.control.snapshot(pool), pool);
             if settled && self.stack.next_deadline().is_none_or(|deadline| deadline > now) {

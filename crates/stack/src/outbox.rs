@@ -103,6 +103,12 @@ impl Outbox {
         }
     }
 
+    /// Packets in a port's queue.
+    #[inline]
+    pub(crate) fn queued(&self, port: PortId) -> usize {
+        self.ports.get(usize::from(port.0)).map_or(0, VecDeque::len)
+    }
+
     /// Moves packets of a port into a batch, as many as there is room for.
     pub(crate) fn take(&mut self, port: PortId, batch: &mut Batch) {
         if let Some(queue) = self.ports.get_mut(usize::from(port.0)) {

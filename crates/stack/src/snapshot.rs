@@ -46,13 +46,14 @@ pub(crate) struct Path {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) port: PortId,
+    pub(crate) interface: InterfaceId,
     header: [u8; 18],
     length: u8,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { port: PortId::NONE, header: [0; 18], length: 0 }
+        Self { port: PortId::NONE, interface: InterfaceId::LOOPBACK, header: [0; 18], length: 0 }
     }
 }
 
@@ -62,8 +63,8 @@ impl Link {
         &self.header[..usize::from(self.length)]
     }
 
-    fn ethernet(interface: &Interface, to: Mac, kind: EtherType) -> Self {
-        let mut link = Self { port: interface.port, ..Self::default() };
+    fn ethernet(interface: &Interface, id: InterfaceId, to: Mac, kind: EtherType) -> Self {
+        let mut link = Self { port: interface.port, interface: id, ..Self::default() };
         if let Medium::Ethernet { mac, vlan } = interface.medium {
             link.header[..6].copy_from_slice(&to.0);
             link.header[6..12].copy_from_slice(&mac.0);
@@ -149,7 +150,8 @@ impl Snapshot {
     pub(crate) fn reach(&self, path: Path) -> Reach {
         let interface = self.interface(path.interface);
         let kind = if path.next_hop.is_v4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        let ready = |to, stale| Reach::Ready { link: Link::ethernet(interface, to, kind), stale };
+        let ready =
+            |to, stale| Reach::Ready { link: Link::ethernet(interface, path.interface, to, kind), stale };
         if interface.medium == Medium::Ip {
             return ready(Mac::default(), false);
         }
@@ -165,7 +167,7 @@ impl Snapshot {
 
     /// A link to a given Ethernet address.
     pub(crate) fn link_to(&self, id: InterfaceId, mac: Mac, kind: EtherType) -> Link {
-        Link::ethernet(self.interface(id), mac, kind)
+        Link::ethernet(self.interface(id), id, mac, kind)
     }
 
     /// The Ethernet address of a group (RFC 1112, 6.4; RFC 2464, 7).

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::flow::{Purpose, Secret};
 use crate::ip::Reassembly;
 use crate::outbox::Outbox;
+use crate::tcp::{CloseReason, ConnectionId, ListenerId, Tcp};
 use crate::udp::{Datagram, Udp, UdpError, UdpId};
 use crate::{Address, Flow, InterfaceId, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
 
@@ -18,6 +19,23 @@ use crate::{Address, Flow, InterfaceId, Notice, PortId, Request, Snapshot, Times
 pub enum Event {
     /// A UDP socket that had nothing to read has a datagram or an error.
     UdpReadable(UdpId),
+    /// A peer has connected.
+    Accepted {
+        /// To what.
+        listener: ListenerId,
+        /// As what.
+        connection: ConnectionId,
+    },
+    /// A connection of ours is open.
+    Connected(ConnectionId),
+    /// A connection that had nothing to read has something; it is said again when all has been read.
+    Readable(ConnectionId),
+    /// A connection whose buffer was full takes bytes again.
+    Writable(ConnectionId),
+    /// The peer sends no more; what came before can still be read.
+    PeerClosed(ConnectionId),
+    /// The connection has ended; what came before can still be read until it is closed.
+    Closed(ConnectionId, CloseReason),
 }
 
 /// TCP/IP for one worker. Nothing is shared with other stacks; what all of them read comes as a [`Snapshot`].
@@ -27,12 +45,15 @@ pub struct Stack {
     pub(crate) out: Outbox,
     pub(crate) fragments: Reassembly,
     pub(crate) udp: Udp,
+    pub(crate) tcp: Tcp,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
 }
 
 /// What every protocol needs while it works on something.
 pub(crate) struct Context<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) secret: &'a Secret,
     pub(crate) out: &'a mut Outbox,
     pub(crate) pool: &'a mut Pool,
     pub(crate) events: &'a mut Vec<Event>,
@@ -48,6 +69,7 @@ impl Stack {
             out: Outbox::new(snapshot),
             fragments: Reassembly::default(),
             udp: Udp::default(),
+            tcp: Tcp::new(),
             events: Vec::new(),
             counters: Counters::default(),
         }
@@ -64,6 +86,10 @@ impl Stack {
             let error = Unreachable::Reassembly;
             self.out.requests.push(Request::Report { interface: InterfaceId::LOOPBACK, packet, error });
         }
+        self.with_tcp(now, pool, |tcp, cx| {
+            tcp.advance(cx);
+            tcp.output(cx);
+        });
         for packet in std::mem::take(&mut self.out.to_ourselves) {
             self.deliver(now, packet, pool);
         }
@@ -74,7 +100,7 @@ impl Stack {
         if !self.out.to_ourselves.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        self.fragments.next_deadline()
+        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline()).min()
     }
 
     /// Moves packets for a port into a batch, as many as there is room for.
@@ -98,10 +124,30 @@ impl Stack {
     }
 
     /// ICMP told something about a packet that perhaps was ours.
-    pub fn notice(&mut self, notice: &Notice) {
-        if Protocol(notice.protocol) == Protocol::UDP {
-            self.udp.notice(notice, &mut self.events);
+    pub fn notice(&mut self, now: Timestamp, notice: &Notice, pool: &mut Pool) {
+        match Protocol(notice.protocol) {
+            Protocol::UDP => self.udp.notice(notice, &mut self.events),
+            Protocol::TCP => self.with_tcp(now, pool, |tcp, cx| tcp.notice(notice, cx)),
+            _ => {}
         }
+    }
+
+    /// Works on TCP with everything else at hand.
+    pub(crate) fn with_tcp<T>(
+        &mut self,
+        now: Timestamp,
+        pool: &mut Pool,
+        work: impl FnOnce(&mut Tcp, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        work(&mut self.tcp, &mut context)
     }
 
     /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free.
@@ -140,13 +186,20 @@ impl Stack {
     /// [`UdpError`]: the datagram was not sent.
     pub fn udp_send(
         &mut self,
+        now: Timestamp,
         id: UdpId,
         to: Option<(Address, u16)>,
         payload: &[u8],
         pool: &mut Pool,
     ) -> Result<(), UdpError> {
-        let mut context =
-            Context { out: &mut self.out, pool, events: &mut self.events, counters: &mut self.counters };
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
         self.udp.send(id, to, payload, &mut context)
     }
 

@@ -36,7 +36,7 @@ fn a_datagram_waits_for_arp_and_arrives() {
     let server = pair.b.host.stack.udp_bind(None, 53).unwrap();
     let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
     let to = Some((address("10.0.0.2"), 53));
-    pair.a.host.stack.udp_send(client, to, b"question", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, to, b"question", &mut pair.a.pool).unwrap();
     pair.settle();
     let kinds: Vec<_> = pair.trace.iter().map(|(a, p)| (*a, u16::from_be_bytes([p[12], p[13]]))).collect();
     assert_eq!(kinds, [(true, 0x0806), (false, 0x0806), (true, 0x0800)], "question, answer, datagram");
@@ -46,7 +46,7 @@ fn a_datagram_waits_for_arp_and_arrives() {
     // The server has learnt from the question where to answer.
     pair.trace.clear();
     let back = Some((address("10.0.0.1"), pair.a.host.stack.udp_port(client).unwrap()));
-    pair.b.host.stack.udp_send(server, back, b"answer", &mut pair.b.pool).unwrap();
+    pair.b.host.stack.udp_send(pair.now, server, back, b"answer", &mut pair.b.pool).unwrap();
     pair.settle();
     assert_eq!(pair.trace.len(), 1);
     assert_eq!(read(&mut pair.a, client), Some(b"answer".to_vec()));
@@ -62,7 +62,7 @@ fn nobody_there_is_asked_for_three_times_and_the_sender_told() {
     let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
     pair.a.host.stack.udp_connect(client, Some(peer)).unwrap();
     pair.trace.clear();
-    pair.a.host.stack.udp_send(client, None, b"?", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"?", &mut pair.a.pool).unwrap();
     for _ in 0..12 {
         pair.pass(Duration::from_millis(500));
     }
@@ -81,7 +81,7 @@ fn a_closed_port_is_refused_and_the_error_comes_back() {
     let mut pair = Pair::new(1500);
     let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
     pair.a.host.stack.udp_connect(client, Some((address("10.0.0.2"), 7))).unwrap();
-    pair.a.host.stack.udp_send(client, None, b"anyone?", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"anyone?", &mut pair.a.pool).unwrap();
     pair.settle();
     let error = pair.a.host.stack.udp_receive(client).unwrap_err();
     assert_eq!(error, UdpError::Unreachable(Unreachable::Port));
@@ -96,11 +96,15 @@ fn long_datagrams_are_cut_and_put_together() {
         let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
         let payload: Vec<u8> = (0..length).map(|i: u32| i.wrapping_mul(7).to_le_bytes()[0]).collect();
         // The first one finds the neighbour: so many pieces do not all wait.
-        pair.a.host.stack.udp_send(client, Some((address("10.0.0.2"), 9)), b"", &mut pair.a.pool).unwrap();
+        pair.a
+            .host
+            .stack
+            .udp_send(pair.now, client, Some((address("10.0.0.2"), 9)), b"", &mut pair.a.pool)
+            .unwrap();
         pair.settle();
         assert_eq!(read(&mut pair.b, server), Some(vec![]));
         let to = Some((address("10.0.0.2"), 9));
-        pair.a.host.stack.udp_send(client, to, &payload, &mut pair.a.pool).unwrap();
+        pair.a.host.stack.udp_send(pair.now, client, to, &payload, &mut pair.a.pool).unwrap();
         pair.settle();
         assert_eq!(
             read(&mut pair.b, server).map(|b| b == payload),
@@ -110,7 +114,7 @@ fn long_datagrams_are_cut_and_put_together() {
         assert!(pair.trace.iter().all(|(_, packet)| packet.len() <= 14 + usize::from(mtu)));
         pair.b.assert_nothing_leaked();
         assert_eq!(
-            pair.a.host.stack.udp_send(client, to, &[0; 65_508], &mut pair.a.pool),
+            pair.a.host.stack.udp_send(pair.now, client, to, &[0; 65_508], &mut pair.a.pool),
             Err(UdpError::TooLong)
         );
     }
@@ -224,7 +228,7 @@ fn a_router_passes_on_counts_down_and_reports() {
     for payload in [&b"hello"[..], &[7; 1400]] {
         let to = Some((address("10.1.0.4"), 9));
         pair.a.host.stack.udp_connect(client, to).unwrap();
-        let sent = pair.a.host.stack.udp_send(client, None, payload, &mut pair.a.pool);
+        let sent = pair.a.host.stack.udp_send(pair.now, client, None, payload, &mut pair.a.pool);
         sent.unwrap();
         turn(&mut pair.a, &mut now_router, &mut target, pair.now);
     }
@@ -234,7 +238,7 @@ fn a_router_passes_on_counts_down_and_reports() {
     assert_eq!(error, UdpError::Unreachable(Unreachable::TooBig(576)), "1400 bytes must not be cut");
     // Nobody has that port at the far end: its refusal comes back through the router.
     pair.a.host.stack.udp_connect(client, Some((address("10.1.0.4"), 10))).unwrap();
-    pair.a.host.stack.udp_send(client, None, b"x", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"x", &mut pair.a.pool).unwrap();
     turn(&mut pair.a, &mut now_router, &mut target, pair.now);
     let error = pair.a.host.stack.udp_receive(client).unwrap_err();
     assert_eq!(error, UdpError::Unreachable(Unreachable::Port));
@@ -280,12 +284,12 @@ fn neighbours_age_and_are_probed_when_used() {
     let to = Some((address("10.0.0.2"), 9));
     let state =
         |pair: &Pair| pair.a.host.control.neighbours().find(|n| n.1 == address("10.0.0.2")).map(|n| n.3);
-    pair.a.host.stack.udp_send(client, to, b"", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, to, b"", &mut pair.a.pool).unwrap();
     pair.settle();
     assert_eq!(state(&pair), Some(NeighbourState::Reachable));
     pair.pass(Duration::from_secs(31));
     assert_eq!(state(&pair), Some(NeighbourState::Stale));
-    pair.a.host.stack.udp_send(client, to, b"", &mut pair.a.pool).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, to, b"", &mut pair.a.pool).unwrap();
     pair.settle();
     assert_eq!(state(&pair), Some(NeighbourState::Delay));
     pair.trace.clear();
@@ -300,7 +304,11 @@ fn packets_to_ourselves_come_back() {
     for to in ["127.0.0.1", "10.0.0.1"] {
         let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
         let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
-        pair.a.host.stack.udp_send(client, Some((address(to), 9)), b"me", &mut pair.a.pool).unwrap();
+        pair.a
+            .host
+            .stack
+            .udp_send(pair.now, client, Some((address(to), 9)), b"me", &mut pair.a.pool)
+            .unwrap();
         pair.settle();
         assert_eq!(read(&mut pair.a, server), Some(b"me".to_vec()), "{to}");
         pair.a.host.stack.udp_close(server, &mut pair.a.pool);

@@ -154,19 +154,26 @@ impl Stack {
             packet,
         };
         if !ip.is_fragment() {
-            return self.deliver_up(inbound, pool);
+            return self.deliver_up(now, inbound, pool);
         }
         self.counters.fragments += 1;
         if let Some(whole) = self.fragments.take(now, inbound, &ip, &mut self.counters, pool) {
-            self.deliver_up(whole, pool);
+            self.deliver_up(now, whole, pool);
         }
     }
 
     /// Hands a whole packet for us to its protocol.
-    fn deliver_up(&mut self, inbound: Inbound, pool: &mut Pool) {
-        let mut context =
-            Context { out: &mut self.out, pool, events: &mut self.events, counters: &mut self.counters };
+    fn deliver_up(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
         match Protocol(inbound.protocol) {
+            Protocol::TCP => self.tcp.input(inbound, &mut context),
             Protocol::UDP => self.udp.input(inbound, &mut context),
             Protocol::ICMP => {
                 let Inbound { interface, packet, .. } = inbound;
