@@ -1,15 +1,12 @@
 //! ARP, IPv4, ICMP and UDP between hosts over wires in memory.
-#![forbid(unsafe_code)]
-
-mod wire;
 
 use std::time::Duration;
 
+use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{Event, NeighbourState, PortId, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
-use wire::{Node, PORT, Pair, address};
 
 fn ethernet(kind: u16) -> EthernetHeader {
     EthernetHeader {

@@ -1,7 +1,5 @@
 //! Hosts joined by wires in memory, under a virtual clock.
 
-#![expect(clippy::unwrap_used, reason = "a test, outside a test function")]
-
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,6 +7,8 @@ use std::time::Duration;
 use bywash_frame::{Arena, Batch, Packet, Pool};
 use bywash_stack::{Address, Host, Interface, InterfaceId, Medium, Offloads, PortId, Timestamp};
 use bywash_wire::Mac;
+
+pub(crate) mod network;
 
 pub(crate) const PORT: PortId = PortId(0);
 

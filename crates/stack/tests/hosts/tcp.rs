@@ -1,12 +1,9 @@
 //! TCP between two hosts over a simulated network: streams arrive intact, connections end, nothing leaks.
-#![forbid(unsafe_code)]
-
-mod wire;
 
 use std::time::Duration;
 
+use crate::wire::{Pair, address};
 use bywash_stack::{CloseReason, ConnectionId, Event, State, TcpError};
-use wire::{Pair, address};
 
 const SERVER: u16 = 80;
 
@@ -35,7 +32,7 @@ fn open(pair: &mut Pair) -> (ConnectionId, ConnectionId) {
     (client, connection)
 }
 
-fn read(node: &mut wire::Node, now: bywash_stack::Timestamp, id: ConnectionId) -> Vec<u8> {
+fn read(node: &mut crate::wire::Node, now: bywash_stack::Timestamp, id: ConnectionId) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     let n = node.host.stack.receive_copy(now, id, &mut bytes, &mut node.pool).unwrap();
     bytes.truncate(n);

@@ -1,0 +1,8 @@
+//! Whole hosts against each other, over wires and networks in memory and under a virtual clock.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "tests, and what they share")]
+
+mod ip;
+mod streams;
+mod tcp;
+mod wire;
