@@ -1,1 +1,75 @@
-fn main() {}
+//! Everything that is done to the project: its tests, its benchmarks, its checks.
+//!
+//! It is a program of the workspace and no script, so that it is checked like the rest and needs nothing but cargo. It
+//! has few dependencies on purpose: `cargo xtask` must answer seconds after a clone.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a program for the terminal: what it finds is printed")]
+
+mod arch;
+mod bench;
+mod install;
+mod process;
+mod project;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tests, measures and checks Bywash.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check and every test; the last line says how many passed, failed and were skipped
+    ///
+    /// A failing step does not stop the others. What cannot run here is skipped, with one line that says why.
+    #[command(after_help = "Examples:\n  cargo xtask test            with what is on this machine\n  \
+                            cargo xtask test --install  first fetch what is missing, into the user's cache directory\n  \
+                            sudo -E env PATH=\"$PATH\" cargo xtask test   also what needs network namespaces")]
+    Test {
+        /// First fetch what is missing into the user's cache directory: programs from Debian packages, and cargo-deny
+        ///
+        /// Nothing is installed system-wide and no service is started.
+        #[arg(long)]
+        install: bool,
+    },
+    /// Compare the sources with ARCHITECTURE.md: arrows between crates, unsafe code, file heads and sizes
+    #[command(after_help = "Example:\n  cargo xtask arch")]
+    Arch,
+    /// Measure, side by side with the best alternative where there is one
+    ///
+    /// Writes raw output and a summary to benchmarks/runs/DATE-HOST/.
+    #[command(after_help = "Examples:\n  cargo xtask bench --list\n  \
+                            cargo xtask bench geometry\n  \
+                            cargo xtask bench forward-null --install --pairs 10 --label epyc\n  \
+                            cargo xtask bench forward-null -- --batch 32   options after -- go to bywash")]
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Test { install } => test::run(install),
+        Command::Arch => arch::run(),
+        Command::Bench(options) => bench::run(&options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(problem) => {
+            println!("error: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}

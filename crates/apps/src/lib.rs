@@ -1,1 +1,21 @@
-//! x
+//! What is done to packets without a stack: forwarding, generating, receiving.
+//!
+//! Each app is a set of workers, one [`Task`](bywash_sys::worker::Task) each, that own their queues and share nothing
+//! while they run. An app is started on opened ports, watched through [`App`], and finished, which closes the ports
+//! and gives the summary. [`run`] does all of that and reports on the way.
+
+#![forbid(unsafe_code)]
+
+pub mod forward;
+pub mod rate;
+pub mod report;
+
+mod crew;
+mod live;
+mod session;
+
+pub use bywash_port as port;
+pub use bywash_sys as sys;
+
+pub use crew::WorkerOptions;
+pub use session::{App, StartError, Summary, run};

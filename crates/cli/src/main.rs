@@ -1,1 +1,38 @@
-fn main() {}
+//! The one binary, `bywash`: what was typed becomes options, what came of it becomes an exit code.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod failure;
+mod options;
+mod setup;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use failure::Failure;
+
+/// Exit code when the aim was met.
+const MET: u8 = 0;
+/// Exit code when everything worked and the aim was still not met.
+const UNMET: u8 = 1;
+/// Exit code when there was nothing to begin with: wrong input, a missing right, an absent interface.
+const UNUSABLE: u8 = 2;
+
+fn main() -> ExitCode {
+    let outcome = commands::Cli::try_parse().map_err(Failure::from).and_then(|cli| cli.command.run());
+    ExitCode::from(match outcome {
+        Ok(true) => MET,
+        Ok(false) => UNMET,
+        Err(Failure::Help(text)) => {
+            failure::print(&text);
+            MET
+        }
+        Err(failure) => {
+            failure::complain(&failure);
+            UNUSABLE
+        }
+    })
+}

@@ -6,9 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod open;
+mod virtio;
 
 pub mod loopback;
 pub mod null;
+pub mod packet;
+pub mod tap;
+pub mod xdp;
 
 pub use bywash_port as port;
 pub use open::{OpenOptions, Opened, XdpMode, ZeroCopy, open};

@@ -4,7 +4,7 @@ use bywash_filter::Expression;
 use bywash_frame::Arena;
 use bywash_port::{OpenError, Port, PortName};
 
-use crate::{loopback, null};
+use crate::{loopback, null, packet, tap, xdp};
 
 /// Whether an `xdp:` port must, may or must not be zero-copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct OpenOptions {
     pub tx_only: bool,
     /// Nothing will be sent.
     pub rx_only: bool,
+    /// Packets must be as they are on a wire: no super-segments, no checksum left to others.
+    pub plain: bool,
 }
 
 impl OpenOptions {
@@ -83,10 +85,22 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
             "a ring of {ring} packets: it must be a power of two from 64 to 32768 (--ring)"
         )));
     }
+    let mut warnings = Vec::new();
     let port: Box<dyn Port> = match name {
         PortName::Null => Box::new(null::open(options, arena).map_err(error)?),
         PortName::Loop { name: end } => Box::new(loopback::open(end, options).map_err(error)?),
-        _ => return Err(error("not in this build".into())),
+        PortName::Packet { interface } => Box::new(packet::open(interface, &options.into(), arena)?),
+        PortName::Tap { interface } => {
+            if options.ring.is_some() {
+                return Err(error("the kernel sizes a tap's ring; leave --ring out".into()));
+            }
+            Box::new(tap::open(interface, &options.into(), arena)?)
+        }
+        PortName::Xdp { interface, queues } => {
+            let port = xdp::open(interface, *queues, &options.into(), arena)?;
+            warnings.extend_from_slice(port.warnings());
+            Box::new(port)
+        }
     };
-    Ok(Opened { port, warnings: Vec::new() })
+    Ok(Opened { port, warnings })
 }

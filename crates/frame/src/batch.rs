@@ -11,7 +11,10 @@ pub const BATCH: usize = 64;
 ///
 /// It allocates when it is made and never again.
 #[derive(Debug)]
-pub struct Batch(Vec<Packet>);
+pub struct Batch {
+    packets: Vec<Packet>,
+    limit: usize,
+}
 
 impl Default for Batch {
     fn default() -> Self {
@@ -22,31 +25,37 @@ impl Default for Batch {
 impl Batch {
     /// An empty batch.
     pub fn new() -> Self {
-        Self(Vec::with_capacity(BATCH))
+        Self::with_limit(BATCH)
+    }
+
+    /// An empty batch that is full with `limit` packets: with fewer than [`BATCH`] of them, so that each one waits for
+    /// fewer others.
+    pub fn with_limit(limit: usize) -> Self {
+        Self { packets: Vec::with_capacity(BATCH), limit: limit.min(BATCH) }
     }
 
     /// Packets in it.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.packets.len()
     }
 
     /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.packets.is_empty()
     }
 
     /// How many more fit.
     #[inline]
     pub fn room(&self) -> usize {
-        BATCH - self.0.len()
+        self.limit - self.packets.len()
     }
 
     /// Bytes in all packets.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(Packet::len).sum()
+        self.packets.iter().map(Packet::len).sum()
     }
 
     /// Appends a packet; look at [`Batch::room`] first.
@@ -56,52 +65,52 @@ impl Batch {
     #[inline]
     pub fn push(&mut self, packet: Packet) {
         assert!(self.room() > 0, "the batch is full");
-        self.0.push(packet);
+        self.packets.push(packet);
     }
 
     /// Appends packets, as many as there is room for; the iterator is asked for no more.
     #[inline]
     pub fn extend(&mut self, packets: impl Iterator<Item = Packet>) {
         let room = self.room();
-        self.0.extend(packets.take(room));
+        self.packets.extend(packets.take(room));
     }
 
     /// The packets.
     #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, Packet> {
-        self.0.iter()
+        self.packets.iter()
     }
 
     /// The packets.
     #[inline]
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Packet> {
-        self.0.iter_mut()
+        self.packets.iter_mut()
     }
 
     /// Takes all packets out, the first one first.
     #[inline]
     pub fn drain(&mut self) -> Drain<'_, Packet> {
-        self.0.drain(..)
+        self.packets.drain(..)
     }
 
     /// Takes the first `n` packets out, or all when there are fewer; the others move to the front.
     #[inline]
     pub fn drain_front(&mut self, n: usize) -> Drain<'_, Packet> {
-        let n = n.min(self.0.len());
-        self.0.drain(..n)
+        let n = n.min(self.packets.len());
+        self.packets.drain(..n)
     }
 
     /// Takes all packets out as their only segments; `None`, and nothing is taken, when one has several.
     #[inline]
     pub fn drain_single(&mut self) -> Option<impl ExactSizeIterator<Item = Segment> + '_> {
         // Looking at all of them is faster than stopping at the first.
-        let single = self.0.iter().fold(true, |single, packet| single & packet.is_single());
-        single.then(|| self.0.drain(..).map(Packet::into_head))
+        let single = self.packets.iter().fold(true, |single, packet| single & packet.is_single());
+        single.then(|| self.packets.drain(..).map(Packet::into_head))
     }
 
     /// Takes out, in order, each packet for which `keep` is false, and hands it to `removed`.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool, removed: impl FnMut(Packet)) {
-        self.0.extract_if(.., |packet| !keep(packet)).for_each(removed);
+        self.packets.extract_if(.., |packet| !keep(packet)).for_each(removed);
     }
 }
 

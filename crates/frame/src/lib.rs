@@ -23,6 +23,7 @@
 
 mod arena;
 mod batch;
+mod checksum;
 mod ledger;
 mod offload;
 mod packet;
@@ -30,6 +31,7 @@ mod pool;
 
 pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
 pub use batch::{BATCH, Batch};
+pub use checksum::NoPlace;
 pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use packet::{MAX_FRAMES, NoRoom, Packet, Segment};

@@ -1,1 +1,22 @@
-//! x
+//! What Linux and shared memory give us: system calls, sockets and files, as safe types.
+//!
+//! This is the one large place with `unsafe` code. Everything here stands alone: it knows no packets, ports or apps.
+
+pub mod bpf;
+pub mod clock;
+pub mod ethtool;
+pub mod interface;
+pub mod memory;
+pub mod namespace;
+pub mod netdev;
+pub mod netlink;
+pub mod packet_socket;
+pub mod route;
+pub mod shared;
+pub mod signals;
+pub mod state;
+pub mod sysctl;
+pub mod tun;
+pub mod virtio_header;
+pub mod worker;
+pub mod xsk;

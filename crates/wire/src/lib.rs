@@ -7,6 +7,7 @@ mod ethernet;
 mod icmp;
 mod ipv4;
 mod ipv6;
+pub mod line;
 mod mac;
 mod number;
 mod tcp;

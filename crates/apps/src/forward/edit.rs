@@ -1,0 +1,103 @@
+//! What forwarding changes in a packet's Ethernet header.
+
+use bywash_port::frame::Batch;
+
+/// What becomes of the addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MacEdit {
+    /// They stay.
+    #[default]
+    Keep,
+    /// Destination and source change places.
+    Swap,
+    /// These are written; `None` stays.
+    Set {
+        /// The new destination.
+        dst: Option<[u8; 6]>,
+        /// The new source.
+        src: Option<[u8; 6]>,
+    },
+}
+
+impl MacEdit {
+    /// Edits each packet. One that is too short for both addresses stays as it is.
+    #[inline]
+    pub(crate) fn apply(self, batch: &mut Batch) {
+        let heads = batch.iter_mut().filter_map(|packet| packet.head_mut().first_chunk_mut::<12>());
+        match self {
+            Self::Keep => {}
+            Self::Swap => heads.for_each(swap),
+            Self::Set { dst, src } => heads.for_each(|addresses| {
+                let (to, from) = addresses.split_at_mut(6);
+                if let Some(dst) = dst {
+                    to.copy_from_slice(&dst);
+                }
+                if let Some(src) = src {
+                    from.copy_from_slice(&src);
+                }
+            }),
+        }
+    }
+}
+
+/// Two loads, two stores, and shifts between them: half the time of moving six bytes three times.
+#[inline]
+fn swap(addresses: &mut [u8; 12]) {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = *addresses;
+    let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let last = u32::from_le_bytes([i, j, k, l]);
+    let new_first = first >> 48 | u64::from(last) << 16 | first << 48;
+    let [.., w, x, y, z] = (first << 16).to_le_bytes();
+    addresses[..8].copy_from_slice(&new_first.to_le_bytes());
+    addresses[8..].copy_from_slice(&[w, x, y, z]);
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_port::frame::{Arena, FRAME_SIZE, Packet};
+
+    use super::*;
+
+    fn edited(edit: MacEdit, bytes: &[u8]) -> Vec<u8> {
+        let arena = Arena::new(vec![0; FRAME_SIZE]).unwrap();
+        let mut pool = arena.pool(1).unwrap();
+        let mut batch = Batch::new();
+        let mut packet = Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(bytes).unwrap();
+        batch.push(packet);
+        edit.apply(&mut batch);
+        let head = batch.iter().next().unwrap().head().to_vec();
+        pool.give_batch(&mut batch);
+        head
+    }
+
+    const SENT: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0, 99, 98];
+
+    #[test]
+    fn a_swap_moves_each_address_to_the_others_place_and_nothing_else() {
+        assert_eq!(edited(MacEdit::Swap, &SENT), [7, 8, 9, 10, 11, 12, 1, 2, 3, 4, 5, 6, 8, 0, 99, 98]);
+        assert_eq!(edited(MacEdit::Swap, &SENT[..12]), [7, 8, 9, 10, 11, 12, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn only_what_is_set_is_written() {
+        let (dst, src) = (Some([20; 6]), Some([30; 6]));
+        assert_eq!(
+            edited(MacEdit::Set { dst, src: None }, &SENT)[..12],
+            [20, 20, 20, 20, 20, 20, 7, 8, 9, 10, 11, 12]
+        );
+        assert_eq!(
+            edited(MacEdit::Set { dst: None, src }, &SENT)[..12],
+            [1, 2, 3, 4, 5, 6, 30, 30, 30, 30, 30, 30]
+        );
+        assert_eq!(edited(MacEdit::Set { dst, src }, &SENT)[12..], SENT[12..]);
+        assert_eq!(edited(MacEdit::Keep, &SENT), SENT);
+    }
+
+    #[test]
+    fn a_packet_too_short_for_two_addresses_stays_as_it_is() {
+        for len in 0..12 {
+            assert_eq!(edited(MacEdit::Swap, &SENT[..len]), SENT[..len]);
+        }
+    }
+}

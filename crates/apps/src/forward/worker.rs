@@ -1,0 +1,252 @@
+//! The loop that forwards: what one worker does with its queues.
+//!
+//! When a TX ring is full the packets wait where they are and nothing more is received for it: the NIC's own RX ring
+//! is the buffer, and what overflows there is dropped before it has cost anything. (Receiving on and dropping, as
+//! `l2fwd` does, spends on lost packets the time that would have sent them.) A ring that does not move for
+//! [`PATIENCE_NS`] belongs to a dead link: its packets are dropped and counted then, and dropping goes on until it
+//! takes one again, so that the queues stay alive.
+
+use std::os::fd::BorrowedFd;
+
+use bywash_port::frame::{Batch, Pool};
+use bywash_port::{QueueCounters, QueuePair, RxQueue, TxQueue};
+use bywash_sys::clock;
+use bywash_sys::worker::{Task, Turn};
+
+use super::MacEdit;
+use crate::live::{Live, Publication};
+use crate::session::close_queues;
+
+/// How long packets wait for room in a TX ring that takes none.
+const PATIENCE_NS: u64 = 10_000_000;
+
+/// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
+const TX_POLL_NS: u64 = 1_000_000;
+
+/// How long the last packets may take to leave at the end.
+const DRAIN_NS: u64 = 200_000_000;
+
+/// A receiving queue and where its packets go.
+pub(super) struct Entrance {
+    pub(super) rx: Box<dyn RxQueue>,
+    /// Index of the exit in the same worker.
+    pub(super) exit: usize,
+    /// The queue's number on its port.
+    pub(super) number: usize,
+    /// Index of the direction in the plan.
+    pub(super) direction: usize,
+}
+
+/// A sending queue and the packets on their way to it.
+pub(super) struct Exit {
+    tx: Box<dyn TxQueue>,
+    batch: Batch,
+    number: usize,
+    direction: usize,
+    /// When the packets in `batch` began to wait.
+    waiting_since: Option<u64>,
+    is_dead: bool,
+    dropped: u64,
+}
+
+impl Exit {
+    pub(super) fn new(tx: Box<dyn TxQueue>, batch: usize, number: usize, direction: usize) -> Self {
+        let batch = Batch::with_limit(batch);
+        Self { tx, batch, number, direction, waiting_since: None, is_dead: false, dropped: 0 }
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    fn is_sending(&self) -> bool {
+        self.is_waiting() || self.tx.in_flight() > 0
+    }
+
+    /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for a bounded time.
+    #[inline]
+    fn send(&mut self, pool: &mut Pool) -> usize {
+        let sent = self.tx.tx(pool, &mut self.batch);
+        if self.batch.is_empty() {
+            self.waiting_since = None;
+            self.is_dead = false;
+        } else {
+            self.wait_or_drop(sent, pool);
+        }
+        sent
+    }
+
+    #[cold]
+    fn wait_or_drop(&mut self, sent: usize, pool: &mut Pool) {
+        let now = clock::monotonic();
+        if sent > 0 {
+            self.waiting_since = Some(now);
+            self.is_dead = false;
+            return;
+        }
+        let since = *self.waiting_since.get_or_insert(now);
+        if self.is_dead || now - since > PATIENCE_NS {
+            self.is_dead = true;
+            self.waiting_since = None;
+            self.dropped += self.batch.len() as u64;
+            pool.give_batch(&mut self.batch);
+        }
+    }
+}
+
+/// What one queue has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QueueFigures {
+    pub(super) direction: usize,
+    pub(super) number: usize,
+    pub(super) counters: QueueCounters,
+    /// Packets that found no room; of exits.
+    pub(super) dropped: u64,
+    /// Packets whose fate is not known; of exits, at the end.
+    pub(super) in_flight: u64,
+}
+
+/// What one worker has done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) entrances: Vec<QueueFigures>,
+    pub(super) exits: Vec<QueueFigures>,
+}
+
+/// One worker's share of the work.
+pub(super) struct Forwarder {
+    entrances: Vec<Entrance>,
+    exits: Vec<Exit>,
+    /// Queues that nobody serves, to be closed with the others.
+    unused: Vec<QueuePair>,
+    pool: Pool,
+    edit: MacEdit,
+    live: Live<Figures>,
+    publication: Publication,
+}
+
+impl Forwarder {
+    pub(super) fn new(entrances: Vec<Entrance>, exits: Vec<Exit>, pool: Pool, edit: MacEdit) -> Self {
+        let figures = Figures {
+            entrances: vec![QueueFigures::default(); entrances.len()],
+            exits: vec![QueueFigures::default(); exits.len()],
+        };
+        let live = Live::new(figures);
+        let publication = Publication::default();
+        let mut forwarder = Self { entrances, exits, unused: Vec::new(), pool, edit, live, publication };
+        forwarder.publish();
+        forwarder
+    }
+
+    /// Keeps a queue that nobody serves until the end.
+    pub(super) fn keep(&mut self, unused: QueuePair) {
+        self.unused.push(unused);
+    }
+
+    pub(super) fn live(&self) -> Live<Figures> {
+        self.live.clone()
+    }
+
+    fn publish(&mut self) {
+        let (entrances, exits) = (&self.entrances, &self.exits);
+        self.live.publish(|figures| {
+            for (to, from) in figures.entrances.iter_mut().zip(entrances) {
+                let counters = from.rx.counters();
+                *to = QueueFigures {
+                    direction: from.direction,
+                    number: from.number,
+                    counters,
+                    ..Default::default()
+                };
+            }
+            for (to, from) in figures.exits.iter_mut().zip(exits) {
+                *to = QueueFigures {
+                    direction: from.direction,
+                    number: from.number,
+                    counters: from.tx.counters(),
+                    dropped: from.dropped,
+                    in_flight: from.tx.in_flight() as u64,
+                };
+            }
+        });
+    }
+
+    /// The last figures; closes the queues.
+    pub(super) fn close(mut self) -> Figures {
+        for exit in &mut self.exits {
+            exit.dropped += exit.batch.len() as u64;
+            self.pool.give_batch(&mut exit.batch);
+        }
+        self.publish();
+        let served = self.exits.into_iter().map(|exit| QueuePair { rx: None, tx: Some(exit.tx) });
+        let entered =
+            self.entrances.into_iter().map(|entrance| QueuePair { rx: Some(entrance.rx), tx: None });
+        close_queues(served.chain(entered).chain(self.unused), &mut self.pool);
+        self.live.read()
+    }
+}
+
+impl Task for Forwarder {
+    #[inline]
+    fn turn(&mut self) -> Turn {
+        let mut moved = 0;
+        for entrance in &mut self.entrances {
+            let Some(exit) = self.exits.get_mut(entrance.exit) else { continue };
+            if exit.is_waiting() {
+                moved += exit.send(&mut self.pool);
+                if exit.is_waiting() {
+                    continue;
+                }
+            }
+            let received = entrance.rx.rx(&mut self.pool, &mut exit.batch);
+            if received > 0 {
+                moved += received;
+                self.edit.apply(&mut exit.batch);
+                exit.send(&mut self.pool);
+            }
+        }
+        let mut is_waiting = false;
+        for exit in &mut self.exits {
+            exit.tx.flush(&mut self.pool);
+            is_waiting |= exit.is_waiting();
+        }
+        if is_waiting {
+            // Where several entrances share an exit that is full, the one that filled it comes last next time.
+            self.entrances.rotate_left(1);
+        }
+        let busy = moved > 0;
+        if self.publication.is_due(busy) {
+            self.publish();
+        }
+        if busy { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn arm(&mut self) -> bool {
+        // All of them, also after one that says no: they are asked again before the next sleep.
+        self.entrances.iter_mut().fold(true, |may_sleep, entrance| entrance.rx.arm() & may_sleep)
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.extend(self.entrances.iter().filter_map(|entrance| entrance.rx.wake_fd()));
+    }
+
+    fn next_deadline(&self, now: u64) -> Option<u64> {
+        self.exits.iter().any(Exit::is_sending).then(|| now + TX_POLL_NS)
+    }
+
+    fn finish(&mut self) {
+        let until = clock::monotonic() + DRAIN_NS;
+        while self.exits.iter().any(Exit::is_sending) {
+            for exit in &mut self.exits {
+                if exit.is_waiting() {
+                    exit.send(&mut self.pool);
+                }
+                exit.tx.flush(&mut self.pool);
+            }
+            if clock::monotonic() > until {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `bywash forward`.
+
+use bywash_apps::forward::{Forward, MacEdit, Options, Pair};
+use bywash_apps::report::Reporter;
+use bywash_port::PortName;
+
+use crate::failure::Failure;
+use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::setup::set_up;
+use crate::values;
+
+const EXAMPLES: &str = "\
+Examples:
+  bywash forward xdp:eth1 xdp:eth2                     both ways, a worker per queue
+  bywash forward xdp:eth1 xdp:eth2 --cores 2,3         two workers, on cores 2 and 3
+  bywash forward xdp:eth1 --mac-swap                   send everything back to who sent it
+  bywash forward xdp:eth1 xdp:eth1 --only 'udp port 7' --mac-swap
+                                                       only port 7; the rest stays with the kernel
+  bywash forward xdp:eth1 xdp:eth2 xdp:eth3 xdp:eth4   two pairs
+  bywash forward null: null: --mac-swap --duration 5s  what this machine can do
+
+When a port takes no more packets, nothing more is received for it: overload is dropped by the NIC. A port that has
+taken none for 10 ms (its link is down, say) gets no such patience: what is for it is dropped and counted.
+
+Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port could not be opened";
+
+/// Forward packets between pairs of ports, in both directions.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Two ports, or several pairs: A B [C D]...; one port, or A twice, sends packets back out of where they came in
+    #[arg(value_name = "PORT", required = true)]
+    ports: Vec<PortName>,
+    /// Let destination and source address change places
+    #[arg(long, conflicts_with_all = ["dst_mac", "src_mac"])]
+    mac_swap: bool,
+    /// Write this destination address
+    #[arg(long, value_name = "MAC", value_parser = values::mac)]
+    dst_mac: Option<[u8; 6]>,
+    /// Write this source address
+    #[arg(long, value_name = "MAC", value_parser = values::mac)]
+    src_mac: Option<[u8; 6]>,
+    #[command(flatten)]
+    port: PortArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Does it.
+pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    let pairs = pairs(&args.ports)?;
+    let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
+    let mut reporter = Reporter::stdio(args.report.style());
+    let setup = set_up(&names, &args.port, Use::Both, &mut reporter)?;
+    let mut ports = setup.ports.into_iter();
+    let opened = pairs.iter().filter_map(|(_, second)| {
+        let first = ports.next()?;
+        Some(if second.is_some() { Pair::Both(first, ports.next()?) } else { Pair::Same(first) })
+    });
+    let options = Options { edit: edit(&args), batch: args.worker.batch(), workers: args.worker.options() };
+    let app = Forward::start(opened.collect(), &options, setup.arena, &setup.stop)?;
+    Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))
+}
+
+fn edit(args: &Args) -> MacEdit {
+    match (args.mac_swap, args.dst_mac, args.src_mac) {
+        (true, ..) => MacEdit::Swap,
+        (false, None, None) => MacEdit::Keep,
+        (false, dst, src) => MacEdit::Set { dst, src },
+    }
+}
+
+/// The ports by twos; a port with itself is opened once. Two `null:` are two ports all the same.
+fn pairs(names: &[PortName]) -> Result<Vec<(PortName, Option<PortName>)>, Failure> {
+    if let [only] = names {
+        return Ok(vec![(only.clone(), None)]);
+    }
+    let (twos, rest) = names.as_chunks::<2>();
+    if let [odd] = rest {
+        return Err(Failure::Usage(format!("{odd} has no partner: name ports by twos, A B C D")));
+    }
+    let pairs: Vec<_> =
+        twos.iter().map(|[a, b]| (a.clone(), (a != b || *a == PortName::Null).then(|| b.clone()))).collect();
+    let mut seen = Vec::new();
+    for name in
+        pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).filter(|name| **name != PortName::Null)
+    {
+        if seen.contains(&name) {
+            return Err(Failure::Usage(format!("{name} is in two pairs: a packet can go one way only")));
+        }
+        seen.push(name);
+    }
+    Ok(pairs)
+}

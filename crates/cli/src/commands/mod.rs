@@ -1,0 +1,37 @@
+//! The commands, one file each.
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+
+mod forward;
+
+/// User-space networking for Linux.
+#[derive(Parser, Debug)]
+#[command(name = "bywash", version, arg_required_else_help = true, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Ports: xdp:eth1 (AF_XDP), xdp:eth1/4 (queue 4 of it), packet:eth1 (AF_PACKET), tap:NAME, null:, loop:NAME
+
+Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Forward packets between pairs of ports, or back out of the port they came in by
+    Forward(forward::Args),
+}
+
+impl Command {
+    /// Does it. True when the aim was met.
+    pub(crate) fn run(self) -> Result<bool, Failure> {
+        match self {
+            Self::Forward(args) => forward::run(args),
+        }
+    }
+}

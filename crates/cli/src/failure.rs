@@ -1,0 +1,72 @@
+//! Why a command did not begin, in one line: what, why, what to do.
+
+use std::io::Write;
+
+use bywash_apps::StartError;
+use bywash_port::OpenError;
+use bywash_port::frame::ArenaError;
+use bywash_sys::memory::MemoryError;
+use clap::error::ErrorKind;
+
+/// Why a command did not begin. Nothing was changed on the machine.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// No failure: what was wanted is a text.
+    #[error("{0}")]
+    Help(String),
+    /// What was typed makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A port would not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// No packet memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Too little packet memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The app found that what was asked does not go with the port.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Ctrl-C could not be caught.
+    #[error("signals can't be caught: {0}")]
+    Signals(std::io::Error),
+}
+
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        let text = error.render().to_string();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Help(text),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                Self::Usage("no command given; `bywash --help` lists them".into())
+            }
+            _ => Self::Usage(one_line(&text)),
+        }
+    }
+}
+
+/// clap explains over several lines; the usage, which `--help` shows too, is left out.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (usage, told): (Vec<&str>, Vec<&str>) =
+        lines.partition(|line| line.starts_with("Usage:") || line.starts_with("For more information"));
+    let command = usage.iter().find_map(|line| line.strip_prefix("Usage: bywash "));
+    let command = command.and_then(|rest| rest.split([' ', '[', '<']).next()).filter(|name| !name.is_empty());
+    let help = command.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
+    let told = told.join(" ").replace(" tip:", "; tip:");
+    format!("{} (see `{help}`)", told.strip_prefix("error: ").unwrap_or(&told))
+}
+
+/// Writes what the user asked to read.
+pub(crate) fn print(text: &str) {
+    // A reader that went away has read enough.
+    let _ = write!(std::io::stdout(), "{text}");
+}
+
+/// Writes why nothing began.
+pub(crate) fn complain(failure: &Failure) {
+    // There is nowhere to complain about standard error.
+    let _ = writeln!(std::io::stderr(), "bywash: {failure}");
+}

@@ -1,0 +1,212 @@
+//! The options that all packet tools share.
+
+use bywash_apps::report::Style;
+use bywash_apps::{WorkerOptions, sys::worker::Idle};
+use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
+use bywash_port::PortName;
+use bywash_sys::memory::HugePages;
+use clap::{Args, ValueEnum};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::values;
+
+/// How ports are opened.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Ports")]
+pub(crate) struct PortArgs {
+    /// Queues to use of each port [default: all; 1 of null: and loop:]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    queues: Option<u16>,
+    /// Packets in each ring: a power of two from 64 to 32768
+    #[arg(long, value_name = "PACKETS")]
+    ring: Option<u32>,
+    /// Let the NIC read and write packet memory itself; auto: where its driver can; xdp: only
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    zero_copy: ZeroCopyArg,
+    /// Where the XDP program runs; auto: in the driver, else in the kernel's receive path; xdp: only
+    #[arg(long, value_name = "WHERE", default_value = "auto", hide_default_value = true)]
+    xdp: XdpArg,
+    /// Poll the NIC from the worker's own core, so many microseconds per call; xdp: only
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
+    busy_poll: Option<u32>,
+    /// Take all of an interface even when the machine needs it (it has an address or the default route)
+    #[arg(long)]
+    force: bool,
+    /// Packet memory, in bytes or with K, M, G
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::bytes)]
+    pub(crate) memory: usize,
+    /// 2 MiB pages for packet memory; auto: when free; reserve: ask the kernel for them and give them back
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    huge_pages: HugePagesArg,
+}
+
+/// `--zero-copy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ZeroCopyArg {
+    Auto,
+    Require,
+    Off,
+}
+
+/// `--xdp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum XdpArg {
+    Auto,
+    Native,
+    Generic,
+}
+
+/// `--huge-pages`.
+#[derive(Clone, Copy, Debug)]
+struct HugePagesArg(HugePages);
+
+impl ValueEnum for HugePagesArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        const {
+            &[
+                Self(HugePages::ALL[0]),
+                Self(HugePages::ALL[1]),
+                Self(HugePages::ALL[2]),
+                Self(HugePages::ALL[3]),
+            ]
+        }
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(self.0.name().into())
+    }
+}
+
+/// Whether a port will be sent to, received from, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Both.
+    Both,
+    /// Sent to.
+    Send,
+    /// Received from.
+    Receive,
+}
+
+impl PortArgs {
+    /// How to allocate packet memory.
+    pub(crate) fn huge_pages(&self) -> HugePages {
+        self.huge_pages.0
+    }
+
+    /// How to open each of `names`. What only `xdp:` ports know goes to those alone.
+    ///
+    /// # Errors
+    /// When such an option was given and there is no such port.
+    pub(crate) fn open_options(&self, names: &[PortName], usage: Use) -> Result<Vec<OpenOptions>, Failure> {
+        let given = [
+            (self.zero_copy != ZeroCopyArg::Auto, "--zero-copy"),
+            (self.xdp != XdpArg::Auto, "--xdp"),
+            (self.busy_poll.is_some(), "--busy-poll"),
+            (self.force, "--force"),
+        ];
+        let is_xdp = |name: &PortName| matches!(name, PortName::Xdp { .. });
+        if let Some((_, flag)) = given.iter().find(|(is_given, _)| *is_given)
+            && !names.iter().any(is_xdp)
+        {
+            return Err(Failure::Usage(format!("{flag} is for xdp: ports and there is none; leave it out")));
+        }
+        let common = OpenOptions {
+            queues: self.queues,
+            ring: self.ring,
+            tx_only: usage == Use::Send,
+            rx_only: usage == Use::Receive,
+            ..OpenOptions::default()
+        };
+        let xdp = OpenOptions {
+            zero_copy: match self.zero_copy {
+                ZeroCopyArg::Auto => None,
+                ZeroCopyArg::Require => Some(ZeroCopy::Require),
+                ZeroCopyArg::Off => Some(ZeroCopy::Off),
+            },
+            xdp_mode: match self.xdp {
+                XdpArg::Auto => None,
+                XdpArg::Native => Some(XdpMode::Native),
+                XdpArg::Generic => Some(XdpMode::Generic),
+            },
+            busy_poll: self.busy_poll,
+            force: self.force,
+            ..common.clone()
+        };
+        Ok(names.iter().map(|name| if is_xdp(name) { xdp.clone() } else { common.clone() }).collect())
+    }
+}
+
+/// How workers run.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Workers")]
+pub(crate) struct WorkerArgs {
+    /// A worker on each of these cores: 0,1 or 0-3 [default: a worker per queue, on any core]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    cores: Option<values::Cores>,
+    /// What a worker without work does: spin, sleep, or spin for 50 µs and then sleep (adaptive)
+    #[arg(long, value_name = "HOW", default_value = "adaptive")]
+    idle: IdleArg,
+    /// Packets moved at once, at most: fewer means less delay and more work per packet
+    #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    batch: u8,
+}
+
+/// `--idle`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IdleArg {
+    Spin,
+    Adaptive,
+    Sleep,
+}
+
+impl WorkerArgs {
+    /// As the apps want it.
+    pub(crate) fn options(&self) -> WorkerOptions {
+        let idle = match self.idle {
+            IdleArg::Spin => Idle::Spin,
+            IdleArg::Adaptive => Idle::Adaptive,
+            IdleArg::Sleep => Idle::Sleep,
+        };
+        WorkerOptions {
+            cores: self.cores.clone().map(|cores| cores.0).unwrap_or_default(),
+            idle,
+            frames: None,
+        }
+    }
+
+    /// Packets in a batch.
+    pub(crate) fn batch(&self) -> usize {
+        usize::from(self.batch)
+    }
+}
+
+/// How long, and what is said.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Report")]
+pub(crate) struct ReportArgs {
+    /// Stop after this time: 10s, 500ms, 2m [default: at Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub(crate) duration: Option<Duration>,
+    /// One JSON object per line on standard output: start, interval each second, warning, summary
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+    /// Say nothing but why the aim was not met
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl ReportArgs {
+    /// As the reporter wants it.
+    pub(crate) fn style(&self) -> Style {
+        if self.json {
+            Style::Json
+        } else if self.quiet {
+            Style::Quiet
+        } else {
+            Style::Human { live: std::io::stderr().is_terminal() }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Numbers with units, as they are typed.
+
+use std::time::Duration;
+
+/// `10`, `10s`, `500ms`, `1.5m`, `2h`; seconds without a unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let scale = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("'{unit}' is no unit of time: ms, s, m or h")),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "write 10s or 500ms, say".to_owned())? * scale;
+    let duration =
+        Duration::try_from_secs_f64(seconds).map_err(|_| "that is no length of time".to_owned())?;
+    if duration.is_zero() { Err("it must be longer than nothing".into()) } else { Ok(duration) }
+}
+
+/// `65536`, `64K`, `64M`, `1.5G`, also with `iB` or `B` after: bytes, in powers of 1024.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = split(text);
+    let scale: u32 = match unit.trim_end_matches('B').trim_end_matches('i') {
+        "" => 1,
+        "K" | "k" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err(format!("'{unit}' is no unit of memory: K, M or G")),
+    };
+    let wrong = || "write 64M or 1G, say".to_owned();
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale.into()).and_then(|n| usize::try_from(n).ok()).ok_or_else(wrong);
+    }
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * f64::from(scale);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was looked at")]
+    if (0.0..1e15).contains(&bytes) { Ok(bytes as usize) } else { Err(wrong()) }
+}
+
+/// Cores in the order of the workers. (clap takes a plain `Vec` for an option that is given several times.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cores(pub(crate) Vec<usize>);
+
+/// `0,1`, `0-3`, `0,4-7`: cores in that order, none twice, all of them ours to use.
+pub(crate) fn cores(text: &str) -> Result<Cores, String> {
+    let wrong = |part: &str| format!("'{part}' is no core: write 0,1 or 0-3, say");
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) =
+            (first.parse().map_err(|_| wrong(part))?, last.parse().map_err(|_| wrong(part))?);
+        if last < first || last >= 1 << 16 {
+            return Err(wrong(part));
+        }
+        cores.extend(first..=last);
+    }
+    let allowed = bywash_sys::worker::allowed_cores();
+    for (index, core) in cores.iter().enumerate() {
+        if !allowed.contains(core) {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            return Err(format!("this process may not use core {core}; it may use {}", allowed.join(",")));
+        }
+        if cores[..index].contains(core) {
+            return Err(format!(
+                "core {core} is named twice: two workers on one core would wait for each other"
+            ));
+        }
+    }
+    Ok(Cores(cores))
+}
+
+/// Six bytes in hex between colons.
+pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
+    let wrong = || "write 02:00:00:00:00:01, say".to_owned();
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = parts.next().and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(wrong)?;
+    }
+    if parts.next().is_none() { Ok(mac) } else { Err(wrong()) }
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    text.split_at(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let ms = |text| duration(text).unwrap().as_millis();
+        assert_eq!(
+            [ms("10"), ms("10s"), ms("500ms"), ms("1.5m"), ms("2h")],
+            [10_000, 10_000, 500, 90_000, 7_200_000]
+        );
+        for text in ["", "s", "-1", "0", "1d", "1e400", "nan", "..", "99999999999999999999999"] {
+            duration(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = ["65536", "64K", "64M", "1.5G", "2MiB", "2MB"].map(|text| bytes(text).unwrap());
+        assert_eq!(sizes, [65536, 65536, 64 << 20, 3 << 29, 2 << 20, 2 << 20]);
+        for text in ["", "M", "1T", "-1", "1e3", "99999999999999999999G", "9".repeat(400).as_str()] {
+            bytes(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn cores_are_lists_and_ranges_of_those_we_may_use() {
+        let allowed = bywash_sys::worker::allowed_cores();
+        let first = allowed[0].to_string();
+        assert_eq!(cores(&first), Ok(Cores(vec![allowed[0]])));
+        assert_eq!(cores(&format!("{first}-{first}")), Ok(Cores(vec![allowed[0]])));
+        assert!(cores(&format!("{first},{first}")).unwrap_err().contains("twice"));
+        assert!(cores("9999").unwrap_err().contains("may not use core 9999"));
+        for text in ["", "a", "1-", "3-1", "0,,1", "0-99999999999"] {
+            assert!(cores(text).unwrap_err().contains("is no core"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What can be opened of an interface: which queues, and packets of one frame or of several.
+
+use bywash_frame::{FRAME_DATA, Stride};
+use bywash_port::QueueChoice;
+use bywash_sys::route::{self, Route};
+
+use super::{Options, tx};
+
+/// Ethernet header and two VLAN tags, bytes.
+pub(super) const HEADERS: usize = 22;
+
+/// Highest MTU whose packets fit one frame, bytes.
+pub(super) const MAX_SINGLE_MTU: usize = FRAME_DATA - HEADERS;
+
+/// Which halves of a queue to open.
+#[derive(Clone, Copy)]
+pub(super) struct Halves {
+    pub(super) queue: u32,
+    pub(super) rx: bool,
+    pub(super) tx: bool,
+}
+
+/// The interface, up and Ethernet.
+pub(super) fn find(route: &mut Route, interface: &str) -> Result<route::Link, String> {
+    let Some(link) = route.link(interface).map_err(|error| error.to_string())? else {
+        let links = route.links().unwrap_or_default();
+        let names: Vec<_> =
+            links.iter().filter(|link| link.ethernet).map(|link| link.name.as_str()).collect();
+        let there = if names.is_empty() { "none that carries Ethernet".into() } else { names.join(", ") };
+        return Err(format!("there is no interface '{interface}'; there is: {there}"));
+    };
+    if !link.ethernet {
+        return Err(format!("{interface} does not carry Ethernet frames"));
+    }
+    if !link.up {
+        return Err(format!("{interface} is down: `ip link set dev {interface} up`"));
+    }
+    Ok(link)
+}
+
+/// Which queues to open. A sending half exists only where the interface sends: on others the kernel would take packets
+/// and lose them without a word.
+pub(super) fn choose(
+    choice: QueueChoice,
+    options: &Options,
+    tx: bool,
+    (rx_queues, tx_queues): (u32, u32),
+    interface: &str,
+) -> Result<Vec<Halves>, String> {
+    let count = rx_queues.max(tx_queues);
+    let range = match choice.queue.map(u32::from) {
+        Some(queue) if queue >= count => {
+            let last = count.saturating_sub(1);
+            return Err(format!("{interface} has no queue {queue}: its queues are 0 to {last}"));
+        }
+        Some(queue) => queue..queue + 1,
+        None => 0..count.min(options.max_queues.map_or(u32::MAX, u32::from)),
+    };
+    let queues: Vec<_> = range
+        .map(|queue| Halves { queue, rx: options.rx && queue < rx_queues, tx: tx && queue < tx_queues })
+        .filter(|halves| halves.rx || halves.tx)
+        .collect();
+    if queues.is_empty() {
+        return Err(format!(
+            "{interface} has no queue for what is wanted: {rx_queues} receive, {tx_queues} send"
+        ));
+    }
+    Ok(queues)
+}
+
+/// Whether packets may have several frames.
+pub(super) fn multi_buffer(link: &route::Link, options: &Options, stride: Stride) -> Result<bool, String> {
+    let (interface, mtu) = (&link.name, link.mtu as usize);
+    let needed = mtu > MAX_SINGLE_MTU;
+    let cure =
+        format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
+    let too_long = mtu + HEADERS > tx::MAX_FRAMES * FRAME_DATA;
+    match (options.multi_buffer.unwrap_or(needed), stride) {
+        _ if too_long && options.rx => {
+            Err(format!("the MTU of {interface} is {mtu}, more than {} frames hold: {cure}", tx::MAX_FRAMES))
+        }
+        (false, _) if needed => Err(format!(
+            "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
+        )),
+        (true, Stride::Aligned) => Err(format!(
+            "packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}"
+        )),
+        (multi_buffer, _) => Ok(multi_buffer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(
+        choice: QueueChoice,
+        options: &Options,
+        counts: (u32, u32),
+    ) -> Result<Vec<(u32, bool, bool)>, String> {
+        let queues = choose(choice, options, options.tx && !choice.rx_only, counts, "eth1")?;
+        Ok(queues.into_iter().map(|halves| (halves.queue, halves.rx, halves.tx)).collect())
+    }
+
+    #[test]
+    fn a_half_is_opened_only_where_the_interface_has_one() {
+        let (all, options) = (QueueChoice::default(), Options::default());
+        assert_eq!(chosen(all, &options, (1, 2)).unwrap(), [(0, true, true), (1, false, true)]);
+        assert_eq!(chosen(all, &options, (2, 1)).unwrap(), [(0, true, true), (1, true, false)]);
+        let send = Options { rx: false, ..options.clone() };
+        assert_eq!(chosen(all, &send, (4, 1)).unwrap(), [(0, false, true)]);
+        let two = Options { max_queues: Some(2), ..options };
+        assert_eq!(chosen(all, &two, (4, 4)).unwrap(), [(0, true, true), (1, true, true)]);
+    }
+
+    #[test]
+    fn a_chosen_queue_is_opened_alone() {
+        let options = Options::default();
+        let one = |queue, rx_only| QueueChoice { queue: Some(queue), rx_only };
+        assert_eq!(chosen(one(3, false), &options, (4, 4)).unwrap(), [(3, true, true)]);
+        assert_eq!(chosen(one(3, true), &options, (4, 4)).unwrap(), [(3, true, false)]);
+        assert!(chosen(one(4, false), &options, (4, 4)).unwrap_err().contains("0 to 3"));
+        assert!(chosen(one(3, true), &options, (1, 4)).unwrap_err().contains("1 receive, 4 send"));
+    }
+
+    #[test]
+    fn chains_are_used_when_the_mtu_wants_them() {
+        let link = |mtu| route::Link { name: "eth1".into(), mtu, ..route::Link::default() };
+        let with = |mtu, wish, stride| {
+            multi_buffer(&link(mtu), &Options { multi_buffer: wish, ..Options::default() }, stride)
+        };
+        assert_eq!(with(1500, None, Stride::Packed), Ok(false));
+        assert_eq!(with(2026, None, Stride::Packed), Ok(false));
+        assert_eq!(with(2027, None, Stride::Packed), Ok(true));
+        assert_eq!(with(1500, Some(true), Stride::Packed), Ok(true));
+        assert!(with(2027, Some(false), Stride::Packed).unwrap_err().contains("mtu 2026"));
+        assert!(with(9000, None, Stride::Aligned).unwrap_err().contains("packed"));
+        assert!(with(65_521, None, Stride::Packed).unwrap_err().contains("18 frames"));
+    }
+}

@@ -1,0 +1,217 @@
+//! `xdp:` ports: AF_XDP on a kernel interface, all its queues or one.
+//!
+//! An XDP program made for the port decides by packet: ours, to the socket of the queue it came in on, or the kernel's,
+//! as if we were not there. The frames of the arena are what the kernel receives into and sends from, in the same
+//! memory for every netdev, so a packet goes from one `xdp:` port to another without a copy of ours. What can go
+//! wrong with AF_XDP, and what is done about it, is listed in `docs/af-xdp-traps.md`.
+//!
+//! Each call of `rx` is a heartbeat. While packets come in and a queue is not called for half a second, its worker counts
+//! as hung and the kernel gets the packets. A worker that sleeps because nothing comes loses none: the first packet after
+//! that is still its own, and wakes it.
+
+mod bind;
+mod busy;
+mod chain;
+mod guard;
+mod life;
+mod look;
+mod open;
+mod program;
+mod rx;
+mod tx;
+
+use std::sync::Arc;
+
+use bywash_frame::Arena;
+use bywash_port::filter::Expression;
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_sys::bpf::Link;
+use bywash_sys::xsk::Statistics;
+
+pub use bywash_sys::xsk::CopyMode;
+pub use open::open;
+
+use crate::{OpenOptions, XdpMode, ZeroCopy};
+
+use busy::Deferral;
+use life::Life;
+use program::Maps;
+
+/// Where the XDP program is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attach {
+    /// In the driver where it has XDP, else in the kernel's stack, with a warning.
+    #[default]
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// In the kernel's stack, whatever the driver can.
+    Generic,
+}
+
+/// Has the driver run in the worker's own calls instead of by interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// How long a call may wait for packets, microseconds.
+    pub micros: u32,
+    /// Packets in one call at most.
+    pub budget: u32,
+}
+
+impl Default for BusyPoll {
+    /// 20 µs and 64 packets: what needs no right beyond the port's own.
+    fn default() -> Self {
+        Self { micros: 20, budget: 64 }
+    }
+}
+
+/// How a port is to be opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Open so many queues at most, from 0 on; all of them when absent.
+    pub max_queues: Option<u16>,
+    /// Entries in each ring, a power of two: packets that wait for us, and packets in flight.
+    pub ring_size: u32,
+    /// Take only the packets this matches; all of them when absent.
+    pub only: Option<Expression>,
+    /// Copy or not.
+    pub copy: CopyMode,
+    /// Where the program is attached.
+    pub attach: Attach,
+    /// Poll the driver from the worker's own calls.
+    pub busy_poll: Option<BusyPoll>,
+    /// Packets may have several frames; when absent, if the MTU wants it.
+    pub multi_buffer: Option<bool>,
+    /// Receiving halves are wanted.
+    pub rx: bool,
+    /// Sending halves are wanted.
+    pub tx: bool,
+    /// Take all packets also of an interface that the machine itself is reached by.
+    pub force: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_queues: None,
+            ring_size: 2048,
+            only: None,
+            copy: CopyMode::default(),
+            attach: Attach::default(),
+            busy_poll: None,
+            multi_buffer: None,
+            rx: true,
+            tx: true,
+            force: false,
+        }
+    }
+}
+
+impl From<&OpenOptions> for Options {
+    fn from(options: &OpenOptions) -> Self {
+        let own = Self::default();
+        Self {
+            max_queues: options.queues,
+            ring_size: options.ring.unwrap_or(own.ring_size),
+            only: options.only.clone(),
+            copy: match options.zero_copy {
+                None => CopyMode::Auto,
+                Some(ZeroCopy::Off) => CopyMode::Copy,
+                Some(ZeroCopy::Require) => CopyMode::ZeroCopy,
+            },
+            attach: match options.xdp_mode {
+                None => Attach::Auto,
+                Some(XdpMode::Native) => Attach::Native,
+                Some(XdpMode::Generic) => Attach::Generic,
+            },
+            busy_poll: options.busy_poll.map(|micros| BusyPoll { micros, ..BusyPoll::default() }),
+            rx: !options.tx_only,
+            tx: !options.rx_only,
+            force: options.force,
+            ..own
+        }
+    }
+}
+
+/// An opened `xdp:` port.
+pub struct XdpPort {
+    name: PortName,
+    mac: Option<[u8; 6]>,
+    capabilities: Capabilities,
+    warnings: Vec<String>,
+    queues: Vec<QueuePair>,
+    lives: Vec<Arc<Life>>,
+    maps: Option<Arc<Maps>>,
+    link: Option<Link>,
+    deferral: Option<Deferral>,
+    arena: &'static Arena,
+}
+
+impl XdpPort {
+    /// What the user should be told once: where it is not as fast as it could be, with the cure.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Queues that were never given out have frames, too.
+    fn close_what_nobody_took(&mut self) {
+        let Ok(mut pool) = self.arena.pool(0) else { return };
+        for QueuePair { rx, tx } in self.queues.drain(..) {
+            rx.into_iter().for_each(|rx| rx.close(&mut pool));
+            tx.into_iter().for_each(|tx| tx.close(&mut pool));
+        }
+    }
+}
+
+impl Port for XdpPort {
+    fn name(&self) -> &PortName {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.mac
+    }
+
+    fn queues(&mut self) -> Vec<QueuePair> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let mut counters = self.maps.as_ref().map_or_else(Vec::new, |maps| maps.counters());
+        let statistics: Vec<_> = self.lives.iter().map(|life| life.statistics()).collect();
+        let sum = |field: fn(&Statistics) -> u64| statistics.iter().map(field).sum();
+        let abandoned: usize = self.lives.iter().map(|life| life.abandoned()).sum();
+        let named = |name, value| Counter { name, value };
+        counters.extend([
+            named("rx_dropped", sum(|s| s.rx_dropped)),
+            named("rx_ring_full", sum(|s| s.rx_ring_full)),
+            named("rx_fill_ring_empty", sum(|s| s.rx_fill_ring_empty)),
+            named("rx_invalid_descriptors", sum(|s| s.rx_invalid_descriptors)),
+            named("tx_invalid_descriptors", sum(|s| s.tx_invalid_descriptors)),
+            named("tx_ring_empty", sum(|s| s.tx_ring_empty)),
+            named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
+            named("abandoned_frames", abandoned as u64),
+        ]);
+        counters
+    }
+
+    fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {
+        let mut left = Vec::new();
+        self.close_what_nobody_took();
+        let open = self.lives.iter().filter(|life| life.is_open()).count();
+        if open > 0 {
+            left.push(format!("{}: {open} queues were not closed before their port", self.name));
+        }
+        if let Some(Err(error)) = self.link.take().map(Link::detach) {
+            left.push(format!("{}: {error}", self.name));
+        }
+        if let Some(Err(error)) = self.deferral.take().map(Deferral::restore) {
+            left.push(format!("{}: {error}", self.name));
+        }
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    }
+}

@@ -1,0 +1,371 @@
+//! Opening an `xdp:` port: look, refuse what must not be, then attach, bind and steer; on failure nothing is left.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bywash_frame::{Arena, Ledger, Pool};
+use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
+use bywash_sys::bpf::{Link, LoadError, Program, XdpMode};
+use bywash_sys::ethtool::Ethtool;
+use bywash_sys::route::{self, Route};
+use bywash_sys::xsk::{CopyMode, Socket};
+use rustix::io::Errno;
+
+use super::bind::{self, Bound, Plan};
+use super::busy::Deferral;
+use super::life::Life;
+use super::look::{HEADERS, Halves, choose, find, multi_buffer};
+use super::program::{self, Maps};
+use super::{Attach, Options, XdpPort, guard, rx, tx};
+
+/// How long a link may be gone after attaching or binding: some drivers restart it.
+const CARRIER: Duration = Duration::from_secs(10);
+
+/// Opens `interface`, all its queues or the one that is chosen, with frames of `arena`.
+///
+/// # Errors
+/// [`OpenError`]: what is wrong, why, and what to do. Nothing was changed then.
+pub fn open(
+    interface: &str,
+    choice: QueueChoice,
+    options: &Options,
+    arena: &'static Arena,
+) -> Result<XdpPort, OpenError> {
+    let name = PortName::Xdp { interface: interface.into(), queues: choice };
+    Opening::look(interface, choice, options, arena)
+        .and_then(|opening| opening.open(name.clone()))
+        .map_err(|reason| OpenError { port: name, reason })
+}
+
+/// What was found out about the interface before anything is changed.
+struct Opening<'a> {
+    options: &'a Options,
+    arena: &'static Arena,
+    interface: route::Link,
+    /// Queues to open, and what they have.
+    queues: Vec<Halves>,
+    /// Receive queues of the whole interface.
+    rx_queues: u32,
+    multi_buffer: bool,
+    link_mbps: Option<u32>,
+    route: Route,
+}
+
+/// What was bound.
+struct Queues {
+    bound: Vec<(Halves, Bound)>,
+    /// Why zero-copy, if it was tried, was refused.
+    refused: Option<String>,
+}
+
+impl<'a> Opening<'a> {
+    fn look(
+        interface: &str,
+        choice: QueueChoice,
+        options: &'a Options,
+        arena: &'static Arena,
+    ) -> Result<Self, String> {
+        let tx = options.tx && !choice.rx_only;
+        if !options.ring_size.is_power_of_two() || options.ring_size > 1 << 20 {
+            return Err(format!("a ring of {} packets: it must be a power of two", options.ring_size));
+        }
+        let mut route = Route::open().map_err(|error| error.to_string())?;
+        let link = find(&mut route, interface)?;
+        let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
+        // Drivers with one queue may not tell.
+        let (rx_queues, tx_queues) = match ethtool.channels(interface) {
+            Ok(channels) => (channels.rx, channels.tx),
+            Err(_) => (link.rx_queues, link.tx_queues),
+        };
+        let queues = choose(choice, options, tx, (rx_queues, tx_queues), interface)?;
+        let multi_buffer = multi_buffer(&link, options, arena.stride())?;
+        // A virtual interface tells some number, too.
+        let link_mbps = ethtool.speed(interface).ok().flatten().filter(|_| link.kind.is_none());
+        let opening =
+            Self { options, arena, interface: link, queues, rx_queues, multi_buffer, link_mbps, route };
+        opening.refuse_everything()
+    }
+
+    /// All packets of an interface that the machine is reached by are taken only on demand.
+    fn refuse_everything(mut self) -> Result<Self, String> {
+        let everything = self.options.only.is_none()
+            && self.queues.iter().filter(|halves| halves.rx).count() >= self.rx_queues as usize;
+        if !everything || self.options.force || self.rx_queues == 0 {
+            return Ok(self);
+        }
+        match guard::reason_to_refuse(&mut self.route, &self.interface) {
+            Ok(None) => Ok(self),
+            Ok(Some(reason)) => Err(format!(
+                "taking all packets of {} would cut the machine off: {reason}; take a part (--only 'udp port 53', say), \
+                 or all with --force",
+                self.interface.name
+            )),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn open(mut self, name: PortName) -> Result<XdpPort, String> {
+        let mut warnings = Vec::new();
+        let takes = self.queues.iter().any(|halves| halves.rx);
+        let (maps, mut link, mut generic) = if takes {
+            let maps = Maps::create(self.rx_queues).map_err(|error| error.to_string())?;
+            let program = program::load(&maps).map_err(|error: LoadError| error.to_string())?;
+            let (link, mode) = self.attach(&program, &mut warnings)?;
+            (Some(Arc::new(maps)), Some(link), mode == XdpMode::Generic)
+        } else {
+            (None, None, self.options.attach == Attach::Generic)
+        };
+        let mut pool = self.stock()?;
+        let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
+        drop(pool);
+        let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
+        if zero_copy && link.is_none() {
+            // Drivers of Intel's refuse to send without copies while no XDP program is attached.
+            let program = program::load_pass().map_err(|error| error.to_string())?;
+            let (pass, mode) = self.attach(&program, &mut warnings)?;
+            (link, generic) = (Some(pass), mode == XdpMode::Generic);
+        }
+        self.warn(&bound, refused.as_deref(), &mut warnings);
+        let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
+        let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
+        self.wait_for_carrier(&mut warnings);
+        let capabilities = self.capabilities(zero_copy, generic, link.is_some());
+        let (queues, lives) = self.hand_out(bound, maps.as_ref(), &capabilities)?;
+        let mac = self.interface.mac.map(|mac| mac.0);
+        Ok(XdpPort {
+            name,
+            mac,
+            capabilities,
+            warnings,
+            queues,
+            lives,
+            maps,
+            link,
+            deferral,
+            arena: self.arena,
+        })
+    }
+
+    /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.
+    fn attach(&mut self, program: &Program, warnings: &mut Vec<String>) -> Result<(Link, XdpMode), String> {
+        let interface = self.interface.name.clone();
+        let modes: &[XdpMode] = match self.options.attach {
+            Attach::Auto => &[XdpMode::Native, XdpMode::Generic],
+            Attach::Native => &[XdpMode::Native],
+            Attach::Generic => &[XdpMode::Generic],
+        };
+        let mut why = String::new();
+        for &mode in modes {
+            match Link::xdp(program, self.interface.index, mode) {
+                Ok(link) => {
+                    if !why.is_empty() {
+                        warnings.push(format!(
+                            "generic XDP on {interface}, an order slower: native is refused ({why}); another driver, \
+                             fewer queues or a lower MTU may help"
+                        ));
+                    }
+                    return Ok((link, mode));
+                }
+                Err(error)
+                    if error.is(Errno::BUSY.raw_os_error()) || error.is(Errno::EXIST.raw_os_error()) =>
+                {
+                    return Err(self.who_is_there());
+                }
+                Err(error) if error.is(Errno::PERM.raw_os_error()) => return Err(error.to_string()),
+                Err(error) => why = error.source.to_string(),
+            }
+        }
+        Err(format!("no XDP program can be attached to {interface}: {why}"))
+    }
+
+    /// The program that has the interface already.
+    fn who_is_there(&mut self) -> String {
+        let interface = &self.interface.name;
+        let id = self.route.link(interface).ok().flatten().and_then(|link| link.xdp.first());
+        let Some(id) = id else {
+            return format!("another XDP program is attached to {interface}: stop who attached it");
+        };
+        let named = Program::by_id(id).and_then(|program| program.info()).map(|info| info.name);
+        let called = named.map_or_else(|_| String::new(), |name| format!(" '{name}'"));
+        format!(
+            "the XDP program {id}{called} is attached to {interface}: stop who attached it, or \
+             `ip link set dev {interface} xdp off`"
+        )
+    }
+
+    /// Frames for all FILL rings.
+    fn stock(&self) -> Result<Pool, String> {
+        let rings =
+            self.queues.iter().filter(|halves| halves.rx || self.options.copy != CopyMode::Copy).count();
+        let frames = rings * self.options.ring_size as usize;
+        self.arena.pool(frames).map_err(|error| {
+            format!(
+                "{rings} rings of {} packets must be filled: {error}, or smaller rings",
+                self.options.ring_size
+            )
+        })
+    }
+
+    fn bind_all(&self, generic: bool, pool: &mut Pool) -> Result<Queues, String> {
+        let mut refused = None;
+        let mut bound: Vec<(Halves, Bound)> = Vec::with_capacity(self.queues.len());
+        let mut mode = match self.options.copy {
+            // A packet that generic XDP sees has been copied already.
+            CopyMode::Auto if generic => CopyMode::Copy,
+            CopyMode::ZeroCopy if generic => {
+                return Err(format!("zero-copy needs native XDP, which {} refuses", self.interface.name));
+            }
+            CopyMode::Auto => CopyMode::ZeroCopy,
+            chosen => chosen,
+        };
+        for &halves in &self.queues {
+            let plan = self.plan(halves);
+            let first: Option<Arc<Socket>> = bound.first().map(|(_, first)| first.socket.clone());
+            let mut result = bind::bind(&plan, mode, first.as_deref(), self.arena, pool);
+            if let Err(error) = &result
+                && first.is_none()
+                && self.options.copy == CopyMode::Auto
+                && error.is_no_zero_copy()
+            {
+                refused = Some(error.source.to_string());
+                mode = CopyMode::Copy;
+                result = bind::bind(&plan, mode, None, self.arena, pool);
+            }
+            match result {
+                Ok(queue) => bound.push((halves, queue)),
+                Err(error) => {
+                    let why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
+                    drop(first);
+                    for (_, queue) in bound {
+                        release(queue, pool);
+                    }
+                    return Err(why);
+                }
+            }
+        }
+        Ok(Queues { bound, refused })
+    }
+
+    fn plan(&self, halves: Halves) -> Plan {
+        Plan {
+            interface: self.interface.index,
+            queue: halves.queue,
+            ring_size: self.options.ring_size,
+            rx: halves.rx,
+            tx: halves.tx,
+            multi_buffer: self.multi_buffer,
+            busy_poll: self.options.busy_poll.map(|poll| (poll.micros, poll.budget)),
+        }
+    }
+
+    fn warn(&self, bound: &[(Halves, Bound)], refused: Option<&str>, warnings: &mut Vec<String>) {
+        let interface = &self.interface.name;
+        if let Some(why) = refused {
+            warnings.push(format!(
+                "copy mode on {interface}, about 1 to 3 million packets/s for each core: its driver refuses zero-copy \
+                 ({why})"
+            ));
+        }
+        if bound.iter().any(|(_, bound)| !bound.large_budget && !bound.zero_copy) {
+            warnings.push("32 packets for each system call when sending: more takes Linux 6.17".into());
+        }
+        if self.options.busy_poll.is_some() && !bound.iter().all(|(_, bound)| bound.polls) {
+            warnings.push(format!(
+                "busy polling has no effect on {interface}: its driver gives its queues no NAPI id; leave it out, and \
+                 keep the worker off the core that takes the interrupts"
+            ));
+        }
+    }
+
+    /// Early packets are lost while a link restarts, and nobody would know why.
+    fn wait_for_carrier(&mut self, warnings: &mut Vec<String>) {
+        if !self.interface.running {
+            return;
+        }
+        let deadline = Instant::now() + CARRIER;
+        loop {
+            match self.route.link(&self.interface.name) {
+                Ok(Some(link)) if !link.running && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(Some(link)) if link.running => return,
+                _ => {
+                    warnings.push(format!("{} lost its link when it was opened", self.interface.name));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn capabilities(&self, zero_copy: bool, generic: bool, attached: bool) -> Capabilities {
+        let mut mode = vec![if zero_copy { "zero-copy" } else { "copy" }];
+        if attached {
+            mode.push(if generic { "generic XDP" } else { "native XDP" });
+        }
+        if self.multi_buffer {
+            mode.push("multi-buffer");
+        }
+        Capabilities {
+            max_len: self.interface.mtu as usize + HEADERS,
+            chains: self.multi_buffer,
+            zero_copy,
+            mode,
+            link_mbps: self.link_mbps,
+            ..Capabilities::default()
+        }
+    }
+
+    fn hand_out(
+        &self,
+        bound: Vec<(Halves, Bound)>,
+        maps: Option<&Arc<Maps>>,
+        capabilities: &Capabilities,
+    ) -> Result<(Vec<QueuePair>, Vec<Arc<Life>>), String> {
+        let (mut pairs, mut lives) = (Vec::new(), Vec::new());
+        for (Halves { queue, .. }, bound) in bound {
+            let Bound { rings, socket, probe, filled, polls, .. } = bound;
+            let halves = u8::from(rings.rx.is_some()) + u8::from(rings.tx.is_some());
+            let maps = maps.filter(|_| rings.rx.is_some());
+            let life = Arc::new(Life::new(queue, halves, socket.clone(), probe, maps.cloned()));
+            let mut filled = Some(filled);
+            let rx = match (rings.rx, maps) {
+                (Some(ring), Some(maps)) => {
+                    let beat = maps.beat(queue).map_err(|error| error.to_string())?;
+                    maps.add_socket(queue, &socket).map_err(|error| error.to_string())?;
+                    let ledger = filled.take().unwrap_or_else(|| Ledger::new(self.arena));
+                    let (socket, life) = (socket.clone(), life.clone());
+                    let parts =
+                        rx::Parts { ring, fill: rings.fill, ledger, socket, life, beat, busy_poll: polls };
+                    Some(Box::new(rx::Rx::new(parts)) as Box<dyn RxQueue>)
+                }
+                _ => None,
+            };
+            if let Some(ledger) = filled {
+                life.keep(ledger);
+            }
+            let tx = rings.tx.map(|ring| {
+                Box::new(tx::Tx::new(tx::Parts {
+                    ring,
+                    completion: rings.completion,
+                    ledger: Ledger::new(self.arena),
+                    socket,
+                    life: life.clone(),
+                    busy_poll: polls,
+                    zero_copy: capabilities.zero_copy,
+                    max_len: capabilities.max_len,
+                    chains: capabilities.chains,
+                })) as Box<dyn TxQueue>
+            });
+            pairs.push(QueuePair { rx, tx });
+            lives.push(life);
+        }
+        Ok((pairs, lives))
+    }
+}
+
+/// Takes apart a queue that was bound in vain.
+fn release(queue: Bound, pool: &mut Pool) {
+    let Bound { rings, socket, probe, filled, .. } = queue;
+    drop(rings);
+    Life::new(0, 1, socket, probe, None).close_half(filled, pool);
+}

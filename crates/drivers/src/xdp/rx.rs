@@ -1,0 +1,119 @@
+//! The receiving half of a queue: descriptors become packets, free frames go to the FILL ring.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use bywash_frame::{Batch, Ledger, Pool};
+use bywash_port::{QueueCounters, RxQueue};
+use bywash_sys::xsk::{Consumer, Descriptor, Producer, Socket};
+
+use super::chain::{Assembly, Step};
+use super::life::Life;
+use super::program::Beat;
+
+/// Frames given to the FILL ring at once: the kernel looks at its index less often so.
+const BLOCK: u32 = 64;
+
+/// What a receiving half is made of.
+pub(super) struct Parts {
+    pub(super) ring: Consumer<Descriptor>,
+    pub(super) fill: Producer<u64>,
+    pub(super) ledger: Ledger,
+    pub(super) socket: Arc<Socket>,
+    pub(super) life: Arc<Life>,
+    pub(super) beat: Beat,
+    pub(super) busy_poll: bool,
+}
+
+/// The receiving half of one queue.
+pub(super) struct Rx {
+    ring: Consumer<Descriptor>,
+    fill: Producer<u64>,
+    assembly: Assembly,
+    socket: Arc<Socket>,
+    life: Arc<Life>,
+    beat: Beat,
+    busy_poll: bool,
+    packets: u64,
+    bytes: u64,
+    errors: u64,
+}
+
+impl Rx {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { ring, fill, ledger, socket, life, beat, busy_poll } = parts;
+        let assembly = Assembly::new(ledger);
+        Self { ring, fill, assembly, socket, life, beat, busy_poll, packets: 0, bytes: 0, errors: 0 }
+    }
+
+    /// Keeps the FILL ring full, in blocks. A pool that has run dry gives what it has.
+    #[inline]
+    fn refill(&mut self, pool: &mut Pool) {
+        let fill = &mut self.fill;
+        let block = BLOCK.min(fill.size().div_ceil(2));
+        let room = fill.room(block);
+        if room < block {
+            return;
+        }
+        for frame in pool.take_many(room as usize) {
+            let pushed = fill.push(self.assembly.ledger.lend(frame) as u64);
+            debug_assert!(pushed, "there was room");
+        }
+        fill.submit();
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        self.beat.beat();
+        if self.busy_poll {
+            self.life.kicked(self.socket.kick_rx());
+        }
+        let before = batch.len();
+        while batch.room() > 0 {
+            let Some(descriptor) = self.ring.pop() else { break };
+            match self.assembly.take(descriptor, pool) {
+                Step::Whole(packet) => {
+                    self.packets += 1;
+                    self.bytes += packet.len() as u64;
+                    batch.push(packet);
+                }
+                Step::More => {}
+                Step::Bad => self.errors += 1,
+            }
+        }
+        self.ring.release();
+        self.refill(pool);
+        if self.fill.needs_wakeup() && !self.busy_poll {
+            self.life.kicked(self.socket.kick_rx());
+        }
+        batch.len() - before
+    }
+
+    fn arm(&mut self) -> bool {
+        // With no frame in the kernel's hands no packet can come, so nothing would ever wake us.
+        self.ring.is_empty() && self.assembly.ledger.lent() > 0
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> QueueCounters {
+        QueueCounters {
+            packets: self.packets,
+            bytes: self.bytes,
+            errors: self.errors,
+            no_frame: self.life.statistics().rx_fill_ring_empty,
+        }
+    }
+
+    fn close(self: Box<Self>, pool: &mut Pool) {
+        let Self { ring, fill, assembly, socket, life, .. } = *self;
+        let ledger = assembly.finish(pool);
+        life.stop_receiving();
+        // The mappings keep the socket alive: they go first.
+        drop((ring, fill, socket));
+        life.close_half(ledger, pool);
+    }
+}

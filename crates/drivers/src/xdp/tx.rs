@@ -1,0 +1,294 @@
+//! The sending half of a queue: packets become descriptors, frames come back by the COMPLETION ring, and the kernel is
+//! called as rarely as it lets us.
+
+use std::sync::Arc;
+
+use bywash_frame::{BATCH, Batch, Checksum, Ledger, Packet, Pool};
+use bywash_port::{QueueCounters, TxQueue};
+use bywash_sys::xsk::{self, Consumer, Descriptor, Kick, Producer, Socket};
+
+use super::life::Life;
+
+/// Frames of one packet at most: the kernel's `MAX_SKB_FRAGS`, 17, and the head.
+pub(super) const MAX_FRAMES: usize = 18;
+
+/// Shortest packet: an Ethernet header.
+const MIN_LEN: usize = 14;
+
+/// What a sending half is made of.
+pub(super) struct Parts {
+    pub(super) ring: Producer<Descriptor>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) ledger: Ledger,
+    pub(super) socket: Arc<Socket>,
+    pub(super) life: Arc<Life>,
+    pub(super) busy_poll: bool,
+    pub(super) max_len: usize,
+    pub(super) chains: bool,
+    pub(super) zero_copy: bool,
+}
+
+/// The sending half of one queue.
+pub(super) struct Tx {
+    parts: Parts,
+    lengths: Lengths,
+    /// The last call left packets in the batch for want of room: more will follow.
+    blocked: bool,
+    /// Packets that the interface dropped, but that come back like those it sent.
+    dropped: u64,
+    submitted: u64,
+    completed: u64,
+    packets: u64,
+    bytes: u64,
+    errors: u64,
+}
+
+impl Tx {
+    pub(super) fn new(parts: Parts) -> Self {
+        let lengths = Lengths::new(parts.completion.size());
+        Self {
+            parts,
+            lengths,
+            blocked: false,
+            dropped: 0,
+            submitted: 0,
+            completed: 0,
+            packets: 0,
+            bytes: 0,
+            errors: 0,
+        }
+    }
+
+    /// Descriptors that can be queued now. Never more than the COMPLETION ring can bring back: where that is full the
+    /// kernel stops sending.
+    #[inline]
+    fn room(&mut self, wanted: u32) -> usize {
+        let back = self.parts.completion.size() as usize - self.parts.ledger.lent();
+        back.min(self.parts.ring.room(wanted) as usize)
+    }
+
+    /// Whether the kernel will take it.
+    #[inline]
+    fn is_sendable(&self, packet: &Packet) -> bool {
+        (MIN_LEN..=self.parts.max_len).contains(&packet.len())
+            && (packet.is_single() || self.is_sendable_chain(packet))
+    }
+
+    #[cold]
+    fn is_sendable_chain(&self, packet: &Packet) -> bool {
+        self.parts.chains
+            && packet.frames() <= MAX_FRAMES.min(self.parts.ring.size() as usize)
+            && packet.head().len() >= MIN_LEN
+            && packet.segments().all(|segment| !segment.bytes().is_empty())
+    }
+
+    /// Lends a packet's frames to the kernel; there is room for all of them.
+    #[inline]
+    fn send(&mut self, packet: Packet, pool: &mut Pool) {
+        let mut left = packet.frames();
+        let (parts, lengths) = (&mut self.parts, &mut self.lengths);
+        packet.into_segments(pool, |segment, _| {
+            left -= 1;
+            let (start, len) = (segment.start(), segment.bytes().len());
+            let offset = parts.ledger.lend(segment.into_frame()) + start;
+            // A segment is at most a frame long.
+            let len = u32::try_from(len).unwrap_or_default();
+            let options = if left > 0 { Descriptor::CONTINUES } else { 0 };
+            let pushed = parts.ring.push(Descriptor { address: offset as u64, len, options });
+            debug_assert!(pushed, "there was room");
+            lengths.push(len, left == 0);
+        });
+        self.submitted += 1;
+    }
+
+    /// Takes back the frames of what was sent.
+    #[inline]
+    fn reap(&mut self, pool: &mut Pool) {
+        while let Some(address) = self.parts.completion.pop() {
+            let offset = usize::try_from(xsk::offset(address)).unwrap_or(usize::MAX);
+            let Ok((frame, _)) = self.parts.ledger.reclaim(offset) else {
+                // Not ours: whoever wrote that, no frame changes hands.
+                self.errors += 1;
+                continue;
+            };
+            pool.give(frame);
+            let (len, is_last) = self.lengths.pop();
+            self.bytes += u64::from(len);
+            if is_last {
+                self.completed += 1;
+                if self.dropped > 0 {
+                    self.dropped -= 1;
+                } else {
+                    self.packets += 1;
+                }
+            }
+        }
+        self.parts.completion.release();
+    }
+
+    /// Whether the kernel must be called for what it has not taken yet. In copy mode it only ever looks when called.
+    /// While more packets wait than there is room for, the next call comes soon: then a call is for a batch at least,
+    /// unless the kernel has nothing else whose completion would make room.
+    #[inline]
+    fn must_kick(&mut self) -> bool {
+        let blocked = std::mem::take(&mut self.blocked);
+        if self.parts.busy_poll {
+            return self.submitted != self.completed;
+        }
+        let pending = self.parts.ring.pending() as usize;
+        let now = !blocked || pending >= BATCH || pending == self.parts.ledger.lent();
+        pending > 0 && now && self.parts.ring.needs_wakeup()
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            return 0;
+        }
+        let wanted = u32::try_from(batch.iter().map(Packet::frames).sum::<usize>()).unwrap_or(u32::MAX);
+        let mut room = self.room(wanted);
+        if room < wanted as usize {
+            self.reap(pool);
+            room = self.room(wanted);
+        }
+        // What is too long for the ring will be refused, and needs no room.
+        let size = self.parts.ring.size() as usize;
+        let frames = |packet: &Packet| if packet.frames() > size { 0 } else { packet.frames() };
+        let fit = batch
+            .iter()
+            .take_while(|packet| match room.checked_sub(frames(packet)) {
+                Some(rest) => {
+                    room = rest;
+                    true
+                }
+                None => false,
+            })
+            .count();
+        let mut queued = 0;
+        for mut packet in batch.drain_front(fit) {
+            if (is_plain(&packet) || make_plain(&mut packet)) && self.is_sendable(&packet) {
+                self.send(packet, pool);
+                queued += 1;
+            } else {
+                self.errors += 1;
+                pool.give_packet(packet);
+            }
+        }
+        self.blocked = !batch.is_empty();
+        self.parts.ring.submit();
+        queued
+    }
+
+    fn flush(&mut self, pool: &mut Pool) {
+        if self.must_kick() {
+            match self.parts.life.kicked(self.parts.socket.kick_tx()) {
+                Some(Kick::Dropped) if !self.parts.zero_copy => {
+                    self.dropped += 1;
+                    self.errors += 1;
+                }
+                _ => {}
+            }
+        }
+        self.reap(pool);
+    }
+
+    fn in_flight(&self) -> usize {
+        usize::try_from(self.submitted - self.completed).unwrap_or(usize::MAX)
+    }
+
+    fn counters(&self) -> QueueCounters {
+        QueueCounters { packets: self.packets, bytes: self.bytes, errors: self.errors, no_frame: 0 }
+    }
+
+    fn close(mut self: Box<Self>, pool: &mut Pool) {
+        self.reap(pool);
+        let Parts { ring, completion, ledger, socket, life, .. } = self.parts;
+        // The mappings keep the socket alive: they go first.
+        drop((ring, completion, socket));
+        life.close_half(ledger, pool);
+    }
+}
+
+/// Whether a packet's bytes can go as they are.
+#[inline]
+fn is_plain(packet: &Packet) -> bool {
+    let offload = &packet.offload;
+    !matches!(offload.checksum, Checksum::Partial { .. })
+        && offload.segmentation.is_none()
+        && offload.vlan.is_none()
+}
+
+/// Does in software what a packet asks of the NIC; false where that can't be done: super-segments are cut elsewhere.
+#[cold]
+fn make_plain(packet: &mut Packet) -> bool {
+    packet.complete_checksum().is_ok() && packet.offload.segmentation.is_none() && put_tag_in(packet)
+}
+
+/// Puts the VLAN tag that is kept beside a packet between its addresses and its type.
+fn put_tag_in(packet: &mut Packet) -> bool {
+    const ADDRESSES: usize = 12;
+    let Some(tag) = packet.offload.vlan.take() else { return true };
+    if packet.head().len() < ADDRESSES {
+        return false;
+    }
+    let Ok(head) = packet.push_front(4) else { return false };
+    head.copy_within(4..4 + ADDRESSES, 0);
+    head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&TAG_TYPE.to_be_bytes());
+    head[ADDRESSES + 2..ADDRESSES + 4].copy_from_slice(&tag.to_be_bytes());
+    true
+}
+
+/// The type of a VLAN tag, IEEE 802.1Q.
+const TAG_TYPE: u16 = 0x8100;
+
+/// The lengths of the frames in flight, in the order they were queued.
+///
+/// Completions come in about that order. Where one overtakes another, their lengths are counted in the other's place,
+/// and the sums are right again when both are there: much cheaper than a length for every frame of the arena.
+struct Lengths {
+    entries: Box<[u32]>,
+    head: usize,
+    tail: usize,
+}
+
+/// Set on the last frame of a packet.
+const LAST: u32 = 1 << 31;
+
+impl Lengths {
+    fn new(size: u32) -> Self {
+        Self { entries: vec![0; size as usize].into(), head: 0, tail: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, len: u32, is_last: bool) {
+        let at = self.tail & (self.entries.len() - 1);
+        self.entries[at] = len | if is_last { LAST } else { 0 };
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    #[inline]
+    fn pop(&mut self) -> (u32, bool) {
+        let entry = self.entries[self.head & (self.entries.len() - 1)];
+        self.head = self.head.wrapping_add(1);
+        (entry & !LAST, entry & LAST != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_come_out_in_order_also_around_the_end() {
+        let mut lengths = Lengths::new(4);
+        for round in 0..10 {
+            lengths.push(60 + round, true);
+            lengths.push(1500, false);
+            lengths.push(9, true);
+            assert_eq!(lengths.pop(), (60 + round, true));
+            assert_eq!(lengths.pop(), (1500, false));
+            assert_eq!(lengths.pop(), (9, true));
+        }
+    }
+}

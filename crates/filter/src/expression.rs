@@ -1,0 +1,109 @@
+//! An expression, read once and ready to run.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::formula::Formula;
+use crate::graph::{Graph, Target, TooLarge};
+use crate::language::{Fault, ParseError, parse};
+use crate::matcher::Matcher;
+use crate::meaning::{Names, SystemNames, meaning};
+
+/// A filter expression. Cloning is cheap. It prints as it was written.
+#[derive(Clone)]
+pub struct Expression {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    text: String,
+    graph: Graph,
+    matcher: Matcher,
+}
+
+/// How an expression is read.
+pub struct Options<'a> {
+    /// Where names are looked up.
+    pub names: &'a dyn Names,
+    /// The netmask of the interface that `ip broadcast` asks about.
+    pub netmask: Option<Ipv4Addr>,
+}
+
+impl Expression {
+    /// Reads an expression. An empty one matches every packet.
+    ///
+    /// # Errors
+    /// [`ParseError`] shows the text with a caret under what is wrong.
+    pub fn new(text: &str, options: &Options<'_>) -> Result<Self, ParseError> {
+        let graph = Self::graph_of(text, options).map_err(|fault| fault.of(text))?;
+        let matcher = Matcher::new(&graph);
+        Ok(Self { inner: Arc::new(Inner { text: text.trim().into(), graph, matcher }) })
+    }
+
+    fn graph_of(text: &str, options: &Options<'_>) -> Result<Graph, Fault> {
+        let formula = match parse(text)? {
+            Some(syntax) => meaning(&syntax, options.names, options.netmask)?,
+            None => Formula::Constant(true),
+        };
+        Graph::new(&formula).map_err(|TooLarge| Fault::new(0, "it is too large to be run"))
+    }
+
+    /// Whether a whole packet matches. It begins with its Ethernet header and has no FCS.
+    pub fn matches(&self, packet: &[u8]) -> bool {
+        self.matches_len(packet, packet.len())
+    }
+
+    /// Whether a packet matches that had `wire_len` bytes, of which `packet` has the first. What asks for bytes that are
+    /// not there does not match.
+    pub fn matches_len(&self, packet: &[u8], wire_len: usize) -> bool {
+        self.inner.matcher.matches(packet, u32::try_from(wire_len).unwrap_or(u32::MAX))
+    }
+
+    /// What matches no packet.
+    pub(crate) fn nothing() -> Self {
+        let graph = Graph { entry: Target::NoMatch, nodes: Vec::new(), walks: Vec::new() };
+        let matcher = Matcher::new(&graph);
+        Self { inner: Arc::new(Inner { text: "not greater 0".into(), graph, matcher }) }
+    }
+
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.inner.graph
+    }
+}
+
+impl FromStr for Expression {
+    type Err = ParseError;
+
+    /// Reads an expression with the system's names and no netmask.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        Self::new(text, &Options::default())
+    }
+}
+
+impl Default for Options<'_> {
+    /// The system's names, no netmask.
+    fn default() -> Self {
+        Self { names: &SystemNames, netmask: None }
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.inner.text)
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expression({:?})", self.inner.text)
+    }
+}
+
+impl PartialEq for Expression {
+    /// Whether they were written alike.
+    fn eq(&self, other: &Self) -> bool {
+        self.inner.text == other.inner.text
+    }
+}

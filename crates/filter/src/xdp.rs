@@ -1,0 +1,332 @@
+//! The XDP program that takes packets from the kernel, or leaves them to it.
+//!
+//! One program serves all queues of an interface. What becomes of a packet:
+//!
+//! ```text
+//!     on the never-take list? ── yes ──► XDP_PASS, counted as never_take
+//!     matched by the rule?    ── no ───► XDP_PASS, counted as left
+//!     is the worker alive?    ── no ───► XDP_PASS, counted as hung
+//!     is a socket there?      ── no ───► XDP_PASS, counted as no_socket
+//!     bpf_redirect_map        ─────────► XDP_REDIRECT, counted as taken
+//! ```
+//!
+//! A worker shows that it is alive by changing a number in memory that it shares with the program ([`Heartbeat`]). When
+//! the number stays as it is for too long, its packets go to the kernel: a program that hangs must not take a machine off
+//! the net.
+//!
+//! The program reads packets where the driver put their first buffer. Of a packet in several buffers only what is in the
+//! first can be matched; counted bytes and `len` are of the whole packet. It runs on kernels from 5.18 on.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use crate::ebpf::{
+    AssembleError, Assembler, Bases, Condition, Helper, Label, Operation, Program, Register, Width, filter,
+};
+use crate::{Expression, NoNames, Options};
+
+/// What an interface's XDP program shall do.
+#[derive(Clone, Debug)]
+pub struct Steering<'a> {
+    /// Which packets are ours.
+    pub take: Take<'a>,
+    /// Packets that stay with the kernel even so.
+    pub never_take: Option<NeverTake>,
+    /// The maps it works with.
+    pub maps: Maps,
+    /// How many jiffies a worker may be silent before its packets go to the kernel.
+    pub hung_after_jiffies: u64,
+}
+
+/// Which packets are ours.
+#[derive(Clone, Copy, Debug)]
+pub enum Take<'a> {
+    /// All of them.
+    All,
+    /// Those that match.
+    Matching(&'a Expression),
+}
+
+/// Packets without which a machine is lost: address resolution (ARP; neighbour discovery, ICMPv6 133 to 137), all that
+/// comes from or goes to a default gateway's own address, and the connection by which the operator is logged in. They are
+/// found behind any number of VLAN tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NeverTake {
+    /// Addresses of the default gateways.
+    pub gateways: Vec<IpAddr>,
+    /// The operator's connection: the two ends of one TCP connection, in any order.
+    pub operator: Option<(SocketAddr, SocketAddr)>,
+}
+
+/// File descriptors of the maps. A program that was loaded keeps the maps themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Maps {
+    /// `BPF_MAP_TYPE_XSKMAP`: the socket of each queue.
+    pub sockets: RawFd,
+    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`, a [`Heartbeat`] for each queue.
+    pub heartbeat: RawFd,
+    /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`].
+    pub counters: RawFd,
+}
+
+/// What the worker and the program tell each other, for each queue. The worker only writes `beat`, and changes it at least
+/// once before the first packet; all zeros mean a worker that never was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Heartbeat {
+    /// Changed by the worker again and again.
+    pub beat: u64,
+    /// The program's: the `beat` it saw last.
+    pub seen: u64,
+    /// The program's: when that was, in jiffies.
+    pub when: u64,
+}
+
+/// What became of packets; the index into the map of counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Verdict {
+    /// They are ours.
+    Taken,
+    /// The rule did not match: the kernel's.
+    Left,
+    /// On the never-take list: the kernel's.
+    NeverTake,
+    /// The worker was silent: the kernel's.
+    Hung,
+    /// No socket was there for the queue: the kernel's.
+    NoSocket,
+}
+
+impl Verdict {
+    /// All of them, in the order of their index.
+    pub const ALL: [Self; 5] = [Self::Taken, Self::Left, Self::NeverTake, Self::Hung, Self::NoSocket];
+
+    /// Its name, as counters are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Left => "left",
+            Self::NeverTake => "never_take",
+            Self::Hung => "hung",
+            Self::NoSocket => "no_socket",
+        }
+    }
+}
+
+/// One entry of the map of counters, for each CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, without FCS, all buffers included.
+    pub bytes: u64,
+}
+
+/// What an XDP program returns (`enum xdp_action` of `linux/bpf.h`).
+const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: i32 = 4;
+
+/// Offsets in `struct xdp_md` of `linux/bpf.h`.
+const MD_DATA: i16 = 0;
+const MD_DATA_END: i16 = 4;
+const MD_RX_QUEUE_INDEX: i16 = 16;
+
+/// What is kept in registers that survive calls. Behind the expression the first two are free again.
+const DATA: Register = Register::R6;
+const DATA_END: Register = Register::R7;
+const CONTEXT: Register = Register::R8;
+const LENGTH: Register = Register::R9;
+const BASES: Bases = Bases { data: DATA, data_end: DATA_END, length: LENGTH };
+
+/// The stack's first four bytes hold the key for a map.
+const KEY: i16 = -4;
+
+/// A program that leaves everything to the kernel.
+pub fn pass_program() -> Program {
+    let mut assembler = Assembler::new();
+    assembler.mov(Register::R0, XDP_PASS);
+    assembler.exit();
+    assembler.finish_without_jumps()
+}
+
+/// A program that returns one verdict for what matches and another for the rest (`XDP_DROP` is 1, `XDP_PASS` 2), and
+/// counts nothing.
+///
+/// # Errors
+/// When the expression is too long for one program.
+pub fn verdict_program(
+    expression: &Expression,
+    matched: i32,
+    otherwise: i32,
+) -> Result<Program, AssembleError> {
+    let mut assembler = Assembler::new();
+    let [yes, no] = [(); 2].map(|()| assembler.label());
+    prologue(&mut assembler);
+    filter(&mut assembler, expression.graph(), BASES, yes, no);
+    for (label, verdict) in [(yes, matched), (no, otherwise)] {
+        assembler.place(label);
+        assembler.mov(Register::R0, verdict);
+        assembler.exit();
+    }
+    assembler.finish()
+}
+
+impl NeverTake {
+    /// The list as an expression.
+    pub fn expression(&self) -> Expression {
+        let mut parts = vec!["arp".to_string(), "icmp6 and ip6[40] >= 133 and ip6[40] <= 137".into()];
+        parts.extend(self.gateways.iter().map(|gateway| format!("host {gateway}")));
+        if let Some((one, other)) = self.operator {
+            let way = |from: SocketAddr, to: SocketAddr| {
+                format!(
+                    "tcp src port {} and dst port {} and src host {} and dst host {}",
+                    from.port(),
+                    to.port(),
+                    from.ip(),
+                    to.ip()
+                )
+            };
+            parts.extend([way(one, other), way(other, one)]);
+        }
+        let text = format!("anyvlan and (({}))", parts.join(") or ("));
+        match Expression::new(&text, &Options { names: &NoNames, netmask: None }) {
+            Ok(expression) => expression,
+            // Numbers in places for numbers always make an expression; a test tries them all.
+            Err(_) => Expression::nothing(),
+        }
+    }
+}
+
+impl Steering<'_> {
+    /// The program.
+    ///
+    /// # Errors
+    /// When the expression is too long for one program.
+    pub fn program(&self) -> Result<Program, AssembleError> {
+        let mut assembler = Assembler::new();
+        let exits = Exits { count: assembler.label(), verdicts: Verdict::ALL.map(|_| assembler.label()) };
+        prologue(&mut assembler);
+        if let Some(never_take) = &self.never_take {
+            let ours = assembler.label();
+            filter(
+                &mut assembler,
+                never_take.expression().graph(),
+                BASES,
+                exits.of(Verdict::NeverTake),
+                ours,
+            );
+            assembler.place(ours);
+        }
+        if let Take::Matching(expression) = self.take {
+            let ours = assembler.label();
+            filter(&mut assembler, expression.graph(), BASES, ours, exits.of(Verdict::Left));
+            assembler.place(ours);
+        }
+        self.check_heartbeat(&mut assembler, &exits);
+        self.redirect(&mut assembler, &exits);
+        self.leave(&mut assembler, &exits);
+        self.count(&mut assembler, &exits);
+        assembler.finish()
+    }
+
+    fn check_heartbeat(&self, assembler: &mut Assembler, exits: &Exits) {
+        const ENTRY: Register = Register::R6;
+        let (beat, seen, when) = (0, 8, 16);
+        let alive = assembler.label();
+        let silent = assembler.label();
+        assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
+        assembler.store(Width::Word, Register::R10, KEY, Register::R1);
+        lookup(assembler, self.maps.heartbeat);
+        assembler.jump_if(Register::R0, Condition::Equal, 0, exits.of(Verdict::NoSocket));
+        assembler.mov(ENTRY, Register::R0);
+        assembler.call(Helper::Jiffies);
+        assembler.load(Width::Double, Register::R1, ENTRY, beat);
+        assembler.load(Width::Double, Register::R2, ENTRY, seen);
+        assembler.jump_if(Register::R1, Condition::Equal, Register::R2, silent);
+        assembler.store(Width::Double, ENTRY, seen, Register::R1);
+        assembler.store(Width::Double, ENTRY, when, Register::R0);
+        assembler.jump(alive);
+        assembler.place(silent);
+        assembler.load(Width::Double, Register::R1, ENTRY, when);
+        assembler.operate(Operation::Subtract, Register::R0, Register::R1);
+        assembler.number(Register::R1, self.hung_after_jiffies);
+        assembler.jump_if(Register::R0, Condition::Greater, Register::R1, exits.of(Verdict::Hung));
+        assembler.place(alive);
+    }
+
+    fn redirect(&self, assembler: &mut Assembler, exits: &Exits) {
+        assembler.map(Register::R1, self.maps.sockets);
+        assembler.load(Width::Word, Register::R2, CONTEXT, MD_RX_QUEUE_INDEX);
+        // Without a socket the function returns this, and the packet stays with the kernel.
+        assembler.mov(Register::R3, XDP_PASS);
+        assembler.call(Helper::RedirectMap);
+        assembler.jump_if(Register::R0, Condition::NotEqual, XDP_REDIRECT, exits.of(Verdict::NoSocket));
+        verdict(assembler, XDP_REDIRECT, Verdict::Taken);
+        assembler.jump(exits.count);
+    }
+
+    /// The ways out that leave a packet to the kernel.
+    fn leave(&self, assembler: &mut Assembler, exits: &Exits) {
+        for kind in Verdict::ALL.into_iter().filter(|kind| *kind != Verdict::Taken) {
+            assembler.place(exits.of(kind));
+            verdict(assembler, XDP_PASS, kind);
+            assembler.jump(exits.count);
+        }
+    }
+
+    fn count(&self, assembler: &mut Assembler, exits: &Exits) {
+        let end = assembler.label();
+        assembler.place(exits.count);
+        lookup(assembler, self.maps.counters);
+        assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+        for (field, more) in [(0, None), (8, Some(LENGTH))] {
+            assembler.load(Width::Double, Register::R1, Register::R0, field);
+            match more {
+                Some(bytes) => assembler.operate(Operation::Add, Register::R1, bytes),
+                None => assembler.operate(Operation::Add, Register::R1, 1),
+            }
+            assembler.store(Width::Double, Register::R0, field, Register::R1);
+        }
+        assembler.place(end);
+        assembler.mov(Register::R0, RESULT);
+        assembler.exit();
+    }
+}
+
+fn prologue(assembler: &mut Assembler) {
+    assembler.mov(CONTEXT, Register::R1);
+    assembler.call(Helper::XdpLength);
+    assembler.mov(LENGTH, Register::R0);
+    assembler.load(Width::Word, DATA, CONTEXT, MD_DATA);
+    assembler.load(Width::Word, DATA_END, CONTEXT, MD_DATA_END);
+}
+
+/// What the program will return, once it has counted.
+const RESULT: Register = Register::R7;
+
+fn verdict(assembler: &mut Assembler, result: i32, kind: Verdict) {
+    assembler.mov(RESULT, result);
+    assembler.store(Width::Word, Register::R10, KEY, kind as u32);
+}
+
+/// r0 = the entry of a map whose key is on the stack, or 0.
+fn lookup(assembler: &mut Assembler, map: RawFd) {
+    assembler.mov(Register::R2, Register::R10);
+    assembler.operate(Operation::Add, Register::R2, i32::from(KEY));
+    assembler.map(Register::R1, map);
+    assembler.call(Helper::MapLookup);
+}
+
+/// Where the program goes when a packet's fate is known.
+struct Exits {
+    verdicts: [Label; 5],
+    count: Label,
+}
+
+impl Exits {
+    fn of(&self, verdict: Verdict) -> Label {
+        self.verdicts[verdict as usize]
+    }
+}

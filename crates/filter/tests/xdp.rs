@@ -1,0 +1,179 @@
+//! The XDP programs in the kernel: its verifier takes them, and they do what they say.
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::os::fd::AsRawFd;
+
+use bywash_filter::Expression;
+use bywash_filter::xdp::{Maps, NeverTake, Steering, Take, Verdict, pass_program, verdict_program};
+use bywash_lab::skip;
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+
+fn rights() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("bpf(2) needs root");
+    }
+    root
+}
+
+fn load(program: &bywash_filter::ebpf::Program) -> Program {
+    let spec =
+        ProgramSpec { kind: ProgramKind::XdpFrags, name: "filter_test", instructions: &program.to_words() };
+    Program::load(&spec).unwrap_or_else(|error| panic!("{error}\n{program}"))
+}
+
+struct Fixture {
+    sockets: Map,
+    heartbeat: Map,
+    counters: Map,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let map = |kind, name, value_size, entries, mappable| {
+            Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable }).unwrap()
+        };
+        Self {
+            sockets: map(MapKind::XskMap, "test_sockets", 4, 2, false),
+            heartbeat: map(MapKind::Array, "test_beat", 24, 1, true),
+            counters: map(MapKind::PerCpuArray, "test_counters", 16, 5, false),
+        }
+    }
+
+    fn maps(&self) -> Maps {
+        Maps {
+            sockets: self.sockets.as_raw_fd(),
+            heartbeat: self.heartbeat.as_raw_fd(),
+            counters: self.counters.as_raw_fd(),
+        }
+    }
+
+    fn beat(&self, beat: u64) {
+        let mut entry = [0; 24];
+        self.heartbeat.lookup(&[0; 4], &mut entry).unwrap();
+        entry[..8].copy_from_slice(&beat.to_ne_bytes());
+        self.heartbeat.update(&[0; 4], &entry).unwrap();
+    }
+
+    fn counted(&self, verdict: Verdict) -> [u64; 2] {
+        self.counters.sum(verdict as u32).unwrap()
+    }
+}
+
+fn packet(kind: u16, length: usize) -> Vec<u8> {
+    let mut packet = vec![0; length];
+    packet[12..14].copy_from_slice(&kind.to_be_bytes());
+    packet
+}
+
+#[test]
+fn every_fate_of_a_packet_is_counted_under_its_name() {
+    if !rights() {
+        return;
+    }
+    let fixture = Fixture::new();
+    let expression: Expression = "ip or arp".parse().unwrap();
+    let steering = Steering {
+        take: Take::Matching(&expression),
+        never_take: Some(NeverTake::default()),
+        maps: fixture.maps(),
+        hung_after_jiffies: 0,
+    };
+    let program = load(&steering.program().unwrap());
+    let run =
+        |packet: &[u8]| program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap().verdict;
+    assert_eq!(run(&packet(0x0806, 60)), 2);
+    assert_eq!(fixture.counted(Verdict::NeverTake), [1, 60]);
+    assert_eq!(run(&packet(0x86dd, 70)), 2);
+    assert_eq!(fixture.counted(Verdict::Left), [1, 70]);
+    // Nobody has ever beaten.
+    assert_eq!(run(&packet(0x0800, 80)), 2);
+    assert_eq!(fixture.counted(Verdict::Hung), [1, 80]);
+    fixture.beat(1);
+    assert_eq!(run(&packet(0x0800, 90)), 2);
+    assert_eq!(fixture.counted(Verdict::NoSocket), [1, 90]);
+    assert_eq!(fixture.counted(Verdict::Taken), [0, 0]);
+}
+
+#[test]
+fn a_silent_worker_loses_its_packets_after_the_limit() {
+    if !rights() {
+        return;
+    }
+    let fixture = Fixture::new();
+    let limit = bywash_sys::bpf::jiffies(std::time::Duration::from_millis(200));
+    let steering =
+        Steering { take: Take::All, never_take: None, maps: fixture.maps(), hung_after_jiffies: limit };
+    let program = load(&steering.program().unwrap());
+    let run =
+        || program.test_run(&TestInput { packet: &packet(0x0800, 60), ..TestInput::default() }).unwrap();
+    fixture.beat(1);
+    run();
+    run();
+    assert_eq!(fixture.counted(Verdict::Hung)[0], 0);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    run();
+    assert_eq!(fixture.counted(Verdict::Hung)[0], 1);
+    fixture.beat(2);
+    run();
+    assert_eq!(fixture.counted(Verdict::Hung)[0], 1);
+    assert_eq!(fixture.counted(Verdict::NoSocket)[0], 3);
+}
+
+#[test]
+fn the_never_take_list_saves_what_a_machine_lives_by() {
+    if !rights() {
+        return;
+    }
+    let operator = ("10.0.0.2:22".parse().unwrap(), "192.0.2.7:50000".parse().unwrap());
+    let gateways = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
+    let never_take = NeverTake { gateways, operator: Some(operator) };
+    let fixture = Fixture::new();
+    let steering = Steering {
+        take: Take::All,
+        never_take: Some(never_take),
+        maps: fixture.maps(),
+        hung_after_jiffies: 0,
+    };
+    load(&steering.program().unwrap());
+}
+
+#[test]
+fn the_program_that_passes_passes() {
+    if !rights() {
+        return;
+    }
+    let program = load(&pass_program());
+    assert_eq!(program.test_run(&TestInput { packet: &[0; 14], ..TestInput::default() }).unwrap().verdict, 2);
+}
+
+#[test]
+fn the_verifier_takes_each_kind_of_primitive() {
+    if !rights() {
+        return;
+    }
+    for text in [
+        "",
+        "ip",
+        "tcp port 80",
+        "host 10.0.0.1 or net 10.0.0.0/8",
+        "ip6 host ::1",
+        "tcp[tcp[12] >> 2] / len = 3",
+        "anyvlan and udp port 53",
+        "anyvlan and l4 tcp dst port 443",
+        "l4 proto 58",
+        "fragment first or fragment later",
+        "ip6 protochain 6",
+        "protochain 51 and anyvlan and protochain 17",
+        "vlan 5 and mpls and ip6",
+        "pppoes and tcp",
+        "ip[-4:4] = 5",
+        "ether[len - 4:4] != 0",
+        "ip[0xffff] = 1",
+        "ip[40000] = 1",
+        "len << ip[0] > 2",
+        "anyvlan and (tcp[13] & 2 != 0 or udp[8:2] = ip[2:2] % 7) and l4 src portrange 1-2 and fragment",
+    ] {
+        load(&verdict_program(&text.parse().unwrap(), 1, 2).unwrap());
+    }
+}

@@ -1,0 +1,179 @@
+//! Completing a checksum in software, for ports that cannot.
+
+use crate::{Checksum, Packet};
+
+/// A packet's [`Checksum::Partial`] names bytes that the packet does not have. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the checksum's place lies outside the packet")]
+pub struct NoPlace;
+
+impl Packet {
+    /// Does what [`Checksum::Partial`] asks for, over all frames, and leaves [`Checksum::Unknown`]: the bytes can go as
+    /// they are. Any other state stays as it is.
+    ///
+    /// It is for whoever sends a packet by a port without checksum offload. A sum of 0 is written as 0xffff, as RFC 768
+    /// wants it for UDP; for TCP the two mean the same (RFC 1071).
+    ///
+    /// # Errors
+    /// [`NoPlace`] when the packet is shorter than the offsets say.
+    pub fn complete_checksum(&mut self) -> Result<(), NoPlace> {
+        let Checksum::Partial { start, offset } = self.offload.checksum else { return Ok(()) };
+        let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));
+        if place + 2 > self.len() {
+            return Err(NoPlace);
+        }
+        let sum = match !self.sum_from(start) {
+            0 => 0xffff_u16,
+            sum => sum,
+        };
+        let mut at = 0;
+        for segment in self.segments_mut() {
+            let bytes = segment.bytes_mut();
+            // The two bytes may lie in two frames.
+            for (place, byte) in (place..).zip(sum.to_be_bytes()) {
+                if let Some(to) = place.checked_sub(at).and_then(|i| bytes.get_mut(i)) {
+                    *to = byte;
+                }
+            }
+            at += bytes.len();
+        }
+        self.offload.checksum = Checksum::Unknown;
+        Ok(())
+    }
+
+    /// Ones' complement sum of the 16-bit words from `start` to the end.
+    fn sum_from(&self, start: usize) -> u16 {
+        let (mut total, mut skip, mut odd) = (0, start, false);
+        for segment in self.segments() {
+            let bytes = segment.bytes();
+            let summed = &bytes[skip.min(bytes.len())..];
+            skip -= bytes.len() - summed.len();
+            let sum = fold(sum(summed));
+            // After an odd number of bytes, high and low bytes change places (RFC 1071, section 2B).
+            total += u64::from(if odd { sum.swap_bytes() } else { sum });
+            odd ^= summed.len() % 2 == 1;
+        }
+        fold(total)
+    }
+}
+
+/// Adds up big-endian 16-bit words, four at a time; a last odd byte counts as the high one.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    // At most 2^16 words of 32 bits: no carry is lost.
+    let mut total: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    total += u64::from(u32::from_be_bytes(last));
+    total
+}
+
+/// Adds the carries back in.
+#[expect(clippy::cast_possible_truncation, reason = "after the loop it has 16 bits")]
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Arena, FRAME_SIZE, Pool, Segment};
+
+    fn pool() -> Pool {
+        Arena::new(vec![0; 64 * FRAME_SIZE]).unwrap().pool(60).unwrap()
+    }
+
+    /// A packet with `bytes` in frames that are cut at `cuts`.
+    fn packet(bytes: &[u8], cuts: &[usize], pool: &mut Pool) -> Packet {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % bytes.len()).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let mut pieces = cuts.windows(2).map(|w| &bytes[w[0]..w[1]]);
+        let mut packet = Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(pieces.next().unwrap()).unwrap();
+        for piece in pieces {
+            packet.push_segment(Segment::new(pool.take().unwrap(), 7, 0).unwrap(), pool).unwrap();
+            packet.extend_from_slice(piece).unwrap();
+        }
+        packet
+    }
+
+    #[test]
+    fn a_known_datagram_gets_its_known_checksum() {
+        // UDP 10.0.0.1:1 -> 10.0.0.2:2, "abc", by hand: pseudo-header 1417 (hex), and 0001 0002 000b 6162 6300.
+        let mut pool = pool();
+        let mut packet = packet(&[0, 1, 0, 2, 0, 11, 0x14, 0x1f, b'a', b'b', b'c'], &[], &mut pool);
+        packet.offload.checksum = Checksum::Partial { start: 0, offset: 6 };
+        packet.complete_checksum().unwrap();
+        let sum: u32 = [0x0001, 0x0002, 0x000b, 0x141f, 0x6162, 0x6300].iter().sum();
+        let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+        assert_eq!(packet.head()[6..8], sum.to_be_bytes());
+        assert_eq!(packet.offload.checksum, Checksum::Unknown);
+        pool.give_packet(packet);
+    }
+
+    #[test]
+    fn a_sum_of_nothing_but_ones_is_written_as_all_ones() {
+        let mut pool = pool();
+        let mut packet = packet(&[0xff, 0xff, 0, 0], &[], &mut pool);
+        packet.offload.checksum = Checksum::Partial { start: 0, offset: 2 };
+        packet.complete_checksum().unwrap();
+        assert_eq!(packet.head(), [0xff; 4]);
+        pool.give_packet(packet);
+    }
+
+    #[test]
+    fn a_place_outside_is_refused_and_other_states_are_left_alone() {
+        let mut pool = pool();
+        let mut packet = packet(&[1; 40], &[20], &mut pool);
+        for (start, offset) in [(0, 39), (39, 0), (40, 0), (u16::MAX, u16::MAX)] {
+            packet.offload.checksum = Checksum::Partial { start, offset };
+            assert_eq!(packet.complete_checksum(), Err(NoPlace));
+        }
+        packet.offload.checksum = Checksum::Valid;
+        packet.complete_checksum().unwrap();
+        assert_eq!(packet.offload.checksum, Checksum::Valid);
+        assert!(packet.segments().all(|segment| segment.bytes() == [1; 20]));
+        pool.give_packet(packet);
+    }
+
+    proptest! {
+        /// However the bytes are spread over frames, what a receiver sums, the pseudo-header included, is all ones.
+        #[test]
+        fn the_sum_holds_for_every_cut(
+            bytes in prop::collection::vec(any::<u8>(), 2..200),
+            cuts in prop::collection::vec(any::<usize>(), 0..5),
+            start in any::<usize>(),
+            offset in any::<usize>(),
+        ) {
+            let mut pool = pool();
+            let start = start % (bytes.len() - 1);
+            // The place lies on a word's first byte, as it does in every protocol.
+            let offset = offset % (bytes.len() - 1 - start) / 2 * 2;
+            let mut packet = packet(&bytes, &cuts, &mut pool);
+            packet.offload.checksum = Checksum::Partial {
+                start: u16::try_from(start).unwrap(),
+                offset: u16::try_from(offset).unwrap(),
+            };
+            packet.complete_checksum().unwrap();
+            let mut whole = vec![0; bytes.len()];
+            packet.copy_to(&mut whole);
+            pool.give_packet(packet);
+            let place = start + offset;
+            let pseudo_header = &bytes[place..place + 2];
+            let sum: u32 = whole[start..]
+                .chunks(2)
+                .chain([pseudo_header])
+                .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |&low| u32::from(low)))
+                .sum();
+            prop_assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+            prop_assert_eq!(&whole[..place], &bytes[..place]);
+            prop_assert_eq!(&whole[place + 2..], &bytes[place + 2..]);
+        }
+    }
+}

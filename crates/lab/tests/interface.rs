@@ -1,0 +1,132 @@
+//! What is said of interfaces, on real ones.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
+
+use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
+use bywash_lab::sys::netdev::{Netdev, QueueKind};
+use bywash_lab::sys::route::Gateway;
+use bywash_lab::{Host, Lab, Pair, PairOptions, lock};
+
+const FRAME: u32 = 2048;
+
+fn preflight(host: &Host, name: &str) -> Vec<Finding> {
+    host.enter(|| interface::preflight(name, FRAME)).unwrap().unwrap()
+}
+
+fn has(findings: &[Finding], severity: Severity, part: &str) {
+    let found = findings.iter().any(|finding| finding.severity == severity && finding.text.contains(part));
+    assert!(found, "no {severity:?} with '{part}' in {findings:?}");
+}
+
+#[test]
+fn a_veth_is_described() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions { queues: 4, ..PairOptions::default() }).unwrap();
+    let report = lab.hosts[0].enter(|| interface::report(FRAME)).unwrap().unwrap();
+    let names: Vec<&str> = report.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    assert_eq!(names, ["lo", "right"]);
+    let veth = &report.interfaces[1];
+    assert_eq!((veth.driver.name.as_str(), veth.kind.as_deref()), ("veth", Some("veth")));
+    assert_eq!((veth.queues.rx, veth.queues.tx, veth.mtu), (4, 4, 1500));
+    assert_eq!((veth.speed_mbps, veth.pcie, veth.numa_node, veth.rss_entries), (None, None, None, 0));
+    assert!(veth.up && veth.carrier && veth.xdp_program.is_none() && veth.peer.is_none());
+    assert_eq!(veth.addresses, [lab.pairs[0].near.addresses[0]]);
+    let xdp = veth.xdp_features.unwrap();
+    assert!(xdp.native && xdp.redirect && xdp.multi_buffer && !xdp.zero_copy, "{xdp:?}");
+    assert_eq!(veth.would_use, "native XDP, copy, 4 queues");
+    has(&veth.advice, Severity::Note, "veth has no zero-copy");
+    has(&veth.advice, Severity::Note, "GRO off");
+    has(&report.interfaces[0].advice, Severity::Error, "lo carries no Ethernet frames");
+    assert!(serde_json::to_value(&report).unwrap()["interfaces"][1]["mac"] == "02:00:00:00:00:01");
+}
+
+#[test]
+fn preflight_finds_what_is_wrong() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let (host, index) = (&lab.hosts[0], lab.pairs[0].near.index);
+    assert!(preflight(host, "right").iter().all(|finding| finding.severity == Severity::Note));
+    has(&preflight(host, "left"), Severity::Error, "there is no interface 'left' here");
+    has(&preflight(host, "a-name-that-is-too-long"), Severity::Error, "there is no interface");
+
+    host.route().set_mtu(index, 9000).unwrap();
+    has(&preflight(host, "right"), Severity::Note, "MTU of 9000");
+    host.route().set_mtu(index, 1500).unwrap();
+
+    lab.hosts[1].route().set_up(lab.pairs[0].far.index, false).unwrap();
+    has(&preflight(host, "right"), Severity::Warning, "right has no link");
+    host.route().set_up(index, false).unwrap();
+    has(&preflight(host, "right"), Severity::Error, "`ip link set right up`");
+    host.route().set_up(index, true).unwrap();
+    lab.hosts[1].route().set_up(lab.pairs[0].far.index, true).unwrap();
+
+    // r0 = XDP_PASS (2); exit
+    let instructions = [0x0000_0002_0000_00b7, 0x95];
+    let spec =
+        ProgramSpec { name: "already_there", kind: ProgramKind::XdpFrags, instructions: &instructions };
+    let program = Program::load(&spec).unwrap();
+    for (mode, called) in [(XdpMode::Native, "(native)"), (XdpMode::Generic, "(generic)")] {
+        let link = host.enter(|| Link::xdp(&program, index, mode)).unwrap().unwrap();
+        let id = program.info().unwrap().id;
+        has(&preflight(host, "right"), Severity::Error, &format!("number {id} 'already_there' {called}"));
+        assert_eq!(host.link("right").unwrap().xdp.first(), Some(id));
+        drop(link);
+        assert_eq!(host.link("right").unwrap().xdp.first(), None);
+    }
+}
+
+#[test]
+fn the_other_end_of_a_veth_is_known() {
+    let Some(_guard) = lock() else { return };
+    let host = Host::new().unwrap();
+    let options = PairOptions { addresses: Default::default(), queues: 2, ..PairOptions::default() };
+    let _pair = Pair::between(&host, &host, &options).unwrap();
+    let interface = host.enter(|| interface::one("right", FRAME)).unwrap().unwrap();
+    let peer = interface.peer.unwrap();
+    assert_eq!((peer.name.as_str(), peer.tx_queues), ("left", 2));
+    assert!(interface.advice.iter().all(|finding| finding.severity == Severity::Note));
+}
+
+#[test]
+fn what_the_kernel_uses_is_told() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(3, &PairOptions::default()).unwrap();
+    let host = &lab.hosts[1];
+    let kernel_use = |name: &str| host.enter(|| interface::kernel_use(name)).unwrap();
+    assert_eq!(kernel_use("left").unwrap().reason().unwrap(), "it has the address 10.0.0.2/24");
+    assert!(matches!(kernel_use("none"), Err(InterfaceError::None(_))));
+
+    let never = || host.enter(|| interface::never_take().unwrap().gateways).unwrap();
+    assert!(never().is_empty());
+    let router = [10, 0, 1, 2].into();
+    let way = Gateway { index: lab.pairs[1].near.index, address: Some(router) };
+    host.add_route("0.0.0.0/0".parse().unwrap(), way).unwrap();
+    assert_eq!(never(), [router]);
+    assert!(kernel_use("right").unwrap().default_route);
+    assert!(!kernel_use("left").unwrap().default_route);
+
+    let bare = PairOptions { addresses: Default::default(), ..PairOptions::default() };
+    let two = [Host::new().unwrap(), Host::new().unwrap()];
+    let _pair = Pair::between(&two[0], &two[1], &bare).unwrap();
+    assert_eq!(two[0].enter(|| interface::kernel_use("right")).unwrap().unwrap().reason(), None);
+}
+
+#[test]
+fn queues_and_napi_are_listed() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions { queues: 2, ..PairOptions::default() }).unwrap();
+    let index = lab.pairs[0].near.index;
+    let mut netdev = lab.hosts[0].enter(Netdev::open).unwrap().unwrap();
+    let queues = netdev.queues(index).unwrap();
+    let of =
+        |kind| queues.iter().filter(|queue| queue.kind == kind).map(|queue| queue.id).collect::<Vec<_>>();
+    assert_eq!((of(QueueKind::Rx), of(QueueKind::Tx)), (vec![0, 1], vec![0, 1]));
+    // A veth has a NAPI instance per queue while GRO is on, but says of none which queue it polls.
+    assert!(queues.iter().all(|queue| queue.napi.is_none() && !queue.xsk));
+    assert!(netdev.napis(index).unwrap().is_empty(), "GRO is off");
+    let error = netdev.features(index + 100).unwrap_err().to_string();
+    assert!(error.contains("what XDP interface") && error.contains("No such device"), "{error}");
+    let error = netdev.set_napi(1, Default::default()).unwrap_err().to_string();
+    assert!(error.starts_with("can't set NAPI 1: "), "{error}");
+}

@@ -1,0 +1,158 @@
+//! Each finding has one case that finds it; a good interface has none.
+
+use super::*;
+use crate::ethtool::{Channels, Driver, Feature, Pause};
+use crate::interface::{Pcie, Peer, XdpProgram};
+use crate::netdev::XdpFeatures;
+
+const FRAME: u32 = 2048;
+
+fn good() -> Interface {
+    Interface {
+        name: "eth1".into(),
+        driver: Driver { name: "ixgbe".into(), ..Driver::default() },
+        ethernet: true,
+        mtu: 1500,
+        up: true,
+        carrier: true,
+        speed_mbps: Some(10_000),
+        queues: Channels { rx: 8, tx: 8, max_rx: 8, max_tx: 8 },
+        pcie: Some(Pcie { lanes: 8, max_lanes: 8, gigatransfers: 5.0, max_gigatransfers: 5.0 }),
+        xdp_features: Some(XdpFeatures {
+            native: true,
+            redirect: true,
+            zero_copy: true,
+            ..XdpFeatures::default()
+        }),
+        pause: Some(Pause::default()),
+        ..Interface::default()
+    }
+}
+
+fn veth() -> Interface {
+    Interface {
+        kind: Some("veth".into()),
+        pcie: None,
+        gro: Feature { on: true, changeable: true },
+        xdp_features: Some(XdpFeatures { native: true, zero_copy: true, ..XdpFeatures::default() }),
+        ..good()
+    }
+}
+
+/// The one finding of an interface.
+fn only(interface: Interface) -> (Severity, String) {
+    let found = findings(&interface, FRAME);
+    assert_eq!(found.len(), 1, "{found:?}");
+    (found[0].severity, found[0].to_string())
+}
+
+#[test]
+fn a_good_interface_needs_no_advice() {
+    assert_eq!(findings(&good(), FRAME), []);
+    assert_eq!(findings(&veth(), FRAME), []);
+    assert_eq!(would_use(&good()), "native XDP, zero-copy, 8 queues");
+    let virtio = Interface {
+        driver: Driver { name: "virtio_net".into(), ..Driver::default() },
+        gro_hw: Feature { on: true, changeable: true },
+        queues: Channels { rx: 1, ..Channels::default() },
+        ..good()
+    };
+    assert_eq!(findings(&virtio, FRAME), [], "its driver tells the host");
+    let fixed = Interface { gro_hw: Feature { on: true, changeable: false }, ..virtio };
+    assert_eq!(would_use(&fixed), "generic XDP, copy, 1 queue");
+}
+
+#[test]
+fn what_would_not_work_is_an_error_with_its_cure() {
+    let cases: [(Interface, &str); 5] = [
+        (Interface { up: false, carrier: false, ..good() }, "`ip link set eth1 up`"),
+        (
+            Interface {
+                xdp_program: Some(XdpProgram { id: 12, name: "filter".into(), mode: "native" }),
+                ..good()
+            },
+            "number 12 'filter' (native)",
+        ),
+        (Interface { mtu: 9000, ..good() }, "`ip link set eth1 mtu 2026`"),
+        (
+            Interface {
+                queues: Channels { rx: 1, ..Channels::default() },
+                peer: Some(Peer { name: "far".into(), tx_queues: 4 }),
+                ..veth()
+            },
+            "(1) than its other end far has transmit queues (4)",
+        ),
+        (Interface { ethernet: false, ..good() }, "carries no Ethernet frames"),
+    ];
+    for (interface, part) in cases {
+        let (severity, text) = only(interface);
+        assert_eq!(severity, Severity::Error, "{text}");
+        assert!(text.contains(part) && !text.contains('\n'), "{text}");
+    }
+}
+
+#[test]
+fn what_works_badly_is_a_warning_with_its_cure() {
+    let narrow = Pcie { lanes: 1, max_lanes: 8, gigatransfers: 5.0, max_gigatransfers: 5.0 };
+    let cases: [(Interface, &str); 5] = [
+        (Interface { carrier: false, ..good() }, "has no link"),
+        (Interface { pcie: Some(narrow), ..good() }, "x1 at 5 GT/s of x8 at 5: 4.0 Gbit/s"),
+        (
+            Interface { pause: Some(Pause { rx: true, tx: false, negotiated: true }), ..good() },
+            "eth1 obeys pause frames",
+        ),
+        (Interface { xdp_features: Some(XdpFeatures::default()), ..good() }, "no native XDP"),
+        (
+            Interface {
+                driver: Driver { name: "virtio_net".into(), ..Driver::default() },
+                gro_hw: Feature { on: true, changeable: false },
+                ..good()
+            },
+            "ctrl_guest_offloads=on",
+        ),
+    ];
+    for (interface, part) in cases {
+        let (severity, text) = only(interface);
+        assert_eq!(severity, Severity::Warning, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn what_is_good_to_know_is_a_note() {
+    let slower = Pcie { lanes: 8, max_lanes: 8, gigatransfers: 5.0, max_gigatransfers: 8.0 };
+    let several = XdpFeatures { multi_buffer: true, ..good().xdp_features.unwrap() };
+    let cases: [(Interface, &str); 6] = [
+        (Interface { pcie: Some(slower), ..good() }, "32.0 Gbit/s at most"),
+        (Interface { mtu: 9000, xdp_features: Some(several), ..good() }, "several frames per packet"),
+        (
+            Interface { vlan_strip: Feature { on: true, changeable: true }, ..good() },
+            "`ethtool -K eth1 rxvlan off`",
+        ),
+        (Interface { xdp_features: None, ..good() }, "the kernel can't tell"),
+        (
+            Interface {
+                xdp_features: Some(XdpFeatures { native: true, ..XdpFeatures::default() }),
+                ..good()
+            },
+            "has no zero-copy",
+        ),
+        (Interface { gro: Feature::default(), ..veth() }, "`ethtool -K eth1 gro on`"),
+    ];
+    for (interface, part) in cases {
+        let (severity, text) = only(interface);
+        assert_eq!(severity, Severity::Note, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let status = |bits: u64| format!("Name:\tx\nCapEff:\t{bits:016x}\nCapBnd:\t0\n");
+    assert_eq!(lacking(&status(u64::MAX)), None);
+    assert_eq!(lacking(&status(1 << 12 | 1 << 13 | 1 << 21)), None, "CAP_SYS_ADMIN includes CAP_BPF");
+    assert_eq!(
+        lacking(&status(1 << 13)).unwrap(),
+        "AF_XDP needs CAP_NET_ADMIN and CAP_BPF, which this process lacks: run it as root"
+    );
+}

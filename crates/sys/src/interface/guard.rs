@@ -1,0 +1,154 @@
+//! What must stay with the kernel, so that the machine stays within reach.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+use super::InterfaceError;
+use crate::netlink::NetlinkError;
+use crate::route::{Prefix, Route};
+
+/// Whose packets are never taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NeverTake {
+    /// The default gateways' own addresses.
+    pub gateways: Vec<IpAddr>,
+    /// The operator's ssh connection.
+    pub ssh: Option<SshConnection>,
+    /// What could not be understood.
+    pub warnings: Vec<String>,
+}
+
+/// An ssh connection to this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SshConnection {
+    /// The operator's end.
+    pub client: SocketAddr,
+    /// This machine's end.
+    pub server: SocketAddr,
+}
+
+/// What is never taken in the calling thread's network namespace, for the session of `SSH_CONNECTION`.
+///
+/// # Errors
+/// When the kernel does not list its routes.
+pub fn never_take() -> Result<NeverTake, NetlinkError> {
+    let mut never = NeverTake::default();
+    for gateway in Route::open()?.default_gateways()? {
+        if let Some(address) = gateway.address.filter(|address| !never.gateways.contains(address)) {
+            never.gateways.push(address);
+        }
+    }
+    if let Some(value) = std::env::var_os("SSH_CONNECTION") {
+        let value = value.to_string_lossy();
+        never.ssh = ssh(&value);
+        if never.ssh.is_none() {
+            never.warnings.push(format!(
+                "SSH_CONNECTION is '{value}', not 'CLIENT PORT SERVER PORT': your ssh connection is not protected"
+            ));
+        }
+    }
+    Ok(never)
+}
+
+/// sshd(8): the client's address and port and the server's, with blanks between.
+fn ssh(value: &str) -> Option<SshConnection> {
+    let mut words = value.split_ascii_whitespace();
+    let mut end = || {
+        // A link-local address has its interface behind it.
+        let address = words.next()?.split('%').next()?.parse::<IpAddr>().ok()?;
+        Some(SocketAddr::new(address.to_canonical(), words.next()?.parse().ok()?))
+    };
+    let connection = SshConnection { client: end()?, server: end()? };
+    words.next().is_none().then_some(connection)
+}
+
+/// What the kernel uses an interface for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelUse {
+    /// Its addresses, but not those that every interface gets by itself (link-local).
+    pub addresses: Vec<Prefix>,
+    /// A default route goes by it.
+    pub default_route: bool,
+    /// It is a port of this bridge or bond.
+    pub controller: Option<String>,
+}
+
+impl KernelUse {
+    /// Why all of the interface should not be taken: `it has the address 10.0.0.1/24`. `None` when nothing is against
+    /// it.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let address = self.addresses.first().map(|address| format!("it has the address {address}"));
+        let route = self.default_route.then(|| "the default route goes by it".to_owned());
+        let port = self.controller.as_ref().map(|name| format!("it is a port of {name}"));
+        let reasons: Vec<String> = [address, route, port].into_iter().flatten().collect();
+        (!reasons.is_empty()).then(|| reasons.join(" and "))
+    }
+}
+
+/// What the kernel uses an interface of the calling thread's network namespace for.
+///
+/// # Errors
+/// [`InterfaceError::None`], or when the kernel does not answer.
+pub fn kernel_use(name: &str) -> Result<KernelUse, InterfaceError> {
+    let mut route = Route::open()?;
+    let links = route.links()?;
+    let link =
+        links.iter().find(|link| link.name == name).ok_or_else(|| InterfaceError::None(name.into()))?;
+    let addresses = route.addresses()?;
+    let own = addresses.iter().filter(|address| address.index == link.index && !address.link_local);
+    Ok(KernelUse {
+        addresses: own.map(|address| address.prefix).collect(),
+        default_route: route.default_gateways()?.iter().any(|gateway| gateway.index == link.index),
+        controller: link
+            .controller
+            .and_then(|index| links.iter().find(|other| other.index == index))
+            .map(|controller| controller.name.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ssh_connection_is_read() {
+        for (text, client, server) in [
+            ("192.0.2.7 50022 192.0.2.1 22", "192.0.2.7:50022", "192.0.2.1:22"),
+            ("2001:db8::7 50022 2001:db8::1 22", "[2001:db8::7]:50022", "[2001:db8::1]:22"),
+            ("fe80::7%eth0 50022 fe80::1%eth0 22", "[fe80::7]:50022", "[fe80::1]:22"),
+            ("::ffff:192.0.2.7 50022 ::ffff:192.0.2.1 22", "192.0.2.7:50022", "192.0.2.1:22"),
+        ] {
+            let connection = ssh(text).unwrap();
+            assert_eq!(
+                (connection.client.to_string(), connection.server.to_string()),
+                (client.into(), server.into())
+            );
+        }
+        for text in [
+            "",
+            "192.0.2.7 50022",
+            "192.0.2.7 50022 192.0.2.1 22 9",
+            "host 1 192.0.2.1 22",
+            "192.0.2.7 x 192.0.2.1 22",
+            "192.0.2.7 70000 192.0.2.1 22",
+        ] {
+            assert_eq!(ssh(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_use_is_a_reason() {
+        assert_eq!(KernelUse::default().reason(), None);
+        let all = KernelUse {
+            addresses: vec!["10.0.0.1/24".parse().unwrap()],
+            default_route: true,
+            controller: Some("br0".into()),
+        };
+        assert_eq!(
+            all.reason().unwrap(),
+            "it has the address 10.0.0.1/24 and the default route goes by it and it is a port of br0"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Memory that another party writes while we look at it: a ring shared with the kernel, a map a BPF program fills.
+//!
+//! Such memory is never seen as `&T`: the compiler may read a `&T` twice and believe both reads agree. Indices and
+//! flags are atomics; entries are copied in or out as a whole, by volatile accesses, and checked after the copy.
+#![expect(
+    unsafe_code,
+    reason = "mapped memory is a raw pointer: this file turns it into atomics and checked copies"
+)]
+
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A range of memory mapped `MAP_SHARED`, unmapped when the last [`Word`] or [`Slots`] in it is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; it is only reached by atomics and volatile copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset` on, readable and writable, with its pages present.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn of_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Arc<Self>> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Self::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd(), offset)
+    }
+
+    /// Maps `len` zeroed bytes of no file: what a test uses in place of the kernel's ring.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn anonymous(len: usize) -> io::Result<Arc<Self>> {
+        Self::map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Arc<Self>> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory in use is replaced.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Arc::new(Self { base, len }))
+    }
+
+    /// Bytes in it.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Its first byte's address: for telling the kernel, not for reading.
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    /// A copy of the `T` at `offset`, aligned or not; `None` when it does not lie in the mapping. Only for a range that the
+    /// other side has handed over.
+    #[inline]
+    pub fn read<T: FromBytes + Copy>(&self, offset: usize) -> Option<T> {
+        if offset.checked_add(size_of::<T>()).is_none_or(|end| end > self.len) {
+            return None;
+        }
+        // SAFETY: the range was just found to lie within the mapping, and any bytes are a `T: FromBytes`. It is a copy, not
+        // a reference: the other side will write there again.
+        Some(unsafe { self.base.add(offset).cast::<T>().read_unaligned() })
+    }
+
+    /// Copies bytes out, as many as `to` has. Only for a range that the other side has handed over: while it still
+    /// writes there, what is copied is a mixture.
+    ///
+    /// # Panics
+    /// When they do not lie in the mapping.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset.checked_add(to.len()).is_some_and(|end| end <= self.len), "bytes outside the mapping");
+        // SAFETY: the range was just found to lie within the mapping; `to` is exclusively borrowed memory of the
+        // process's own, so the two do not overlap.
+        unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Pointer to a `T` at `offset`, when `count` of them lie within the mapping and are aligned.
+    fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
+        let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));
+        if end.is_none_or(|end| end > self.len) || !offset.is_multiple_of(align_of::<T>()) {
+            let range = format!("bytes from {offset} on lie outside a mapping of {}, or unaligned", self.len);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, range));
+        }
+        // SAFETY: `offset` was just found to lie within the mapping of `len` bytes that `base` begins.
+        Ok(unsafe { self.base.add(offset) }.cast())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `map` mapped exactly this range; every `Word` and `Slots` in it holds an `Arc` of `self`, so none is
+        // left that could reach it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// An atomic integer in a [`Mapping`]; use it through `Deref`.
+#[derive(Debug)]
+pub struct Word<A> {
+    at: NonNull<A>,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: `at` points into the mapping that `_mapping` keeps, and an atomic may be reached from any thread.
+unsafe impl<A: Sync> Send for Word<A> {}
+// SAFETY: as above.
+unsafe impl<A: Sync> Sync for Word<A> {}
+
+impl Word<AtomicU32> {
+    /// The 32-bit integer at `offset`.
+    ///
+    /// # Errors
+    /// When it does not lie in the mapping, aligned.
+    pub fn u32_at(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Self> {
+        Ok(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() })
+    }
+}
+
+impl Word<AtomicU64> {
+    /// The 64-bit integer at `offset`.
+    ///
+    /// # Errors
+    /// When it does not lie in the mapping, aligned.
+    pub fn u64_at(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Self> {
+        Ok(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() })
+    }
+}
+
+impl<A> Deref for Word<A> {
+    type Target = A;
+
+    #[inline]
+    fn deref(&self) -> &A {
+        // SAFETY: `locate` checked range and alignment, `_mapping` keeps the memory mapped, the only constructors make
+        // `A` an atomic integer, for which any bits are valid and concurrent writes by the other side are defined.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+/// A power-of-two number of entries in a [`Mapping`], reached by free-running index.
+#[derive(Debug)]
+pub struct Slots<T> {
+    base: NonNull<T>,
+    mask: u32,
+    _mapping: Arc<Mapping>,
+    _entry: PhantomData<T>,
+}
+
+// SAFETY: `base` points into the mapping that `_mapping` keeps; entries are plain data.
+unsafe impl<T: Send> Send for Slots<T> {}
+
+impl<T: FromBytes + IntoBytes + Copy> Slots<T> {
+    /// `count` entries from `offset` on.
+    ///
+    /// # Errors
+    /// When they do not lie in the mapping, aligned, or `count` is no power of two.
+    pub fn new(mapping: &Arc<Mapping>, offset: usize, count: u32) -> io::Result<Self> {
+        if !count.is_power_of_two() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a ring's size must be a power of two"));
+        }
+        let base = mapping.locate(offset, count as usize)?;
+        Ok(Self { base, mask: count - 1, _mapping: mapping.clone(), _entry: PhantomData })
+    }
+
+    /// Entries there are.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Copies out the entry at `index`, which wraps.
+    #[inline]
+    pub fn read(&self, index: u32) -> T {
+        // SAFETY: the masked index is below the count that `locate` checked; `T: FromBytes` makes any bits a value.
+        unsafe { self.base.add((index & self.mask) as usize).read_volatile() }
+    }
+
+    /// Copies in the entry at `index`, which wraps. What orders it before the index that publishes it is the
+    /// index's own release.
+    #[inline]
+    pub fn write(&mut self, index: u32, entry: T) {
+        // SAFETY: as in `read`; `T: IntoBytes` has no padding that could carry other memory to the other side.
+        unsafe { self.base.add((index & self.mask) as usize).write_volatile(entry) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_lie_in_the_mapping_is_refused() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        assert!(Word::u32_at(&mapping, 4092).is_ok());
+        assert!(Word::u32_at(&mapping, 4093).is_err());
+        assert!(Word::u32_at(&mapping, 4096).is_err());
+        assert!(Word::u64_at(&mapping, 4092).is_err());
+        assert!(Word::u64_at(&mapping, usize::MAX - 7).is_err());
+        assert!(Slots::<u64>::new(&mapping, 0, 512).is_ok());
+        assert!(Slots::<u64>::new(&mapping, 8, 512).is_err());
+        assert!(Slots::<u64>::new(&mapping, 0, 3).is_err());
+        assert!(Slots::<u64>::new(&mapping, 0, 0).is_err());
+    }
+
+    #[test]
+    fn two_views_of_one_mapping_see_each_other() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        let mut slots = Slots::<u64>::new(&mapping, 64, 8).unwrap();
+        slots.write(9, 0x0102);
+        assert_eq!(slots.read(1), 0x0102);
+        assert_eq!(slots.count(), 8);
+        let word = Word::u64_at(&mapping, 64 + 8).unwrap();
+        drop(mapping);
+        assert_eq!(word.load(Relaxed), 0x0102);
+    }
+    #[test]
+    fn copies_are_taken_from_within_only() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        Slots::<u32>::new(&mapping, 0, 1024).unwrap().write(1023, 0x0102_0304);
+        assert_eq!(mapping.read::<[u8; 4]>(4092), Some(0x0102_0304_u32.to_ne_bytes()));
+        assert_eq!(mapping.read::<u16>(4095), None);
+        assert_eq!(mapping.read::<u8>(usize::MAX), None);
+        let mut bytes = [9; 6];
+        mapping.copy_out(4090, &mut bytes);
+        assert_eq!(bytes[2..], 0x0102_0304_u32.to_ne_bytes());
+        assert!(std::panic::catch_unwind(|| mapping.copy_out(4091, &mut [0; 6])).is_err());
+    }
+}

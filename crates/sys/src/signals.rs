@@ -1,0 +1,27 @@
+//! Ctrl-C and its kin: the first asks everything to stop, the second ends the process at once.
+
+use std::io;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::exit;
+
+use crate::worker::Stop;
+
+/// From now on SIGINT, SIGTERM and SIGHUP set `stop`. A second one ends the process with 128 and the signal's number,
+/// as a shell reports it: for when stopping hangs.
+///
+/// # Errors
+/// The process may have no more threads or handlers.
+pub fn stop_on_signals(stop: Stop) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if stop.is_set() {
+                exit(128 + signal);
+            }
+            stop.set();
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Kinds of changes, and how each is undone.
+//!
+//! A later kind (an RSS table, a driver's binding) is one more variant of [`Change`] and one more arm of `undo`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::{StateError, Undone};
+
+/// One change, as the state file has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Change {
+    /// A file's whole content.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it held at first.
+        before: String,
+        /// What it held after the change.
+        set: String,
+    },
+    /// A number in a file that others raise, too.
+    Added {
+        /// The file.
+        path: PathBuf,
+        /// By how much it was raised.
+        added: u64,
+    },
+}
+
+/// A change with its place in time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Its number in its process.
+    pub(super) id: u64,
+    /// When it was made, in ns since the machine was started: the last change is the first to be undone.
+    pub(super) at: u64,
+    /// What was changed.
+    pub(super) change: Change,
+}
+
+impl Record {
+    pub(super) fn new(before: &[Self], change: Change) -> Self {
+        let id = before.last().map_or(1, |last| last.id + 1);
+        let now = clock_gettime(ClockId::Boottime);
+        let at = u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000
+            + u64::try_from(now.tv_nsec).unwrap_or_default();
+        Self { id, at, change }
+    }
+}
+
+/// What was there before anybody of us changed it: `now`, unless another's record says that it is a change of theirs.
+pub(super) fn first_value(others: &[Record], path: &Path, now: &str) -> String {
+    let theirs = others.iter().find_map(|record| match &record.change {
+        Change::File { path: theirs, before, set } if theirs == path && set == now => Some(before.clone()),
+        _ => None,
+    });
+    theirs.unwrap_or_else(|| now.to_owned())
+}
+
+impl Change {
+    /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be
+    /// lowered
+    /// *to* something. True when the record must be saved before the change is undone.
+    pub(super) fn pin(&mut self) -> Result<bool, StateError> {
+        let Self::Added { path, added } = self else { return Ok(false) };
+        if !path.exists() {
+            return Ok(false);
+        }
+        let now = read_number(path)?;
+        let before = now.saturating_sub(*added).to_string();
+        *self = Self::File { path: path.clone(), before, set: now.to_string() };
+        Ok(true)
+    }
+
+    /// Undoes it. `living` are the changes that somebody still wants.
+    pub(super) fn undo(&self, living: &[Record]) -> Result<Undone, StateError> {
+        let (Self::File { path, .. } | Self::Added { path, .. }) = self;
+        let name = path.display();
+        if !path.exists() {
+            return Ok(Undone::LeftAlone(format!("{name} is gone")));
+        }
+        let Self::File { before, set, .. } = self else {
+            return Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")));
+        };
+        let now = read(path)?;
+        let theirs = living.iter().filter_map(|record| match &record.change {
+            Self::File { path: theirs, set, .. } if theirs == path => Some((record.at, set)),
+            _ => None,
+        });
+        let wanted = theirs.max().map(|(_, set)| set);
+        if let Some(wanted) = wanted.filter(|_| now == *set) {
+            write(path, wanted)?;
+            return Ok(Undone::LeftAlone(format!(
+                "{name} holds '{wanted}', which another process still wants"
+            )));
+        }
+        if now == *before {
+            return Ok(Undone::Back(format!("{name} holds '{before}' again")));
+        }
+        if now != *set {
+            return Ok(Undone::LeftAlone(format!(
+                "{name} holds '{now}' by now: somebody else has changed it since we set '{set}' (it was '{before}')"
+            )));
+        }
+        write(path, before)?;
+        Ok(Undone::Back(format!("{name} holds '{before}' again, not '{set}'")))
+    }
+}
+
+/// What a file holds, without blanks around it.
+pub(super) fn read(path: &Path) -> Result<String, StateError> {
+    fs::read_to_string(path)
+        .map(|value| value.trim().to_owned())
+        .map_err(|source| StateError::Read { path: path.into(), source })
+}
+
+pub(super) fn read_number(path: &Path) -> Result<u64, StateError> {
+    let value = read(path)?;
+    value.parse().map_err(|_| StateError::NoNumber { path: path.into(), value })
+}
+
+/// In one write(2), as `/proc` and `/sys` want it; never makes a file.
+pub(super) fn write(path: &Path, value: &str) -> Result<(), StateError> {
+    let whole = || -> io::Result<()> {
+        OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
+    };
+    whole().map_err(|source| StateError::Write { path: path.into(), value: value.into(), source })
+}

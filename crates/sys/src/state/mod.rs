@@ -1,0 +1,285 @@
+//! The state file: what this process has changed on the machine that does not undo itself when it dies.
+//!
+//! A namespace, a socket or an XDP link ends with the process. A number written to sysfs does not. So each such
+//! change is recorded before it is made, undone when its [`Undo`] is dropped, and undone by [`cleanup`] (`bywash
+//! cleanup`) when the process was killed. Every process has a file of its own, `/run/bywash/PID-STARTTIME.json`, that
+//! only it writes while it lives; a file lock is held while the machine is changed, so that two processes that change
+//! the same thing see each other's records and the value there was at first comes back whichever of them ends first:
+//!
+//! - who changes what another has changed takes over that record's first value as the one to put back;
+//! - who undoes a change while another process still has one on the same file leaves that one's value there;
+//! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then.
+//!
+//! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own
+//! need no record: they end with it.
+
+mod change;
+mod cleanup;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub use cleanup::{Report, cleanup};
+
+use change::{Change, Record};
+use store::{Owner, Store};
+
+/// Why a change could not be recorded, made or undone.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The directory of the state files can't be used. Nothing was changed.
+    #[error("can't record changes to the machine in {}: {why}", .directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A state file is damaged. It is kept.
+    #[error("the state file {} is damaged ({why}): undo by hand what it names, then delete it", .file.display())]
+    Damaged {
+        /// The state file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file of the machine can't be read.
+    #[error("can't read {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of the machine can't be written.
+    #[error("can't write '{value}' to {}: {source}", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What should be in it.
+        value: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A number was expected.
+    #[error("{} holds '{value}', which is no number", .path.display())]
+    NoNumber {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        value: String,
+    },
+}
+
+/// What became of a change that was to be undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// It is as it was before; a sentence about it.
+    Back(String),
+    /// It was left alone; a sentence that says why: somebody else has changed it since, or it is gone.
+    LeftAlone(String),
+}
+
+/// Writes `value` to a file of `/proc` or `/sys` until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made; then the file is as it was.
+pub fn set_file(path: impl AsRef<Path>, value: &str) -> Result<Undo, StateError> {
+    State::of_process()?.set_file(path, value)
+}
+
+/// Raises the number in a file of `/proc` or `/sys` until the [`Undo`] is dropped. The kernel may give less than was
+/// asked for (huge pages): [`Undo::added`] says how much.
+///
+/// # Errors
+/// When the change can't be recorded or made; then the file is as it was.
+pub fn add_to_file(path: impl AsRef<Path>, add: u64) -> Result<Undo, StateError> {
+    State::of_process()?.add_to_file(path, add)
+}
+
+/// Where state files are: `/run/bywash` for root, else in the user's own directory for such things.
+#[must_use]
+pub fn directory() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return "/run/bywash".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(own) if !own.is_empty() => PathBuf::from(own).join("bywash"),
+        _ => format!("/tmp/bywash-{}", user.as_raw()).into(),
+    }
+}
+
+/// The changes of this process.
+#[derive(Debug)]
+pub struct State {
+    store: Store,
+    owner: Owner,
+    records: Mutex<Vec<Record>>,
+}
+
+/// A change that will be undone. Dropping it undoes it, too.
+#[derive(Debug)]
+#[must_use = "dropping it undoes the change at once"]
+pub struct Undo {
+    state: Arc<State>,
+    /// `None` when there was nothing to change, or it is undone.
+    record: Option<u64>,
+    added: u64,
+}
+
+impl State {
+    /// The changes of this process, in [`directory`].
+    fn of_process() -> Result<&'static Arc<Self>, StateError> {
+        static STATE: OnceLock<Arc<State>> = OnceLock::new();
+        if let Some(state) = STATE.get() {
+            return Ok(state);
+        }
+        let state = Self::at(directory())?;
+        Ok(STATE.get_or_init(|| state))
+    }
+
+    /// The changes of this process, in a directory of one's own choice, which is made when absent. Only one of them
+    /// per directory.
+    ///
+    /// # Errors
+    /// When the directory can't be made, is somebody else's, or others may write to it.
+    pub fn at(directory: impl Into<PathBuf>) -> Result<Arc<Self>, StateError> {
+        let store = Store::at(directory.into())?;
+        Ok(Arc::new(Self { store, owner: Owner::this(), records: Mutex::new(Vec::new()) }))
+    }
+
+    /// As [`set_file`].
+    ///
+    /// # Errors
+    /// As [`set_file`].
+    pub fn set_file(self: &Arc<Self>, path: impl AsRef<Path>, value: &str) -> Result<Undo, StateError> {
+        let (path, value) = (path.as_ref(), value.trim());
+        let _lock = self.store.lock()?;
+        let mut records = self.records();
+        let now = change::read(path)?;
+        let others = self.others(&records);
+        let before = change::first_value(&others, path, &now);
+        if now == value && before == now {
+            return Ok(Undo { state: Arc::clone(self), record: None, added: 0 });
+        }
+        let change = Change::File { path: path.into(), before, set: value.into() };
+        let id = self.record(&mut records, change)?;
+        if let Err(error) = change::write(path, value) {
+            self.forget(&mut records, id)?;
+            return Err(error);
+        }
+        // The kernel may hold it in another form.
+        let held = change::read(path)?;
+        if held != value {
+            if let Some(Record { change: Change::File { set, .. }, .. }) = records.last_mut() {
+                *set = held;
+            }
+            self.store.save(&self.owner, &records)?;
+        }
+        Ok(Undo { state: Arc::clone(self), record: Some(id), added: 0 })
+    }
+
+    /// As [`add_to_file`].
+    ///
+    /// # Errors
+    /// As [`add_to_file`].
+    pub fn add_to_file(self: &Arc<Self>, path: impl AsRef<Path>, add: u64) -> Result<Undo, StateError> {
+        let path = path.as_ref();
+        let _lock = self.store.lock()?;
+        let mut records = self.records();
+        let before = change::read_number(path)?;
+        let wanted = before.saturating_add(add);
+        // A plain change first: if the process dies before the number is written, nothing must be taken off.
+        let plain = Change::File { path: path.into(), before: before.to_string(), set: wanted.to_string() };
+        let id = self.record(&mut records, plain)?;
+        if let Err(error) = change::write(path, &wanted.to_string()) {
+            self.forget(&mut records, id)?;
+            return Err(error);
+        }
+        let added = change::read_number(path)?.saturating_sub(before);
+        if added == 0 {
+            self.forget(&mut records, id)?;
+            return Ok(Undo { state: Arc::clone(self), record: None, added });
+        }
+        if let Some(last) = records.last_mut() {
+            last.change = Change::Added { path: path.into(), added };
+        }
+        self.store.save(&self.owner, &records)?;
+        Ok(Undo { state: Arc::clone(self), record: Some(id), added })
+    }
+
+    fn records(&self) -> MutexGuard<'_, Vec<Record>> {
+        // Each change to the list is whole before anything that could panic.
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records of every process, this one's included. A damaged file is [`cleanup`]'s business.
+    fn others(&self, own: &[Record]) -> Vec<Record> {
+        let files = self.store.files().unwrap_or_default();
+        let foreign =
+            files.iter().filter(|file| file.owner != self.owner).filter_map(|file| file.load().ok());
+        foreign.flatten().chain(own.iter().cloned()).collect()
+    }
+
+    fn record(&self, records: &mut Vec<Record>, change: Change) -> Result<u64, StateError> {
+        let record = Record::new(records, change);
+        let id = record.id;
+        records.push(record);
+        if let Err(error) = self.store.save(&self.owner, records) {
+            records.pop();
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    fn forget(&self, records: &mut Vec<Record>, id: u64) -> Result<(), StateError> {
+        records.retain(|record| record.id != id);
+        self.store.save(&self.owner, records)
+    }
+
+    fn undo(&self, id: u64) -> Result<Undone, StateError> {
+        let _lock = self.store.lock()?;
+        let mut records = self.records();
+        let Some(at) = records.iter().position(|record| record.id == id) else {
+            return Ok(Undone::LeftAlone("it was undone already".into()));
+        };
+        let own: Vec<Record> = records.iter().filter(|record| record.id != id).cloned().collect();
+        let living = cleanup::living(&self.store, &self.owner, &own)?;
+        if records[at].change.pin()? {
+            self.store.save(&self.owner, &records)?;
+        }
+        let undone = records[at].change.undo(&living)?;
+        self.forget(&mut records, id)?;
+        Ok(undone)
+    }
+}
+
+impl Undo {
+    /// Undoes the change now.
+    ///
+    /// # Errors
+    /// When it can't be undone; the record is kept, for `bywash cleanup`.
+    pub fn undo(mut self) -> Result<Undone, StateError> {
+        match self.record.take() {
+            Some(id) => self.state.undo(id),
+            None => Ok(Undone::Back("nothing was changed".into())),
+        }
+    }
+
+    /// By how much the number was really raised, after [`add_to_file`].
+    #[must_use]
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some(id) = self.record.take() {
+            // What can't be undone stays in the state file, where `bywash cleanup` finds it.
+            self.state.undo(id).ok();
+        }
+    }
+}

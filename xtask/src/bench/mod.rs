@@ -1,0 +1,142 @@
+//! `cargo xtask bench`: measurements, side by side with the best alternative where there is one.
+//!
+//! This machine's absolute figures mean little elsewhere, and on a shared one little even here. So what is claimed is a
+//! ratio of two programs that ran in turn, or a count of instructions; the figures stay, with all they depend on.
+
+mod callgrind;
+mod forward_null;
+mod geometry;
+mod huge_pages;
+mod machine;
+mod ours;
+mod pairs;
+mod record;
+mod testpmd;
+mod xdp_send;
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::install;
+use crate::project::Problem;
+use crate::tools::{self, PROGRAMS};
+use record::Record;
+
+/// What `cargo xtask bench` is told.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Which benchmark; see --list
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Show all benchmarks, each with one sentence
+    #[arg(long)]
+    list: bool,
+    /// How many pairs of measurements, ours and theirs in turn
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// How long each measurement of a pair takes
+    #[arg(long, default_value_t = 3, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Name of the machine in the results' folder, instead of the host's
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
+    /// First fetch the programs that are missing into the user's cache directory
+    #[arg(long)]
+    install: bool,
+    /// Options for our own program, after --
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
+}
+
+/// One benchmark.
+struct Bench {
+    name: &'static str,
+    /// What it shows.
+    sentence: &'static str,
+    /// What it runs.
+    runs: &'static str,
+    /// Programs of others it needs, from the table in `tools`.
+    programs: &'static [&'static str],
+    root: bool,
+    /// Measures, noting everything in the record, and returns the summary.
+    run: fn(&mut Record, &Options) -> Result<String, Problem>,
+}
+
+/// To add a benchmark is to add a row.
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "forward-null",
+        sentence: "Forwarding with MAC swap between two ports that cost nothing, on one core, beside DPDK.",
+        runs: "bywash forward null: null: --mac-swap; dpdk-testpmd --forward-mode=macswap on two net_null; callgrind",
+        programs: &["dpdk-testpmd", "valgrind"],
+        root: true,
+        run: forward_null::run,
+    },
+    Bench {
+        name: "xdp-send",
+        sentence: "Sending 64-byte frames over AF_XDP on a veth from one core, beside DPDK.",
+        runs: "bywash generate xdp:VETH; dpdk-testpmd --forward-mode=txonly on net_af_xdp",
+        programs: &["dpdk-testpmd", "ip"],
+        root: true,
+        run: xdp_send::run,
+    },
+    Bench {
+        name: "geometry",
+        sentence: "How far apart frames should lie: MAC swap by stride, headroom, number of frames and kind of page.",
+        runs: "cargo bench --package bywash-frame --bench geometry",
+        programs: &[],
+        root: true,
+        run: geometry::run,
+    },
+];
+
+/// Runs the benchmark that was asked for.
+///
+/// # Errors
+/// When there is none of that name, when something it needs is missing, or when a program it runs fails.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
+    let Some(name) = options.name.as_deref().filter(|_| !options.list) else {
+        for bench in BENCHES {
+            println!("{:<14}{}\n{:14}runs: {}", bench.name, bench.sentence, "", bench.runs);
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let bench = BENCHES.iter().find(|bench| bench.name == name).ok_or_else(|| {
+        let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
+        Problem(format!("no benchmark is called {name}: there are {}", names.join(", ")))
+    })?;
+    if bench.root && !crate::project::is_root() {
+        return Err(Problem(format!("{name} needs root, for huge pages or interfaces: run it with sudo")));
+    }
+    if options.install {
+        for problem in install::programs(|program| bench.programs.contains(&program.name)) {
+            println!("not installed: {problem}");
+        }
+    }
+    for program in PROGRAMS.iter().filter(|program| bench.programs.contains(&program.name)) {
+        if tools::find(program.name).is_none() {
+            let (missing, needed_for) = (program.name, program.needed_for);
+            return Err(Problem(format!("{missing} is missing, for {needed_for}: add --install")));
+        }
+    }
+    let mut record = Record::new(bench.name, options.label.as_deref())?;
+    let summary = (bench.run)(&mut record, options)?;
+    record.finish(bench.sentence, &summary)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_benchmark_is_listed_once_and_needs_programs_we_can_get() {
+        for (i, bench) in BENCHES.iter().enumerate() {
+            assert!(BENCHES[..i].iter().all(|other| other.name != bench.name), "{}", bench.name);
+            for name in bench.programs {
+                assert!(PROGRAMS.iter().any(|program| program.name == *name), "{name} is in no package");
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The two files a benchmark leaves: everything it saw, and what came of it.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use super::machine;
+use crate::process::{self, Interrupt};
+use crate::project::{self, Problem, about};
+
+/// `benchmarks/runs/DATE-HOST/NAME.txt`, while it is written.
+pub(super) struct Record {
+    name: &'static str,
+    folder: PathBuf,
+    raw: File,
+    machine: String,
+}
+
+impl Record {
+    /// Begins the file, with what is known of the machine.
+    ///
+    /// # Errors
+    /// When the label is no file name, or the file cannot be written.
+    pub(super) fn new(name: &'static str, label: Option<&str>) -> Result<Self, Problem> {
+        let label = label.map_or_else(machine::host, str::to_owned);
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if label.is_empty() || !label.chars().all(plain) {
+            let cure = "give one of letters, digits, - _ and . by --label";
+            return Err(Problem(format!("`{label}` cannot be part of a folder's name: {cure}")));
+        }
+        let folder = project::root().join("benchmarks/runs").join(format!("{}-{label}", machine::today()));
+        fs::create_dir_all(&folder).map_err(about(folder.display()))?;
+        let path = folder.join(format!("{name}.txt"));
+        let raw = File::create(&path).map_err(about(path.display()))?;
+        let machine = machine::describe();
+        let mut record = Self { name, folder, raw, machine };
+        let text = format!("{name}\n\n{}", record.machine);
+        record.note(&text)?;
+        Ok(record)
+    }
+
+    /// Runs a program for at most `limit` and keeps its command line and all it printed.
+    ///
+    /// # Errors
+    /// When it cannot be started, or fails.
+    pub(super) fn run(&mut self, command: &mut Command, limit: Duration) -> Result<String, Problem> {
+        self.run_until(command, limit, None)
+    }
+
+    /// As [`Record::run`], for a program that goes on until it is interrupted.
+    ///
+    /// # Errors
+    /// When it cannot be started, or fails.
+    pub(super) fn run_until(
+        &mut self,
+        command: &mut Command,
+        limit: Duration,
+        interrupt: Option<Interrupt<'_>>,
+    ) -> Result<String, Problem> {
+        let line = process::typed(command);
+        let done = process::run_until(command, limit, |_| {}, interrupt)?;
+        self.note(&format!("$ {line}\n{}[{}]", done.output, done.ending()))?;
+        if done.success() {
+            return Ok(done.output);
+        }
+        Err(Problem(format!("{}$ {line}\n{}", done.output, done.ending())))
+    }
+
+    /// Appends a remark.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Problem> {
+        writeln!(self.raw, "{}\n", tidy(text).trim_end()).map_err(about(self.folder.display()))
+    }
+
+    /// Writes and prints the summary.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn finish(mut self, sentence: &str, summary: &str) -> Result<(), Problem> {
+        self.note(summary)?;
+        let machine: String = self.machine.lines().map(|line| format!("    {line}\n")).collect();
+        let text = format!(
+            "# {}\n\n{sentence} Raw output: [{0}.txt]({0}.txt).\n\n{}\n\n{machine}",
+            self.name,
+            summary.trim_end()
+        );
+        let path = self.folder.join(format!("{}.md", self.name));
+        fs::write(&path, text).map_err(about(path.display()))?;
+        let shown = path.strip_prefix(project::root()).unwrap_or(&path).display();
+        println!("{}\n\nwritten to {shown}", summary.trim_end());
+        Ok(())
+    }
+}
+
+/// Without what is nobody's business, where the project and the user's files lie, and without testpmd's orders to clear
+/// the screen before each second's figures.
+fn tidy(text: &str) -> String {
+    let mut text = text.replace("\u{1b}[2J", "").replace("\u{1b}[1;1H", "");
+    text = text.replace(&format!("{}/", project::root().display()), "");
+    match std::env::var("HOME") {
+        Ok(home) if home.len() > 1 => text.replace(&format!("{home}/"), "~/"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_does_not_say_where_the_project_lies() {
+        let line = format!("$ {}/target/release/bywash \u{1b}[2J\u{1b}[1;1Hx", project::root().display());
+        assert_eq!(tidy(&line), "$ target/release/bywash x");
+    }
+}
