@@ -56,6 +56,14 @@ impl Connection {
     }
 
     fn check_headers(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
+        let answer = self.state == State::SynReceived
+            && segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
+            && segment.seq == self.irs
+            && segment.ack == self.nxt;
+        if answer {
+            return self.check_ack(segment, cx);
+        }
         if self.check_sequence(segment, cx) == Done
             || self.check_reset(segment, cx) == Done
             || self.check_syn(segment, cx) == Done
@@ -201,10 +209,6 @@ impl Connection {
     /// Fourth, check the SYN bit (RFC 5961, 4). The third, security, is IP options nobody uses.
     fn check_syn(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
         if !segment.has(TcpFlags::SYN) {
-            return On;
-        }
-        // The other's answer to a simultaneous open is a SYN, too, and acknowledges ours.
-        if self.state == State::SynReceived && segment.seq == self.irs && segment.ack == self.nxt {
             return On;
         }
         self.challenge(cx.now);

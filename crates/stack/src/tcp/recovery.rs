@@ -106,7 +106,10 @@ impl Connection {
         self.send.consume(bytes as usize, cx.pool);
         self.stalled = (!self.board.is_empty()).then_some(cx.now);
         if !self.sack {
-            self.duplicates = 0;
+            // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
+            let segments = (bytes / self.window.mss.max(1)).saturating_sub(1);
+            self.duplicates =
+                if self.phase == Phase::Recovery { self.duplicates.saturating_sub(segments) } else { 0 };
         }
         if self.wants_room && self.send_room() >= self.send.len() / 2 && !self.released {
             self.wants_room = false;
@@ -172,7 +175,8 @@ impl Connection {
         }
         if self.phase == Phase::Recovery {
             let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
-            self.reduce_in_proportion(arrived);
+            // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
+            self.reduce_in_proportion(arrived, advanced && !self.sack);
         }
     }
 
@@ -184,7 +188,7 @@ impl Connection {
     }
 
     /// RFC 6937, section 3: as much goes out as arrives, in the proportion of the new window to the old.
-    fn reduce_in_proportion(&mut self, arrived: u32) {
+    fn reduce_in_proportion(&mut self, arrived: u32, partial: bool) {
         self.prr_delivered = self.prr_delivered.saturating_add(arrived);
         let (pipe, threshold, mss) = (self.pipe(), self.window.threshold, self.window.mss);
         let send = if pipe > threshold {
@@ -197,7 +201,7 @@ impl Connection {
             (threshold - pipe).min(limit)
         };
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
-        let first = if self.prr_out == 0 { mss } else { 0 };
+        let first = if self.prr_out == 0 || partial { mss } else { 0 };
         self.window.congestion = pipe + send.max(first);
     }
 

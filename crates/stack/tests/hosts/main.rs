@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests, and what they share")]
 
 mod ip;
+mod rules;
 mod streams;
 mod tcp;
 mod wire;

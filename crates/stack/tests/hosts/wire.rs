@@ -9,6 +9,7 @@ use bywash_stack::{Address, Host, Interface, InterfaceId, Medium, Offloads, Port
 use bywash_wire::Mac;
 
 pub(crate) mod network;
+pub(crate) mod trace;
 
 pub(crate) const PORT: PortId = PortId(0);
 
