@@ -6,4 +6,5 @@ mod ip;
 mod rules;
 mod streams;
 mod tcp;
+mod throughput;
 mod wire;
