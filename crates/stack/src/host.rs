@@ -50,7 +50,7 @@ impl Host {
                 self.stack.notice(now, &notice, pool);
             }
             self.stack.update(self.control.snapshot(pool), pool);
-            if settled && self.stack.next_deadline().is_none_or(|deadline| deadline > now) {
+            if settled && !self.stack.has_own_packets() {
                 return;
             }
         }

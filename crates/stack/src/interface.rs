@@ -3,7 +3,7 @@
 use bywash_wire::Mac;
 
 /// Number of an interface, given by [`crate::Control::add_interface`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub(crate) u16);
 
 impl InterfaceId {

@@ -17,6 +17,9 @@ pub struct Snapshot {
     pub(crate) generation: u32,
     pub(crate) interfaces: Arc<Vec<Interface>>,
     pub(crate) addresses: Arc<Vec<(Prefix, InterfaceId)>>,
+    /// Our addresses, and those of everyone on our links, sorted: they are looked for in every packet.
+    pub(crate) ours: Arc<Vec<Address>>,
+    pub(crate) broadcasts: Arc<Vec<Address>>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) neighbours: Arc<HashMap<(InterfaceId, Address), Known>>,
     pub(crate) forwarding: bool,
@@ -36,7 +39,7 @@ pub(crate) enum Known {
 }
 
 /// Where a packet is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) interface: InterfaceId,
     pub(crate) next_hop: Address,
@@ -113,13 +116,13 @@ impl Snapshot {
     /// Whether an address is one of ours.
     #[inline]
     pub(crate) fn is_ours(&self, address: Address) -> bool {
-        address.is_loopback() || self.addresses.iter().any(|(prefix, _)| prefix.address() == address)
+        address.is_loopback() || self.ours.binary_search(&address).is_ok()
     }
 
     /// Whether an address means everyone on an interface's link.
     #[inline]
     pub(crate) fn is_broadcast(&self, address: Address) -> bool {
-        address.is_broadcast() || self.addresses.iter().any(|(prefix, _)| prefix.broadcast() == Some(address))
+        address.is_broadcast() || self.broadcasts.binary_search(&address).is_ok()
     }
 
     /// Where packets to a destination go.

@@ -95,6 +95,11 @@ impl Stack {
         }
     }
 
+    /// Whether packets to ourselves wait for [`Stack::advance`].
+    pub fn has_own_packets(&self) -> bool {
+        !self.out.to_ourselves.is_empty()
+    }
+
     /// When [`Stack::advance`] is to be called next, if nothing comes in before.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if !self.out.to_ourselves.is_empty() {

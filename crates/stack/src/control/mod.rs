@@ -76,6 +76,8 @@ impl Control {
             generation: 0,
             interfaces: Arc::new(interfaces.clone()),
             addresses: Arc::default(),
+            ours: Arc::default(),
+            broadcasts: Arc::default(),
             routes: Arc::default(),
             neighbours: Arc::default(),
             forwarding: false,
@@ -246,6 +248,8 @@ impl Control {
             if self.changed {
                 new.interfaces = Arc::new(self.interfaces.clone());
                 new.addresses = Arc::new(self.addresses.clone());
+                new.ours = sorted(self.addresses.iter().map(|(prefix, _)| prefix.address()));
+                new.broadcasts = sorted(self.addresses.iter().filter_map(|(prefix, _)| prefix.broadcast()));
                 new.routes = Arc::new(self.routes.clone());
                 new.forwarding = self.forwarding;
             }
@@ -336,6 +340,12 @@ impl Control {
         let first = ours.clone().next()?;
         Some(ours.find(|(prefix, _)| prefix.contains(other)).unwrap_or(first).0.address())
     }
+}
+
+fn sorted(addresses: impl Iterator<Item = Address>) -> Arc<Vec<Address>> {
+    let mut addresses: Vec<Address> = addresses.collect();
+    addresses.sort_unstable();
+    Arc::new(addresses)
 }
 
 fn vlan(interface: &Interface) -> Option<u16> {

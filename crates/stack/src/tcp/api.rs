@@ -439,7 +439,7 @@ impl Stack {
             rttvar: c.rtt.variation(),
             min_rtt: c.rtt.shortest.unwrap_or_default(),
             rto: c.rtt.timeout(),
-            backoff: c.rtt.backoff,
+            backoff: c.rtt.backoff(),
             snd_mss: c.window.mss,
             snd_cwnd: c.window.congestion,
             snd_ssthresh: c.window.threshold,

@@ -10,7 +10,7 @@ use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
-use crate::snapshot::Link;
+use crate::snapshot::{Link, Path};
 use crate::stack::{Context, Event};
 use crate::{Flow, Timestamp};
 
@@ -55,7 +55,9 @@ pub(super) struct Connection {
     /// The program has let go of it.
     pub(super) released: bool,
     pub(super) dirty: bool,
+    /// The way to the peer, and of which snapshot; none while the neighbour is asked for.
     pub(super) link: Option<(u32, Link)>,
+    pub(super) path: Path,
 
     // Sending.
     pub(super) iss: Seq,

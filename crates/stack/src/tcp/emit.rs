@@ -62,14 +62,17 @@ impl Connection {
     /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when frames have run out. Every
     /// segment acknowledges what has come (MUST-58), and carries the window.
     pub(super) fn emit(&mut self, seq: Seq, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
-        let Some(path) = cx.out.snapshot.path(self.flow.remote) else { return true };
+        if !self.find_link(cx) {
+            return true;
+        }
         let Some(frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return false;
         };
         let bare = self.bare(seq, flags, len, cx);
         let (header, options) = bare.header();
-        let offloads = cx.out.snapshot.interface(path.interface).offloads;
+        let interface = self.link.as_ref().map_or(self.path.interface, |(_, link)| link.interface);
+        let offloads = cx.out.snapshot.interface(interface).offloads;
         let mut packet = Packet::new(frame);
         let total = TCP_HEADER + options.len() + len as usize;
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
@@ -112,17 +115,26 @@ impl Connection {
         shift(&mut packet);
         self.acknowledged_by(&bare);
         self.last_sent = cx.now;
-        let generation = cx.out.snapshot.generation;
         match &self.link {
-            Some((of, link)) if *of == generation => cx.out.send_link(packet, link, cx.pool),
-            _ => match cx.out.reach(path) {
-                Reach::Ready { link, .. } => {
-                    self.link = Some((generation, link));
-                    cx.out.send_link(packet, &link, cx.pool);
-                }
-                _ => cx.out.send(packet, path, cx.pool),
-            },
+            Some((_, link)) => cx.out.send_link(packet, link, cx.pool),
+            None => cx.out.send(packet, self.path, cx.pool),
         }
+        true
+    }
+
+    /// Finds the way to the peer once for each snapshot; `false` when there is none.
+    #[inline]
+    fn find_link(&mut self, cx: &mut Context<'_>) -> bool {
+        let generation = cx.out.snapshot.generation;
+        if self.link.as_ref().is_some_and(|(of, _)| *of == generation) {
+            return true;
+        }
+        let Some(path) = cx.out.snapshot.path(self.flow.remote) else { return false };
+        self.path = path;
+        self.link = match cx.out.reach(path) {
+            Reach::Ready { link, .. } => Some((generation, link)),
+            Reach::Unresolved | Reach::Absent => None,
+        };
         true
     }
 

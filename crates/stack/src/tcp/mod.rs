@@ -404,7 +404,11 @@ impl Tcp {
                 self.close_out(i, cx);
                 continue;
             }
-            if more {
+            let full = connection.port_is_full(cx);
+            if more && full {
+                // What else waits for a port waits with it: the port is emptied before the next round.
+                self.dirty.push_front(i);
+            } else if more {
                 self.dirty.push_back(i);
             }
             // A deadline that has moved back is left in the wheel: it is looked at when it comes.
@@ -412,6 +416,9 @@ impl Tcp {
             if deadline < connection.wheel_at {
                 connection.wheel_at = deadline;
                 self.wheel.set(i, deadline);
+            }
+            if full {
+                return;
             }
         }
     }

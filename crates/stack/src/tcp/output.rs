@@ -37,9 +37,13 @@ impl Connection {
     }
 
     fn may_send(&self, turn: &mut u32, cx: &Context<'_>) -> bool {
-        let full = self.link.as_ref().is_some_and(|(_, link)| cx.out.queued(link.port) >= BACKLOG);
         *turn = turn.saturating_sub(1);
-        *turn > 0 && !full
+        *turn > 0 && !self.port_is_full(cx)
+    }
+
+    /// Whether so many packets wait for the port that more would only wait, too.
+    pub(super) fn port_is_full(&self, cx: &Context<'_>) -> bool {
+        self.link.as_ref().is_some_and(|(_, link)| cx.out.queued(link.port) >= BACKLOG)
     }
 
     /// Sends again what is lost, as far as the window goes; `false` when its turn is over before.

@@ -116,8 +116,8 @@ impl Connection {
             cx.events.push(Event::Writable(self.id));
         }
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
-        if let Some(path) = cx.out.snapshot.path(self.flow.remote)
-            && cx.now.since(self.confirmed) >= CONFIRM
+        if cx.now.since(self.confirmed) >= CONFIRM
+            && let Some(path) = cx.out.snapshot.path(self.flow.remote)
         {
             self.confirmed = cx.now;
             cx.out.requests.push(Request::Confirmed { interface: path.interface, address: path.next_hop });

@@ -17,7 +17,9 @@ pub(crate) struct Rtt {
     /// The shortest one seen.
     pub(crate) shortest: Option<Duration>,
     /// How often the timeout has been doubled since the last measurement (5.5).
-    pub(crate) backoff: u8,
+    backoff: u8,
+    /// The timeout, kept because it is asked for with every segment; zero before anything was measured.
+    timeout: Duration,
 }
 
 impl Rtt {
@@ -34,6 +36,17 @@ impl Rtt {
         }
         self.shortest = Some(self.shortest.map_or(rtt, |shortest| shortest.min(rtt)));
         self.backoff = 0;
+        self.update();
+    }
+
+    /// The timeout has run out: the next is twice as long (5.5).
+    pub(crate) fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+        self.update();
+    }
+
+    pub(crate) fn backoff(&self) -> u8 {
+        self.backoff
     }
 
     pub(crate) fn smoothed(&self) -> Option<Duration> {
@@ -45,9 +58,14 @@ impl Rtt {
     }
 
     /// The timeout, doubled as often as it has run out.
+    #[inline]
     pub(crate) fn timeout(&self) -> Duration {
+        if self.timeout.is_zero() { INITIAL_RTO } else { self.timeout }
+    }
+
+    fn update(&mut self) {
         let base = self.smoothed.map_or(INITIAL_RTO, |smoothed| (smoothed + self.variation * 4).max(MIN_RTO));
-        (base * (1 << self.backoff.min(10))).min(MAX_RTO)
+        self.timeout = (base * (1 << self.backoff.min(10))).min(MAX_RTO);
     }
 }
 
@@ -67,9 +85,10 @@ mod tests {
         assert_eq!(rtt.timeout(), ms(300), "R + 4 R/2");
         rtt.sample(ms(100));
         assert_eq!(rtt.timeout(), ms(250), "the variation shrinks by a quarter");
-        rtt.backoff = 2;
+        rtt.back_off();
+        rtt.back_off();
         assert_eq!(rtt.timeout(), ms(1000));
-        rtt.backoff = 60;
+        (0..60).for_each(|_| rtt.back_off());
         assert_eq!(rtt.timeout(), ms(120_000));
         rtt.sample(ms(1));
         assert_eq!(rtt.backoff, 0, "a measurement ends the doubling");

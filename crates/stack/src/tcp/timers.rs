@@ -104,7 +104,7 @@ impl Connection {
         self.probe = None;
         let age = if self.sack { self.rtt.smoothed() } else { None };
         self.board.timed_out(cx.now, age);
-        self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        self.rtt.back_off();
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
@@ -152,7 +152,7 @@ impl Connection {
             return;
         }
         self.stalled = self.stalled.or(Some(cx.now));
-        self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        self.rtt.back_off();
         self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
     }
 
