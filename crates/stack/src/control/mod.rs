@@ -39,6 +39,9 @@ pub enum ControlError {
     /// The address is there already.
     #[error("{0} is an address of ours already")]
     Ours(Address),
+    /// The address is IPv6, which the stack does not speak yet.
+    #[error("{0} is IPv6, which this stack does not speak yet: give it an IPv4 address")]
+    Ipv6(Address),
     /// The gateway is not on a link of ours.
     #[error("the gateway {0} is on no link of that interface: add an address whose prefix holds it")]
     Gateway(Address),
@@ -118,7 +121,7 @@ impl Control {
     /// Gives an interface an address, with a route to its prefix, and announces it.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::NoHost`], [`ControlError::Ours`].
+    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`], [`ControlError::NoHost`], [`ControlError::Ours`].
     pub fn add_address(
         &mut self,
         now: Timestamp,
@@ -127,6 +130,7 @@ impl Control {
     ) -> Result<(), ControlError> {
         let address = prefix.address();
         self.check(id)?;
+        only_ipv4(address)?;
         if !address.is_unicast() || prefix.broadcast() == Some(address) {
             return Err(ControlError::NoHost(address));
         }
@@ -161,12 +165,13 @@ impl Control {
     /// Adds a route, or replaces the one of the same prefix, interface and metric.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Gateway`].
+    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`], [`ControlError::Gateway`].
     pub fn add_route(&mut self, route: Route) -> Result<(), ControlError> {
         self.check(route.interface)?;
+        only_ipv4(route.prefix.address())?;
         if let Some(gateway) = route.gateway {
             let on_link = |(p, i): &(Prefix, InterfaceId)| *i == route.interface && p.contains(gateway);
-            if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
+            if !self.addresses.iter().any(on_link) {
                 return Err(ControlError::Gateway(gateway));
             }
         }
@@ -184,7 +189,7 @@ impl Control {
     /// Enters a neighbour by hand. Nothing from the wire changes it.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`].
+    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`].
     pub fn add_neighbour(
         &mut self,
         id: InterfaceId,
@@ -192,6 +197,7 @@ impl Control {
         mac: bywash_wire::Mac,
     ) -> Result<(), ControlError> {
         self.check(id)?;
+        only_ipv4(address)?;
         self.neighbours.add((id, address), mac);
         Ok(())
     }
@@ -340,6 +346,10 @@ impl Control {
         let first = ours.clone().next()?;
         Some(ours.find(|(prefix, _)| prefix.contains(other)).unwrap_or(first).0.address())
     }
+}
+
+fn only_ipv4(address: Address) -> Result<(), ControlError> {
+    if address.is_v4() { Ok(()) } else { Err(ControlError::Ipv6(address)) }
 }
 
 fn sorted(addresses: impl Iterator<Item = Address>) -> Arc<Vec<Address>> {

@@ -4,6 +4,7 @@
 
 mod ip;
 mod rules;
+mod smol;
 mod streams;
 mod tcp;
 mod throughput;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State};
+use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State, TcpError};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{ICMP_HEADER, IcmpHeader, Ipv4Header, icmpv4};
+use bywash_wire::{ICMP_HEADER, IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, icmpv4};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -447,4 +447,24 @@ fn a_silent_peer_is_probed_if_asked_for() {
     }
     t.after(Duration::from_secs(75), &["R. 1:1(0) ack 1"]);
     assert_eq!(t.events(), [Event::Closed(id, CloseReason::TimedOut)]);
+}
+
+#[test]
+fn many_are_never_spoken_to_nor_listened_to() {
+    let mut t = Trace::new();
+    for many in ["255.255.255.255", "10.0.0.255", "224.0.0.1", "0.0.0.0"] {
+        let error = t.host.stack.connect(t.now, (None, 0), (address(many), 80), &mut t.pool).unwrap_err();
+        assert_eq!(error, TcpError::NoHost(address(many)));
+    }
+    t.host.stack.listen(None, 80, 4).unwrap();
+    for (from, to) in
+        [([10, 0, 0, 2], [10, 0, 0, 255]), ([224, 0, 0, 1], [10, 0, 0, 1]), ([10, 0, 0, 255], [10, 0, 0, 1])]
+    {
+        let mut tcp = TcpHeader::new((5000, 80), 1, 0, TcpFlags::SYN, 1000, 0);
+        tcp.checksum = Sum::pseudo(&from, &to, 6, 20).bytes(tcp.as_bytes()).checksum().into();
+        let ip = Ipv4Header::new(from.into(), to.into(), 6, 20);
+        t.raw(&[ip.as_bytes(), tcp.as_bytes()].concat());
+        t.sends(&[]);
+    }
+    assert_eq!(t.host.stack.connections(), (0, 0, 0));
 }
