@@ -184,7 +184,7 @@ impl Connection {
     /// Bytes in the network, as far as anyone knows.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        let arrived = if self.sack { 0 } else { self.duplicates * self.window.mss };
+        let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.window.mss) };
         self.board.in_flight().saturating_sub(arrived)
     }
 

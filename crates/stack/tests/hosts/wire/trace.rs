@@ -88,6 +88,11 @@ impl Trace {
         self.sends(expected);
     }
 
+    /// Our first number, when it was seen.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.first
+    }
+
     /// One of our numbers as it is on the wire.
     pub(crate) fn absolute(&self, seq: u32) -> u32 {
         self.first.unwrap().wrapping_add(seq)
