@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bywash_frame::Pool;
 
-use super::connection::Connection;
+use super::congestion::Congestion;
+use super::connection::{Connection, NEVER};
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, Listener, ListenerId, Tcp, listen};
 use super::{Entry, seq::Seq};
@@ -413,10 +414,67 @@ impl Stack {
     ///
     /// # Errors
     /// [`TcpError::Closed`].
-    pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) -> Result<(), TcpError> {
-        let i = self.tcp.index(id)?;
-        self.tcp.connections[i].nodelay = nodelay;
-        Ok(())
+    pub fn set_nodelay(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        nodelay: bool,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| connection.nodelay = nodelay)
+    }
+
+    /// Whether only full segments go out (`TCP_CORK`): what is less waits until the cork is pulled, the sending side
+    /// is closed, or the retransmission timeout has passed (200 ms at least).
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_cork(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        cork: bool,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| connection.cork = cork)
+    }
+
+    /// Gives one connection limits of its own: buffers, timeouts, keep-alive, congestion control. The scale of its
+    /// window stays, and with it the largest window the peer can be told of.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_connection_limits(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        limits: Limits,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| {
+            if connection.limits.congestion != limits.congestion {
+                connection.congestion = Congestion::new(limits.congestion);
+            }
+            let watched = limits.keepalive && connection.state.is_synchronized();
+            connection.keepalive_at = if watched { now + limits.keepalive_idle } else { NEVER };
+            connection.rcv_limit = connection.rcv_limit.min(limits.receive_max);
+            connection.limits = limits;
+        })
+    }
+
+    fn change(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        pool: &mut Pool,
+        change: impl FnOnce(&mut Connection),
+    ) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| {
+            let i = tcp.index(id)?;
+            change(&mut tcp.connections[i]);
+            tcp.settle(i, cx);
+            Ok(())
+        })
     }
 
     /// The two ends of a connection.

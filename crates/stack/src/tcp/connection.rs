@@ -72,6 +72,7 @@ pub(super) struct Connection {
     pub(super) fin_wanted: bool,
     pub(super) fin_sent: bool,
     pub(super) nodelay: bool,
+    pub(super) cork: bool,
     pub(super) wants_room: bool,
     pub(super) board: Scoreboard,
     pub(super) rtt: Rtt,

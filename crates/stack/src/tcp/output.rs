@@ -150,8 +150,10 @@ impl Connection {
         // RFC 9293, 3.8.6.2.1 (MUST-38) and 3.7.4 (SHLD-7): everything there is, when the peer has all that went
         // before or Nagle is off; or half of the largest window; else the persist timer will send it.
         let all = len == available && (self.nodelay || self.fin_wanted || self.board.is_empty());
-        let half = len > 0 && len >= self.max_wnd / 2;
-        (len > 0 && (all || half)).then_some(len)
+        let half = len >= self.max_wnd / 2;
+        // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
+        let held = self.cork && !self.fin_wanted;
+        (len > 0 && !held && (all || half)).then_some(len)
     }
 
     fn is_cut_by_port(&self, cx: &Context<'_>) -> bool {

@@ -218,9 +218,12 @@ fn nagle_waits_and_nodelay_does_not() {
     t.sends(&[]);
     t.peer(". 1:1(0) ack 101 win 30000");
     t.sends(&["P. 101:201(100) ack 1 win 65535"]);
-    t.host.stack.set_nodelay(id, true).unwrap();
+    send(&mut t, id, 20);
+    t.sends(&[]);
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    t.sends(&["P. 201:221(20) ack 1 win 65535"]);
     send(&mut t, id, 50);
-    t.sends(&["P. 201:251(50) ack 1 win 65535"]);
+    t.sends(&["P. 221:271(50) ack 1 win 65535"]);
 }
 
 #[test]
@@ -467,4 +470,39 @@ fn many_are_never_spoken_to_nor_listened_to() {
         t.sends(&[]);
     }
     assert_eq!(t.host.stack.connections(), (0, 0, 0));
+}
+
+#[test]
+fn a_cork_holds_back_what_is_no_full_segment() {
+    let (mut t, id) = accepted();
+    t.host.stack.set_cork(t.now, id, true, &mut t.pool).unwrap();
+    send(&mut t, id, 1200);
+    t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    t.sends(&[]);
+    t.host.stack.set_cork(t.now, id, false, &mut t.pool).unwrap();
+    t.sends(&["P. 1001:1201(200) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1201 win 30000");
+    t.host.stack.set_cork(t.now, id, true, &mut t.pool).unwrap();
+    send(&mut t, id, 10);
+    let rto = t.host.stack.tcp_info(id).unwrap().rto;
+    t.after(rto, &["P. 1201:1211(10) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_connection_may_have_limits_of_its_own() {
+    let (mut t, id) = accepted();
+    let limits = Limits { keepalive: true, keepalive_idle: ms(5000), ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    t.after(ms(5000), &[". 0:0(0) ack 1 win 65535"]);
+    let limits = Limits { user_timeout: ms(3000), ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    send(&mut t, id, 10);
+    let start = t.now;
+    while t.events().is_empty() {
+        t.now = t.host.next_deadline().unwrap().max(t.now + ms(1));
+        t.output();
+    }
+    assert_eq!(t.host.stack.tcp_info(id).unwrap().state, State::Closed);
+    assert!((ms(3000)..ms(7000)).contains(&t.now.since(start)), "{:?}", t.now.since(start));
 }
