@@ -46,8 +46,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here yet: IPv6 (addresses, routes and tables have room for it; the control refuses its addresses), ECN, urgent
-//! data as such, TCP Fast Open. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is
+//! Not here yet: IPv6 (addresses, routes and tables have room for it; the control refuses its addresses), urgent data
+//! as such, TCP Fast Open. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is
 //! known.
 #![forbid(unsafe_code)]
 

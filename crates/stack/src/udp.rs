@@ -235,7 +235,7 @@ impl Udp {
         finish(&mut packet, &flow, interface.offloads.checksum && fits);
         self.identification = self.identification.wrapping_add(1);
         let identification = (!fits).then_some(self.identification);
-        if !context.ip_header(&mut packet, local, remote, Protocol::UDP.0, identification) {
+        if !context.ip_header(&mut packet, local, remote, Protocol::UDP.0, identification, 0) {
             context.pool.give_packet(packet);
             return Err(UdpError::NoRoute(remote));
         }

@@ -303,6 +303,7 @@ impl Context<'_> {
         destination: Address,
         protocol: u8,
         fragment: Option<u16>,
+        traffic_class: u8,
     ) -> bool {
         let (Some(source), Some(destination)) = (source.v4(), destination.v4()) else { return false };
         let Ok(length) = u16::try_from(packet.len()) else { return false };
@@ -312,6 +313,9 @@ impl Context<'_> {
         let mut ip = Ipv4Header::new(source, destination, protocol, length);
         if let Some(identification) = fragment {
             (ip.fragment, ip.identification) = (0.into(), identification.into());
+        }
+        if fragment.is_some() || traffic_class != 0 {
+            ip.traffic_class = traffic_class;
             ip.seal();
         }
         let bytes = ip.as_bytes();

@@ -124,6 +124,9 @@ impl Connection {
         }
         // RFC 9293, MUST-15: 536 without the option. Ours is what the link takes.
         self.set_mss(options.mss.unwrap_or(536).min(self.offered_mss));
+        // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
+        let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
+        self.ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
     }
 
     /// The payload of a segment: options come off it (RFC 6691).
@@ -262,6 +265,7 @@ impl Connection {
             self.send_reset(self.nxt, cx);
             return self.terminate(CloseReason::Reset, cx);
         }
+        self.take_mark(segment, inbound.ecn);
         let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
         self.largest = self.largest.max(length(len));
         if seq.before(self.rcv_nxt) {
@@ -303,6 +307,18 @@ impl Connection {
             self.ack_now = true;
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;
+        }
+    }
+
+    /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
+    fn take_mark(&mut self, segment: &Segment, ecn: u8) {
+        const MARKED: u8 = 3;
+        if segment.has(TcpFlags::CWR) {
+            self.echo = false;
+        }
+        if self.ecn && ecn == MARKED {
+            self.ack_now |= !self.echo;
+            self.echo = true;
         }
     }
 

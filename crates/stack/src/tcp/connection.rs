@@ -111,7 +111,15 @@ pub(super) struct Connection {
     pub(super) ts_offset: u32,
     pub(super) last_ack_sent: Seq,
     pub(super) sack: bool,
-    /// The peer has not answered our SYN: all options are offered.
+    /// Both understand congestion marks (RFC 3168).
+    pub(super) ecn: bool,
+    /// A mark came in: the peer is told until it says that it has slowed down.
+    pub(super) echo: bool,
+    /// We have slowed down, and the next new segment says so.
+    pub(super) slowed: bool,
+    /// Until this is acknowledged, further marks are of the same congestion.
+    pub(super) slowed_at: Option<Seq>,
+    /// What our link takes.
     pub(super) offered_mss: u16,
 
     // Loss recovery.

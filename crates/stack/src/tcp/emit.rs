@@ -14,6 +14,9 @@ use crate::packet::append;
 use crate::snapshot::Reach;
 use crate::stack::Context;
 
+/// "This packet may be marked instead of dropped" (RFC 3168, 5).
+const ECT0: u8 = 2;
+
 /// A segment without payload.
 #[derive(Clone, Debug)]
 pub(super) struct Bare {
@@ -48,7 +51,7 @@ impl Bare {
             packet.extend_from_slice(header.as_bytes()).and_then(|()| packet.extend_from_slice(&options));
         finish(&mut packet, &self.flow, cx.out.snapshot.interface(path.interface).offloads.checksum);
         if built.is_ok()
-            && cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None)
+            && cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None, 0)
         {
             shift(&mut packet);
             cx.out.send(packet, path, cx.pool);
@@ -69,6 +72,7 @@ impl Connection {
             cx.counters.no_memory += 1;
             return false;
         };
+        let flags = self.mark(seq, len, flags);
         let bare = self.bare(seq, flags, len, cx);
         let (header, options) = bare.header();
         let interface = self.link.as_ref().map_or(self.path.interface, |(_, link)| link.interface);
@@ -108,7 +112,9 @@ impl Connection {
             packet.offload.segmentation =
                 size.map(|size| Segmentation { kind: SegmentationKind::Tcp4, size });
         }
-        if !cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None) {
+        // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
+        let class = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        if !cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None, class) {
             cx.pool.give_packet(packet);
             return true;
         }
@@ -120,6 +126,29 @@ impl Connection {
             None => cx.out.send(packet, self.path, cx.pool),
         }
         true
+    }
+
+    /// The bits of RFC 3168, 6.1: the request, the answer to it, the echo of a mark, the word that we have slowed down.
+    #[inline]
+    fn mark(&mut self, seq: Seq, len: u32, flags: TcpFlags) -> TcpFlags {
+        if flags.has(TcpFlags::SYN) {
+            let both = TcpFlags::ECE.with(TcpFlags::CWR);
+            return match (flags.has(TcpFlags::ACK), self.ecn, self.limits.ecn && self.rtt.backoff() == 0) {
+                (true, true, _) => flags.with(TcpFlags::ECE),
+                // 6.1.1.1: a SYN that got lost may have been dropped for its bits.
+                (false, _, true) => flags.with(both),
+                _ => flags,
+            };
+        }
+        let mut flags = flags;
+        if self.echo {
+            flags = flags.with(TcpFlags::ECE);
+        }
+        if self.slowed && len > 0 && !seq.before(self.nxt) {
+            self.slowed = false;
+            flags = flags.with(TcpFlags::CWR);
+        }
+        flags
     }
 
     /// Finds the way to the peer once for each snapshot; `false` when there is none.

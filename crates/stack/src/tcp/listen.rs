@@ -22,8 +22,8 @@ pub(super) const RETRIES: u8 = 5;
 const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
 /// How long a cookie holds is one to two of these.
 const COOKIE_AGE: Duration = Duration::from_secs(64);
-/// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1).
-const OPTION_BITS: u32 = 5;
+/// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
+const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 
 /// A handshake that waits for its last segment.
@@ -41,6 +41,8 @@ pub(super) struct HalfOpen {
     scale: Option<u8>,
     sack: bool,
     stamp: Option<u32>,
+    /// It asked for congestion marks (RFC 3168, 6.1.1).
+    ecn: bool,
     ts_offset: u32,
 }
 
@@ -59,6 +61,7 @@ impl HalfOpen {
             scale: segment.options.window_scale,
             sack: segment.options.sack_permitted,
             stamp: segment.options.timestamps.map(|(value, _)| value),
+            ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
             ts_offset: clock_offset(&segment.flow, cx),
         }
     }
@@ -82,7 +85,10 @@ impl HalfOpen {
             timestamps: self.stamp.map(|stamp| (clock, stamp)),
             ..TcpOptions::default()
         };
-        let flags = TcpFlags::SYN.with(TcpFlags::ACK);
+        let mut flags = TcpFlags::SYN.with(TcpFlags::ACK);
+        if self.ecn {
+            flags = flags.with(TcpFlags::ECE);
+        }
         let window = u16::try_from(limits.receive_initial).unwrap_or(u16::MAX);
         Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options }.send(cx);
     }
@@ -101,6 +107,7 @@ impl HalfOpen {
         (connection.wnd_scale, connection.rcv_scale) =
             self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
         connection.sack = self.sack;
+        connection.ecn = self.ecn;
         if let Some(stamp) = self.stamp {
             (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
         }
@@ -118,13 +125,15 @@ impl HalfOpen {
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
         let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
-        let bits = scale << 1 | u32::from(self.sack);
+        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.stamp.is_some() && self.ecn);
         let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
         if Seq(clock).after(Seq(self.clock(cx.now))) {
             clock = clock.wrapping_sub(1 << OPTION_BITS);
         }
         let iss = cookie(&self.flow, self.irs, age, length(size), cx);
-        self.answer_with(iss, clock, limits, cx);
+        // Without timestamps nothing would say later what was agreed on.
+        let kept = Self { ecn: self.ecn && self.stamp.is_some(), ..self.clone() };
+        kept.answer_with(iss, clock, limits, cx);
     }
 
     /// What a cookie that came back says; `None` when it is none of ours, or too old.
@@ -142,7 +151,7 @@ impl HalfOpen {
             return None;
         }
         let bits = segment.options.timestamps.map(|(_, echo)| echo & ((1 << OPTION_BITS) - 1));
-        let scale = bits.map(|bits| bits >> 1).filter(|scale| *scale != NO_SCALE);
+        let scale = bits.map(|bits| bits >> 2).filter(|scale| *scale != NO_SCALE);
         Some(Self {
             flow: segment.flow,
             hash,
@@ -154,7 +163,8 @@ impl HalfOpen {
             tries: 1,
             mss: SIZES[size as usize],
             scale: scale.and_then(|scale| u8::try_from(scale).ok()),
-            sack: bits.is_some_and(|bits| bits & 1 != 0),
+            sack: bits.is_some_and(|bits| bits & 2 != 0),
+            ecn: bits.is_some_and(|bits| bits & 1 != 0),
             stamp: segment.options.timestamps.map(|(value, _)| value),
             ts_offset: clock_offset(&segment.flow, cx),
         })

@@ -79,6 +79,8 @@ pub struct Limits {
     pub congestion: CongestionControl,
     /// How long data may stay without an answer (RFC 5482; Linux's 15 retransmissions are about as long).
     pub user_timeout: Duration,
+    /// Whether our own connections ask for explicit congestion notification (RFC 3168). Peers that ask get it.
+    pub ecn: bool,
     /// Whether a silent peer is probed. Off, as RFC 9293, MUST-25 says.
     pub keepalive: bool,
     /// How long a peer is silent before the first probe.
@@ -98,6 +100,7 @@ impl Default for Limits {
             send_max: 4 << 20,
             congestion: CongestionControl::default(),
             user_timeout: Duration::from_secs(924),
+            ecn: false,
             keepalive: false,
             keepalive_idle: Duration::from_secs(7200),
             keepalive_interval: Duration::from_secs(75),

@@ -38,6 +38,7 @@ impl Connection {
             self.stalled = None;
         }
         self.end_probe(ack, reported);
+        self.take_echo(segment);
         self.find_losses(una, advanced, delivered, cx);
         if self.phase != Phase::Recovery && advanced && delivered.bytes > 0 {
             // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
@@ -148,6 +149,21 @@ impl Connection {
             if copy && !reported && self.phase == Phase::Open {
                 self.reduce();
                 self.window.congestion = self.window.threshold.max(self.window.mss);
+            }
+        }
+    }
+
+    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window.
+    fn take_echo(&mut self, segment: &Segment) {
+        if self.slowed_at.is_some_and(|at| !self.una.before(at)) {
+            self.slowed_at = None;
+        }
+        if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at.is_none() && !segment.has(TcpFlags::SYN) {
+            self.slowed_at = Some(self.nxt);
+            self.slowed = true;
+            if self.phase == Phase::Open {
+                self.reduce();
+                self.window.congestion = self.window.threshold;
             }
         }
     }

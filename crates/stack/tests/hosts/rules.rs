@@ -506,3 +506,47 @@ fn a_connection_may_have_limits_of_its_own() {
     assert_eq!(t.host.stack.tcp_info(id).unwrap().state, State::Closed);
     assert!((ms(3000)..ms(7000)).contains(&t.now.since(start)), "{:?}", t.now.since(start));
 }
+
+#[test]
+fn congestion_marks_are_echoed_until_the_sender_slows_down() {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("SEW 0:0(0) win 30000 <mss 1000>");
+    t.sends(&["S.E 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.peer("P. [ce] 1:11(10) ack 1 win 30000");
+    t.sends(&[".E 1:1(0) ack 11 win 65535"]);
+    t.peer("P. 11:21(10) ack 1 win 30000");
+    t.after(ms(40), &[".E 1:1(0) ack 21 win 65535"]);
+    t.peer("P.W 21:31(10) ack 1 win 30000");
+    t.after(ms(40), &[". 1:1(0) ack 31 win 65535"]);
+}
+
+#[test]
+fn an_echo_halves_the_window_once_and_is_answered() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.sends(&["SEW 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    send(&mut t, id, 10_000);
+    let sent = t.output();
+    assert!(sent.len() == 10 && sent[0] == ". [ect0] 1:1001(1000) ack 1 win 65535", "{sent:?}");
+    t.peer(".E 1:1(0) ack 1001 win 30000");
+    assert_eq!(t.host.stack.tcp_info(id).unwrap().snd_cwnd, 6300, "0.7 of 9000 in flight");
+    t.peer(".E 1:1(0) ack 5001 win 30000");
+    assert!(t.host.stack.tcp_info(id).unwrap().snd_cwnd >= 6300, "once");
+    send(&mut t, id, 1000);
+    t.sends(&["P.W [ect0] 10001:11001(1000) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_lost_syn_asks_for_marks_no_more() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.sends(&["SEW 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+    t.after(ms(1000), &["S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+}

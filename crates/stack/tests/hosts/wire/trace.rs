@@ -1,6 +1,7 @@
 //! A peer whose every segment is written down, in the manner of packetdrill: `P. 1:101(100) ack 1 win 1000`.
 //!
-//! Numbers are relative to each side's first. Flags stand in the order `FSRP.`, the dot being ACK.
+//! Numbers are relative to each side's first. Flags stand in the order `FSRP.EW`, the dot being ACK; `[ect0]`
+//! and `[ce]` behind them are the marks of IP.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,12 +15,14 @@ use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
 use super::{PORT, pool};
 
 const PEER_FIRST: u32 = 1000;
-const FLAGS: [(char, TcpFlags); 5] = [
+const FLAGS: [(char, TcpFlags); 7] = [
     ('F', TcpFlags::FIN),
     ('S', TcpFlags::SYN),
     ('R', TcpFlags::RST),
     ('P', TcpFlags::PSH),
     ('.', TcpFlags::ACK),
+    ('E', TcpFlags::ECE),
+    ('W', TcpFlags::CWR),
 ];
 
 /// A host on a wire without Ethernet, and the peer 10.0.0.2 that a test plays.
@@ -139,6 +142,7 @@ impl Trace {
         }
         let mut line: String =
             FLAGS.iter().filter(|(_, flag)| tcp.flags.has(*flag)).map(|(c, _)| *c).collect();
+        line += ["", " [ect1]", " [ect0]", " [ce]"][usize::from(ip.traffic_class & 3)];
         let seq = tcp.sequence.get().wrapping_sub(self.first.unwrap_or(0));
         let len = u32::try_from(segment.len() - tcp.header_length()).unwrap();
         write!(line, " {seq}:{}({len})", seq.wrapping_add(len)).unwrap();
@@ -165,6 +169,8 @@ impl Trace {
     }
 
     fn build(&self, text: &str) -> Vec<u8> {
+        let marked = text.contains(" [ce]");
+        let text = &text.replace(" [ce]", "");
         let (main, options) = text.split_once(" <").unwrap_or((text, ">"));
         let mut words = main.split(' ');
         let flags = words.next().unwrap().chars().fold(TcpFlags::default(), |flags, c| {
@@ -191,7 +197,9 @@ impl Trace {
         let length = u32::try_from(20 + options.len() + len).unwrap();
         let sum = Sum::pseudo(&from, &to, 6, length).bytes(tcp.as_bytes()).bytes(&options).bytes(&payload);
         tcp.checksum = sum.checksum().into();
-        let ip = Ipv4Header::new(from.into(), to.into(), 6, u16::try_from(length).unwrap());
+        let mut ip = Ipv4Header::new(from.into(), to.into(), 6, u16::try_from(length).unwrap());
+        ip.traffic_class = if marked { 3 } else { 0 };
+        ip.seal();
         [ip.as_bytes(), tcp.as_bytes(), &options, &payload].concat()
     }
 
