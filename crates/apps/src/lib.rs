@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod forward;
+pub mod generate;
+pub mod probe;
 pub mod rate;
+pub mod receive;
 pub mod report;
 
 mod crew;
@@ -16,6 +19,7 @@ mod session;
 
 pub use bywash_port as port;
 pub use bywash_sys as sys;
+pub use bywash_wire as wire;
 
 pub use crew::WorkerOptions;
 pub use session::{App, StartError, Summary, run};

@@ -4,15 +4,7 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 use bywash_port::QueueCounters;
-
-/// Bytes of the frame check sequence that follows every frame on the wire.
-pub const FCS: u64 = 4;
-
-/// Preamble, start delimiter and the gap to the next frame, in bytes.
-pub const GAP: u64 = 20;
-
-/// Shortest frame on the wire, without FCS: shorter ones are padded.
-pub const SHORTEST: u64 = 60;
+use bywash_wire::line::{FCS, MIN_FRAME, PREAMBLE_AND_GAP};
 
 /// So many packets with so many bytes, without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,13 +18,13 @@ pub struct Traffic {
 impl Traffic {
     /// Bits of frames with FCS per second: what RFC 2544 calls the frame's size.
     pub fn l2_rate(self, seconds: f64) -> u64 {
-        rate((self.bytes + self.packets * FCS) * 8, seconds)
+        rate((self.bytes + self.packets * u64::from(FCS)) * 8, seconds)
     }
 
     /// Bits per second that the wire is busy: with preamble and gap, short frames padded (as if all had the same length).
     pub fn l1_rate(self, seconds: f64) -> u64 {
-        let bytes = self.bytes.max(self.packets * SHORTEST);
-        rate((bytes + self.packets * (FCS + GAP)) * 8, seconds)
+        let bytes = self.bytes.max(self.packets * u64::from(MIN_FRAME));
+        rate((bytes + self.packets * u64::from(FCS + PREAMBLE_AND_GAP)) * 8, seconds)
     }
 }
 

@@ -4,8 +4,11 @@ use std::io::Write;
 
 use bywash_apps::StartError;
 use bywash_port::OpenError;
+use bywash_port::filter::ParseError;
 use bywash_port::frame::ArenaError;
+use bywash_sys::interface::InterfaceError;
 use bywash_sys::memory::MemoryError;
+use bywash_sys::state::StateError;
 use clap::error::ErrorKind;
 
 /// Why a command did not begin. Nothing was changed on the machine.
@@ -17,6 +20,9 @@ pub(crate) enum Failure {
     /// What was typed makes no sense.
     #[error("{0}")]
     Usage(String),
+    /// An expression is none. It takes three lines to point at where.
+    #[error(transparent)]
+    Expression(#[from] ParseError),
     /// A port would not open.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -29,6 +35,12 @@ pub(crate) enum Failure {
     /// The app found that what was asked does not go with the port.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The kernel does not tell of its interfaces, or there is no such one.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// What was changed on the machine could not be read.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Ctrl-C could not be caught.
     #[error("signals can't be caught: {0}")]
     Signals(std::io::Error),
@@ -67,6 +79,21 @@ pub(crate) fn print(text: &str) {
 
 /// Writes why nothing began.
 pub(crate) fn complain(failure: &Failure) {
+    warn(&failure.to_string());
+}
+
+/// Writes one line about what is being done.
+pub(crate) fn tell(sentence: &str) {
+    write(&format!("{sentence}\n"));
+}
+
+/// Writes to standard error, a line or a part of one.
+pub(crate) fn write(text: &str) {
     // There is nowhere to complain about standard error.
-    let _ = writeln!(std::io::stderr(), "bywash: {failure}");
+    let _ = write!(std::io::stderr(), "{text}");
+}
+
+/// Writes one line about something that went wrong.
+pub(crate) fn warn(sentence: &str) {
+    write(&format!("bywash: {sentence}\n"));
 }

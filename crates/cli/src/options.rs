@@ -4,6 +4,7 @@ use bywash_apps::report::Style;
 use bywash_apps::{WorkerOptions, sys::worker::Idle};
 use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::PortName;
+use bywash_port::filter::Expression;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
@@ -19,6 +20,10 @@ pub(crate) struct PortArgs {
     /// Queues to use of each port [default: all; 1 of null: and loop:]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     queues: Option<u16>,
+    /// Take just the packets that this expression matches, as tcpdump writes it, and leave the others to the kernel;
+    /// ARP, ND, the default gateway and your ssh stay with it always; xdp: only
+    #[arg(long, value_name = "EXPRESSION")]
+    only: Option<String>,
     /// Packets in each ring: a power of two from 64 to 32768
     #[arg(long, value_name = "PACKETS")]
     ring: Option<u32>,
@@ -102,6 +107,7 @@ impl PortArgs {
     /// When such an option was given and there is no such port.
     pub(crate) fn open_options(&self, names: &[PortName], usage: Use) -> Result<Vec<OpenOptions>, Failure> {
         let given = [
+            (self.only.is_some(), "--only"),
             (self.zero_copy != ZeroCopyArg::Auto, "--zero-copy"),
             (self.xdp != XdpArg::Auto, "--xdp"),
             (self.busy_poll.is_some(), "--busy-poll"),
@@ -121,6 +127,7 @@ impl PortArgs {
             ..OpenOptions::default()
         };
         let xdp = OpenOptions {
+            only: self.only.as_deref().map(str::parse::<Expression>).transpose()?,
             zero_copy: match self.zero_copy {
                 ZeroCopyArg::Auto => None,
                 ZeroCopyArg::Require => Some(ZeroCopy::Require),

@@ -69,15 +69,28 @@ pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     Ok(Cores(cores))
 }
 
-/// Six bytes in hex between colons.
-pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
-    let wrong = || "write 02:00:00:00:00:01, say".to_owned();
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        *byte = parts.next().and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(wrong)?;
-    }
-    if parts.next().is_none() { Ok(mac) } else { Err(wrong()) }
+/// `1000`, `10k`, `1.5M`, `2G`: packets, in powers of 1000.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let scale: u32 = match unit {
+        "" => 1,
+        "k" | "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        _ => return Err(format!("'{unit}' is no unit of packets: k, M or G")),
+    };
+    let wrong = || "write 1000 or 10M, say".to_owned();
+    let exact = number.parse::<u64>().ok().map(|whole| whole.checked_mul(scale.into()).ok_or_else(wrong));
+    let count = exact.unwrap_or_else(|| {
+        let count = number.parse::<f64>().map_err(|_| wrong())? * f64::from(scale);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the range was looked at"
+        )]
+        if (0.0..1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
+    })?;
+    if count == 0 { Err("it must be one packet at least".into()) } else { Ok(count) }
 }
 
 fn split(text: &str) -> (&str, &str) {
@@ -107,6 +120,17 @@ mod tests {
         assert_eq!(sizes, [65536, 65536, 64 << 20, 3 << 29, 2 << 20, 2 << 20]);
         for text in ["", "M", "1T", "-1", "1e3", "99999999999999999999G", "9".repeat(400).as_str()] {
             bytes(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(
+            ["7", "10k", "1.5M", "2G"].map(|text| count(text).unwrap()),
+            [7, 10_000, 1_500_000, 2_000_000_000]
+        );
+        for text in ["", "0", "-1", "1T", "M", "99999999999999999999"] {
+            count(text).unwrap_err();
         }
     }
 

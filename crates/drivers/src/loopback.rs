@@ -195,6 +195,8 @@ impl RxQueue for LoopRx {
         let Ok(chunk) = self.ring.read_chunk(n) else { return 0 };
         let mut bytes = 0;
         for packet in chunk {
+            // Another core has just written it: all first lines are asked for before the first one is looked at.
+            packet.head_segment().frame().prefetch();
             bytes += packet.len();
             batch.push(packet);
         }

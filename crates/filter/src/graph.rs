@@ -14,7 +14,7 @@ use crate::walk::{MOST_WALKS, Walk};
 pub(crate) struct Graph {
     pub(crate) entry: Target,
     pub(crate) nodes: Vec<Node>,
-    /// The walks that its comparisons need, each once, those that others begin with first.
+    /// The walks that its comparisons need and whose findings are kept, each once.
     pub(crate) walks: Vec<Walk>,
 }
 
@@ -88,10 +88,12 @@ impl Backwards {
 
     fn note_walks(&mut self, value: &Value) {
         for_each_walk(value, &mut |walk| {
-            for walk in walk.first().into_iter().chain([walk]) {
-                if !self.walks.contains(&walk) {
+            let mut first = Some(walk);
+            while let Some(walk) = first {
+                if walk.is_kept() && !self.walks.contains(&walk) {
                     self.walks.push(walk);
                 }
+                first = walk.first();
             }
         });
     }
@@ -190,10 +192,15 @@ impl Threading {
         facts
     }
 
-    /// The bits of a walk and of the one that it begins with.
+    /// The bits of a walk and of those that it begins with.
     fn bits(&self, walk: Walk) -> u32 {
-        let bit = |walk| self.walks.iter().position(|known| *known == walk).map_or(0, |index| 1 << index);
-        bit(walk) | walk.first().map_or(0, bit)
+        let mut bits = 0;
+        let mut first = Some(walk);
+        while let Some(walk) = first {
+            bits |= self.walks.iter().position(|known| *known == walk).map_or(0, |index| 1 << index);
+            first = walk.first();
+        }
+        bits
     }
 
     /// Follows a jump as far as its outcome is known, and notes at its end what is known on it.

@@ -1,7 +1,7 @@
 //! The matcher: runs an expression over a packet. It never allocates and never panics.
 
-use crate::formula::{Comparison, Load, Operator, Size, Value};
-use crate::graph::{Graph, Node, Target};
+use crate::formula::{Comparison, Load, Operator, Size, Test, Value};
+use crate::graph::{Graph, Target};
 use crate::walk::{MOST_WALKS, Walk};
 
 /// An expression in the form that runs.
@@ -9,39 +9,42 @@ use crate::walk::{MOST_WALKS, Walk};
 pub(crate) struct Matcher {
     entry: u32,
     steps: Box<[Step]>,
+    /// Tests that are not simple.
+    tests: Box<[Test]>,
     walks: Box<[Walk]>,
 }
 
-/// One comparison and where it leads.
-#[derive(Clone, Debug)]
+/// One comparison and where it leads: whether what is loaded, masked, lies in a range. Every comparison with a number
+/// has this form, so that there is one thing to decide at each step, and that is where to load from.
+#[derive(Clone, Copy, Debug)]
 struct Step {
     source: Source,
     mask: u32,
-    comparison: Comparison,
-    right: Right,
+    least: u32,
+    /// The greatest number of the range, less the least.
+    span: u32,
     yes: u32,
     no: u32,
 }
 
 /// Where the left side comes from. The first ones are what nearly all comparisons need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Source {
-    Byte(usize),
-    Half(usize),
-    Word(usize),
-    /// Two bytes behind an IPv4 header that begins at `header`.
+    Byte(u32),
+    Half(u32),
+    Word(u32),
+    /// Behind an IPv4 header that begins at `header`.
+    ByteBehindIpv4 {
+        header: u32,
+        offset: u32,
+    },
     HalfBehindIpv4 {
-        header: usize,
-        offset: usize,
+        header: u32,
+        offset: u32,
     },
     Length,
-    Value(Box<Value>),
-}
-
-#[derive(Clone, Debug)]
-enum Right {
-    Number(u32),
-    Value(Box<Value>),
+    /// Any other test, by its place among them: 1 when it holds, else 0.
+    Test(u32),
 }
 
 const MATCH: u32 = u32::MAX;
@@ -49,31 +52,17 @@ const NO_MATCH: u32 = u32::MAX - 1;
 
 impl Matcher {
     pub(crate) fn new(graph: &Graph) -> Self {
-        let place = |target| match target {
-            Target::Match => MATCH,
-            Target::NoMatch => NO_MATCH,
-            Target::Node(index) => u32::try_from(index).unwrap_or(NO_MATCH),
-        };
-        let step = |node: &Node| {
-            let (left, mask) = match &node.test.left {
-                Value::Binary(Operator::And, left, right) => match **right {
-                    Value::Number(mask) => (&**left, mask),
-                    _ => (&node.test.left, u32::MAX),
-                },
-                left => (left, u32::MAX),
-            };
-            let right = match &node.test.right {
-                Value::Number(number) => Right::Number(*number),
-                value => Right::Value(Box::new(value.clone())),
-            };
+        let mut tests = Vec::new();
+        let steps = graph.nodes.iter().map(|node| {
             let (yes, no) = (place(node.yes), place(node.no));
-            Step { source: source(left), mask, comparison: node.test.comparison, right, yes, no }
-        };
-        Self {
-            entry: place(graph.entry),
-            steps: graph.nodes.iter().map(step).collect(),
-            walks: graph.walks[..].into(),
-        }
+            let (source, mask, least, greatest) = simple(&node.test).unwrap_or_else(|| {
+                tests.push(node.test.clone());
+                (Source::Test(number(tests.len() - 1)), u32::MAX, 1, 1)
+            });
+            Step { source, mask, least, span: greatest.wrapping_sub(least), yes, no }
+        });
+        let steps = steps.collect();
+        Self { entry: place(graph.entry), steps, tests: tests.into(), walks: graph.walks[..].into() }
     }
 
     /// Whether a packet matches that had `length` bytes on the wire, of which these are the first.
@@ -82,48 +71,88 @@ impl Matcher {
     }
 
     /// `None` when something ends the expression: a load beyond the packet, a division by zero.
+    #[inline]
     fn run(&self, packet: &[u8], length: u32) -> Option<bool> {
         let mut seen = Seen { packet, length, walks: &self.walks, found: [0; MOST_WALKS], walked: 0 };
         let mut next = self.entry;
         while let Some(step) = self.steps.get(next as usize) {
-            let left = match step.source {
-                Source::Byte(offset) => u32::from(*packet.get(offset)?),
-                Source::Half(offset) => half(packet, offset)?,
-                Source::Word(offset) => word(packet, offset)?,
+            let value = match step.source {
+                Source::Byte(offset) => u32::from(*packet.get(offset as usize)?),
+                Source::Half(offset) => half(packet, offset as usize)?,
+                Source::Word(offset) => word(packet, offset as usize)?,
+                Source::ByteBehindIpv4 { header, offset } => {
+                    u32::from(*packet.get(offset as usize + header_length(packet, header)?)?)
+                }
                 Source::HalfBehindIpv4 { header, offset } => {
-                    half(packet, offset + 4 * usize::from(packet.get(header)? & 0xf))?
+                    half(packet, offset as usize + header_length(packet, header)?)?
                 }
                 Source::Length => length,
-                Source::Value(ref value) => seen.compute(value)?,
-            } & step.mask;
-            let right = match step.right {
-                Right::Number(number) => number,
-                Right::Value(ref value) => seen.compute(value)?,
+                Source::Test(index) => u32::from(seen.test(self.tests.get(index as usize)?)?),
             };
-            next = if step.comparison.holds(left, right) { step.yes } else { step.no };
+            // A branch, so that the processor guesses the next step instead of waiting for the packet's bytes.
+            next = if (value & step.mask).wrapping_sub(step.least) <= step.span {
+                branch();
+                step.yes
+            } else {
+                step.no
+            };
         }
         Some(next == MATCH)
     }
 }
 
-fn source(value: &Value) -> Source {
-    let other = || Source::Value(Box::new(value.clone()));
-    match value {
+/// Keeps the compiler from choosing between two values without a branch.
+#[cold]
+#[inline(always)]
+fn branch() {}
+
+fn place(target: Target) -> u32 {
+    match target {
+        Target::Match => MATCH,
+        Target::NoMatch => NO_MATCH,
+        Target::Node(index) => number(index),
+    }
+}
+
+/// A graph has far fewer nodes than this can tell.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(NO_MATCH)
+}
+
+/// A test that compares loaded bytes with numbers: source, mask, the least and the greatest number.
+fn simple(test: &Test) -> Option<(Source, u32, u32, u32)> {
+    let Value::Number(right) = test.right else { return None };
+    let (left, mask) = match &test.left {
+        Value::Binary(Operator::And, left, right) => match **right {
+            Value::Number(mask) => (&**left, mask),
+            _ => return None,
+        },
+        left => (left, u32::MAX),
+    };
+    let source = match left {
         Value::Length => Source::Length,
-        Value::Load(load) => match (&load.index, load.size, usize::try_from(load.offset)) {
-            (None, Size::Byte, Ok(offset)) => Source::Byte(offset),
-            (None, Size::Half, Ok(offset)) => Source::Half(offset),
-            (None, Size::Word, Ok(offset)) => Source::Word(offset),
-            (Some(Value::HeaderLength(header)), Size::Half, Ok(offset)) if header.index.is_none() => {
-                match usize::try_from(header.offset) {
-                    Ok(header) => Source::HalfBehindIpv4 { header, offset },
-                    Err(_) => other(),
+        Value::Load(load) => match (&load.index, load.size) {
+            (None, Size::Byte) => Source::Byte(load.offset),
+            (None, Size::Half) => Source::Half(load.offset),
+            (None, Size::Word) => Source::Word(load.offset),
+            (Some(Value::HeaderLength(header)), size) if header.index.is_none() => {
+                let (header, offset) = (header.offset, load.offset);
+                match size {
+                    Size::Byte => Source::ByteBehindIpv4 { header, offset },
+                    Size::Half => Source::HalfBehindIpv4 { header, offset },
+                    Size::Word => return None,
                 }
             }
-            _ => other(),
+            _ => return None,
         },
-        _ => other(),
-    }
+        _ => return None,
+    };
+    Some(match test.comparison {
+        Comparison::Equal => (source, mask, right, right),
+        Comparison::Greater => (source, mask, right.checked_add(1)?, u32::MAX),
+        Comparison::GreaterOrEqual => (source, mask, right, u32::MAX),
+        Comparison::CommonBit => (source, mask & right, 1, u32::MAX),
+    })
 }
 
 /// A packet, and what walks over it found so far.
@@ -137,6 +166,11 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    #[inline(never)]
+    fn test(&mut self, test: &Test) -> Option<bool> {
+        Some(test.comparison.holds(self.compute(&test.left)?, self.compute(&test.right)?))
+    }
+
     /// The value, or `None` when computing it ends the expression.
     fn compute(&mut self, value: &Value) -> Option<u32> {
         Some(match value {
@@ -166,13 +200,20 @@ impl Seen<'_> {
     }
 
     fn walk(&mut self, walk: Walk) -> Option<u32> {
-        let index = self.walks.iter().position(|known| *known == walk)?;
+        let Some(index) = self.walks.iter().position(|known| *known == walk) else {
+            return walk.find(self.packet);
+        };
         if self.walked & 1 << index == 0 {
             self.found[index] = walk.find(self.packet)?;
             self.walked |= 1 << index;
         }
         Some(self.found[index])
     }
+}
+
+#[inline]
+fn header_length(packet: &[u8], header: u32) -> Option<usize> {
+    Some(4 * usize::from(packet.get(header as usize)? & 0xf))
 }
 
 fn half(packet: &[u8], offset: usize) -> Option<u32> {

@@ -1,9 +1,10 @@
 //! Walks over chains of headers, whose ends stand at no fixed place.
 //!
-//! A walk is a pure function of the packet, so that both back ends do each at most once for a packet. Chains are followed
-//! for a bounded number of headers: what has more of them is no packet that anyone sends.
+//! A walk is a pure function of the packet, so that both back ends do each at most once for a packet where its findings
+//! may be asked for again. Chains are followed for a bounded number of headers: what has more of them is no packet that
+//! anyone sends.
 
-use crate::formula::{Operator, Value};
+use crate::formula::{Operator, Size, Value};
 
 /// A walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +15,8 @@ pub(crate) enum Walk {
     Chain { start: Start, protocol: u8 },
     /// What stands behind the extension headers of an IP packet, as [`Transport`] says.
     Transport { start: Start },
+    /// Where a part of what a Geneve header carries stands (RFC 8926).
+    Geneve { outer: Outer, part: Part },
 }
 
 /// Where an IP header begins.
@@ -21,9 +24,47 @@ pub(crate) enum Walk {
 pub(crate) struct Start {
     pub(crate) family: Family,
     pub(crate) network: u32,
-    /// The EtherType from which on VLAN tags push it further.
+    pub(crate) pushed: Pushed,
+}
+
+/// What comes before a header and has no fixed length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pushed {
+    Nothing,
+    /// VLAN tags from the EtherType at this offset on.
+    Tags {
+        named_at: u32,
+    },
+    /// All up to the end of a Geneve header, and of the Ethernet header in it.
+    Geneve(Outer),
+}
+
+/// The IP packet that a Geneve header is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Outer {
+    /// Where the number stands by which IPv4 is told from IPv6, and that number, of so many bytes.
+    pub(crate) named_at: u32,
+    pub(crate) named_size: Size,
+    pub(crate) named_mask: u32,
+    pub(crate) named_v4: u32,
+    pub(crate) network: u32,
+    /// The EtherType from which on VLAN tags push both further.
     pub(crate) tags_at: Option<u32>,
 }
+
+/// A part of what a Geneve header carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// Where the number stands that names the payload: in the inner Ethernet header, or in the Geneve header itself.
+    Named,
+    /// Where the inner Ethernet header stands, or the payload when there is none.
+    Header,
+    /// Where the payload stands.
+    Payload,
+}
+
+/// What a Geneve header says when it carries an Ethernet frame.
+pub(crate) const GENEVE_ETHERNET: u16 = 0x6558;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
@@ -31,8 +72,8 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Most different walks of one expression.
-pub(crate) const MOST_WALKS: usize = 8;
+/// Most different walks of one expression whose findings are kept.
+pub(crate) const MOST_WALKS: usize = 12;
 
 /// Most VLAN tags that are followed.
 pub(crate) const MOST_TAGS: usize = 16;
@@ -73,7 +114,7 @@ pub(crate) enum Link {
 pub(crate) fn links(walk: &Walk) -> &'static [(u8, Link)] {
     const AH: (u8, Link) = (51, Link::Fours);
     match walk {
-        Walk::Tags { .. } => &[],
+        Walk::Tags { .. } | Walk::Geneve { .. } => &[],
         Walk::Chain { start: Start { family: Family::V4, .. }, .. }
         | Walk::Transport { start: Start { family: Family::V4, .. } } => &[AH],
         Walk::Chain { .. } => {
@@ -99,16 +140,21 @@ impl Walk {
             Self::Tags { named_at } => tags(packet, named_at as usize),
             Self::Chain { start, protocol } => self.chain(packet, start, protocol),
             Self::Transport { start } => self.transport(packet, start),
+            Self::Geneve { outer, part } => geneve(packet, outer, part).and_then(|at| u32::try_from(at).ok()),
         }
+    }
+
+    /// Whether its findings are kept: chains are rarely asked for the same protocol twice.
+    pub(crate) fn is_kept(self) -> bool {
+        !matches!(self, Self::Chain { .. })
     }
 
     /// The walk that this one begins with.
     pub(crate) fn first(self) -> Option<Self> {
         match self {
             Self::Tags { .. } => None,
-            Self::Chain { start, .. } | Self::Transport { start } => {
-                start.tags_at.map(|named_at| Self::Tags { named_at })
-            }
+            Self::Chain { start, .. } | Self::Transport { start } => start.pushed.walk(),
+            Self::Geneve { outer, .. } => outer.tags(),
         }
     }
 
@@ -166,14 +212,63 @@ fn tags(packet: &[u8], named_at: usize) -> Option<u32> {
     None
 }
 
+fn geneve(packet: &[u8], outer: Outer, part: Part) -> Option<usize> {
+    let pushed = Pushed::of_tags(outer.tags_at).bytes(packet)?;
+    let network = outer.network as usize + pushed;
+    let named = outer.named_at as usize + pushed;
+    let number = match outer.named_size {
+        Size::Byte => u32::from(*packet.get(named)?),
+        _ => u32::from(u16::from_be_bytes(*packet.get(named..)?.first_chunk()?)),
+    };
+    let is_v4 = number & outer.named_mask == outer.named_v4;
+    let header = if is_v4 { 4 * usize::from(packet.get(network)? & 0xf) } else { 40 };
+    let [first, _, kind @ ..] = *packet.get(network + header + UDP_HEADER as usize..)?.first_chunk::<4>()?;
+    let start = network + header + UDP_HEADER as usize;
+    let end = start + 8 + 4 * usize::from(first & 0x3f);
+    let ethernet = u16::from_be_bytes(kind) == GENEVE_ETHERNET;
+    Some(match part {
+        Part::Named if ethernet => end + 12,
+        Part::Named => start + 2,
+        Part::Payload if ethernet => end + 14,
+        Part::Header | Part::Payload => end,
+    })
+}
+
+/// Bytes of a UDP header.
+pub(crate) const UDP_HEADER: u32 = 8;
+
+impl Outer {
+    fn tags(self) -> Option<Walk> {
+        self.tags_at.map(|named_at| Walk::Tags { named_at })
+    }
+}
+
+impl Pushed {
+    pub(crate) fn of_tags(tags_at: Option<u32>) -> Self {
+        tags_at.map_or(Self::Nothing, |named_at| Self::Tags { named_at })
+    }
+
+    /// The walk that says by how many bytes.
+    pub(crate) fn walk(self) -> Option<Walk> {
+        match self {
+            Self::Nothing => None,
+            Self::Tags { named_at } => Some(Walk::Tags { named_at }),
+            Self::Geneve(outer) => Some(Walk::Geneve { outer, part: Part::Payload }),
+        }
+    }
+
+    fn bytes(self, packet: &[u8]) -> Option<usize> {
+        match self.walk() {
+            Some(walk) => usize::try_from(walk.find(packet)?).ok(),
+            None => Some(0),
+        }
+    }
+}
+
 impl Start {
     /// The first protocol behind the IP header, where it begins, and which fragment it is.
     fn header(self, packet: &[u8]) -> Option<(u8, usize, u32)> {
-        let pushed = match self.tags_at {
-            Some(named_at) => tags(packet, named_at as usize)? as usize,
-            None => 0,
-        };
-        let at = self.network as usize + pushed;
+        let at = self.network as usize + self.pushed.bytes(packet)?;
         match self.family {
             Family::V4 => {
                 let length = 4 * usize::from(packet.get(at)? & 0xf);

@@ -14,7 +14,7 @@ const CHAINS: usize = 64;
 /// One worker's free frames: no atomics, no lock while it has some and not too many.
 ///
 /// The last frame given back is the first one taken, so that it is still in the cache. A pool whose worker only
-/// receives frames of others sends its surplus home, and a pool that runs dry looks there, [`EXCHANGE`] at a time.
+/// receives frames of others sends its surplus home, and a pool that runs dry looks there, a few hundred at a time.
 #[derive(Debug)]
 pub struct Pool {
     arena: &'static Arena,

@@ -8,6 +8,8 @@
 //!     rx ──► work ──► tx ──► flush        one turn of a worker: at most 64 packets, to completion
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod counters;
 mod name;
 mod port;

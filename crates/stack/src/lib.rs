@@ -46,8 +46,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An idle connection takes 864 bytes, a handshake under way 96, an entry in TIME-WAIT 96, and 11 bytes of hash table
-//! each at most; payload is held in frames only while there is some.
+//! An idle connection takes 864 bytes, a handshake under way 96, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash
+//! table each; payload is held in frames only while there is some.
 //!
 //! Not here yet: IPv6 (addresses, routes and tables have room for it; the control refuses its addresses), urgent data
 //! as such, TCP Fast Open. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is

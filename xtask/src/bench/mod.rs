@@ -4,6 +4,8 @@
 //! ratio of two programs that ran in turn, or a count of instructions; the figures stay, with all they depend on.
 
 mod callgrind;
+mod demo;
+mod forward_loop;
 mod forward_null;
 mod geometry;
 mod huge_pages;
@@ -72,6 +74,22 @@ const BENCHES: &[Bench] = &[
         programs: &["dpdk-testpmd", "valgrind"],
         root: true,
         run: forward_null::run,
+    },
+    Bench {
+        name: "forward-loop",
+        sentence: "Forwarding with MAC swap between two wires in memory, on one core, beside DPDK.",
+        runs: "cargo bench --package bywash-apps --bench forward_loop; dpdk-testpmd --forward-mode=macswap on two net_null",
+        programs: &["dpdk-testpmd"],
+        root: true,
+        run: forward_loop::run,
+    },
+    Bench {
+        name: "demo",
+        sentence: "The rates of the demo, over AF_XDP and in memory, and what an idle worker costs.",
+        runs: "bywash demo, as root and as nobody; bywash receive loop:idle",
+        programs: &[],
+        root: true,
+        run: demo::run,
     },
     Bench {
         name: "xdp-send",

@@ -1,6 +1,7 @@
 //! What forwarding changes in a packet's Ethernet header.
 
 use bywash_port::frame::Batch;
+use bywash_wire::Mac;
 
 /// What becomes of the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,16 +14,16 @@ pub enum MacEdit {
     /// These are written; `None` stays.
     Set {
         /// The new destination.
-        dst: Option<[u8; 6]>,
+        dst: Option<Mac>,
         /// The new source.
-        src: Option<[u8; 6]>,
+        src: Option<Mac>,
     },
 }
 
 impl MacEdit {
     /// Edits each packet. One that is too short for both addresses stays as it is.
     #[inline]
-    pub(crate) fn apply(self, batch: &mut Batch) {
+    pub fn apply(self, batch: &mut Batch) {
         let heads = batch.iter_mut().filter_map(|packet| packet.head_mut().first_chunk_mut::<12>());
         match self {
             Self::Keep => {}
@@ -30,10 +31,10 @@ impl MacEdit {
             Self::Set { dst, src } => heads.for_each(|addresses| {
                 let (to, from) = addresses.split_at_mut(6);
                 if let Some(dst) = dst {
-                    to.copy_from_slice(&dst);
+                    to.copy_from_slice(&dst.0);
                 }
                 if let Some(src) = src {
-                    from.copy_from_slice(&src);
+                    from.copy_from_slice(&src.0);
                 }
             }),
         }
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn only_what_is_set_is_written() {
-        let (dst, src) = (Some([20; 6]), Some([30; 6]));
+        let (dst, src) = (Some(Mac([20; 6])), Some(Mac([30; 6])));
         assert_eq!(
             edited(MacEdit::Set { dst, src: None }, &SENT)[..12],
             [20, 20, 20, 20, 20, 20, 7, 8, 9, 10, 11, 12]

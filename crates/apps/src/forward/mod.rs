@@ -154,12 +154,16 @@ impl App for Forward {
     type Summary = Summary;
 
     fn start(&self) -> Start {
-        let mode = |port: &dyn Port| (port.name().to_string(), port.capabilities().mode.join(", "));
+        let opened = |port: &dyn Port| Opened {
+            name: port.name().to_string(),
+            mode: port.capabilities().mode.clone(),
+            link_mbps: port.capabilities().link_mbps,
+        };
         Start {
             command: "forward",
             workers: self.live.len(),
             directions: self.directions.clone(),
-            modes: self.ports.iter().map(|port| mode(&**port)).collect(),
+            ports: self.ports.iter().map(|port| opened(&**port)).collect(),
         }
     }
 
@@ -216,7 +220,15 @@ pub struct Start {
     command: &'static str,
     workers: usize,
     directions: Vec<Direction>,
-    modes: Vec<(String, String)>,
+    ports: Vec<Opened>,
+}
+
+/// A port and how it was opened.
+#[derive(Debug, Serialize)]
+struct Opened {
+    name: String,
+    mode: Vec<&'static str>,
+    link_mbps: Option<u32>,
 }
 
 impl Display for Start {
@@ -224,8 +236,8 @@ impl Display for Start {
         let directions: Vec<String> =
             self.directions.iter().map(|d| format!("{} -> {}", d.from, d.to)).collect();
         write!(f, "forwarding {} with {} worker(s)", directions.join(", "), self.workers)?;
-        for (name, mode) in &self.modes {
-            write!(f, "\n  {name}: {mode}")?;
+        for port in &self.ports {
+            write!(f, "\n  {} ({})", port.name, port.mode.join(", "))?;
         }
         f.write_str("\nCtrl-C ends it")
     }

@@ -132,7 +132,7 @@ impl Display for Summary {
         write!(f, "forwarded for {:.3} s", self.duration_s)?;
         for d in &self.directions {
             let (from, to) = (&d.direction.from, &d.direction.to);
-            write!(f, "\n  {from} -> {to}: {} received, {} sent", d.rx_packets, d.tx_packets)?;
+            write!(f, "\n  {from} -> {to}  {} received, {} sent", d.rx_packets, d.tx_packets)?;
             write!(f, ", {}, {} (L2), {} (L1)", Pps(d.rate_pps), Bps(d.rate_l2_bps), Bps(d.rate_l1_bps))?;
             if d.dropped_packets > 0 {
                 write!(f, "\n    {} dropped: {to} took no more", d.dropped_packets)?;

@@ -2,12 +2,12 @@
 
 use bywash_apps::forward::{Forward, MacEdit, Options, Pair};
 use bywash_apps::report::Reporter;
+use bywash_apps::wire::Mac;
 use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
 use crate::setup::set_up;
-use crate::values;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,11 +35,11 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["dst_mac", "src_mac"])]
     mac_swap: bool,
     /// Write this destination address
-    #[arg(long, value_name = "MAC", value_parser = values::mac)]
-    dst_mac: Option<[u8; 6]>,
+    #[arg(long, value_name = "MAC")]
+    dst_mac: Option<Mac>,
     /// Write this source address
-    #[arg(long, value_name = "MAC", value_parser = values::mac)]
-    src_mac: Option<[u8; 6]>,
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<Mac>,
     #[command(flatten)]
     port: PortArgs,
     #[command(flatten)]

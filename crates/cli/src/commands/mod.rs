@@ -4,7 +4,12 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
 
+mod cleanup;
+mod demo;
 mod forward;
+mod generate;
+mod ports;
+mod receive;
 
 /// User-space networking for Linux.
 #[derive(Parser, Debug)]
@@ -25,6 +30,16 @@ Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not 
 pub(crate) enum Command {
     /// Forward packets between pairs of ports, or back out of the port they came in by
     Forward(forward::Args),
+    /// Send UDP packets, as fast as it goes or on an exact schedule
+    Generate(generate::Args),
+    /// Receive and judge the packets of a generator: rate, loss, order, damage, delay
+    Receive(receive::Args),
+    /// Show in a few seconds that packets really move
+    Demo(demo::Args),
+    /// Show the NICs, what would be used of them, and what to fix
+    Ports(ports::Args),
+    /// Undo what killed processes have left behind
+    Cleanup(cleanup::Args),
 }
 
 impl Command {
@@ -32,6 +47,11 @@ impl Command {
     pub(crate) fn run(self) -> Result<bool, Failure> {
         match self {
             Self::Forward(args) => forward::run(args),
+            Self::Generate(args) => generate::run(args),
+            Self::Receive(args) => receive::run(args),
+            Self::Demo(args) => demo::run(&args),
+            Self::Ports(args) => ports::run(&args),
+            Self::Cleanup(args) => cleanup::run(&args),
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bywash_filter::xdp::NeverTake;
 use bywash_frame::{Arena, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
-use bywash_sys::bpf::{Link, LoadError, Program, XdpMode};
+use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::route::{self, Route};
 use bywash_sys::xsk::{CopyMode, Socket};
@@ -86,11 +87,24 @@ impl<'a> Opening<'a> {
         opening.refuse_everything()
     }
 
+    /// Whether nothing of what comes in would be left to the kernel.
+    fn takes_everything(&self) -> bool {
+        self.options.only.is_none()
+            && self.rx_queues > 0
+            && self.queues.iter().filter(|halves| halves.rx).count() >= self.rx_queues as usize
+    }
+
+    /// What stays with the kernel; nothing for who takes everything, which is allowed only where nobody misses it.
+    fn never_take(&mut self) -> Result<Option<NeverTake>, String> {
+        if self.takes_everything() {
+            return Ok(None);
+        }
+        guard::never_take(&mut self.route, &self.interface).map(Some).map_err(|error| error.to_string())
+    }
+
     /// All packets of an interface that the machine is reached by are taken only on demand.
     fn refuse_everything(mut self) -> Result<Self, String> {
-        let everything = self.options.only.is_none()
-            && self.queues.iter().filter(|halves| halves.rx).count() >= self.rx_queues as usize;
-        if !everything || self.options.force || self.rx_queues == 0 {
+        if !self.takes_everything() || self.options.force {
             return Ok(self);
         }
         match guard::reason_to_refuse(&mut self.route, &self.interface) {
@@ -109,7 +123,7 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         let (maps, mut link, mut generic) = if takes {
             let maps = Maps::create(self.rx_queues).map_err(|error| error.to_string())?;
-            let program = program::load(&maps).map_err(|error: LoadError| error.to_string())?;
+            let program = program::load(&maps, self.options.only.as_ref(), self.never_take()?)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), Some(link), mode == XdpMode::Generic)
         } else {
@@ -121,7 +135,7 @@ impl<'a> Opening<'a> {
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
         if zero_copy && link.is_none() {
             // Drivers of Intel's refuse to send without copies while no XDP program is attached.
-            let program = program::load_pass().map_err(|error| error.to_string())?;
+            let program = program::load_pass()?;
             let (pass, mode) = self.attach(&program, &mut warnings)?;
             (link, generic) = (Some(pass), mode == XdpMode::Generic);
         }

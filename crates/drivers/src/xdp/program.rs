@@ -1,14 +1,15 @@
-//! The XDP program of a port: which packets go to our sockets, and what it counted.
+//! The XDP program of a port: made by `filter` for what this port is to take, and what it counts.
 
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use bywash_filter::xdp::{Count, Heartbeat, NeverTake, Steering, Take, Verdict, pass_program};
+use bywash_filter::{Expression, xdp};
 use bywash_port::Counter;
-use bywash_sys::bpf::{
-    BpfError, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, jiffies,
-};
+use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, jiffies};
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
 
@@ -39,15 +40,17 @@ impl Beat {
 }
 
 impl Maps {
-    /// Maps for an interface with so many queues.
+    /// Maps for an interface with so many receive queues.
     pub(super) fn create(queues: u32) -> Result<Self, BpfError> {
-        let map = |kind, name, value_size, entries, mappable| {
+        let map = |kind, name, value_size: usize, entries, mappable| {
+            let value_size = u32::try_from(value_size).unwrap_or(u32::MAX);
             Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
         };
-        let heartbeat = map(MapKind::Array, "bywash_beat", BEAT_SIZE, queues, true)?;
+        let verdicts = u32::try_from(Verdict::ALL.len()).unwrap_or(u32::MAX);
+        let heartbeat = map(MapKind::Array, "bywash_beat", size_of::<Heartbeat>(), queues, true)?;
         Ok(Self {
             sockets: map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?,
-            counters: map(MapKind::PerCpuArray, "bywash_counters", 16, 1, false)?,
+            counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), verdicts, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
         })
@@ -60,80 +63,66 @@ impl Maps {
 
     /// From now on the queue's packets stay with the kernel. The kernel does the same by itself for a closed socket.
     pub(super) fn remove_socket(&self, queue: u32) {
-        let _ = self.sockets.delete(&queue.to_ne_bytes());
+        // When it is not there any more, nothing is left to be done.
+        self.sockets.delete(&queue.to_ne_bytes()).ok();
     }
 
-    /// The heartbeat of a queue.
+    /// The heartbeat of a queue, which has beaten once: a queue just opened is as good as one just called.
     pub(super) fn beat(&self, queue: u32) -> std::io::Result<Beat> {
-        let mut beat =
-            Beat { word: Word::u64_at(&self.beats, queue as usize * BEAT_SIZE as usize)?, count: 0 };
-        // A queue just opened is as good as one just called.
+        let at = queue as usize * size_of::<Heartbeat>() + offset_of!(Heartbeat, beat);
+        let mut beat = Beat { word: Word::u64_at(&self.beats, at)?, count: 0 };
         beat.beat();
         Ok(beat)
     }
 
-    /// What the program has counted.
+    /// What became of the packets that the program has seen.
     pub(super) fn counters(&self) -> Vec<Counter> {
-        let mut counters = Vec::new();
-        for (index, [packets, bytes]) in (0..).zip(COUNTERS) {
-            let [p, b] = self.counters.sum(index).unwrap_or_default();
-            counters.push(Counter { name: packets, value: p });
-            counters.push(Counter { name: bytes, value: b });
-        }
-        counters
+        let count = |verdict: Verdict| self.counters.sum::<2>(verdict as u32).unwrap_or_default();
+        let named = |verdict| {
+            let [packets, bytes] = count(verdict);
+            let counter = |name, value| Counter { name, value };
+            [counter(verdict.name(), packets), counter(bytes_name(verdict), bytes)]
+        };
+        Verdict::ALL.into_iter().flat_map(named).collect()
     }
 }
 
-const BEAT_SIZE: u32 = 64;
-const COUNTERS: [[&str; 2]; 1] = [["taken_packets", "taken_bytes"]];
+fn bytes_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Taken => "taken_bytes",
+        Verdict::Left => "left_bytes",
+        Verdict::NeverTake => "never_take_bytes",
+        Verdict::Hung => "hung_bytes",
+        Verdict::NoSocket => "no_socket_bytes",
+    }
+}
 
-/// Loads the program that gives packets to the sockets in `maps`.
-pub(super) fn load(maps: &Maps) -> Result<Program, LoadError> {
-    let i = |code: u8, regs: u8, off: i16, imm: i32| {
-        let mut b = [code, regs, 0, 0, 0, 0, 0, 0];
-        b[2..4].copy_from_slice(&off.to_ne_bytes());
-        b[4..].copy_from_slice(&imm.to_ne_bytes());
-        u64::from_ne_bytes(b)
+/// Loads the program that gives packets to the sockets in `maps`: all of them, or those that match.
+pub(super) fn load(
+    maps: &Maps,
+    only: Option<&Expression>,
+    never_take: Option<NeverTake>,
+) -> Result<Program, String> {
+    let steering = Steering {
+        take: only.map_or(Take::All, Take::Matching),
+        never_take,
+        maps: xdp::Maps {
+            sockets: maps.sockets.as_raw_fd(),
+            heartbeat: maps.heartbeat.as_raw_fd(),
+            counters: maps.counters.as_raw_fd(),
+        },
+        hung_after_jiffies: jiffies(HUNG),
     };
-    let limit = i32::try_from(jiffies(HUNG)).unwrap_or(i32::MAX);
-    let map = |map: &Map| [i(0x18, 0x11, 0, map.as_raw_fd()), 0];
-    let mut instructions = vec![i(0xbf, 0x16, 0, 0), i(0x61, 0x67, 16, 0), i(0x63, 0x7a, -4, 0)];
-    instructions.extend(map(&maps.heartbeat));
-    instructions.extend([
-        i(0xbf, 0xa2, 0, 0),
-        i(0x07, 0x02, 0, -4),
-        i(0x85, 0, 0, 1),
-        i(0x15, 0, 17, 0), // no such queue: pass
-        i(0xbf, 0x08, 0, 0),
-        i(0x85, 0, 0, 118),
-        i(0x79, 0x81, 0, 0),
-        i(0x79, 0x82, 8, 0),
-        i(0x5d, 0x21, 4, 0), // it has beaten
-        i(0x79, 0x83, 16, 0),
-        i(0x1f, 0x30, 0, 0),
-        i(0x25, 0, 9, limit), // hung: pass
-        i(0x05, 0, 2, 0),
-        i(0x7b, 0x18, 8, 0),
-        i(0x7b, 0x08, 16, 0),
-    ]);
-    instructions.extend(map(&maps.sockets));
-    instructions.extend([
-        i(0xbf, 0x72, 0, 0),
-        i(0xb7, 0x03, 0, 2),
-        i(0x85, 0, 0, 51),
-        i(0x95, 0, 0, 0),
-        i(0xb7, 0, 0, 2),
-        i(0x95, 0, 0, 0),
-    ]);
-    Program::load(&ProgramSpec { kind: ProgramKind::XdpFrags, name: "bywash", instructions: &instructions })
+    let program = steering.program().map_err(|error| error.to_string())?;
+    load_words("bywash", &program.to_words())
 }
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
-pub(super) fn load_pass() -> Result<Program, LoadError> {
-    let instructions = [0x2_0000_00b7, 0x95];
-    Program::load(&ProgramSpec {
-        kind: ProgramKind::XdpFrags,
-        name: "bywash_pass",
-        instructions: &instructions,
-    })
+pub(super) fn load_pass() -> Result<Program, String> {
+    load_words("bywash_pass", &pass_program().to_words())
+}
+
+fn load_words(name: &str, instructions: &[u64]) -> Result<Program, String> {
+    let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name, instructions };
+    Program::load(&spec).map_err(|error| error.to_string())
 }

@@ -67,6 +67,36 @@ impl Tx {
         back.min(self.parts.ring.room(wanted) as usize)
     }
 
+    /// How many packets of the batch there is room for. Those that will be refused need none.
+    #[inline]
+    fn fit(&mut self, pool: &mut Pool, batch: &Batch) -> usize {
+        let size = self.parts.ring.size() as usize;
+        let chains = self.parts.chains;
+        let frames = |packet: &Packet| if packet.frames() > size { 0 } else { packet.frames() };
+        // Without chains a packet has one frame, or is refused: nothing has to be looked up.
+        let wanted = if chains { batch.iter().map(frames).sum() } else { batch.len() };
+        let asked = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let mut room = self.room(asked);
+        if room < wanted {
+            self.reap(pool);
+            room = self.room(asked);
+        }
+        if room >= wanted {
+            return batch.len();
+        }
+        if !chains {
+            return room;
+        }
+        let mut fits = |packet: &Packet| match room.checked_sub(frames(packet)) {
+            Some(rest) => {
+                room = rest;
+                true
+            }
+            None => false,
+        };
+        batch.iter().take_while(|packet| fits(packet)).count()
+    }
+
     /// Whether the kernel will take it.
     #[inline]
     fn is_sendable(&self, packet: &Packet) -> bool {
@@ -146,25 +176,7 @@ impl TxQueue for Tx {
         if batch.is_empty() {
             return 0;
         }
-        let wanted = u32::try_from(batch.iter().map(Packet::frames).sum::<usize>()).unwrap_or(u32::MAX);
-        let mut room = self.room(wanted);
-        if room < wanted as usize {
-            self.reap(pool);
-            room = self.room(wanted);
-        }
-        // What is too long for the ring will be refused, and needs no room.
-        let size = self.parts.ring.size() as usize;
-        let frames = |packet: &Packet| if packet.frames() > size { 0 } else { packet.frames() };
-        let fit = batch
-            .iter()
-            .take_while(|packet| match room.checked_sub(frames(packet)) {
-                Some(rest) => {
-                    room = rest;
-                    true
-                }
-                None => false,
-            })
-            .count();
+        let fit = self.fit(pool, batch);
         let mut queued = 0;
         for mut packet in batch.drain_front(fit) {
             if (is_plain(&packet) || make_plain(&mut packet)) && self.is_sendable(&packet) {

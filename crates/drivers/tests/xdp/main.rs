@@ -11,4 +11,6 @@ mod opening;
 #[cfg(test)]
 mod setup;
 #[cfg(test)]
+mod steering;
+#[cfg(test)]
 mod traffic;

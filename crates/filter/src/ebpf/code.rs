@@ -184,10 +184,8 @@ impl Coder<'_> {
         let Bases { data, data_end, .. } = self.bases;
         let end = u64::from(load.offset) + u64::from(load.size.bytes());
         let Some(room) = FARTHEST.checked_sub(end) else {
-            // No packet reaches so far. The value is set for what follows, which is never reached.
-            self.assembler.operate32(Operation::Move, VALUE, 0_u32);
-            self.assembler.jump_if32(VALUE, Condition::Equal, 0_u32, self.no);
-            return;
+            // No packet reaches so far.
+            return self.never();
         };
         let offset = load.offset.cast_signed();
         let base = match &load.index {
@@ -233,10 +231,17 @@ impl Coder<'_> {
         }
     }
 
+    /// Ends the expression. The value is set for what follows, though it is never reached.
+    fn never(&mut self) {
+        self.assembler.operate32(Operation::Move, VALUE, 0_u32);
+        self.assembler.jump_if32(VALUE, Condition::Equal, 0_u32, self.no);
+    }
+
     fn binary(&mut self, operator: Operator, left: &Value, right: &Value) {
         self.value(left);
         if let Value::Number(number) = right {
             match operator {
+                _ if operator.divides() && *number == 0 => self.never(),
                 Operator::ShiftLeft | Operator::ShiftRight if *number > 31 => {
                     self.assembler.operate32(Operation::Move, VALUE, 0_u32);
                 }

@@ -3,31 +3,41 @@
 use super::code::{Coder, VALUE, slot};
 use super::{Condition, Label, Operation, Register, Width};
 use crate::formula::{Load, Size, Value};
-use crate::walk::{Family, Link, MOST_HEADERS, MOST_TAGS, Start, TAGS, Transport, Walk, links, sum};
+use crate::walk::{
+    Family, GENEVE_ETHERNET, Link, MOST_HEADERS, MOST_TAGS, Outer, Part, Pushed, Start, TAGS, Transport,
+    UDP_HEADER, Walk, links, sum,
+};
 
 /// Where the walk is in the packet.
 const AT: Register = Register::R5;
 /// How many headers were passed.
 const PASSED: Register = Register::R0;
 
-/// Farthest offset at which a header is read.
-const FARTHEST: i32 = 0xfff0;
+/// The verifier's limit for offsets into a packet.
+const FARTHEST: u32 = 0xffff;
+/// No header that begins there ends beyond.
+const BEYOND: i32 = 0x1_ffff;
 
 impl Coder<'_> {
     /// What a walk finds, computed or looked up. Uses r0 to r5.
     pub(super) fn walk(&mut self, walk: Walk) {
-        let Some(index) = self.walks.iter().position(|known| *known == walk) else { return };
-        if self.walked & 1 << index != 0 {
+        let kept = self.walks.iter().position(|known| *known == walk);
+        if let Some(index) = kept
+            && self.walked & 1 << index != 0
+        {
             self.assembler.load(Width::Double, VALUE, Register::R10, slot(index));
             return;
         }
         match walk {
             Walk::Tags { named_at } => self.tags(named_at),
             Walk::Chain { start, protocol } => self.chain(walk, start, protocol),
-            Walk::Transport { start } => self.transport(walk, start, slot(index)),
+            Walk::Transport { start } => self.transport(walk, start, slot(kept.unwrap_or(0))),
+            Walk::Geneve { outer, part } => self.geneve(outer, part),
         }
-        self.assembler.store(Width::Double, Register::R10, slot(index), VALUE);
-        self.walked |= 1 << index;
+        if let Some(index) = kept {
+            self.assembler.store(Width::Double, Register::R10, slot(index), VALUE);
+            self.walked |= 1 << index;
+        }
     }
 
     fn tags(&mut self, named_at: u32) {
@@ -35,7 +45,7 @@ impl Coder<'_> {
         self.assembler.mov(AT, 0);
         self.assembler.mov(PASSED, 0);
         self.assembler.place(again);
-        self.point(named_at + 2);
+        self.check(named_at + 2);
         self.assembler.operate(Operation::Add, Register::R3, named_at);
         self.assembler.load(Width::Half, VALUE, Register::R3, 0);
         self.assembler.from_network_order(VALUE, Width::Half);
@@ -47,7 +57,6 @@ impl Coder<'_> {
         self.assembler.operate(Operation::Add, AT, 4);
         self.next_header(MOST_TAGS + 1, again);
         self.assembler.place(done);
-        self.forget_bounds();
         self.assembler.mov(VALUE, AT);
     }
 
@@ -102,12 +111,51 @@ impl Coder<'_> {
         }
         self.assembler.place(done);
         self.assembler.jump_if(AT, Condition::Greater, Transport::OFFSET, self.no);
-        self.forget_bounds();
         self.assembler.operate(Operation::And, AT, Transport::OFFSET);
         self.assembler.operate32(Operation::ShiftLeft, VALUE, Transport::PROTOCOL_SHIFT);
         self.assembler.operate32(Operation::Or, VALUE, AT);
         self.assembler.load(Width::Double, Register::R4, Register::R10, flags);
         self.assembler.operate32(Operation::Or, VALUE, Register::R4);
+    }
+
+    fn geneve(&mut self, outer: Outer, part: Part) {
+        let [v6, have, done] = [(); 3].map(|()| self.assembler.label());
+        let pushed = Pushed::of_tags(outer.tags_at).walk().map(Value::Walk);
+        let load = |offset, size| Load { index: pushed.clone(), offset, size };
+        // This does the walk over tags, on the way to both that follow.
+        self.value(&Value::Load(Box::new(load(outer.named_at, outer.named_size))));
+        self.assembler.operate32(Operation::And, VALUE, outer.named_mask);
+        self.assembler.jump_if32(VALUE, Condition::NotEqual, outer.named_v4, v6);
+        let header = Value::HeaderLength(Box::new(load(outer.network, Size::Byte)));
+        self.value(&sum(pushed.clone(), header));
+        self.assembler.jump(have);
+        self.assembler.place(v6);
+        self.value(&sum(pushed, Value::Number(40)));
+        self.assembler.place(have);
+        self.assembler.mov(AT, VALUE);
+        self.assembler.operate(Operation::Add, AT, outer.network + UDP_HEADER);
+        self.check(4);
+        self.assembler.load(Width::Byte, VALUE, Register::R3, 0);
+        self.assembler.load(Width::Half, Register::R4, Register::R3, 2);
+        self.assembler.from_network_order(Register::R4, Width::Half);
+        self.assembler.operate(Operation::And, VALUE, 0x3f);
+        self.assembler.operate(Operation::ShiftLeft, VALUE, 2);
+        self.assembler.operate(Operation::Add, VALUE, AT);
+        self.assembler.operate(Operation::Add, VALUE, 8);
+        let ethernet = self.assembler.label();
+        self.assembler.jump_if(Register::R4, Condition::Equal, i32::from(GENEVE_ETHERNET), ethernet);
+        if part == Part::Named {
+            self.assembler.mov(VALUE, AT);
+            self.assembler.operate(Operation::Add, VALUE, 2);
+        }
+        self.assembler.jump(done);
+        self.assembler.place(ethernet);
+        match part {
+            Part::Named => self.assembler.operate(Operation::Add, VALUE, 12),
+            Part::Payload => self.assembler.operate(Operation::Add, VALUE, 14),
+            Part::Header => {}
+        }
+        self.assembler.place(done);
     }
 
     /// Notes in `flags` what a fragment field says; a later fragment goes on at `later`, if that is given.
@@ -134,7 +182,7 @@ impl Coder<'_> {
             Family::V4 => {
                 self.value(&start.load(9, Size::Byte));
                 let protocol = self.save();
-                self.value(&sum(start.pushed(), start.header_length()));
+                self.value(&sum(start.pushed_by(), start.header_length()));
                 self.assembler.mov(AT, VALUE);
                 self.assembler.operate(Operation::Add, AT, start.network);
                 self.restore(protocol);
@@ -142,7 +190,7 @@ impl Coder<'_> {
             Family::V6 => {
                 self.value(&start.load(6, Size::Byte));
                 let protocol = self.save();
-                match start.pushed() {
+                match start.pushed_by() {
                     Some(pushed) => self.value(&pushed),
                     None => self.assembler.mov(VALUE, 0),
                 }
@@ -182,11 +230,7 @@ impl Coder<'_> {
 
     /// r3 points to where the walk is; the packet has so many bytes there.
     fn check(&mut self, bytes: u32) {
-        self.assembler.jump_if(AT, Condition::Greater, FARTHEST, self.no);
-        self.point(bytes);
-    }
-
-    fn point(&mut self, bytes: u32) {
+        self.assembler.jump_if(AT, Condition::Greater, FARTHEST - bytes, self.no);
         self.assembler.mov(Register::R3, self.bases.data);
         self.assembler.operate(Operation::Add, Register::R3, AT);
         self.assembler.mov(Register::R1, Register::R3);
@@ -196,13 +240,15 @@ impl Coder<'_> {
 
     /// Goes on with the next header, or gives up.
     fn next_header(&mut self, most: usize, again: Label) {
+        self.forget_bounds();
+        self.assembler.operate(Operation::And, AT, BEYOND);
         self.assembler.operate(Operation::Add, PASSED, 1);
         self.assembler.jump_if(PASSED, Condition::Less, i32::try_from(most).unwrap_or(i32::MAX), again);
         self.assembler.jump(self.no);
     }
 
-    /// Makes the verifier forget what it knows of the place, which stays the same. It knows another thing after each turn
-    /// of the loop, and would follow the whole rest of the program for each.
+    /// Makes the verifier forget what it knows of the place, which stays the same. It would know another thing after each
+    /// turn of the loop and each way through it, and follow the whole rest of the program for each.
     fn forget_bounds(&mut self) {
         self.assembler.operate(Operation::Xor, AT, self.bases.length);
         self.assembler.operate(Operation::Xor, AT, self.bases.length);
@@ -210,12 +256,12 @@ impl Coder<'_> {
 }
 
 impl Start {
-    fn pushed(self) -> Option<Value> {
-        self.tags_at.map(|named_at| Value::Walk(Walk::Tags { named_at }))
+    fn pushed_by(self) -> Option<Value> {
+        self.pushed.walk().map(Value::Walk)
     }
 
     fn at(self, offset: u32, size: Size) -> Load {
-        Load { index: self.pushed(), offset: self.network + offset, size }
+        Load { index: self.pushed_by(), offset: self.network + offset, size }
     }
 
     fn load(self, offset: u32, size: Size) -> Value {

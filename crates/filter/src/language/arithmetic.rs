@@ -1,8 +1,7 @@
 //! Arithmetic: `tcp[13] & 2`, `len - 14`.
 //!
-//! Operators bind as they do in tcpdump, which is not quite as in C: `&` and `|` weigh the same, and tcpdump's grammar
-//! gives `^` and `%` no weight at all, so that beside them everything groups from right to left: `8 * 3 % 2` is
-//! `8 * (3 % 2)`.
+//! Operators bind as they do in tcpdump, which is not quite as in C: its grammar gives `^` and `%` no weight at all, so
+//! that beside them everything groups from right to left: `8 * 3 % 2` is `8 * (3 % 2)`.
 
 use super::error::Fault;
 use super::lexer::{Token, What};
@@ -10,7 +9,7 @@ use super::parser::{Parser, shown};
 use super::syntax::{Arithmetic, Layer, Operator};
 
 /// How deep a tree of operations may be: what waits for its right side must fit the stack of an eBPF program.
-const DEEPEST: usize = 50;
+const DEEPEST: usize = 40;
 
 /// Whether arithmetic, and not a value or a keyword, begins here.
 pub(super) fn follows(tokens: &[Token]) -> bool {
@@ -66,6 +65,9 @@ pub(super) fn parse(parser: &mut Parser) -> Result<Arithmetic, Fault> {
                 waiting.push(Waiting { left: None, operator: None, at: parser.here() });
                 parser.advance();
             }
+            if waiting.len() > DEEPEST {
+                return Err(too_deep(parser.here()));
+            }
             let mut value = primary(parser)?;
             let next = parser.word().and_then(operator);
             while let Some(top) = waiting.pop_if(|top| groups_left(top.operator, next)) {
@@ -77,9 +79,6 @@ pub(super) fn parse(parser: &mut Parser) -> Result<Arithmetic, Fault> {
                     parser.advance();
                 }
                 None => return Ok(value),
-            }
-            if waiting.len() > DEEPEST {
-                return Err(too_deep(parser.here()));
             }
         }
     })
@@ -109,10 +108,11 @@ fn groups_left(left: Option<Operator>, next: Option<Operator>) -> bool {
 
 fn weight(operator: Operator) -> Option<u8> {
     match operator {
-        Operator::And | Operator::Or => Some(1),
-        Operator::ShiftLeft | Operator::ShiftRight => Some(2),
-        Operator::Add | Operator::Subtract => Some(3),
-        Operator::Multiply | Operator::Divide => Some(4),
+        Operator::Or => Some(1),
+        Operator::And => Some(2),
+        Operator::ShiftLeft | Operator::ShiftRight => Some(3),
+        Operator::Add | Operator::Subtract => Some(4),
+        Operator::Multiply | Operator::Divide => Some(5),
         Operator::Xor | Operator::Modulo => None,
     }
 }

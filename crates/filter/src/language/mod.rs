@@ -6,6 +6,7 @@ mod arithmetic;
 mod error;
 mod lexer;
 mod parser;
+mod primitive;
 mod syntax;
 mod words;
 

@@ -6,11 +6,8 @@
 use super::arithmetic;
 use super::error::Fault;
 use super::lexer::{Token, What, tokens};
-use super::syntax::{
-    ByteTest, Connective, Direction, Fragments, Id, Kind, Layer, Llc, Primitive, Qualifiers, Relation,
-    Syntax, TransportTest,
-};
-use super::words::meant;
+use super::syntax::{Connective, Direction, Id, Kind, Layer, Primitive, Qualifiers, Relation, Syntax};
+use super::words::{foreign, meant};
 
 /// How many parentheses, brackets and `not`s may be nested.
 pub(super) const DEEPEST: usize = 100;
@@ -22,22 +19,14 @@ pub(crate) fn parse(text: &str) -> Result<Option<Syntax>, Fault> {
         return Ok(None);
     }
     let (syntax, _) = parser.expression(Carried::Nothing)?;
-    if let Some(token) = parser.peek() {
-        let fault = match &token.what {
+    if let Some(token) = parser.peek().cloned() {
+        return Err(match &token.what {
+            What::Word(word) if foreign(word).is_some() => foreign_here(word, token.at),
             What::Word(")") => Fault::new(token.at, "')' closes no '('"),
-            _ => {
-                let what = format!("{} can't follow here", shown(&token.what));
-                let cure = match parser.tokens.get(parser.next.wrapping_sub(1)) {
-                    Some(Token { what: What::Name(name), .. }) => {
-                        meant(name).map(|word| format!("did you mean '{word}' for '{name}'?"))
-                    }
-                    _ => None,
-                };
-                Fault::new(token.at, what)
-                    .cure(cure.unwrap_or_else(|| "write 'and' or 'or' between two parts".into()))
-            }
-        };
-        return Err(fault);
+            What::Name(name) if meant(name).is_some() => unqualified(&token.what, token.at),
+            what => Fault::new(token.at, format!("{} can't follow here", shown(what)))
+                .cure("write 'and' or 'or' between two parts"),
+        });
     }
     Ok(Some(syntax))
 }
@@ -52,7 +41,7 @@ enum Carried {
 
 pub(super) struct Parser {
     tokens: Vec<Token>,
-    next: usize,
+    pub(super) next: usize,
     end: usize,
     depth: usize,
 }
@@ -89,7 +78,7 @@ impl Parser {
             }),
             Some("(") if !arithmetic::group_follows(&self.tokens[self.next..]) => match carried {
                 Carried::From(qualifiers) if bare && self.values_follow() => {
-                    Ok((self.values(qualifiers)?, carried))
+                    Ok((self.values(qualifiers, None)?, carried))
                 }
                 _ => self.nested(|parser| {
                     let open = parser.here();
@@ -117,28 +106,28 @@ impl Parser {
         }
     }
 
-    /// A value, or values in parentheses, for qualifiers that stand before them.
-    fn values(&mut self, qualifiers: Qualifiers) -> Result<Syntax, Fault> {
+    /// A value, or values in parentheses, for qualifiers, which stand at `at` or come from before.
+    fn values(&mut self, qualifiers: Qualifiers, at: Option<usize>) -> Result<Syntax, Fault> {
         match self.word() {
             Some("not") => self.nested(|parser| {
                 parser.next += 1;
-                Ok(Syntax::Not(Box::new(parser.values(qualifiers)?)))
+                Ok(Syntax::Not(Box::new(parser.values(qualifiers, at)?)))
             }),
             Some("(") => self.nested(|parser| {
                 let open = parser.here();
                 parser.next += 1;
-                let first = parser.values(qualifiers)?;
+                let first = parser.values(qualifiers, at)?;
                 let mut rest = Vec::new();
                 while let Some(connective) = parser.connective() {
-                    rest.push((connective, parser.values(qualifiers)?));
+                    rest.push((connective, parser.values(qualifiers, at)?));
                 }
                 parser.close(open)?;
                 Ok(if rest.is_empty() { first } else { Syntax::Chain(Box::new(first), rest) })
             }),
             _ => {
-                let at = self.here();
+                let value_at = self.here();
                 let id = self.id(&described(qualifiers))?;
-                Ok(Syntax::Primitive(Primitive::Address(qualifiers, id), at))
+                Ok(Syntax::Primitive(Primitive::Address(qualifiers, id, value_at), at.unwrap_or(value_at)))
             }
         }
     }
@@ -156,7 +145,7 @@ impl Parser {
         match token.what.clone() {
             What::Word(word) => self.keyword(word, at),
             what => match carried {
-                Carried::From(qualifiers) if bare => Ok((self.values(qualifiers)?, carried)),
+                Carried::From(qualifiers) if bare => Ok((self.values(qualifiers, None)?, carried)),
                 _ => Err(unqualified(&what, at)),
             },
         }
@@ -190,59 +179,7 @@ impl Parser {
                 None => Err(self.misplaced(word, at)),
             };
         }
-        Ok((self.values(qualifiers)?, Carried::From(qualifiers)))
-    }
-
-    /// Primitives that begin with a word of their own.
-    fn standalone(&mut self, word: &str, at: usize) -> Result<Option<Primitive>, Fault> {
-        let start = self.next;
-        self.next += 1;
-        let primitive = match word {
-            "less" => Primitive::Less(self.number("less")?),
-            "greater" => Primitive::Greater(self.number("greater")?),
-            "byte" => {
-                let offset = self.number("byte")?;
-                let test = self.byte_test()?;
-                Primitive::Byte(offset, test, self.number("byte")?)
-            }
-            "vlan" => Primitive::Vlan(self.optional_number()),
-            "mpls" => Primitive::Mpls(self.optional_number()),
-            "pppoed" => Primitive::PppoeDiscovery,
-            "pppoes" => Primitive::PppoeSession(self.optional_number()),
-            "geneve" => Primitive::Geneve(self.optional_number()),
-            "llc" => Primitive::Llc(self.llc()?),
-            "anyvlan" => Primitive::AnyVlan,
-            "l4" => self.transport()?,
-            "fragment" => Primitive::Fragment(self.fragments()),
-            "gateway" => {
-                return Err(Fault::new(
-                    at,
-                    "'gateway' is not supported: it needs tables that name the gateway's Ethernet address",
-                )
-                .cure("write 'ether host MAC and not host IP'"));
-            }
-            "inbound" | "outbound" | "ifindex" => {
-                return Err(Fault::new(
-                    at,
-                    format!("'{word}' is not supported: it asks what stands in no packet"),
-                ));
-            }
-            "radio" | "type" | "subtype" | "dir" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta" => {
-                return Err(Fault::new(at, format!("'{word}' is for 802.11 frames; this is Ethernet")));
-            }
-            "lane" | "metac" | "bcc" | "oamf4" | "oam" | "ilmic" | "vpi" | "vci" | "connectmsg"
-            | "metaconnect" => {
-                return Err(Fault::new(at, format!("'{word}' is for ATM cells; this is Ethernet")));
-            }
-            "on" | "rset" | "rnr" | "srnr" | "reason" | "action" => {
-                return Err(Fault::new(at, format!("'{word}' is for OpenBSD's pflog; this is Ethernet")));
-            }
-            _ => {
-                self.next = start;
-                return Ok(None);
-            }
-        };
-        Ok(Some(primitive))
+        Ok((self.values(qualifiers, Some(at))?, Carried::From(qualifiers)))
     }
 
     fn misplaced(&self, word: &str, at: usize) -> Fault {
@@ -253,7 +190,7 @@ impl Parser {
         }
     }
 
-    fn direction(&mut self) -> Option<Direction> {
+    pub(super) fn direction(&mut self) -> Option<Direction> {
         let side = |word: Option<&str>| match word {
             Some("src") => Some(Direction::Source),
             Some("dst") => Some(Direction::Destination),
@@ -285,14 +222,14 @@ impl Parser {
                 }
                 if word == "proto" { Kind::Proto } else { Kind::ProtoChain }
             }
-            Some("gateway") => return self.standalone("gateway", self.here()).map(|_| None),
+            Some("gateway") => return Err(foreign_here("gateway", self.here())),
             _ => return Ok(None),
         };
         self.next += 1;
         Ok(Some(kind))
     }
 
-    fn id(&mut self, after: &str) -> Result<Id, Fault> {
+    pub(super) fn id(&mut self, after: &str) -> Result<Id, Fault> {
         let at = self.here();
         let Some(token) = self.peek() else {
             return Err(Fault::new(self.end, format!("a value is missing after {after}")));
@@ -341,83 +278,6 @@ impl Parser {
         })
     }
 
-    /// `l4 [tcp|udp|sctp] [src|dst] port N`, `portrange N-M`, `l4 proto N`.
-    fn transport(&mut self) -> Result<Primitive, Fault> {
-        let layer = match self.word().and_then(Layer::of) {
-            Some(layer @ (Layer::Tcp | Layer::Udp | Layer::Sctp)) => {
-                self.next += 1;
-                Some(layer)
-            }
-            _ => None,
-        };
-        let direction = self.direction().unwrap_or(Direction::Either);
-        let at = self.here();
-        let word = self.word();
-        self.next += 1;
-        let test = match word {
-            Some("port") => TransportTest::Port(layer, self.id("'l4 port'")?),
-            Some("portrange") => TransportTest::PortRange(layer, self.id("'l4 portrange'")?),
-            Some("proto") if layer.is_none() && direction == Direction::Either => {
-                TransportTest::Protocol(self.id("'l4 proto'")?)
-            }
-            _ => {
-                return Err(Fault::new(at, "'l4' needs 'port', 'portrange' or 'proto'")
-                    .cure("as in 'l4 tcp dst port 443'"));
-            }
-        };
-        Ok(Primitive::Transport(direction, test))
-    }
-
-    fn fragments(&mut self) -> Fragments {
-        let fragments = match self.peek().map(|token| &token.what) {
-            Some(What::Name(name)) if name == "first" => Fragments::First,
-            Some(What::Name(name)) if name == "later" => Fragments::Later,
-            _ => return Fragments::Any,
-        };
-        self.next += 1;
-        fragments
-    }
-
-    fn llc(&mut self) -> Result<Llc, Fault> {
-        let at = self.here();
-        let name = match self.peek().map(|token| &token.what) {
-            Some(What::Name(name)) => name.clone(),
-            // tcpdump's keyword for pflog's rule numbers is also the name of a supervisory frame.
-            Some(What::Word("rnr")) => "rnr".into(),
-            _ => return Ok(Llc::Any),
-        };
-        self.next += 1;
-        let named =
-            |table: &[(&str, u32)]| table.iter().find(|(word, _)| *word == name).map(|(_, bits)| *bits);
-        match name.as_str() {
-            "i" => return Ok(Llc::I),
-            "s" => return Ok(Llc::S(None)),
-            "u" => return Ok(Llc::U(None)),
-            _ => {}
-        }
-        named(SUPERVISORY)
-            .map(|bits| Llc::S(Some(bits)))
-            .or_else(|| named(UNNUMBERED).map(|bits| Llc::U(Some(bits))))
-            .ok_or_else(|| {
-                Fault::new(at, format!("'{name}' is no kind of LLC frame"))
-                    .cure("i, s, u, rr, rnr, rej, ui, ua, disc, sabme, test, xid or frmr")
-            })
-    }
-
-    fn byte_test(&mut self) -> Result<ByteTest, Fault> {
-        let at = self.here();
-        let word = self.word();
-        self.next += 1;
-        Ok(match word {
-            Some("=") => ByteTest::Equal,
-            Some("<") => ByteTest::Less,
-            Some(">") => ByteTest::Greater,
-            Some("&") => ByteTest::And,
-            Some("|") => ByteTest::Or,
-            _ => return Err(Fault::new(at, "'byte N' needs =, <, >, & or | after it")),
-        })
-    }
-
     fn comparison(&mut self) -> Result<Primitive, Fault> {
         let left = arithmetic::parse(self)?;
         let at = self.here();
@@ -444,7 +304,7 @@ impl Parser {
     }
 
     /// A number, also in parentheses.
-    fn optional_number(&mut self) -> Option<u32> {
+    pub(super) fn optional_number(&mut self) -> Option<u32> {
         let opened = self.tokens[self.next.min(self.tokens.len())..]
             .iter()
             .take_while(|token| token.what == What::Word("("))
@@ -515,19 +375,6 @@ impl Parser {
     }
 }
 
-/// The control fields of supervisory and unnumbered LLC frames by name (IEEE 802.2).
-const SUPERVISORY: &[(&str, u32)] = &[("rr", 0x01), ("rnr", 0x05), ("rej", 0x09)];
-const UNNUMBERED: &[(&str, u32)] = &[
-    ("ui", 0x03),
-    ("ua", 0x63),
-    ("disc", 0x43),
-    ("dm", 0x0f),
-    ("sabme", 0x6f),
-    ("test", 0xe3),
-    ("xid", 0xaf),
-    ("frmr", 0x87),
-];
-
 fn described(qualifiers: Qualifiers) -> String {
     let direction = match qualifiers.direction {
         None => "",
@@ -559,6 +406,13 @@ fn unqualified(what: &What, at: usize) -> Fault {
         }
         What::Word(_) => Fault::new(at, format!("{} can't stand here", shown(what))),
     }
+}
+
+/// A word of tcpdump's that has no meaning here.
+pub(super) fn foreign_here(word: &str, at: usize) -> Fault {
+    let (why, cure) = foreign(word).unwrap_or_default();
+    let fault = Fault::new(at, format!("'{word}' {why}"));
+    if cure.is_empty() { fault } else { fault.cure(cure) }
 }
 
 /// A token as a user wrote it, about.

@@ -23,8 +23,8 @@ pub(crate) enum Connective {
 /// What an expression is built of.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Primitive {
-    /// `src net 10.0.0.0/8`, `tcp port 80`: qualifiers and a value.
-    Address(Qualifiers, Id),
+    /// `src net 10.0.0.0/8`, `tcp port 80`: qualifiers, a value, and where the value stands.
+    Address(Qualifiers, Id, usize),
     /// `tcp`.
     Layer(Layer),
     /// `tcp[13] & 2 != 0`.

@@ -181,6 +181,26 @@ pub(super) const NUMBERS: &[(&str, u32)] = &[
     ("tcp-cwr", 0x80),
 ];
 
+/// Why a keyword of tcpdump's has no meaning here, and what to write instead, where that is known.
+pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
+    Some(match word {
+        "gateway" => (
+            "is not supported: it needs a table of the gateways' Ethernet addresses",
+            "write 'ether host MAC and not host IP'",
+        ),
+        "inbound" | "outbound" | "ifindex" => ("is not supported: it asks for what stands in no packet", ""),
+        "radio" | "type" | "subtype" | "dir" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta" => {
+            ("is for 802.11 frames; this is Ethernet", "")
+        }
+        "lane" | "metac" | "bcc" | "oamf4" | "oam" | "ilmic" | "vpi" | "vci" | "connectmsg"
+        | "metaconnect" => ("is for ATM cells; this is Ethernet", ""),
+        "on" | "rset" | "rnr" | "srnr" | "reason" | "action" => {
+            ("is for OpenBSD's pflog; this is Ethernet", "")
+        }
+        _ => return None,
+    })
+}
+
 /// The word a user most likely meant by `text`: the nearest by edits, when it is near.
 pub(super) fn meant(text: &str) -> Option<&'static str> {
     let words = KEYWORDS.iter().map(|(word, _)| *word).chain(NUMBERS.iter().map(|(word, _)| *word));

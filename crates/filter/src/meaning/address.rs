@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use bywash_wire::{EtherType, Mac, Protocol};
+use bywash_wire::{EtherType, Protocol};
 
 use super::link::{self, Link};
 use super::names::ETHER_TYPES;
@@ -40,12 +40,14 @@ impl Reader<'_> {
     fn host(&self, qualifiers: Qualifiers, id: &Id) -> Result<Formula, Wrong> {
         match id {
             Id::Mac(mac) => match qualifiers.layer {
-                Some(Layer::Ether) => Ok(self.mac(qualifiers.direction, *mac)),
-                _ => Err(Wrong::new(format!("{mac} is an Ethernet address")).cure("write 'ether host'")),
+                Some(Layer::Ether) => self.link.station(qualifiers.direction, *mac),
+                _ => Err(Wrong::new(format!("{mac} is an Ethernet address"))
+                    .cure("write 'ether host'")
+                    .all_together()),
             },
             Id::V6(address) => self.v6(qualifiers, *address, 128),
             Id::V6Prefix(..) | Id::DottedPrefix(..) | Id::DottedMask(..) => {
-                Err(Wrong::new("a prefix is no host").cure("write 'net'"))
+                Err(Wrong::new("a prefix is no host").cure("write 'net'").all_together())
             }
             Id::Dotted(parts) if qualifiers.layer == Some(Layer::Decnet) => {
                 let [area, node] = parts[..] else { return Err(not_decnet()) };
@@ -60,7 +62,7 @@ impl Reader<'_> {
             }
             Id::Number(number) => self.v4(qualifiers, V4 { address: *number, mask: u32::MAX }),
             Id::Name(name) if qualifiers.layer == Some(Layer::Ether) => match self.names.ether(name) {
-                Some(mac) => Ok(self.mac(qualifiers.direction, mac)),
+                Some(mac) => self.link.station(qualifiers.direction, mac),
                 None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'"))),
             },
             Id::Name(name) => self.named_host(qualifiers, name),
@@ -138,12 +140,6 @@ impl Reader<'_> {
                 None => Err(Wrong::new(format!("/etc/networks knows no '{name}'"))),
             },
         }
-    }
-
-    fn mac(&self, direction: Option<Direction>, mac: Mac) -> Formula {
-        let source = || self.link.source_mac(mac);
-        let destination = || self.link.destination_mac(mac);
-        directed(direction, source, destination)
     }
 
     /// An IPv4 address in an IPv4, ARP or RARP packet.
@@ -256,6 +252,7 @@ impl Reader<'_> {
             Some(Layer::Iso) => self.link.iso(number),
             Some(Layer::Isis) => self.link.isis_pdu(number),
             Some(layer) => Err(Wrong::new(format!("'{} proto' is not known", layer.word()))
+                .all_together()
                 .cure("'ip proto', 'ip6 proto' or 'ether proto'")),
         }
     }
@@ -270,6 +267,7 @@ impl Reader<'_> {
             Some(Layer::Ip) => v4(),
             Some(Layer::Ip6) => v6(),
             Some(layer) => Err(Wrong::new(format!("'{} protochain' is not known", layer.word()))
+                .all_together()
                 .cure("'ip protochain' or 'ip6 protochain'")),
         }
     }
@@ -281,7 +279,7 @@ impl Link {
     }
 }
 
-fn directed(
+pub(super) fn directed(
     direction: Option<Direction>,
     source: impl Fn() -> Formula,
     destination: impl Fn() -> Formula,
@@ -334,7 +332,7 @@ fn protocol_byte(number: u32) -> Result<u8, Wrong> {
 }
 
 fn no_addresses(layer: Layer, family: &str) -> Wrong {
-    let wrong = Wrong::new(format!("'{}' has no {family} addresses", layer.word()));
+    let wrong = Wrong::new(format!("'{}' has no {family} addresses", layer.word())).all_together();
     match (layer, family) {
         (Layer::Ip6, _) => wrong.cure("write 'ip'"),
         (Layer::Ip, _) => wrong.cure("write 'ip6'"),

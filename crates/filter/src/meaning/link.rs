@@ -1,11 +1,12 @@
 //! Where the headers are by now, and what the link layer says of a packet.
 
-use bywash_wire::{EtherType, Mac};
+use bywash_wire::{EtherType, Mac, Protocol};
 
 use super::Wrong;
-use crate::formula::{Comparison, Formula, Load, Operator, Size, Value};
-use crate::language::Llc;
-use crate::walk::{Family, Start, Walk, sum};
+use super::address::directed;
+use crate::formula::{Comparison, Formula, Load, Operator, Size, Test, Value};
+use crate::language::{Direction, Llc};
+use crate::walk::{Family, Outer, Part, Pushed, Start, UDP_HEADER, Walk, sum};
 
 /// Types that stand in an LLC header or, for some, in the Ethernet header. Those up to 255 are service access points.
 pub(super) const SAP_STP: u16 = 0x42;
@@ -35,6 +36,8 @@ enum Naming {
 #[derive(Clone)]
 pub(super) struct Link {
     naming: Naming,
+    /// Where the innermost link-layer header begins.
+    header: u32,
     /// Where the number stands that names the payload.
     named_at: u32,
     /// Where the payload of the innermost link layer begins, labels included.
@@ -43,33 +46,70 @@ pub(super) struct Link {
     labels: u32,
     /// Bytes of LLC at its start, in packets of ISO protocols.
     llc: u32,
-    /// From the EtherType here on, VLAN tags push all of the above further.
-    tags_at: Option<u32>,
+    /// What pushes all of the above further.
+    pushed: Pushed,
 }
 
 impl Link {
     pub(super) fn ethernet() -> Self {
-        Self { naming: Naming::Ethernet, named_at: 12, payload: 14, labels: 0, llc: 3, tags_at: None }
+        Self {
+            naming: Naming::Ethernet,
+            header: 0,
+            named_at: 12,
+            payload: 14,
+            labels: 0,
+            llc: 3,
+            pushed: Pushed::Nothing,
+        }
     }
 
-    /// Bytes of the frame, from its start.
+    /// Bytes of the innermost link-layer header.
     pub(super) fn header(&self, offset: u32, size: Size) -> Value {
-        Value::Load(Box::new(Load { index: None, offset, size }))
+        Value::Load(Box::new(Load { index: self.header_pushed(), offset: self.header_at() + offset, size }))
     }
 
-    /// Bytes at an offset, or further where tags may stand before it.
+    pub(super) fn header_at(&self) -> u32 {
+        self.header
+    }
+
+    /// By how much the innermost link-layer header is pushed; `None` where it begins the packet.
+    pub(super) fn header_pushed(&self) -> Option<Value> {
+        self.geneve_part(if self.naming == Naming::Ppp { Part::Payload } else { Part::Header })
+    }
+
+    /// Whether there is an Ethernet header, where that is not sure.
+    fn has_header(&self) -> Result<Formula, Wrong> {
+        match (self.header_pushed(), self.pushed()) {
+            _ if self.header > 0 => {
+                Err(Wrong::new("no Ethernet addresses stand behind PPPoE").cure("put this before 'pppoes'"))
+            }
+            (Some(left), Some(right)) => {
+                Ok(Formula::Test(Test { left, comparison: Comparison::Equal, right }).not())
+            }
+            _ => Ok(Formula::Constant(true)),
+        }
+    }
+
+    fn geneve_part(&self, part: Part) -> Option<Value> {
+        match self.pushed {
+            Pushed::Geneve(outer) => Some(Value::Walk(Walk::Geneve { outer, part })),
+            Pushed::Nothing | Pushed::Tags { .. } => None,
+        }
+    }
+
+    /// Bytes at an offset, or further where something is pushed before it.
     fn load(&self, offset: u32, size: Size) -> Value {
         Value::Load(Box::new(Load { index: self.pushed(), offset, size }))
     }
 
-    /// By how much VLAN tags push everything further; `None` where that is known to be nothing.
+    /// By how much the payload is pushed; `None` where that is known to be nothing.
     pub(super) fn pushed(&self) -> Option<Value> {
-        self.tags_at.map(|named_at| Value::Walk(Walk::Tags { named_at }))
+        self.pushed.walk().map(Value::Walk)
     }
 
     /// Where the IP header begins, for walks.
     pub(super) fn start(&self, family: Family) -> Start {
-        Start { family, network: self.network_at(), tags_at: self.tags_at }
+        Start { family, network: self.network_at(), pushed: self.pushed }
     }
 
     /// Where the network header begins.
@@ -106,7 +146,10 @@ impl Link {
     }
 
     fn named(&self, size: Size) -> Value {
-        self.load(self.named_at, size)
+        // A PPP header stands in the payload of the Ethernet frame; an EtherType before it.
+        let part = if self.naming == Naming::Ppp { Part::Payload } else { Part::Named };
+        let index = self.geneve_part(part).or_else(|| self.pushed());
+        Value::Load(Box::new(Load { index, offset: self.named_at, size }))
     }
 
     /// An 802.3 frame with a length, so with LLC behind it.
@@ -210,7 +253,14 @@ impl Link {
         if self.naming != Naming::Ethernet {
             return Err(Wrong::new("no VLAN tag can stand behind MPLS or PPPoE").cure("put 'anyvlan' first"));
         }
-        let named_at = *self.tags_at.get_or_insert(self.named_at);
+        let named_at = match self.pushed {
+            Pushed::Nothing => self.named_at,
+            Pushed::Tags { named_at } => named_at,
+            Pushed::Geneve(_) => {
+                return Err(Wrong::new("'anyvlan' can't stand behind 'geneve'").cure("put it before"));
+            }
+        };
+        self.pushed = Pushed::Tags { named_at };
         // Always so, in a packet with a type.
         Ok(Value::Walk(Walk::Tags { named_at }).test(Comparison::GreaterOrEqual, 0))
     }
@@ -240,17 +290,72 @@ impl Link {
         }
         self.naming = Naming::Ppp;
         self.named_at = self.network_at() + 6;
+        self.header = self.named_at;
         self.payload = self.named_at + 2;
         self.labels = 0;
         self.llc = 0;
         Ok(in_session)
     }
 
+    /// A UDP packet with a Geneve header behind it; from here on everything is looked for in what that carries.
+    pub(super) fn geneve(&mut self, vni: Option<u32>) -> Result<Formula, Wrong> {
+        in_range(vni, 0xff_ffff, "a Geneve VNI")?;
+        let tags_at = match self.pushed {
+            Pushed::Nothing => None,
+            Pushed::Tags { named_at } => Some(named_at),
+            Pushed::Geneve(_) => return Err(Wrong::new("'geneve' can't stand behind 'geneve'")),
+        };
+        let in_udp = |udp: &dyn Fn(u32, Size) -> Value| {
+            let header = |offset, size| udp(UDP_HEADER + offset, size);
+            let mut parts = vec![
+                udp(2, Size::Half).is(GENEVE_PORT),
+                header(0, Size::Byte).masked(GENEVE_VERSION, Size::Byte).is(0),
+            ];
+            if let Some(vni) = vni {
+                parts.push(header(4, Size::Word).masked(0xffff_ff00, Size::Word).is(vni << 8));
+            }
+            Formula::all(parts)
+        };
+        let udp = u32::from(Protocol::UDP.0);
+        let v4 = Formula::all([
+            self.carries(EtherType::IPV4)?,
+            self.network(9, Size::Byte).is(udp),
+            self.first_fragment(),
+            in_udp(&|offset, size| self.behind_ipv4(offset, size)),
+        ]);
+        let v6 = Formula::all([
+            self.carries(EtherType::IPV6)?,
+            self.network(6, Size::Byte).is(udp),
+            in_udp(&|offset, size| self.network(40 + offset, size)),
+        ]);
+        let (named_at, named_size, named_mask, named_v4) = match self.naming {
+            Naming::Ethernet => (self.named_at, Size::Half, 0xffff, u32::from(EtherType::IPV4.0)),
+            Naming::Ppp => (self.named_at, Size::Half, 0xffff, u32::from(ppp_number(EtherType::IPV4.0))),
+            Naming::Mpls => (self.network_at(), Size::Byte, 0xf0, 0x40),
+        };
+        let outer = Outer { named_at, named_size, named_mask, named_v4, network: self.network_at(), tags_at };
+        *self = Self {
+            naming: Naming::Ethernet,
+            header: 0,
+            named_at: 0,
+            payload: 0,
+            labels: 0,
+            llc: 3,
+            pushed: Pushed::Geneve(outer),
+        };
+        // The header that everything behind is found by must be there whole.
+        let header = Value::Walk(Walk::Geneve { outer, part: Part::Header });
+        Ok(Formula::all([Formula::any([v4, v6]), header.test(Comparison::GreaterOrEqual, 0)]))
+    }
+
+    /// An IPv4 packet that is whole or the first fragment of one.
+    pub(super) fn first_fragment(&self) -> Formula {
+        self.network(6, Size::Half).test(Comparison::CommonBit, 0x1fff).not()
+    }
+
     pub(super) fn llc(&self, kind: Llc) -> Result<Formula, Wrong> {
-        if self.naming != Naming::Ethernet {
-            return Err(Wrong::new(
-                "'llc' is for Ethernet frames, not for what stands behind 'pppoes' or 'mpls'",
-            ));
+        if self.naming == Naming::Ppp {
+            return Err(Wrong::new("no LLC header stands behind PPPoE").cure("put 'llc' before 'pppoes'"));
         }
         // Both access points 0xff are old IPX without LLC.
         let llc = Formula::all([self.has_length(), self.after_link(0, Size::Half).is(0xffff).not()]);
@@ -272,12 +377,16 @@ impl Link {
         self.load(self.network_at() + self.llc + offset, Size::Byte)
     }
 
-    pub(super) fn source_mac(&self, mac: Mac) -> Formula {
-        self.mac(6, mac)
+    /// Frames from, to, or both from and to this station.
+    pub(super) fn station(&self, direction: Option<Direction>, mac: Mac) -> Result<Formula, Wrong> {
+        let station = directed(direction, || self.mac(6, mac), || self.mac(0, mac));
+        Ok(Formula::all([self.has_header()?, station]))
     }
 
-    pub(super) fn destination_mac(&self, mac: Mac) -> Formula {
-        self.mac(0, mac)
+    /// Frames for a group of stations.
+    pub(super) fn to_group(&self) -> Result<Formula, Wrong> {
+        let group = self.header(0, Size::Byte).test(Comparison::CommonBit, 1);
+        Ok(Formula::all([self.has_header()?, group]))
     }
 
     fn mac(&self, offset: u32, mac: Mac) -> Formula {
@@ -289,6 +398,10 @@ impl Link {
     }
 }
 
+const GENEVE_PORT: u32 = 6081;
+/// The bits of a Geneve header's first byte that say its version, which is 0.
+const GENEVE_VERSION: u32 = 0xc0;
+
 const PPP_MPLS: u16 = 0x0281;
 
 /// The PPP protocol number of an EtherType or service access point; itself where PPP has none.
@@ -296,7 +409,6 @@ fn ppp_number(kind: u16) -> u16 {
     match EtherType(kind) {
         EtherType::IPV4 => 0x0021,
         EtherType::IPV6 => 0x0057,
-        EtherType::MPLS => PPP_MPLS,
         EtherType(DECNET) => 0x0027,
         EtherType(APPLETALK) => 0x0029,
         EtherType(SAP_ISO) => 0x0023,

@@ -19,7 +19,7 @@ use std::net::Ipv4Addr;
 use bywash_wire::{EtherType, Mac, Protocol};
 
 use crate::formula::{Comparison, Formula, Size, Value};
-use crate::language::{Fault, Layer, Primitive, Qualifiers, Syntax};
+use crate::language::{Direction, Fault, Layer, Primitive, Qualifiers, Syntax};
 use link::Link;
 
 pub(crate) fn meaning(
@@ -52,14 +52,18 @@ impl Reader<'_> {
 
     fn primitive(&mut self, primitive: &Primitive) -> Result<Formula, Wrong> {
         match primitive {
-            Primitive::Address(qualifiers, id) => self.address(*qualifiers, id),
+            Primitive::Address(qualifiers, id, at) => {
+                self.address(*qualifiers, id).map_err(|wrong| wrong.more_precisely(*at))
+            }
             Primitive::Layer(layer) => self.layer(*layer),
             Primitive::Compare(left, relation, right) => self.compare(left, *relation, right),
             Primitive::Broadcast(layer) => self.broadcast(*layer),
             Primitive::Multicast(layer) => self.multicast(*layer),
             Primitive::Less(length) => Ok(Value::Length.test(Comparison::Greater, *length).not()),
             Primitive::Greater(length) => Ok(Value::Length.test(Comparison::GreaterOrEqual, *length)),
-            Primitive::Byte(offset, test, value) => Ok(compare::byte(*offset, *test, *value)),
+            Primitive::Byte(offset, test, value) => {
+                Ok(compare::byte(self.link.header(*offset, Size::Byte), *test, *value))
+            }
             Primitive::Vlan(id) => self.link.vlan(*id),
             Primitive::Mpls(label) => self.link.mpls(*label),
             Primitive::PppoeDiscovery => self.link.carries(EtherType::PPPOE_DISCOVERY),
@@ -68,7 +72,7 @@ impl Reader<'_> {
             Primitive::AnyVlan => self.link.any_vlan(),
             Primitive::Transport(direction, test) => self.transport(*direction, test),
             Primitive::Fragment(which) => self.fragment(*which),
-            Primitive::Geneve(_) => Err(Wrong::new("'geneve' is not supported")),
+            Primitive::Geneve(vni) => self.link.geneve(*vni),
         }
     }
 
@@ -142,13 +146,14 @@ impl Reader<'_> {
                 ]))
             }
             Some(layer) => Err(Wrong::new(format!("'{} proto' is not known", layer.word()))
+                .all_together()
                 .cure("'ip proto', 'ip6 proto' or 'ether proto'")),
         }
     }
 
     fn broadcast(&self, layer: Option<Layer>) -> Result<Formula, Wrong> {
         match layer {
-            None | Some(Layer::Ether) => Ok(self.link.destination_mac(Mac::BROADCAST)),
+            None | Some(Layer::Ether) => self.link.station(Some(Direction::Destination), Mac::BROADCAST),
             Some(Layer::Ip) => {
                 let Some(netmask) = self.netmask else {
                     return Err(Wrong::new(
@@ -169,7 +174,7 @@ impl Reader<'_> {
 
     fn multicast(&self, layer: Option<Layer>) -> Result<Formula, Wrong> {
         match layer {
-            None | Some(Layer::Ether) => Ok(self.link.header(0, Size::Byte).test(Comparison::CommonBit, 1)),
+            None | Some(Layer::Ether) => self.link.to_group(),
             Some(Layer::Ip) => Ok(Formula::all([
                 self.link.carries(EtherType::IPV4)?,
                 self.link.network(16, Size::Byte).test(Comparison::GreaterOrEqual, 224),
@@ -186,14 +191,17 @@ impl Reader<'_> {
 
 /// What is wrong with a primitive; where it stands is known one level up.
 struct Wrong {
+    /// Where, when it is known more precisely than where the primitive begins.
     at: Option<usize>,
+    /// It is wrong all together, not at one place.
+    whole: bool,
     what: String,
     cure: Option<String>,
 }
 
 impl Wrong {
     fn new(what: impl Into<String>) -> Self {
-        Self { at: None, what: what.into(), cure: None }
+        Self { at: None, whole: false, what: what.into(), cure: None }
     }
 
     fn cure(mut self, cure: impl Into<String>) -> Self {
@@ -201,9 +209,14 @@ impl Wrong {
         self
     }
 
+    /// It is no single word that is wrong.
+    fn all_together(self) -> Self {
+        Self { whole: true, ..self }
+    }
+
     /// Says that it is not the beginning of the primitive that is wrong.
     fn more_precisely(self, at: usize) -> Self {
-        Self { at: self.at.or(Some(at)), ..self }
+        Self { at: if self.whole { None } else { self.at.or(Some(at)) }, ..self }
     }
 
     fn at(self, primitive: usize) -> Fault {
@@ -219,6 +232,8 @@ impl Wrong {
 fn without_direction(qualifiers: Qualifiers, word: &str) -> Result<(), Wrong> {
     match qualifiers.direction {
         None => Ok(()),
-        Some(_) => Err(Wrong::new(format!("'{word}' has no direction")).cure("leave out 'src' or 'dst'")),
+        Some(_) => Err(Wrong::new(format!("'{word}' has no direction"))
+            .cure("leave out 'src' or 'dst'")
+            .all_together()),
     }
 }

@@ -59,7 +59,7 @@ impl Reader<'_> {
         let v4 = protocols.iter().map(|protocol| {
             Formula::all([
                 self.link.network(9, Size::Byte).is(u32::from(protocol.0)),
-                self.first_fragment(),
+                self.link.first_fragment(),
                 ports.in_direction(qualifiers.direction, |offset| self.link.behind_ipv4(offset, Size::Half)),
             ])
         });
@@ -67,11 +67,6 @@ impl Reader<'_> {
             Formula::all([self.link.carries(EtherType::IPV6)?, Formula::any(v6)]),
             Formula::all([self.link.carries(EtherType::IPV4)?, Formula::any(v4)]),
         ]))
-    }
-
-    /// An IPv4 packet that is whole or the first fragment of one.
-    pub(super) fn first_fragment(&self) -> Formula {
-        self.link.network(6, Size::Half).test(Comparison::CommonBit, 0x1fff).not()
     }
 
     /// The ports that a value names, and the one protocol that its name belongs to.
@@ -97,12 +92,13 @@ pub(super) fn protocols(layer: Option<Layer>, named_for: Option<Protocol>) -> Re
         Some(Layer::Sctp) => Protocol::SCTP,
         Some(layer) => {
             return Err(Wrong::new(format!("'{}' has no ports", layer.word()))
+                .all_together()
                 .cure("tcp, udp or sctp have, or leave it out"));
         }
     };
     match named_for {
         Some(other) if other != wanted => {
-            Err(Wrong::new(format!("that port's name belongs to {other}, not to {wanted}")))
+            Err(Wrong::new(format!("that port's name belongs to {other}, not to {wanted}")).all_together())
         }
         _ => Ok(vec![wanted]),
     }

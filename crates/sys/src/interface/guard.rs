@@ -28,7 +28,8 @@ pub struct SshConnection {
     pub server: SocketAddr,
 }
 
-/// What is never taken in the calling thread's network namespace, for the session of `SSH_CONNECTION`.
+/// What is never taken in the calling thread's network namespace, for the operator's session: that of `SSH_CONNECTION`
+/// in our own environment or, since sudo(8) takes it out of that, in that of the process that started us, or its.
 ///
 /// # Errors
 /// When the kernel does not list its routes.
@@ -39,8 +40,7 @@ pub fn never_take() -> Result<NeverTake, NetlinkError> {
             never.gateways.push(address);
         }
     }
-    if let Some(value) = std::env::var_os("SSH_CONNECTION") {
-        let value = value.to_string_lossy();
+    if let Some(value) = std::env::var(SSH_CONNECTION).ok().or_else(|| inherited(std::process::id())) {
         never.ssh = ssh(&value);
         if never.ssh.is_none() {
             never.warnings.push(format!(
@@ -49,6 +49,28 @@ pub fn never_take() -> Result<NeverTake, NetlinkError> {
         }
     }
     Ok(never)
+}
+
+/// Where sshd(8) says whose connection a session is.
+const SSH_CONNECTION: &str = "SSH_CONNECTION";
+
+/// Processes between us and the session at most: the chain ends by itself unless `/proc` changes meanwhile.
+const ANCESTORS: usize = 64;
+
+/// The nearest ancestor's `SSH_CONNECTION`, as far as we may read environments.
+fn inherited(process: u32) -> Option<String> {
+    let ancestors = std::iter::successors(Some(process), |process| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+        (parent != 0).then_some(parent)
+    });
+    ancestors.take(ANCESTORS).skip(1).find_map(|ancestor| {
+        let environment = std::fs::read(format!("/proc/{ancestor}/environ")).ok()?;
+        let value = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| variable.strip_prefix(SSH_CONNECTION.as_bytes())?.strip_prefix(b"="))?;
+        String::from_utf8(value.to_vec()).ok()
+    })
 }
 
 /// sshd(8): the client's address and port and the server's, with blanks between.
@@ -111,6 +133,27 @@ pub fn kernel_use(name: &str) -> Result<KernelUse, InterfaceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_is_found_behind_a_process_that_dropped_it() {
+        // A shell that has the variable starts one without it, as sudo does, which waits for us to look.
+        let script = "env -u SSH_CONNECTION sh -c 'echo $$; read line; :'; :";
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", script])
+            .env(SSH_CONNECTION, "192.0.2.1 50000 192.0.2.2 22")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = shell.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let found = inherited(line.trim().parse().unwrap());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert_eq!(found.as_deref(), Some("192.0.2.1 50000 192.0.2.2 22"));
+        assert_eq!(inherited(1), None);
+    }
 
     #[test]
     fn an_ssh_connection_is_read() {

@@ -1,0 +1,133 @@
+//! How fast: as users write it, and as packets per second.
+
+use std::str::FromStr;
+
+use bywash_wire::line::{l1_bits, l2_bits, packets_per_second};
+
+/// A rate that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// Packets per second.
+    Packets(f64),
+    /// Bits of frames per second, with FCS.
+    L2(f64),
+    /// Bits of the link per second: with FCS, preamble and gap.
+    L1(f64),
+    /// Per cent of what the link can carry.
+    Percent(f64),
+}
+
+/// The text is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)"
+)]
+pub struct RateError;
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let number: f64 = number.parse().map_err(|_| RateError)?;
+        let (scale, kind) = match unit.chars().next() {
+            Some('k' | 'K') => (1e3, &unit[1..]),
+            Some('M' | 'm') => (1e6, &unit[1..]),
+            Some('G' | 'g') => (1e9, &unit[1..]),
+            _ => (1.0, unit),
+        };
+        let value = number * scale;
+        if !value.is_finite() || value <= 0.0 {
+            return Err(RateError);
+        }
+        match kind.to_ascii_lowercase().as_str() {
+            "" | "pps" => Ok(Self::Packets(value)),
+            "bps" | "bpsl2" | "bit/s" => Ok(Self::L2(value)),
+            "bpsl1" => Ok(Self::L1(value)),
+            "%" if unit == "%" => Ok(Self::Percent(number)),
+            _ => Err(RateError),
+        }
+    }
+}
+
+impl Rate {
+    /// Thousandths of a packet per second, for frames of `frame` bytes without FCS.
+    ///
+    /// # Errors
+    /// A share of a link whose speed nobody knows, or more than the link can carry.
+    pub fn millipackets(self, frame: u32, link_mbps: Option<u32>) -> Result<u64, String> {
+        let line_rate = link_mbps.map(|mbps| packets_per_second(u64::from(mbps) * 1_000_000, frame));
+        let rate = match self {
+            Self::Packets(rate) => rate,
+            Self::L2(bits) => bits / l2_bits(frame),
+            Self::L1(bits) => bits / l1_bits(frame),
+            Self::Percent(share) => {
+                let line_rate = line_rate
+                    .ok_or("has a link of unknown speed: ask for packets or bits per second (--rate)")?;
+                line_rate * share / 100.0
+            }
+        };
+        // Links run up to 100 ppm fast.
+        if let (Some(line_rate), Some(mbps)) = (line_rate, link_mbps)
+            && rate > line_rate * 1.0002
+        {
+            return Err(format!(
+                "carries at most {line_rate:.0} packets/s of {} bytes on its {mbps} Mbit/s; {rate:.0} were asked for (--rate)",
+                frame + bywash_wire::line::FCS
+            ));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not below 0; a float saturates"
+        )]
+        let rate = (rate * 1000.0).round() as u64;
+        if (1..=10_000_000_000_000).contains(&rate) {
+            Ok(rate)
+        } else {
+            Err("can't be given that --rate: it must lie between 0.001 and 10 G packets/s".into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_written_as_usual() {
+        let rate = |text: &str| text.parse::<Rate>().unwrap();
+        assert_eq!(rate("1000"), Rate::Packets(1000.0));
+        assert_eq!(
+            (rate("1.5M"), rate("1.5Mpps"), rate("2k")),
+            (Rate::Packets(1.5e6), Rate::Packets(1.5e6), Rate::Packets(2e3))
+        );
+        assert_eq!(
+            (rate("10Gbps"), rate("10GbpsL2"), rate("10gbpsl1")),
+            (Rate::L2(1e10), Rate::L2(1e10), Rate::L1(1e10))
+        );
+        assert_eq!(rate("50%"), Rate::Percent(50.0));
+        for text in ["", "0", "-1", "fast", "1Mx", "1k%", "%", "1..2", "M"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_form_becomes_packets() {
+        let of = |rate: Rate| rate.millipackets(60, Some(10_000));
+        assert_eq!(of(Rate::Percent(100.0)), Ok(14_880_952_381));
+        assert_eq!(of(Rate::L1(1e10)), Ok(14_880_952_381));
+        assert_eq!(of(Rate::L2(5.12e9)), Ok(10_000_000_000));
+        assert_eq!(of(Rate::Packets(0.5)), Ok(500));
+    }
+
+    #[test]
+    fn the_impossible_is_refused() {
+        let refused = |rate: Rate, link| rate.millipackets(60, link).unwrap_err();
+        assert!(refused(Rate::L2(1e10), Some(10_000)).contains("at most 14880952"));
+        assert!(refused(Rate::Percent(50.0), None).contains("unknown"));
+        assert!(refused(Rate::Packets(1e-9), None).contains("between"));
+        assert!(refused(Rate::Packets(1e300), None).contains("between"));
+    }
+}

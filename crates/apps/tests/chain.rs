@@ -1,0 +1,346 @@
+//! Generator, forwarder and receiver in one process, over wires in memory.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use bywash_apps::forward::{self, Forward, MacEdit, Pair};
+use bywash_apps::generate::{self, Frame, Generate, Rate};
+use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Pool};
+use bywash_apps::port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
+use bywash_apps::receive::{self, Receive};
+use bywash_apps::sys::worker::{Idle, Stop};
+use bywash_apps::{App, Summary, WorkerOptions};
+use bywash_drivers::OpenOptions;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn arena() -> &'static Arena {
+    Arena::new(vec![0; 24_000 * FRAME_SIZE]).unwrap()
+}
+
+fn open(name: &str, queues: u16, arena: &'static Arena) -> Box<dyn Port> {
+    let options = OpenOptions { queues: Some(queues), ..OpenOptions::default() };
+    bywash_drivers::open(&name.parse().unwrap(), &options, arena).unwrap().port
+}
+
+fn workers(frames: usize) -> WorkerOptions {
+    WorkerOptions { cores: Vec::new(), idle: Idle::Adaptive, frames: Some(frames) }
+}
+
+fn stop() -> Stop {
+    Stop::new().unwrap()
+}
+
+fn generate(frame: Frame, count: u64) -> generate::Options {
+    generate::Options { frame, count: Some(count), workers: workers(2500), ..generate::Options::default() }
+}
+
+fn receive(count: u64) -> receive::Options {
+    receive::Options { count: Some(count), workers: workers(1000), ..receive::Options::default() }
+}
+
+/// Ends a forwarder when it has sent `packets` in its first direction.
+fn finish_after(forward: Forward, stop: &Stop, packets: u64) -> forward::Summary {
+    let until = Instant::now() + PATIENCE;
+    while forward.traffic()[0].sent.packets < packets && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stop.set();
+    forward.finish()
+}
+
+#[test]
+fn everything_that_is_generated_arrives_once_in_order_and_whole() {
+    for (case, (queues, size, sources)) in [(1, 64, 1), (2, 300, 1000), (1, 1518, 7)].into_iter().enumerate()
+    {
+        let (arena, count) = (arena(), 100_000);
+        let [a, b] = [format!("loop:chain{case}a"), format!("loop:chain{case}b")];
+        let (near, far) = (open(&a, queues, arena), open(&b, queues, arena));
+        let pair = Pair::Both(open(&a, queues, arena), open(&b, queues, arena));
+        let (stop_all, stop_forward) = (stop(), stop());
+        let mut receiver = Receive::start(far, &receive(count), arena, &stop_all).unwrap();
+        let options = forward::Options { edit: MacEdit::Swap, workers: workers(1000), ..Default::default() };
+        let forwarder = Forward::start(vec![pair], &options, arena, &stop_forward).unwrap();
+        let frame = Frame { size, sources, ..Frame::default() };
+        let mut generator = Generate::start(near, &generate(frame, count), arena, &stop_all).unwrap();
+        assert!(generator.wait(PATIENCE) && receiver.wait(PATIENCE), "in time");
+        let (sent, forwarded) = (generator.finish(), finish_after(forwarder, &stop_forward, count));
+        let received = receiver.finish();
+        assert_eq!(
+            (sent.unmet(), sent.tx_packets, sent.tx_bytes),
+            (&[][..], count, count * (size as u64 - 4))
+        );
+        assert_eq!((forwarded.unmet(), forwarded.directions[0].tx_packets), (&[][..], count));
+        assert_eq!((received.unmet(), received.received.right_packets), (&[][..], count));
+        assert_eq!(received.received.foreign_packets + received.received.reordered_packets, 0);
+        assert_eq!(received.streams.len(), usize::from(queues));
+        let latency = received.latency.unwrap();
+        assert!(latency.min_ns > 0 && latency.p50_ns <= latency.p99_ns && latency.p99_ns <= latency.max_ns);
+        assert_eq!((arena.unused(), arena.orphaned()), (arena.frames(), 0), "every frame came home");
+    }
+}
+
+#[test]
+fn a_reflector_sends_back_on_the_wire_it_came_by() {
+    let arena = arena();
+    let (near, reflected) = (open("loop:reflect", 1, arena), open("loop:reflect", 1, arena));
+    let stop = stop();
+    let options = forward::Options { edit: MacEdit::Swap, workers: workers(1000), ..Default::default() };
+    let reflector = Forward::start(vec![Pair::Same(reflected)], &options, arena, &stop).unwrap();
+    let mut near = near;
+    let QueuePair { rx, tx } = near.queues().remove(0);
+    let (mut rx, mut tx, mut pool) = (rx.unwrap(), tx.unwrap(), arena.pool(200).unwrap());
+    let mut batch = Batch::new();
+    for n in 0..50_u8 {
+        let mut packet = bywash_apps::port::frame::Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0, n]).unwrap();
+        batch.push(packet);
+    }
+    assert_eq!(tx.tx(&mut pool, &mut batch), 50);
+    tx.flush(&mut pool);
+    let until = Instant::now() + PATIENCE;
+    while batch.len() < 50 && Instant::now() < until {
+        rx.rx(&mut pool, &mut batch);
+    }
+    for (n, packet) in (0..).zip(&batch) {
+        assert_eq!(packet.head(), [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 8, 0, n]);
+    }
+    assert_eq!(batch.len(), 50);
+    pool.give_batch(&mut batch);
+    tx.close(&mut pool);
+    rx.close(&mut pool);
+    let summary = finish_after(reflector, &stop, 50);
+    assert_eq!((summary.directions.len(), summary.directions[0].tx_packets), (1, 50));
+    near.close().unwrap();
+}
+
+#[test]
+fn a_paced_generator_keeps_its_rate() {
+    let arena = arena();
+    let stop = stop();
+    let options = generate::Options {
+        rate: Some(Rate::Packets(20_000.0)),
+        duration: Some(Duration::from_secs(1)),
+        workers: workers(5000),
+        ..generate::Options::default()
+    };
+    let mut generator = Generate::start(open("null:", 1, arena), &options, arena, &stop).unwrap();
+    assert!(generator.wait(PATIENCE), "it ends by itself");
+    let summary = generator.finish();
+    // The schedule leaves no choice: what was not sent was missed, and there is no reason to miss so few.
+    assert_eq!(summary.tx_packets + summary.missed_packets, 20_000);
+    assert!(summary.met, "{:?}", summary.unmet);
+}
+
+#[test]
+fn a_full_wire_is_said_to_be_the_reason_why_not_all_was_sent() {
+    let arena = arena();
+    let _nobody = open("loop:full", 1, arena);
+    let port = open("loop:full", 1, arena);
+    let stop = stop();
+    let options =
+        generate::Options { duration: Some(Duration::from_millis(50)), ..generate(Frame::default(), 5000) };
+    let mut generator = Generate::start(port, &options, arena, &stop).unwrap();
+    assert!(!generator.wait(Duration::from_millis(300)), "the last batch still waits for room");
+    stop.set();
+    let summary = generator.finish();
+    assert_eq!((summary.met, summary.tx_packets), (false, 1024));
+    assert_eq!(summary.unmet, ["1024 of 5000 packets were sent"]);
+}
+
+/// A port that breaks what passes through it, in the ways networks do.
+struct Faulty {
+    name: PortName,
+    capabilities: Capabilities,
+    inner: Option<Box<dyn RxQueue>>,
+}
+
+struct FaultyRx {
+    inner: Box<dyn RxQueue>,
+    seen: u64,
+}
+
+impl Port for Faulty {
+    fn name(&self) -> &PortName {
+        &self.name
+    }
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+    fn queues(&mut self) -> Vec<QueuePair> {
+        let rx = self.inner.take().map(|inner| -> Box<dyn RxQueue> { Box::new(FaultyRx { inner, seen: 0 }) });
+        vec![QueuePair { rx, tx: None }]
+    }
+    fn counters(&self) -> Vec<Counter> {
+        vec![Counter { name: "faults", value: 3 }]
+    }
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        Err(vec!["it stays broken".into()])
+    }
+}
+
+impl RxQueue for FaultyRx {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        let mut one = Batch::with_limit(1);
+        if self.inner.rx(pool, &mut one) == 0 {
+            return 0;
+        }
+        self.seen += 1;
+        match self.seen {
+            10 | 11 => pool.give_batch(&mut one),
+            20 => one.iter_mut().for_each(|packet| packet.head_mut()[50] ^= 4),
+            30 => one.iter_mut().for_each(|packet| packet.head_mut()[12] = 0x88),
+            _ => {}
+        }
+        batch.extend(one.drain());
+        batch.len()
+    }
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+    fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.inner.wake_fd()
+    }
+    fn counters(&self) -> QueueCounters {
+        self.inner.counters()
+    }
+    fn close(self: Box<Self>, pool: &mut Pool) {
+        self.inner.close(pool);
+    }
+}
+
+#[test]
+fn a_receiver_names_each_fault_and_what_the_port_could_not_undo() {
+    let arena = arena();
+    let (near, mut far) = (open("loop:faulty", 1, arena), open("loop:faulty", 1, arena));
+    let QueuePair { rx, tx } = far.queues().remove(0);
+    let name = "loop:faulty".parse().unwrap();
+    let faulty = Faulty { name, capabilities: Capabilities::default(), inner: rx };
+    let stop = stop();
+    let mut receiver = Receive::start(Box::new(faulty), &receive(1000 - 4), arena, &stop).unwrap();
+    let mut generator = Generate::start(near, &generate(Frame::default(), 1000), arena, &stop).unwrap();
+    assert!(generator.wait(PATIENCE) && receiver.wait(PATIENCE), "in time");
+    assert!(generator.finish().met);
+    let summary = receiver.finish();
+    let received = &summary.received;
+    assert_eq!((received.damaged_packets, received.foreign_packets, received.lost_packets), (1, 1, 4));
+    assert_eq!(summary.unmet, ["4 packets lost", "1 packets damaged"]);
+    assert_eq!(summary.warnings, ["loop:faulty: it stays broken"]);
+    assert_eq!(summary.port.counters[0].value, 3);
+    let mut pool = arena.pool(0).unwrap();
+    tx.unwrap().close(&mut pool);
+    far.close().unwrap();
+}
+
+/// A port that sends nowhere: its ring is always full.
+struct Stuck(PortName, Capabilities);
+
+struct StuckTx;
+
+impl Port for Stuck {
+    fn name(&self) -> &PortName {
+        &self.0
+    }
+    fn capabilities(&self) -> &Capabilities {
+        &self.1
+    }
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+    fn queues(&mut self) -> Vec<QueuePair> {
+        vec![QueuePair { rx: None, tx: Some(Box::new(StuckTx)) }]
+    }
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+}
+
+impl TxQueue for StuckTx {
+    fn tx(&mut self, _: &mut Pool, _: &mut Batch) -> usize {
+        0
+    }
+    fn flush(&mut self, _: &mut Pool) {}
+    fn in_flight(&self) -> usize {
+        0
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters::default()
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+#[test]
+fn a_dead_link_costs_its_own_packets_and_keeps_nothing_waiting() {
+    let arena = arena();
+    let stop = stop();
+    let dead = Box::new(Stuck("tap:dead".parse().unwrap(), Capabilities::default()));
+    let pair = Pair::Both(open("null:", 1, arena), dead);
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let mut forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while forwarder.traffic()[0].dropped < 100_000 && Instant::now() < until {
+        assert!(!forwarder.wait(Duration::from_millis(1)));
+    }
+    stop.set();
+    let summary = forwarder.finish();
+    let direction = &summary.directions[0];
+    assert_eq!(summary.directions.len(), 1, "null: can't get anything from a port that only sends");
+    assert!(direction.dropped_packets >= 100_000, "{} dropped", direction.dropped_packets);
+    assert_eq!(direction.dropped_packets, direction.rx_packets);
+    assert!(summary.to_string().contains("tap:dead took no more"));
+}
+
+#[test]
+fn queues_of_different_number_all_find_a_worker() {
+    let arena = arena();
+    let stop = stop();
+    let pair = Pair::Both(open("null:", 3, arena), open("null:", 2, arena));
+    let other = Pair::Same(open("null:", 1, arena));
+    let options = forward::Options { workers: workers(7000), ..Default::default() };
+    let forwarder = Forward::start(vec![pair, other], &options, arena, &stop).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while forwarder.traffic().iter().any(|way| way.sent.packets < 1000) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stop.set();
+    let summary = forwarder.finish();
+    let widths: Vec<_> = summary.directions.iter().map(|d| (d.rx_queues.len(), d.tx_queues.len())).collect();
+    assert_eq!(widths, [(3, 2), (2, 2), (1, 1)]);
+    for queue in summary.directions.iter().flat_map(|d| d.rx_queues.iter().chain(&d.tx_queues)) {
+        assert!(queue.packets > 0, "{queue:?}");
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_and_leaves_every_frame_at_home() {
+    let arena = arena();
+    let cores = WorkerOptions { cores: vec![0, 1, 2], ..WorkerOptions::default() };
+    let refused = |result: Result<Generate, bywash_apps::StartError>, part: &str| {
+        let reason = result.err().unwrap().to_string();
+        assert!(reason.contains(part) && !reason.contains('\n'), "{reason}");
+    };
+    let options = generate::Options { workers: cores.clone(), ..Default::default() };
+    refused(Generate::start(open("null:", 2, arena), &options, arena, &stop()), "3 cores for 2 queues");
+    let options = generate::Options { rate: Some(Rate::Percent(5.0)), ..Default::default() };
+    refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "unknown speed");
+    let options = generate::Options { frame: Frame { size: 2053, ..Frame::default() }, ..Default::default() };
+    refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "at most 2052");
+    let options = generate::Options { workers: workers(1 << 20), ..Default::default() };
+    refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "--memory");
+    let pair = Pair::Both(
+        Box::new(Stuck("tap:a".parse().unwrap(), Capabilities::default())),
+        Box::new(Stuck("tap:b".parse().unwrap(), Capabilities::default())),
+    );
+    let error = Forward::start(vec![pair], &forward::Options::default(), arena, &stop()).err().unwrap();
+    assert_eq!(error.to_string(), "tap:a and tap:b: one must receive and the other send");
+    let only_sends = Box::new(Stuck("tap:a".parse().unwrap(), Capabilities::default()));
+    let error = Receive::start(only_sends, &receive::Options::default(), arena, &stop()).err().unwrap();
+    assert_eq!(error.to_string(), "tap:a only sends: nothing can be received from it");
+    assert_eq!(arena.unused(), arena.frames());
+}

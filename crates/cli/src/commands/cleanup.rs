@@ -1,0 +1,55 @@
+//! `bywash cleanup`: undoes what processes that were killed have left behind.
+
+use std::fmt::Write;
+
+use bywash_sys::state;
+use clap::Args as ClapArgs;
+
+use crate::failure::{self, Failure};
+
+const EXAMPLES: &str = "\
+What ends with its process needs no cleanup: XDP programs, sockets, namespaces. What does not (numbers of huge pages,
+NAPI settings) is written down before it is changed, and put back by the process itself or by this command. What a
+running process has changed, and what somebody else has changed since, is left alone.
+
+Example:
+  bywash cleanup && bywash ports";
+
+/// How it is done.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// One JSON object with what was undone, left alone and not possible
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+    /// Say only what could not be undone
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Undoes what it can. The aim is met when nothing failed.
+pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    let report = state::cleanup()?;
+    if args.json {
+        let text = serde_json::to_string(&report).map_err(|error| Failure::Usage(error.to_string()))?;
+        failure::print(&format!("{text}\n"));
+        return Ok(report.failed.is_empty());
+    }
+    let mut text = String::new();
+    if !args.quiet {
+        if report.is_empty() {
+            text += "nothing to clean up\n";
+        }
+        for (what, sentences) in [("put back", &report.undone), ("left alone", &report.left_alone)] {
+            for sentence in sentences {
+                // Writing to a string can't fail.
+                let _ = writeln!(text, "{what}: {sentence}");
+            }
+        }
+    }
+    failure::print(&text);
+    for sentence in &report.failed {
+        failure::warn(&format!("not put back: {sentence}"));
+    }
+    Ok(report.failed.is_empty())
+}

@@ -1,0 +1,115 @@
+//! What packets of the demo travel over: cables between hosts of our own, or wires in memory.
+
+use std::fmt;
+
+use bywash_drivers::{OpenOptions, Opened};
+use bywash_lab::{Host, Pair, PairOptions};
+use bywash_port::frame::Arena;
+use bywash_port::{OpenError, Port, PortName};
+
+use crate::failure::Failure;
+
+/// Where the demo runs.
+pub(super) enum Place {
+    /// In network namespaces of its own.
+    Namespaces,
+    /// In this process's memory.
+    Memory,
+}
+
+/// A generator, some forwarders and a receiver in a row, with a wire from each to the next.
+pub(super) struct Path {
+    forwarders: usize,
+    wires: Wires,
+}
+
+enum Wires {
+    /// Removed with their hosts; the cables go first.
+    Cables {
+        _pairs: Vec<Pair>,
+        hosts: Vec<Host>,
+    },
+    Memory,
+}
+
+/// An end of a wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// Where packets go in, at the host that sends.
+    In,
+    /// Where they come out, at the next one.
+    Out,
+}
+
+/// Packets in the rings that receive: what arrives in 20 ms, since every machine pauses for some.
+const RX_RING: u32 = 16384;
+
+/// Packets in the rings that send.
+const TX_RING: u32 = 2048;
+
+impl Path {
+    /// Lays the wires.
+    pub(super) fn build(place: &Place, forwarders: usize) -> Result<Self, Failure> {
+        let wires = match place {
+            Place::Memory => Wires::Memory,
+            Place::Namespaces => {
+                let hosts = (0..forwarders + 2).map(|_| Host::new()).collect::<Result<Vec<_>, _>>()?;
+                let bare = PairOptions { addresses: [Vec::new(), Vec::new()], ..PairOptions::default() };
+                let pairs = hosts.windows(2).map(|pair| Pair::between(&pair[0], &pair[1], &bare));
+                Wires::Cables { _pairs: pairs.collect::<Result<Vec<_>, _>>()?, hosts }
+            }
+        };
+        Ok(Self { forwarders, wires })
+    }
+
+    /// Forwarders between generator and receiver.
+    pub(super) fn forwarders(&self) -> usize {
+        self.forwarders
+    }
+
+    /// What packets go through, for the user.
+    pub(super) fn means(&self) -> &'static str {
+        match self.wires {
+            Wires::Cables { .. } => "AF_XDP, between namespaces of our own",
+            Wires::Memory => "ports in memory",
+        }
+    }
+
+    /// Opens an end of wire number `wire`, to send there (`In`) or receive (`Out`). The warnings are left out: that a
+    /// veth is slower than a NIC is no news here.
+    pub(super) fn open(
+        &self,
+        wire: usize,
+        end: End,
+        arena: &'static Arena,
+    ) -> Result<Box<dyn Port>, Failure> {
+        let options = OpenOptions {
+            tx_only: matches!(end, End::In),
+            rx_only: matches!(end, End::Out),
+            ..OpenOptions::default()
+        };
+        let opened: Result<Opened, OpenError> = match &self.wires {
+            Wires::Memory => {
+                let name = PortName::Loop { name: format!("demo {wire}") };
+                bywash_drivers::open(&name, &options, arena)
+            }
+            Wires::Cables { hosts, .. } => {
+                // The lab calls a host's cable to the next one `right`, and that to the one before `left`.
+                let (host, interface, ring) = match end {
+                    End::In => (wire, "right", TX_RING),
+                    End::Out => (wire + 1, "left", RX_RING),
+                };
+                let name = PortName::Xdp { interface: interface.into(), queues: Default::default() };
+                let options = OpenOptions { ring: Some(ring), ..options };
+                hosts[host].enter(|| bywash_drivers::open(&name, &options, arena))?
+            }
+        };
+        Ok(opened?.port)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "generator -> {}receiver", "forwarder -> ".repeat(self.forwarders))
+    }
+}

@@ -1,0 +1,208 @@
+//! The packet tools as they are run: what they print where, and how they end.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Ordinary pages, so that nothing is said about them.
+const QUIET_MEMORY: [&str; 4] = ["--huge-pages", "off", "--memory", "16M"];
+
+fn command(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
+    command.args(words.split_whitespace()).args(QUIET_MEMORY);
+    command
+}
+
+fn run(words: &str) -> Output {
+    command(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Its events, which must be JSON line by line.
+fn events(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().unwrap()).collect()
+}
+
+/// Waits for the end, but not for ever.
+fn end(child: &mut Child) -> i32 {
+    let until = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    panic!("it did not end");
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn forward_reports_each_direction_and_ends_with_its_time() {
+    let output = run("forward null: null: --mac-swap --duration 1100ms --json");
+    let events = events(&output);
+    assert_eq!(names(&events), ["start", "interval", "summary"]);
+    let summary = &events[2];
+    assert_eq!((output.status.code(), &summary["met"]), (Some(0), &Value::Bool(true)));
+    for direction in summary["directions"].as_array().unwrap() {
+        let number = |name: &str| direction[name].as_u64().unwrap();
+        assert!(number("tx_packets") > 100_000 && number("rate_pps") > 100_000);
+        assert_eq!(number("rx_packets"), number("tx_packets"));
+        assert_eq!(number("tx_bytes"), number("tx_packets") * 64);
+        assert_eq!(direction["rx_queues"][0]["packets"], direction["rx_packets"]);
+    }
+}
+
+#[test]
+fn generate_sends_what_was_asked_and_says_so_in_every_style() {
+    let output = run("generate null: --count 2k --rate 100k --sources 100 --json");
+    let events = events(&output);
+    let summary = events.last().unwrap();
+    assert_eq!(
+        (output.status.code(), names(&events)[0], summary["event"].as_str()),
+        (Some(0), "start", Some("summary"))
+    );
+    assert_eq!((&summary["tx_packets"], &summary["size_bytes"]), (&2000.into(), &64.into()));
+    assert_eq!(summary["tx_bytes"], 2000 * 60);
+    let human = run("generate null: --count 2000 --size 128");
+    assert!(text(&human.stdout).starts_with("sent 2000 packets of 128 bytes (with FCS)"), "{human:?}");
+    assert!(text(&human.stderr).contains("generating 128 bytes (with FCS) on null:"));
+    let quiet = run("generate null: --count 2000 --quiet");
+    assert_eq!((quiet.status.code(), quiet.stdout, quiet.stderr), (Some(0), vec![], vec![]));
+}
+
+#[test]
+fn an_aim_that_is_not_met_is_exit_code_1_and_its_reason() {
+    let output = run("generate loop:nobody --count 5000 --duration 100ms --quiet");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "not met: 1024 of 5000 packets were sent\n");
+    let output = run("receive loop:nobody --count 5 --duration 100ms --json");
+    assert_eq!(
+        (output.status.code(), text(&output.stderr).as_str()),
+        (Some(1), "not met: 0 of 5 packets came\n")
+    );
+    let events = events(&output);
+    assert_eq!(events.last().unwrap()["unmet"][0], "0 of 5 packets came");
+}
+
+#[test]
+fn receive_counts_what_is_not_ours_as_foreign() {
+    let output = run("receive null: --duration 200ms --json");
+    let events = events(&output);
+    let summary = events.last().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(summary["rx_packets"].as_u64().unwrap() > 10_000);
+    assert_eq!(summary["foreign_packets"], summary["rx_packets"]);
+    assert_eq!(summary["latency"], Value::Null);
+}
+
+#[test]
+fn a_signal_ends_each_tool_with_its_summary() {
+    for (words, stop) in [
+        ("forward null: null: --json", Signal::INT),
+        ("forward null: --json", Signal::TERM),
+        ("generate null: --rate 1k --json", Signal::INT),
+        ("receive loop:idle --json", Signal::HUP),
+    ] {
+        let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().contains(r#""event":"start""#));
+        signal(&child, stop);
+        let last = lines.last().unwrap().unwrap();
+        assert!(last.starts_with(r#"{"event":"summary","#), "{last}");
+        assert_eq!(
+            end(&mut child),
+            i32::from(words.starts_with("generate") && last.contains(r#""met":false"#))
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_tool() {
+    let mut child =
+        command("forward null: null: --json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(end(&mut child), 0);
+}
+
+#[test]
+fn an_idle_tool_costs_less_than_a_hundredth_of_a_core() {
+    let mut child =
+        command("receive loop:nobody --json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let used = |child: &Child| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // utime and stime, in hundredths of a second.
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = used(&child);
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = used(&child) - before;
+    signal(&child, Signal::INT);
+    assert_eq!(end(&mut child), 0);
+    assert!(spent <= 2, "{spent} hundredths of a second in two seconds");
+}
+
+#[test]
+fn wrong_input_is_one_line_and_exit_code_2() {
+    for (words, says) in [
+        ("forward null: null: null:", "null: has no partner"),
+        ("forward loop:a loop:b loop:a loop:c", "loop:a is in two pairs"),
+        ("forward null: null: --mac-swap --src-mac 2:0:0:0:0:1", "cannot be used with"),
+        ("forward null: null: --src-mac 2:0:0", "'2:0:0' is no Ethernet address"),
+        ("forward null: null: --batch 65", "65 is not in 1..=64"),
+        ("forward null: null: --queues 0", "0 is not in 1..=65535"),
+        ("forward null: null: --ring 100", "power of two"),
+        ("forward null: null: --cores 9999", "this process may not use core 9999"),
+        ("forward null: null: --only udp", "--only is for xdp: ports"),
+        ("forward null: null: --force", "--force is for xdp: ports"),
+        ("forward null: null: --busy-poll", "--busy-poll is for xdp: ports"),
+        ("forward null: null: --zero-copy off", "--zero-copy is for xdp: ports"),
+        ("forward null: null: --duration 5d", "'d' is no unit of time"),
+        ("forward null: eth1", "'eth1' is not a port"),
+        ("forward null: null: --json --quiet", "cannot be used with"),
+        ("generate null: --size 63", "64 or more"),
+        ("generate null: --src-ip ::1 --size 100", "two versions of IP"),
+        ("generate null: --rate 50%", "link of unknown speed"),
+        ("generate null: --rate fast", "write 1.5M"),
+        ("generate null: --count 0", "at least"),
+        ("generate null: --sources 70000", "1 to 65536"),
+        ("generate null: null:", "unexpected argument"),
+        ("receive", "required arguments were not provided"),
+        ("recieve null:", "'receive'"),
+    ] {
+        let output = run(words);
+        let complaint = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}: {complaint}");
+        assert!(complaint.contains(says), "{words}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{words}: {complaint}");
+        assert!(complaint.starts_with("bywash: "), "{words}: {complaint}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    for tool in ["forward", "generate", "receive"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bywash")).args([tool, "--help"]).output().unwrap();
+        let help = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(help.contains(&format!("bywash {tool} xdp:")) && help.contains("Exit codes: 0"), "{help}");
+    }
+}

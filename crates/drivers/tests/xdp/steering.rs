@@ -1,0 +1,109 @@
+//! Taking part of an interface: what a rule names is ours, the rest stays with the kernel, and both are counted.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bywash_drivers::xdp::Options;
+use bywash_frame::Batch;
+use bywash_lab::PairOptions;
+use bywash_port::Port;
+use bywash_sys::route::{Gateway, Prefix};
+
+use crate::setup::{
+    UDP_PORT, arena, arrived, bytes, cable, close, counter, halves, kernel_socket, open, options, packet,
+    receive, send, udp,
+};
+
+/// Takes part, so no force is needed although the interface has an address.
+fn only(expression: &str) -> Options {
+    Options { only: Some(expression.parse().unwrap()), force: false, ..options() }
+}
+
+#[test]
+fn only_what_matches_is_taken_and_both_are_counted() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only("ether proto 0x88b5"), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    let socket = kernel_socket(cable.far());
+    let mut batch = Batch::new();
+    for number in 0..10_u8 {
+        batch.push(packet(&mut pool, &bytes(number.into(), 60), 2048));
+        batch.push(packet(&mut pool, &udp(&cable, &[number; 40]), 2048));
+    }
+    send(tx.as_mut(), &mut pool, &mut batch);
+    let wanted: Vec<_> = (0..10).map(|number| bytes(number, 60)).collect();
+    assert_eq!(receive(rx.as_mut(), &mut pool, 10), wanted);
+    for number in 0..10 {
+        assert_eq!(arrived(&socket), Some(vec![number; 40]));
+    }
+    assert_eq!((counter(&far, "taken"), counter(&far, "taken_bytes")), (10, 600));
+    assert_eq!((counter(&far, "left"), counter(&far, "left_bytes")), (10, 820));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+    assert_eq!(pool.free() + arena.unused(), arena.frames());
+}
+
+#[test]
+fn the_default_gateway_is_never_taken() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let everywhere = Prefix { address: IpAddr::from([0, 0, 0, 0]), length: 0 };
+    let gateway = Gateway { index: cable.lab.pairs[0].far.index, address: Some(IpAddr::from([10, 0, 0, 1])) };
+    cable.far().add_route(everywhere, gateway).unwrap();
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only(&format!("udp port {UDP_PORT}")), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    let socket = kernel_socket(cable.far());
+    let mut batch = Batch::new();
+    // From the gateway itself, and from a host behind it.
+    let from_gateway = udp(&cable, b"from the gateway");
+    let mut from_behind = udp(&cable, b"from behind it");
+    from_behind[26..30].copy_from_slice(&[10, 9, 9, 9]);
+    batch.push(packet(&mut pool, &from_gateway, 2048));
+    batch.push(packet(&mut pool, &from_behind, 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [from_behind]);
+    assert_eq!(arrived(&socket).as_deref(), Some(&b"from the gateway"[..]));
+    assert_eq!((counter(&far, "taken"), counter(&far, "never_take"), counter(&far, "left")), (1, 1, 0));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn packets_that_nobody_asks_for_go_to_the_kernel_after_half_a_second() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &options(), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    let socket = kernel_socket(cable.far());
+    let mut batch = Batch::new();
+    let mut send_one = |pool: &mut _| {
+        batch.push(packet(pool, &udp(&cable, b"hello"), 2048));
+        send(tx.as_mut(), pool, &mut batch);
+    };
+    send_one(&mut pool);
+    std::thread::sleep(Duration::from_millis(600));
+    send_one(&mut pool);
+    assert!(arrived(&socket).is_some());
+    assert_eq!((counter(&far, "taken"), counter(&far, "hung")), (1, 1));
+    // What came before is still there, and one call is enough to get the next ones.
+    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 1);
+    send_one(&mut pool);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 1);
+    assert_eq!((counter(&far, "taken"), counter(&far, "hung")), (2, 1));
+    // However long nothing came: the first packet after it is ours.
+    std::thread::sleep(Duration::from_millis(600));
+    send_one(&mut pool);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 1);
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}

@@ -1,0 +1,296 @@
+//! What is read, what is refused, and in which words.
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use bywash_filter::wire::{Mac, Protocol};
+use bywash_filter::{Expression, Names, NoNames, Options};
+use proptest::prelude::*;
+
+fn read(text: &str) -> Result<Expression, String> {
+    Expression::new(text, &Options { names: &NoNames, netmask: None }).map_err(|error| error.to_string())
+}
+
+fn error(text: &str) -> String {
+    read(text).map(|_| String::new()).unwrap_or_else(|error| error)
+}
+
+#[test]
+fn an_error_shows_the_place_and_suggests() {
+    assert_eq!(
+        error("tcp prot 80"),
+        "filter expression: 'prot' is no word of the language\n    tcp prot 80\n        ^ did you mean 'port'?"
+    );
+    assert_eq!(
+        error("tcp port 80 and net 10.0.0.1/8"),
+        "filter expression: 10.0.0.1 has bits beyond its network\n    tcp port 80 and net 10.0.0.1/8\n                        ^ did you mean 10.0.0.0/8?"
+    );
+}
+
+#[test]
+fn each_wrong_expression_is_refused_for_its_own_reason() {
+    for (text, at, what, cure) in [
+        ("host", 4, "a value is missing after 'host'", ""),
+        ("1.2.3.4", 0, "an address stands alone", "write 'host'"),
+        ("80", 0, "80 stands alone", "'port 80'"),
+        ("tpc", 0, "'tpc' is no word", "'tcp'"),
+        ("www", 0, "'www' is no word", "'host www'"),
+        ("(tcp", 0, "this '(' is never closed", ""),
+        ("tcp)", 3, "')' closes no '('", ""),
+        ("tcp and", 7, "something is missing", ""),
+        ("and tcp", 0, "'and' has nothing before it", ""),
+        ("tcp udp", 4, "'udp' can't follow here", "'and' or 'or'"),
+        ("ip proto tcp", 9, "a value is missing after 'ip proto'", "\\tcp"),
+        ("src proto 6", 4, "'proto' has no direction", ""),
+        ("port 70000", 5, "70000 is no port", ""),
+        ("portrange 1-70000", 10, "70000 is no port", ""),
+        ("port ssssh", 5, "no service is called 'ssssh'", ""),
+        ("port 1-5", 5, "no service is called '1-5'", "portrange"),
+        ("icmp port 5", 0, "'icmp' has no ports", ""),
+        ("udp port ssh", 0, "belongs to TCP", ""),
+        ("udp host 10.0.0.1", 0, "'udp' has no IPv4 addresses", "udp and host"),
+        ("ip host ::1", 0, "'ip' has no IPv6 addresses", "'ip6'"),
+        ("host 10.0.0.256", 5, "256 can't be part of an address", ""),
+        ("host 10.0.0.0/8", 0, "a prefix is no host", "'net'"),
+        ("net 10.0.0.0/33", 4, "a prefix of 33 bits is too long", ""),
+        ("net fe80::1/10", 4, "has bits beyond its prefix", "fe80::/10"),
+        ("host 2:0:0:0:0:1", 0, "is an Ethernet address", "ether host"),
+        ("host nowhere.invalid", 5, "no address is known for the host 'nowhere.invalid'", ""),
+        ("ip proto 256", 9, "256 is no protocol number", ""),
+        ("ether proto 65536", 12, "65536 is no EtherType", ""),
+        ("tcp proto 6", 0, "'tcp proto' is not known", ""),
+        ("vlan 4096", 0, "4096 is too great for a VLAN identifier", ""),
+        ("mpls 1048576", 0, "too great for an MPLS label", ""),
+        ("pppoes and vlan", 11, "no VLAN tag can stand behind PPPoE", ""),
+        ("mpls and arp", 9, "only IPv4 and IPv6 can be told apart", ""),
+        ("gateway foo", 0, "'gateway' is not supported", "ether host"),
+        ("src gateway foo", 4, "'gateway' is not supported", ""),
+        ("inbound", 0, "'inbound' is not supported", ""),
+        ("wlan ra 1", 5, "802.11", ""),
+        ("ip broadcast", 0, "needs the netmask", ""),
+        ("tcp broadcast", 0, "'tcp' has no broadcast", ""),
+        ("ip[0:3] = 1", 5, "3 bytes can't be loaded at once", "1, 2 or 4"),
+        ("ip[0 = 1", 5, "']' is missing", ""),
+        ("ip[1-2] = 3", 3, "'1-2' is read as one name", "blanks"),
+        ("ip[0] = 1 / 0", 10, "this divides by zero", ""),
+        ("ip[0] << 32 = 1", 6, "a shift by 32 bits", ""),
+        ("esp[0] = 1", 0, "bytes of 'esp' can't be addressed", ""),
+        ("1 + 2", 5, "a number alone says nothing", "compare it"),
+        ("less 08", 5, "'08' is no octal number", ""),
+        ("less 4294967296", 5, "does not fit 32 bits", ""),
+        ("llc foo", 4, "'foo' is no kind of LLC frame", "rr"),
+        ("tcp # port", 4, "'#' has no meaning here", ""),
+        ("tcp \u{e9}", 4, "'\u{e9}' has no meaning here", ""),
+        ("host \\", 5, "a name must follow", ""),
+        ("ether", 0, "'ether' says nothing alone", ""),
+        ("l4 80", 3, "'l4' needs", "l4 tcp dst port"),
+        ("geneve and geneve", 11, "can't stand behind", ""),
+    ] {
+        let options = Options { names: &NoNames, netmask: None };
+        let error = Expression::new(text, &options).expect_err(text);
+        assert!(error.what().contains(what), "{text}: {error}");
+        assert_eq!(error.at(), at, "{error}");
+        assert!(error.cure().unwrap_or_default().contains(cure), "{error}");
+    }
+}
+
+#[test]
+fn too_much_of_anything_is_refused() {
+    let deep = format!("{}tcp{}", "(".repeat(101), ")".repeat(101));
+    assert!(error(&deep).contains("nested more than 100 deep"), "{}", error(&deep));
+    assert!(read(&format!("{}tcp{}", "(".repeat(100), ")".repeat(100))).is_ok());
+    assert!(error(&format!("{}tcp", "not ".repeat(101))).contains("nested more than 100 deep"));
+    let sum = format!("ip[0] {} = 1", "+ 1".repeat(60));
+    assert!(error(&sum).contains("more than 40 operations"), "{}", error(&sum));
+    assert!(error(&format!("{}1 = 1", "- ".repeat(60))).contains("more than 40 operations"));
+    assert!(
+        error(&format!("{}1{} = 1", "ip[".repeat(60), "]".repeat(60))).contains("more than 40 operations")
+    );
+    assert!(error(&"tcp or ".repeat(10_000)).contains("65536 is the most"));
+    let ranges = format!("portrange 1-2{}", " or 1-2".repeat(8000));
+    assert!(error(&ranges).contains("too large"));
+}
+
+#[test]
+fn a_long_expression_shows_only_where_it_is_wrong() {
+    let text = format!("{}prot 80{}", "tcp or ".repeat(40), " or udp".repeat(40));
+    let shown = error(&text);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() < 140), "{shown}");
+    assert_eq!(lines[1].find("prot 80"), lines[2].find('^'), "{shown}");
+}
+
+#[test]
+fn an_expression_prints_as_it_was_written() {
+    let text = "tcp  dst port 443 and (not src net 10.0.0.0/8)";
+    let expression = read(&format!(" {text}\n")).unwrap();
+    assert_eq!(expression.to_string(), text);
+    assert_eq!(expression, text.parse().unwrap());
+}
+
+/// Names of its own.
+struct House;
+
+impl Names for House {
+    fn host(&self, name: &str) -> Vec<IpAddr> {
+        if name == "kitchen" { vec![[10, 0, 0, 7].into(), "fe80::7".parse().unwrap()] } else { Vec::new() }
+    }
+
+    fn service(&self, name: &str) -> Vec<(u16, Protocol)> {
+        if name == "oven" { vec![(99, Protocol::UDP)] } else { Vec::new() }
+    }
+
+    fn protocol(&self, name: &str) -> Option<Protocol> {
+        (name == "tcp").then_some(Protocol::TCP)
+    }
+
+    fn network(&self, name: &str) -> Option<(Ipv4Addr, u32)> {
+        (name == "cellar").then_some((Ipv4Addr::new(10, 1, 0, 0), 16))
+    }
+
+    fn ether(&self, name: &str) -> Option<Mac> {
+        (name == "stove").then_some(Mac([2, 0, 0, 0, 0, 7]))
+    }
+}
+
+#[test]
+fn names_stand_for_what_they_are_known_as() {
+    let read = |text: &str| Expression::new(text, &Options { names: &House, netmask: None }).unwrap();
+    let same = |left: &str, right: &str| {
+        let instructions = |text| bywash_filter::xdp::verdict_program(&read(text), 1, 2).unwrap();
+        assert_eq!(instructions(left), instructions(right), "{left}");
+    };
+    same("src host kitchen", "src host 10.0.0.7 or src host fe80::7");
+    same("ip6 host kitchen", "ip6 host fe80::7");
+    same("port oven", "udp port 99");
+    same("portrange 9-oven", "portrange 9-99");
+    same("ip proto \\tcp", "ip proto 6");
+    same("net cellar", "net 10.1.0.0/16");
+    same("ether src stove", "ether src 02:00:00:00:00:07");
+    same("tcp port 80 or 443", "tcp port 80 or tcp port 443");
+    same("host 10.0.0.1 or not 10.0.0.2", "host 10.0.0.1 or not host 10.0.0.2");
+    same("port 80 or (443 or 22)", "port 80 or (port 443 or port 22)");
+    same("tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn", "tcp[13] & (2 | 16) = 0x02");
+    same("link[12:2] = 010", "ether[12:2] = 8");
+    same("length > 10 && ! greater 020", "len > 10 and not greater 16");
+}
+
+#[test]
+fn the_system_knows_the_common_names() {
+    for text in [
+        "port ssh",
+        "tcp port http",
+        "ip proto \\udp",
+        "host localhost",
+        "net loopback",
+        "portrange ftp-smtp",
+    ] {
+        text.parse::<Expression>().unwrap();
+    }
+}
+
+/// Words that expressions are made of, so that random texts come far.
+fn words() -> impl Strategy<Value = String> {
+    let word = prop::sample::select(vec![
+        "tcp",
+        "udp",
+        "ip",
+        "ip6",
+        "arp",
+        "host",
+        "net",
+        "port",
+        "portrange",
+        "src",
+        "dst",
+        "and",
+        "or",
+        "not",
+        "(",
+        ")",
+        "[",
+        "]",
+        ":",
+        "=",
+        "!=",
+        "<",
+        ">>",
+        "&",
+        "|",
+        "^",
+        "%",
+        "/",
+        "*",
+        "-",
+        "+",
+        "!",
+        "len",
+        "less",
+        "greater",
+        "vlan",
+        "mpls",
+        "pppoes",
+        "geneve",
+        "anyvlan",
+        "l4",
+        "fragment",
+        "first",
+        "proto",
+        "protochain",
+        "ether",
+        "broadcast",
+        "byte",
+        "llc",
+        "rr",
+        "1",
+        "0",
+        "6",
+        "80",
+        "0x10",
+        "4294967295",
+        "10.0.0.1",
+        "10.0",
+        "fe80::1",
+        "/",
+        "8",
+        "mask",
+        "255.0.0.0",
+        "02:00:00:00:00:01",
+        "1-5",
+        "icmp",
+        "tcpflags",
+        "tcp-syn",
+        "\\",
+        "\\tcp",
+        "gateway",
+        "decnet",
+        "iso",
+        "l1",
+    ]);
+    prop::collection::vec(word, 0..24).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_and_no_packet_panics(
+        text in prop_oneof![words(), any::<String>(), "[ -~]{0,60}"],
+        packet in prop::collection::vec(any::<u8>(), 0..200),
+        length in any::<usize>(),
+    ) {
+        let options = Options { names: &NoNames, netmask: Some(Ipv4Addr::new(255, 255, 255, 0)) };
+        match Expression::new(&text, &options) {
+            Ok(expression) => {
+                expression.matches_len(&packet, length);
+                let again = Expression::new(&expression.to_string(), &options).unwrap();
+                prop_assert_eq!(again.matches(&packet), expression.matches(&packet));
+                bywash_filter::xdp::verdict_program(&expression, 1, 2).unwrap().to_bytes();
+            }
+            Err(error) => {
+                prop_assert!(error.at() <= text.len());
+                prop_assert_eq!(error.to_string().lines().count(), 3);
+            }
+        }
+    }
+}
