@@ -1,0 +1,86 @@
+//! ARP (RFC 826): questions, answers, announcements.
+
+use bywash_frame::{Packet, Pool};
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
+
+use super::Control;
+use super::neighbour::Question;
+use crate::{Address, InterfaceId, Medium, Timestamp};
+
+impl Control {
+    /// Takes an ARP packet (RFC 826, "Packet Reception").
+    pub(super) fn arp(&mut self, now: Timestamp, id: InterfaceId, packet: Packet, pool: &mut Pool) {
+        let read = ArpPacket::parse(packet.head()).map(|(packet, operation)| (*packet, operation));
+        pool.give_packet(packet);
+        let Some((packet, operation)) = read else { return };
+        let Medium::Ethernet { mac, .. } = self.interfaces[usize::from(id.0)].medium else { return };
+        let (sender, target) = (Address::from(packet.sender()), Address::from(packet.target()));
+        if self.is_on(id, sender) {
+            self.conflicts += u64::from(packet.sender_mac != mac);
+            return;
+        }
+        let for_us = self.is_on(id, target);
+        // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
+        if sender.is_unicast() {
+            match operation {
+                ArpOperation::Reply if for_us => self.answer(now, (id, sender), packet.sender_mac),
+                _ => self.neighbours.heard(now, (id, sender), packet.sender_mac, for_us),
+            }
+        }
+        if operation == ArpOperation::Request && for_us {
+            let me = (mac, packet.target());
+            let reply = ArpPacket::new(ArpOperation::Reply, me, (packet.sender_mac, packet.sender()));
+            self.send_arp(id, packet.sender_mac, reply, pool);
+        }
+    }
+
+    /// Asks where an address is, everyone or whom it was last heard of from.
+    pub(super) fn ask(&mut self, question: Question, pool: &mut Pool) {
+        let Question { interface, address, to } = question;
+        let Some(ours) = self.address_on(interface, address).and_then(Address::v4) else { return };
+        let (Some(target), Medium::Ethernet { mac, .. }) =
+            (address.v4(), self.interfaces[usize::from(interface.0)].medium)
+        else {
+            return;
+        };
+        let packet = ArpPacket::new(ArpOperation::Request, (mac, ours), (Mac::default(), target));
+        self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), packet, pool);
+    }
+
+    /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).
+    pub(super) fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
+        let (Some(address), Medium::Ethernet { mac, .. }) =
+            (address.v4(), self.interfaces[usize::from(id.0)].medium)
+        else {
+            return;
+        };
+        let packet = ArpPacket::new(ArpOperation::Request, (mac, address), (Mac::default(), address));
+        self.send_arp(id, Mac::BROADCAST, packet, pool);
+    }
+
+    /// Only an answer to a question counts as one: who just says where it is, proves nothing.
+    fn answer(&mut self, now: Timestamp, key: (InterfaceId, Address), mac: Mac) {
+        use super::NeighbourState::{Incomplete, Probe};
+        let asked = self.neighbours.state(key).is_some_and(|state| matches!(state, Incomplete | Probe));
+        if asked {
+            self.neighbours.answered(now, key, mac);
+        } else {
+            self.neighbours.heard(now, key, mac, false);
+        }
+    }
+
+    fn is_on(&self, id: InterfaceId, address: Address) -> bool {
+        self.addresses.iter().any(|(prefix, interface)| *interface == id && prefix.address() == address)
+    }
+
+    fn send_arp(&mut self, id: InterfaceId, to: Mac, arp: ArpPacket, pool: &mut Pool) {
+        let Some(frame) = pool.take() else { return };
+        let mut packet = Packet::new(frame);
+        // 28 bytes always fit a new frame.
+        if packet.extend_from_slice(arp.as_bytes()).is_ok() {
+            let link = self.outbox.snapshot.link_to(id, to, EtherType::ARP);
+            self.outbox.send_link(packet, &link, pool);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! ICMP for IPv4 (RFC 792, RFC 1122, 3.2.2): echoes answered, errors heard, errors sent where they may be.
+
+use std::time::Duration;
+
+use bywash_frame::{Checksum, Offload, Packet, Pool};
+use bywash_wire::checksum::{Sum, updated};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{ICMP_HEADER, IPV4_HEADER, IcmpHeader, Ipv4Header, MORE_FRAGMENTS, Protocol, icmpv4};
+
+use super::Control;
+use crate::packet::{append, append_range, sum};
+use crate::{Address, Flow, InterfaceId, Notice, Timestamp, Unreachable};
+
+/// Bytes of an error, IP header included (RFC 1812, 4.3.2.3: as much as fits 576).
+const ERROR_LENGTH: usize = 576;
+
+/// Messages that may be sent at once, and how long one takes to be allowed again: 1000 a second. RFC 1812, 4.3.2.8
+/// wants a limit, so that a flood of bad packets does not become a flood of errors.
+const BURST: u32 = 50;
+const REFILL: Duration = Duration::from_millis(1);
+
+/// A bucket of permissions to send.
+#[derive(Debug)]
+pub(super) struct Limit {
+    left: u32,
+    since: Timestamp,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self { left: BURST, since: Timestamp::ZERO }
+    }
+}
+
+impl Limit {
+    fn allow(&mut self, now: Timestamp) -> bool {
+        let refills = now.since(self.since).as_nanos() / REFILL.as_nanos();
+        if refills > 0 {
+            self.left = self.left.saturating_add(u32::try_from(refills).unwrap_or(BURST)).min(BURST);
+            self.since = now;
+        }
+        let allowed = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        allowed
+    }
+}
+
+impl Control {
+    /// Takes an ICMP message for us, from its IP header on.
+    pub(super) fn icmp(&mut self, now: Timestamp, packet: Packet, pool: &mut Pool) {
+        if self.take_icmp4(&packet).is_some_and(|echo| echo) {
+            self.echo(now, packet, pool);
+        } else {
+            pool.give_packet(packet);
+        }
+    }
+
+    /// Whether it is an echo request to be answered; `None` when it is nothing at all.
+    fn take_icmp4(&mut self, packet: &Packet) -> Option<bool> {
+        let (ip, _) = Ipv4Header::ref_from_prefix(packet.head()).ok()?;
+        let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
+        if end < start + ICMP_HEADER || sum(Sum::new(), packet, start..end).checksum() != 0 {
+            return None;
+        }
+        let (icmp, quoted) = IcmpHeader::ref_from_prefix(packet.head().get(start..)?).ok()?;
+        let to = Address::from(ip.destination());
+        let to_one = to.is_unicast() && !self.outbox.snapshot.is_broadcast(to);
+        match (icmp.kind, icmp.code) {
+            // RFC 1122, 3.2.2.6 lets us be silent to echoes for everyone: answers would be a flood for one.
+            (icmpv4::ECHO_REQUEST, _) => return Some(to_one),
+            (icmpv4::UNREACHABLE, code) => {
+                let error = match code {
+                    icmpv4::FRAGMENTATION_NEEDED => Unreachable::TooBig(next_mtu(icmp.rest.get(), quoted)),
+                    icmpv4::PROTOCOL => Unreachable::Protocol,
+                    icmpv4::PORT => Unreachable::Port,
+                    icmpv4::NETWORK => Unreachable::Network,
+                    _ => Unreachable::Host,
+                };
+                self.notices.extend(notice(quoted, error));
+            }
+            (icmpv4::TIME_EXCEEDED, code) => {
+                let error = if code == icmpv4::REASSEMBLY {
+                    Unreachable::Reassembly
+                } else {
+                    Unreachable::TimeExceeded
+                };
+                self.notices.extend(notice(quoted, error));
+            }
+            // Source quench is ignored (RFC 6633); redirects are, too: routes come from the control's user.
+            _ => {}
+        }
+        Some(false)
+    }
+
+    /// Turns an echo request into its reply: the same bytes the other way (RFC 1122, 3.2.2.6).
+    fn echo(&mut self, now: Timestamp, mut packet: Packet, pool: &mut Pool) {
+        let reply = |head: &mut [u8]| {
+            let (ip, _) = Ipv4Header::ref_from_prefix(head).ok()?;
+            let (from, to, start) = (ip.destination(), ip.source(), ip.header_length());
+            let identification = ip.identification.get();
+            let payload = ip.total_length.get() - u16::try_from(start).ok()?;
+            let (icmp, _) = IcmpHeader::mut_from_prefix(&mut head[start..]).ok()?;
+            let kind = |kind: u8| u16::from_be_bytes([kind, icmp.code]);
+            let (old, new) = (kind(icmpv4::ECHO_REQUEST), kind(icmpv4::ECHO_REPLY));
+            icmp.checksum = updated(icmp.checksum.get(), old, new).into();
+            icmp.kind = icmpv4::ECHO_REPLY;
+            // Options are not sent back: source routes are refused, and the others mean nothing for a reply.
+            let header = start - IPV4_HEADER;
+            let mut ip = Ipv4Header::new(from, to, Protocol::ICMP.0, payload);
+            // May be fragmented, as the request may have been.
+            (ip.fragment, ip.identification) = (0.into(), identification.into());
+            ip.seal();
+            head[header..start].copy_from_slice(ip.as_bytes());
+            Some((header, Address::from(to)))
+        };
+        packet.offload = Offload { checksum: Checksum::Unknown, ..Offload::default() };
+        let (Some((cut, to)), true) = (reply(packet.head_mut()), self.limit.allow(now)) else {
+            return pool.give_packet(packet);
+        };
+        // `cut` lies in the head: the header was read there.
+        let _in_head = packet.pull_front(cut);
+        self.send_along(packet, to, pool);
+    }
+
+    /// Tells the sender of a packet what became of it, unless RFC 1122, 3.2.2 forbids.
+    pub(super) fn report(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        packet: Packet,
+        error: Unreachable,
+        pool: &mut Pool,
+    ) {
+        let sender = self.may_report(&packet);
+        let message = sender.filter(|_| self.limit.allow(now)).and_then(|(destination, source)| {
+            if self.outbox.snapshot.is_ours(source) {
+                self.notices.extend(notice(packet.head(), error));
+                return None;
+            }
+            let ours = if self.outbox.snapshot.is_ours(destination) {
+                destination
+            } else {
+                self.address_on(id, source)?
+            };
+            Some((error4(&packet, ours, source, error, pool)?, source))
+        });
+        pool.give_packet(packet);
+        if let Some((message, to)) = message {
+            self.send_along(message, to, pool);
+        }
+    }
+
+    /// Destination and source of a packet that an error may be about: not an error, not a later fragment, nothing
+    /// for or from more than one host.
+    fn may_report(&self, packet: &Packet) -> Option<(Address, Address)> {
+        let (ip, _) = Ipv4Header::ref_from_prefix(packet.head()).ok()?;
+        let (destination, source) = (Address::from(ip.destination()), Address::from(ip.source()));
+        let one = |address: Address| address.is_unicast() && !self.outbox.snapshot.is_broadcast(address);
+        let first = ip.fragment.get() & !MORE_FRAGMENTS & 0x1fff == 0;
+        let echo = ip.protocol != Protocol::ICMP.0
+            || matches!(
+                packet.head().get(ip.header_length()),
+                Some(&(icmpv4::ECHO_REQUEST | icmpv4::ECHO_REPLY))
+            );
+        (one(destination) && one(source) && first && echo).then_some((destination, source))
+    }
+
+    /// Sends a packet of the control's by its route.
+    fn send_along(&mut self, packet: Packet, to: Address, pool: &mut Pool) {
+        match self.outbox.snapshot.path(to) {
+            Some(path) => {
+                let mtu = usize::from(self.outbox.snapshot.interface(path.interface).mtu);
+                crate::ip::fragment(packet, mtu, pool, |piece, pool| self.outbox.send(piece, path, pool));
+            }
+            None => self.outbox.drop(packet, pool),
+        }
+    }
+}
+
+/// The MTU an error names; a router older than RFC 1191 names none, and then it is the next plateau of RFC 1191, 7.1
+/// below the packet's length.
+fn next_mtu(rest: u32, quoted: &[u8]) -> u16 {
+    const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
+    let named = u16::try_from(rest & 0xffff).unwrap_or(0);
+    let length = Ipv4Header::ref_from_prefix(quoted).map_or(0, |(ip, _)| ip.total_length.get());
+    if named > 0 { named } else { PLATEAUS.into_iter().find(|p| *p < length).unwrap_or(68) }
+}
+
+/// What an error says of one of our packets, of which it quotes the beginning.
+fn notice(quoted: &[u8], error: Unreachable) -> Option<Notice> {
+    let (ip, _) = Ipv4Header::ref_from_prefix(quoted).ok()?;
+    let (local, remote) = (Address::from(ip.source()), Address::from(ip.destination()));
+    let transport = quoted.get(ip.header_length()..)?;
+    // Eight bytes are quoted at least: the ports, and the sequence number of TCP.
+    let (ports, rest) = transport.split_first_chunk::<4>()?;
+    let sequence = rest.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let [a, b, c, d] = *ports;
+    let flow = Flow {
+        local,
+        remote,
+        local_port: u16::from_be_bytes([a, b]),
+        remote_port: u16::from_be_bytes([c, d]),
+    };
+    Some(Notice { flow, protocol: ip.protocol, sequence, error })
+}
+
+/// An error about a packet: its beginning, behind a header that says what became of it.
+fn error4(
+    packet: &Packet,
+    from: Address,
+    to: Address,
+    error: Unreachable,
+    pool: &mut Pool,
+) -> Option<Packet> {
+    let (kind, code, rest) = match error {
+        Unreachable::Network => (icmpv4::UNREACHABLE, icmpv4::NETWORK, 0),
+        Unreachable::Host => (icmpv4::UNREACHABLE, icmpv4::HOST, 0),
+        Unreachable::Protocol => (icmpv4::UNREACHABLE, icmpv4::PROTOCOL, 0),
+        Unreachable::Port => (icmpv4::UNREACHABLE, icmpv4::PORT, 0),
+        Unreachable::TooBig(mtu) => (icmpv4::UNREACHABLE, icmpv4::FRAGMENTATION_NEEDED, u32::from(mtu)),
+        Unreachable::TimeExceeded => (icmpv4::TIME_EXCEEDED, icmpv4::IN_TRANSIT, 0),
+        Unreachable::Reassembly => (icmpv4::TIME_EXCEEDED, icmpv4::REASSEMBLY, 0),
+    };
+    let quoted = packet.len().min(ERROR_LENGTH - IPV4_HEADER - ICMP_HEADER);
+    let mut icmp = IcmpHeader { kind, code, checksum: 0.into(), rest: rest.into() };
+    icmp.checksum = sum(Sum::new().bytes(icmp.as_bytes()), packet, 0..quoted).checksum().into();
+    let length = u16::try_from(ICMP_HEADER + quoted).ok()?;
+    let mut ip = Ipv4Header::new(from.v4()?, to.v4()?, Protocol::ICMP.0, length);
+    // RFC 1812, 4.3.2.5: internetwork control.
+    ip.traffic_class = 0xc0;
+    ip.seal();
+    let mut message = Packet::new(pool.take()?);
+    let built = append(&mut message, ip.as_bytes(), pool)
+        .and_then(|()| append(&mut message, icmp.as_bytes(), pool))
+        .and_then(|()| append_range(&mut message, packet, 0..quoted, pool));
+    if built.is_err() {
+        pool.give_packet(message);
+        return None;
+    }
+    Some(message)
+}

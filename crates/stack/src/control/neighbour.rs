@@ -1,0 +1,288 @@
+//! Neighbours: the state machine of RFC 4861, 7.3, for ARP as well, which has none of its own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bywash_wire::Mac;
+
+use crate::snapshot::Known;
+use crate::{Address, InterfaceId, Timestamp};
+
+/// How long an answer counts (RFC 4861, 10: REACHABLE_TIME).
+const REACHABLE: Duration = Duration::from_secs(30);
+/// How long a use waits for good news before asking (DELAY_FIRST_PROBE_TIME).
+const DELAY: Duration = Duration::from_secs(5);
+/// Between two questions (RETRANS_TIMER; RFC 1122, 2.3.2.1: at most one a second).
+const RETRANSMIT: Duration = Duration::from_secs(1);
+/// Questions of each sort (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+const QUESTIONS: u8 = 3;
+/// How long a host that did not answer is not asked for again.
+const ABSENT: Duration = Duration::from_secs(3);
+/// How long an unused entry is kept (RFC 1122, 2.3.2.1: out-of-date entries go).
+const FORGET: Duration = Duration::from_secs(600);
+/// Neighbours in all: a scan of a large prefix must not fill memory.
+const LIMIT: usize = 16_384;
+
+/// How far a neighbour is known. The names are RFC 4861's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighbourState {
+    /// It has been asked for, and has not answered yet.
+    Incomplete,
+    /// It answered not long ago.
+    Reachable,
+    /// It answered some time ago.
+    Stale,
+    /// It is used though nobody has heard of it for some time.
+    Delay,
+    /// It is asked whether it still is there.
+    Probe,
+    /// It does not answer.
+    Failed,
+    /// Someone entered it by hand.
+    Permanent,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neighbour {
+    pub(super) state: NeighbourState,
+    pub(super) mac: Mac,
+    /// When the state ends by itself.
+    until: Timestamp,
+    questions: u8,
+}
+
+/// A question to be sent: to everyone, or to the address that is doubted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) interface: InterfaceId,
+    pub(super) address: Address,
+    pub(super) to: Option<Mac>,
+}
+
+/// All neighbours of all interfaces.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    entries: HashMap<(InterfaceId, Address), Neighbour>,
+    pub(super) changed: bool,
+}
+
+type Key = (InterfaceId, Address);
+
+impl Neighbours {
+    /// Packets wait for a neighbour: asks for it, unless that is under way or was in vain a moment ago.
+    pub(super) fn resolve(&mut self, now: Timestamp, key: Key) -> Option<Question> {
+        if self.entries.contains_key(&key) {
+            return None;
+        }
+        if self.entries.len() >= LIMIT && !self.make_room() {
+            return None;
+        }
+        let until = now + RETRANSMIT;
+        let neighbour =
+            Neighbour { state: NeighbourState::Incomplete, mac: Mac::default(), until, questions: 1 };
+        self.entries.insert(key, neighbour);
+        Some(Question { interface: key.0, address: key.1, to: None })
+    }
+
+    /// A stale neighbour is used.
+    pub(super) fn used(&mut self, now: Timestamp, key: Key) {
+        self.step(key, |neighbour| {
+            (neighbour.state == NeighbourState::Stale).then_some((NeighbourState::Delay, now + DELAY))
+        });
+    }
+
+    /// Something else than an answer says that the neighbour is there.
+    pub(super) fn confirmed(&mut self, now: Timestamp, key: Key) {
+        self.step(key, |neighbour| {
+            use NeighbourState::{Delay, Probe, Reachable, Stale};
+            matches!(neighbour.state, Reachable | Stale | Delay | Probe)
+                .then_some((Reachable, now + REACHABLE))
+        });
+    }
+
+    /// The neighbour answered a question of ours.
+    pub(super) fn answered(&mut self, now: Timestamp, key: Key, mac: Mac) {
+        self.learn(key, mac, NeighbourState::Reachable, now + REACHABLE);
+    }
+
+    /// The neighbour said where it is without being asked: true perhaps, but no proof that our packets reach it.
+    /// `create`: it asked for us, so we will answer, and so need it.
+    pub(super) fn heard(&mut self, now: Timestamp, key: Key, mac: Mac, create: bool) {
+        let known = self.entries.get(&key);
+        let same = known.is_some_and(|n| n.mac == mac && !matches!(n.state, NeighbourState::Incomplete));
+        let room = known.is_some() || (create && (self.entries.len() < LIMIT || self.make_room()));
+        if !same && room {
+            self.learn(key, mac, NeighbourState::Stale, now + FORGET);
+        }
+    }
+
+    /// Enters a neighbour that nothing from the wire changes.
+    pub(super) fn add(&mut self, key: Key, mac: Mac) {
+        self.entries.insert(
+            key,
+            Neighbour {
+                state: NeighbourState::Permanent,
+                mac,
+                until: Timestamp::from_nanos(u64::MAX),
+                questions: 0,
+            },
+        );
+        self.changed = true;
+    }
+
+    /// Forgets a neighbour.
+    pub(super) fn remove(&mut self, wanted: impl Fn(&Key) -> bool) -> usize {
+        let before = self.entries.len();
+        self.entries.retain(|key, _| !wanted(key));
+        self.changed |= before != self.entries.len();
+        before - self.entries.len()
+    }
+
+    pub(super) fn state(&self, key: Key) -> Option<NeighbourState> {
+        self.entries.get(&key).map(|neighbour| neighbour.state)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Neighbour)> {
+        self.entries.iter()
+    }
+
+    /// Ends what has lasted long enough, and returns the questions to be asked now.
+    pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Question> {
+        let mut questions = Vec::new();
+        let mut changed = false;
+        self.entries.retain(|(interface, address), neighbour| {
+            if neighbour.until > now {
+                return true;
+            }
+            changed = true;
+            let keep = neighbour.expire(now);
+            if keep && matches!(neighbour.state, NeighbourState::Incomplete | NeighbourState::Probe) {
+                let to = (neighbour.state == NeighbourState::Probe).then_some(neighbour.mac);
+                questions.push(Question { interface: *interface, address: *address, to });
+            }
+            keep
+        });
+        self.changed |= changed;
+        questions
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        self.entries.values().map(|n| n.until).filter(|until| until.as_nanos() != u64::MAX).min()
+    }
+
+    /// What the stacks are told.
+    pub(super) fn known(&self) -> HashMap<Key, Known> {
+        let known = |neighbour: &Neighbour| match neighbour.state {
+            NeighbourState::Incomplete => None,
+            NeighbourState::Failed => Some(Known::Absent),
+            state => Some(Known::At { mac: neighbour.mac, stale: state == NeighbourState::Stale }),
+        };
+        self.entries.iter().filter_map(|(key, neighbour)| Some((*key, known(neighbour)?))).collect()
+    }
+
+    fn step(&mut self, key: Key, to: impl Fn(&Neighbour) -> Option<(NeighbourState, Timestamp)>) {
+        let Some(neighbour) = self.entries.get_mut(&key) else { return };
+        if let Some((state, until)) = to(neighbour) {
+            self.changed |= state != neighbour.state;
+            (neighbour.state, neighbour.until, neighbour.questions) = (state, until, 0);
+        }
+    }
+
+    fn learn(&mut self, key: Key, mac: Mac, state: NeighbourState, until: Timestamp) {
+        let permanent = self.entries.get(&key).is_some_and(|n| n.state == NeighbourState::Permanent);
+        if !permanent && !mac.is_multicast() {
+            self.entries.insert(key, Neighbour { state, mac, until, questions: 0 });
+            self.changed = true;
+        }
+    }
+
+    /// Forgets one entry that nothing depends on.
+    fn make_room(&mut self) -> bool {
+        use NeighbourState::{Failed, Incomplete, Stale};
+        let spare = |n: &Neighbour| matches!(n.state, Failed | Stale | Incomplete);
+        let oldest =
+            self.entries.iter().filter(|(_, n)| spare(n)).min_by_key(|(_, n)| n.until).map(|(key, _)| *key);
+        oldest.is_some_and(|key| self.entries.remove(&key).is_some())
+    }
+}
+
+impl Neighbour {
+    /// What a state becomes when its time is over; `false`: nothing, it is forgotten.
+    fn expire(&mut self, now: Timestamp) -> bool {
+        use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
+        match self.state {
+            Reachable => (self.state, self.until) = (Stale, now + FORGET),
+            Delay => (self.state, self.until, self.questions) = (Probe, now + RETRANSMIT, 1),
+            Incomplete | Probe if self.questions < QUESTIONS => {
+                (self.until, self.questions) = (now + RETRANSMIT, self.questions + 1);
+            }
+            Incomplete | Probe => (self.state, self.until) = (Failed, now + ABSENT),
+            Stale | Failed => return false,
+            Permanent => {}
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+    fn key() -> Key {
+        (InterfaceId(1), Ipv4Addr::new(10, 0, 0, 9).into())
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn state(neighbours: &Neighbours) -> Option<NeighbourState> {
+        neighbours.entries.get(&key()).map(|n| n.state)
+    }
+
+    #[test]
+    fn a_silent_host_is_asked_for_three_times_and_then_left_alone() {
+        let mut all = Neighbours::default();
+        assert!(all.resolve(at(0), key()).is_some());
+        assert!(all.resolve(at(0), key()).is_none(), "once a second");
+        assert_eq!(all.advance(at(1)).len(), 1);
+        assert_eq!(all.advance(at(2)).len(), 1);
+        assert_eq!(all.advance(at(3)).len(), 0);
+        assert_eq!(state(&all), Some(NeighbourState::Failed));
+        assert!(all.resolve(at(4), key()).is_none(), "not again so soon");
+        all.advance(at(6));
+        assert!(all.resolve(at(6), key()).is_some());
+    }
+
+    #[test]
+    fn an_answer_ages_and_use_makes_it_probed() {
+        let mut all = Neighbours::default();
+        all.resolve(at(0), key());
+        all.answered(at(0), key(), MAC);
+        all.advance(at(30));
+        assert_eq!(state(&all), Some(NeighbourState::Stale));
+        assert_eq!(all.known()[&key()], Known::At { mac: MAC, stale: true });
+        all.used(at(31), key());
+        assert_eq!(state(&all), Some(NeighbourState::Delay));
+        let question = all.advance(at(36));
+        assert_eq!(question, [Question { interface: key().0, address: key().1, to: Some(MAC) }]);
+        all.confirmed(at(36), key());
+        assert_eq!(state(&all), Some(NeighbourState::Reachable));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_stale_and_makes_no_entry_unless_it_asked_us() {
+        let mut all = Neighbours::default();
+        all.heard(at(0), key(), MAC, false);
+        assert_eq!(state(&all), None);
+        all.heard(at(0), key(), MAC, true);
+        assert_eq!(state(&all), Some(NeighbourState::Stale));
+        all.add(key(), MAC);
+        all.heard(at(0), key(), Mac([2, 0, 0, 0, 0, 7]), true);
+        assert_eq!(all.known()[&key()], Known::At { mac: MAC, stale: false }, "entered by hand");
+    }
+}

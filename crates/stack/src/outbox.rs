@@ -1,0 +1,175 @@
+//! Where packets go that are to be sent: to a port, back to ourselves, or to wait for a neighbour's address.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use bywash_frame::{Batch, Packet, Pool};
+
+use crate::request::{Request, Unreachable};
+use crate::snapshot::{Link, Path, Reach};
+use crate::{Address, InterfaceId, PortId, Snapshot};
+
+/// Packets that wait for one neighbour: RFC 4861, 7.2.2 asks for one at least, RFC 1122, 2.3.2.2 for the latest.
+const WAITING_EACH: usize = 16;
+/// Packets that wait for all neighbours together.
+const WAITING_ALL: usize = 1024;
+/// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
+const QUEUE: usize = 4096;
+
+/// Packets on their way out, and what is to be told to the control.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    pub(crate) snapshot: Arc<Snapshot>,
+    ports: Vec<VecDeque<Packet>>,
+    pub(crate) to_ourselves: VecDeque<Packet>,
+    waiting: HashMap<(InterfaceId, Address), ArrayVec<Packet, WAITING_EACH>>,
+    waiting_all: usize,
+    pub(crate) requests: Vec<Request>,
+    /// Neighbours that the control has been told of since the last snapshot.
+    told: HashSet<(InterfaceId, Address)>,
+    /// Packets dropped because a queue was full.
+    pub(crate) dropped: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
+        Self {
+            snapshot,
+            ports: Vec::new(),
+            to_ourselves: VecDeque::new(),
+            waiting: HashMap::new(),
+            waiting_all: 0,
+            requests: Vec::new(),
+            told: HashSet::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Sends an IP packet along a path: now, or when the neighbour is found.
+    pub(crate) fn send(&mut self, packet: Packet, path: Path, pool: &mut Pool) {
+        match self.reach(path) {
+            Reach::Ready { link, .. } => self.send_link(packet, &link, pool),
+            Reach::Absent => self.absent(packet, path),
+            Reach::Unresolved => self.wait(packet, path, pool),
+        }
+    }
+
+    /// How packets get along a path. The control hears of neighbours that are asked for or in doubt.
+    #[inline]
+    pub(crate) fn reach(&mut self, path: Path) -> Reach {
+        let reach = self.snapshot.reach(path);
+        let Path { interface, next_hop: address } = path;
+        match reach {
+            Reach::Unresolved => self.tell((interface, address), Request::Resolve { interface, address }),
+            Reach::Ready { stale: true, .. } => {
+                self.tell((interface, address), Request::Used { interface, address })
+            }
+            Reach::Ready { .. } | Reach::Absent => {}
+        }
+        reach
+    }
+
+    /// Sends an IP packet whose link is known.
+    #[inline]
+    pub(crate) fn send_link(&mut self, mut packet: Packet, link: &Link, pool: &mut Pool) {
+        if link.port == PortId::NONE {
+            if self.to_ourselves.len() < QUEUE {
+                self.to_ourselves.push_back(packet);
+            } else {
+                self.drop(packet, pool);
+            }
+            return;
+        }
+        let header = link.header();
+        match packet.push_front(header.len()) {
+            Ok(front) => front[..header.len()].copy_from_slice(header),
+            Err(_) => return self.drop(packet, pool),
+        }
+        self.enqueue(packet, link.port, pool);
+    }
+
+    /// Puts a packet that begins with its link header into a port's queue.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
+        let port = usize::from(port.0);
+        if self.ports.len() <= port {
+            self.ports.resize_with(port + 1, VecDeque::new);
+        }
+        if self.ports[port].len() < QUEUE {
+            self.ports[port].push_back(packet);
+        } else {
+            self.drop(packet, pool);
+        }
+    }
+
+    /// Packets in a port's queue.
+    #[inline]
+    pub(crate) fn queued(&self, port: PortId) -> usize {
+        self.ports.get(usize::from(port.0)).map_or(0, VecDeque::len)
+    }
+
+    /// Moves packets of a port into a batch, as many as there is room for.
+    pub(crate) fn take(&mut self, port: PortId, batch: &mut Batch) {
+        if let Some(queue) = self.ports.get_mut(usize::from(port.0)) {
+            let n = batch.room().min(queue.len());
+            batch.extend(queue.drain(..n));
+        }
+    }
+
+    /// Takes a new snapshot, and sends what has been waiting for it.
+    pub(crate) fn update(&mut self, snapshot: Arc<Snapshot>, pool: &mut Pool) {
+        if snapshot.generation == self.snapshot.generation {
+            return;
+        }
+        self.snapshot = snapshot;
+        self.told.clear();
+        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        for key in waiting {
+            let path = Path { interface: key.0, next_hop: key.1 };
+            let reach = self.snapshot.reach(path);
+            if matches!(reach, Reach::Unresolved) {
+                continue;
+            }
+            let packets = self.waiting.remove(&key).unwrap_or_default();
+            self.waiting_all -= packets.len();
+            for packet in packets {
+                match &reach {
+                    Reach::Ready { link, .. } => self.send_link(packet, link, pool),
+                    _ => self.absent(packet, path),
+                }
+            }
+        }
+    }
+
+    /// Gives a packet back to the pool and counts it.
+    pub(crate) fn drop(&mut self, packet: Packet, pool: &mut Pool) {
+        self.dropped += 1;
+        pool.give_packet(packet);
+    }
+
+    fn tell(&mut self, key: (InterfaceId, Address), request: Request) {
+        if self.told.len() < WAITING_ALL && self.told.insert(key) {
+            self.requests.push(request);
+        }
+    }
+
+    /// The neighbour does not answer: whoever sent the packet hears of it.
+    fn absent(&mut self, packet: Packet, path: Path) {
+        self.requests.push(Request::Report { interface: path.interface, packet, error: Unreachable::Host });
+    }
+
+    fn wait(&mut self, packet: Packet, path: Path, pool: &mut Pool) {
+        let line = self.waiting.entry((path.interface, path.next_hop)).or_default();
+        let oldest = if line.is_full() { line.pop_at(0) } else { None };
+        if oldest.is_none() && self.waiting_all >= WAITING_ALL {
+            self.dropped += 1;
+            return pool.give_packet(packet);
+        }
+        line.push(packet);
+        match oldest {
+            Some(oldest) => self.drop(oldest, pool),
+            None => self.waiting_all += 1,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What stacks ask of the control, and what the control tells them.
+
+use bywash_frame::Packet;
+
+use crate::{Address, Flow, InterfaceId};
+
+/// Something a stack leaves to the control. Whoever drives both hands it over: [`crate::Stack::requests`],
+/// [`crate::Control::handle`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Request {
+    /// An ARP packet came in; it begins with the ARP header.
+    Arp {
+        /// Where it came in.
+        interface: InterfaceId,
+        /// The packet.
+        packet: Packet,
+    },
+    /// An ICMP message for us came in; it begins with the IP header.
+    Icmp {
+        /// Where it came in.
+        interface: InterfaceId,
+        /// The packet.
+        packet: Packet,
+    },
+    /// A packet could not be delivered: its sender is to hear of it by ICMP, if it may.
+    Report {
+        /// Where it came in, or where it was to go out.
+        interface: InterfaceId,
+        /// The packet, from its IP header.
+        packet: Packet,
+        /// What stood in the way.
+        error: Unreachable,
+    },
+    /// Packets wait for a neighbour.
+    Resolve {
+        /// The link it is on.
+        interface: InterfaceId,
+        /// Its address.
+        address: Address,
+    },
+    /// Packets are sent to a neighbour that has not been heard of for long.
+    Used {
+        /// The link it is on.
+        interface: InterfaceId,
+        /// Its address.
+        address: Address,
+    },
+    /// A neighbour passes our packets on: an answer came back (RFC 4861, 7.3.1).
+    Confirmed {
+        /// The link it is on.
+        interface: InterfaceId,
+        /// Its address.
+        address: Address,
+    },
+}
+
+/// Why a packet could not be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// No route leads there.
+    Network,
+    /// The host, or the router before it, does not answer.
+    Host,
+    /// Nobody here speaks the protocol.
+    Protocol,
+    /// Nobody here has the port.
+    Port,
+    /// It is too big for the next link, which takes so many bytes, and must not be cut.
+    TooBig(u16),
+    /// It has passed too many routers.
+    TimeExceeded,
+    /// Not all its fragments came in time.
+    Reassembly,
+}
+
+/// What the control has learnt from ICMP about something a stack sent: for [`crate::Stack::notice`] of every stack,
+/// for only one has the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose packet it was.
+    pub flow: Flow,
+    /// TCP or UDP: the IP protocol number.
+    pub protocol: u8,
+    /// The sequence number in the packet, for TCP.
+    pub sequence: u32,
+    /// What happened to it.
+    pub error: Unreachable,
+}

@@ -1,0 +1,215 @@
+//! One worker's stack: packets and time in, packets and events out.
+
+use std::sync::Arc;
+
+use bywash_frame::{Batch, Pool};
+use bywash_wire::Protocol;
+
+use crate::counters::Counters;
+use crate::flow::{Purpose, Secret};
+use crate::ip::Reassembly;
+use crate::outbox::Outbox;
+use crate::tcp::{CloseReason, ConnectionId, ListenerId, Tcp};
+use crate::udp::{Datagram, Udp, UdpError, UdpId};
+use crate::{Address, Flow, InterfaceId, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
+
+/// Something that happened, for the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A UDP socket that had nothing to read has a datagram or an error.
+    UdpReadable(UdpId),
+    /// A peer has connected.
+    Accepted {
+        /// To what.
+        listener: ListenerId,
+        /// As what.
+        connection: ConnectionId,
+    },
+    /// A connection of ours is open.
+    Connected(ConnectionId),
+    /// A connection that had nothing to read has something; it is said again when all has been read.
+    Readable(ConnectionId),
+    /// A connection whose buffer was full takes bytes again.
+    Writable(ConnectionId),
+    /// The peer sends no more; what came before can still be read.
+    PeerClosed(ConnectionId),
+    /// The connection has ended; what came before can still be read until it is closed.
+    Closed(ConnectionId, CloseReason),
+}
+
+/// TCP/IP for one worker. Nothing is shared with other stacks; what all of them read comes as a [`Snapshot`].
+#[derive(Debug)]
+pub struct Stack {
+    pub(crate) secret: Secret,
+    pub(crate) out: Outbox,
+    pub(crate) fragments: Reassembly,
+    pub(crate) udp: Udp,
+    pub(crate) tcp: Tcp,
+    pub(crate) events: Vec<Event>,
+    pub(crate) counters: Counters,
+}
+
+/// What every protocol needs while it works on something.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) secret: &'a Secret,
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) events: &'a mut Vec<Event>,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl Stack {
+    /// A stack without sockets. `random` is its only source of randomness: different for every stack, and unknown
+    /// to everyone else.
+    pub fn new(snapshot: Arc<Snapshot>, random: [u8; 16]) -> Self {
+        Self {
+            secret: Secret::new(random),
+            out: Outbox::new(snapshot),
+            fragments: Reassembly::default(),
+            udp: Udp::default(),
+            tcp: Tcp::new(),
+            events: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes a new picture of what the control owns.
+    pub fn update(&mut self, snapshot: Arc<Snapshot>, pool: &mut Pool) {
+        self.out.update(snapshot, pool);
+    }
+
+    /// Lets time pass, and takes packets to ourselves round once.
+    pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
+        for packet in self.fragments.expire(now, &mut self.counters, pool) {
+            let error = Unreachable::Reassembly;
+            self.out.requests.push(Request::Report { interface: InterfaceId::LOOPBACK, packet, error });
+        }
+        self.with_tcp(now, pool, |tcp, cx| {
+            tcp.advance(cx);
+            tcp.output(cx);
+        });
+        for packet in std::mem::take(&mut self.out.to_ourselves) {
+            self.deliver(now, packet, pool);
+        }
+    }
+
+    /// Whether packets to ourselves wait for [`Stack::advance`].
+    pub fn has_own_packets(&self) -> bool {
+        !self.out.to_ourselves.is_empty()
+    }
+
+    /// When [`Stack::advance`] is to be called next, if nothing comes in before.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if !self.out.to_ourselves.is_empty() {
+            return Some(Timestamp::ZERO);
+        }
+        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline()).min()
+    }
+
+    /// Moves packets for a port into a batch, as many as there is room for.
+    pub fn transmit(&mut self, port: PortId, batch: &mut Batch) {
+        self.out.take(port, batch);
+    }
+
+    /// What has happened since this was last called.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> {
+        self.events.drain(..)
+    }
+
+    /// What is left to the control since this was last called.
+    pub fn requests(&mut self) -> impl Iterator<Item = Request> {
+        self.out.requests.drain(..)
+    }
+
+    /// What became of packets.
+    pub fn counters(&self) -> Counters {
+        Counters { no_memory: self.counters.no_memory + self.out.dropped, ..self.counters.clone() }
+    }
+
+    /// ICMP told something about a packet that perhaps was ours.
+    pub fn notice(&mut self, now: Timestamp, notice: &Notice, pool: &mut Pool) {
+        match Protocol(notice.protocol) {
+            Protocol::UDP => self.udp.notice(notice, &mut self.events),
+            Protocol::TCP => self.with_tcp(now, pool, |tcp, cx| tcp.notice(notice, cx)),
+            _ => {}
+        }
+    }
+
+    /// Works on TCP with everything else at hand.
+    pub(crate) fn with_tcp<T>(
+        &mut self,
+        now: Timestamp,
+        pool: &mut Pool,
+        work: impl FnOnce(&mut Tcp, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        work(&mut self.tcp, &mut context)
+    }
+
+    /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free.
+    ///
+    /// # Errors
+    /// [`UdpError::Taken`], [`UdpError::NoPort`].
+    pub fn udp_bind(&mut self, local: Option<Address>, port: u16) -> Result<UdpId, UdpError> {
+        let start = self.secret.hash(Purpose::Port, &Flow::default());
+        self.udp.bind(local, port, start)
+    }
+
+    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it.
+    ///
+    /// # Errors
+    /// [`UdpError::Closed`].
+    pub fn udp_connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
+        self.udp.connect(id, peer)
+    }
+
+    /// A UDP socket's port.
+    pub fn udp_port(&self, id: UdpId) -> Option<u16> {
+        self.udp.local_port(id)
+    }
+
+    /// The next datagram of a UDP socket.
+    ///
+    /// # Errors
+    /// [`UdpError::Closed`]; [`UdpError::Unreachable`] once for each error that came back from the peer.
+    pub fn udp_receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
+        self.udp.receive(id)
+    }
+
+    /// Sends a datagram to `to`, or to the peer. Longer ones than the link takes are fragmented.
+    ///
+    /// # Errors
+    /// [`UdpError`]: the datagram was not sent.
+    pub fn udp_send(
+        &mut self,
+        now: Timestamp,
+        id: UdpId,
+        to: Option<(Address, u16)>,
+        payload: &[u8],
+        pool: &mut Pool,
+    ) -> Result<(), UdpError> {
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        self.udp.send(id, to, payload, &mut context)
+    }
+
+    /// Closes a UDP socket.
+    pub fn udp_close(&mut self, id: UdpId, pool: &mut Pool) {
+        self.udp.close(id, pool);
+    }
+}

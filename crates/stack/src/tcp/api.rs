@@ -1,0 +1,521 @@
+//! What programs do with connections.
+
+use std::time::Duration;
+
+use bywash_frame::Pool;
+
+use super::congestion::Congestion;
+use super::connection::{Connection, NEVER};
+use super::state::{Cause, State};
+use super::{CloseReason, ConnectionId, Limits, Listener, ListenerId, Tcp, listen};
+use super::{Entry, seq::Seq};
+use crate::flow::Purpose;
+use crate::stack::Context;
+use crate::{Address, Flow, Stack, Timestamp};
+
+/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+/// Why TCP refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TcpError {
+    /// Something listens there already.
+    #[error("the port is taken")]
+    Taken,
+    /// The connection exists already.
+    #[error("there is such a connection already")]
+    Exists,
+    /// All ports to that destination are taken.
+    #[error("no port is free")]
+    NoPort,
+    /// No route leads there, or no address of ours fits it.
+    #[error("no route to {0}")]
+    NoRoute(Address),
+    /// The destination cannot be one host's (RFC 9293, MUST-46).
+    #[error("{0} is not one host's address")]
+    NoHost(Address),
+    /// There are as many connections as there may be.
+    #[error("too many connections")]
+    TooMany,
+    /// There is no such connection, or it has ended.
+    #[error("no such connection")]
+    Closed,
+    /// The program has said that it will send no more.
+    #[error("the sending side is closed")]
+    Shutdown,
+}
+
+/// A connection as numbers, named as in Linux's `struct tcp_info`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpInfo {
+    /// `tcpi_state`
+    pub state: State,
+    /// `tcpi_rtt`
+    pub rtt: Duration,
+    /// `tcpi_rttvar`
+    pub rttvar: Duration,
+    /// `tcpi_min_rtt`
+    pub min_rtt: Duration,
+    /// `tcpi_rto`
+    pub rto: Duration,
+    /// `tcpi_backoff`
+    pub backoff: u8,
+    /// `tcpi_snd_mss`, in bytes of payload
+    pub snd_mss: u32,
+    /// `tcpi_snd_cwnd`, but in bytes
+    pub snd_cwnd: u32,
+    /// `tcpi_snd_ssthresh`, but in bytes
+    pub snd_ssthresh: u32,
+    /// `tcpi_unacked`, but in bytes
+    pub unacked: u32,
+    /// `tcpi_sacked`, but in bytes
+    pub sacked: u32,
+    /// `tcpi_lost`, but in bytes
+    pub lost: u32,
+    /// `tcpi_total_retrans`, in segments
+    pub total_retrans: u64,
+    /// `tcpi_rcv_space`: the receive window's size now
+    pub rcv_space: u32,
+    /// `tcpi_snd_wnd`: the window the peer offers
+    pub snd_wnd: u32,
+    /// `tcpi_notsent_bytes`
+    pub notsent_bytes: u32,
+    /// `TCPI_OPT_TIMESTAMPS`
+    pub timestamps: bool,
+    /// `TCPI_OPT_SACK`
+    pub sack: bool,
+    /// `tcpi_snd_wscale` and `tcpi_rcv_wscale`
+    pub wscale: (u8, u8),
+}
+
+impl Tcp {
+    fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
+        let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.released);
+        if known { Ok(id.index) } else { Err(TcpError::Closed) }
+    }
+
+    fn listen(&mut self, local: Option<Address>, port: u16, backlog: usize) -> Result<ListenerId, TcpError> {
+        let local = local.filter(|address| !address.is_unspecified());
+        let same = |id: &u32| self.listeners[id].local == local;
+        if self.ports.get(&port).is_some_and(|ids| ids.iter().any(same)) {
+            return Err(TcpError::Taken);
+        }
+        self.next_listener += 1;
+        let id = self.next_listener;
+        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog });
+        self.ports.entry(port).or_default().push(id);
+        Ok(ListenerId(id))
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.remove(&id.0) else { return };
+        if let Some(ids) = self.ports.get_mut(&listener.port) {
+            ids.retain(|other| *other != id.0);
+            if ids.is_empty() {
+                self.ports.remove(&listener.port);
+            }
+        }
+    }
+
+    fn connect(
+        &mut self,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        cx: &mut Context<'_>,
+    ) -> Result<ConnectionId, TcpError> {
+        if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
+            return Err(TcpError::NoHost(remote.0));
+        }
+        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute(remote.0))?;
+        let ours = local.0.or_else(|| cx.out.snapshot.source(path)).ok_or(TcpError::NoRoute(remote.0))?;
+        let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
+        let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
+        let i = self.connections.take().ok_or(TcpError::TooMany)?;
+        let connection = &mut self.connections[i];
+        connection.id.index = i;
+        connection.reset(flow, hash, self.limits, cx.now);
+        connection.state = State::SynSent;
+        connection.iss = listen::initial_sequence(&flow, cx);
+        (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
+        connection.ts_offset = listen::clock_offset(&flow, cx);
+        connection.offered_mss = listen::largest_segment(&flow, cx);
+        connection.set_mss(536.min(connection.offered_mss));
+        connection.board.push(connection.iss, connection.iss + 1, cx.now);
+        connection.stalled = Some(cx.now);
+        let (id, iss) = (connection.id, connection.iss);
+        self.table.insert(hash, Entry::Connection(i).value());
+        self.connections[i].send_range(iss, 1, cx);
+        self.settle(i, cx);
+        Ok(id)
+    }
+
+    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+        let hash = cx.secret.hash(Purpose::Table, &flow);
+        match self.find(hash, &flow) {
+            None => Ok((flow, hash)),
+            // Our own numbers are higher by now, and our clock is, too (RFC 6191, 2).
+            Some(Entry::TimeWait(i)) => {
+                self.forget_wait(i);
+                Ok((flow, hash))
+            }
+            Some(_) => Err(TcpError::Exists),
+        }
+    }
+
+    /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
+    /// connection to the next.
+    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let start = cx.secret.hash(Purpose::Port, &flow);
+        for _ in 0..count {
+            let at = start.wrapping_add(u64::from(self.next_port)) % count;
+            self.next_port = self.next_port.wrapping_add(1);
+            let Ok(offset) = u16::try_from(at) else { continue };
+            let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
+            let hash = cx.secret.hash(Purpose::Table, &flow);
+            if self.find(hash, &flow).is_none() {
+                return Ok((flow, hash));
+            }
+        }
+        Err(TcpError::NoPort)
+    }
+
+    fn send(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+        let i = self.index(id)?;
+        let connection = &mut self.connections[i];
+        if !connection.state.gives_data() || connection.fin_wanted {
+            return Err(if connection.state == State::Closed {
+                TcpError::Closed
+            } else {
+                TcpError::Shutdown
+            });
+        }
+        let room = connection.send_room().min(bytes.len());
+        let written = connection.send.write(&bytes[..room], cx.pool);
+        connection.wants_room |= written < bytes.len();
+        self.settle(i, cx);
+        Ok(written)
+    }
+
+    fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
+        let i = self.index(id)?;
+        let connection = &mut self.connections[i];
+        connection.receive.consume(n, cx.pool);
+        connection.grow_window(n, cx.now);
+        connection.told_readable = connection.receive.readable() > 0;
+        if connection.state.takes_data() && connection.window_opens() {
+            connection.ack_now = true;
+            self.settle(i, cx);
+        }
+        Ok(())
+    }
+
+    fn shutdown(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
+        let i = self.index(id)?;
+        let connection = &mut self.connections[i];
+        if connection.state == State::SynSent {
+            connection.terminate(CloseReason::Done, cx);
+        } else if !connection.fin_wanted {
+            connection.fin_wanted = true;
+            connection.step(Cause::Shutdown);
+        }
+        self.settle(i, cx);
+        Ok(())
+    }
+
+    fn close(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
+        let i = self.index(id)?;
+        let connection = &mut self.connections[i];
+        connection.released = true;
+        // RFC 2525, 2.17 and RFC 9293, 3.6.1: what was not read is told to the peer by a reset.
+        if connection.receive.readable() > 0 && connection.state != State::Closed {
+            connection.abort(cx);
+        } else if connection.state == State::SynSent {
+            connection.terminate(CloseReason::Done, cx);
+        } else if !connection.fin_wanted {
+            connection.fin_wanted = true;
+            connection.step(Cause::Shutdown);
+        } else if connection.state == State::FinWait2 {
+            connection.linger_at = cx.now + Duration::from_secs(60);
+        }
+        connection.receive.clear(cx.pool);
+        self.settle(i, cx);
+        Ok(())
+    }
+
+    fn abort(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
+        let i = self.index(id)?;
+        let connection = &mut self.connections[i];
+        connection.released = true;
+        connection.abort(cx);
+        self.settle(i, cx);
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// RFC 9293, 3.10.5: a reset, unless the peer knows nothing of us or all is said.
+    fn abort(&mut self, cx: &mut Context<'_>) {
+        if self.state.is_synchronized() && !matches!(self.state, State::Closing | State::LastAck) {
+            self.send_reset(self.nxt, cx);
+        }
+        self.terminate(CloseReason::Reset, cx);
+    }
+
+    /// Lets the window grow with what the program reads in a round trip: it should hold twice that.
+    fn grow_window(&mut self, n: usize, now: Timestamp) {
+        self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
+        if now.since(self.read_since) >= self.round_trip() {
+            self.rcv_limit = self.rcv_limit.max(self.read.saturating_mul(2).min(self.limits.receive_max));
+            (self.read, self.read_since) = (0, now);
+        }
+    }
+
+    /// Whether the peer should hear of the room that reading has made (RFC 9293, 3.8.6.2.2).
+    fn window_opens(&self) -> bool {
+        let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
+        let wanted: Seq = self.rcv_nxt + free;
+        let told = self.edge - self.rcv_nxt;
+        let gained = if wanted.after(self.edge) { wanted - self.edge } else { 0 };
+        // Early when the window was shut; else acknowledgments of data carry it.
+        gained >= (self.rcv_limit / 2).min(2 * self.window.mss) && told < self.rcv_limit / 2
+    }
+}
+
+impl Stack {
+    /// What new connections may use. Those that exist keep theirs.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.tcp.limits = limits;
+    }
+
+    /// Listens on a port, on one of our addresses or on all. Each connection comes as [`crate::Event::Accepted`].
+    /// With `backlog` handshakes under way, further ones are made without memory, by cookies.
+    ///
+    /// # Errors
+    /// [`TcpError::Taken`].
+    pub fn listen(
+        &mut self,
+        local: Option<Address>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<ListenerId, TcpError> {
+        self.tcp.listen(local, port, backlog)
+    }
+
+    /// Listens no more. Connections stay.
+    pub fn unlisten(&mut self, id: ListenerId) {
+        self.tcp.unlisten(id);
+    }
+
+    /// Opens a connection; [`crate::Event::Connected`] or [`crate::Event::Closed`] follows. `local`: our address, or
+    /// the route's; and our port, or 0 for any.
+    ///
+    /// # Errors
+    /// [`TcpError`]: nothing was sent.
+    pub fn connect(
+        &mut self,
+        now: Timestamp,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        pool: &mut Pool,
+    ) -> Result<ConnectionId, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, cx))
+    }
+
+    /// Queues bytes to be sent and says how many: fewer when the buffer is full, and then
+    /// [`crate::Event::Writable`] follows.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`].
+    pub fn send(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        bytes: &[u8],
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx))
+    }
+
+    /// What can be read, in place, packet by packet. [`Stack::consume`] takes it away.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn readable(&self, id: ConnectionId) -> Result<impl Iterator<Item = &[u8]>, TcpError> {
+        let i = self.tcp.index(id)?;
+        Ok(self.tcp.connections[i].receive.slices())
+    }
+
+    /// Takes `n` bytes away: they have been read.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn consume(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        n: usize,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.consume(id, n, cx))
+    }
+
+    /// Copies what can be read into `to`, takes it away, and says how many bytes that were.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn receive_copy(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        to: &mut [u8],
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
+        let mut done = 0;
+        for slice in self.readable(id)? {
+            let n = slice.len().min(to.len() - done);
+            to[done..done + n].copy_from_slice(&slice[..n]);
+            done += n;
+            if done == to.len() {
+                break;
+            }
+        }
+        self.consume(now, id, done, pool)?;
+        Ok(done)
+    }
+
+    /// Sends no more: a FIN follows what is queued. Reading goes on.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn shutdown(&mut self, now: Timestamp, id: ConnectionId, pool: &mut Pool) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.shutdown(id, cx))
+    }
+
+    /// Lets go of a connection: what is queued is still sent, then a FIN. With something unread it is a reset. No
+    /// event follows, and the number means nothing any more.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn close(&mut self, now: Timestamp, id: ConnectionId, pool: &mut Pool) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.close(id, cx))
+    }
+
+    /// Breaks a connection off: a reset, and nothing queued is sent (`SO_LINGER` of zero).
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn abort(&mut self, now: Timestamp, id: ConnectionId, pool: &mut Pool) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.abort(id, cx))
+    }
+
+    /// Whether small segments go out at once (`TCP_NODELAY`: MUST-17) or wait for an acknowledgment (Nagle).
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_nodelay(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        nodelay: bool,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| connection.nodelay = nodelay)
+    }
+
+    /// Whether only full segments go out (`TCP_CORK`): what is less waits until the cork is pulled, the sending side
+    /// is closed, or the retransmission timeout has passed (200 ms at least).
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_cork(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        cork: bool,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| connection.cork = cork)
+    }
+
+    /// Gives one connection limits of its own: buffers, timeouts, keep-alive, congestion control. The scale of its
+    /// window stays, and with it the largest window the peer can be told of.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_connection_limits(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        limits: Limits,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| {
+            if connection.limits.congestion != limits.congestion {
+                connection.congestion = Congestion::new(limits.congestion);
+            }
+            let watched = limits.keepalive && connection.state.is_synchronized();
+            connection.keepalive_at = if watched { now + limits.keepalive_idle } else { NEVER };
+            connection.rcv_limit = connection.rcv_limit.min(limits.receive_max);
+            connection.limits = limits;
+        })
+    }
+
+    fn change(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        pool: &mut Pool,
+        change: impl FnOnce(&mut Connection),
+    ) -> Result<(), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| {
+            let i = tcp.index(id)?;
+            change(&mut tcp.connections[i]);
+            tcp.settle(i, cx);
+            Ok(())
+        })
+    }
+
+    /// The two ends of a connection.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn flow(&self, id: ConnectionId) -> Result<Flow, TcpError> {
+        Ok(self.tcp.connections[self.tcp.index(id)?].flow)
+    }
+
+    /// A connection as numbers.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn tcp_info(&self, id: ConnectionId) -> Result<TcpInfo, TcpError> {
+        let c = &self.tcp.connections[self.tcp.index(id)?];
+        Ok(TcpInfo {
+            state: c.state,
+            rtt: c.rtt.smoothed().unwrap_or_default(),
+            rttvar: c.rtt.variation(),
+            min_rtt: c.rtt.shortest.unwrap_or_default(),
+            rto: c.rtt.timeout(),
+            backoff: c.rtt.backoff(),
+            snd_mss: c.window.mss,
+            snd_cwnd: c.window.congestion,
+            snd_ssthresh: c.window.threshold,
+            unacked: c.nxt - c.una,
+            sacked: c.board.sacked(),
+            lost: c.board.lost(),
+            total_retrans: c.retransmissions,
+            rcv_space: c.rcv_limit,
+            snd_wnd: c.wnd,
+            notsent_bytes: c.unsent(),
+            timestamps: c.timestamps,
+            sack: c.sack,
+            wscale: (c.wnd_scale, c.rcv_scale),
+        })
+    }
+
+    /// Connections, handshakes under way, and entries in TIME-WAIT.
+    pub fn connections(&self) -> (usize, usize, usize) {
+        (self.tcp.connections.used(), self.tcp.half_open.used(), self.tcp.time_wait.used())
+    }
+}

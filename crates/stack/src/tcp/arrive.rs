@@ -1,0 +1,370 @@
+//! A segment arrives: the steps of RFC 9293, 3.10.7.3 and 3.10.7.4, one function each.
+
+use std::time::Duration;
+
+use bywash_wire::TcpFlags;
+
+use super::CloseReason;
+use super::connection::{Connection, NEVER};
+use super::emit::Bare;
+use super::receive_buffer::{Held, length};
+use super::segment::Segment;
+use super::seq::Seq;
+use super::state::{Cause, State};
+use crate::Timestamp;
+use crate::ip::Inbound;
+use crate::stack::{Context, Event};
+
+/// What a step decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The next step follows.
+    On,
+    /// The segment is done with.
+    Done,
+}
+use Step::{Done, On};
+
+/// At most one challenge in this time, each connection for itself: a limit that all share would tell a stranger
+/// whether he has guessed right (CVE-2016-5696).
+const CHALLENGE: Duration = Duration::from_millis(500);
+/// RFC 9293, SHLD-18 and MUST-40: less than half a second.
+const DELAYED_ACK: Duration = Duration::from_millis(40);
+/// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
+const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
+/// How long a connection whose program has gone waits for the peer's FIN.
+const ORPHAN: Duration = Duration::from_secs(60);
+
+impl Connection {
+    /// Takes a segment for this connection.
+    pub(super) fn arrive(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        self.keepalive_sent = 0;
+        if self.keepalive_at != NEVER {
+            self.keepalive_at = cx.now + self.limits.keepalive_idle;
+        }
+        let go_on = match self.state {
+            State::SynSent => self.syn_sent(segment, cx),
+            _ => self.check_headers(segment, cx),
+        };
+        // The sixth step, the URG bit: urgent data stays in line (MUST-30 is met by not taking it out).
+        if go_on == On {
+            self.take_text(segment, inbound, cx);
+            self.check_fin(segment, cx);
+        } else {
+            cx.pool.give_packet(inbound.packet);
+        }
+    }
+
+    fn check_headers(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
+        let answer = self.state == State::SynReceived
+            && segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
+            && segment.seq == self.irs
+            && segment.ack == self.nxt;
+        if answer {
+            return self.check_ack(segment, cx);
+        }
+        if self.check_sequence(segment, cx) == Done
+            || self.check_reset(segment, cx) == Done
+            || self.check_syn(segment, cx) == Done
+        {
+            return Done;
+        }
+        self.check_ack(segment, cx)
+    }
+
+    /// 3.10.7.3, SYN-SENT.
+    fn syn_sent(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        let acks = segment.has(TcpFlags::ACK);
+        if acks && (!segment.ack.after(self.iss) || segment.ack.after(self.nxt)) {
+            if !segment.has(TcpFlags::RST) {
+                self.send_reset(segment.ack, cx);
+            }
+            return Done;
+        }
+        if segment.has(TcpFlags::RST) {
+            if acks {
+                self.terminate(CloseReason::Refused, cx);
+            }
+            return Done;
+        }
+        if !segment.has(TcpFlags::SYN) {
+            return Done;
+        }
+        self.irs = segment.seq;
+        self.rcv_nxt = segment.seq + 1;
+        self.edge = self.rcv_nxt;
+        self.take_options(segment, cx.now);
+        (self.wnd, self.wl1, self.wl2) = (u32::from(segment.window), segment.seq, segment.ack);
+        self.max_wnd = self.wnd;
+        self.ack_now = true;
+        if acks {
+            self.acknowledge(segment, cx);
+            self.step(Cause::Connected);
+            self.connected(cx);
+            return On;
+        }
+        // Both have opened at once: our SYN goes out again, and acknowledges.
+        self.step(Cause::Crossed);
+        self.board.timed_out(cx.now, None);
+        Done
+    }
+
+    /// What the peer's SYN says of options: only what both have said counts (RFC 7323, 1.3 and 2.2; RFC 2018, 2).
+    pub(super) fn take_options(&mut self, segment: &Segment, now: Timestamp) {
+        let options = &segment.options;
+        match options.window_scale {
+            // RFC 7323, 2.3: more than 14 is 14.
+            Some(scale) => (self.wnd_scale, self.rcv_scale) = (scale.min(14), self.limits.scale()),
+            None => (self.wnd_scale, self.rcv_scale) = (0, 0),
+        }
+        self.sack = options.sack_permitted;
+        if let Some((value, _)) = options.timestamps {
+            (self.timestamps, self.ts_recent, self.ts_recent_at) = (true, value, now);
+        }
+        // RFC 9293, MUST-15: 536 without the option. Ours is what the link takes.
+        self.set_mss(options.mss.unwrap_or(536).min(self.offered_mss));
+        // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
+        let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
+        self.ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
+    }
+
+    /// The payload of a segment: options come off it (RFC 6691).
+    pub(super) fn set_mss(&mut self, mss: u16) {
+        let options = if self.timestamps { 12 } else { 0 };
+        let mss = u32::from(mss.max(88)) - options;
+        if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss
+        {
+            self.window = super::congestion::Window::initial(mss);
+        }
+        self.window.mss = mss;
+    }
+
+    fn connected(&mut self, cx: &mut Context<'_>) {
+        if self.limits.keepalive {
+            self.keepalive_at = cx.now + self.limits.keepalive_idle;
+        }
+        cx.events.push(match self.listener {
+            Some(listener) => Event::Accepted { listener, connection: self.id },
+            None => Event::Connected(self.id),
+        });
+    }
+
+    /// First, check the sequence number; before it, that the segment is not of an older lap (RFC 7323, 5.3).
+    fn check_sequence(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        let reset = segment.has(TcpFlags::RST);
+        if self.timestamps && !reset {
+            // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
+            let Some((value, _)) = segment.options.timestamps else { return Done };
+            let older = Seq(value).before(Seq(self.ts_recent));
+            if older && cx.now.since(self.ts_recent_at) < CLOCK_OLD {
+                self.ack_now = true;
+                return Done;
+            }
+        }
+        let (len, window) = (segment.length(), self.edge - self.rcv_nxt);
+        let starts = !segment.seq.before(self.rcv_nxt) && segment.seq.before(self.edge);
+        let last = segment.end() - 1;
+        let ends = len > 0 && !last.before(self.rcv_nxt) && last.before(self.edge);
+        // A full window is acknowledged from its right edge: "special allowance" for what holds nothing new.
+        let at_edge = segment.seq == self.edge && (len == 0 || window == 0);
+        if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
+            if let Some((value, _)) = segment.options.timestamps
+                && self.timestamps
+                && !Seq(value).before(Seq(self.ts_recent))
+                && !segment.seq.after(self.last_ack_sent)
+            {
+                (self.ts_recent, self.ts_recent_at) = (value, cx.now);
+            }
+            return On;
+        }
+        if reset {
+            return Done;
+        }
+        if segment.payload > 0 && !segment.end().after(self.rcv_nxt) {
+            self.duplicate = Some((segment.seq, segment.seq + length(segment.payload)));
+        }
+        // Two ends that disagree must not answer each other's bare acknowledgments for ever.
+        if len > 0 || self.may_challenge(cx.now) {
+            self.ack_now = true;
+        }
+        Done
+    }
+
+    /// Second, check the RST bit (RFC 5961, 3).
+    fn check_reset(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        if !segment.has(TcpFlags::RST) {
+            return On;
+        }
+        if segment.seq == self.rcv_nxt {
+            let reason = match self.state {
+                State::SynReceived => CloseReason::Refused,
+                State::Closing | State::LastAck => CloseReason::Done,
+                _ => CloseReason::Reset,
+            };
+            self.terminate(reason, cx);
+        } else {
+            self.challenge(cx.now);
+        }
+        Done
+    }
+
+    /// Fourth, check the SYN bit (RFC 5961, 4). The third, security, is IP options nobody uses.
+    fn check_syn(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        if !segment.has(TcpFlags::SYN) {
+            return On;
+        }
+        self.challenge(cx.now);
+        Done
+    }
+
+    /// Fifth, check the ACK field.
+    fn check_ack(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
+        if !segment.has(TcpFlags::ACK) {
+            return Done;
+        }
+        if self.state == State::SynReceived {
+            if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
+                self.send_reset(segment.ack, cx);
+                return Done;
+            }
+            self.step(Cause::Connected);
+            (self.wl1, self.wl2) = (segment.seq - 1, segment.ack);
+            self.connected(cx);
+        }
+        // RFC 5961, 5: neither older than a window nor newer than what was sent.
+        if segment.ack.after(self.nxt) || segment.ack.before(self.una - self.max_wnd) {
+            self.challenge(cx.now);
+            return Done;
+        }
+        self.acknowledge(segment, cx);
+        if self.fin_sent && self.una == self.nxt {
+            self.fin_acknowledged(cx);
+        }
+        if self.state == State::Closed { Done } else { On }
+    }
+
+    fn fin_acknowledged(&mut self, cx: &mut Context<'_>) {
+        let before = self.state;
+        self.step(Cause::FinAcknowledged);
+        match self.state {
+            State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
+            State::FinWait2 if self.released => self.linger_at = cx.now + ORPHAN,
+            _ => {}
+        }
+    }
+
+    /// Seventh, process the segment text.
+    fn take_text(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        if segment.payload == 0 || !self.state.takes_data() {
+            return cx.pool.give_packet(inbound.packet);
+        }
+        if self.released {
+            // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer.
+            cx.pool.give_packet(inbound.packet);
+            self.send_reset(self.nxt, cx);
+            return self.terminate(CloseReason::Reset, cx);
+        }
+        self.take_mark(segment, inbound.ecn);
+        let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
+        self.largest = self.largest.max(length(len));
+        if seq.before(self.rcv_nxt) {
+            let old = (self.rcv_nxt - seq).min(length(len));
+            self.duplicate = Some((seq, seq + old));
+            self.ack_now = true;
+            (seq, start, len) = (seq + old, start + old as usize, len - old as usize);
+        }
+        let room = if self.edge.after(seq) { (self.edge - seq) as usize } else { 0 };
+        if len > room {
+            self.ack_now = true;
+            len = room;
+        }
+        // Frames count, not only bytes: tiny segments far apart must not pin memory without end.
+        let dear = self.receive.cost() > 4 * self.rcv_limit as usize && seq != self.rcv_nxt;
+        if len == 0 || dear {
+            return cx.pool.give_packet(inbound.packet);
+        }
+        let held = Held::new(inbound.packet, start, len);
+        if seq != self.rcv_nxt {
+            // RFC 5681, 4.2: at once, for a gap and for what fills one.
+            self.ack_now = true;
+            if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
+                self.duplicate = Some(twice);
+            }
+            return;
+        }
+        let gap = self.receive.has_gap();
+        self.receive.push(held, cx.pool);
+        self.rcv_nxt = self.rcv_nxt + length(len);
+        if gap {
+            self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
+            self.ack_now = true;
+        }
+        self.tell_readable(cx);
+        self.unacknowledged += length(len);
+        // SHLD-19: one acknowledgment for two full segments at least.
+        if self.unacknowledged >= 2 * self.largest.max(1) && self.unacknowledged >= self.window.mss {
+            self.ack_now = true;
+        } else if self.ack_at == NEVER {
+            self.ack_at = cx.now + DELAYED_ACK;
+        }
+    }
+
+    /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
+    fn take_mark(&mut self, segment: &Segment, ecn: u8) {
+        const MARKED: u8 = 3;
+        if segment.has(TcpFlags::CWR) {
+            self.echo = false;
+        }
+        if self.ecn && ecn == MARKED {
+            self.ack_now |= !self.echo;
+            self.echo = true;
+        }
+    }
+
+    /// Eighth, check the FIN bit, of this segment or of one that came early.
+    fn check_fin(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        if segment.has(TcpFlags::FIN) && self.state.takes_data() && self.fin_at.is_none() {
+            self.fin_at = Some(segment.end() - 1);
+        }
+        if self.fin_at != Some(self.rcv_nxt) || !self.state.takes_data() {
+            if segment.has(TcpFlags::FIN) {
+                self.ack_now = true;
+            }
+            return;
+        }
+        self.rcv_nxt = self.rcv_nxt + 1;
+        self.edge = self.edge.max(self.rcv_nxt);
+        self.ack_now = true;
+        self.step(Cause::FinReceived);
+        if !self.released {
+            cx.events.push(Event::PeerClosed(self.id));
+        }
+    }
+
+    /// Sends an acknowledgment that makes an honest peer show itself (RFC 5961, 7: not too many).
+    fn challenge(&mut self, now: Timestamp) {
+        if self.may_challenge(now) {
+            self.ack_now = true;
+        }
+    }
+
+    fn may_challenge(&mut self, now: Timestamp) -> bool {
+        let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;
+        if may {
+            self.challenged = now;
+        }
+        may
+    }
+
+    /// Sends a reset with the given sequence number.
+    pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
+        let (ack, flags) = if self.state.is_synchronized() {
+            (self.rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
+        } else {
+            (Seq(0), TcpFlags::RST)
+        };
+        Bare { flow: self.flow, seq, ack, flags, window: 0, options: bywash_wire::TcpOptions::default() }
+            .send(cx);
+    }
+}

@@ -1,0 +1,125 @@
+//! CUBIC (RFC 9438): the window as a cubic function of the time since the last loss.
+
+use std::time::Duration;
+
+use super::{Algorithm, Window};
+use crate::Timestamp;
+
+/// RFC 9438, 5: segments per second cubed.
+const C: f64 = 0.4;
+/// RFC 9438, 4.6: what is left of the window after a loss.
+const BETA: f64 = 0.7;
+/// RFC 9438, 4.3: how fast a Reno with this BETA has to grow to be as fair: 3 (1 - BETA) / (1 + BETA).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// State between two losses. Windows are counted in segments, as in the RFC.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cubic {
+    /// The window at the last loss.
+    max: f64,
+    /// When growing began; none until the first ACK after a loss or an idle time.
+    epoch: Option<Timestamp>,
+    /// Seconds until the window is `max` again.
+    k: f64,
+    /// The window where growing began.
+    start: f64,
+    /// What Reno would have.
+    estimate: f64,
+    /// The part of a byte that growth is still due.
+    due: f64,
+}
+
+impl Algorithm for Cubic {
+    fn acknowledged(&mut self, window: &mut Window, acked: u32, rtt: Duration, now: Timestamp) {
+        let acked = window.slow_start(acked);
+        if acked == 0 {
+            return;
+        }
+        let mss = f64::from(window.mss);
+        let current = f64::from(window.congestion) / mss;
+        let epoch = *self.epoch.get_or_insert_with(|| {
+            // Figure 1 and 2: K = cubic root of (W_max - cwnd) / C.
+            self.max = self.max.max(current);
+            self.k = ((self.max - current) / C).cbrt();
+            (self.start, self.estimate) = (current, current);
+            now
+        });
+        let t = (now.since(epoch) + rtt).as_secs_f64();
+        let cubic = C * (t - self.k).powi(3) + self.max;
+        // 4.4 and 4.5: at most half as much again in a round trip, and never less.
+        let target = cubic.clamp(current, 1.5 * current);
+        let segments = f64::from(acked) / mss;
+        // 4.3: W_est; once it has passed the window before the loss it grows as fast as Reno's.
+        let alpha = if self.estimate >= self.max { 1.0 } else { ALPHA };
+        self.estimate += alpha * segments / current;
+        let more = (target - current) * segments / current;
+        let grown = (current + more).max(self.estimate.min(1.5 * current));
+        self.due += (grown - current) * mss;
+        let whole = self.due.floor();
+        self.due -= whole;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not negative, and at most half a window"
+        )]
+        let whole = whole.max(0.0) as u32;
+        window.congestion = window.congestion.saturating_add(whole);
+    }
+
+    fn reduced(&mut self, window: &Window, flight: u32) -> u32 {
+        let mss = f64::from(window.mss);
+        let current = f64::from(window.congestion) / mss;
+        // 4.7, fast convergence: who loses earlier than last time gives way to others.
+        self.max = if current < self.max { current * (1.0 + BETA) / 2.0 } else { current };
+        self.epoch = None;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32")]
+        let threshold = (f64::from(flight) * BETA) as u32;
+        threshold.max(2 * window.mss)
+    }
+
+    fn restarted(&mut self) {
+        self.epoch = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Grows for `seconds` with a full window each 100 ms.
+    fn grow(cubic: &mut Cubic, window: &mut Window, from: f64, seconds: f64) -> f64 {
+        let rtt = Duration::from_millis(100);
+        let mut at = from;
+        while at < from + seconds {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test's clock")]
+            let now = Timestamp::from_nanos((at * 1e9) as u64);
+            cubic.acknowledged(window, window.congestion, rtt, now);
+            at += 0.1;
+        }
+        f64::from(window.congestion) / 1000.0
+    }
+
+    #[test]
+    fn it_comes_back_to_the_old_window_after_k_and_then_goes_beyond() {
+        let mut cubic = Cubic::default();
+        let mut window = Window { congestion: 100_000, threshold: 0, mss: 1000 };
+        window.congestion = cubic.reduced(&window, 100_000);
+        assert_eq!(window.congestion, 70_000);
+        // K = cbrt(30 / 0.4) = 4.2 s
+        let near = grow(&mut cubic, &mut window, 0.0, 4.2);
+        assert!((95.0..106.0).contains(&near), "{near} segments after K");
+        let flat = grow(&mut cubic, &mut window, 4.2, 1.0) - near;
+        let steep = grow(&mut cubic, &mut window, 5.2, 3.0) - near;
+        assert!(flat < 6.0 && steep > 15.0, "first {flat}, then {steep}");
+    }
+
+    #[test]
+    fn who_loses_early_gives_way() {
+        let mut cubic = Cubic::default();
+        let window = Window { congestion: 100_000, threshold: 0, mss: 1000 };
+        cubic.reduced(&window, 100_000);
+        let second = Window { congestion: 80_000, ..window };
+        cubic.reduced(&second, 80_000);
+        assert!((cubic.max - 68.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,105 @@
+//! Congestion control: how much may be in flight.
+
+mod cubic;
+mod newreno;
+
+use std::time::Duration;
+
+use crate::Timestamp;
+use cubic::Cubic;
+use newreno::NewReno;
+
+/// Which algorithm a connection uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// NewReno's window (RFC 5681).
+    NewReno,
+}
+
+/// The congestion window. All numbers are bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    pub(crate) congestion: u32,
+    /// Below it is slow start.
+    pub(crate) threshold: u32,
+    pub(crate) mss: u32,
+}
+
+impl Window {
+    /// RFC 6928: ten segments, or 14600 bytes when they are large.
+    pub(crate) fn initial(mss: u32) -> Self {
+        Self { congestion: (10 * mss).min(14_600.max(2 * mss)), threshold: u32::MAX, mss }
+    }
+
+    /// RFC 5681, 3.1: one more byte for each byte acknowledged, and at most a segment for each ACK of this size
+    /// (RFC 3465 with L = 2 would be slower where ACKs stand for many segments). Returns what of `acked` is left.
+    fn slow_start(&mut self, acked: u32) -> u32 {
+        let used = acked.min(self.threshold.saturating_sub(self.congestion));
+        self.congestion += used;
+        acked - used
+    }
+}
+
+/// What an algorithm decides. It never sees segments, only how many bytes arrived.
+pub(crate) trait Algorithm {
+    /// `acked` bytes have arrived while the window was full.
+    fn acknowledged(&mut self, window: &mut Window, acked: u32, rtt: Duration, now: Timestamp);
+
+    /// Something was lost (or marked): the new threshold, with `flight` bytes in flight.
+    fn reduced(&mut self, window: &Window, flight: u32) -> u32;
+
+    /// The connection has been idle, or has begun anew after a timeout.
+    fn restarted(&mut self);
+}
+
+/// The algorithm of one connection, in place.
+#[derive(Clone, Debug)]
+pub(crate) enum Congestion {
+    Cubic(Cubic),
+    NewReno(NewReno),
+}
+
+impl Default for Congestion {
+    fn default() -> Self {
+        Self::new(CongestionControl::default())
+    }
+}
+
+impl Congestion {
+    pub(crate) fn new(control: CongestionControl) -> Self {
+        match control {
+            CongestionControl::Cubic => Self::Cubic(Cubic::default()),
+            CongestionControl::NewReno => Self::NewReno(NewReno::default()),
+        }
+    }
+
+    pub(crate) fn algorithm(&mut self) -> &mut dyn Algorithm {
+        match self {
+            Self::Cubic(cubic) => cubic,
+            Self::NewReno(newreno) => newreno,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_window_is_ten_segments() {
+        assert_eq!(Window::initial(1448).congestion, 14_480);
+        assert_eq!(Window::initial(536).congestion, 5360);
+        assert_eq!(Window::initial(8948).congestion, 17_896);
+    }
+
+    #[test]
+    fn slow_start_ends_at_the_threshold() {
+        let mut window = Window { congestion: 10_000, threshold: 12_000, mss: 1000 };
+        assert_eq!(window.slow_start(1500), 0);
+        assert_eq!(window.slow_start(1500), 1000);
+        assert_eq!(window.congestion, 12_000);
+    }
+}

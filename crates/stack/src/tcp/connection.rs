@@ -1,0 +1,254 @@
+//! One connection: the variables of RFC 9293, 3.3.1, and what loss recovery, timers and options add to them.
+
+use std::time::Duration;
+
+use super::congestion::{Congestion, Window};
+use super::receive_buffer::{ReceiveBuffer, length};
+use super::rtt::Rtt;
+use super::scoreboard::Scoreboard;
+use super::send_buffer::SendBuffer;
+use super::seq::Seq;
+use super::state::{Cause, State};
+use super::{CloseReason, ConnectionId, Limits, ListenerId};
+use crate::snapshot::{Link, Path};
+use crate::stack::{Context, Event};
+use crate::{Flow, Timestamp};
+
+/// No deadline.
+pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
+
+/// What loss recovery is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing is missing.
+    #[default]
+    Open,
+    /// Something is missing, and proportional rate reduction (RFC 6937) sets the window until `recover`.
+    Recovery,
+    /// The timer ran out: slow start until `recover`.
+    Loss,
+}
+
+/// Which deadline of the sending half comes next: only one of them can be pending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SendTimer {
+    /// RFC 6298.
+    #[default]
+    Retransmission,
+    /// The tail loss probe of RFC 8985, 7.
+    Probe,
+    /// The reordering timer of RFC 8985, 6.2.
+    Reordering,
+    /// Zero-window probes (RFC 9293, 3.8.6.1).
+    Persist,
+}
+
+/// A connection. An entry of a slab: it is used again, with the memory its buffers have.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    pub(super) flow: Flow,
+    pub(super) hash: u64,
+    pub(super) id: ConnectionId,
+    pub(super) state: State,
+    /// Whose it is, if the peer opened it.
+    pub(super) listener: Option<ListenerId>,
+    /// The program has let go of it.
+    pub(super) released: bool,
+    pub(super) dirty: bool,
+    /// The way to the peer, and of which snapshot; none while the neighbour is asked for.
+    pub(super) link: Option<(u32, Link)>,
+    pub(super) path: Path,
+
+    // Sending.
+    pub(super) iss: Seq,
+    pub(super) una: Seq,
+    pub(super) nxt: Seq,
+    pub(super) wnd: u32,
+    pub(super) max_wnd: u32,
+    pub(super) wl1: Seq,
+    pub(super) wl2: Seq,
+    pub(super) wnd_scale: u8,
+    pub(super) send: SendBuffer,
+    pub(super) fin_wanted: bool,
+    pub(super) fin_sent: bool,
+    pub(super) nodelay: bool,
+    pub(super) cork: bool,
+    pub(super) wants_room: bool,
+    pub(super) board: Scoreboard,
+    pub(super) rtt: Rtt,
+    pub(super) window: Window,
+    pub(super) congestion: Congestion,
+    /// The congestion window, and nothing else, held back data.
+    pub(super) limited: bool,
+    pub(super) last_sent: Timestamp,
+
+    // Receiving.
+    pub(super) irs: Seq,
+    pub(super) rcv_nxt: Seq,
+    /// The right edge of the window that the peer was told of.
+    pub(super) edge: Seq,
+    pub(super) rcv_scale: u8,
+    pub(super) rcv_limit: u32,
+    pub(super) receive: ReceiveBuffer,
+    pub(super) told_readable: bool,
+    /// Where the peer's FIN is, if it came before all data.
+    pub(super) fin_at: Option<Seq>,
+    /// What came twice, to be reported (RFC 2883).
+    pub(super) duplicate: Option<(Seq, Seq)>,
+    /// Bytes since our last acknowledgment.
+    pub(super) unacknowledged: u32,
+    pub(super) ack_now: bool,
+    pub(super) largest: u32,
+    /// Since when, and how many bytes, the program has read: for the size of the window.
+    pub(super) read_since: Timestamp,
+    pub(super) read: u32,
+    pub(super) challenged: Timestamp,
+
+    // Options.
+    pub(super) timestamps: bool,
+    pub(super) ts_recent: u32,
+    pub(super) ts_recent_at: Timestamp,
+    pub(super) ts_offset: u32,
+    pub(super) last_ack_sent: Seq,
+    pub(super) sack: bool,
+    /// Both understand congestion marks (RFC 3168).
+    pub(super) ecn: bool,
+    /// A mark came in: the peer is told until it says that it has slowed down.
+    pub(super) echo: bool,
+    /// We have slowed down, and the next new segment says so.
+    pub(super) slowed: bool,
+    /// Until this is acknowledged, further marks are of the same congestion.
+    pub(super) slowed_at: Option<Seq>,
+    /// What our link takes.
+    pub(super) offered_mss: u16,
+
+    // Loss recovery.
+    pub(super) phase: Phase,
+    pub(super) recover: Seq,
+    pub(super) duplicates: u32,
+    pub(super) prr_delivered: u32,
+    pub(super) prr_out: u32,
+    pub(super) prr_flight: u32,
+    /// Where a tail loss probe ended, and whether it was a copy.
+    pub(super) probe: Option<(Seq, bool)>,
+    pub(super) retransmissions: u64,
+    /// How long until the reordering timer says what is lost.
+    pub(super) reorder_wait: Option<Duration>,
+    /// When the neighbour was last vouched for.
+    pub(super) confirmed: Timestamp,
+
+    // Timers.
+    pub(super) send_timer: SendTimer,
+    pub(super) send_at: Timestamp,
+    pub(super) ack_at: Timestamp,
+    pub(super) keepalive_at: Timestamp,
+    pub(super) keepalive_sent: u8,
+    pub(super) linger_at: Timestamp,
+    /// When the wheel is set to.
+    pub(super) wheel_at: Timestamp,
+    /// Since when nothing has been acknowledged though something was sent.
+    pub(super) stalled: Option<Timestamp>,
+    pub(super) limits: Limits,
+}
+
+impl Connection {
+    /// Makes a used entry new; buffers keep their memory, which is empty.
+    pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
+        let old = std::mem::take(self);
+        let mut board = old.board;
+        board.reset();
+        *self = Self {
+            flow,
+            hash,
+            id: ConnectionId { index: old.id.index, generation: old.id.generation.wrapping_add(1) },
+            send: old.send,
+            receive: old.receive,
+            board,
+            limits,
+            rcv_limit: limits.receive_initial,
+            congestion: Congestion::new(limits.congestion),
+            send_at: NEVER,
+            ack_at: NEVER,
+            keepalive_at: NEVER,
+            linger_at: NEVER,
+            wheel_at: NEVER,
+            last_sent: now,
+            read_since: now,
+            ..Self::default()
+        };
+    }
+
+    /// The number of the first byte in the send buffer.
+    #[inline]
+    pub(super) fn base(&self) -> Seq {
+        if self.una == self.iss { self.iss + 1 } else { self.una }
+    }
+
+    /// The number after the last byte in the send buffer.
+    #[inline]
+    pub(super) fn data_end(&self) -> Seq {
+        self.base() + length(self.send.len())
+    }
+
+    /// Bytes in the network, as far as anyone knows.
+    #[inline]
+    pub(super) fn pipe(&self) -> u32 {
+        let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.window.mss) };
+        self.board.in_flight().saturating_sub(arrived)
+    }
+
+    /// Bytes the peer takes beyond what was sent.
+    #[inline]
+    pub(super) fn usable(&self) -> u32 {
+        let edge = self.una + self.wnd;
+        if edge.after(self.nxt) { edge - self.nxt } else { 0 }
+    }
+
+    /// Our clock, for the peer to echo: milliseconds, from a point nobody knows (RFC 7323, 5.4 and 7.1).
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
+    pub(super) fn clock(&self, now: Timestamp) -> u32 {
+        (now.as_millis() as u32).wrapping_add(self.ts_offset)
+    }
+
+    pub(super) fn step(&mut self, cause: Cause) {
+        self.state = self.state.after(cause);
+    }
+
+    /// Bytes of the send buffer that the program may fill.
+    pub(super) fn send_room(&self) -> usize {
+        // Twice the window: one in flight, one to go out as acknowledgments come in.
+        let wanted = (2 * self.window.congestion as usize).max(self.limits.send_initial as usize);
+        wanted.min(self.limits.send_max as usize).saturating_sub(self.send.len())
+    }
+
+    /// Tells the program that there is something to read, once until it has read everything.
+    pub(super) fn tell_readable(&mut self, cx: &mut Context<'_>) {
+        if !self.told_readable && !self.released {
+            self.told_readable = true;
+            cx.events.push(Event::Readable(self.id));
+        }
+    }
+
+    /// The next deadline of all timers.
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.send_at.min(self.ack_at).min(self.keepalive_at).min(self.linger_at)
+    }
+
+    /// Ends the connection here and now.
+    pub(super) fn terminate(&mut self, reason: CloseReason, cx: &mut Context<'_>) {
+        self.state = State::Closed;
+        self.send.clear(cx.pool);
+        self.board.reset();
+        (self.send_at, self.ack_at, self.keepalive_at, self.linger_at) = (NEVER, NEVER, NEVER, NEVER);
+        self.ack_now = false;
+        if !self.released {
+            cx.events.push(Event::Closed(self.id, reason));
+        }
+    }
+
+    /// The round-trip time, or a guess.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.rtt.smoothed().unwrap_or(Duration::from_millis(100))
+    }
+}

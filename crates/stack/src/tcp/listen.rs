@@ -1,0 +1,207 @@
+//! Connections that peers open: small entries until the handshake is done, and none at all when there are too many
+//! (RFC 9293, 3.10.7.2; RFC 4987).
+
+use std::time::Duration;
+
+use bywash_wire::{TcpFlags, TcpOptions};
+
+use super::connection::Connection;
+use super::emit::Bare;
+use super::receive_buffer::length;
+use super::segment::Segment;
+use super::seq::Seq;
+use super::state::State;
+use super::{Limits, ListenerId};
+use crate::flow::Purpose;
+use crate::stack::Context;
+use crate::{Flow, Timestamp};
+
+/// How often a SYN,ACK is sent again: after 1, 2, 4, 8 and 16 seconds.
+pub(super) const RETRIES: u8 = 5;
+/// Segment sizes a cookie can remember: three bits.
+const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
+/// How long a cookie holds is one to two of these.
+const COOKIE_AGE: Duration = Duration::from_secs(64);
+/// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
+const OPTION_BITS: u32 = 6;
+const NO_SCALE: u32 = 15;
+
+/// A handshake that waits for its last segment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HalfOpen {
+    pub(super) flow: Flow,
+    pub(super) hash: u64,
+    pub(super) listener: ListenerId,
+    pub(super) irs: Seq,
+    pub(super) iss: Seq,
+    pub(super) sent: Timestamp,
+    pub(super) tries: u8,
+    /// The peer's SYN: what it offered.
+    mss: u16,
+    scale: Option<u8>,
+    sack: bool,
+    stamp: Option<u32>,
+    /// It asked for congestion marks (RFC 3168, 6.1.1).
+    ecn: bool,
+    ts_offset: u32,
+}
+
+impl HalfOpen {
+    /// What is remembered of a SYN.
+    pub(super) fn new(segment: &Segment, hash: u64, listener: ListenerId, cx: &Context<'_>) -> Self {
+        Self {
+            flow: segment.flow,
+            hash,
+            listener,
+            irs: segment.seq,
+            iss: initial_sequence(&segment.flow, cx),
+            sent: cx.now,
+            tries: 0,
+            mss: segment.options.mss.unwrap_or(536),
+            scale: segment.options.window_scale,
+            sack: segment.options.sack_permitted,
+            stamp: segment.options.timestamps.map(|(value, _)| value),
+            ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
+            ts_offset: clock_offset(&segment.flow, cx),
+        }
+    }
+
+    /// Sends the SYN,ACK.
+    pub(super) fn answer(&self, limits: &Limits, cx: &mut Context<'_>) {
+        self.answer_with(self.iss, self.clock(cx.now), limits, cx);
+    }
+
+    fn clock(&self, now: Timestamp) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
+        let millis = now.as_millis() as u32;
+        millis.wrapping_add(self.ts_offset)
+    }
+
+    fn answer_with(&self, iss: Seq, clock: u32, limits: &Limits, cx: &mut Context<'_>) {
+        let options = TcpOptions {
+            mss: Some(largest_segment(&self.flow, cx)),
+            window_scale: self.scale.map(|_| limits.scale()),
+            sack_permitted: self.sack,
+            timestamps: self.stamp.map(|stamp| (clock, stamp)),
+            ..TcpOptions::default()
+        };
+        let mut flags = TcpFlags::SYN.with(TcpFlags::ACK);
+        if self.ecn {
+            flags = flags.with(TcpFlags::ECE);
+        }
+        let window = u16::try_from(limits.receive_initial).unwrap_or(u16::MAX);
+        Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options }.send(cx);
+    }
+
+    /// Makes the connection; it still has to take the segment that completed the handshake.
+    pub(super) fn into_connection(self, connection: &mut Connection, limits: Limits, cx: &Context<'_>) {
+        connection.reset(self.flow, self.hash, limits, cx.now);
+        connection.listener = Some(self.listener);
+        connection.state = State::SynReceived;
+        (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
+        (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
+        connection.edge = connection.rcv_nxt + limits.receive_initial.min(65_535);
+        connection.last_ack_sent = connection.rcv_nxt;
+        connection.ts_offset = self.ts_offset;
+        connection.offered_mss = largest_segment(&self.flow, cx);
+        (connection.wnd_scale, connection.rcv_scale) =
+            self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
+        connection.sack = self.sack;
+        connection.ecn = self.ecn;
+        if let Some(stamp) = self.stamp {
+            (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
+        }
+        connection.set_mss(self.mss.min(connection.offered_mss));
+        connection.board.push(self.iss, self.iss + 1, self.sent);
+        if self.tries > 0 {
+            // Karn: which SYN,ACK was answered is not known.
+            connection.board.resent(self.iss, self.iss + 1, self.sent);
+        }
+    }
+
+    /// Answers without remembering: all there is to know goes into our sequence number and our clock, and comes back
+    /// (RFC 4987, 3.6).
+    pub(super) fn answer_by_cookie(&self, limits: &Limits, cx: &mut Context<'_>) {
+        let age = cookie_time(cx.now);
+        let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
+        let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
+        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.stamp.is_some() && self.ecn);
+        let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
+        if Seq(clock).after(Seq(self.clock(cx.now))) {
+            clock = clock.wrapping_sub(1 << OPTION_BITS);
+        }
+        let iss = cookie(&self.flow, self.irs, age, length(size), cx);
+        // Without timestamps nothing would say later what was agreed on.
+        let kept = Self { ecn: self.ecn && self.stamp.is_some(), ..self.clone() };
+        kept.answer_with(iss, clock, limits, cx);
+    }
+
+    /// What a cookie that came back says; `None` when it is none of ours, or too old.
+    pub(super) fn from_cookie(
+        segment: &Segment,
+        hash: u64,
+        listener: ListenerId,
+        cx: &Context<'_>,
+    ) -> Option<Self> {
+        let (iss, irs) = (segment.ack - 1, segment.seq - 1);
+        let size = iss.0 >> 24 & 7;
+        let now = cookie_time(cx.now);
+        let fits = |age: u64| cookie(&segment.flow, irs, age, size, cx) == iss;
+        if !fits(now) && !now.checked_sub(1).is_some_and(fits) {
+            return None;
+        }
+        let bits = segment.options.timestamps.map(|(_, echo)| echo & ((1 << OPTION_BITS) - 1));
+        let scale = bits.map(|bits| bits >> 2).filter(|scale| *scale != NO_SCALE);
+        Some(Self {
+            flow: segment.flow,
+            hash,
+            listener,
+            irs,
+            iss,
+            sent: cx.now,
+            // Nothing was measured.
+            tries: 1,
+            mss: SIZES[size as usize],
+            scale: scale.and_then(|scale| u8::try_from(scale).ok()),
+            sack: bits.is_some_and(|bits| bits & 2 != 0),
+            ecn: bits.is_some_and(|bits| bits & 1 != 0),
+            stamp: segment.options.timestamps.map(|(value, _)| value),
+            ts_offset: clock_offset(&segment.flow, cx),
+        })
+    }
+}
+
+fn cookie_time(now: Timestamp) -> u64 {
+    now.as_millis() / 1000 / COOKIE_AGE.as_secs()
+}
+
+/// Five bits of time, three of segment size, 24 that only we can make.
+fn cookie(flow: &Flow, irs: Seq, age: u64, size: u32, cx: &Context<'_>) -> Seq {
+    let mixed = cx.secret.hash(Purpose::Cookie, flow) ^ u64::from(irs.0) << 24 ^ age << 3 ^ u64::from(size);
+    let hash = cx.secret.number(Purpose::Cookie, mixed);
+    let (time, hash) = ((age & 31) as u32, (hash & 0xff_ffff) as u32);
+    Seq(time << 27 | size << 24 | hash)
+}
+
+/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers.
+pub(super) fn initial_sequence(flow: &Flow, cx: &Context<'_>) -> Seq {
+    let hash = cx.secret.hash(Purpose::Sequence, flow);
+    #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
+    Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32))
+}
+
+/// The start of our clock for a peer (RFC 7323, 7.1), the same for both of its addresses so that TIME-WAIT can
+/// compare (RFC 6191).
+pub(super) fn clock_offset(flow: &Flow, cx: &Context<'_>) -> u32 {
+    let pair = Flow { local_port: 0, remote_port: 0, ..*flow };
+    #[expect(clippy::cast_possible_truncation, reason = "half of the hash")]
+    let offset = cx.secret.hash(Purpose::Clock, &pair) as u32;
+    offset
+}
+
+/// The payload our link takes, less the fixed headers (RFC 9293, 3.7.1, MUST-67).
+pub(super) fn largest_segment(flow: &Flow, cx: &Context<'_>) -> u16 {
+    let snapshot = &cx.out.snapshot;
+    let mtu = snapshot.path(flow.remote).map_or(576, |path| snapshot.interface(path.interface).mtu);
+    mtu.saturating_sub(40)
+}

@@ -1,0 +1,171 @@
+//! What goes out: copies of what is lost, new data, a FIN, an acknowledgment (RFC 9293, 3.7.4, 3.8.6; RFC 6633).
+
+use bywash_wire::TcpFlags;
+
+use super::connection::{Connection, Phase};
+use super::receive_buffer::length;
+use super::state::State;
+use crate::stack::Context;
+
+/// Packets a connection may send before others have their turn.
+const TURN: u32 = 32;
+/// Packets in a port's queue beyond which connections hold their data back.
+const BACKLOG: usize = 512;
+/// Bytes of a super-segment at most: with its headers it must fit IP's length, and with its frames a packet.
+const SUPER: u32 = 60_000;
+
+impl Connection {
+    /// Sends what may be sent now; `true` when there is more for another turn.
+    pub(super) fn output(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.state == State::Closed {
+            return false;
+        }
+        let mut turn = TURN;
+        if self.ack_now && self.state.is_synchronized() && self.has_blocks() {
+            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+        }
+        let more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
+        if self.ack_now && self.state.is_synchronized() && self.state != State::SynReceived {
+            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+        }
+        self.arm(cx.now);
+        more
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.sack && self.state != State::SynReceived && (self.receive.has_gap() || self.duplicate.is_some())
+    }
+
+    fn may_send(&self, turn: &mut u32, cx: &Context<'_>) -> bool {
+        *turn = turn.saturating_sub(1);
+        *turn > 0 && !self.port_is_full(cx)
+    }
+
+    /// Whether so many packets wait for the port that more would only wait, too.
+    pub(super) fn port_is_full(&self, cx: &Context<'_>) -> bool {
+        self.link.as_ref().is_some_and(|(_, link)| cx.out.queued(link.port) >= BACKLOG)
+    }
+
+    /// Sends again what is lost, as far as the window goes; `false` when its turn is over before.
+    fn send_copies(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
+        while self.board.has_lost() {
+            let mss = self.window.mss;
+            let Some((start, end)) = self.board.first_lost(mss) else { break };
+            let pipe = self.pipe();
+            if pipe > 0 && pipe + (end - start) > self.window.congestion {
+                break;
+            }
+            if !self.may_send(turn, cx) || !self.send_range(start, end - start, cx) {
+                return false;
+            }
+            self.board.resent(start, end, cx.now);
+            self.prr_out += end - start;
+            self.retransmissions += 1;
+        }
+        true
+    }
+
+    /// Sends a range of sequence numbers again, whatever is in it: a SYN, bytes, a FIN.
+    pub(super) fn send_range(&mut self, start: super::seq::Seq, len: u32, cx: &mut Context<'_>) -> bool {
+        if start == self.iss {
+            let flags =
+                if self.state == State::SynSent { TcpFlags::SYN } else { TcpFlags::SYN.with(TcpFlags::ACK) };
+            return self.emit(start, 0, flags, cx);
+        }
+        let end = start + len;
+        let fin = self.fin_sent && end.after(self.data_end());
+        let bytes = len - u32::from(fin);
+        let mut flags = TcpFlags::ACK;
+        if fin {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        if bytes > 0 && !(start + bytes).before(self.data_end()) {
+            flags = flags.with(TcpFlags::PSH);
+        }
+        self.emit(start, bytes, flags, cx)
+    }
+
+    /// Sends new data, as far as both windows and the rules against small segments go; `false` when its turn is over
+    /// before.
+    fn send_new(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
+        self.limited = false;
+        if matches!(self.state, State::SynSent | State::SynReceived) || self.fin_sent {
+            return true;
+        }
+        // RFC 5681, 4.1: after a pause nobody knows what the path takes.
+        if self.board.is_empty() && self.send.len() > 0 && cx.now.since(self.last_sent) > self.rtt.timeout() {
+            let initial = super::congestion::Window::initial(self.window.mss).congestion;
+            self.window.congestion = self.window.congestion.min(initial);
+            self.congestion.algorithm().restarted();
+        }
+        while let Some(len) = self.next_length(cx) {
+            let fin = self.fin_wanted && self.nxt + len == self.data_end();
+            let last = self.nxt + len == self.data_end();
+            let mut flags = TcpFlags::ACK;
+            if last && len > 0 {
+                flags = flags.with(TcpFlags::PSH);
+            }
+            if fin {
+                flags = flags.with(TcpFlags::FIN);
+            }
+            if !self.may_send(turn, cx) || !self.emit(self.nxt, len, flags, cx) {
+                return false;
+            }
+            let end = self.nxt + len + u32::from(fin);
+            self.board.push(self.nxt, end, cx.now);
+            self.stalled = self.stalled.or(Some(cx.now));
+            self.nxt = end;
+            self.fin_sent |= fin;
+            if self.phase == Phase::Recovery {
+                self.prr_out += len;
+            }
+            if fin {
+                break;
+            }
+        }
+        true
+    }
+
+    /// How many bytes the next new segment has; zero for a FIN alone; `None` when nothing may go.
+    fn next_length(&mut self, cx: &Context<'_>) -> Option<u32> {
+        let mss = self.window.mss;
+        let available = self.data_end() - self.nxt;
+        if available == 0 {
+            return self.fin_wanted.then_some(0);
+        }
+        let room = self.window.congestion.saturating_sub(self.pipe());
+        let usable = self.usable();
+        if room < available.min(mss) {
+            self.limited = true;
+            // Something is in flight, and will open the window; if not, one segment goes.
+            if self.pipe() > 0 {
+                return None;
+            }
+        }
+        let len = available.min(usable).min(room.max(mss));
+        if len >= mss {
+            self.limited |= room < available && room < usable;
+            return Some(if len > mss && self.is_cut_by_port(cx) { len.min(SUPER) / mss * mss } else { mss });
+        }
+        // RFC 9293, 3.8.6.2.1 (MUST-38) and 3.7.4 (SHLD-7): everything there is, when the peer has all that went
+        // before or Nagle is off; or half of the largest window; else the persist timer will send it.
+        let all = len == available && (self.nodelay || self.fin_wanted || self.board.is_empty());
+        let half = len >= self.max_wnd / 2;
+        // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
+        let held = self.cork && !self.fin_wanted;
+        (len > 0 && !held && (all || half)).then_some(len)
+    }
+
+    fn is_cut_by_port(&self, cx: &Context<'_>) -> bool {
+        let Some((_, link)) = &self.link else { return false };
+        cx.out.snapshot.interface(link.interface).offloads.segmentation
+    }
+
+    /// Bytes that wait and have not been sent.
+    pub(super) fn unsent(&self) -> u32 {
+        if self.fin_sent || self.state == State::SynSent {
+            return 0;
+        }
+        (self.base() + length(self.send.len())) - self.nxt.max(self.base())
+    }
+}

@@ -1,0 +1,257 @@
+//! What an acknowledgment means for sending: the window, what is lost, how much may go out (RFC 5681, 6582, 6937, 8985).
+
+use bywash_wire::TcpFlags;
+
+use super::connection::{Connection, Phase};
+use super::scoreboard::{DUPLICATES, Delivered};
+use super::segment::Segment;
+use super::seq::Seq;
+use crate::Request;
+use crate::stack::{Context, Event};
+
+impl Connection {
+    /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
+    pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        let before = self.pipe();
+        let (una, ack) = (self.una, segment.ack.max(self.una));
+        let window_changed = self.update_window(segment);
+        let mut delivered = Delivered::default();
+        let shortest = self.rtt.shortest;
+        self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
+        let reported = self.take_blocks(segment, ack, cx, &mut delivered);
+        let advanced = ack.after(una);
+        if advanced {
+            self.advance_una(ack, cx);
+        }
+        self.measure(segment, advanced, &delivered, cx);
+        let duplicate = !advanced
+            && segment.ack == una
+            && segment.payload == 0
+            && !window_changed
+            && !segment.has(TcpFlags::FIN)
+            && !self.board.is_empty();
+        if duplicate && !self.sack {
+            self.duplicates += 1;
+        }
+        if self.board.is_empty() {
+            // MUST-37: a peer that answers may keep its window shut for as long as it likes.
+            self.stalled = None;
+        }
+        self.end_probe(ack, reported);
+        self.take_echo(segment);
+        self.find_losses(una, advanced, delivered, cx);
+        if self.phase != Phase::Recovery && advanced && delivered.bytes > 0 {
+            // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
+            let full = self.limited
+                || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
+            if full {
+                let rtt = self.round_trip();
+                self.congestion.algorithm().acknowledged(&mut self.window, delivered.bytes, rtt, cx.now);
+            }
+        }
+        if advanced || delivered.bytes > 0 {
+            self.restart_timer(cx.now);
+        }
+    }
+
+    /// SND.WND, unless the segment is older than the one that set it last.
+    fn update_window(&mut self, segment: &Segment) -> bool {
+        let newer =
+            self.wl1.before(segment.seq) || (self.wl1 == segment.seq && !segment.ack.before(self.wl2));
+        if !newer || segment.ack.before(self.una) {
+            return false;
+        }
+        let scale = if segment.has(TcpFlags::SYN) { 0 } else { self.wnd_scale };
+        let window = u32::from(segment.window) << scale;
+        let changed = window != self.wnd;
+        (self.wnd, self.wl1, self.wl2) = (window, segment.seq, segment.ack);
+        self.max_wnd = self.max_wnd.max(window);
+        changed
+    }
+
+    /// What the peer has out of order (RFC 2018), and whether it reports something that came twice (RFC 2883, 4).
+    fn take_blocks(
+        &mut self,
+        segment: &Segment,
+        ack: Seq,
+        cx: &Context<'_>,
+        delivered: &mut Delivered,
+    ) -> bool {
+        if !self.sack || segment.options.sack.is_empty() {
+            return false;
+        }
+        let mut blocks = segment.options.sack.iter().map(|(start, end)| (Seq(*start), Seq(*end)));
+        let mut reported = false;
+        let (first, second) = (blocks.clone().next(), blocks.clone().nth(1));
+        if let Some((start, end)) = first {
+            let inside = second.is_some_and(|(s, e)| !start.before(s) && !end.after(e));
+            reported = start.before(end) && (!end.after(ack) || inside);
+        }
+        if reported {
+            blocks.next();
+            self.board.duplicate_reported(ack, self.nxt);
+        }
+        for (start, end) in blocks {
+            if start.before(end) && start.after(ack) && !end.after(self.nxt) {
+                self.board.sack(start, end, cx.now, self.rtt.shortest, delivered);
+            }
+        }
+        reported
+    }
+
+    fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
+        let base = self.base();
+        let bytes = if ack.after(base) { ack - base } else { 0 };
+        self.una = ack;
+        // A FIN counts one more than there are bytes.
+        self.send.consume(bytes as usize, cx.pool);
+        self.stalled = (!self.board.is_empty()).then_some(cx.now);
+        if !self.sack {
+            // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
+            let segments = (bytes / self.window.mss.max(1)).saturating_sub(1);
+            self.duplicates =
+                if self.phase == Phase::Recovery { self.duplicates.saturating_sub(segments) } else { 0 };
+        }
+        if self.wants_room && self.send_room() >= self.send.len() / 2 && !self.released {
+            self.wants_room = false;
+            cx.events.push(Event::Writable(self.id));
+        }
+        // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
+        if cx.now.since(self.confirmed) >= CONFIRM
+            && let Some(path) = cx.out.snapshot.path(self.flow.remote)
+        {
+            self.confirmed = cx.now;
+            cx.out.requests.push(Request::Confirmed { interface: path.interface, address: path.next_hop });
+        }
+    }
+
+    /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
+    fn measure(&mut self, segment: &Segment, advanced: bool, delivered: &Delivered, cx: &Context<'_>) {
+        if let Some(rtt) = delivered.rtt {
+            self.rtt.sample(rtt);
+        } else if advanced
+            && delivered.bytes > 0
+            && self.timestamps
+            && let Some((_, echo)) = segment.options.timestamps
+        {
+            let millis = self.clock(cx.now).wrapping_sub(echo);
+            if echo != 0 && millis < 1 << 30 {
+                self.rtt.sample(std::time::Duration::from_millis(millis.max(1).into()));
+            }
+        }
+    }
+
+    /// RFC 8985, 7.4: when a copy that probed the tail has repaired a loss, that loss counts.
+    fn end_probe(&mut self, ack: Seq, reported: bool) {
+        let Some((end, copy)) = self.probe else { return };
+        if !ack.before(end) || reported {
+            self.probe = None;
+            if copy && !reported && self.phase == Phase::Open {
+                self.reduce();
+                self.window.congestion = self.window.threshold.max(self.window.mss);
+            }
+        }
+    }
+
+    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window.
+    fn take_echo(&mut self, segment: &Segment) {
+        if self.slowed_at.is_some_and(|at| !self.una.before(at)) {
+            self.slowed_at = None;
+        }
+        if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at.is_none() && !segment.has(TcpFlags::SYN) {
+            self.slowed_at = Some(self.nxt);
+            self.slowed = true;
+            if self.phase == Phase::Open {
+                self.reduce();
+                self.window.congestion = self.window.threshold;
+            }
+        }
+    }
+
+    /// Finds out what is lost, and moves between the phases.
+    fn find_losses(&mut self, una: Seq, advanced: bool, delivered: Delivered, cx: &mut Context<'_>) {
+        if self.phase != Phase::Open && !self.una.before(self.recover) {
+            self.recovered();
+        }
+        let in_recovery = self.phase != Phase::Open;
+        if self.sack {
+            self.detect(cx);
+        } else if (self.duplicates == DUPLICATES && !in_recovery)
+            || (self.phase == Phase::Recovery && advanced)
+        {
+            // RFC 6582, 3.2: the third duplicate, or a partial acknowledgment: the first one is missing.
+            self.board.lose_first(self.window.mss);
+        }
+        if self.board.has_lost() && self.phase == Phase::Open {
+            self.phase = Phase::Recovery;
+            self.recover = self.nxt;
+            self.prr_flight = (self.nxt - una).max(self.window.mss);
+            (self.prr_delivered, self.prr_out) = (0, 0);
+            self.reduce();
+        }
+        if self.phase == Phase::Recovery {
+            let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
+            // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
+            self.reduce_in_proportion(arrived, advanced && !self.sack);
+        }
+    }
+
+    /// Lets RACK look for losses, and sets its timer when something may only be late.
+    pub(super) fn detect(&mut self, cx: &Context<'_>) {
+        let recovering = self.phase != Phase::Open;
+        let (shortest, smoothed) = (self.rtt.shortest, self.rtt.smoothed());
+        self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering, self.window.mss);
+    }
+
+    /// RFC 6937, section 3: as much goes out as arrives, in the proportion of the new window to the old.
+    fn reduce_in_proportion(&mut self, arrived: u32, partial: bool) {
+        self.prr_delivered = self.prr_delivered.saturating_add(arrived);
+        let (pipe, threshold, mss) = (self.pipe(), self.window.threshold, self.window.mss);
+        let send = if pipe > threshold {
+            let share = u64::from(self.prr_delivered) * u64::from(threshold);
+            let due = share.div_ceil(u64::from(self.prr_flight));
+            u32::try_from(due).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
+        } else {
+            // The slow-start reduction bound.
+            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(arrived) + mss;
+            (threshold - pipe).min(limit)
+        };
+        // The first copy goes out at once (RFC 6675, 5, step 4.3).
+        let first = if self.prr_out == 0 || partial { mss } else { 0 };
+        self.window.congestion = pipe + send.max(first);
+    }
+
+    fn recovered(&mut self) {
+        if self.phase == Phase::Recovery {
+            // RFC 6582, 3.2: not more at once than what is still out allows is PRR's own doing.
+            self.window.congestion = self.window.threshold.max(self.window.mss);
+        }
+        self.phase = Phase::Open;
+        self.duplicates = 0;
+        self.board.recovered();
+    }
+
+    /// The threshold after a loss.
+    pub(super) fn reduce(&mut self) {
+        let flight = self.nxt - self.una;
+        self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
+    }
+}
+
+/// How often TCP vouches for the next hop.
+const CONFIRM: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// RFC 1191, 3 and RFC 8201: what is smaller than this nobody can mean.
+const SMALLEST_MTU: u16 = 576;
+
+impl Connection {
+    /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
+    pub(super) fn path_mtu(&mut self, mtu: u16) {
+        let mss = mtu.max(SMALLEST_MTU) - 40;
+        let options = if self.timestamps { 12 } else { 0 };
+        if u32::from(mss) - options < self.window.mss {
+            self.set_mss(mss);
+            self.board.lose_longer(self.window.mss);
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! What is in flight: each segment that was sent, when, and what has become of it. RACK (RFC 8985) decides what is
+//! lost.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::seq::Seq;
+use crate::Timestamp;
+
+/// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
+pub(super) const DUPLICATES: u32 = 3;
+
+/// What is believed of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    /// It arrived, out of order.
+    Sacked,
+    /// To be sent again.
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    start: Seq,
+    end: Seq,
+    /// When it was sent last.
+    at: Timestamp,
+    fate: Fate,
+    retransmitted: bool,
+}
+
+impl Sent {
+    fn len(&self) -> u32 {
+        self.end - self.start
+    }
+}
+
+/// What an acknowledgment has brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delivered {
+    /// Bytes that are now known to have arrived and were not before.
+    pub(super) bytes: u32,
+    /// Since the latest-sent segment that was never sent again.
+    pub(super) rtt: Option<Duration>,
+    /// Bytes that are acknowledged by blocks alone.
+    pub(super) sacked: u32,
+}
+
+/// All segments between the first that is not acknowledged and the last that was sent.
+#[derive(Debug, Default)]
+pub(super) struct Scoreboard {
+    sent: VecDeque<Sent>,
+    in_flight: u32,
+    lost: u32,
+    sacked: u32,
+    /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
+    latest: (Timestamp, Seq),
+    /// RACK.rtt
+    rtt: Duration,
+    /// RACK.fack: the highest that has arrived.
+    highest: Option<Seq>,
+    /// RACK.reordering_seen
+    pub(super) reordering: bool,
+    /// RACK.reo_wnd_mult less one, and for how many recoveries more it holds.
+    stretch: u32,
+    persist: u8,
+    /// RACK.dsack_round
+    round: Option<Seq>,
+}
+
+impl Scoreboard {
+    /// Forgets everything, for a new connection.
+    pub(super) fn reset(&mut self) {
+        self.sent.clear();
+        let sent = std::mem::take(&mut self.sent);
+        *self = Self { sent, ..Self::default() };
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    pub(super) fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// A new segment is sent.
+    #[inline]
+    pub(super) fn push(&mut self, start: Seq, end: Seq, at: Timestamp) {
+        self.in_flight += end - start;
+        self.sent.push_back(Sent { start, end, at, fate: Fate::InFlight, retransmitted: false });
+    }
+
+    /// The first part of what is lost, of at most `limit` bytes.
+    pub(super) fn first_lost(&self, limit: u32) -> Option<(Seq, Seq)> {
+        let lost = self.sent.iter().find(|sent| sent.fate == Fate::Lost)?;
+        Some((lost.start, lost.start + lost.len().min(limit)))
+    }
+
+    /// The last part of what is out, of at most `limit` bytes.
+    pub(super) fn last(&self, limit: u32) -> Option<(Seq, Seq)> {
+        let last = self.sent.iter().rev().find(|sent| sent.fate != Fate::Sacked)?;
+        Some((last.end - last.len().min(limit), last.end))
+    }
+
+    /// A part of what was sent is sent again.
+    pub(super) fn resent(&mut self, start: Seq, end: Seq, at: Timestamp) {
+        self.split(start);
+        self.split(end);
+        let from = self.index(start);
+        for sent in self.sent.iter_mut().skip(from).take_while(|sent| !sent.end.after(end)) {
+            match sent.fate {
+                Fate::Lost => {
+                    self.lost -= sent.len();
+                    self.in_flight += sent.len();
+                    sent.fate = Fate::InFlight;
+                }
+                Fate::InFlight | Fate::Sacked => {}
+            }
+            (sent.at, sent.retransmitted) = (at, true);
+        }
+    }
+
+    /// Everything before `ack` has arrived.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        ack: Seq,
+        now: Timestamp,
+        shortest: Option<Duration>,
+        out: &mut Delivered,
+    ) {
+        while let Some(first) = self.sent.front().copied() {
+            if !first.start.before(ack) {
+                break;
+            }
+            if first.end.after(ack) {
+                self.split(ack);
+                continue;
+            }
+            self.sent.pop_front();
+            match first.fate {
+                Fate::Sacked => self.sacked -= first.len(),
+                Fate::Lost => self.lost -= first.len(),
+                Fate::InFlight => self.in_flight -= first.len(),
+            }
+            if first.fate != Fate::Sacked {
+                out.bytes += first.len();
+                self.arrived(&first, now, shortest, out);
+            }
+        }
+    }
+
+    /// Everything between `start` and `end` has arrived.
+    pub(super) fn sack(
+        &mut self,
+        start: Seq,
+        end: Seq,
+        now: Timestamp,
+        shortest: Option<Duration>,
+        out: &mut Delivered,
+    ) {
+        self.split(start);
+        self.split(end);
+        let mut i = self.index(start);
+        while let Some(sent) = self.sent.get_mut(i).filter(|sent| !sent.end.after(end)) {
+            i += 1;
+            let old = std::mem::replace(&mut sent.fate, Fate::Sacked);
+            let sent = *sent;
+            match old {
+                Fate::Sacked => continue,
+                Fate::Lost => self.lost -= sent.len(),
+                Fate::InFlight => self.in_flight -= sent.len(),
+            }
+            self.sacked += sent.len();
+            out.bytes += sent.len();
+            out.sacked += sent.len();
+            self.arrived(&sent, now, shortest, out);
+        }
+    }
+
+    /// RFC 8985, 6.2, steps 1 to 3, for one segment.
+    #[inline]
+    fn arrived(&mut self, sent: &Sent, now: Timestamp, shortest: Option<Duration>, out: &mut Delivered) {
+        let rtt = now.since(sent.at);
+        if sent.retransmitted {
+            // It may be the first copy that has arrived: sooner than any round trip, it must be.
+            if shortest.is_some_and(|shortest| rtt < shortest) {
+                return;
+            }
+        } else {
+            out.rtt = Some(rtt);
+            if self.highest.is_some_and(|highest| sent.end.before(highest)) {
+                self.reordering = true;
+            }
+        }
+        self.highest = Some(self.highest.map_or(sent.end, |highest| highest.max(sent.end)));
+        let newer = sent.at > self.latest.0 || (sent.at == self.latest.0 && sent.end.after(self.latest.1));
+        if newer {
+            self.latest = (sent.at, sent.end);
+            self.rtt = rtt;
+        }
+    }
+
+    /// A duplicate was reported (RFC 8985, 6.2 step 4): the reordering window was too short.
+    pub(super) fn duplicate_reported(&mut self, una: Seq, nxt: Seq) {
+        if self.round.is_none_or(|round| !una.before(round)) {
+            self.round = Some(nxt);
+            self.stretch += 1;
+            self.persist = 16;
+        }
+    }
+
+    /// A recovery is over: after 16 without duplicates the window is short again.
+    pub(super) fn recovered(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.stretch = 0;
+        }
+    }
+
+    /// RFC 8985, 6.2, step 5: marks what is lost. Returns how long until something else would be.
+    pub(super) fn detect(
+        &mut self,
+        now: Timestamp,
+        shortest: Option<Duration>,
+        smoothed: Option<Duration>,
+        in_recovery: bool,
+        mss: u32,
+    ) -> Option<Duration> {
+        let highest = self.highest?;
+        let window = self.window(shortest, smoothed, in_recovery, mss);
+        let mut wait: Option<Duration> = None;
+        for sent in &mut self.sent {
+            // What lies above the highest that arrived was sent later, or is a copy that was.
+            if !sent.start.before(highest) && !sent.retransmitted {
+                break;
+            }
+            let earlier =
+                sent.at < self.latest.0 || (sent.at == self.latest.0 && sent.end.before(self.latest.1));
+            if sent.fate != Fate::InFlight || !earlier {
+                continue;
+            }
+            let due = sent.at + self.rtt + window;
+            if due <= now {
+                sent.fate = Fate::Lost;
+                self.in_flight -= sent.len();
+                self.lost += sent.len();
+            } else {
+                wait = Some(wait.map_or(due.since(now), |wait| wait.max(due.since(now))));
+            }
+        }
+        wait
+    }
+
+    /// RACK_update_reo_wnd: how much later than others a segment may arrive.
+    fn window(
+        &self,
+        shortest: Option<Duration>,
+        smoothed: Option<Duration>,
+        in_recovery: bool,
+        mss: u32,
+    ) -> Duration {
+        if !self.reordering && (in_recovery || self.sacked >= DUPLICATES.saturating_mul(mss)) {
+            return Duration::ZERO;
+        }
+        let shortest = shortest.unwrap_or_default();
+        ((shortest / 4) * (self.stretch + 1)).min(smoothed.unwrap_or(shortest))
+    }
+
+    /// The first segment is lost: three duplicate acknowledgments, or a partial one, of a peer without SACK say so.
+    pub(super) fn lose_first(&mut self, mss: u32) {
+        let Some(first) = self.sent.front().copied() else { return };
+        self.split(first.start + first.len().min(mss));
+        if let Some(first) = self.sent.front_mut()
+            && first.fate == Fate::InFlight
+        {
+            first.fate = Fate::Lost;
+            self.in_flight -= first.len();
+            self.lost += first.len();
+        }
+    }
+
+    /// The retransmission timer has run out (RFC 8985, 6.3): the first segment is lost, and all that are older than
+    /// a round trip. What was said by blocks and not by numbers may have been taken back (RFC 2018, section 8).
+    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Option<Duration>) {
+        let reneged = self.sent.front().is_some_and(|first| first.fate == Fate::Sacked);
+        let age = smoothed.unwrap_or_default() + self.window(None, None, false, u32::MAX);
+        for (i, sent) in self.sent.iter_mut().enumerate() {
+            if reneged && sent.fate == Fate::Sacked {
+                sent.fate = Fate::InFlight;
+                self.sacked -= sent.len();
+                self.in_flight += sent.len();
+            }
+            if sent.fate == Fate::InFlight && (i == 0 || now.since(sent.at) >= age) {
+                sent.fate = Fate::Lost;
+                self.in_flight -= sent.len();
+                self.lost += sent.len();
+            }
+        }
+    }
+
+    /// Segments longer than `limit` will never arrive: the path has become narrower.
+    pub(super) fn lose_longer(&mut self, limit: u32) {
+        for sent in &mut self.sent {
+            if sent.fate == Fate::InFlight && sent.len() > limit {
+                sent.fate = Fate::Lost;
+                self.in_flight -= sent.len();
+                self.lost += sent.len();
+            }
+        }
+    }
+
+    fn index(&self, start: Seq) -> usize {
+        self.sent.partition_point(|sent| sent.start.before(start))
+    }
+
+    /// Makes `at` a boundary between two records.
+    fn split(&mut self, at: Seq) {
+        let i = self.sent.partition_point(|sent| !sent.end.after(at));
+        if let Some(sent) = self.sent.get_mut(i)
+            && sent.start.before(at)
+        {
+            let second = Sent { start: at, ..*sent };
+            sent.end = at;
+            self.sent.insert(i + 1, second);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_nanos(ms * 1_000_000)
+    }
+
+    fn ten() -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for i in 0..10 {
+            board.push(Seq(i * MSS), Seq((i + 1) * MSS), at(u64::from(i)));
+        }
+        board
+    }
+
+    fn sack(board: &mut Scoreboard, start: u32, end: u32, now: u64) -> Delivered {
+        let mut out = Delivered::default();
+        board.sack(Seq(start), Seq(end), at(now), Some(Duration::from_millis(100)), &mut out);
+        out
+    }
+
+    fn detect(board: &mut Scoreboard, now: u64) -> Option<Duration> {
+        let rtt = Some(Duration::from_millis(100));
+        board.detect(at(now), rtt, rtt, false, MSS)
+    }
+
+    #[test]
+    fn three_later_ones_mean_that_the_first_is_lost() {
+        let mut board = ten();
+        assert_eq!(sack(&mut board, 1000, 2000, 101).bytes, 1000);
+        assert!(detect(&mut board, 101).is_some() && !board.has_lost(), "it may only be late");
+        sack(&mut board, 1000, 4000, 103);
+        assert_eq!(detect(&mut board, 103), None);
+        assert_eq!(board.first_lost(MSS), Some((Seq(0), Seq(1000))));
+        assert_eq!((board.in_flight(), board.sacked(), board.lost()), (6000, 3000, 1000));
+        board.resent(Seq(0), Seq(1000), at(104));
+        assert_eq!((board.in_flight(), board.lost()), (7000, 0));
+        let mut out = Delivered::default();
+        board.acknowledge(Seq(4000), at(204), Some(Duration::from_millis(100)), &mut out);
+        assert_eq!((out.bytes, out.rtt), (1000, None), "what was sent twice measures nothing");
+        assert_eq!((board.in_flight(), board.sacked()), (6000, 0));
+    }
+
+    #[test]
+    fn a_late_one_is_waited_for_once_reordering_was_seen() {
+        let mut board = ten();
+        sack(&mut board, 1000, 2000, 101);
+        let mut out = Delivered::default();
+        board.acknowledge(Seq(2000), at(102), Some(Duration::from_millis(100)), &mut out);
+        assert!(board.reordering);
+        sack(&mut board, 3000, 9000, 108);
+        let wait = detect(&mut board, 108).expect("the timer is needed");
+        assert!(!board.has_lost() && wait <= Duration::from_millis(25));
+        detect(&mut board, 140);
+        assert_eq!(board.lost(), 1000);
+    }
+
+    #[test]
+    fn a_timeout_takes_the_first_and_the_old_and_survives_reneging() {
+        let mut board = ten();
+        sack(&mut board, 0, 2000, 100);
+        board.timed_out(at(105), Some(Duration::from_millis(100)));
+        assert_eq!(
+            (board.sacked(), board.lost()),
+            (0, 6000),
+            "those sent before 5 ms, with what was taken back"
+        );
+    }
+
+    #[test]
+    fn blocks_may_begin_and_end_anywhere() {
+        let mut board = ten();
+        assert_eq!(sack(&mut board, 1500, 3200, 110).bytes, 1700);
+        assert_eq!(sack(&mut board, 1000, 4000, 111).bytes, 1300);
+        assert_eq!((board.in_flight(), board.sacked()), (7000, 3000));
+        let mut out = Delivered::default();
+        board.acknowledge(Seq(10_000), at(120), None, &mut out);
+        assert_eq!((out.bytes, board.in_flight(), board.sacked(), board.is_empty()), (7000, 0, 0, true));
+    }
+}

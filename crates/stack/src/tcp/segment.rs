@@ -1,0 +1,78 @@
+//! A segment as it came in, its header read once.
+
+use bywash_wire::{TcpFlags, TcpHeader, TcpOptions};
+
+use super::receive_buffer::length;
+use super::seq::Seq;
+use crate::Flow;
+use crate::ip::Inbound;
+
+/// What the steps of segment arrival look at.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub(super) flow: Flow,
+    pub(super) seq: Seq,
+    pub(super) ack: Seq,
+    pub(super) flags: TcpFlags,
+    /// As it stands in the header, not scaled.
+    pub(super) window: u16,
+    pub(super) options: TcpOptions,
+    /// Where in the packet the payload begins, and how long it is.
+    pub(super) start: usize,
+    pub(super) payload: usize,
+}
+
+impl Segment {
+    /// Reads a header; `None` when it is cut short.
+    #[inline]
+    pub(super) fn parse(inbound: &Inbound) -> Option<Self> {
+        let bytes = inbound.transport();
+        let tcp = TcpHeader::parse(bytes)?;
+        let header = tcp.header_length();
+        Some(Self {
+            flow: Flow {
+                local: inbound.destination,
+                remote: inbound.source,
+                local_port: tcp.destination_port.get(),
+                remote_port: tcp.source_port.get(),
+            },
+            seq: Seq(tcp.sequence.get()),
+            ack: Seq(tcp.acknowledgment.get()),
+            flags: tcp.flags,
+            window: tcp.window.get(),
+            options: TcpOptions::parse(&bytes[size_of::<TcpHeader>()..header]),
+            start: inbound.start + header,
+            payload: inbound.end - inbound.start - header,
+        })
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: TcpFlags) -> bool {
+        self.flags.has(flag)
+    }
+
+    /// SEG.LEN: payload, SYN and FIN.
+    #[inline]
+    pub(super) fn length(&self) -> u32 {
+        length(self.payload) + u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
+    }
+
+    /// The number after the segment's last.
+    #[inline]
+    pub(super) fn end(&self) -> Seq {
+        self.seq + self.length()
+    }
+
+    /// A segment for nobody (RFC 9293, 3.10.7.1) is answered by a reset that its sender believes: sequence number,
+    /// acknowledgment, flags. None for a reset.
+    pub(super) fn reset(&self) -> Option<(Seq, Seq, TcpFlags)> {
+        if self.has(TcpFlags::RST) {
+            return None;
+        }
+        Some(if self.has(TcpFlags::ACK) {
+            (self.ack, Seq(0), TcpFlags::RST)
+        } else {
+            (Seq(0), self.end(), TcpFlags::RST.with(TcpFlags::ACK))
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division.
+
+use std::collections::VecDeque;
+
+use bywash_frame::{FRAME_SIZE, Frame, Pool};
+
+/// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
+#[derive(Debug, Default)]
+pub(super) struct SendBuffer {
+    frames: VecDeque<Frame>,
+    /// Bytes of the first frame that are gone.
+    front: usize,
+    len: usize,
+}
+
+impl SendBuffer {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends bytes and says how many: fewer when frames run out.
+    pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
+        let wanted = bytes.len();
+        while !bytes.is_empty() {
+            let used = (self.front + self.len) % FRAME_SIZE;
+            if used == 0 && self.front + self.len == self.frames.len() * FRAME_SIZE {
+                let Some(frame) = pool.take() else { break };
+                self.frames.push_back(frame);
+            }
+            let Some(frame) = self.frames.back_mut() else { break };
+            let n = bytes.len().min(FRAME_SIZE - used);
+            frame.bytes_mut()[used..used + n].copy_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            self.len += n;
+        }
+        wanted - bytes.len()
+    }
+
+    /// Bytes `from..from + len`, frame by frame.
+    #[inline]
+    pub(super) fn slices(&self, from: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+        let mut at = self.front + from;
+        let end = at + len.min(self.len - from.min(self.len));
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (frame, offset) = (at / FRAME_SIZE, at % FRAME_SIZE);
+            let n = (end - at).min(FRAME_SIZE - offset);
+            at += n;
+            Some(&self.frames[frame].bytes()[offset..offset + n])
+        })
+    }
+
+    /// Takes `n` bytes off the front: they have arrived.
+    #[inline]
+    pub(super) fn consume(&mut self, n: usize, pool: &mut Pool) {
+        let n = n.min(self.len);
+        self.len -= n;
+        self.front += n;
+        while self.front >= FRAME_SIZE {
+            self.front -= FRAME_SIZE;
+            if let Some(frame) = self.frames.pop_front() {
+                pool.give(frame);
+            }
+        }
+        if self.len == 0 {
+            self.clear(pool);
+        }
+    }
+
+    /// Gives all frames back.
+    pub(super) fn clear(&mut self, pool: &mut Pool) {
+        pool.give_many(self.frames.drain(..));
+        (self.front, self.len) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_frame::Arena;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue_of_bytes(steps in proptest::collection::vec((0usize..6000, 0usize..6000), 1..30)) {
+            let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(400).unwrap();
+            let (mut buffer, mut model) = (SendBuffer::default(), VecDeque::new());
+            let mut next = 0u8;
+            for (write, consume) in steps {
+                let bytes: Vec<u8> = (0..write).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect();
+                let written = buffer.write(&bytes, &mut pool);
+                model.extend(&bytes[..written]);
+                let from = consume.min(model.len()) / 2;
+                let part = buffer.slices(from, 3000).collect::<Vec<_>>().concat();
+                prop_assert_eq!(part, model.iter().skip(from).take(3000).copied().collect::<Vec<_>>());
+                buffer.consume(consume, &mut pool);
+                model.drain(..consume.min(model.len()));
+                prop_assert_eq!(buffer.len(), model.len());
+            }
+            buffer.clear(&mut pool);
+            prop_assert_eq!(pool.free(), 400);
+        }
+    }
+}

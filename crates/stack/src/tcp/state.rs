@@ -1,0 +1,128 @@
+//! The states of a connection and what leads from one to the next (RFC 9293, 3.3.2, figure 5).
+
+/// A connection's state. LISTEN and TIME-WAIT are entries of their own in other tables, and so is SYN-RECEIVED of a
+/// passive open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// There is no connection.
+    #[default]
+    Closed,
+    /// We have asked for a connection.
+    SynSent,
+    /// Both have asked at the same time.
+    SynReceived,
+    /// Data can go both ways.
+    Established,
+    /// We have said that we will send no more.
+    FinWait1,
+    /// The peer knows that we will send no more.
+    FinWait2,
+    /// The peer will send no more.
+    CloseWait,
+    /// Both have said so at the same time.
+    Closing,
+    /// Both have said so, the peer first.
+    LastAck,
+    /// All is over, but old segments may still come.
+    TimeWait,
+}
+
+/// What moves a connection on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A SYN that acknowledges ours, or the acknowledgment that was still missing.
+    Connected,
+    /// A SYN that does not acknowledge ours.
+    Crossed,
+    /// Our user is done sending.
+    Shutdown,
+    /// Our FIN has been acknowledged.
+    FinAcknowledged,
+    /// The peer's FIN has come.
+    FinReceived,
+}
+
+impl State {
+    /// The state after `cause`; the same when it means nothing here.
+    pub(crate) fn after(self, cause: Cause) -> Self {
+        use Cause::{Connected, Crossed, FinAcknowledged, FinReceived, Shutdown};
+        match (self, cause) {
+            (Self::SynSent | Self::SynReceived, Connected) => Self::Established,
+            (Self::SynSent, Crossed) => Self::SynReceived,
+            (Self::Established, Shutdown) => Self::FinWait1,
+            (Self::CloseWait, Shutdown) => Self::LastAck,
+            (Self::FinWait1, FinAcknowledged) => Self::FinWait2,
+            (Self::Closing, FinAcknowledged) => Self::TimeWait,
+            (Self::LastAck, FinAcknowledged) => Self::Closed,
+            (Self::Established, FinReceived) => Self::CloseWait,
+            (Self::FinWait1, FinReceived) => Self::Closing,
+            (Self::FinWait2, FinReceived) => Self::TimeWait,
+            (state, _) => state,
+        }
+    }
+
+    /// Whether the peer may still send data.
+    #[inline]
+    pub(crate) fn takes_data(self) -> bool {
+        matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
+    }
+
+    /// Whether our user may still send data.
+    #[inline]
+    pub(crate) fn gives_data(self) -> bool {
+        matches!(self, Self::SynSent | Self::SynReceived | Self::Established | Self::CloseWait)
+    }
+
+    /// Whether both ends know each other's sequence numbers.
+    #[inline]
+    pub(crate) fn is_synchronized(self) -> bool {
+        !matches!(self, Self::Closed | Self::SynSent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_transitions() {
+        use Cause::{Connected, Crossed, FinAcknowledged, FinReceived, Shutdown};
+        use State::{
+            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
+            TimeWait,
+        };
+        let mut table = String::new();
+        for state in [
+            Closed,
+            SynSent,
+            SynReceived,
+            Established,
+            FinWait1,
+            FinWait2,
+            CloseWait,
+            Closing,
+            LastAck,
+            TimeWait,
+        ] {
+            for cause in [Connected, Crossed, Shutdown, FinAcknowledged, FinReceived] {
+                if state.after(cause) != state {
+                    table += &format!("{state:?} --{cause:?}-> {:?}\n", state.after(cause));
+                }
+            }
+        }
+        let expected = "\
+SynSent --Connected-> Established
+SynSent --Crossed-> SynReceived
+SynReceived --Connected-> Established
+Established --Shutdown-> FinWait1
+Established --FinReceived-> CloseWait
+FinWait1 --FinAcknowledged-> FinWait2
+FinWait1 --FinReceived-> Closing
+FinWait2 --FinReceived-> TimeWait
+CloseWait --Shutdown-> LastAck
+Closing --FinAcknowledged-> TimeWait
+LastAck --FinAcknowledged-> Closed
+";
+        assert_eq!(table, expected);
+    }
+}

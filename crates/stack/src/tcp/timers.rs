@@ -1,0 +1,187 @@
+//! Timers: what is set after each change, and what happens when one goes off.
+
+use std::time::Duration;
+
+use bywash_wire::TcpFlags;
+
+use super::CloseReason;
+use super::connection::{Connection, NEVER, Phase, SendTimer};
+use super::state::State;
+use crate::Timestamp;
+use crate::stack::Context;
+
+/// RFC 8985, 7.2: how long a peer may hold back an acknowledgment of a single segment.
+const WORST_DELAYED_ACK: Duration = Duration::from_millis(200);
+/// RFC 9293, MUST-23: a SYN is repeated for three minutes.
+const SYN_TIMEOUT: Duration = Duration::from_secs(180);
+
+impl Connection {
+    /// Something has arrived: the timer of what is still out begins anew (RFC 6298, 5.3).
+    pub(super) fn restart_timer(&mut self, now: Timestamp) {
+        self.send_at = NEVER;
+        self.arm(now);
+    }
+
+    /// Sets the timer of the sending half, if it is not set.
+    pub(super) fn arm(&mut self, now: Timestamp) {
+        if self.state == State::Closed {
+            return;
+        }
+        if self.board.is_empty() {
+            let blocked = self.unsent() > 0;
+            if !blocked {
+                self.send_at = NEVER;
+            } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
+                (self.send_timer, self.send_at) = (SendTimer::Persist, now + self.rtt.timeout());
+            }
+            return;
+        }
+        let rto = now + self.rtt.timeout();
+        if self.send_at == NEVER || self.send_timer == SendTimer::Persist {
+            (self.send_timer, self.send_at) = (SendTimer::Retransmission, rto);
+            if let Some(wait) = self.probe_wait() {
+                (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
+            }
+        }
+        if let Some(wait) = self.reorder_wait.take() {
+            let at = now + wait;
+            if at < self.send_at {
+                (self.send_timer, self.send_at) = (SendTimer::Reordering, at);
+            }
+        }
+    }
+
+    /// RFC 8985, 7.2: two round trips, and more when a single segment may wait for its acknowledgment.
+    fn probe_wait(&self) -> Option<Duration> {
+        let probes = self.sack
+            && self.phase == Phase::Open
+            && self.probe.is_none()
+            && self.state != State::SynReceived;
+        if !probes || self.board.sacked() > 0 || self.board.has_lost() {
+            return None;
+        }
+        let wait = self.rtt.smoothed()? * 2;
+        Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
+    }
+
+    /// Does what is due.
+    pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
+        if self.ack_at <= cx.now {
+            self.ack_at = NEVER;
+            self.ack_now = true;
+        }
+        if self.linger_at <= cx.now {
+            return self.terminate(CloseReason::Done, cx);
+        }
+        if self.send_at <= cx.now {
+            self.send_at = NEVER;
+            match self.send_timer {
+                SendTimer::Retransmission => self.retransmission_timeout(cx),
+                SendTimer::Probe => self.probe_tail(cx),
+                SendTimer::Reordering => self.reordering_timeout(cx),
+                SendTimer::Persist => self.probe_window(cx),
+            }
+        }
+        if self.keepalive_at <= cx.now && self.state != State::Closed {
+            self.keep_alive(cx);
+        }
+    }
+
+    /// RFC 6298, 5.4 to 5.6, and RFC 8985, 6.3.
+    fn retransmission_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.gives_up(cx) {
+            return;
+        }
+        // RFC 5681, equation 4, but once only for the same data.
+        if self.phase != Phase::Loss {
+            self.reduce();
+            self.recover = self.nxt;
+        }
+        self.phase = Phase::Loss;
+        self.congestion.algorithm().restarted();
+        self.window.congestion = self.window.mss;
+        self.duplicates = 0;
+        self.probe = None;
+        let age = if self.sack { self.rtt.smoothed() } else { None };
+        self.board.timed_out(cx.now, age);
+        self.rtt.back_off();
+    }
+
+    /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
+    fn probe_tail(&mut self, cx: &mut Context<'_>) {
+        let unsent = self.unsent().min(self.window.mss).min(self.usable());
+        if unsent > 0 {
+            let end = self.nxt + unsent;
+            if self.emit(self.nxt, unsent, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
+                self.board.push(self.nxt, end, cx.now);
+                self.nxt = end;
+                self.probe = Some((self.nxt, false));
+            }
+        } else if let Some((start, end)) = self.board.last(self.window.mss) {
+            self.send_range(start, end - start, cx);
+            self.board.resent(start, end, cx.now);
+            self.retransmissions += 1;
+            self.probe = Some((self.nxt, true));
+        }
+    }
+
+    fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
+        self.detect(cx);
+        if self.board.has_lost() && self.phase == Phase::Open {
+            self.phase = Phase::Recovery;
+            self.recover = self.nxt;
+            self.prr_flight = (self.nxt - self.una).max(self.window.mss);
+            (self.prr_delivered, self.prr_out) = (0, 0);
+            self.reduce();
+            self.window.congestion = self.pipe() + self.window.mss;
+        }
+    }
+
+    /// RFC 9293, 3.8.6.1: an acknowledgment with an old number is not acceptable, so it is answered, and the answer
+    /// has the window. What SWS avoidance holds back goes out now (3.8.6.2.1, the override timeout).
+    fn probe_window(&mut self, cx: &mut Context<'_>) {
+        if self.gives_up(cx) {
+            return;
+        }
+        let len = self.unsent().min(self.usable()).min(self.window.mss);
+        if len > 0 {
+            if self.emit(self.nxt, len, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
+                self.board.push(self.nxt, self.nxt + len, cx.now);
+                self.nxt = self.nxt + len;
+            }
+            return;
+        }
+        self.stalled = self.stalled.or(Some(cx.now));
+        self.rtt.back_off();
+        self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+    }
+
+    /// RFC 9293, 3.8.4: probes while nothing is heard, then the end.
+    fn keep_alive(&mut self, cx: &mut Context<'_>) {
+        if !self.board.is_empty() {
+            // MUST-26: only when nothing else is out; the retransmission timer watches over that.
+            self.keepalive_at = cx.now + self.limits.keepalive_idle;
+            return;
+        }
+        if self.keepalive_sent >= self.limits.keepalive_count {
+            self.send_reset(self.nxt, cx);
+            return self.terminate(CloseReason::TimedOut, cx);
+        }
+        self.keepalive_sent += 1;
+        self.keepalive_at = cx.now + self.limits.keepalive_interval;
+        self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+    }
+
+    /// R2 and the user timeout (RFC 9293, 3.8.3): too long without an answer.
+    fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
+        let limit = match self.state {
+            State::SynSent | State::SynReceived => SYN_TIMEOUT.min(self.limits.user_timeout),
+            _ => self.limits.user_timeout,
+        };
+        let over = self.stalled.is_some_and(|since| cx.now.since(since) >= limit);
+        if over {
+            self.terminate(CloseReason::TimedOut, cx);
+        }
+        over
+    }
+}

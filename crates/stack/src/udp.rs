@@ -1,0 +1,308 @@
+//! UDP (RFC 768; RFC 1122, 4.1): sockets, their queues, and datagrams out.
+
+use std::collections::{HashMap, VecDeque};
+
+use bywash_frame::{Checksum, NoRoom, Packet, Pool};
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{Protocol, UDP_HEADER, UdpHeader};
+
+use crate::ip::{Inbound, fragment, pseudo};
+use crate::packet::{append, slices, sum};
+use crate::stack::{Context, Event};
+use crate::{Address, Flow, Notice, Unreachable};
+
+/// A socket of UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UdpId(u32);
+
+/// Where a socket keeps datagrams until they are read: bytes of frames, as Linux's `rmem_default` counts them.
+const QUEUE: usize = 212_992;
+/// What a frame costs a queue, however little is in it.
+const FRAME: usize = bywash_frame::FRAME_SIZE;
+/// Bytes of the largest payload.
+const LARGEST: usize = 65_507;
+/// Ports that are given to who does not ask for one (RFC 6335, 6).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Why UDP refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UdpError {
+    /// Another socket has the port.
+    #[error("the port is taken")]
+    Taken,
+    /// All ports are taken.
+    #[error("no port is free")]
+    NoPort,
+    /// The socket was closed, or never was.
+    #[error("no such socket")]
+    Closed,
+    /// The socket has no peer and none was named.
+    #[error("no destination")]
+    NoDestination,
+    /// No route leads there, or no address of ours fits it.
+    #[error("no route to {0}")]
+    NoRoute(Address),
+    /// The payload is longer than 65507 bytes.
+    #[error("too long for a datagram")]
+    TooLong,
+    /// No frame is free.
+    #[error("no packet memory")]
+    NoMemory,
+    /// What an earlier datagram to the peer met: the other end refuses, or cannot be reached.
+    #[error("unreachable: {0:?}")]
+    Unreachable(Unreachable),
+}
+
+/// A datagram that came in. Give its packet back to the pool when it is read.
+#[derive(Debug)]
+pub struct Datagram {
+    packet: Packet,
+    start: usize,
+    end: usize,
+    /// Who sent it.
+    pub source: (Address, u16),
+    /// To which of our addresses, or to which group.
+    pub destination: Address,
+}
+
+impl Datagram {
+    /// Bytes of payload.
+    #[expect(clippy::len_without_is_empty, reason = "a datagram without payload is a datagram")]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The payload, in place, frame by frame.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        slices(&self.packet, self.start..self.end)
+    }
+
+    /// Gives the packet's frames back.
+    pub fn release(self, pool: &mut Pool) {
+        pool.give_packet(self.packet);
+    }
+}
+
+#[derive(Debug)]
+struct Socket {
+    /// Unspecified: any of ours.
+    local: Option<Address>,
+    port: u16,
+    peer: Option<(Address, u16)>,
+    queue: VecDeque<Datagram>,
+    queued: usize,
+    error: Option<Unreachable>,
+}
+
+/// All sockets of UDP on one stack.
+#[derive(Debug, Default)]
+pub(crate) struct Udp {
+    sockets: HashMap<u32, Socket>,
+    ports: HashMap<u16, Vec<u32>>,
+    next: u32,
+    /// Counts datagrams that may be fragmented, so that identifications differ.
+    identification: u16,
+}
+
+impl Udp {
+    pub(crate) fn bind(&mut self, local: Option<Address>, port: u16, start: u64) -> Result<UdpId, UdpError> {
+        let local = local.filter(|address| !address.is_unspecified());
+        let port = if port == 0 { self.free_port(start)? } else { port };
+        let overlaps = |id: &u32| {
+            let other = &self.sockets[id];
+            other.peer.is_none() && (other.local.is_none() || local.is_none() || other.local == local)
+        };
+        if self.ports.get(&port).is_some_and(|ids| ids.iter().any(overlaps)) {
+            return Err(UdpError::Taken);
+        }
+        self.next = self.next.wrapping_add(1);
+        let id = self.next;
+        let socket = Socket { local, port, peer: None, queue: VecDeque::new(), queued: 0, error: None };
+        self.sockets.insert(id, socket);
+        self.ports.entry(port).or_default().push(id);
+        Ok(UdpId(id))
+    }
+
+    pub(crate) fn connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
+        self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?.peer = peer;
+        Ok(())
+    }
+
+    pub(crate) fn local_port(&self, id: UdpId) -> Option<u16> {
+        self.sockets.get(&id.0).map(|socket| socket.port)
+    }
+
+    pub(crate) fn receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
+        let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
+        if let Some(error) = socket.error.take() {
+            return Err(UdpError::Unreachable(error));
+        }
+        let datagram = socket.queue.pop_front();
+        if let Some(datagram) = &datagram {
+            socket.queued -= datagram.packet.frames() * FRAME;
+        }
+        Ok(datagram)
+    }
+
+    pub(crate) fn close(&mut self, id: UdpId, pool: &mut Pool) {
+        let Some(socket) = self.sockets.remove(&id.0) else { return };
+        for datagram in socket.queue {
+            datagram.release(pool);
+        }
+        if let Some(ids) = self.ports.get_mut(&socket.port) {
+            ids.retain(|other| *other != id.0);
+            if ids.is_empty() {
+                self.ports.remove(&socket.port);
+            }
+        }
+    }
+
+    /// Takes a datagram from IP.
+    pub(crate) fn input(&mut self, inbound: Inbound, context: &mut Context<'_>) {
+        let Some(udp) = UdpHeader::parse(inbound.transport(), inbound.end - inbound.start).copied() else {
+            context.counters.malformed += 1;
+            return context.pool.give_packet(inbound.packet);
+        };
+        // What the length leaves out is padding; the checksum does not cover it.
+        let end = inbound.start + usize::from(udp.length.get());
+        let inbound = Inbound { end, ..inbound };
+        let unsummed = udp.checksum.get() == 0 && inbound.source.is_v4();
+        if !unsummed && (udp.checksum.get() == 0 || !inbound.checksum_right()) {
+            context.counters.checksum += 1;
+            return context.pool.give_packet(inbound.packet);
+        }
+        let flow = Flow {
+            local: inbound.destination,
+            remote: inbound.source,
+            local_port: udp.destination_port.get(),
+            remote_port: udp.source_port.get(),
+        };
+        let Some(id) = self.find(&flow) else { return context.refuse(inbound, Unreachable::Port) };
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        let cost = inbound.packet.frames() * FRAME;
+        if socket.queued + cost > QUEUE {
+            context.counters.udp_full += 1;
+            return context.pool.give_packet(inbound.packet);
+        }
+        socket.queued += cost;
+        context.counters.udp_received += 1;
+        if socket.queue.is_empty() {
+            context.events.push(Event::UdpReadable(UdpId(id)));
+        }
+        socket.queue.push_back(Datagram {
+            packet: inbound.packet,
+            start: inbound.start + UDP_HEADER,
+            end,
+            source: (flow.remote, flow.remote_port),
+            destination: flow.local,
+        });
+    }
+
+    /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it: to another, nobody
+    /// could say which datagram it was (RFC 1122, 4.1.3.3 and Linux's rule).
+    pub(crate) fn notice(&mut self, notice: &Notice, events: &mut Vec<Event>) {
+        let Some(id) = self.find(&notice.flow) else { return };
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if socket.peer == Some((notice.flow.remote, notice.flow.remote_port)) {
+            socket.error = Some(notice.error);
+            events.push(Event::UdpReadable(UdpId(id)));
+        }
+    }
+
+    /// Sends a datagram to `to`, or to the peer.
+    pub(crate) fn send(
+        &mut self,
+        id: UdpId,
+        to: Option<(Address, u16)>,
+        payload: &[u8],
+        context: &mut Context<'_>,
+    ) -> Result<(), UdpError> {
+        let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
+        if let Some(error) = socket.error.take() {
+            return Err(UdpError::Unreachable(error));
+        }
+        let (remote, remote_port) = to.or(socket.peer).ok_or(UdpError::NoDestination)?;
+        if payload.len() > LARGEST {
+            return Err(UdpError::TooLong);
+        }
+        let snapshot = context.out.snapshot.clone();
+        let path = snapshot.path(remote).ok_or(UdpError::NoRoute(remote))?;
+        let local = socket.local.or_else(|| snapshot.source(path)).ok_or(UdpError::NoRoute(remote))?;
+        let flow = Flow { local, remote, local_port: socket.port, remote_port };
+        let interface = snapshot.interface(path.interface);
+        let fits = payload.len() + UDP_HEADER + 20 <= usize::from(interface.mtu);
+        let mut packet = build(&flow, payload, context.pool).map_err(|NoRoom| UdpError::NoMemory)?;
+        finish(&mut packet, &flow, interface.offloads.checksum && fits);
+        self.identification = self.identification.wrapping_add(1);
+        let identification = (!fits).then_some(self.identification);
+        if !context.ip_header(&mut packet, local, remote, Protocol::UDP.0, identification, 0) {
+            context.pool.give_packet(packet);
+            return Err(UdpError::NoRoute(remote));
+        }
+        if let Checksum::Partial { start, .. } = &mut packet.offload.checksum {
+            *start += 20;
+        }
+        context.counters.udp_sent += 1;
+        let out = &mut context.out;
+        fragment(packet, usize::from(interface.mtu), context.pool, |piece, pool| out.send(piece, path, pool));
+        Ok(())
+    }
+
+    /// The socket that fits a flow best: one connected to it, else one bound to the address, else one to the port.
+    fn find(&self, flow: &Flow) -> Option<u32> {
+        let fit = |id: &u32| {
+            let socket = &self.sockets[id];
+            let peer = socket.peer.is_none_or(|peer| peer == (flow.remote, flow.remote_port));
+            let local = socket.local.is_none_or(|local| local == flow.local);
+            (peer && local).then(|| u8::from(socket.peer.is_some()) * 2 + u8::from(socket.local.is_some()))
+        };
+        let ids = self.ports.get(&flow.local_port)?;
+        ids.iter().filter_map(|id| Some((fit(id)?, *id))).max_by_key(|(fit, _)| *fit).map(|(_, id)| id)
+    }
+
+    fn free_port(&self, start: u64) -> Result<u16, UdpError> {
+        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let port = |i: u64| u16::try_from(u64::from(*EPHEMERAL.start()) + (start.wrapping_add(i)) % count);
+        (0..count)
+            .filter_map(|i| port(i).ok())
+            .find(|port| !self.ports.contains_key(port))
+            .ok_or(UdpError::NoPort)
+    }
+}
+
+/// A datagram without its checksum.
+fn build(flow: &Flow, payload: &[u8], pool: &mut Pool) -> Result<Packet, NoRoom> {
+    let length = u16::try_from(UDP_HEADER + payload.len()).map_err(|_| NoRoom)?;
+    let header = UdpHeader {
+        source_port: flow.local_port.into(),
+        destination_port: flow.remote_port.into(),
+        length: length.into(),
+        checksum: 0.into(),
+    };
+    let mut packet = Packet::new(pool.take().ok_or(NoRoom)?);
+    let built =
+        append(&mut packet, header.as_bytes(), pool).and_then(|()| append(&mut packet, payload, pool));
+    if built.is_err() {
+        pool.give_packet(packet);
+        return Err(NoRoom);
+    }
+    Ok(packet)
+}
+
+/// Puts the checksum in, or leaves it to the port.
+fn finish(packet: &mut Packet, flow: &Flow, offload: bool) {
+    const OFFSET: u16 = 6;
+    let length = packet.len();
+    let start = pseudo(flow.local, flow.remote, Protocol::UDP.0, length);
+    let checksum = if offload {
+        packet.offload.checksum = Checksum::Partial { start: 0, offset: OFFSET };
+        start.partial()
+    } else {
+        match sum(start, packet, 0..length).checksum() {
+            0 => 0xffff,
+            checksum => checksum,
+        }
+    };
+    let at = usize::from(OFFSET);
+    packet.head_mut()[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}

@@ -1,0 +1,189 @@
+//! Whatever comes from the wire: nothing panics, nothing leaks, and the host goes on.
+
+use std::time::Duration;
+
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader};
+use proptest::prelude::*;
+
+use crate::wire::trace::Trace;
+use crate::wire::{Node, PORT};
+
+/// One thing that happens to a host with a listener and perhaps connections.
+#[derive(Clone, Debug)]
+enum Happening {
+    Segment {
+        seq: i16,
+        ack: i16,
+        flags: u8,
+        window: u16,
+        options: Vec<u8>,
+        payload: usize,
+        port: u16,
+        far: bool,
+    },
+    Time(u16),
+    Send(u16),
+    Read,
+    Close(bool),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let option = prop_oneof![
+        any::<Vec<u8>>(),
+        (any::<u32>(), any::<u32>()).prop_map(|(a, b)| [
+            &[1, 1, 8, 10][..],
+            &a.to_be_bytes(),
+            &b.to_be_bytes()
+        ]
+        .concat()),
+        (any::<u16>(), any::<u16>()).prop_map(|(a, b)| {
+            let block = |n: u16| u32::from(n).to_be_bytes();
+            [&[1, 1, 5, 10][..], &block(a), &block(b)].concat()
+        }),
+        Just(vec![2, 4, 0, 0, 3, 3, 255, 4, 2]),
+        Just(vec![]),
+    ];
+    let segment = (
+        -20i16..2000,
+        -20i16..2000,
+        any::<u8>(),
+        any::<u16>(),
+        option,
+        0usize..1200,
+        5000u16..5003,
+        prop::bool::weighted(0.05),
+    );
+    prop_oneof![
+        8 => segment.prop_map(|(seq, ack, flags, window, options, payload, port, far)| {
+            Happening::Segment { seq, ack, flags, window, options, payload, port, far }
+        }),
+        2 => any::<u16>().prop_map(Happening::Time),
+        1 => any::<u16>().prop_map(Happening::Send),
+        1 => Just(Happening::Read),
+        1 => any::<bool>().prop_map(Happening::Close),
+    ]
+}
+
+fn segment(t: &Trace, happening: &Happening) -> Vec<u8> {
+    let Happening::Segment { seq, ack, flags, window, options, payload, port, far } = happening else {
+        return vec![];
+    };
+    let mut options = options.clone();
+    options.truncate(40);
+    options.resize(options.len().next_multiple_of(4), 1);
+    // Near what is expected, or the stack would only drop it.
+    let base = if *far { 0x8000_0000 } else { 0 };
+    let near = |n: i16, first: u32| first.wrapping_add_signed(i32::from(n)).wrapping_add(base);
+    let (seq, ack) = (near(*seq, 1000), near(*ack, t.first().unwrap_or(0)));
+    let mut tcp = TcpHeader::new(
+        (*port, 80),
+        seq,
+        ack,
+        TcpFlags(*flags),
+        *window,
+        u8::try_from(options.len()).unwrap(),
+    );
+    let payload = vec![9; *payload];
+    let (from, to) = ([10, 0, 0, 2], [10, 0, 0, 1]);
+    let length = 20 + options.len() + payload.len();
+    let sum = Sum::pseudo(&from, &to, 6, u32::try_from(length).unwrap());
+    tcp.checksum = sum.bytes(tcp.as_bytes()).bytes(&options).bytes(&payload).checksum().into();
+    let ip = Ipv4Header::new(from.into(), to.into(), 6, u16::try_from(length).unwrap());
+    [ip.as_bytes(), tcp.as_bytes(), &options, &payload].concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn segments_of_any_sort(happenings in proptest::collection::vec(happening(), 1..60), backlog in 0usize..3) {
+        let mut t = Trace::new();
+        t.host.stack.listen(None, 80, backlog).unwrap();
+        t.peer("S 0:0(0) win 30000 <mss 1000,sackOK>");
+        t.output();
+        t.peer(". 1:1(0) ack 1 win 30000");
+        let mut connections = Vec::new();
+        for happening in &happenings {
+            connections.extend(t.events().iter().filter_map(|event| match event {
+                bywash_stack::Event::Accepted { connection, .. } => Some(*connection),
+                _ => None,
+            }));
+            match happening {
+                Happening::Segment { .. } => {
+                    let bytes = segment(&t, happening);
+                    t.raw(&bytes);
+                }
+                Happening::Time(ms) => t.pass(Duration::from_millis((*ms).into())),
+                Happening::Send(n) => for id in &connections {
+                    // It may have ended: then this is an error, and nothing else.
+                    let _sent = t.host.stack.send(t.now, *id, &vec![1; usize::from(*n)], &mut t.pool);
+                },
+                Happening::Read => for id in &connections {
+                    let _read = t.host.stack.receive_copy(t.now, *id, &mut [0; 4000], &mut t.pool);
+                },
+                Happening::Close(reset) => if let Some(id) = connections.pop() {
+                    let _ended = if *reset {
+                        t.host.stack.abort(t.now, id, &mut t.pool)
+                    } else {
+                        t.host.stack.close(t.now, id, &mut t.pool)
+                    };
+                },
+            }
+            t.output();
+        }
+        connections.extend(t.events().iter().filter_map(|event| match event {
+            bywash_stack::Event::Accepted { connection, .. } => Some(*connection),
+            _ => None,
+        }));
+        for id in connections {
+            let _ended = t.host.stack.close(t.now, id, &mut t.pool);
+        }
+        // The peer says nothing any more: everything ends by itself.
+        for _ in 0..400 {
+            t.output();
+            let Some(next) = t.host.next_deadline() else { break };
+            t.now = next.max(t.now + Duration::from_millis(1));
+        }
+        prop_assert_eq!(t.host.stack.connections(), (0, 0, 0));
+        prop_assert_eq!(t.pool.free() + t.pool.arena().unused(), t.pool.arena().frames());
+    }
+
+    #[test]
+    fn frames_of_any_sort(frames in proptest::collection::vec((0usize..6, any::<Vec<u8>>()), 1..40)) {
+        let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+        node.host.control.set_forwarding(true);
+        node.host.stack.udp_bind(None, 53).unwrap();
+        node.host.stack.listen(None, 80, 4).unwrap();
+        let now = bywash_stack::Timestamp::from_nanos(1_000_000_000);
+        for (kind, bytes) in frames {
+            let mac = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
+            let inside: Vec<u8> = match kind {
+                0 => bytes,
+                1 => [&mac[..], &[8, 6], &bytes].concat(),
+                2 => [&mac[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &bytes].concat(),
+                3 => [&mac[..], &[0x81, 0], &bytes].concat(),
+                _ => {
+                    // A right IP header around what is not: ICMP, TCP, UDP, fragments.
+                    let protocol = [1, 6, 17, 99][bytes.len() % 4];
+                    let to = if kind == 4 { [10, 0, 0, 1] } else { [10, 0, 0, 77] };
+                    let mut ip = Ipv4Header::new([10, 0, 0, 9].into(), to.into(), protocol, u16::try_from(bytes.len()).unwrap());
+                    if bytes.len() % 3 == 0 {
+                        ip.fragment = u16::from_be_bytes([bytes.first().copied().unwrap_or(0) & 0x3f, 1]).into();
+                        ip.seal();
+                    }
+                    [&mac[..], &[8, 0], ip.as_bytes(), &bytes].concat()
+                }
+            };
+            if !inside.is_empty() {
+                node.put(now, PORT, &inside);
+            }
+            node.take(now, PORT);
+        }
+        for second in 0..200 {
+            node.take(now + Duration::from_secs(second), PORT);
+        }
+        node.assert_nothing_leaked();
+    }
+}

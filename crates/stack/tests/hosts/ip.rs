@@ -1,0 +1,315 @@
+//! ARP, IPv4, ICMP and UDP between hosts over wires in memory.
+
+use std::time::Duration;
+
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_stack::{Event, NeighbourState, PortId, UdpError, Unreachable};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
+
+fn ethernet(kind: u16) -> EthernetHeader {
+    EthernetHeader {
+        destination: Mac([2, 0, 0, 0, 0, 1]),
+        source: Mac([2, 0, 0, 0, 0, 2]),
+        kind: kind.into(),
+    }
+}
+
+/// A datagram's payload, whole.
+fn read(node: &mut Node, id: bywash_stack::UdpId) -> Option<Vec<u8>> {
+    let datagram = node.host.stack.udp_receive(id).expect("no error")?;
+    let bytes = datagram.slices().collect::<Vec<_>>().concat();
+    assert_eq!(bytes.len(), datagram.len());
+    datagram.release(&mut node.pool);
+    Some(bytes)
+}
+
+#[test]
+fn a_datagram_waits_for_arp_and_arrives() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    pair.trace.clear();
+    let server = pair.b.host.stack.udp_bind(None, 53).unwrap();
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    let to = Some((address("10.0.0.2"), 53));
+    pair.a.host.stack.udp_send(pair.now, client, to, b"question", &mut pair.a.pool).unwrap();
+    pair.settle();
+    let kinds: Vec<_> = pair.trace.iter().map(|(a, p)| (*a, u16::from_be_bytes([p[12], p[13]]))).collect();
+    assert_eq!(kinds, [(true, 0x0806), (false, 0x0806), (true, 0x0800)], "question, answer, datagram");
+    assert_eq!(pair.b.host.stack.events().collect::<Vec<_>>(), [Event::UdpReadable(server)]);
+    assert_eq!(read(&mut pair.b, server), Some(b"question".to_vec()));
+    assert_eq!(read(&mut pair.b, server), None);
+    // The server has learnt from the question where to answer.
+    pair.trace.clear();
+    let back = Some((address("10.0.0.1"), pair.a.host.stack.udp_port(client).unwrap()));
+    pair.b.host.stack.udp_send(pair.now, server, back, b"answer", &mut pair.b.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.trace.len(), 1);
+    assert_eq!(read(&mut pair.a, client), Some(b"answer".to_vec()));
+    pair.a.assert_nothing_leaked();
+    pair.b.assert_nothing_leaked();
+}
+
+#[test]
+fn nobody_there_is_asked_for_three_times_and_the_sender_told() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    let peer = (address("10.0.0.9"), 53);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    pair.a.host.stack.udp_connect(client, Some(peer)).unwrap();
+    pair.trace.clear();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"?", &mut pair.a.pool).unwrap();
+    for _ in 0..12 {
+        pair.pass(Duration::from_millis(500));
+    }
+    let requests = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 6] && p[41] == 9).count();
+    assert_eq!(requests, 3);
+    assert_eq!(
+        pair.a.host.stack.udp_receive(client).unwrap_err(),
+        UdpError::Unreachable(Unreachable::Host),
+        "the program hears that the host does not answer"
+    );
+    pair.a.assert_nothing_leaked();
+}
+
+#[test]
+fn a_closed_port_is_refused_and_the_error_comes_back() {
+    let mut pair = Pair::new(1500);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    pair.a.host.stack.udp_connect(client, Some((address("10.0.0.2"), 7))).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"anyone?", &mut pair.a.pool).unwrap();
+    pair.settle();
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::Port));
+    assert!(pair.a.host.stack.udp_receive(client).unwrap().is_none(), "told once");
+}
+
+#[test]
+fn long_datagrams_are_cut_and_put_together() {
+    for (mtu, length) in [(1500, 1472), (1500, 1473), (1500, 65_507), (576, 65_507), (68, 3000)] {
+        let mut pair = Pair::new(mtu);
+        let server = pair.b.host.stack.udp_bind(None, 9).unwrap();
+        let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+        let payload: Vec<u8> = (0..length).map(|i: u32| i.wrapping_mul(7).to_le_bytes()[0]).collect();
+        // The first one finds the neighbour: so many pieces do not all wait.
+        pair.a
+            .host
+            .stack
+            .udp_send(pair.now, client, Some((address("10.0.0.2"), 9)), b"", &mut pair.a.pool)
+            .unwrap();
+        pair.settle();
+        assert_eq!(read(&mut pair.b, server), Some(vec![]));
+        let to = Some((address("10.0.0.2"), 9));
+        pair.a.host.stack.udp_send(pair.now, client, to, &payload, &mut pair.a.pool).unwrap();
+        pair.settle();
+        assert_eq!(
+            read(&mut pair.b, server).map(|b| b == payload),
+            Some(true),
+            "{length} bytes at MTU {mtu}"
+        );
+        assert!(pair.trace.iter().all(|(_, packet)| packet.len() <= 14 + usize::from(mtu)));
+        pair.b.assert_nothing_leaked();
+        assert_eq!(
+            pair.a.host.stack.udp_send(pair.now, client, to, &[0; 65_508], &mut pair.a.pool),
+            Err(UdpError::TooLong)
+        );
+    }
+}
+
+#[test]
+fn fragments_that_overlap_spoil_their_datagram_and_late_ones_are_given_up() {
+    let mut pair = Pair::new(1500);
+    let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+    let piece = |id: u16, offset: u16, more: bool, payload: &[u8]| {
+        let (from, to) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let mut ip = Ipv4Header::new(from, to, 17, payload.len().try_into().unwrap());
+        (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
+        ip.seal();
+        [ethernet(0x0800).as_bytes(), ip.as_bytes(), payload].concat()
+    };
+    let mut first = [0; 16];
+    first[..8].copy_from_slice(&[0, 1, 0, 9, 0, 24, 0, 0]);
+    for (id, second) in [
+        (1, piece(1, 8, false, &[1; 16])),
+        (2, piece(2, 16, true, &[1; 7])),
+        (3, piece(3, 65_528, false, &[1; 8])),
+    ] {
+        pair.a.put(pair.now, PORT, &piece(id, 0, true, &first));
+        pair.a.put(pair.now, PORT, &second);
+    }
+    // The rest of the first one would complete it, had it not been spoilt.
+    pair.a.put(pair.now, PORT, &piece(1, 16, false, &[1; 8]));
+    assert_eq!(read(&mut pair.a, server), None);
+    // In any order, and twice, they make a datagram.
+    for (offset, more) in [(16, false), (0, true), (0, true)] {
+        let payload = if offset == 0 { &first[..] } else { &[1; 8] };
+        pair.a.put(pair.now, PORT, &piece(4, offset, more, payload));
+    }
+    assert_eq!(read(&mut pair.a, server), Some([&first[8..], &[1; 8]].concat()));
+    assert!(pair.a.pool.free() < 1990, "unfinished ones hold frames");
+    pair.trace.clear();
+    pair.pass(Duration::from_secs(31));
+    let errors = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 0] && p[34..36] == [11, 1]).count();
+    assert_eq!(
+        errors, 3,
+        "for 2, 3 and the duplicate of 4: their first fragment came, and they were not spoilt"
+    );
+    pair.a.assert_nothing_leaked();
+}
+
+#[test]
+fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    pair.pass(Duration::from_secs(1));
+    pair.trace.clear();
+    let echo = |to: [u8; 4], mac: Mac| {
+        let payload = b"abcdefgh";
+        let mut icmp =
+            IcmpHeader { kind: icmpv4::ECHO_REQUEST, code: 0, checksum: 0.into(), rest: 0x1234_0001.into() };
+        icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(payload).checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 2].into(), to.into(), Protocol::ICMP.0, 16);
+        let mut link = ethernet(0x0800);
+        link.destination = mac;
+        [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), payload].concat()
+    };
+    let me = Mac([2, 0, 0, 0, 0, 1]);
+    pair.a.put(pair.now, PORT, &echo([10, 0, 0, 1], me));
+    pair.a.put(pair.now, PORT, &echo([10, 0, 0, 255], Mac::BROADCAST));
+    let mut broken = echo([10, 0, 0, 1], me);
+    broken[45] ^= 1;
+    pair.a.put(pair.now, PORT, &broken);
+    pair.settle();
+    let replies: Vec<_> = pair.trace.iter().filter(|(a, p)| *a && p[23] == 1).collect();
+    assert_eq!(replies.len(), 1);
+    let reply = &replies[0].1;
+    assert_eq!(reply[34], icmpv4::ECHO_REPLY);
+    assert_eq!(Sum::new().bytes(&reply[34..]).checksum(), 0);
+    assert_eq!(reply[42..], *b"abcdefgh");
+    Ipv4Header::parse(&reply[14..], reply.len() - 14).unwrap();
+    pair.trace.clear();
+    for _ in 0..200 {
+        pair.a.put(pair.now, PORT, &echo([10, 0, 0, 1], me));
+    }
+    pair.settle();
+    assert!(pair.trace.len() <= 50, "{} at one moment", pair.trace.len());
+}
+
+#[test]
+fn a_router_passes_on_counts_down_and_reports() {
+    let mut now_router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    now_router.host.control.set_forwarding(true);
+    let mut pair = Pair::new(1500);
+    let interface = pair.a.interface(1);
+    pair.a = std::mem::replace(&mut pair.a, Node::new(9)).with_route("10.1.0.0/24", "10.0.0.3", interface);
+    let target = Node::new(4).with_interface(0, 5, None, 576, "10.1.0.4/24");
+    let interface = target.interface(1);
+    let mut target = target.with_route("0.0.0.0/0", "10.1.0.3", interface);
+    let server = target.host.stack.udp_bind(None, 9).unwrap();
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    let turn = |a: &mut Node, router: &mut Node, target: &mut Node, now| {
+        for _ in 0..10 {
+            a.take(now, PORT).iter().for_each(|p| router.put(now, PORT, p));
+            router.take(now, PORT).iter().for_each(|p| a.put(now, PORT, p));
+            router.take(now, PortId(1)).iter().for_each(|p| target.put(now, PORT, p));
+            target.take(now, PORT).iter().for_each(|p| router.put(now, PortId(1), p));
+        }
+    };
+    for payload in [&b"hello"[..], &[7; 1400]] {
+        let to = Some((address("10.1.0.4"), 9));
+        pair.a.host.stack.udp_connect(client, to).unwrap();
+        let sent = pair.a.host.stack.udp_send(pair.now, client, None, payload, &mut pair.a.pool);
+        sent.unwrap();
+        turn(&mut pair.a, &mut now_router, &mut target, pair.now);
+    }
+    assert_eq!(read(&mut target, server), Some(b"hello".to_vec()));
+    assert_eq!(read(&mut target, server), None);
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::TooBig(576)), "1400 bytes must not be cut");
+    // Nobody has that port at the far end: its refusal comes back through the router.
+    pair.a.host.stack.udp_connect(client, Some((address("10.1.0.4"), 10))).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"x", &mut pair.a.pool).unwrap();
+    turn(&mut pair.a, &mut now_router, &mut target, pair.now);
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::Port));
+    now_router.assert_nothing_leaked();
+}
+
+#[test]
+fn vlans_are_kept_apart() {
+    let mut node = Node::new(1).with_interface(0, 1, Some(7), 1500, "10.7.0.1/24").with_interface(
+        0,
+        1,
+        None,
+        1500,
+        "10.0.0.1/24",
+    );
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let announcements = node.take(now, PORT);
+    assert_eq!(announcements[0][12..18], [0x81, 0, 0, 7, 8, 6]);
+    assert_eq!(announcements[1][12..14], [8, 6]);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    let datagram = |tag: Option<u16>, to: [u8; 4]| {
+        let udp = [0, 1, 0, 9, 0, 8, 0, 0];
+        let ip = Ipv4Header::new([10, 7, 0, 9].into(), to.into(), 17, 8);
+        let mut bytes = ethernet(0x0800).as_bytes()[..12].to_vec();
+        if let Some(tag) = tag {
+            bytes.extend([0x81, 0]);
+            bytes.extend(tag.to_be_bytes());
+        }
+        [&bytes, &[8, 0][..], ip.as_bytes(), &udp].concat()
+    };
+    node.put(now, PORT, &datagram(Some(8), [10, 7, 0, 1]));
+    assert_eq!(read(&mut node, socket), None, "VLAN 8 is not ours");
+    node.put(now, PORT, &datagram(Some(0xe007), [10, 7, 0, 1]));
+    assert_eq!(read(&mut node, socket), Some(vec![]), "whatever the priority");
+}
+
+#[test]
+fn neighbours_age_and_are_probed_when_used() {
+    let mut pair = Pair::new(1500);
+    pair.pass(Duration::from_secs(2));
+    pair.pass(Duration::from_secs(2));
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    let to = Some((address("10.0.0.2"), 9));
+    let state =
+        |pair: &Pair| pair.a.host.control.neighbours().find(|n| n.1 == address("10.0.0.2")).map(|n| n.3);
+    pair.a.host.stack.udp_send(pair.now, client, to, b"", &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(state(&pair), Some(NeighbourState::Reachable));
+    pair.pass(Duration::from_secs(31));
+    assert_eq!(state(&pair), Some(NeighbourState::Stale));
+    pair.a.host.stack.udp_send(pair.now, client, to, b"", &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(state(&pair), Some(NeighbourState::Delay));
+    pair.trace.clear();
+    pair.pass(Duration::from_secs(6));
+    assert_eq!(pair.trace[0].1[..6], [2, 0, 0, 0, 0, 2], "asked directly, not everyone");
+    assert_eq!(state(&pair), Some(NeighbourState::Reachable));
+}
+
+#[test]
+fn packets_to_ourselves_come_back() {
+    let mut pair = Pair::new(1500);
+    for to in ["127.0.0.1", "10.0.0.1"] {
+        let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+        let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+        pair.a
+            .host
+            .stack
+            .udp_send(pair.now, client, Some((address(to), 9)), b"me", &mut pair.a.pool)
+            .unwrap();
+        pair.settle();
+        assert_eq!(read(&mut pair.a, server), Some(b"me".to_vec()), "{to}");
+        pair.a.host.stack.udp_close(server, &mut pair.a.pool);
+        pair.a.host.stack.udp_close(client, &mut pair.a.pool);
+    }
+    assert!(pair.trace.iter().all(|(_, p)| p[12..14] == [8, 6]), "nothing but ARP is on the wire");
+}

@@ -1,0 +1,12 @@
+//! Whole hosts against each other, over wires and networks in memory and under a virtual clock.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "tests, and what they share")]
+
+mod hostile;
+mod ip;
+mod rules;
+mod smol;
+mod streams;
+mod tcp;
+mod throughput;
+mod wire;

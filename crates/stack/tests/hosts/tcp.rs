@@ -1,0 +1,99 @@
+//! TCP between two hosts over a simulated network: streams arrive intact, connections end, nothing leaks.
+
+use std::time::Duration;
+
+use crate::wire::{Pair, address};
+use bywash_stack::{CloseReason, ConnectionId, Event, State, TcpError};
+
+const SERVER: u16 = 80;
+
+fn payload(length: usize, seed: u32) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(2_654_435_761) | 1;
+    (0..length)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            x.to_le_bytes()[1]
+        })
+        .collect()
+}
+
+/// Opens a connection from a to b.
+fn open(pair: &mut Pair) -> (ConnectionId, ConnectionId) {
+    let listener = pair.b.host.stack.listen(None, SERVER, 16).unwrap();
+    let remote = (address("10.0.0.2"), SERVER);
+    let client = pair.a.host.stack.connect(pair.now, (None, 0), remote, &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.host.stack.events().collect::<Vec<_>>(), [Event::Connected(client)]);
+    let events: Vec<_> = pair.b.host.stack.events().collect();
+    let [Event::Accepted { listener: of, connection }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(of, listener);
+    (client, connection)
+}
+
+fn read(node: &mut crate::wire::Node, now: bywash_stack::Timestamp, id: ConnectionId) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    let n = node.host.stack.receive_copy(now, id, &mut bytes, &mut node.pool).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+#[test]
+fn a_request_an_answer_and_the_end() {
+    let mut pair = Pair::new(1500);
+    let (client, server) = open(&mut pair);
+    pair.trace.clear();
+    pair.a.host.stack.send(pair.now, client, b"request", &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.host.stack.events().collect::<Vec<_>>(), [Event::Readable(server)]);
+    assert_eq!(read(&mut pair.b, pair.now, server), b"request");
+    pair.b.host.stack.send(pair.now, server, b"answer", &mut pair.b.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.trace.len(), 2, "the answer acknowledges the request");
+    assert_eq!(read(&mut pair.a, pair.now, client), b"answer");
+    pair.a.host.stack.close(pair.now, client, &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert!(pair.b.host.stack.events().any(|event| event == Event::PeerClosed(server)));
+    assert_eq!(pair.b.host.stack.tcp_info(server).unwrap().state, State::CloseWait);
+    pair.b.host.stack.close(pair.now, server, &mut pair.b.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.host.stack.connections(), (0, 0, 1), "who closed first waits");
+    assert_eq!(pair.b.host.stack.connections(), (0, 0, 0));
+    assert_eq!(pair.a.host.stack.tcp_info(client), Err(TcpError::Closed));
+    pair.pass(Duration::from_secs(61));
+    assert_eq!(pair.a.host.stack.connections(), (0, 0, 0));
+    pair.a.assert_nothing_leaked();
+    pair.b.assert_nothing_leaked();
+}
+
+#[test]
+fn nobody_listens() {
+    let mut pair = Pair::new(1500);
+    let remote = (address("10.0.0.2"), SERVER);
+    let client = pair.a.host.stack.connect(pair.now, (None, 0), remote, &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.host.stack.events().collect::<Vec<_>>(), [Event::Closed(client, CloseReason::Refused)]);
+    pair.a.host.stack.close(pair.now, client, &mut pair.a.pool).unwrap();
+    assert_eq!(pair.a.host.stack.connections(), (0, 0, 0));
+}
+
+#[test]
+fn a_long_stream_arrives_over_a_perfect_wire() {
+    let mut pair = Pair::new(1500);
+    let (client, server) = open(&mut pair);
+    let sent = payload(3_000_000, 1);
+    let (mut at, mut got) = (0, Vec::new());
+    for _ in 0..20_000 {
+        at += pair.a.host.stack.send(pair.now, client, &sent[at..], &mut pair.a.pool).unwrap();
+        pair.settle();
+        got.extend(read(&mut pair.b, pair.now, server));
+        if got.len() == sent.len() {
+            break;
+        }
+        pair.pass(Duration::from_micros(100));
+    }
+    assert_eq!(got.len(), sent.len());
+    assert!(got == sent);
+    assert_eq!(pair.a.host.stack.tcp_info(client).unwrap().total_retrans, 0);
+}
