@@ -69,6 +69,16 @@ pub enum MemoryError {
         /// The NUMA node asked for.
         node: Option<u32>,
     },
+    /// The machine does not have so much.
+    #[error(
+        "{bytes} bytes of packet memory are wanted and {available} are available: ask for less (--memory)"
+    )]
+    TooMuch {
+        /// Bytes that were wanted.
+        bytes: usize,
+        /// Bytes that there are.
+        available: usize,
+    },
     /// The pool of huge pages could not be made larger.
     #[error("{source}: needs root, or --huge-pages auto")]
     Reserve {
@@ -145,7 +155,8 @@ pub fn is_packet_memory(address: usize, len: usize) -> bool {
 /// # Errors
 /// [`MemoryError`], naming sizes and the cure.
 pub fn allocate(bytes: usize, pages: HugePages, node: Option<u32>) -> Result<Allocation, MemoryError> {
-    let len = bytes.max(1).next_multiple_of(HUGE_PAGE);
+    let too_much = || MemoryError::TooMuch { bytes, available: available() };
+    let len = bytes.max(1).checked_next_multiple_of(HUGE_PAGE).ok_or_else(too_much)?;
     let wanted = len / HUGE_PAGE;
     let pool = Pool::of(node);
     let free = pool.free();
@@ -164,7 +175,7 @@ pub fn allocate(bytes: usize, pages: HugePages, node: Option<u32>) -> Result<All
         HugePages::Auto => {
             // Another process may take the free ones first: then it is as if there had been none.
             let huge = if missing == 0 { map(len, true, node).ok() } else { None };
-            let (memory, file) = huge.map_or_else(|| map(len, false, node), Ok)?;
+            let (memory, file) = huge.map_or_else(|| map_ordinary(len, node), Ok)?;
             let warning = (!memory.huge).then(|| {
                 let cure = too_few_hint(&too_few());
                 format!(
@@ -175,7 +186,8 @@ pub fn allocate(bytes: usize, pages: HugePages, node: Option<u32>) -> Result<All
         }
         HugePages::Off | HugePages::Require | HugePages::Reserve => {}
     }
-    let (memory, file) = map(len, pages != HugePages::Off, node)?;
+    let (memory, file) =
+        if pages == HugePages::Off { map_ordinary(len, node) } else { map(len, true, node) }?;
     Ok(Allocation { memory, file, warning: None, reservation })
 }
 
@@ -257,6 +269,23 @@ impl Drop for PacketMemory {
         // told about it has pinned the pages themselves.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+/// Ordinary pages, when the machine has them: getting more than that would make the kernel end some process for it.
+fn map_ordinary(len: usize, node: Option<u32>) -> Result<(PacketMemory, OwnedFd), MemoryError> {
+    let available = available();
+    if len > available {
+        return Err(MemoryError::TooMuch { bytes: len, available });
+    }
+    map(len, false, node)
+}
+
+/// Bytes that programs can have without others losing theirs; everything when the kernel does not say.
+fn available() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kibibytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok());
+    kibibytes.map_or(usize::MAX, |n| n.saturating_mul(1024))
 }
 
 fn map(len: usize, huge: bool, node: Option<u32>) -> Result<(PacketMemory, OwnedFd), MemoryError> {
@@ -380,6 +409,16 @@ mod tests {
         assert_eq!(small.memory.is_huge(), small.warning.is_none());
         if let Some(warning) = small.warning {
             assert!(warning.contains("4 KiB pages") && warning.contains("echo"), "{warning}");
+        }
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused_before_it_is_taken() {
+        for bytes in [1 << 50, usize::MAX] {
+            for pages in [HugePages::Auto, HugePages::Off] {
+                let error = allocate(bytes, pages, None).unwrap_err();
+                assert!(matches!(error, MemoryError::TooMuch { .. }), "{error}");
+            }
         }
     }
 
