@@ -1,7 +1,7 @@
 //! libpcap's compiler and interpreter as a judge of what expressions mean.
 //!
 //! The library is opened at run time where there is one: by the system's search path, or below the directory that
-//! `BYWASH_TOOLS` names (Debian's package `libpcap0.8`, unpacked by `dpkg -x`). Nothing is linked against it.
+//! `BYWASH_TOOLS` leads to (Debian's package `libpcap0.8`, which tcpdump brings with it). Nothing is linked against it.
 #![expect(unsafe_code, reason = "calls of a C library")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -61,8 +61,10 @@ impl Oracle {
         let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut tried = vec![PathBuf::from("libpcap.so.0.8"), PathBuf::from("libpcap.so.1")];
         if let Some(tools) = std::env::var_os("BYWASH_TOOLS") {
+            // The packages lie beside the folder of the programs in them.
+            let unpacked = PathBuf::from(tools).join("../debian/usr/lib");
             for machine in ["x86_64-linux-gnu", "aarch64-linux-gnu"] {
-                tried.push(PathBuf::from(&tools).join("usr/lib").join(machine).join("libpcap.so.0.8"));
+                tried.push(unpacked.join(machine).join("libpcap.so.0.8"));
             }
         }
         // SAFETY: libpcap's initialisers, and those of what it links, set up tables and nothing that we rely on.
