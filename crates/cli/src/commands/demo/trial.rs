@@ -10,7 +10,7 @@ use bywash_apps::rate::{Pps, packets_per_second};
 use bywash_apps::receive::{self, Receive};
 use bywash_apps::{App, WorkerOptions};
 use bywash_port::frame::Arena;
-use bywash_sys::worker::{self, Stop};
+use bywash_sys::worker::{self, Idle, Stop};
 
 use super::path::{End, Path};
 use crate::failure::{self, Failure};
@@ -41,11 +41,12 @@ pub(super) fn run(
 ) -> Result<Trial, Failure> {
     let stop = Stop::new().map_err(Failure::Signals)?;
     let cores = worker::allowed_cores();
-    // The generator's core also does the kernel's work of delivering to the next host.
+    // Whoever has a core alone may spin on it; who shares one would only keep the other from its work.
+    let shared = path.forwarders() + 2 > cores.len();
     let on = |n: usize| WorkerOptions {
         cores: cores.get(n % cores.len().max(1)).copied().into_iter().collect(),
         frames: Some(FRAMES),
-        ..WorkerOptions::default()
+        idle: if shared { Idle::Sleep } else { Idle::Adaptive },
     };
 
     let last = path.forwarders();
