@@ -8,6 +8,7 @@ use bywash_frame::{Arena, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::ethtool::Ethtool;
+use bywash_sys::interface;
 use bywash_sys::route::{self, Route};
 use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
@@ -95,11 +96,14 @@ impl<'a> Opening<'a> {
     }
 
     /// What stays with the kernel; nothing for who takes everything, which is allowed only where nobody misses it.
-    fn never_take(&mut self) -> Result<Option<NeverTake>, String> {
+    fn never_take(&self, warnings: &mut Vec<String>) -> Result<Option<NeverTake>, String> {
         if self.takes_everything() {
             return Ok(None);
         }
-        guard::never_take(&mut self.route, &self.interface).map(Some).map_err(|error| error.to_string())
+        let never = interface::never_take().map_err(|error| error.to_string())?;
+        warnings.extend(never.warnings);
+        let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
+        Ok(Some(NeverTake { gateways: never.gateways, operator }))
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
@@ -123,7 +127,8 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         let (maps, mut link, mut generic) = if takes {
             let maps = Maps::create(self.rx_queues).map_err(|error| error.to_string())?;
-            let program = program::load(&maps, self.options.only.as_ref(), self.never_take()?)?;
+            let never_take = self.never_take(&mut warnings)?;
+            let program = program::load(&maps, self.options.only.as_ref(), never_take)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), Some(link), mode == XdpMode::Generic)
         } else {

@@ -76,6 +76,45 @@ fn the_default_gateway_is_never_taken() {
 }
 
 #[test]
+fn the_operators_connection_is_never_taken_also_behind_sudo() {
+    const INNER: &str = "BYWASH_TEST_BEHIND_SUDO";
+    if std::env::var_os(INNER).is_none() {
+        // A shell that has the variable starts this test once more without it, as sudo does.
+        let again = format!("env -u SSH_CONNECTION {INNER}=1 \"$0\" --exact --nocapture \"$1\"; exit $?");
+        let test = "steering::the_operators_connection_is_never_taken_also_behind_sudo";
+        let status = std::process::Command::new("sh")
+            .args(["-c", &again])
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env("SSH_CONNECTION", format!("10.0.0.1 {UDP_PORT} 10.0.0.2 {UDP_PORT}"))
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only("ip"), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    // The operator's segment and, from another host, one that is not.
+    let mut batch = Batch::new();
+    let mut operators = udp(&cable, &[0; 40]);
+    operators[23] = 6;
+    let mut others = operators.clone();
+    others[29] = 9;
+    batch.push(packet(&mut pool, &operators, 2048));
+    batch.push(packet(&mut pool, &others, 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [others]);
+    assert_eq!((counter(&far, "taken"), counter(&far, "never_take")), (1, 1));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
 fn packets_that_nobody_asks_for_go_to_the_kernel_after_half_a_second() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
     let arena = arena(4096);
