@@ -11,7 +11,7 @@ use bywash_sys::route::{Gateway, Prefix};
 
 use crate::setup::{
     UDP_PORT, arena, arrived, bytes, cable, close, counter, halves, kernel_socket, open, options, packet,
-    receive, send, udp,
+    receive, row, send, udp,
 };
 
 /// Takes part, so no force is needed although the interface has an address.
@@ -70,6 +70,33 @@ fn the_default_gateway_is_never_taken() {
     assert_eq!(receive(rx.as_mut(), &mut pool, 2), [from_behind]);
     assert_eq!(arrived(&socket).as_deref(), Some(&b"from the gateway"[..]));
     assert_eq!((counter(&far, "taken"), counter(&far, "never_take"), counter(&far, "left")), (1, 1, 0));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn a_default_gateway_behind_another_interface_is_never_taken() {
+    let Some(cable) = row(3, &PairOptions::default()) else { return };
+    // As for a VLAN or bridge on top: the route names another interface than the one that has the packets.
+    let everywhere = Prefix { address: IpAddr::from([0, 0, 0, 0]), length: 0 };
+    let gateway =
+        Gateway { index: cable.lab.pairs[1].near.index, address: Some(IpAddr::from([10, 0, 1, 2])) };
+    cable.far().add_route(everywhere, gateway).unwrap();
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only("ip"), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    let others = udp(&cable, b"from another");
+    let mut gateways = others.clone();
+    gateways[26..30].copy_from_slice(&[10, 0, 1, 2]);
+    let mut batch = Batch::new();
+    batch.push(packet(&mut pool, &gateways, 2048));
+    batch.push(packet(&mut pool, &others, 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [others]);
+    assert_eq!((counter(&far, "taken"), counter(&far, "never_take")), (1, 1));
     tx.close(&mut pool);
     close(far, rx, far_tx, &mut pool);
     near.close().unwrap();
