@@ -12,7 +12,6 @@
 mod bind;
 mod busy;
 mod chain;
-mod guard;
 mod life;
 mod look;
 mod open;

@@ -18,7 +18,7 @@ use super::busy::Deferral;
 use super::life::Life;
 use super::look::{HEADERS, Halves, choose, find, multi_buffer};
 use super::program::{self, Maps};
-use super::{Attach, Options, XdpPort, guard, rx, tx};
+use super::{Attach, Options, XdpPort, rx, tx};
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
 const CARRIER: Duration = Duration::from_secs(10);
@@ -107,18 +107,17 @@ impl<'a> Opening<'a> {
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
-    fn refuse_everything(mut self) -> Result<Self, String> {
+    fn refuse_everything(self) -> Result<Self, String> {
         if !self.takes_everything() || self.options.force {
             return Ok(self);
         }
-        match guard::reason_to_refuse(&mut self.route, &self.interface) {
-            Ok(None) => Ok(self),
-            Ok(Some(reason)) => Err(format!(
-                "taking all packets of {} would cut the machine off: {reason}; take a part (--only 'udp port 53', say), \
-                 or all with --force",
-                self.interface.name
+        let name = &self.interface.name;
+        match interface::kernel_use(name).map_err(|error| error.to_string())?.reason() {
+            None => Ok(self),
+            Some(reason) => Err(format!(
+                "taking all packets of {name} would cut the machine off: {reason}; take a part (--only 'udp port 53', \
+                 say), or all with --force"
             )),
-            Err(error) => Err(error.to_string()),
         }
     }
 
