@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_drivers::xdp::Options;
+use bywash_drivers::xdp::{self, Options};
 use bywash_frame::Batch;
-use bywash_lab::PairOptions;
-use bywash_port::Port;
+use bywash_lab::{Host, PairOptions};
+use bywash_port::{Port, QueueChoice};
 use bywash_sys::route::{Gateway, Prefix};
 
 use crate::setup::{
@@ -138,6 +138,42 @@ fn the_operators_connection_is_never_taken_also_behind_sudo() {
     assert_eq!((counter(&far, "taken"), counter(&far, "never_take")), (1, 1));
     tx.close(&mut pool);
     close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn packets_of_a_queue_that_is_not_open_are_not_called_hung() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let only_send = Options { rx: false, ..options() };
+    let by_queue = |host: &Host, interface: &str, queue, options: &Options| {
+        let choice = QueueChoice { queue: Some(queue), rx_only: false };
+        Box::new(host.enter(|| xdp::open(interface, choice, options, arena)).unwrap().unwrap())
+    };
+    let mut near = by_queue(cable.near(), "right", 0, &only_send);
+    let mut far = by_queue(cable.far(), "left", 1, &options());
+    let mut tx = near.queues().remove(0).tx.unwrap();
+    let mut batch = Batch::new();
+    batch.push(packet(&mut pool, &bytes(1, 60), 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!((counter(&far, "no_socket"), counter(&far, "hung"), counter(&far, "taken")), (1, 0, 0));
+    let (rx, far_tx) = halves(&mut far);
+    close(far, rx, far_tx, &mut pool);
+
+    // The same for a queue whose receiving half has been closed for longer than a worker may be silent.
+    let mut far = by_queue(cable.far(), "left", 0, &options());
+    let (rx, far_tx) = halves(&mut far);
+    rx.close(&mut pool);
+    std::thread::sleep(Duration::from_millis(600));
+    for _ in 0..2 {
+        batch.push(packet(&mut pool, &bytes(2, 60), 2048));
+        send(tx.as_mut(), &mut pool, &mut batch);
+    }
+    assert_eq!((counter(&far, "no_socket"), counter(&far, "hung"), counter(&far, "taken")), (2, 0, 0));
+    far_tx.close(&mut pool);
+    far.close().unwrap();
+    tx.close(&mut pool);
     near.close().unwrap();
 }
 
