@@ -289,8 +289,9 @@ impl<'a> Opening<'a> {
         }
         if self.options.busy_poll.is_some() && !bound.iter().all(|(_, bound)| bound.polls) {
             warnings.push(format!(
-                "busy polling has no effect on {interface}: its driver gives its queues no NAPI id; leave it out, and \
-                 keep the worker off the core that takes the interrupts"
+                "busy polling has no effect on {interface} and is left off: the kernel names no NAPI instance for its \
+                 queues as they are opened; many do so in zero-copy mode only, or not before the first packet; leave it \
+                 out, and keep the worker off the core that takes the interrupts"
             ));
         }
     }

@@ -402,8 +402,18 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// The number of the driver's instance that serves the bound queue. Where it is 0 busy polling silently does
-    /// nothing.
+    /// Undoes [`prefer_busy_poll`](Self::prefer_busy_poll).
+    ///
+    /// # Errors
+    /// What setsockopt(2) says.
+    pub fn leave_busy_poll(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &0_u32)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &0_u32)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &0_u32)
+    }
+
+    /// The number of the driver's instance that serves the bound queue. While it is 0 busy polling silently does
+    /// nothing; many kernels learn it with the first packet only, and in copy mode some never do.
     ///
     /// # Errors
     /// What getsockopt(2) says.
