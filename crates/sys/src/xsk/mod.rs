@@ -19,9 +19,6 @@ use crate::shared::Mapping;
 pub use probe::Probe;
 pub use ring::{Consumer, Descriptor, Producer, RingOffsets, offset};
 
-/// Bytes that the kernel keeps in front of each received packet (`XDP_PACKET_HEADROOM`).
-pub const KERNEL_HEADROOM: usize = 256;
-
 /// How the registered memory is cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
