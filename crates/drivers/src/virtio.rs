@@ -19,7 +19,7 @@ pub(crate) const VLAN_TAG: u16 = 4;
 pub(crate) const ADDRESSES: usize = 12;
 
 /// IEEE 802.1Q's protocol number: what [`Offload::vlan`] is put in as.
-const ETH_P_8021Q: [u8; 2] = [0x81, 0x00];
+pub(crate) const ETH_P_8021Q: [u8; 2] = [0x81, 0x00];
 
 /// What the header of a received packet of `len` bytes says. `shift` bytes have been put in behind the addresses that the
 /// header does not know of. `None` when it contradicts the packet or itself.

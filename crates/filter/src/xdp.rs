@@ -5,6 +5,7 @@
 //! ```text
 //!     on the never-take list? ── yes ──► XDP_PASS, counted as never_take
 //!     matched by the rule?    ── no ───► XDP_PASS, counted as left
+//!     has it a worker?        ── no ───► XDP_PASS, counted as no_socket
 //!     is the worker alive?    ── no ───► XDP_PASS, counted as hung
 //!     is a socket there?      ── no ───► XDP_PASS, counted as no_socket
 //!     bpf_redirect_map        ─────────► XDP_REDIRECT, counted as taken
@@ -70,7 +71,7 @@ pub struct Maps {
 }
 
 /// What the worker and the program tell each other, for each queue. The worker only writes `beat`, and changes it at least
-/// once before the first packet; all zeros mean a worker that never was.
+/// once before the first packet; a `beat` of 0 means that there is no worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Heartbeat {
@@ -243,6 +244,7 @@ impl Steering<'_> {
         assembler.mov(ENTRY, Register::R0);
         assembler.call(Helper::Jiffies);
         assembler.load(Width::Double, Register::R1, ENTRY, beat);
+        assembler.jump_if(Register::R1, Condition::Equal, 0, exits.of(Verdict::NoSocket));
         assembler.load(Width::Double, Register::R2, ENTRY, seen);
         assembler.jump_if(Register::R1, Condition::Equal, Register::R2, silent);
         assembler.store(Width::Double, ENTRY, seen, Register::R1);

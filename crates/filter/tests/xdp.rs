@@ -86,12 +86,20 @@ fn every_fate_of_a_packet_is_counted_under_its_name() {
     assert_eq!(fixture.counted(Verdict::NeverTake), [1, 60]);
     assert_eq!(run(&packet(0x86dd, 70)), 2);
     assert_eq!(fixture.counted(Verdict::Left), [1, 70]);
-    // Nobody has ever beaten.
+    // Nobody has ever beaten: nobody is there.
     assert_eq!(run(&packet(0x0800, 80)), 2);
-    assert_eq!(fixture.counted(Verdict::Hung), [1, 80]);
+    assert_eq!(fixture.counted(Verdict::NoSocket), [1, 80]);
+    // Somebody beats who has no socket yet, and falls silent.
     fixture.beat(1);
     assert_eq!(run(&packet(0x0800, 90)), 2);
-    assert_eq!(fixture.counted(Verdict::NoSocket), [1, 90]);
+    assert_eq!(fixture.counted(Verdict::NoSocket), [2, 170]);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(run(&packet(0x0800, 100)), 2);
+    assert_eq!(fixture.counted(Verdict::Hung), [1, 100]);
+    // Who has gone is not hung.
+    fixture.beat(0);
+    assert_eq!(run(&packet(0x0800, 110)), 2);
+    assert_eq!((fixture.counted(Verdict::NoSocket), fixture.counted(Verdict::Hung)), ([3, 280], [1, 100]));
     assert_eq!(fixture.counted(Verdict::Taken), [0, 0]);
 }
 

@@ -113,6 +113,28 @@ fn what_the_kernel_uses_is_told() {
 }
 
 #[test]
+fn what_is_on_top_of_an_interface_or_controls_it_uses_it() {
+    let Some(_guard) = lock() else { return };
+    let bare = PairOptions { addresses: Default::default(), ..PairOptions::default() };
+    let hosts = [Host::new().unwrap(), Host::new().unwrap()];
+    let _pair = Pair::between(&hosts[0], &hosts[1], &bare).unwrap();
+    let reason = || hosts[0].enter(|| interface::kernel_use("right")).unwrap().unwrap().reason();
+    let ip = |words: &str| {
+        let status = hosts[0].command("ip").unwrap().args(words.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {words}");
+    };
+    assert_eq!(reason(), None);
+    ip("link add mac0 link right type macvlan mode bridge");
+    assert_eq!(reason(), None, "nothing gets through it yet");
+    ip("link set mac0 up");
+    assert_eq!(reason().unwrap(), "mac0 on top of it is up");
+    ip("link del mac0");
+    ip("link add br0 type bridge");
+    ip("link set right master br0");
+    assert_eq!(reason().unwrap(), "it is a port of br0");
+}
+
+#[test]
 fn queues_and_napi_are_listed() {
     let Some(_guard) = lock() else { return };
     let lab = Lab::row(2, &PairOptions { queues: 2, ..PairOptions::default() }).unwrap();

@@ -57,7 +57,7 @@ fn what_is_left_behind_is_found() {
         let instructions = [0x0000_0002_0000_00b7, 0x95];
         Program::load(&ProgramSpec {
             name: "left_behind",
-            kind: ProgramKind::Xdp,
+            kind: ProgramKind::XdpFrags,
             instructions: &instructions,
         })
         .unwrap()

@@ -113,7 +113,7 @@ fn a_refused_program_shows_the_verifiers_log() {
     }
     // `exit` with nothing in r0.
     let spec =
-        ProgramSpec { kind: ProgramKind::Xdp, name: "bad", instructions: &[instruction(0x95, 0, 0, 0)] };
+        ProgramSpec { kind: ProgramKind::XdpFrags, name: "bad", instructions: &[instruction(0x95, 0, 0, 0)] };
     match Program::load(&spec).unwrap_err() {
         LoadError::Verifier { log, name, .. } => {
             assert_eq!(name, "bad");
@@ -135,7 +135,7 @@ fn links_attach_replace_and_let_go() {
     let load = |kind, name, verdict| {
         Program::load(&ProgramSpec { kind, name, instructions: &returns(verdict) }).unwrap()
     };
-    let (first, second) = (load(ProgramKind::Xdp, "first", 2), load(ProgramKind::Xdp, "second", 1));
+    let (first, second) = (load(ProgramKind::XdpFrags, "first", 2), load(ProgramKind::XdpFrags, "second", 1));
     assert!(Link::xdp(&first, lo, XdpMode::Native).unwrap_err().is(libc::EOPNOTSUPP));
     let link = Link::xdp(&first, lo, XdpMode::Generic).unwrap();
     assert_eq!(link.info().unwrap().program_id, first.info().unwrap().id);

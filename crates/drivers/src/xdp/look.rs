@@ -4,7 +4,7 @@ use bywash_frame::{FRAME_DATA, Stride};
 use bywash_port::QueueChoice;
 use bywash_sys::route::{self, Route};
 
-use super::{Options, tx};
+use super::{Attach, Options, tx};
 
 /// Ethernet header and two VLAN tags, bytes.
 pub(super) const HEADERS: usize = 22;
@@ -53,6 +53,9 @@ pub(super) fn choose(
             let last = count.saturating_sub(1);
             return Err(format!("{interface} has no queue {queue}: its queues are 0 to {last}"));
         }
+        Some(queue) if options.max_queues.is_some() => {
+            return Err(format!("queue {queue} alone is named: leave --queues out, or the queue"));
+        }
         Some(queue) => queue..queue + 1,
         None => 0..count.min(options.max_queues.map_or(u32::MAX, u32::from)),
     };
@@ -65,7 +68,25 @@ pub(super) fn choose(
             "{interface} has no queue for what is wanted: {rx_queues} receive, {tx_queues} send"
         ));
     }
+    if let Some(wanted) = options.max_queues.filter(|&wanted| queues.len() < usize::from(wanted)) {
+        return Err(format!(
+            "{interface} has {} queues for this, not {wanted}: lower --queues, or leave it out",
+            queues.len()
+        ));
+    }
+    refuse_unused(options, queues.iter().any(|halves| halves.rx))?;
     Ok(queues)
+}
+
+/// What is for receiving only is an error where nothing is received.
+fn refuse_unused(options: &Options, receives: bool) -> Result<(), String> {
+    let set = [(options.only.is_some(), "--only"), (options.attach != Attach::Auto, "--xdp")];
+    match set.into_iter().find(|(is_set, _)| *is_set) {
+        Some((_, flag)) if !receives => {
+            Err(format!("{flag} is for receiving, and nothing is received: leave it out"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether packets may have several frames.
@@ -121,6 +142,22 @@ mod tests {
         assert_eq!(chosen(one(3, true), &options, (4, 4)).unwrap(), [(3, true, false)]);
         assert!(chosen(one(4, false), &options, (4, 4)).unwrap_err().contains("0 to 3"));
         assert!(chosen(one(3, true), &options, (1, 4)).unwrap_err().contains("1 receive, 4 send"));
+    }
+
+    #[test]
+    fn no_option_is_ignored() {
+        let refused = |queue, options: Options| {
+            chosen(QueueChoice { queue, rx_only: false }, &options, (4, 4)).unwrap_err()
+        };
+        let count = |max_queues| Options { max_queues: Some(max_queues), ..Options::default() };
+        assert!(refused(Some(3), count(2)).contains("leave --queues out"));
+        assert!(refused(None, count(8)).contains("eth1 has 4 queues for this, not 8"));
+        let send = Options { rx: false, ..Options::default() };
+        let only = Options { only: Some("ip".parse().unwrap()), ..send.clone() };
+        assert!(refused(None, only).starts_with("--only is for receiving"));
+        assert!(
+            refused(None, Options { attach: Attach::Native, ..send }).starts_with("--xdp is for receiving")
+        );
     }
 
     #[test]

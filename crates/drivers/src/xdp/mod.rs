@@ -12,7 +12,6 @@
 mod bind;
 mod busy;
 mod chain;
-mod guard;
 mod life;
 mod look;
 mod open;
@@ -68,7 +67,7 @@ impl Default for BusyPoll {
 /// How a port is to be opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Open so many queues at most, from 0 on; all of them when absent.
+    /// Open so many queues, from 0 on; all of them when absent.
     pub max_queues: Option<u16>,
     /// Entries in each ring, a power of two: packets that wait for us, and packets in flight.
     pub ring_size: u32,

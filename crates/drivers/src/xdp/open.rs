@@ -8,6 +8,7 @@ use bywash_frame::{Arena, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::ethtool::Ethtool;
+use bywash_sys::interface;
 use bywash_sys::route::{self, Route};
 use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
@@ -16,8 +17,8 @@ use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
 use super::look::{HEADERS, Halves, choose, find, multi_buffer};
-use super::program::{self, Maps};
-use super::{Attach, Options, XdpPort, guard, rx, tx};
+use super::program::{self, Beat, Maps};
+use super::{Attach, Options, XdpPort, rx, tx};
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
 const CARRIER: Duration = Duration::from_secs(10);
@@ -95,26 +96,28 @@ impl<'a> Opening<'a> {
     }
 
     /// What stays with the kernel; nothing for who takes everything, which is allowed only where nobody misses it.
-    fn never_take(&mut self) -> Result<Option<NeverTake>, String> {
+    fn never_take(&self, warnings: &mut Vec<String>) -> Result<Option<NeverTake>, String> {
         if self.takes_everything() {
             return Ok(None);
         }
-        guard::never_take(&mut self.route, &self.interface).map(Some).map_err(|error| error.to_string())
+        let never = interface::never_take().map_err(|error| error.to_string())?;
+        warnings.extend(never.warnings);
+        let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
+        Ok(Some(NeverTake { gateways: never.gateways, operator }))
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
-    fn refuse_everything(mut self) -> Result<Self, String> {
+    fn refuse_everything(self) -> Result<Self, String> {
         if !self.takes_everything() || self.options.force {
             return Ok(self);
         }
-        match guard::reason_to_refuse(&mut self.route, &self.interface) {
-            Ok(None) => Ok(self),
-            Ok(Some(reason)) => Err(format!(
-                "taking all packets of {} would cut the machine off: {reason}; take a part (--only 'udp port 53', say), \
-                 or all with --force",
-                self.interface.name
+        let name = &self.interface.name;
+        match interface::kernel_use(name).map_err(|error| error.to_string())?.reason() {
+            None => Ok(self),
+            Some(reason) => Err(format!(
+                "taking all packets of {name} would cut the machine off: {reason}; take a part (--only 'udp port 53', \
+                 say), or all with --force"
             )),
-            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -123,7 +126,8 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         let (maps, mut link, mut generic) = if takes {
             let maps = Maps::create(self.rx_queues).map_err(|error| error.to_string())?;
-            let program = program::load(&maps, self.options.only.as_ref(), self.never_take()?)?;
+            let never_take = self.never_take(&mut warnings)?;
+            let program = program::load(&maps, self.options.only.as_ref(), never_take)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), Some(link), mode == XdpMode::Generic)
         } else {
@@ -131,20 +135,25 @@ impl<'a> Opening<'a> {
         };
         let mut pool = self.stock()?;
         let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
-        drop(pool);
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
         if zero_copy && link.is_none() {
             // Drivers of Intel's refuse to send without copies while no XDP program is attached.
-            let program = program::load_pass()?;
-            let (pass, mode) = self.attach(&program, &mut warnings)?;
-            (link, generic) = (Some(pass), mode == XdpMode::Generic);
+            match program::load_pass().and_then(|program| self.attach(&program, &mut warnings)) {
+                Ok((pass, mode)) => (link, generic) = (Some(pass), mode == XdpMode::Generic),
+                Err(why) => return Err(release_all(bound, &mut pool, why)),
+            }
         }
         self.warn(&bound, refused.as_deref(), &mut warnings);
+        self.wait_for_carrier(&mut warnings);
+        let beats = match steer(&bound, maps.as_deref()) {
+            Ok(beats) => beats,
+            Err(why) => return Err(release_all(bound, &mut pool, why)),
+        };
+        drop(pool);
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
         let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
-        self.wait_for_carrier(&mut warnings);
         let capabilities = self.capabilities(zero_copy, generic, link.is_some());
-        let (queues, lives) = self.hand_out(bound, maps.as_ref(), &capabilities)?;
+        let (queues, lives) = self.hand_out(bound, beats, maps.as_ref(), &capabilities);
         let mac = self.interface.mac.map(|mac| mac.0);
         Ok(XdpPort {
             name,
@@ -250,10 +259,7 @@ impl<'a> Opening<'a> {
                 Err(error) => {
                     let why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
                     drop(first);
-                    for (_, queue) in bound {
-                        release(queue, pool);
-                    }
-                    return Err(why);
+                    return Err(release_all(bound, pool, why));
                 }
             }
         }
@@ -285,8 +291,9 @@ impl<'a> Opening<'a> {
         }
         if self.options.busy_poll.is_some() && !bound.iter().all(|(_, bound)| bound.polls) {
             warnings.push(format!(
-                "busy polling has no effect on {interface}: its driver gives its queues no NAPI id; leave it out, and \
-                 keep the worker off the core that takes the interrupts"
+                "busy polling has no effect on {interface} and is left off: the kernel names no NAPI instance for its \
+                 queues as they are opened; many do so in zero-copy mode only, or not before the first packet; leave it \
+                 out, and keep the worker off the core that takes the interrupts"
             ));
         }
     }
@@ -332,20 +339,19 @@ impl<'a> Opening<'a> {
     fn hand_out(
         &self,
         bound: Vec<(Halves, Bound)>,
+        beats: Vec<Option<Beat>>,
         maps: Option<&Arc<Maps>>,
         capabilities: &Capabilities,
-    ) -> Result<(Vec<QueuePair>, Vec<Arc<Life>>), String> {
+    ) -> (Vec<QueuePair>, Vec<Arc<Life>>) {
         let (mut pairs, mut lives) = (Vec::new(), Vec::new());
-        for (Halves { queue, .. }, bound) in bound {
+        for ((Halves { queue, .. }, bound), beat) in bound.into_iter().zip(beats) {
             let Bound { rings, socket, probe, filled, polls, .. } = bound;
             let halves = u8::from(rings.rx.is_some()) + u8::from(rings.tx.is_some());
             let maps = maps.filter(|_| rings.rx.is_some());
             let life = Arc::new(Life::new(queue, halves, socket.clone(), probe, maps.cloned()));
             let mut filled = Some(filled);
-            let rx = match (rings.rx, maps) {
-                (Some(ring), Some(maps)) => {
-                    let beat = maps.beat(queue).map_err(|error| error.to_string())?;
-                    maps.add_socket(queue, &socket).map_err(|error| error.to_string())?;
+            let rx = match (rings.rx, beat) {
+                (Some(ring), Some(beat)) => {
                     let ledger = filled.take().unwrap_or_else(|| Ledger::new(self.arena));
                     let (socket, life) = (socket.clone(), life.clone());
                     let parts =
@@ -373,13 +379,26 @@ impl<'a> Opening<'a> {
             pairs.push(QueuePair { rx, tx });
             lives.push(life);
         }
-        Ok((pairs, lives))
+        (pairs, lives)
     }
 }
 
-/// Takes apart a queue that was bound in vain.
-fn release(queue: Bound, pool: &mut Pool) {
-    let Bound { rings, socket, probe, filled, .. } = queue;
-    drop(rings);
-    Life::new(0, 1, socket, probe, None).close_half(filled, pool);
+/// From now on the packets of queues that receive go to their sockets. The heartbeat of each, where there is one.
+fn steer(bound: &[(Halves, Bound)], maps: Option<&Maps>) -> Result<Vec<Option<Beat>>, String> {
+    let of = |(halves, bound): &(Halves, Bound)| {
+        let Some(maps) = maps.filter(|_| bound.rings.rx.is_some()) else { return Ok(None) };
+        let beat = maps.beat(halves.queue).map_err(|error| error.to_string())?;
+        maps.add_socket(halves.queue, &bound.socket).map_err(|error| error.to_string())?;
+        Ok(Some(beat))
+    };
+    bound.iter().map(of).collect()
+}
+
+/// Takes apart the queues that were bound in vain, so that their frames come back. Returns why.
+fn release_all(bound: Vec<(Halves, Bound)>, pool: &mut Pool, why: String) -> String {
+    for (_, Bound { rings, socket, probe, filled, .. }) in bound {
+        drop(rings);
+        Life::new(0, 1, socket, probe, None).close_half(filled, pool);
+    }
+    why
 }

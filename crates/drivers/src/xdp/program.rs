@@ -65,14 +65,20 @@ impl Maps {
     pub(super) fn remove_socket(&self, queue: u32) {
         // When it is not there any more, nothing is left to be done.
         self.sockets.delete(&queue.to_ne_bytes()).ok();
+        if let Ok(word) = self.beat_word(queue) {
+            word.store(0, Relaxed);
+        }
     }
 
     /// The heartbeat of a queue, which has beaten once: a queue just opened is as good as one just called.
     pub(super) fn beat(&self, queue: u32) -> std::io::Result<Beat> {
-        let at = queue as usize * size_of::<Heartbeat>() + offset_of!(Heartbeat, beat);
-        let mut beat = Beat { word: Word::u64_at(&self.beats, at)?, count: 0 };
+        let mut beat = Beat { word: self.beat_word(queue)?, count: 0 };
         beat.beat();
         Ok(beat)
+    }
+
+    fn beat_word(&self, queue: u32) -> std::io::Result<Word<AtomicU64>> {
+        Word::u64_at(&self.beats, queue as usize * size_of::<Heartbeat>() + offset_of!(Heartbeat, beat))
     }
 
     /// What became of the packets that the program has seen.

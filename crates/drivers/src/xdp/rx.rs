@@ -37,13 +37,29 @@ pub(super) struct Rx {
     packets: u64,
     bytes: u64,
     errors: u64,
+    no_frame: u64,
+    /// The kernel has no frame of ours to receive into.
+    dry: bool,
 }
 
 impl Rx {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { ring, fill, ledger, socket, life, beat, busy_poll } = parts;
         let assembly = Assembly::new(ledger);
-        Self { ring, fill, assembly, socket, life, beat, busy_poll, packets: 0, bytes: 0, errors: 0 }
+        Self {
+            ring,
+            fill,
+            assembly,
+            socket,
+            life,
+            beat,
+            busy_poll,
+            packets: 0,
+            bytes: 0,
+            errors: 0,
+            no_frame: 0,
+            dry: false,
+        }
     }
 
     /// Keeps the FILL ring full, in blocks. A pool that has run dry gives what it has.
@@ -60,6 +76,9 @@ impl Rx {
             debug_assert!(pushed, "there was room");
         }
         fill.submit();
+        // Counted here, by the spell: asking the kernel how many packets each has cost is too slow for where this is read.
+        let was_dry = std::mem::replace(&mut self.dry, self.assembly.ledger.lent() == 0);
+        self.no_frame += u64::from(self.dry && !was_dry);
     }
 }
 
@@ -104,7 +123,7 @@ impl RxQueue for Rx {
             packets: self.packets,
             bytes: self.bytes,
             errors: self.errors,
-            no_frame: self.life.statistics().rx_fill_ring_empty,
+            no_frame: self.no_frame,
         }
     }
 

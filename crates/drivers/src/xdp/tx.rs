@@ -8,12 +8,13 @@ use bywash_port::{QueueCounters, TxQueue};
 use bywash_sys::xsk::{self, Consumer, Descriptor, Kick, Producer, Socket};
 
 use super::life::Life;
+use crate::virtio::{ADDRESSES, ETH_P_8021Q, ETHERNET, VLAN_TAG};
 
 /// Frames of one packet at most: the kernel's `MAX_SKB_FRAGS`, 17, and the head.
 pub(super) const MAX_FRAMES: usize = 18;
 
 /// Shortest packet: an Ethernet header.
-const MIN_LEN: usize = 14;
+const MIN_LEN: usize = ETHERNET;
 
 /// What a sending half is made of.
 pub(super) struct Parts {
@@ -239,20 +240,16 @@ fn make_plain(packet: &mut Packet) -> bool {
 
 /// Puts the VLAN tag that is kept beside a packet between its addresses and its type.
 fn put_tag_in(packet: &mut Packet) -> bool {
-    const ADDRESSES: usize = 12;
     let Some(tag) = packet.offload.vlan.take() else { return true };
     if packet.head().len() < ADDRESSES {
         return false;
     }
-    let Ok(head) = packet.push_front(4) else { return false };
-    head.copy_within(4..4 + ADDRESSES, 0);
-    head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&TAG_TYPE.to_be_bytes());
+    let Ok(head) = packet.push_front(VLAN_TAG.into()) else { return false };
+    head.copy_within(VLAN_TAG.into()..usize::from(VLAN_TAG) + ADDRESSES, 0);
+    head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&ETH_P_8021Q);
     head[ADDRESSES + 2..ADDRESSES + 4].copy_from_slice(&tag.to_be_bytes());
     true
 }
-
-/// The type of a VLAN tag, IEEE 802.1Q.
-const TAG_TYPE: u16 = 0x8100;
 
 /// The lengths of the frames in flight, in the order they were queued.
 ///

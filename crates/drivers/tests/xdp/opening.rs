@@ -80,7 +80,8 @@ fn a_busy_queue_and_an_interface_with_a_program() {
     assert_eq!(cable.near().link("right").unwrap().xdp.first(), None);
 
     // `r0 = XDP_PASS; exit`
-    let spec = ProgramSpec { kind: ProgramKind::Xdp, name: "theirs", instructions: &[0x2_0000_00b7, 0x95] };
+    let spec =
+        ProgramSpec { kind: ProgramKind::XdpFrags, name: "theirs", instructions: &[0x2_0000_00b7, 0x95] };
     let theirs = Program::load(&spec).unwrap();
     let index = cable.lab.pairs[0].near.index;
     let link = cable.near().enter(|| Link::xdp(&theirs, index, XdpMode::Native)).unwrap().unwrap();

@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_drivers::xdp::Options;
+use bywash_drivers::xdp::{self, Options};
 use bywash_frame::Batch;
-use bywash_lab::PairOptions;
-use bywash_port::Port;
+use bywash_lab::{Host, PairOptions};
+use bywash_port::{Port, QueueChoice};
 use bywash_sys::route::{Gateway, Prefix};
 
 use crate::setup::{
     UDP_PORT, arena, arrived, bytes, cable, close, counter, halves, kernel_socket, open, options, packet,
-    receive, send, udp,
+    receive, row, send, udp,
 };
 
 /// Takes part, so no force is needed although the interface has an address.
@@ -72,6 +72,108 @@ fn the_default_gateway_is_never_taken() {
     assert_eq!((counter(&far, "taken"), counter(&far, "never_take"), counter(&far, "left")), (1, 1, 0));
     tx.close(&mut pool);
     close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn a_default_gateway_behind_another_interface_is_never_taken() {
+    let Some(cable) = row(3, &PairOptions::default()) else { return };
+    // As for a VLAN or bridge on top: the route names another interface than the one that has the packets.
+    let everywhere = Prefix { address: IpAddr::from([0, 0, 0, 0]), length: 0 };
+    let gateway =
+        Gateway { index: cable.lab.pairs[1].near.index, address: Some(IpAddr::from([10, 0, 1, 2])) };
+    cable.far().add_route(everywhere, gateway).unwrap();
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only("ip"), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    let others = udp(&cable, b"from another");
+    let mut gateways = others.clone();
+    gateways[26..30].copy_from_slice(&[10, 0, 1, 2]);
+    let mut batch = Batch::new();
+    batch.push(packet(&mut pool, &gateways, 2048));
+    batch.push(packet(&mut pool, &others, 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [others]);
+    assert_eq!((counter(&far, "taken"), counter(&far, "never_take")), (1, 1));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn the_operators_connection_is_never_taken_also_behind_sudo() {
+    const INNER: &str = "BYWASH_TEST_BEHIND_SUDO";
+    if std::env::var_os(INNER).is_none() {
+        // A shell that has the variable starts this test once more without it, as sudo does.
+        let again = format!("env -u SSH_CONNECTION {INNER}=1 \"$0\" --exact --nocapture \"$1\"; exit $?");
+        let test = "steering::the_operators_connection_is_never_taken_also_behind_sudo";
+        let status = std::process::Command::new("sh")
+            .args(["-c", &again])
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env("SSH_CONNECTION", format!("10.0.0.1 {UDP_PORT} 10.0.0.2 {UDP_PORT}"))
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let mut near = open(cable.near(), "right", &Options { rx: false, ..options() }, arena);
+    let mut far = open(cable.far(), "left", &only("ip"), arena);
+    let (mut tx, (mut rx, far_tx)) = (near.queues().remove(0).tx.unwrap(), halves(&mut far));
+    // The operator's segment and, from another host, one that is not.
+    let mut batch = Batch::new();
+    let mut operators = udp(&cable, &[0; 40]);
+    operators[23] = 6;
+    let mut others = operators.clone();
+    others[29] = 9;
+    batch.push(packet(&mut pool, &operators, 2048));
+    batch.push(packet(&mut pool, &others, 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [others]);
+    assert_eq!((counter(&far, "taken"), counter(&far, "never_take")), (1, 1));
+    tx.close(&mut pool);
+    close(far, rx, far_tx, &mut pool);
+    near.close().unwrap();
+}
+
+#[test]
+fn packets_of_a_queue_that_is_not_open_are_not_called_hung() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let arena = arena(4096);
+    let mut pool = arena.pool(256).unwrap();
+    let only_send = Options { rx: false, ..options() };
+    let by_queue = |host: &Host, interface: &str, queue, options: &Options| {
+        let choice = QueueChoice { queue: Some(queue), rx_only: false };
+        Box::new(host.enter(|| xdp::open(interface, choice, options, arena)).unwrap().unwrap())
+    };
+    let mut near = by_queue(cable.near(), "right", 0, &only_send);
+    let mut far = by_queue(cable.far(), "left", 1, &options());
+    let mut tx = near.queues().remove(0).tx.unwrap();
+    let mut batch = Batch::new();
+    batch.push(packet(&mut pool, &bytes(1, 60), 2048));
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!((counter(&far, "no_socket"), counter(&far, "hung"), counter(&far, "taken")), (1, 0, 0));
+    let (rx, far_tx) = halves(&mut far);
+    close(far, rx, far_tx, &mut pool);
+
+    // The same for a queue whose receiving half has been closed for longer than a worker may be silent.
+    let mut far = by_queue(cable.far(), "left", 0, &options());
+    let (rx, far_tx) = halves(&mut far);
+    rx.close(&mut pool);
+    std::thread::sleep(Duration::from_millis(600));
+    for _ in 0..2 {
+        batch.push(packet(&mut pool, &bytes(2, 60), 2048));
+        send(tx.as_mut(), &mut pool, &mut batch);
+    }
+    assert_eq!((counter(&far, "no_socket"), counter(&far, "hung"), counter(&far, "taken")), (2, 0, 0));
+    far_tx.close(&mut pool);
+    far.close().unwrap();
+    tx.close(&mut pool);
     near.close().unwrap();
 }
 

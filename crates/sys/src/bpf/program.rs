@@ -14,8 +14,6 @@ use super::{BpfError, Command, NAME_LEN, address, bpf, object_name, own, raw};
 pub enum ProgramKind {
     /// Packets as an interface's driver gives them, packets of several buffers included (`BPF_F_XDP_HAS_FRAGS`).
     XdpFrags,
-    /// Packets as an interface's driver gives them, in one buffer: for drivers that refuse the other kind.
-    Xdp,
     /// Packets as the traffic control layer sees them.
     SchedCls,
 }
@@ -189,7 +187,6 @@ impl Program {
     pub fn load(spec: &ProgramSpec<'_>) -> Result<Self, LoadError> {
         let (prog_type, prog_flags, expected_attach_type) = match spec.kind {
             ProgramKind::XdpFrags => (TYPE_XDP, XDP_HAS_FRAGS, ATTACH_XDP),
-            ProgramKind::Xdp => (TYPE_XDP, 0, ATTACH_XDP),
             ProgramKind::SchedCls => (TYPE_SCHED_CLS, 0, 0),
         };
         let what = || format!("loading the program '{}'", spec.name);

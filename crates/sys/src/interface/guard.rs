@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::InterfaceError;
 use crate::netlink::NetlinkError;
-use crate::route::{Prefix, Route};
+use crate::route::{Link, Prefix, Route};
 
 /// Whose packets are never taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -94,6 +94,8 @@ pub struct KernelUse {
     pub default_route: bool,
     /// It is a port of this bridge or bond.
     pub controller: Option<String>,
+    /// Interfaces on top of it that are up: VLANs, macvlans, tunnels. What it takes they lose.
+    pub above: Vec<String>,
 }
 
 impl KernelUse {
@@ -104,12 +106,15 @@ impl KernelUse {
         let address = self.addresses.first().map(|address| format!("it has the address {address}"));
         let route = self.default_route.then(|| "the default route goes by it".to_owned());
         let port = self.controller.as_ref().map(|name| format!("it is a port of {name}"));
-        let reasons: Vec<String> = [address, route, port].into_iter().flatten().collect();
+        let above = (!self.above.is_empty()).then(|| format!("{} on top of it is up", self.above.join(", ")));
+        let reasons: Vec<String> = [address, route, port, above].into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| reasons.join(" and "))
     }
 }
 
 /// What the kernel uses an interface of the calling thread's network namespace for.
+///
+/// An interface on top of it that was moved into another namespace is not seen from here.
 ///
 /// # Errors
 /// [`InterfaceError::None`], or when the kernel does not answer.
@@ -127,7 +132,21 @@ pub fn kernel_use(name: &str) -> Result<KernelUse, InterfaceError> {
             .controller
             .and_then(|index| links.iter().find(|other| other.index == index))
             .map(|controller| controller.name.clone()),
+        above: above(&links, link.index),
     })
+}
+
+/// The interfaces right on top of one that are up. Through those that are down nothing comes to others above.
+fn above(links: &[Link], index: u32) -> Vec<String> {
+    let is_above = |link: &&Link| {
+        // A veth names its other end in the same place.
+        link.up
+            && link.index != index
+            && link.peer == Some(index)
+            && link.peer_namespace.is_none()
+            && link.kind.as_deref() != Some("veth")
+    };
+    links.iter().filter(is_above).map(|link| link.name.clone()).collect()
 }
 
 #[cfg(test)]
@@ -188,10 +207,34 @@ mod tests {
             addresses: vec!["10.0.0.1/24".parse().unwrap()],
             default_route: true,
             controller: Some("br0".into()),
+            above: vec!["eth0.7".into(), "mac0".into()],
         };
         assert_eq!(
             all.reason().unwrap(),
-            "it has the address 10.0.0.1/24 and the default route goes by it and it is a port of br0"
+            "it has the address 10.0.0.1/24 and the default route goes by it and it is a port of br0 and \
+             eth0.7, mac0 on top of it is up"
         );
+    }
+
+    #[test]
+    fn what_is_on_top_and_up_is_found() {
+        let link = |index, name: &str, kind: &str, peer| Link {
+            index,
+            name: name.into(),
+            kind: Some(kind.into()),
+            up: true,
+            peer: Some(peer),
+            ..Link::default()
+        };
+        let links = [
+            link(2, "eth0", "hardware", 2),
+            link(3, "eth0.7", "vlan", 2),
+            Link { up: false, ..link(4, "eth0.8", "vlan", 2) },
+            link(5, "far", "veth", 2),
+            Link { peer_namespace: Some(1), ..link(6, "of-another-namespace", "macvlan", 2) },
+            link(7, "eth1.7", "vlan", 9),
+            link(8, "ipvl0", "ipvlan", 2),
+        ];
+        assert_eq!(above(&links, 2), ["eth0.7", "ipvl0"]);
     }
 }

@@ -19,9 +19,6 @@ use crate::shared::Mapping;
 pub use probe::Probe;
 pub use ring::{Consumer, Descriptor, Producer, RingOffsets, offset};
 
-/// Bytes that the kernel keeps in front of each received packet (`XDP_PACKET_HEADROOM`).
-pub const KERNEL_HEADROOM: usize = 256;
-
 /// How the registered memory is cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
@@ -402,8 +399,18 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// The number of the driver's instance that serves the bound queue. Where it is 0 busy polling silently does
-    /// nothing.
+    /// Undoes [`prefer_busy_poll`](Self::prefer_busy_poll).
+    ///
+    /// # Errors
+    /// What setsockopt(2) says.
+    pub fn leave_busy_poll(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &0_u32)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &0_u32)?;
+        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &0_u32)
+    }
+
+    /// The number of the driver's instance that serves the bound queue. While it is 0 busy polling silently does
+    /// nothing; many kernels learn it with the first packet only, and in copy mode some never do.
     ///
     /// # Errors
     /// What getsockopt(2) says.
