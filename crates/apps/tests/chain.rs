@@ -8,6 +8,7 @@ use bywash_apps::generate::{self, Frame, Generate, Rate};
 use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Pool};
 use bywash_apps::port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 use bywash_apps::receive::{self, Receive};
+use bywash_apps::report::{Reporter, Style};
 use bywash_apps::sys::worker::{Idle, Stop};
 use bywash_apps::{App, Summary, WorkerOptions};
 use bywash_drivers::OpenOptions;
@@ -146,6 +147,14 @@ fn a_full_wire_is_said_to_be_the_reason_why_not_all_was_sent() {
     let summary = generator.finish();
     assert_eq!((summary.met, summary.tx_packets), (false, 1024));
     assert_eq!(summary.unmet, ["1024 of 5000 packets were sent"]);
+}
+
+#[test]
+fn a_time_that_no_clock_reaches_is_no_end() {
+    let (arena, stop) = (arena(), stop());
+    let options = generate::Options { duration: Some(Duration::MAX), ..generate(Frame::default(), 1000) };
+    let generator = Generate::start(open("null:", 1, arena), &options, arena, &stop).unwrap();
+    assert!(bywash_apps::run(generator, options.patience(), &stop, &mut Reporter::stdio(Style::Quiet)));
 }
 
 /// A port that breaks what passes through it, in the ways networks do.

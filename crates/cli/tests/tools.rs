@@ -176,6 +176,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("forward null: null: --busy-poll", "--busy-poll is for xdp: ports"),
         ("forward null: null: --zero-copy off", "--zero-copy is for xdp: ports"),
         ("forward null: null: --duration 5d", "'d' is no unit of time"),
+        ("generate null: --duration 10000000000000000000", "longer than 1000000000 seconds"),
         ("forward null: eth1", "'eth1' is not a port"),
         ("forward null: null: --json --quiet", "cannot be used with"),
         ("generate null: --size 63", "64 or more"),
