@@ -325,6 +325,29 @@ fn queues_of_different_number_all_find_a_worker() {
 }
 
 #[test]
+fn a_queue_that_is_not_forwarded_from_is_closed_at_the_start() {
+    let arena = arena();
+    let (near, mut far) = (open("loop:oneway", 1, arena), open("loop:oneway", 1, arena));
+    let mut source = open("null:", 1, arena);
+    let name = "loop:only-receives".parse().unwrap();
+    let inner = source.queues().remove(0).rx;
+    let only_receives = Box::new(Faulty { name, capabilities: Capabilities::default(), inner });
+    let stop = stop();
+    let options = forward::Options { workers: workers(3000), ..Default::default() };
+    let forwarder = Forward::start(vec![Pair::Both(only_receives, near)], &options, arena, &stop).unwrap();
+    let QueuePair { rx, tx } = far.queues().remove(0);
+    let (mut tx, mut pool, mut batch) = (tx.unwrap(), arena.pool(10).unwrap(), Batch::new());
+    batch.push(bywash_apps::port::frame::Packet::new(pool.take().unwrap()));
+    tx.tx(&mut pool, &mut batch);
+    assert_eq!(tx.counters().errors, 1, "nobody receives what is sent to it");
+    stop.set();
+    forwarder.finish();
+    tx.close(&mut pool);
+    rx.unwrap().close(&mut pool);
+    far.close().unwrap();
+}
+
+#[test]
 fn what_does_not_go_together_is_refused_and_leaves_every_frame_at_home() {
     let arena = arena();
     let cores = WorkerOptions { cores: vec![0, 1, 2], ..WorkerOptions::default() };
