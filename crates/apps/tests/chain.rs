@@ -142,11 +142,25 @@ fn a_full_wire_is_said_to_be_the_reason_why_not_all_was_sent() {
     let options =
         generate::Options { duration: Some(Duration::from_millis(50)), ..generate(Frame::default(), 5000) };
     let mut generator = Generate::start(port, &options, arena, &stop).unwrap();
-    assert!(!generator.wait(Duration::from_millis(300)), "the last batch still waits for room");
-    stop.set();
+    assert!(generator.wait(PATIENCE), "it ends with its time, though the last batch found no room");
     let summary = generator.finish();
     assert_eq!((summary.met, summary.tx_packets), (false, 1024));
     assert_eq!(summary.unmet, ["1024 of 5000 packets were sent"]);
+}
+
+#[test]
+fn a_link_that_takes_nothing_ends_with_the_time_and_all_is_missed() {
+    for rate in [None, Some(Rate::Packets(10_000.0))] {
+        let (arena, stop) = (arena(), stop());
+        let able = Capabilities { max_len: 1514, ..Capabilities::default() };
+        let dead = Box::new(Stuck("tap:dead".parse().unwrap(), able));
+        let duration = Some(Duration::from_millis(50));
+        let options = generate::Options { rate, duration, workers: workers(1000), ..Default::default() };
+        let mut generator = Generate::start(dead, &options, arena, &stop).unwrap();
+        assert!(generator.wait(PATIENCE), "it ends by itself");
+        let summary = generator.finish();
+        assert_eq!((summary.tx_packets, summary.missed_packets), (0, if rate.is_some() { 500 } else { 0 }));
+    }
 }
 
 #[test]
