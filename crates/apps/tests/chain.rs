@@ -319,6 +319,67 @@ fn a_dead_link_costs_its_own_packets_and_keeps_nothing_waiting() {
     assert!(summary.to_string().contains("tap:dead took no more"));
 }
 
+/// A port that takes a packet every tenth of a second.
+struct Slow(PortName, Capabilities);
+
+struct SlowTx(Instant);
+
+impl Port for Slow {
+    fn name(&self) -> &PortName {
+        &self.0
+    }
+    fn capabilities(&self) -> &Capabilities {
+        &self.1
+    }
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+    fn queues(&mut self) -> Vec<QueuePair> {
+        vec![QueuePair { rx: None, tx: Some(Box::new(SlowTx(Instant::now()))) }]
+    }
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+}
+
+impl TxQueue for SlowTx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if self.0.elapsed() < Duration::from_millis(100) {
+            return 0;
+        }
+        self.0 = Instant::now();
+        batch.drain_front(1).for_each(|packet| pool.give_packet(packet));
+        1
+    }
+    fn flush(&mut self, _: &mut Pool) {}
+    fn in_flight(&self) -> usize {
+        0
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters::default()
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+#[test]
+fn a_slow_link_does_not_keep_its_worker_from_receiving() {
+    let arena = arena();
+    let stop = stop();
+    let slow = Box::new(Slow("tap:slow".parse().unwrap(), Capabilities::default()));
+    let pair = Pair::Both(open("null:", 1, arena), slow);
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let mut forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    assert!(!forwarder.wait(Duration::from_secs(2)));
+    let received = forwarder.traffic()[0].received.packets;
+    // The first batch alone would take over six seconds to leave.
+    assert!(received >= 3 * 64, "{received} received");
+    stop.set();
+    forwarder.finish();
+}
+
 #[test]
 fn queues_of_different_number_all_find_a_worker() {
     let arena = arena();
