@@ -73,9 +73,9 @@ impl<T: Task> Crew<T> {
 
     /// Waits until all have ended, at most so long, and says whether they have.
     pub(crate) fn wait(&mut self, timeout: Duration) -> bool {
-        let until = Instant::now() + timeout;
+        let since = Instant::now();
         while self.running > 0 {
-            match self.ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.ends.recv_timeout(timeout.saturating_sub(since.elapsed())) {
                 Ok(()) => self.running -= 1,
                 Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => self.running = 0,

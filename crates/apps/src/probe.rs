@@ -53,6 +53,11 @@ impl Probe {
         bytes
     }
 
+    /// Whether a payload begins as a probe does.
+    pub(crate) fn is_at(payload: &[u8]) -> bool {
+        payload.starts_with(&MAGIC.to_be_bytes())
+    }
+
     /// Reads a probe; `filler_crc` is asked for when it looks like one.
     ///
     /// # Errors

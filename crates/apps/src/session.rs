@@ -61,7 +61,8 @@ pub enum StartError {
 pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter: &mut Reporter) -> bool {
     let started = Instant::now();
     reporter.start(&app.start());
-    let end = duration.map(|d| started + d);
+    // A time that no clock reaches is no end.
+    let end = duration.and_then(|d| started.checked_add(d));
     for tick in 1.. {
         let next = started + Duration::from_secs(tick);
         let until = end.map_or(next, |end| end.min(next));

@@ -8,6 +8,7 @@ use bywash_apps::generate::{self, Frame, Generate, Rate};
 use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Pool};
 use bywash_apps::port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 use bywash_apps::receive::{self, Receive};
+use bywash_apps::report::{Reporter, Style};
 use bywash_apps::sys::worker::{Idle, Stop};
 use bywash_apps::{App, Summary, WorkerOptions};
 use bywash_drivers::OpenOptions;
@@ -141,11 +142,33 @@ fn a_full_wire_is_said_to_be_the_reason_why_not_all_was_sent() {
     let options =
         generate::Options { duration: Some(Duration::from_millis(50)), ..generate(Frame::default(), 5000) };
     let mut generator = Generate::start(port, &options, arena, &stop).unwrap();
-    assert!(!generator.wait(Duration::from_millis(300)), "the last batch still waits for room");
-    stop.set();
+    assert!(generator.wait(PATIENCE), "it ends with its time, though the last batch found no room");
     let summary = generator.finish();
     assert_eq!((summary.met, summary.tx_packets), (false, 1024));
     assert_eq!(summary.unmet, ["1024 of 5000 packets were sent"]);
+}
+
+#[test]
+fn a_link_that_takes_nothing_ends_with_the_time_and_all_is_missed() {
+    for rate in [None, Some(Rate::Packets(10_000.0))] {
+        let (arena, stop) = (arena(), stop());
+        let able = Capabilities { max_len: 1514, ..Capabilities::default() };
+        let dead = Box::new(Stuck("tap:dead".parse().unwrap(), able));
+        let duration = Some(Duration::from_millis(50));
+        let options = generate::Options { rate, duration, workers: workers(1000), ..Default::default() };
+        let mut generator = Generate::start(dead, &options, arena, &stop).unwrap();
+        assert!(generator.wait(PATIENCE), "it ends by itself");
+        let summary = generator.finish();
+        assert_eq!((summary.tx_packets, summary.missed_packets), (0, if rate.is_some() { 500 } else { 0 }));
+    }
+}
+
+#[test]
+fn a_time_that_no_clock_reaches_is_no_end() {
+    let (arena, stop) = (arena(), stop());
+    let options = generate::Options { duration: Some(Duration::MAX), ..generate(Frame::default(), 1000) };
+    let generator = Generate::start(open("null:", 1, arena), &options, arena, &stop).unwrap();
+    assert!(bywash_apps::run(generator, options.patience(), &stop, &mut Reporter::stdio(Style::Quiet)));
 }
 
 /// A port that breaks what passes through it, in the ways networks do.
@@ -296,6 +319,67 @@ fn a_dead_link_costs_its_own_packets_and_keeps_nothing_waiting() {
     assert!(summary.to_string().contains("tap:dead took no more"));
 }
 
+/// A port that takes a packet every tenth of a second.
+struct Slow(PortName, Capabilities);
+
+struct SlowTx(Instant);
+
+impl Port for Slow {
+    fn name(&self) -> &PortName {
+        &self.0
+    }
+    fn capabilities(&self) -> &Capabilities {
+        &self.1
+    }
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+    fn queues(&mut self) -> Vec<QueuePair> {
+        vec![QueuePair { rx: None, tx: Some(Box::new(SlowTx(Instant::now()))) }]
+    }
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+}
+
+impl TxQueue for SlowTx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if self.0.elapsed() < Duration::from_millis(100) {
+            return 0;
+        }
+        self.0 = Instant::now();
+        batch.drain_front(1).for_each(|packet| pool.give_packet(packet));
+        1
+    }
+    fn flush(&mut self, _: &mut Pool) {}
+    fn in_flight(&self) -> usize {
+        0
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters::default()
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+#[test]
+fn a_slow_link_does_not_keep_its_worker_from_receiving() {
+    let arena = arena();
+    let stop = stop();
+    let slow = Box::new(Slow("tap:slow".parse().unwrap(), Capabilities::default()));
+    let pair = Pair::Both(open("null:", 1, arena), slow);
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let mut forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    assert!(!forwarder.wait(Duration::from_secs(2)));
+    let received = forwarder.traffic()[0].received.packets;
+    // The first batch alone would take over six seconds to leave.
+    assert!(received >= 3 * 64, "{received} received");
+    stop.set();
+    forwarder.finish();
+}
+
 #[test]
 fn queues_of_different_number_all_find_a_worker() {
     let arena = arena();
@@ -313,6 +397,29 @@ fn queues_of_different_number_all_find_a_worker() {
     for queue in summary.directions.iter().flat_map(|d| d.rx_queues.iter().chain(&d.tx_queues)) {
         assert!(queue.packets > 0, "{queue:?}");
     }
+}
+
+#[test]
+fn a_queue_that_is_not_forwarded_from_is_closed_at_the_start() {
+    let arena = arena();
+    let (near, mut far) = (open("loop:oneway", 1, arena), open("loop:oneway", 1, arena));
+    let mut source = open("null:", 1, arena);
+    let name = "loop:only-receives".parse().unwrap();
+    let inner = source.queues().remove(0).rx;
+    let only_receives = Box::new(Faulty { name, capabilities: Capabilities::default(), inner });
+    let stop = stop();
+    let options = forward::Options { workers: workers(3000), ..Default::default() };
+    let forwarder = Forward::start(vec![Pair::Both(only_receives, near)], &options, arena, &stop).unwrap();
+    let QueuePair { rx, tx } = far.queues().remove(0);
+    let (mut tx, mut pool, mut batch) = (tx.unwrap(), arena.pool(10).unwrap(), Batch::new());
+    batch.push(bywash_apps::port::frame::Packet::new(pool.take().unwrap()));
+    tx.tx(&mut pool, &mut batch);
+    assert_eq!(tx.counters().errors, 1, "nobody receives what is sent to it");
+    stop.set();
+    forwarder.finish();
+    tx.close(&mut pool);
+    rx.unwrap().close(&mut pool);
+    far.close().unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What every packet tool needs before it begins: memory, opened ports, a way to be stopped.
 
 use bywash_apps::report::Reporter;
-use bywash_drivers::Opened;
+use bywash_drivers::{OpenOptions, Opened};
 use bywash_port::frame::Arena;
 use bywash_port::{Port, PortName};
 use bywash_sys::memory;
@@ -9,7 +9,7 @@ use bywash_sys::state::Undo;
 use bywash_sys::worker::Stop;
 
 use crate::failure::Failure;
-use crate::options::{PortArgs, Use};
+use crate::options::PortArgs;
 
 /// The machine's part of a run.
 pub(crate) struct Setup {
@@ -23,24 +23,23 @@ pub(crate) struct Setup {
     _reservation: Option<Undo>,
 }
 
-/// Catches signals, allocates packet memory and opens the ports.
+/// Catches signals, allocates packet memory and opens the ports, each with its own of `options`.
 ///
 /// # Errors
 /// The first thing that did not work; what was opened is closed again.
 pub(crate) fn set_up(
     names: &[PortName],
     args: &PortArgs,
-    usage: Use,
+    options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    let options = args.open_options(names, usage)?;
     let stop = Stop::new().map_err(Failure::Signals)?;
     bywash_sys::signals::stop_on_signals(stop.clone()).map_err(Failure::Signals)?;
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
     let arena = Arena::new(allocation.memory)?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();
     let mut ports: Vec<Box<dyn Port>> = Vec::with_capacity(names.len());
-    for (name, options) in names.iter().zip(&options) {
+    for (name, options) in names.iter().zip(options) {
         match bywash_drivers::open(name, options, arena) {
             Ok(Opened { port, warnings: more }) => {
                 ports.push(port);

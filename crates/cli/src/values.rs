@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The longest time that can be asked for, in seconds: 31 years. Clocks that count nanoseconds hold it.
+const LONGEST_SECONDS: f64 = 1e9;
+
 /// `10`, `10s`, `500ms`, `1.5m`, `2h`; seconds without a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
@@ -13,6 +16,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("'{unit}' is no unit of time: ms, s, m or h")),
     };
     let seconds = number.parse::<f64>().map_err(|_| "write 10s or 500ms, say".to_owned())? * scale;
+    if seconds > LONGEST_SECONDS {
+        return Err(format!("it is longer than {LONGEST_SECONDS} seconds; leave it out to run until Ctrl-C"));
+    }
     let duration =
         Duration::try_from_secs_f64(seconds).map_err(|_| "that is no length of time".to_owned())?;
     if duration.is_zero() { Err("it must be longer than nothing".into()) } else { Ok(duration) }
@@ -112,6 +118,8 @@ mod tests {
         for text in ["", "s", "-1", "0", "1d", "1e400", "nan", "..", "99999999999999999999999"] {
             duration(text).unwrap_err();
         }
+        assert_eq!(ms("1000000000"), 1_000_000_000_000);
+        assert!(duration("10000000000000000000").unwrap_err().contains("longer than 1000000000 seconds"));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The packet tools as they are run: what they print where, and how they end.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +13,9 @@ use serde_json::Value;
 
 /// Ordinary pages, so that nothing is said about them.
 const QUIET_MEMORY: [&str; 4] = ["--huge-pages", "off", "--memory", "16M"];
+
+/// The user without rights.
+const NOBODY: u32 = 65_534;
 
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
@@ -132,6 +138,41 @@ fn a_signal_ends_each_tool_with_its_summary() {
 }
 
 #[test]
+fn ctrl_c_ends_the_demo_of_an_ordinary_user_as_not_met() {
+    // Where nobody may run it: a directory that we are built in may be closed to others.
+    let directory = std::env::temp_dir().join(format!("bywash-demo-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+    let binary = directory.join("bywash");
+    std::fs::copy(env!("CARGO_BIN_EXE_bywash"), &binary).unwrap();
+    let mut demo = Command::new(&binary);
+    if bywash_lab::root().is_ok() {
+        demo.uid(NOBODY).gid(NOBODY);
+    }
+    let mut child = demo
+        .arg("demo")
+        .current_dir("/")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .inspect_err(|_| std::fs::remove_dir_all(&directory).unwrap())
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let told = lines.by_ref().map(Result::unwrap).find(|line| line.contains("over ports in memory"));
+    std::thread::sleep(Duration::from_millis(500));
+    let asked = Instant::now();
+    signal(&child, Signal::INT);
+    let code = end(&mut child);
+    let took = asked.elapsed();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(told.is_some(), "{rest:?}");
+    assert_eq!(code, 1, "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
 fn a_reader_that_goes_away_ends_the_tool() {
     let mut child =
         command("forward null: null: --json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -176,6 +217,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("forward null: null: --busy-poll", "--busy-poll is for xdp: ports"),
         ("forward null: null: --zero-copy off", "--zero-copy is for xdp: ports"),
         ("forward null: null: --duration 5d", "'d' is no unit of time"),
+        ("generate null: --duration 10000000000000000000", "longer than 1000000000 seconds"),
         ("forward null: eth1", "'eth1' is not a port"),
         ("forward null: null: --json --quiet", "cannot be used with"),
         ("generate null: --size 63", "64 or more"),

@@ -53,9 +53,11 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<LoopPort, String> {
             return Err(message);
         }
         wire.open_ends += 1;
+        let second = LoopPort { end: Some(OpenEnd(name.into())), ..second };
         return Ok(second);
     }
-    let (first, second) = LoopPort::pair(name, options)?;
+    let (mut first, second) = LoopPort::pair(name, options)?;
+    first.end = Some(OpenEnd(name.into()));
     wires.insert(name.into(), Wire { second: Some(second), open_ends: 1 });
     Ok(first)
 }
@@ -66,6 +68,25 @@ pub struct LoopPort {
     capabilities: Capabilities,
     queues: Vec<(LoopRx, LoopTx)>,
     ring: usize,
+    /// Once it is opened.
+    end: Option<OpenEnd>,
+}
+
+/// An open end of the wire with this name; dropped, the end is closed, however its port went.
+struct OpenEnd(String);
+
+impl Drop for OpenEnd {
+    fn drop(&mut self) {
+        let mut wires = wires();
+        let wires = wires.get_or_insert_default();
+        if let Some(wire) = wires.get_mut(&self.0) {
+            wire.open_ends -= 1;
+            if wire.open_ends == 0 {
+                // A second end that goes with it was never opened, so this is not called again under the lock.
+                wires.remove(&self.0);
+            }
+        }
+    }
 }
 
 impl LoopPort {
@@ -92,6 +113,7 @@ impl LoopPort {
             capabilities: capabilities.clone(),
             queues,
             ring,
+            end: None,
         };
         Ok((end(ends.0), end(ends.1)))
     }
@@ -130,15 +152,6 @@ impl Port for LoopPort {
     }
 
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
-        let PortName::Loop { name } = &self.name else { return Ok(()) };
-        let mut wires = wires();
-        let wires = wires.get_or_insert_default();
-        if let Some(wire) = wires.get_mut(name) {
-            wire.open_ends -= 1;
-            if wire.open_ends == 0 {
-                wires.remove(name);
-            }
-        }
         Ok(())
     }
 }

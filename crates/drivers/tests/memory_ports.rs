@@ -38,6 +38,21 @@ fn number(packet: &Packet) -> u64 {
 }
 
 #[test]
+fn a_wire_whose_ports_were_dropped_is_gone() {
+    let arena = arena();
+    let two = OpenOptions { queues: Some(2), ..OpenOptions::default() };
+    drop(opened("loop:dropped", &OpenOptions::default(), arena));
+    let first = opened("loop:dropped", &two, arena);
+    let second = opened("loop:dropped", &two, arena);
+    assert!(open(&"loop:dropped".parse().unwrap(), &two, arena).is_err(), "both ends are open");
+    drop(first);
+    assert!(open(&"loop:dropped".parse().unwrap(), &two, arena).is_err(), "the other end is still open");
+    drop(second);
+    // One queue again: another wire.
+    drop(opened("loop:dropped", &OpenOptions::default(), arena));
+}
+
+#[test]
 fn null_rotates_its_frames_as_a_nic_does() {
     let arena = arena();
     let mut pool = arena.pool(4096).unwrap();

@@ -27,8 +27,13 @@ pub(super) fn plan(pairs: &mut [Pair], options: &Options, arena: &'static Arena)
     let unused = sides.into_iter().flatten().flat_map(Side::into_queues);
     match tasks {
         Ok(mut plan) => {
-            if let Some(first) = plan.tasks.first_mut() {
-                unused.for_each(|queue| first.keep(queue));
+            // A queue that receives and that nobody looks at would swallow what the kernel could have had.
+            let mut pool = arena.pool(0).map_err(|e| e.to_string())?;
+            for QueuePair { rx, tx } in unused {
+                close_queues([QueuePair { rx, tx: None }], &mut pool);
+                if let Some(first) = plan.tasks.first_mut() {
+                    first.keep(QueuePair { rx: None, tx });
+                }
             }
             Ok(plan)
         }

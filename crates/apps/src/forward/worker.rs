@@ -22,6 +22,10 @@ use crate::session::close_queues;
 /// hung.
 const PATIENCE_NS: u64 = 200_000_000;
 
+/// How long they wait in all where the ring takes some now and then. Nothing is received for it meanwhile, so this too
+/// must end well before the half second.
+const LONGEST_WAIT_NS: u64 = 350_000_000;
+
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
 const TX_POLL_NS: u64 = 1_000_000;
 
@@ -45,16 +49,23 @@ pub(super) struct Exit {
     batch: Batch,
     number: usize,
     direction: usize,
-    /// When the packets in `batch` began to wait.
-    waiting_since: Option<u64>,
+    waiting: Option<Waiting>,
     is_dead: bool,
     dropped: u64,
+}
+
+/// Since when the packets of a batch have waited.
+struct Waiting {
+    /// When the first of them began to.
+    begun: u64,
+    /// When the ring last took one.
+    moved: u64,
 }
 
 impl Exit {
     pub(super) fn new(tx: Box<dyn TxQueue>, batch: usize, number: usize, direction: usize) -> Self {
         let batch = Batch::with_limit(batch);
-        Self { tx, batch, number, direction, waiting_since: None, is_dead: false, dropped: 0 }
+        Self { tx, batch, number, direction, waiting: None, is_dead: false, dropped: 0 }
     }
 
     fn is_waiting(&self) -> bool {
@@ -65,12 +76,13 @@ impl Exit {
         self.is_waiting() || self.tx.in_flight() > 0
     }
 
-    /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for [`PATIENCE_NS`] at most.
+    /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for
+    /// [`PATIENCE_NS`] after the last that did and for [`LONGEST_WAIT_NS`] at most.
     #[inline]
     fn send(&mut self, pool: &mut Pool) -> usize {
         let sent = self.tx.tx(pool, &mut self.batch);
         if self.batch.is_empty() {
-            self.waiting_since = None;
+            self.waiting = None;
             self.is_dead = false;
         } else {
             self.wait_or_drop(sent, pool);
@@ -81,15 +93,14 @@ impl Exit {
     #[cold]
     fn wait_or_drop(&mut self, sent: usize, pool: &mut Pool) {
         let now = clock::monotonic();
+        let waiting = self.waiting.get_or_insert(Waiting { begun: now, moved: now });
         if sent > 0 {
-            self.waiting_since = Some(now);
+            waiting.moved = now;
             self.is_dead = false;
-            return;
         }
-        let since = *self.waiting_since.get_or_insert(now);
-        if self.is_dead || now - since > PATIENCE_NS {
+        if self.is_dead || now - waiting.moved > PATIENCE_NS || now - waiting.begun > LONGEST_WAIT_NS {
             self.is_dead = true;
-            self.waiting_since = None;
+            self.waiting = None;
             self.dropped += self.batch.len() as u64;
             pool.give_batch(&mut self.batch);
         }

@@ -64,7 +64,7 @@ impl Options {
     /// How long to let it run before it is stopped: as long as was asked and as much longer as the last packets may
     /// take to find room.
     pub fn patience(&self) -> Option<Duration> {
-        self.duration.map(|duration| duration + Duration::from_secs(1))
+        self.duration.map(|duration| duration.saturating_add(Duration::from_secs(1)))
     }
 }
 
@@ -208,7 +208,7 @@ fn deal(
     let mut tasks: Vec<Generator> = tasks.collect();
     // Not before now: filling the frames takes its time.
     let start = clock::monotonic();
-    let end = options.duration.map(|d| start + u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 2));
+    let end = options.duration.map(|d| start.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     for (worker, task) in tasks.iter_mut().enumerate() {
         task.set_times(rate.map(|rate| Schedule::new(rate, (worker, workers), start)), end);
     }

@@ -187,6 +187,22 @@ impl Generator {
         self.make_packets(due, due);
     }
 
+    /// Gives up what has found no room when the time is over: a dead link takes nothing, ever.
+    #[cold]
+    fn give_up_if_over(&mut self) {
+        let Some(end) = self.end else { return };
+        let grace = if self.schedule.is_some() { OVERTIME_NS } else { 0 };
+        if clock::monotonic() < end.saturating_add(grace) {
+            return;
+        }
+        if let Some(schedule) = &mut self.schedule {
+            schedule.put_back(self.batch.len() as u64);
+            schedule.close(end);
+        }
+        self.pool.give_batch(&mut self.batch);
+        self.is_over = true;
+    }
+
     fn schedule_is_over(&mut self, now: u64) -> bool {
         let Some(end) = self.end else { return false };
         let Some(schedule) = &mut self.schedule else { return true };
@@ -246,7 +262,9 @@ fn prepare(pool: &mut Pool, template: &Template) {
 impl Task for Generator {
     #[inline]
     fn turn(&mut self) -> Turn {
-        if self.batch.is_empty() && !self.is_over {
+        if !self.batch.is_empty() {
+            self.give_up_if_over();
+        } else if !self.is_over {
             self.make();
         }
         let sent = if self.batch.is_empty() { 0 } else { self.tx.tx(&mut self.pool, &mut self.batch) };

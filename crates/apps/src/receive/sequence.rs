@@ -45,8 +45,13 @@ impl Counts {
             *self = *other;
             return;
         }
-        self.lowest = self.lowest.min(other.lowest);
-        self.highest = self.highest.max(other.highest);
+        // Each queue counts from where its first number stands, and the wrap may lie between those: both began at about
+        // the same number, so the one that seems to be a wrap behind is.
+        let wraps = |behind: u64| (behind + ORIGIN / 2) / ORIGIN * ORIGIN;
+        let ours = wraps(other.lowest.saturating_sub(self.lowest));
+        let theirs = wraps(self.lowest.saturating_sub(other.lowest));
+        self.lowest = (self.lowest + ours).min(other.lowest + theirs);
+        self.highest = (self.highest + ours).max(other.highest + theirs);
         self.received += other.received;
         self.duplicates += other.duplicates;
         self.reordered += other.reordered;
@@ -178,6 +183,19 @@ mod tests {
         none.merge(&even);
         even.merge(&Counts::default());
         assert_eq!(none, even);
+    }
+
+    #[test]
+    fn queues_that_begin_on_either_side_of_the_wrap_share_one_count() {
+        let part = |from: u32| counts((0..1000).step_by(2).map(|n: u32| from.wrapping_add(n)));
+        let (before, after) = (part(0xffff_ffff), part(0));
+        for (mut one, other) in [(before, after), (after, before)] {
+            one.merge(&other);
+            assert_eq!(figures(one), [0, 0, 0, 1000]);
+            // A third queue, which saw one number twice more.
+            one.merge(&counts([0xffff_fffe, 0xffff_fffe]));
+            assert_eq!(figures(one), [0, 1, 0, 1001]);
+        }
     }
 
     proptest! {

@@ -295,8 +295,8 @@ fn payload(head: &[u8], len: usize) -> Result<Payload, ProbeError> {
     let (header, inside) = match EtherType(kind) {
         EtherType::IPV4 => {
             let ip = Ipv4Header::parse(ip, len - at).map_err(|error| match error {
-                Ipv4Error::Checksum => ProbeError::Damaged,
-                Ipv4Error::Malformed => ProbeError::Foreign,
+                Ipv4Error::Checksum if has_probe(ip) => ProbeError::Damaged,
+                Ipv4Error::Checksum | Ipv4Error::Malformed => ProbeError::Foreign,
             })?;
             if ip.protocol != Protocol::UDP.0 || ip.is_fragment() {
                 return Err(ProbeError::Foreign);
@@ -320,6 +320,13 @@ fn payload(head: &[u8], len: usize) -> Result<Payload, ProbeError> {
     } else {
         Ok(Payload { from: at + UDP_HEADER, len: payload })
     }
+}
+
+/// Whether a probe seems to lie in an IPv4 packet whose header is damaged.
+#[cold]
+fn has_probe(ip: &[u8]) -> bool {
+    Ipv4Header::ref_from_prefix(ip)
+        .is_ok_and(|(header, _)| ip.get(header.header_length() + UDP_HEADER..).is_some_and(Probe::is_at))
 }
 
 /// The CRC of `len` bytes from `from` on, over all frames of the packet.

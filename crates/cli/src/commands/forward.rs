@@ -3,6 +3,7 @@
 use bywash_apps::forward::{Forward, MacEdit, Options, Pair};
 use bywash_apps::report::Reporter;
 use bywash_apps::wire::Mac;
+use bywash_drivers::OpenOptions;
 use bywash_port::PortName;
 
 use crate::failure::Failure;
@@ -53,7 +54,13 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let pairs = pairs(&args.ports)?;
     let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
     let mut reporter = Reporter::stdio(args.report.style());
-    let setup = set_up(&names, &args.port, Use::Both, &mut reporter)?;
+    let mut open = args.port.open_options(&names, Use::Both)?;
+    let partners: Vec<Option<&PortName>> = partners(&pairs).collect();
+    set_plain(&partners, &mut open);
+    for warning in names.iter().zip(&partners).filter_map(|(name, partner)| super_segments(name, *partner)) {
+        reporter.warning(&warning);
+    }
+    let setup = set_up(&names, &args.port, &open, &mut reporter)?;
     let mut ports = setup.ports.into_iter();
     let opened = pairs.iter().filter_map(|(_, second)| {
         let first = ports.next()?;
@@ -62,6 +69,32 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let options = Options { edit: edit(&args), batch: args.worker.batch(), workers: args.worker.options() };
     let app = Forward::start(opened.collect(), &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))
+}
+
+/// For each port, in order, the other one of its pair.
+fn partners(pairs: &[(PortName, Option<PortName>)]) -> impl Iterator<Item = Option<&PortName>> {
+    pairs.iter().flat_map(|(a, b)| match b {
+        Some(b) => [Some(b), Some(a)].into_iter().take(2),
+        None => [None, None].into_iter().take(1),
+    })
+}
+
+/// What comes in must be as on a wire where it goes out as it is: nobody behind such a port would finish it.
+fn set_plain(partners: &[Option<&PortName>], options: &mut [OpenOptions]) {
+    for (partner, options) in partners.iter().zip(options) {
+        options.plain = matches!(partner, Some(PortName::Xdp { .. } | PortName::Packet { .. }));
+    }
+}
+
+/// What to know of a `packet:` port in front of an `xdp:` port: the kernel joins segments before `packet:` sees them.
+fn super_segments(name: &PortName, partner: Option<&PortName>) -> Option<String> {
+    match (name, partner) {
+        (PortName::Packet { interface }, Some(to @ PortName::Xdp { .. })) => Some(format!(
+            "{name}: super-segments of TCP can't leave by {to} and are lost; \
+             `ethtool -K {interface} gro off lro off tso off gso off` makes none of them here"
+        )),
+        _ => None,
+    }
 }
 
 fn edit(args: &Args) -> MacEdit {
@@ -93,4 +126,36 @@ fn pairs(names: &[PortName]) -> Result<Vec<(PortName, Option<PortName>)>, Failur
         seen.push(name);
     }
     Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &[&str]) -> (Vec<bool>, usize) {
+        let names: Vec<PortName> = words.iter().map(|word| word.parse().unwrap()).collect();
+        let pairs = pairs(&names).unwrap();
+        let partners: Vec<_> = partners(&pairs).collect();
+        let mut options = vec![OpenOptions::default(); partners.len()];
+        set_plain(&partners, &mut options);
+        let opened: Vec<&PortName> =
+            pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b.as_ref())).collect();
+        let warned = opened.iter().zip(&partners).filter(|(n, p)| super_segments(n, **p).is_some()).count();
+        (options.iter().map(|options| options.plain).collect(), warned)
+    }
+
+    #[test]
+    fn what_leaves_by_a_port_that_finishes_nothing_must_come_in_plain() {
+        assert_eq!(asked(&["tap:a", "xdp:b"]), (vec![true, false], 0));
+        assert_eq!(asked(&["packet:b", "tap:a"]), (vec![false, true], 0));
+        assert_eq!(asked(&["tap:a", "tap:b", "xdp:c", "tap:d"]), (vec![false, false, false, true], 0));
+        assert_eq!(asked(&["tap:a"]), (vec![false], 0));
+        assert_eq!(
+            asked(&["tap:a", "tap:a", "xdp:b", "loop:c"]),
+            (vec![false, false, true], 0),
+            "one port, a pair"
+        );
+        assert_eq!(asked(&["packet:a", "xdp:b"]), (vec![true, true], 1));
+        assert_eq!(asked(&["packet:a", "packet:b"]), (vec![true, true], 0));
+    }
 }

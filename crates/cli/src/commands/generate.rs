@@ -97,8 +97,10 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         workers: args.worker.options(),
     };
     let patience: Option<Duration> = options.patience();
+    let names = [args.name];
+    let open = args.port.open_options(&names, Use::Send)?;
     let mut reporter = Reporter::stdio(args.report.style());
-    let mut setup = set_up(&[args.name], &args.port, Use::Send, &mut reporter)?;
+    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Generate::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, patience, &setup.stop, &mut reporter))

@@ -42,8 +42,10 @@ pub(crate) struct Args {
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let options = Options { count: args.count, batch: args.worker.batch(), workers: args.worker.options() };
+    let names = [args.name];
+    let open = args.port.open_options(&names, Use::Receive)?;
     let mut reporter = Reporter::stdio(args.report.style());
-    let mut setup = set_up(&[args.name], &args.port, Use::Receive, &mut reporter)?;
+    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Receive::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

@@ -57,6 +57,8 @@ fn a_flipped_bit_in_the_payload_is_never_right() {
     let mut damaged = sent(&Frame::default());
     damaged[28] ^= 1;
     assert_eq!(judged(&damaged, &mut pool), Err(ProbeError::Damaged), "the IPv4 header's checksum");
+    damaged[42] ^= 1;
+    assert_eq!(judged(&damaged, &mut pool), Err(ProbeError::Foreign), "the same in somebody else's packet");
 }
 
 #[test]

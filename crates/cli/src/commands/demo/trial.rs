@@ -40,34 +40,7 @@ pub(super) fn run(
     user_stop: &Stop,
 ) -> Result<Trial, Failure> {
     let stop = Stop::new().map_err(Failure::Signals)?;
-    let cores = worker::allowed_cores();
-    // Whoever has a core alone may spin on it; who shares one would only keep the other from its work.
-    let shared = path.forwarders() + 2 > cores.len();
-    let on = |n: usize| WorkerOptions {
-        cores: cores.get(n % cores.len().max(1)).copied().into_iter().collect(),
-        frames: Some(FRAMES),
-        idle: if shared { Idle::Sleep } else { Idle::Adaptive },
-    };
-
-    let last = path.forwarders();
-    let receiver_options = receive::Options { workers: on(last + 1), ..receive::Options::default() };
-    let port = path.open(last, End::Out, arena)?;
-    let mut receiver = Receive::start(port, &receiver_options, arena, &stop)?;
-    let mut forwarders = Vec::new();
-    for n in 0..path.forwarders() {
-        let pair = forward::Pair::Both(path.open(n, End::Out, arena)?, path.open(n + 1, End::In, arena)?);
-        let options = forward::Options { workers: on(n + 1), ..forward::Options::default() };
-        forwarders.push(Forward::start(vec![pair], &options, arena, &stop)?);
-    }
-    let orders = generate::Options {
-        rate,
-        duration: Some(duration),
-        workers: on(0),
-        frame: generate::Frame { sources: 256, ..generate::Frame::default() },
-        ..generate::Options::default()
-    };
-    let mut generator = Generate::start(path.open(0, End::In, arena)?, &orders, arena, &stop)?;
-
+    let Running { mut receiver, forwarders, mut generator } = start(path, rate, duration, arena, &stop)?;
     let what = if rate.is_some() { "paced   " } else { "flat out" };
     let patience = (duration + Duration::from_secs(1)).as_millis() / TICK.as_millis();
     for _ in 0..patience {
@@ -75,6 +48,9 @@ pub(super) fn run(
             break;
         }
         live(&format!("{what} {}", receiver.interval()));
+    }
+    if user_stop.is_set() {
+        stop.set();
     }
     let sent = generator.finish();
     for _ in 0..2 {
@@ -88,6 +64,76 @@ pub(super) fn run(
         forwarder.finish();
     }
     Ok(Trial { sent: sent.tx_packets, received: receiver.finish(), seconds: sent.duration_s })
+}
+
+/// All apps of a path.
+struct Running {
+    receiver: Receive,
+    forwarders: Vec<Forward>,
+    generator: Generate,
+}
+
+/// Starts them, the receiver first. On an error those that run are ended, which closes their ports.
+fn start(
+    path: &Path,
+    rate: Option<Rate>,
+    duration: Duration,
+    arena: &'static Arena,
+    stop: &Stop,
+) -> Result<Running, Failure> {
+    let cores = worker::allowed_cores();
+    // The generator has a core to itself where there are two, since its schedule is what is judged. Others may spin where
+    // nobody shares their core; where somebody does, they would only keep each other from working.
+    let shared = path.forwarders() + 2 > cores.len();
+    let on = |n: usize| WorkerOptions {
+        cores: cores
+            .get(if shared { n.min(cores.len().saturating_sub(1)) } else { n })
+            .copied()
+            .into_iter()
+            .collect(),
+        frames: Some(FRAMES),
+        idle: if shared && n > 0 { Idle::Sleep } else { Idle::Adaptive },
+    };
+
+    let last = path.forwarders();
+    let receiver_options = receive::Options { workers: on(last + 1), ..receive::Options::default() };
+    let port = path.open(last, End::Out, arena)?;
+    let receiver = Receive::start(port, &receiver_options, arena, stop)?;
+    let mut forwarders = Vec::new();
+    let mut start_senders = || -> Result<Generate, Failure> {
+        for n in 0..path.forwarders() {
+            let from = path.open(n, End::Out, arena)?;
+            let to = match path.open(n + 1, End::In, arena) {
+                Ok(to) => to,
+                Err(failure) => {
+                    // Why it did not open matters more than what could not be undone.
+                    drop(from.close());
+                    return Err(failure);
+                }
+            };
+            let options = forward::Options { workers: on(n + 1), ..forward::Options::default() };
+            forwarders.push(Forward::start(vec![forward::Pair::Both(from, to)], &options, arena, stop)?);
+        }
+        let orders = generate::Options {
+            rate,
+            duration: Some(duration),
+            workers: on(0),
+            frame: generate::Frame { sources: 256, ..generate::Frame::default() },
+            ..generate::Options::default()
+        };
+        Ok(Generate::start(path.open(0, End::In, arena)?, &orders, arena, stop)?)
+    };
+    match start_senders() {
+        Ok(generator) => Ok(Running { receiver, forwarders, generator }),
+        Err(failure) => {
+            stop.set();
+            for forwarder in forwarders {
+                forwarder.finish();
+            }
+            receiver.finish();
+            Err(failure)
+        }
+    }
 }
 
 /// Shows a line in place of the one before, on a terminal.
