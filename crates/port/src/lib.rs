@@ -2,7 +2,7 @@
 //!
 //! A [`Port`] is an opened NIC, real or virtual. It gives out its queues once, as [`RxQueue`] and [`TxQueue`]; each is
 //! then owned by exactly one worker and called once per batch. What a port is called on the command line is a
-//! [`PortName`]; what it can do is its [`Capabilities`]; what it does to which packets is a [`Rule`].
+//! [`PortName`]; what it can do is its [`Capabilities`].
 //!
 //! ```text
 //!     rx ──► work ──► tx ──► flush        one turn of a worker: at most 64 packets, to completion
@@ -13,7 +13,6 @@
 mod counters;
 mod name;
 mod port;
-mod rule;
 
 pub use bywash_filter as filter;
 pub use bywash_frame as frame;
@@ -21,4 +20,3 @@ pub use bywash_frame as frame;
 pub use counters::{Counter, QueueCounters};
 pub use name::{NameError, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, TxQueue};
-pub use rule::{Action, Rule};
