@@ -46,6 +46,14 @@ impl Stride {
         }
     }
 
+    /// Those bytes in digits, as a user types them (`--frame-stride`).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Packed => "2304",
+            Self::Aligned => "4096",
+        }
+    }
+
     /// Frames in each whole [`PAGE`].
     pub const fn frames_per_page(self) -> usize {
         PAGE / self.bytes()

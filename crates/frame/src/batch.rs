@@ -75,6 +75,17 @@ impl Batch {
         self.packets.extend(packets.take(room));
     }
 
+    /// Exchanges all packets for those of `other`, without moving one of them: nothing is done, and it is false, when
+    /// one of the two would hold more than its limit.
+    #[inline]
+    pub fn exchange(&mut self, other: &mut Self) -> bool {
+        let fits = other.len() <= self.limit && self.len() <= other.limit;
+        if fits {
+            std::mem::swap(&mut self.packets, &mut other.packets);
+        }
+        fits
+    }
+
     /// The packets.
     #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, Packet> {

@@ -17,7 +17,7 @@ impl Packet {
     /// # Errors
     /// [`NoPlace`] when the packet is shorter than the offsets say.
     pub fn complete_checksum(&mut self) -> Result<(), NoPlace> {
-        let Checksum::Partial { start, offset } = self.offload.checksum else { return Ok(()) };
+        let Checksum::Partial { start, offset } = self.offload.checksum() else { return Ok(()) };
         let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));
         if place + 2 > self.len() {
             return Err(NoPlace);
@@ -37,7 +37,7 @@ impl Packet {
             }
             at += bytes.len();
         }
-        self.offload.checksum = Checksum::Unknown;
+        self.offload.set_checksum(Checksum::Unknown);
         Ok(())
     }
 
@@ -108,12 +108,12 @@ mod tests {
         // UDP 10.0.0.1:1 -> 10.0.0.2:2, "abc", by hand: pseudo-header 1417 (hex), and 0001 0002 000b 6162 6300.
         let mut pool = pool();
         let mut packet = packet(&[0, 1, 0, 2, 0, 11, 0x14, 0x1f, b'a', b'b', b'c'], &[], &mut pool);
-        packet.offload.checksum = Checksum::Partial { start: 0, offset: 6 };
+        packet.offload.set_checksum(Checksum::Partial { start: 0, offset: 6 });
         packet.complete_checksum().unwrap();
         let sum: u32 = [0x0001, 0x0002, 0x000b, 0x141f, 0x6162, 0x6300].iter().sum();
         let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
         assert_eq!(packet.head()[6..8], sum.to_be_bytes());
-        assert_eq!(packet.offload.checksum, Checksum::Unknown);
+        assert_eq!(packet.offload.checksum(), Checksum::Unknown);
         pool.give_packet(packet);
     }
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_sum_of_nothing_but_ones_is_written_as_all_ones() {
         let mut pool = pool();
         let mut packet = packet(&[0xff, 0xff, 0, 0], &[], &mut pool);
-        packet.offload.checksum = Checksum::Partial { start: 0, offset: 2 };
+        packet.offload.set_checksum(Checksum::Partial { start: 0, offset: 2 });
         packet.complete_checksum().unwrap();
         assert_eq!(packet.head(), [0xff; 4]);
         pool.give_packet(packet);
@@ -132,12 +132,12 @@ mod tests {
         let mut pool = pool();
         let mut packet = packet(&[1; 40], &[20], &mut pool);
         for (start, offset) in [(0, 39), (39, 0), (40, 0), (u16::MAX, u16::MAX)] {
-            packet.offload.checksum = Checksum::Partial { start, offset };
+            packet.offload.set_checksum(Checksum::Partial { start, offset });
             assert_eq!(packet.complete_checksum(), Err(NoPlace));
         }
-        packet.offload.checksum = Checksum::Valid;
+        packet.offload.set_checksum(Checksum::Valid);
         packet.complete_checksum().unwrap();
-        assert_eq!(packet.offload.checksum, Checksum::Valid);
+        assert_eq!(packet.offload.checksum(), Checksum::Valid);
         assert!(packet.segments().all(|segment| segment.bytes() == [1; 20]));
         pool.give_packet(packet);
     }
@@ -156,10 +156,10 @@ mod tests {
             // The place lies on a word's first byte, as it does in every protocol.
             let offset = offset % (bytes.len() - 1 - start) / 2 * 2;
             let mut packet = packet(&bytes, &cuts, &mut pool);
-            packet.offload.checksum = Checksum::Partial {
+            packet.offload.set_checksum(Checksum::Partial {
                 start: u16::try_from(start).unwrap(),
                 offset: u16::try_from(offset).unwrap(),
-            };
+            });
             packet.complete_checksum().unwrap();
             let mut whole = vec![0; bytes.len()];
             packet.copy_to(&mut whole);

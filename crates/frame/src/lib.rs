@@ -3,7 +3,7 @@
 //! An [`Arena`] is the process's packet memory, cut into [`Frame`]s of [`FRAME_SIZE`] bytes. Whoever holds a `Frame`
 //! owns its bytes; nobody else can reach them. A worker keeps its free frames in a [`Pool`], makes them into
 //! [`Packet`]s, and moves packets in [`Batch`]es. A frame that the kernel or a NIC holds is *lent*: it sits in a
-//! [`Ledger`], where its bytes cannot be reached, until the other side names its offset again.
+//! [`Ledger`] or, by its place in a ring, in a [`SlotLedger`]: its bytes cannot be reached until it comes back.
 //!
 //! ```
 //! use bywash_frame::{Arena, Batch, Packet};
@@ -28,6 +28,7 @@ mod ledger;
 mod offload;
 mod packet;
 mod pool;
+mod slots;
 
 pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
 pub use batch::{BATCH, Batch};
@@ -36,3 +37,4 @@ pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use packet::{MAX_FRAMES, NoRoom, Packet, Segment};
 pub use pool::Pool;
+pub use slots::SlotLedger;

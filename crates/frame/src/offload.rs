@@ -1,6 +1,10 @@
 //! What a packet carries besides its bytes: the work a NIC has done, or is asked to do.
+//!
+//! It is plain integers of 4 and 8 bytes without gaps, not enums and options: it is made and moved with every packet, and
+//! the compiler then writes and reads it as whole words.
 
-use std::num::NonZeroU16;
+use std::fmt;
+use std::num::{NonZeroU16, NonZeroU64};
 
 /// What is known, or wanted, of the checksum above the network layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,16 +47,335 @@ pub struct Segmentation {
 }
 
 /// Everything a packet carries besides its bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+// What is not there is 0 in its field as well as in the flags, so that equal meanings are equal bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offload {
+    /// 0: not known.
+    timestamp: u64,
+    hash: u32,
+    /// The start, and 16 bits higher the offset.
+    checksum: u32,
+    /// The VLAN tag, and 16 bits higher the segment's size; no super-segment has 0 there.
+    vlan_and_size: u32,
+    flags: u32,
+}
+
+// What `Offload::flags` says. No more than one of the three about the checksum is set, nor of those about segmentation.
+const CHECKSUM_VALID: u32 = 1 << 0;
+const CHECKSUM_BAD: u32 = 1 << 1;
+const CHECKSUM_PARTIAL: u32 = 1 << 2;
+const SEGMENT_TCP6: u32 = 1 << 3;
+const SEGMENT_UDP: u32 = 1 << 4;
+const SEGMENT_TCP4: u32 = 1 << 5;
+const HASH: u32 = 1 << 6;
+const VLAN: u32 = 1 << 7;
+
+const CHECKSUM: u32 = CHECKSUM_VALID | CHECKSUM_BAD | CHECKSUM_PARTIAL;
+const SEGMENT: u32 = SEGMENT_TCP4 | SEGMENT_TCP6 | SEGMENT_UDP;
+
+impl Offload {
+    /// What a NIC says of most packets: their hash, and whether it verified the checksum.
+    #[inline]
+    pub fn received(hash: Option<u32>, is_valid: bool) -> Self {
+        let flags = if hash.is_some() { HASH } else { 0 } | if is_valid { CHECKSUM_VALID } else { 0 };
+        Self { hash: hash.unwrap_or_default(), flags, ..Self::default() }
+    }
+
     /// When the packet was received, in nanoseconds of `CLOCK_REALTIME`, if the port knows.
-    pub timestamp: Option<std::num::NonZeroU64>,
+    #[inline]
+    pub fn timestamp(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.timestamp)
+    }
+
+    /// Sets [`Offload::timestamp`].
+    #[inline]
+    pub fn set_timestamp(&mut self, timestamp: Option<NonZeroU64>) {
+        self.timestamp = timestamp.map_or(0, NonZeroU64::get);
+    }
+
     /// The receive hash (RSS), if the port has one.
-    pub hash: Option<u32>,
+    #[inline]
+    pub fn hash(&self) -> Option<u32> {
+        self.has(HASH).then_some(self.hash)
+    }
+
+    /// Sets [`Offload::hash`].
+    #[inline]
+    pub fn set_hash(&mut self, hash: Option<u32>) {
+        self.put(HASH, if hash.is_some() { HASH } else { 0 });
+        self.hash = hash.unwrap_or_default();
+    }
+
     /// The checksum above the network layer.
-    pub checksum: Checksum,
+    #[inline]
+    pub fn checksum(&self) -> Checksum {
+        match self.flags & CHECKSUM {
+            CHECKSUM_VALID => Checksum::Valid,
+            CHECKSUM_BAD => Checksum::Bad,
+            CHECKSUM_PARTIAL => Checksum::Partial { start: low(self.checksum), offset: high(self.checksum) },
+            _ => Checksum::Unknown,
+        }
+    }
+
+    /// Sets [`Offload::checksum`].
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: Checksum) {
+        let (flag, start, offset) = match checksum {
+            Checksum::Unknown => (0, 0, 0),
+            Checksum::Valid => (CHECKSUM_VALID, 0, 0),
+            Checksum::Bad => (CHECKSUM_BAD, 0, 0),
+            Checksum::Partial { start, offset } => (CHECKSUM_PARTIAL, start, offset),
+        };
+        self.put(CHECKSUM, flag);
+        self.checksum = joined(start, offset);
+    }
+
+    /// Says that `bytes` were put in front of the packet: a [`Checksum::Partial`] starts so much later.
+    #[inline]
+    pub fn shift_checksum(&mut self, bytes: u16) {
+        if self.has(CHECKSUM_PARTIAL) {
+            // A start that no packet reaches is refused by whoever finishes the checksum.
+            self.checksum = joined(low(self.checksum).saturating_add(bytes), high(self.checksum));
+        }
+    }
+
     /// Set on a super-segment.
-    pub segmentation: Option<Segmentation>,
+    #[inline]
+    pub fn segmentation(&self) -> Option<Segmentation> {
+        let size = NonZeroU16::new(high(self.vlan_and_size))?;
+        let kind = match self.flags & SEGMENT {
+            SEGMENT_TCP6 => SegmentationKind::Tcp6,
+            SEGMENT_UDP => SegmentationKind::Udp,
+            _ => SegmentationKind::Tcp4,
+        };
+        Some(Segmentation { kind, size })
+    }
+
+    /// Sets [`Offload::segmentation`].
+    #[inline]
+    pub fn set_segmentation(&mut self, segmentation: Option<Segmentation>) {
+        let (flag, size) = match segmentation {
+            None => (0, 0),
+            Some(Segmentation { kind: SegmentationKind::Tcp4, size }) => (SEGMENT_TCP4, size.get()),
+            Some(Segmentation { kind: SegmentationKind::Tcp6, size }) => (SEGMENT_TCP6, size.get()),
+            Some(Segmentation { kind: SegmentationKind::Udp, size }) => (SEGMENT_UDP, size.get()),
+        };
+        self.put(SEGMENT, flag);
+        self.vlan_and_size = joined(low(self.vlan_and_size), size);
+    }
+
     /// VLAN tag control information taken out of the packet, or to be put in.
-    pub vlan: Option<u16>,
+    #[inline]
+    pub fn vlan(&self) -> Option<u16> {
+        self.has(VLAN).then_some(low(self.vlan_and_size))
+    }
+
+    /// Sets [`Offload::vlan`].
+    #[inline]
+    pub fn set_vlan(&mut self, vlan: Option<u16>) {
+        self.put(VLAN, if vlan.is_some() { VLAN } else { 0 });
+        self.vlan_and_size = joined(vlan.unwrap_or_default(), high(self.vlan_and_size));
+    }
+
+    /// Whether the packet's bytes cannot go as they are: a checksum is to be finished, payload to be cut, or a tag to
+    /// be put in.
+    #[inline]
+    pub fn asks_for_work(&self) -> bool {
+        self.has(CHECKSUM_PARTIAL | SEGMENT | VLAN)
+    }
+
+    #[inline]
+    fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+
+    #[inline]
+    fn put(&mut self, mask: u32, flags: u32) {
+        self.flags = self.flags & !mask | flags;
+    }
+}
+
+#[inline]
+fn joined(low: u16, high: u16) -> u32 {
+    u32::from(low) | u32::from(high) << 16
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the other half is what `high` gives")]
+fn low(both: u32) -> u16 {
+    both as u16
+}
+
+#[inline]
+fn high(both: u32) -> u16 {
+    low(both >> 16)
+}
+
+/// Says what is there, not how it is kept.
+impl fmt::Debug for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offload")
+            .field("timestamp", &self.timestamp())
+            .field("hash", &self.hash())
+            .field("checksum", &self.checksum())
+            .field("segmentation", &self.segmentation())
+            .field("vlan", &self.vlan())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One call of a setter.
+    #[derive(Clone, Copy, Debug)]
+    enum Set {
+        Timestamp(Option<NonZeroU64>),
+        Hash(Option<u32>),
+        Checksum(Checksum),
+        Segmentation(Option<Segmentation>),
+        Vlan(Option<u16>),
+    }
+
+    fn checksum() -> impl Strategy<Value = Checksum> {
+        prop_oneof![
+            Just(Checksum::Unknown),
+            Just(Checksum::Valid),
+            Just(Checksum::Bad),
+            any::<(u16, u16)>().prop_map(|(start, offset)| Checksum::Partial { start, offset }),
+        ]
+    }
+
+    fn segmentation() -> impl Strategy<Value = Segmentation> {
+        let kinds = [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp];
+        (prop::sample::select(kinds.to_vec()), any::<NonZeroU16>())
+            .prop_map(|(kind, size)| Segmentation { kind, size })
+    }
+
+    fn set() -> impl Strategy<Value = Set> {
+        prop_oneof![
+            any::<Option<NonZeroU64>>().prop_map(Set::Timestamp),
+            any::<Option<u32>>().prop_map(Set::Hash),
+            checksum().prop_map(Set::Checksum),
+            prop::option::of(segmentation()).prop_map(Set::Segmentation),
+            any::<Option<u16>>().prop_map(Set::Vlan),
+        ]
+    }
+
+    /// What an [`Offload`] means, kept the plain way.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    struct Meaning {
+        timestamp: Option<NonZeroU64>,
+        hash: Option<u32>,
+        checksum: Checksum,
+        segmentation: Option<Segmentation>,
+        vlan: Option<u16>,
+    }
+
+    impl Meaning {
+        fn of(offload: &Offload) -> Self {
+            Self {
+                timestamp: offload.timestamp(),
+                hash: offload.hash(),
+                checksum: offload.checksum(),
+                segmentation: offload.segmentation(),
+                vlan: offload.vlan(),
+            }
+        }
+
+        fn set(&mut self, offload: &mut Offload, set: Set) {
+            match set {
+                Set::Timestamp(value) => {
+                    self.timestamp = value;
+                    offload.set_timestamp(value);
+                }
+                Set::Hash(value) => {
+                    self.hash = value;
+                    offload.set_hash(value);
+                }
+                Set::Checksum(value) => {
+                    self.checksum = value;
+                    offload.set_checksum(value);
+                }
+                Set::Segmentation(value) => {
+                    self.segmentation = value;
+                    offload.set_segmentation(value);
+                }
+                Set::Vlan(value) => {
+                    self.vlan = value;
+                    offload.set_vlan(value);
+                }
+            }
+        }
+
+        fn asks_for_work(&self) -> bool {
+            matches!(self.checksum, Checksum::Partial { .. })
+                || self.segmentation.is_some()
+                || self.vlan.is_some()
+        }
+    }
+
+    proptest! {
+        /// What is set is what is read, everything else stays, and how it came to be so does not show.
+        #[test]
+        fn each_part_is_read_as_it_was_set_and_leaves_the_others_alone(
+            sets in prop::collection::vec(set(), 1..30),
+        ) {
+            let (mut meaning, mut offload) = (Meaning::default(), Offload::default());
+            prop_assert_eq!(Meaning::of(&offload), meaning);
+            for set in sets {
+                meaning.set(&mut offload, set);
+                prop_assert_eq!(Meaning::of(&offload), meaning);
+                prop_assert_eq!(offload.asks_for_work(), meaning.asks_for_work());
+            }
+            let mut at_once = Offload::default();
+            at_once.set_vlan(meaning.vlan);
+            at_once.set_segmentation(meaning.segmentation);
+            at_once.set_checksum(meaning.checksum);
+            at_once.set_hash(meaning.hash);
+            at_once.set_timestamp(meaning.timestamp);
+            prop_assert_eq!(at_once, offload);
+        }
+    }
+
+    #[test]
+    fn what_a_nic_says_at_once_is_what_it_says_part_by_part() {
+        for (hash, is_valid) in [(None, false), (None, true), (Some(7), false), (Some(0), true)] {
+            let mut offload = Offload::default();
+            offload.set_hash(hash);
+            offload.set_checksum(if is_valid { Checksum::Valid } else { Checksum::Unknown });
+            assert_eq!(Offload::received(hash, is_valid), offload);
+        }
+    }
+
+    #[test]
+    fn only_a_partial_checksum_is_shifted() {
+        let mut offload = Offload::default();
+        for (before, after) in [
+            (Checksum::Valid, Checksum::Valid),
+            (Checksum::Unknown, Checksum::Unknown),
+            (Checksum::Partial { start: 7, offset: 6 }, Checksum::Partial { start: 27, offset: 6 }),
+            (
+                Checksum::Partial { start: 65_530, offset: 6 },
+                Checksum::Partial { start: u16::MAX, offset: 6 },
+            ),
+        ] {
+            offload.set_checksum(before);
+            offload.shift_checksum(20);
+            assert_eq!(offload.checksum(), after);
+        }
+    }
+
+    #[test]
+    fn debug_says_what_it_means() {
+        let mut offload = Offload::default();
+        offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
+        offload.set_vlan(Some(7));
+        let expected = "Offload { timestamp: None, hash: None, checksum: Partial { start: 34, offset: 6 }, \
+                        segmentation: None, vlan: Some(7) }";
+        assert_eq!(format!("{offload:?}"), expected);
+    }
 }

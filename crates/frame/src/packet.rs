@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_SIZE, Frame, HEADROOM, Offload, Pool};
+use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Offload, Pool};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
@@ -16,12 +16,26 @@ pub struct NoRoom;
 #[derive(Debug)]
 pub struct Segment {
     pub(crate) frame: Frame,
-    start: u16,
-    len: u16,
+    // Values of 16 bits, in 32 for the sake of a packet without gaps.
+    start: u32,
+    len: u32,
 }
 
 /// The frames of a packet after the first.
-pub(crate) type Chain = ArrayVec<Segment, { MAX_FRAMES - 1 }>;
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    segments: ArrayVec<Segment, { MAX_FRAMES - 1 }>,
+    /// Bytes in all of them.
+    len: u32,
+}
+
+impl Chain {
+    /// Takes all segments out.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Segment> + '_ {
+        self.len = 0;
+        self.segments.drain(..)
+    }
+}
 
 impl Segment {
     /// Bytes `start..start + len` of the frame; `None`, with the frame in `Err`, when they are not in it.
@@ -30,10 +44,19 @@ impl Segment {
     /// The frame itself, so that nothing is lost.
     #[inline]
     pub fn new(frame: Frame, start: usize, len: usize) -> Result<Self, Frame> {
-        match (u16::try_from(start), u16::try_from(len)) {
-            (Ok(s), Ok(l)) if start + len <= FRAME_SIZE => Ok(Self { frame, start: s, len: l }),
+        match (u32::try_from(start), u32::try_from(len)) {
+            (Ok(s), Ok(l)) if start <= FRAME_SIZE && len <= FRAME_SIZE - start => {
+                Ok(Self { frame, start: s, len: l })
+            }
             _ => Err(frame),
         }
+    }
+
+    /// `len` bytes behind the headroom, where a NIC puts them; at most [`FRAME_DATA`], and no more when `len` is.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "both are at most 2048")]
+    pub fn received(frame: Frame, len: usize) -> Self {
+        Self { frame, start: HEADROOM as u32, len: len.min(FRAME_DATA) as u32 }
     }
 
     /// The packet's bytes in this frame.
@@ -51,13 +74,20 @@ impl Segment {
 
     #[inline]
     fn range(&self) -> std::ops::Range<usize> {
-        usize::from(self.start)..usize::from(self.start) + usize::from(self.len)
+        self.start as usize..self.start as usize + self.len as usize
     }
 
     /// Where in the frame the bytes begin.
     #[inline]
     pub fn start(&self) -> usize {
-        usize::from(self.start)
+        self.start as usize
+    }
+
+    /// How many bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "few segments are empty, and nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len as usize
     }
 
     /// Gives the frame out, for lending it.
@@ -81,37 +111,46 @@ impl Segment {
 pub struct Packet {
     head: Segment,
     rest: Option<Box<Chain>>,
-    /// Bytes in `rest`.
-    rest_len: u32,
     /// What the NIC knows of the packet, or is to do with it.
     pub offload: Offload,
 }
+
+// Packets are made and moved millions of times a second, often as `Option<Packet>`. Without gaps between the fields, and
+// with "none" in the frame's pointer, the only place for it, that is done in whole words. Else it is done in odd pieces,
+// and reading back as a word what was just written in pieces stalls the processor.
+const _: () = assert!(
+    size_of::<Packet>() == size_of::<Frame>() + 8 + size_of::<Option<Box<Chain>>>() + size_of::<Offload>()
+        && size_of::<Packet>() <= 48
+        && size_of::<Option<Packet>>() == size_of::<Packet>()
+        && size_of::<Option<Frame>>() == size_of::<Frame>()
+        && size_of::<Option<Offload>>() > size_of::<Offload>()
+);
 
 impl Packet {
     /// An empty packet in `frame`, with [`HEADROOM`] bytes in front.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "HEADROOM is 256")]
     pub fn new(frame: Frame) -> Self {
-        Self::from_segment(Segment { frame, start: HEADROOM as u16, len: 0 })
+        Self::from_segment(Segment { frame, start: HEADROOM as u32, len: 0 })
     }
 
     /// A packet of one segment.
     #[inline]
     pub fn from_segment(head: Segment) -> Self {
-        Self { head, rest: None, rest_len: 0, offload: Offload::default() }
+        Self { head, rest: None, offload: Offload::default() }
     }
 
     /// Bytes in all frames.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "no port gives or takes an empty packet")]
     pub fn len(&self) -> usize {
-        usize::from(self.head.len) + self.rest_len as usize
+        self.head.len as usize + self.rest.as_ref().map_or(0, |chain| chain.len as usize)
     }
 
     /// Number of frames.
     #[inline]
     pub fn frames(&self) -> usize {
-        1 + self.rest.as_ref().map_or(0, |chain| chain.len())
+        1 + self.rest.as_ref().map_or(0, |chain| chain.segments.len())
     }
 
     /// The bytes in the first frame: every header we read is there.
@@ -135,13 +174,13 @@ impl Packet {
     /// All segments in order.
     #[inline]
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        std::iter::once(&self.head).chain(self.rest.iter().flat_map(|chain| chain.iter()))
+        std::iter::once(&self.head).chain(self.rest.iter().flat_map(|chain| &chain.segments))
     }
 
     /// All segments in order.
     #[inline]
     pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        std::iter::once(&mut self.head).chain(self.rest.iter_mut().flat_map(|chain| chain.iter_mut()))
+        std::iter::once(&mut self.head).chain(self.rest.iter_mut().flat_map(|chain| &mut chain.segments))
     }
 
     /// Copies the whole packet to the front of `to` and returns how many bytes that were: the packet's length, or
@@ -162,10 +201,10 @@ impl Packet {
     /// [`NoRoom`] when the frame ends before, or when there are more frames.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
-        if self.rest.is_some() || self.head.start() + len > FRAME_SIZE {
+        if self.rest.is_some() || len > FRAME_SIZE - self.head.start() {
             return Err(NoRoom);
         }
-        self.head.len = u16::try_from(len).map_err(|_| NoRoom)?;
+        self.head.len = u32::try_from(len).map_err(|_| NoRoom)?;
         Ok(())
     }
 
@@ -174,18 +213,41 @@ impl Packet {
     /// # Errors
     /// [`NoRoom`] when they do not fit there.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
-        let last = self.rest.as_mut().and_then(|chain| chain.last_mut());
-        let in_rest = last.is_some();
-        let last = last.unwrap_or(&mut self.head);
-        let (start, old) = (last.start(), usize::from(last.len));
-        let added = u16::try_from(bytes.len()).map_err(|_| NoRoom)?;
+        let (last, rest_len) = match &mut self.rest {
+            Some(chain) => (chain.segments.last_mut().unwrap_or(&mut self.head), Some(&mut chain.len)),
+            None => (&mut self.head, None),
+        };
+        let (start, old) = (last.start(), last.len as usize);
+        let added = u32::try_from(bytes.len()).map_err(|_| NoRoom)?;
         let room = last.frame.bytes_mut().get_mut(start + old..).and_then(|r| r.get_mut(..bytes.len()));
         room.ok_or(NoRoom)?.copy_from_slice(bytes);
         last.len += added;
-        if in_rest {
-            self.rest_len += u32::from(added);
+        if let Some(len) = rest_len {
+            *len += added;
         }
         Ok(())
+    }
+
+    /// Appends bytes, in new frames where the last one is full: behind their headroom, as every packet's bytes.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the pool has no frame left or the packet [`MAX_FRAMES`]; it then holds a part of the bytes.
+    pub fn append(&mut self, mut bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
+        loop {
+            let last = self.rest.as_ref().and_then(|chain| chain.segments.last()).unwrap_or(&self.head);
+            let room = FRAME_SIZE - last.start() - last.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.extend_from_slice(now)?;
+            if later.is_empty() {
+                return Ok(());
+            }
+            bytes = later;
+            let segment = Segment::received(pool.take().ok_or(NoRoom)?, 0);
+            if let Err(segment) = self.push_segment(segment, pool) {
+                pool.give(segment.into_frame());
+                return Err(NoRoom);
+            }
+        }
     }
 
     /// Puts `n` bytes in front, from the headroom, and returns the new first frame's bytes. What the new bytes hold
@@ -195,7 +257,7 @@ impl Packet {
     /// [`NoRoom`] when the headroom is shorter.
     #[inline]
     pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
-        let n = u16::try_from(n).map_err(|_| NoRoom)?;
+        let n = u32::try_from(n).map_err(|_| NoRoom)?;
         self.head.start = self.head.start.checked_sub(n).ok_or(NoRoom)?;
         self.head.len += n;
         Ok(self.head.bytes_mut())
@@ -207,7 +269,7 @@ impl Packet {
     /// [`NoRoom`] when the first frame has fewer.
     #[inline]
     pub fn pull_front(&mut self, n: usize) -> Result<(), NoRoom> {
-        let n = u16::try_from(n).map_err(|_| NoRoom)?;
+        let n = u32::try_from(n).map_err(|_| NoRoom)?;
         self.head.len = self.head.len.checked_sub(n).ok_or(NoRoom)?;
         self.head.start += n;
         Ok(())
@@ -219,9 +281,9 @@ impl Packet {
     /// The segment itself when the packet has [`MAX_FRAMES`] already.
     pub fn push_segment(&mut self, segment: Segment, pool: &mut Pool) -> Result<(), Segment> {
         let chain = self.rest.get_or_insert_with(|| pool.take_chain());
-        let len = u32::from(segment.len);
-        chain.try_push(segment).map_err(arrayvec::CapacityError::element)?;
-        self.rest_len += len;
+        let len = segment.len;
+        chain.segments.try_push(segment).map_err(arrayvec::CapacityError::element)?;
+        chain.len += len;
         Ok(())
     }
 
@@ -229,7 +291,7 @@ impl Packet {
     pub fn into_segments(self, pool: &mut Pool, mut each: impl FnMut(Segment, &mut Pool)) {
         each(self.head, pool);
         if let Some(mut chain) = self.rest {
-            for segment in chain.drain(..) {
+            for segment in chain.drain() {
                 each(segment, pool);
             }
             pool.keep_chain(chain);
@@ -240,6 +302,15 @@ impl Packet {
     #[inline]
     pub fn is_single(&self) -> bool {
         self.rest.is_none()
+    }
+
+    /// The packet's only segment; the packet itself when it has several.
+    ///
+    /// # Errors
+    /// The packet.
+    #[inline]
+    pub fn into_single(self) -> Result<Segment, Self> {
+        if self.is_single() { Ok(self.head) } else { Err(self) }
     }
 
     /// The first segment alone.

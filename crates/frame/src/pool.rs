@@ -105,7 +105,7 @@ impl Pool {
 
     #[cold]
     fn give_chain(&mut self, mut chain: Box<Chain>) {
-        for segment in chain.drain(..) {
+        for segment in chain.drain() {
             self.give(segment.into_frame());
         }
         self.keep_chain(chain);

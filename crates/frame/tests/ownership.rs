@@ -204,6 +204,7 @@ proptest! {
 fn no_frame_lies_across_a_page_and_none_overlaps_another() {
     for stride in [Stride::Packed, Stride::Aligned] {
         let frames = stride.frames_per_page() + 3;
+        assert_eq!(stride.name(), stride.bytes().to_string());
         let arena = Arena::with_stride(vec![0; stride.memory_for(frames)], stride).unwrap();
         assert_eq!(arena.frames(), 2 * stride.frames_per_page());
         let mut pool = arena.pool(arena.frames()).unwrap();
@@ -299,6 +300,26 @@ fn bytes_go_in_front_and_behind_as_far_as_the_frame_goes() {
     assert_eq!(second.copy_to(&mut copy[..6]), 6);
     assert!(second.set_len(1).is_err());
     assert!(Segment::new(pool.take().unwrap(), FRAME_SIZE, 1).is_err());
+}
+
+#[test]
+fn batches_exchange_their_packets_within_their_limits() {
+    let arena = Arena::new(vec![0; 16 * FRAME_SIZE]).unwrap();
+    let mut pool = arena.pool(16).unwrap();
+    let filled = |n: usize, limit: usize, pool: &mut Pool| {
+        let mut batch = Batch::with_limit(limit);
+        batch.extend(pool.take_many(n).map(Packet::new));
+        batch
+    };
+    let (mut few, mut many) = (filled(2, 4, &mut pool), filled(5, 8, &mut pool));
+    assert!(!few.exchange(&mut many) && !many.exchange(&mut few));
+    assert_eq!((few.len(), many.len()), (2, 5));
+    many.drain_front(1).for_each(|packet| pool.give_packet(packet));
+    assert!(few.exchange(&mut many));
+    assert_eq!((few.len(), few.room(), many.len(), many.room()), (4, 0, 2, 6));
+    pool.give_batch(&mut few);
+    pool.give_batch(&mut many);
+    assert_eq!(pool.free(), 16);
 }
 
 #[test]
