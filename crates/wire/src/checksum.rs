@@ -66,14 +66,34 @@ pub fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(sum))
 }
 
+/// The ones' complement sum of the bytes, with some carries left above 32 bits.
+///
+/// Eight bytes at a time with the carry of one addition going into the next (RFC 1071, 2 (C)): a quarter of the work of
+/// adding halves of words that cannot overflow, and less than vectors of them are without AVX2.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
-    sum += u64::from(u32::from_ne_bytes(last));
-    sum
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    let mut sum = 0u64;
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        let mut carry = false;
+        for word in words {
+            (sum, carry) = sum.carrying_add(u64::from_ne_bytes(*word), carry);
+        }
+        // A sum that has wrapped is less than its largest: this cannot wrap again.
+        sum += u64::from(carry);
+    }
+    let mut sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        sum += u64::from(u32::from_ne_bytes(*word));
+    }
+    match *rest {
+        [a] => sum + u64::from(u32::from_ne_bytes([a, 0, 0, 0])),
+        [a, b] => sum + u64::from(u32::from_ne_bytes([a, b, 0, 0])),
+        [a, b, c] => sum + u64::from(u32::from_ne_bytes([a, b, c, 0])),
+        _ => sum,
+    }
 }
 
 #[inline]
@@ -122,6 +142,17 @@ mod tests {
         let before = Sum::new().bytes(&bytes).checksum();
         bytes[8] = 0x3f;
         assert_eq!(updated(before, 0x4001, 0x3f01), Sum::new().bytes(&bytes).checksum());
+    }
+
+    #[test]
+    fn every_length_and_every_carry_sums_as_plain_words() {
+        let bytes: Vec<u8> =
+            (0..400u32).map(|i| if i % 3 == 0 { 0xff } else { i.to_le_bytes()[0] }).collect();
+        for len in 0..bytes.len() {
+            assert_eq!(Sum::new().bytes(&bytes[..len]).checksum(), plain(&bytes[..len]), "{len} bytes");
+            let ones = vec![0xff; len];
+            assert_eq!(Sum::new().bytes(&ones).checksum(), plain(&ones), "{len} times 255");
+        }
     }
 
     #[test]

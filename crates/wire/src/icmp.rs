@@ -81,9 +81,18 @@ pub mod icmpv6 {
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
+    /// A multicast router asks who listens (RFC 3810).
+    pub const LISTENER_QUERY: u8 = 130;
+    /// Version 2 of the answer to it.
+    pub const LISTENER_REPORT: u8 = 143;
+
+    /// Kinds below this are errors.
+    pub const FIRST_INFORMATION: u8 = 128;
 
     /// Unreachable: no route.
     pub const NO_ROUTE: u8 = 0;
+    /// Unreachable: the source means nothing beyond its link.
+    pub const SCOPE: u8 = 2;
     /// Unreachable: the address.
     pub const ADDRESS: u8 = 3;
     /// Unreachable: the port.
@@ -95,4 +104,6 @@ pub mod icmpv6 {
     pub const NEXT_HEADER: u8 = 1;
     /// Parameter problem: an unknown option.
     pub const OPTION: u8 = 2;
+    /// Parameter problem: a first fragment without all headers (RFC 7112, 5).
+    pub const INCOMPLETE: u8 = 3;
 }

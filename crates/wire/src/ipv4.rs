@@ -94,6 +94,24 @@ impl Ipv4Header {
         self.checksum = Sum::new().bytes(self.as_bytes()).checksum().into();
     }
 
+    /// Whether the checksum of a header without options is right.
+    #[inline]
+    pub fn is_sealed(&self) -> bool {
+        // Five words of 32 bits: whatever the byte order, the sum of right ones folds to all ones (RFC 1071, 2).
+        let (words, _) = self.as_bytes().as_chunks::<4>();
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        (sum >> 16) + (sum & 0xffff) == 0xffff
+    }
+
+    /// Whether it is IPv4 with the twenty bytes alone.
+    #[inline]
+    pub fn has_no_options(&self) -> bool {
+        self.version_length == 0x45
+    }
+
     /// Bytes of header and options.
     #[inline]
     pub fn header_length(&self) -> usize {
@@ -137,6 +155,19 @@ mod tests {
 
     fn header() -> Ipv4Header {
         Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 6, 4)
+    }
+
+    #[test]
+    fn a_sealed_header_is_known_by_its_sum() {
+        for number in 0..=u16::MAX {
+            let mut header = header();
+            header.identification = number.into();
+            header.seal();
+            assert!(header.is_sealed(), "{number}");
+            header.time_to_live ^= 1;
+            assert!(!header.is_sealed(), "{number}");
+        }
+        assert!(header().has_no_options());
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub struct Ipv6Header {
 /// Bytes of an IPv6 header.
 pub const IPV6_HEADER: usize = size_of::<Ipv6Header>();
 
+/// Bytes that every link takes whole (RFC 8200, 5).
+pub const IPV6_MTU: u16 = 1280;
+
 /// The fragment extension header (RFC 8200, 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -35,6 +38,9 @@ pub struct FragmentHeader {
     /// Which packet it belongs to.
     pub identification: U32,
 }
+
+/// Bytes of a fragment header.
+pub const FRAGMENT_HEADER: usize = size_of::<FragmentHeader>();
 
 impl FragmentHeader {
     /// A header for the piece at `offset` bytes.

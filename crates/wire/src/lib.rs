@@ -3,12 +3,16 @@
 
 mod arp;
 pub mod checksum;
+pub mod cut;
 mod ethernet;
 mod icmp;
 mod ipv4;
 mod ipv6;
+mod ipv6_extension;
 pub mod line;
 mod mac;
+pub mod mld;
+pub mod ndp;
 mod number;
 mod tcp;
 mod tcp_options;
@@ -18,7 +22,8 @@ pub use arp::{ArpOperation, ArpPacket};
 pub use ethernet::{ETHERNET_HEADER, EthernetHeader, VlanTag};
 pub use icmp::{ICMP_CHECKSUM_OFFSET, ICMP_HEADER, IcmpHeader, icmpv4, icmpv6};
 pub use ipv4::{DONT_FRAGMENT, IPV4_HEADER, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
-pub use ipv6::{FragmentHeader, IPV6_HEADER, Ipv6Header};
+pub use ipv6::{FRAGMENT_HEADER, FragmentHeader, IPV6_HEADER, IPV6_MTU, Ipv6Header};
+pub use ipv6_extension::{ExtensionError, Next, Place};
 pub use mac::{Mac, MacError};
 pub use number::{EtherType, Protocol};
 pub use tcp::{TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader};

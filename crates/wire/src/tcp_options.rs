@@ -89,16 +89,25 @@ impl TcpOptions {
     #[inline]
     pub fn write(&self) -> ArrayVec<u8, TCP_OPTIONS> {
         let mut bytes = ArrayVec::new();
+        if let (None, None, false, Some((value, echo)), []) =
+            (self.mss, self.window_scale, self.sack_permitted, self.timestamps, &self.sack[..])
+        {
+            // What nearly every segment has, in one piece.
+            let [[a, b, c, d], [e, f, g, h]] = [value.to_be_bytes(), echo.to_be_bytes()];
+            push(&mut bytes, &[NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h]);
+            return bytes;
+        }
         if let Some(mss) = self.mss {
             push(&mut bytes, &[MSS, 4]);
             push(&mut bytes, &mss.to_be_bytes());
         }
-        if self.sack_permitted {
+        // The two bytes of "SACK permitted" align timestamps as well as fillers do (as Linux has it).
+        let filler = if self.sack_permitted { [SACK_PERMITTED, 2] } else { [NOTHING; 2] };
+        if self.sack_permitted && self.timestamps.is_none() {
             push(&mut bytes, &[NOTHING, NOTHING, SACK_PERMITTED, 2]);
         }
         if let Some((value, echo)) = self.timestamps {
-            // Beside "SACK permitted" the fillers are not needed; RFC 7323's layout with them is kept otherwise.
-            push(&mut bytes, &[NOTHING, NOTHING, TIMESTAMPS, 10]);
+            push(&mut bytes, &[filler[0], filler[1], TIMESTAMPS, 10]);
             push(&mut bytes, &value.to_be_bytes());
             push(&mut bytes, &echo.to_be_bytes());
         }
@@ -122,7 +131,8 @@ impl TcpOptions {
 #[inline]
 fn push(bytes: &mut ArrayVec<u8, TCP_OPTIONS>, more: &[u8]) {
     // All options without SACK have 24 bytes, and SACK blocks are counted: there is always room.
-    bytes.extend(more.iter().copied().take(bytes.remaining_capacity()));
+    let room = bytes.remaining_capacity().min(more.len());
+    bytes.try_extend_from_slice(&more[..room]).ok();
 }
 
 #[cfg(test)]
