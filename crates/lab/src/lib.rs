@@ -1,4 +1,4 @@
-//! Namespaces, veth and tap pairs that we made, and their removal: for the demo and the tests.
+//! Namespaces, veth and tap pairs that we made, and their removal: for the demo and the tests. And QEMU [guests](guest).
 //!
 //! A [`Host`] is a network namespace of its own; a [`Pair`] is a cable between two of them; a [`Lab`] is a row of
 //! hosts with a cable from each to the next; a [`TapPair`] is a cable to the test itself. None of them has a name
@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod guest;
 mod host;
 mod lock;
 mod ours;

@@ -4,14 +4,14 @@
 
 use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
-use bywash_lab::sys::netdev::{Netdev, QueueKind};
+use bywash_lab::sys::netdev::Netdev;
 use bywash_lab::sys::route::Gateway;
 use bywash_lab::{Host, Lab, Pair, PairOptions, lock};
 
 const FRAME: u32 = 2048;
 
 fn preflight(host: &Host, name: &str) -> Vec<Finding> {
-    host.enter(|| interface::preflight(name, FRAME)).unwrap().unwrap()
+    host.enter(|| interface::preflight(name, FRAME)).unwrap().unwrap().advice
 }
 
 fn has(findings: &[Finding], severity: Severity, part: &str) {
@@ -47,8 +47,10 @@ fn preflight_finds_what_is_wrong() {
     let lab = Lab::row(2, &PairOptions::default()).unwrap();
     let (host, index) = (&lab.hosts[0], lab.pairs[0].near.index);
     assert!(preflight(host, "right").iter().all(|finding| finding.severity == Severity::Note));
-    has(&preflight(host, "left"), Severity::Error, "there is no interface 'left' here");
-    has(&preflight(host, "a-name-that-is-too-long"), Severity::Error, "there is no interface");
+    for name in ["left", "a-name-that-is-too-long"] {
+        let error = host.enter(|| interface::preflight(name, FRAME)).unwrap().unwrap_err();
+        assert_eq!(error.to_string(), format!("there is no interface '{name}' here; there is: lo, right"));
+    }
 
     host.route().set_mtu(index, 9000).unwrap();
     has(&preflight(host, "right"), Severity::Note, "MTU of 9000");
@@ -95,7 +97,7 @@ fn what_the_kernel_uses_is_told() {
     let host = &lab.hosts[1];
     let kernel_use = |name: &str| host.enter(|| interface::kernel_use(name)).unwrap();
     assert_eq!(kernel_use("left").unwrap().reason().unwrap(), "it has the address 10.0.0.2/24");
-    assert!(matches!(kernel_use("none"), Err(InterfaceError::None(_))));
+    assert!(matches!(kernel_use("none"), Err(InterfaceError::None { .. })));
 
     let never = || host.enter(|| interface::never_take().unwrap().gateways).unwrap();
     assert!(never().is_empty());
@@ -135,20 +137,10 @@ fn what_is_on_top_of_an_interface_or_controls_it_uses_it() {
 }
 
 #[test]
-fn queues_and_napi_are_listed() {
+fn what_an_absent_interface_can_do_is_an_error() {
     let Some(_guard) = lock() else { return };
-    let lab = Lab::row(2, &PairOptions { queues: 2, ..PairOptions::default() }).unwrap();
-    let index = lab.pairs[0].near.index;
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
     let mut netdev = lab.hosts[0].enter(Netdev::open).unwrap().unwrap();
-    let queues = netdev.queues(index).unwrap();
-    let of =
-        |kind| queues.iter().filter(|queue| queue.kind == kind).map(|queue| queue.id).collect::<Vec<_>>();
-    assert_eq!((of(QueueKind::Rx), of(QueueKind::Tx)), (vec![0, 1], vec![0, 1]));
-    // A veth has a NAPI instance per queue while GRO is on, but says of none which queue it polls.
-    assert!(queues.iter().all(|queue| queue.napi.is_none() && !queue.xsk));
-    assert!(netdev.napis(index).unwrap().is_empty(), "GRO is off");
-    let error = netdev.features(index + 100).unwrap_err().to_string();
+    let error = netdev.features(lab.pairs[0].near.index + 100).unwrap_err().to_string();
     assert!(error.contains("what XDP interface") && error.contains("No such device"), "{error}");
-    let error = netdev.set_napi(1, Default::default()).unwrap_err().to_string();
-    assert!(error.starts_with("can't set NAPI 1: "), "{error}");
 }

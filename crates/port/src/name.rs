@@ -32,12 +32,27 @@ pub enum PortName {
         /// The interface's name.
         interface: String,
     },
+    /// `vfio-user:SOCKET`: a PCI device behind a Unix socket, driven by our own driver.
+    VfioUser {
+        /// The socket's path.
+        socket: String,
+    },
+    /// `pcap:FILE`: a capture file, read or written by its place; `pcap:-` is standard input or output.
+    Pcap {
+        /// The file's name.
+        file: String,
+    },
     /// `null:`: gives empty packets without end, takes all.
     Null,
     /// `loop:NAME`: a ring in memory; two opens of one name in one process are its two ends.
     Loop {
         /// Any name.
         name: String,
+    },
+    /// `link:/run/x.sock`: a wire between two processes through shared memory.
+    Link {
+        /// The socket by which they find each other.
+        path: String,
     },
 }
 
@@ -50,6 +65,14 @@ pub enum NameError {
     /// The kind needs a name.
     #[error("'{0}' names no interface: write {0}eth1, say")]
     Empty(String),
+    /// `pcap:` needs a file.
+    #[error("'pcap:' names no file: write pcap:trace.pcapng, say, or pcap:- for standard input or output")]
+    NoFile,
+    /// `link:` needs a socket.
+    #[error(
+        "'link:' names no socket: write link:/run/x.sock, say; two processes with the same path are its two ends"
+    )]
+    NoSocket,
     /// `null:` takes none.
     #[error("'{0}' takes no name")]
     NotEmpty(String),
@@ -61,7 +84,7 @@ pub enum NameError {
     Queue(String, String),
 }
 
-const KINDS: &str = "xdp:, packet:, tap:, null:, loop:";
+const KINDS: &str = "xdp:, packet:, tap:, pcap:, vfio-user:, null:, loop:, link:";
 
 impl FromStr for PortName {
     type Err = NameError;
@@ -86,7 +109,12 @@ impl FromStr for PortName {
             }
             "packet" => Ok(Self::Packet { interface: interface(need()?)? }),
             "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
+            "vfio-user" => Ok(Self::VfioUser { socket: need()?.into() }),
             "loop" => Ok(Self::Loop { name: need()?.into() }),
+            "link" if name.is_empty() => Err(NameError::NoSocket),
+            "link" => Ok(Self::Link { path: name.into() }),
+            "pcap" if name.is_empty() => Err(NameError::NoFile),
+            "pcap" => Ok(Self::Pcap { file: name.into() }),
             "null" if name.is_empty() => Ok(Self::Null),
             "null" => Err(NameError::NotEmpty("null:".into())),
             _ => Err(NameError::Kind(text.into())),
@@ -115,8 +143,11 @@ impl fmt::Display for PortName {
             }
             Self::Packet { interface } => write!(f, "packet:{interface}"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
+            Self::VfioUser { socket } => write!(f, "vfio-user:{socket}"),
+            Self::Pcap { file } => write!(f, "pcap:{file}"),
             Self::Null => f.write_str("null:"),
             Self::Loop { name } => write!(f, "loop:{name}"),
+            Self::Link { path } => write!(f, "link:{path}"),
         }
     }
 }
@@ -133,8 +164,12 @@ mod tests {
             "xdp:eth1/4/rx",
             "packet:enp3s0.7",
             "tap:bw0",
+            "vfio-user:/run/a b/nic.sock",
             "null:",
             "loop:a b",
+            "link:/run/x.sock",
+            "pcap:/tmp/a:b.pcapng",
+            "pcap:-",
             "xdp:e-1",
         ] {
             assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
@@ -147,7 +182,9 @@ mod tests {
         assert_eq!(error("eth1"), NameError::Kind("eth1".into()));
         assert_eq!(error("dpdk:eth1"), NameError::Kind("dpdk:eth1".into()));
         assert_eq!(error("xdp:"), NameError::Empty("xdp:".into()));
+        assert_eq!(error("link:"), NameError::NoSocket);
         assert_eq!(error("loop:"), NameError::Empty("loop:".into()));
+        assert_eq!(error("pcap:"), NameError::NoFile);
         assert_eq!(error("null:x"), NameError::NotEmpty("null:".into()));
         assert_eq!(error("tap:."), NameError::Interface(".".into()));
         assert_eq!(error("tap:0123456789abcdef"), NameError::Interface("0123456789abcdef".into()));

@@ -16,6 +16,11 @@ pub trait RxQueue: Send {
     /// already, or nothing can wake this queue: then do not sleep.
     fn arm(&mut self) -> bool;
 
+    /// Whether no packet will ever come again: a file was read to its end.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// What becomes readable when a packet comes; `None` when this queue has packets without end.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 

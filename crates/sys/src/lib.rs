@@ -4,6 +4,7 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod dma;
 pub mod ethtool;
 pub mod function;
 pub mod interface;
@@ -12,12 +13,15 @@ pub mod namespace;
 pub mod netdev;
 pub mod netlink;
 pub mod packet_socket;
+pub mod region;
 pub mod route;
 pub mod shared;
 pub mod signals;
+pub mod spool;
 pub mod state;
 pub mod sysctl;
 pub mod tun;
+pub mod vfio_user;
 pub mod virtio_header;
 pub mod worker;
 pub mod xsk;

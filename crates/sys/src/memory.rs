@@ -138,15 +138,36 @@ pub struct Allocation {
     pub reservation: Option<Undo>,
 }
 
-/// All packet memory that is mapped, as address and length: what may be registered with the kernel or a device.
-static MAPPED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// Packet memory that is mapped.
+struct Mapped {
+    base: usize,
+    len: usize,
+    file: OwnedFd,
+}
+
+impl Mapped {
+    fn contains(&self, address: usize, len: usize) -> bool {
+        address
+            .checked_sub(self.base)
+            .and_then(|from| from.checked_add(len))
+            .is_some_and(|end| end <= self.len)
+    }
+}
+
+/// All packet memory that is mapped: what may be registered with the kernel or a device.
+static MAPPED: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 
 /// Whether the bytes are (part of) packet memory that is mapped now.
 pub fn is_packet_memory(address: usize, len: usize) -> bool {
     let mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-    mapped.iter().any(|(base, all)| {
-        address.checked_sub(*base).and_then(|from| from.checked_add(len)).is_some_and(|end| end <= *all)
-    })
+    mapped.iter().any(|memory| memory.contains(address, len))
+}
+
+/// The file behind packet memory, and where in it `address` lies; `None` when these bytes are none.
+pub fn file_of(address: usize, len: usize) -> Option<(OwnedFd, u64)> {
+    let mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let memory = mapped.iter().find(|memory| memory.contains(address, len))?;
+    Some((memory.file.try_clone().ok()?, (address - memory.base) as u64))
 }
 
 /// Allocates at least `bytes` of packet memory, in whole huge pages' worth; on NUMA node `node` if it has room, when one
@@ -264,7 +285,7 @@ impl AsMut<[u8]> for PacketMemory {
 impl Drop for PacketMemory {
     fn drop(&mut self) {
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        mapped.retain(|(base, _)| *base != self.base.as_ptr().addr());
+        mapped.retain(|memory| memory.base != self.base.as_ptr().addr());
         // SAFETY: `map` mapped exactly this range and `self` owns it, so no reference to it is left. Whom the kernel was
         // told about it has pinned the pages themselves.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
@@ -351,8 +372,10 @@ fn map_aligned(len: usize, huge: bool, file: BorrowedFd<'_>) -> io::Result<Packe
         }
     }
     let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    MAPPED.lock().unwrap_or_else(PoisonError::into_inner).push((base.as_ptr().addr(), len));
-    Ok(PacketMemory { base, len, huge })
+    let memory = PacketMemory { base, len, huge };
+    let mapped = Mapped { base: base.as_ptr().addr(), len, file: file.try_clone_to_owned()? };
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner).push(mapped);
+    Ok(memory)
 }
 
 /// `MPOL_PREFERRED`: from that node while it has pages, else from another.
@@ -438,5 +461,11 @@ mod tests {
         allocation.memory.as_mut()[5] = 0x55;
         let other = crate::shared::Mapping::of_file(allocation.file.as_fd(), 0, 4096).unwrap();
         assert_eq!(crate::shared::Slots::<u8>::new(&other, 0, 8).unwrap().read(5), 0x55);
+        let address = allocation.memory.as_mut().as_ptr().addr();
+        let (file, offset) = file_of(address + 4096, 4096).unwrap();
+        assert_eq!(offset, 4096);
+        let other = crate::shared::Mapping::of_file(file.as_fd(), 0, 4096).unwrap();
+        assert_eq!(other.read::<u8>(5), Some(0x55));
+        assert!(file_of(address + 4096, HUGE_PAGE).is_none());
     }
 }

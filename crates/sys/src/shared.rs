@@ -2,6 +2,8 @@
 //!
 //! Such memory is never seen as `&T`: the compiler may read a `&T` twice and believe both reads agree. Indices and
 //! flags are atomics; entries are copied in or out as a whole, by volatile accesses, and checked after the copy.
+//!
+//! What another process writes and we only read is [`Watched`]: mapped read-only, in a type that cannot write.
 #![expect(
     unsafe_code,
     reason = "mapped memory is a raw pointer: this file turns it into atomics and checked copies"
@@ -13,7 +15,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,6 +24,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; it is only reached by atomics and volatile copies.
@@ -36,7 +39,17 @@ impl Mapping {
     /// What mmap(2) says.
     pub fn of_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Arc<Self>> {
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Self::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd(), offset)
+        Self::map(len, true, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd(), offset)
+    }
+
+    /// Maps the first `len` bytes of `file` read-only. Whoever else has the file must not be able to shorten it: reading
+    /// what was cut off would end the process.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub(crate) fn read_only(file: BorrowedFd<'_>, len: usize) -> io::Result<Arc<Self>> {
+        // Its pages are not made present: that would be memory of ours for what the other side never wrote.
+        Self::map(len, false, libc::MAP_SHARED, file.as_raw_fd(), 0)
     }
 
     /// Maps `len` zeroed bytes of no file: what a test uses in place of the kernel's ring.
@@ -44,18 +57,24 @@ impl Mapping {
     /// # Errors
     /// What mmap(2) says.
     pub fn anonymous(len: usize) -> io::Result<Arc<Self>> {
-        Self::map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
+        Self::map(len, true, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Arc<Self>> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
+    fn map(
+        len: usize,
+        writable: bool,
+        flags: libc::c_int,
+        fd: libc::c_int,
+        offset: libc::off_t,
+    ) -> io::Result<Arc<Self>> {
+        let access = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory in use is replaced.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Arc::new(Self { base, len }))
+        Ok(Arc::new(Self { base, len, writable }))
     }
 
     /// Bytes in it.
@@ -93,15 +112,62 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     }
 
+    /// Copies bytes out of memory whose writer need not keep to any agreement: by volatile reads, so that what is copied may
+    /// be a mixture, but is read once. `offset` is a multiple of 16.
+    ///
+    /// # Panics
+    /// When they do not lie in the mapping, or `offset` is no multiple of 16.
+    #[inline]
+    pub fn copy_out_hostile(&self, offset: usize, to: &mut [u8]) {
+        let whole = to.len().next_multiple_of(size_of::<Piece>());
+        assert!(
+            offset.is_multiple_of(align_of::<Piece>())
+                && offset.checked_add(whole).is_some_and(|end| end <= self.len),
+            "bytes outside the mapping"
+        );
+        // SAFETY: `offset` was just found to lie within the mapping.
+        let from = unsafe { self.base.add(offset) }.cast::<Piece>();
+        let mut pieces = to.chunks_exact_mut(size_of::<Piece>());
+        let mut at = 0;
+        for to in &mut pieces {
+            // SAFETY: `whole` bytes from `offset` on were found to lie within the mapping, this piece is one of them, and
+            // `base` is a page's start, so that it is aligned.
+            let piece = unsafe { from.add(at).read_volatile() };
+            // SAFETY: `to` is as long as a piece, exclusively borrowed memory of the process's own.
+            unsafe { to.as_mut_ptr().cast::<Piece>().write_unaligned(piece) };
+            at += 1;
+        }
+        let rest = pieces.into_remainder();
+        if !rest.is_empty() {
+            // SAFETY: as above: `whole` counts this piece too.
+            let piece = unsafe { from.add(at).read_volatile() };
+            // SAFETY: `rest` is shorter than a piece, and the process's own.
+            unsafe { (&raw const piece).cast::<u8>().copy_to_nonoverlapping(rest.as_mut_ptr(), rest.len()) };
+        }
+    }
+
+    /// Asks for the cache line at `offset`, which is needed soon; outside the mapping it does nothing.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if offset < self.len {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint: it reads and writes nothing, and the address lies within the mapping.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().add(offset).cast::<i8>()) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
     /// Copies bytes in. Only for a range that the other side has handed over: while it reads there, what it sees is a
     /// mixture.
     ///
     /// # Panics
-    /// When they do not lie in the mapping.
+    /// When they do not lie in the mapping, or it is read-only.
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(
-            offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
+            self.writable && offset.checked_add(from.len()).is_some_and(|end| end <= self.len),
             "bytes outside the mapping"
         );
         // SAFETY: the range was just found to lie within the mapping, which is mapped writable and of which no reference is
@@ -109,8 +175,16 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     }
 
+    /// As [`Mapping::locate`], for writing.
+    fn locate_own<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
+        if !self.writable {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the mapping is read-only"));
+        }
+        self.locate(offset, count)
+    }
+
     /// Pointer to a `T` at `offset`, when `count` of them lie within the mapping and are aligned.
-    fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
+    pub(crate) fn locate<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
         let end = size_of::<T>().checked_mul(count).and_then(|len| len.checked_add(offset));
         if end.is_none_or(|end| end > self.len) || !offset.is_multiple_of(align_of::<T>()) {
             let range = format!("bytes from {offset} on lie outside a mapping of {}, or unaligned", self.len);
@@ -129,6 +203,13 @@ impl Drop for Mapping {
     }
 }
 
+/// What [`Mapping::copy_out_hostile`] reads at a time: the widest that every processor of the architecture has.
+#[cfg(target_arch = "x86_64")]
+type Piece = std::arch::x86_64::__m128i;
+/// What [`Mapping::copy_out_hostile`] reads at a time.
+#[cfg(not(target_arch = "x86_64"))]
+type Piece = u64;
+
 /// An atomic integer in a [`Mapping`]; use it through `Deref`.
 #[derive(Debug)]
 pub struct Word<A> {
@@ -145,9 +226,17 @@ impl Word<AtomicU32> {
     /// The 32-bit integer at `offset`.
     ///
     /// # Errors
-    /// When it does not lie in the mapping, aligned.
+    /// When it does not lie in the mapping, aligned, or the mapping is read-only.
     pub fn u32_at(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Self> {
-        Ok(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() })
+        Ok(Self { at: mapping.locate_own(offset, 1)?, _mapping: mapping.clone() })
+    }
+
+    /// The 32-bit integer at `offset`, which only the other side writes.
+    ///
+    /// # Errors
+    /// When it does not lie in the mapping, aligned.
+    pub fn watch(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Watched<Self>> {
+        Ok(Watched(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() }))
     }
 }
 
@@ -155,9 +244,9 @@ impl Word<AtomicU64> {
     /// The 64-bit integer at `offset`.
     ///
     /// # Errors
-    /// When it does not lie in the mapping, aligned.
+    /// When it does not lie in the mapping, aligned, or the mapping is read-only.
     pub fn u64_at(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Self> {
-        Ok(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() })
+        Ok(Self { at: mapping.locate_own(offset, 1)?, _mapping: mapping.clone() })
     }
 }
 
@@ -188,13 +277,22 @@ impl<T: FromBytes + IntoBytes + Copy> Slots<T> {
     /// `count` entries from `offset` on.
     ///
     /// # Errors
-    /// When they do not lie in the mapping, aligned, or `count` is no power of two.
+    /// When they do not lie in the mapping, aligned, `count` is no power of two, or the mapping is read-only.
     pub fn new(mapping: &Arc<Mapping>, offset: usize, count: u32) -> io::Result<Self> {
+        mapping.locate_own::<T>(offset, 0)?;
+        Ok(Self::watch(mapping, offset, count)?.0)
+    }
+
+    /// `count` entries from `offset` on, which only the other side writes.
+    ///
+    /// # Errors
+    /// When they do not lie in the mapping, aligned, or `count` is no power of two.
+    pub fn watch(mapping: &Arc<Mapping>, offset: usize, count: u32) -> io::Result<Watched<Self>> {
         if !count.is_power_of_two() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a ring's size must be a power of two"));
         }
         let base = mapping.locate(offset, count as usize)?;
-        Ok(Self { base, mask: count - 1, _mapping: mapping.clone(), _entry: PhantomData })
+        Ok(Watched(Self { base, mask: count - 1, _mapping: mapping.clone(), _entry: PhantomData }))
     }
 
     /// Entries there are.
@@ -219,8 +317,30 @@ impl<T: FromBytes + IntoBytes + Copy> Slots<T> {
     }
 }
 
+/// A [`Word`] or [`Slots`] that is only read: the other side alone writes it.
+#[derive(Debug)]
+pub struct Watched<W>(W);
+
+impl Watched<Word<AtomicU32>> {
+    /// Its value now. What the other side wrote before it is seen after a fence that acquires: an ordering of the load
+    /// itself is not allowed on read-only memory.
+    #[inline]
+    pub fn load(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl<T: FromBytes + IntoBytes + Copy> Watched<Slots<T>> {
+    /// Copies out the entry at `index`, which wraps.
+    #[inline]
+    pub fn read(&self, index: u32) -> T {
+        self.0.read(index)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
@@ -260,6 +380,41 @@ mod tests {
         assert_eq!(&out, b"\0abc");
         assert!(std::panic::catch_unwind(|| mapping.copy_in(4094, b"abc")).is_err());
     }
+
+    #[test]
+    fn what_is_only_watched_cannot_be_written() {
+        let file = rustix::fs::memfd_create(c"watched", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let ours = Mapping::of_file(file.as_fd(), 0, 8192).unwrap();
+        let theirs = Mapping::read_only(file.as_fd(), 8192).unwrap();
+        assert!(Word::u32_at(&theirs, 0).is_err() && Word::u64_at(&theirs, 0).is_err());
+        assert!(Slots::<u32>::new(&theirs, 0, 1).is_err());
+        assert!(std::panic::catch_unwind(|| theirs.copy_in(0, b"x")).is_err());
+        Word::u32_at(&ours, 4).unwrap().store(7, Relaxed);
+        assert_eq!(Word::<AtomicU32>::watch(&theirs, 4).unwrap().load(), 7);
+        assert_eq!(Slots::<u32>::watch(&theirs, 0, 2).unwrap().read(3), 7);
+    }
+
+    #[test]
+    fn a_hostile_copy_is_the_bytes_whatever_their_number() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        let bytes: Vec<u8> = (0..=255).cycle().take(4096).collect();
+        mapping.copy_in(0, &bytes);
+        for (offset, len) in [(0, 0), (16, 1), (32, 15), (48, 16), (64, 17), (160, 60), (0, 4096), (4080, 16)]
+        {
+            let mut to = vec![0xaa; len + 1];
+            mapping.copy_out_hostile(offset, &mut to[..len]);
+            assert_eq!((&to[..len], to[len]), (&bytes[offset..offset + len], 0xaa));
+        }
+        for (offset, len) in [(4080, 17), (4096, 1), (8, 4), (usize::MAX - 15, 1)] {
+            let mut to = vec![0; len];
+            let copy = std::panic::AssertUnwindSafe(|| mapping.copy_out_hostile(offset, &mut to));
+            assert!(std::panic::catch_unwind(copy).is_err(), "{offset}");
+        }
+        mapping.prefetch(0);
+        mapping.prefetch(usize::MAX);
+    }
+
     #[test]
     fn copies_are_taken_from_within_only() {
         let mapping = Mapping::anonymous(4096).unwrap();

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvError, channel};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -116,7 +117,10 @@ pub enum WorkerError {
         message: String,
     },
     /// The kernel gave no thread.
-    #[error("no thread for worker {name}: {source}")]
+    #[error(
+        "no thread for worker {name}: {source}; name fewer queues or cores, or raise the limits on threads (ulimit -u) \
+         and memory (ulimit -v)"
+    )]
     Thread {
         /// The worker.
         name: String,
@@ -173,35 +177,46 @@ impl AsFd for Stop {
     }
 }
 
+/// A task at its end, and how that came.
+type Ended<T> = (T, Result<(), WorkerError>);
+
 /// A running worker.
 #[derive(Debug)]
 pub struct Worker<T> {
     name: String,
-    thread: JoinHandle<(T, Result<(), WorkerError>)>,
+    /// [`RecvError`] when it was never given its task.
+    thread: JoinHandle<Result<Ended<T>, RecvError>>,
 }
 
 impl<T: Task> Worker<T> {
     /// Starts turning `task` until it is done or `stop` is set, and tells `ended` how it went after that.
     ///
     /// # Errors
-    /// [`WorkerError::Thread`]; the task is dropped then.
+    /// [`WorkerError::Thread`], with the task: its queues want closing.
     pub fn spawn(
         placement: Placement,
         stop: Stop,
         task: T,
         ended: impl FnOnce(&Result<(), WorkerError>) + Send + 'static,
-    ) -> Result<Self, WorkerError> {
+    ) -> Result<Self, (T, WorkerError)> {
         let name = placement.name.clone();
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || {
-                let mut task = task;
-                let result = work(&mut task, &placement, &stop);
-                ended(&result);
-                (task, result)
-            })
-            .map_err(|source| WorkerError::Thread { name: name.clone(), source })?;
-        Ok(Self { name, thread })
+        // What a thread that can't be made was to do is dropped with it, so the task is handed over afterwards.
+        let (hand_over, take_over) = channel();
+        let body = move || {
+            let mut task = take_over.recv()?;
+            let result = work(&mut task, &placement, &stop);
+            ended(&result);
+            Ok((task, result))
+        };
+        let failed = |name, source| WorkerError::Thread { name, source };
+        let thread = match std::thread::Builder::new().name(name.clone()).spawn(body) {
+            Ok(thread) => thread,
+            Err(source) => return Err((task, failed(name, source))),
+        };
+        match hand_over.send(task) {
+            Ok(()) => Ok(Self { name, thread }),
+            Err(unsent) => Err((unsent.0, failed(name, io::ErrorKind::BrokenPipe.into()))),
+        }
     }
 
     /// Waits for its end and gives the task back, also after a failure: its queues want closing.
@@ -210,7 +225,11 @@ impl<T: Task> Worker<T> {
     /// Only the error, without a task, when the thread died outside the task.
     pub fn join(self) -> Result<(T, Result<(), WorkerError>), WorkerError> {
         let name = self.name;
-        self.thread.join().map_err(|panic| WorkerError::Panic { name, message: message(&*panic) })
+        match self.thread.join() {
+            Ok(Ok(ended)) => Ok(ended),
+            Ok(Err(unheard)) => Err(WorkerError::Panic { name, message: unheard.to_string() }),
+            Err(panic) => Err(WorkerError::Panic { name, message: message(&*panic) }),
+        }
     }
 }
 

@@ -24,6 +24,8 @@ pub enum MapKind {
     LruHash = 9,
     /// Values by longest matching prefix.
     LpmTrie = 11,
+    /// Interfaces by index: where `bpf_redirect_map` sends packets. A value is an interface's number.
+    DevMap = 14,
     /// AF_XDP sockets by index: where `bpf_redirect_map` sends packets.
     XskMap = 17,
 }

@@ -21,26 +21,46 @@ pub enum Severity {
     Note,
 }
 
+/// What a finding is about: some ways to open an interface need not care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    /// The interface itself: Ethernet, up, link.
+    Interface,
+    /// The rights of this process.
+    Rights,
+    /// An XDP program that is there.
+    Program,
+    /// Running XDP programs in the driver.
+    NativeXdp,
+    /// What packets look like, and how many fit.
+    Packets,
+    /// The way between the wire and memory.
+    Path,
+}
+
 /// One thing to be known or fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
+    /// What it is about.
+    pub topic: Topic,
     /// What, why, and what to do, in one line.
     pub text: String,
 }
 
 impl Finding {
-    pub(super) fn error(text: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, text: text.into() }
+    fn error(topic: Topic, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, topic, text: text.into() }
     }
 
-    fn warning(text: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, text: text.into() }
+    fn warning(topic: Topic, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, topic, text: text.into() }
     }
 
-    fn note(text: impl Into<String>) -> Self {
-        Self { severity: Severity::Note, text: text.into() }
+    fn note(topic: Topic, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Note, topic, text: text.into() }
     }
 }
 
@@ -51,12 +71,12 @@ impl fmt::Display for Finding {
 }
 
 /// What an `xdp:` port on it would use.
-pub(super) fn would_use(interface: &Interface) -> String {
+pub(super) fn would_use(interface: &Interface, frame: u32) -> String {
     if !interface.ethernet {
         return "nothing: no Ethernet".into();
     }
     let xdp = interface.xdp_features.unwrap_or_default();
-    let native = xdp.native && !joined_by_host(interface);
+    let native = xdp.native && native_refused(interface, frame).is_empty();
     let way = if native { "native XDP" } else { "generic XDP" };
     let copy = if native && xdp.zero_copy { "zero-copy" } else { "copy" };
     let queues = interface.queues.rx.max(1);
@@ -67,15 +87,15 @@ pub(super) fn would_use(interface: &Interface) -> String {
 pub(super) fn findings(interface: &Interface, frame: u32) -> Vec<Finding> {
     let name = &interface.name;
     if !interface.ethernet {
-        return vec![Finding::error(format!("{name} carries no Ethernet frames: choose another interface"))];
+        let text = format!("{name} carries no Ethernet frames: choose another interface");
+        return vec![Finding::error(Topic::Interface, text)];
     }
     let mut findings: Vec<Finding> = state(interface).into_iter().collect();
     findings.extend(xdp(interface));
-    findings.extend(length(interface, frame));
+    let refused = native_refused(interface, frame).into_iter();
+    findings.extend(refused.map(|text| Finding::warning(Topic::NativeXdp, text)));
+    findings.extend(packets(interface, frame));
     findings.extend(path(interface));
-    if interface.kind.as_deref() == Some("veth") {
-        findings.extend(veth(interface));
-    }
     findings.sort_by_key(|finding| finding.severity);
     findings
 }
@@ -84,11 +104,10 @@ pub(super) fn findings(interface: &Interface, frame: u32) -> Vec<Finding> {
 fn state(interface: &Interface) -> Option<Finding> {
     let name = &interface.name;
     if !interface.up {
-        Some(Finding::error(format!("{name} is down: `ip link set {name} up`")))
+        Some(Finding::error(Topic::Interface, format!("{name} is down: `ip link set {name} up`")))
     } else if !interface.carrier {
-        Some(Finding::warning(format!(
-            "{name} has no link: nothing passes until its partner is up (cable, switch port)"
-        )))
+        let text = format!("{name} has no link: nothing passes until its partner is up (cable, switch port)");
+        Some(Finding::warning(Topic::Interface, text))
     } else {
         None
     }
@@ -99,67 +118,106 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(program) = &interface.xdp_program {
         let called = if program.name.is_empty() { String::new() } else { format!(" '{}'", program.name) };
-        findings.push(Finding::error(format!(
+        let text = format!(
             "{name} has an XDP program already, number {}{called} ({}), which is not replaced: stop the program it \
              belongs to, or `ip link set {name} xdp off`",
             program.id, program.mode
-        )));
+        );
+        findings.push(Finding::error(Topic::Program, text));
     }
     match interface.xdp_features {
-        None => findings.push(Finding::note(format!(
-            "{name}: the kernel can't tell what its driver {driver} can do for XDP: Linux 6.3 and later can"
-        ))),
-        Some(features) if !features.native => findings.push(Finding::warning(format!(
-            "{name}: its driver {driver} has no native XDP: generic XDP is several times slower; choose another NIC \
-             or, for a stacked interface (bond, bridge, VLAN), the one below"
-        ))),
-        Some(features) if !features.zero_copy => findings.push(Finding::note(format!(
-            "{name}: its driver {driver} has no zero-copy: the kernel copies each packet, about a million a second and core"
-        ))),
+        None => findings.push(Finding::note(
+            Topic::NativeXdp,
+            format!(
+                "{name}: the kernel can't tell what its driver {driver} can do for XDP: Linux 6.3 and later can"
+            ),
+        )),
+        Some(features) if features.native && !features.zero_copy => findings.push(Finding::note(
+            Topic::Path,
+            format!(
+                "{name}: its driver {driver} has no zero-copy: the kernel copies each packet, about a million a \
+                 second and core"
+            ),
+        )),
         Some(_) => {}
-    }
-    if joined_by_host(interface) {
-        findings.push(Finding::warning(format!(
-            "{name}: virtio_net refuses native XDP since the host joins packets and can't be told to stop: generic \
-             XDP is slower; start the virtual machine with ctrl_guest_offloads=on, or guest_tso4, guest_tso6, \
-             guest_ecn, guest_ufo and guest_csum off"
-        )));
-    }
-    if interface.vlan_strip.on && interface.kind.is_none() {
-        findings.push(Finding::note(format!(
-            "{name}: the NIC takes VLAN tags off before XDP sees the packet: `ethtool -K {name} rxvlan off` leaves them in"
-        )));
     }
     findings
 }
 
-/// virtio_net says that it has native XDP and refuses it all the same, when the host gives it super-segments and has
-/// no way to be asked not to. (With one, the driver asks by itself.)
-fn joined_by_host(interface: &Interface) -> bool {
-    interface.driver.name == "virtio_net" && interface.gro_hw.on && !interface.gro_hw.changeable
+/// Why XDP programs can't run in the driver, as far as can be known before it is tried.
+fn native_refused(interface: &Interface, frame: u32) -> Vec<String> {
+    let (name, driver) = (&interface.name, &interface.driver.name);
+    let Some(features) = interface.xdp_features else { return Vec::new() };
+    if !features.native {
+        return vec![format!(
+            "{name}: its driver {driver} has no native XDP: generic XDP is several times slower; choose another NIC \
+             or, for a stacked interface (bond, bridge, VLAN), the one below"
+        )];
+    }
+    let mut refused = Vec::new();
+    // virtio_net says that it has native XDP and refuses it all the same, when the host gives it super-segments and
+    // has no way to be asked not to. (With one, the driver asks by itself.)
+    if driver == "virtio_net" && interface.gro_hw.on && !interface.gro_hw.changeable {
+        refused.push(format!(
+            "{name}: virtio_net refuses native XDP since the host joins packets and can't be told to stop: generic \
+             XDP is slower; start the virtual machine with ctrl_guest_offloads=on, or guest_tso4, guest_tso6, \
+             guest_ecn, guest_ufo and guest_csum off"
+        ));
+    }
+    let (mtu, longest) = (interface.mtu, longest(interface));
+    if longest > frame && !features.multi_buffer {
+        refused.push(format!(
+            "{name}: with its MTU of {mtu} a packet has up to {longest} bytes, a frame holds {frame}, and its driver \
+             has no native XDP for packets of several frames: generic XDP is several times slower; {}",
+            shorter(interface, frame)
+        ));
+    }
+    if let Some(peer) = interface.peer.as_ref().filter(|peer| peer.tx_queues > interface.queues.rx) {
+        refused.push(format!(
+            "{name} has fewer receive queues ({}) than its other end {} has transmit queues ({}), so it refuses \
+             native XDP: generic XDP is slower; make the pair with as many",
+            interface.queues.rx, peer.name, peer.tx_queues
+        ));
+    }
+    refused
 }
 
-/// Ethernet header and two VLAN tags.
-const ETHERNET: u32 = 14 + 2 * 4;
+/// Ethernet header and two VLAN tags, bytes: what a packet is longer than its interface's MTU at most.
+pub const HEADERS: u32 = 14 + 2 * 4;
 
-fn length(interface: &Interface, frame: u32) -> Option<Finding> {
+fn longest(interface: &Interface) -> u32 {
+    interface.mtu.saturating_add(HEADERS)
+}
+
+/// How to have one frame for each packet.
+fn shorter(interface: &Interface, frame: u32) -> String {
+    format!("`ip link set {} mtu {}`", interface.name, frame.saturating_sub(HEADERS))
+}
+
+/// What packets look like, and what becomes of them.
+fn packets(interface: &Interface, frame: u32) -> Vec<Finding> {
     let (name, mtu) = (&interface.name, interface.mtu);
-    let longest = mtu.saturating_add(ETHERNET);
-    if longest <= frame {
-        return None;
+    let mut findings = Vec::new();
+    let mut note = |text| findings.push(Finding::note(Topic::Packets, text));
+    if longest(interface) > frame && interface.xdp_features.is_some_and(|features| features.multi_buffer) {
+        note(format!(
+            "{name}: its MTU of {mtu} takes several frames per packet ({frame} bytes each), which is slower: {}",
+            shorter(interface, frame)
+        ));
     }
-    let cure = format!("`ip link set {name} mtu {}`", frame.saturating_sub(ETHERNET));
-    let chains = interface.xdp_features.is_some_and(|features| features.multi_buffer);
-    Some(if chains {
-        Finding::note(format!(
-            "{name}: its MTU of {mtu} takes several frames per packet ({frame} bytes each), which is slower: {cure}"
-        ))
-    } else {
-        Finding::error(format!(
-            "{name}: with its MTU of {mtu} a packet has up to {longest} bytes, a frame holds {frame}, and its \
-             driver has no multi-buffer XDP: {cure}"
-        ))
-    })
+    if interface.vlan_strip.on && interface.kind.is_none() {
+        note(format!(
+            "{name}: the NIC takes VLAN tags off before XDP sees the packet: `ethtool -K {name} rxvlan off` leaves them in"
+        ));
+    }
+    let is_veth = interface.kind.as_deref() == Some("veth");
+    if is_veth && !interface.gro.on && interface.xdp_program.is_none() {
+        note(format!(
+            "{name}: with GRO off and no XDP program on it, what other XDP programs redirect to its other end is \
+             dropped: `ethtool -K {name} gro on`"
+        ));
+    }
+    findings
 }
 
 /// The way between the NIC and memory.
@@ -176,7 +234,11 @@ fn path(interface: &Interface) -> Vec<Finding> {
             pcie.mbps() / 1000.0
         );
         let narrow = interface.speed_mbps.is_none_or(|speed| pcie.mbps() * 0.9 < f64::from(speed));
-        findings.push(if narrow { Finding::warning(text) } else { Finding::note(text) });
+        findings.push(if narrow {
+            Finding::warning(Topic::Path, text)
+        } else {
+            Finding::note(Topic::Path, text)
+        });
     }
     if let Some(pause) = interface.pause.filter(|pause| pause.rx || pause.tx) {
         let which = match (pause.rx, pause.tx) {
@@ -184,37 +246,18 @@ fn path(interface: &Interface) -> Vec<Finding> {
             (true, false) => "obeys",
             _ => "sends",
         };
-        findings.push(Finding::warning(format!(
+        let text = format!(
             "{name} {which} pause frames, so one side can stop the other: `ethtool -A {name} autoneg off rx off tx off`"
-        )));
-    }
-    findings
-}
-
-/// Rules of the veth driver.
-fn veth(interface: &Interface) -> Vec<Finding> {
-    let name = &interface.name;
-    let mut findings = Vec::new();
-    if let Some(peer) = interface.peer.as_ref().filter(|peer| peer.tx_queues > interface.queues.rx) {
-        findings.push(Finding::error(format!(
-            "{name} has fewer receive queues ({}) than its other end {} has transmit queues ({}), so the kernel \
-             refuses an XDP program: make the pair with as many",
-            interface.queues.rx, peer.name, peer.tx_queues
-        )));
-    }
-    if !interface.gro.on && interface.xdp_program.is_none() {
-        findings.push(Finding::note(format!(
-            "{name}: with GRO off and no XDP program on it, what other XDP programs redirect to its other end is \
-             dropped: `ethtool -K {name} gro on`"
-        )));
+        );
+        findings.push(Finding::warning(Topic::Path, text));
     }
     findings
 }
 
 /// Which rights this process lacks for AF_XDP.
-pub(super) fn rights() -> Vec<Finding> {
+pub(super) fn rights() -> Option<Finding> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    lacking(&status).map_or_else(Vec::new, |text| vec![Finding::error(text)])
+    lacking(&status).map(|text| Finding::error(Topic::Rights, text))
 }
 
 fn lacking(status: &str) -> Option<String> {

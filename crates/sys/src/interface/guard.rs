@@ -122,7 +122,7 @@ pub fn kernel_use(name: &str) -> Result<KernelUse, InterfaceError> {
     let mut route = Route::open()?;
     let links = route.links()?;
     let link =
-        links.iter().find(|link| link.name == name).ok_or_else(|| InterfaceError::None(name.into()))?;
+        links.iter().find(|link| link.name == name).ok_or_else(|| InterfaceError::none(name, &links))?;
     let addresses = route.addresses()?;
     let own = addresses.iter().filter(|address| address.index == link.index && !address.link_local);
     Ok(KernelUse {

@@ -9,7 +9,7 @@ mod pci;
 
 use serde::Serialize;
 
-pub use advice::{Finding, Severity};
+pub use advice::{Finding, HEADERS, Severity, Topic};
 pub use guard::{KernelUse, NeverTake, SshConnection, kernel_use, never_take};
 pub use pci::{PciNic, Pcie};
 
@@ -29,8 +29,13 @@ pub enum InterfaceError {
     #[error(transparent)]
     Ethtool(#[from] EthtoolError),
     /// There is none of this name.
-    #[error("there is no interface '{0}' here: `bywash ports` lists those that there are")]
-    None(String),
+    #[error("there is no interface '{name}' here; there is: {}", .there.join(", "))]
+    None {
+        /// The name.
+        name: String,
+        /// The names of those there are.
+        there: Vec<String>,
+    },
 }
 
 /// All interfaces, and the NICs that are no interface.
@@ -140,23 +145,25 @@ pub fn report(frame: u32) -> Result<Report, InterfaceError> {
 pub fn one(name: &str, frame: u32) -> Result<Interface, InterfaceError> {
     let mut look = Look::open()?;
     let at = look.links.iter().position(|link| link.name == name);
-    Ok(look.interface(at.ok_or_else(|| InterfaceError::None(name.into()))?, frame))
+    Ok(look.interface(at.ok_or_else(|| InterfaceError::none(name, &look.links))?, frame))
 }
 
-/// What to know before an AF_XDP port is opened on an interface: errors first. `frame` is the longest packet that
-/// fits into one frame, in bytes.
+/// Looks at one interface before an AF_XDP port is opened on it: as [`one`], and the advice, errors first, has also
+/// what this process lacks.
 ///
 /// # Errors
-/// When the kernel does not answer. That there is no such interface is a finding.
-pub fn preflight(name: &str, frame: u32) -> Result<Vec<Finding>, InterfaceError> {
-    let mut findings = advice::rights();
-    match one(name, frame) {
-        Ok(interface) => findings.extend(interface.advice),
-        Err(none @ InterfaceError::None(_)) => findings.push(Finding::error(none.to_string())),
-        Err(error) => return Err(error),
+/// As [`one`].
+pub fn preflight(name: &str, frame: u32) -> Result<Interface, InterfaceError> {
+    let mut interface = one(name, frame)?;
+    interface.advice.extend(advice::rights());
+    interface.advice.sort_by_key(|finding| finding.severity);
+    Ok(interface)
+}
+
+impl InterfaceError {
+    fn none(name: &str, links: &[Link]) -> Self {
+        Self::None { name: name.into(), there: links.iter().map(|link| link.name.clone()).collect() }
     }
-    findings.sort_by_key(|finding| finding.severity);
-    Ok(findings)
 }
 
 /// What is asked, opened once.
@@ -235,7 +242,7 @@ impl Look {
             would_use: String::new(),
             advice: Vec::new(),
         };
-        interface.would_use = advice::would_use(&interface);
+        interface.would_use = advice::would_use(&interface, frame);
         interface.advice = advice::findings(&interface, frame);
         interface
     }

@@ -113,6 +113,21 @@ pub struct Link {
     pub parent: Option<(String, String)>,
 }
 
+/// What an interface has counted since it was made. Drivers differ in what they count where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets that could not be sent because they were damaged, or the link was.
+    pub tx_errors: u64,
+    /// Packets received and dropped.
+    pub rx_dropped: u64,
+    /// Packets that were to be sent and were dropped.
+    pub tx_dropped: u64,
+}
+
 /// One end of a veth pair to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
@@ -229,6 +244,20 @@ impl Route {
         Ok(links)
     }
 
+    /// What an interface has counted; `None` when there is none of this number.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn counters(&mut self, index: u32) -> Result<Option<LinkCounters>, NetlinkError> {
+        let what = format!("read the counters of interface {index}");
+        let message = Message::new(what, libc::RTM_GETLINK, &link_header(index, 0, 0));
+        match self.socket.request(&message) {
+            Ok(answer) => Ok(answer.and_then(|answer| counters(&answer))),
+            Err(error) if error.errno() == Some(rustix::io::Errno::NODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// One interface by name; `None` when there is none.
     ///
     /// # Errors
@@ -304,6 +333,19 @@ pub(super) fn parse(answer: &[u8]) -> Option<Link> {
     })
 }
 
+/// The beginning of `struct rtnl_link_stats64` in an answer to RTM_GETLINK.
+fn counters(answer: &[u8]) -> Option<LinkCounters> {
+    let words = Attributes(answer.get(16..)?).bytes(IFLA_STATS64)?.as_chunks().0;
+    let word = |n: usize| Some(u64::from_ne_bytes(*words.get(n)?));
+    Some(LinkCounters {
+        rx_packets: word(0)?,
+        tx_packets: word(1)?,
+        tx_errors: word(5)?,
+        rx_dropped: word(6)?,
+        tx_dropped: word(7)?,
+    })
+}
+
 // linux/if_link.h and linux/if.h; libc has these for some targets only.
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -312,6 +354,7 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;

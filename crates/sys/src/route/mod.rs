@@ -6,7 +6,7 @@ mod neighbour;
 mod table;
 
 pub use address::{Address, Prefix, PrefixError};
-pub use link::{Link, LinkXdp, Mac, Veth, VethEnd};
+pub use link::{Link, LinkCounters, LinkXdp, Mac, Veth, VethEnd};
 pub use neighbour::Neighbour;
 pub use table::{Gateway, NewRoute, RouteEntry};
 

@@ -1,6 +1,5 @@
 //! What a worker owes its task: turns, rest, waking, and its own end.
 
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -54,8 +53,8 @@ fn run<F: FnMut() -> Turn + Send + 'static>(
     stop_after: Duration,
 ) -> (Probe<F>, Result<(), WorkerError>) {
     let stop = Stop::new().unwrap();
-    let (tell, ended) = mpsc::channel();
-    let worker = Worker::spawn(placement, stop.clone(), task, move |_| tell.send(()).unwrap()).unwrap();
+    let (tell, ended) = channel();
+    let worker = spawn(placement, stop.clone(), task, move |_| tell.send(()).unwrap());
     if ended.recv_timeout(stop_after).is_err() {
         let asked = Instant::now();
         stop.set();
@@ -63,6 +62,15 @@ fn run<F: FnMut() -> Turn + Send + 'static>(
         assert!(asked.elapsed() < Duration::from_secs(5), "a sleeping worker hears the stop");
     }
     worker.join().unwrap()
+}
+
+fn spawn<T: Task>(
+    placement: Placement,
+    stop: Stop,
+    task: T,
+    ended: impl FnOnce(&Result<(), WorkerError>) + Send + 'static,
+) -> Worker<T> {
+    Worker::spawn(placement, stop, task, ended).map_err(|(_, error)| error).unwrap()
 }
 
 fn placement(idle: Idle) -> Placement {
@@ -111,7 +119,7 @@ fn a_readable_descriptor_wakes_a_sleeping_worker() {
     let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let in_turn = bell.try_clone().unwrap();
     let mut turn = 0;
-    let (turned, turns) = mpsc::channel();
+    let (turned, turns) = channel();
     let task = Probe {
         bell: bell.try_clone().unwrap(),
         ..Probe::new(move || {
@@ -125,7 +133,7 @@ fn a_readable_descriptor_wakes_a_sleeping_worker() {
         })
     };
     let stop = Stop::new().unwrap();
-    let worker = Worker::spawn(placement(Idle::Sleep), stop, task, |_| ()).unwrap();
+    let worker = spawn(placement(Idle::Sleep), stop, task, |_| ());
     let first = turns.recv_timeout(Duration::from_secs(5)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
@@ -180,4 +188,18 @@ fn a_core_that_is_not_there_is_named_with_those_that_are() {
         assert!(error.starts_with(&format!("worker test can't run on core {core}: ")), "{error}");
         assert!(error.contains("this process may use cores 0"), "{error}");
     }
+}
+
+#[test]
+fn a_short_sleep_is_not_rounded_up_to_a_millisecond() {
+    let task = Probe::new(|| Turn::Idle);
+    let bell = Bell::new(&task, &Stop::new().unwrap()).unwrap();
+    // A busy machine wakes it late now and then, but not each time.
+    let shortest = (0..50).map(|_| {
+        let asked = Instant::now();
+        bell.wait(100_000).unwrap();
+        asked.elapsed()
+    });
+    let shortest = shortest.min().unwrap();
+    assert!((Duration::from_micros(100)..Duration::from_micros(900)).contains(&shortest), "{shortest:?}");
 }

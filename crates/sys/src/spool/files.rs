@@ -1,0 +1,219 @@
+//! The files of a spool: one, or one after the other.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use super::{Rotation, SpoolError, Target};
+
+/// The file that is being written, and those before it.
+pub(super) struct Files {
+    target: Target,
+    pub(super) rotation: Rotation,
+    file: File,
+    name: String,
+    /// Bytes in the file up to the last whole record.
+    pub(super) len: u64,
+    /// Bytes of its header.
+    header: u64,
+    opened: Instant,
+    number: u64,
+    kept: VecDeque<PathBuf>,
+}
+
+/// Why writing ended.
+pub(super) enum Ended {
+    /// For this reason.
+    Failed(String),
+    /// The reader of a pipe has gone away.
+    Gone,
+}
+
+impl Files {
+    /// Makes the first one.
+    pub(super) fn new(target: Target, rotation: Rotation, header: &[u8]) -> Result<Self, SpoolError> {
+        let (file, path) = open(&target, &rotation, 1)?;
+        let name = path.as_deref().map_or("standard output".into(), |path| path.display().to_string());
+        let mut files = Self {
+            target,
+            rotation,
+            file,
+            name,
+            len: 0,
+            header: header.len() as u64,
+            opened: Instant::now(),
+            number: 1,
+            kept: path.into_iter().collect(),
+        };
+        let begun = files.file.write_all(header);
+        begun.map_err(|source| SpoolError::File { name: files.name.clone(), source })?;
+        files.len = files.header;
+        Ok(files)
+    }
+
+    /// Whether the file is as old as it may get; one without records does not age.
+    pub(super) fn is_old(&self) -> bool {
+        self.rotation.time.is_some_and(|time| self.opened.elapsed() >= time) && self.has_records()
+    }
+
+    /// Whether there is more in it than a header.
+    pub(super) fn has_records(&self) -> bool {
+        self.len > self.header
+    }
+
+    /// Ends the file and begins the next one.
+    pub(super) fn rotate(&mut self, header: &[u8]) -> Result<(), Ended> {
+        let number = self.number + 1;
+        let (file, path) =
+            open(&self.target, &self.rotation, number).map_err(|error| Ended::Failed(error.to_string()))?;
+        (self.file, self.number, self.len, self.opened) = (file, number, 0, Instant::now());
+        if let Some(path) = path {
+            self.name = path.display().to_string();
+            self.kept.push_back(path);
+        }
+        while self.rotation.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize) {
+            if let Some(oldest) = self.kept.pop_front() {
+                // Somebody may have taken it away already.
+                let _ = std::fs::remove_file(oldest);
+            }
+        }
+        self.append(header, |_, _| 0).map(|_| ())
+    }
+
+    /// Appends whole records and returns how many of their bytes are in the file: all, unless it ends. Then `whole`
+    /// says how many of the bytes that could be written are whole records, and the file ends with those.
+    pub(super) fn append(
+        &mut self,
+        bytes: &[u8],
+        whole: impl Fn(&[u8], usize) -> usize,
+    ) -> Result<u64, Ended> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let error = match self.file.write(&bytes[done..]) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(n) => {
+                    done += n;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            self.len += whole(bytes, done) as u64;
+            self.cut();
+            return Err(self.ended(&error));
+        }
+        self.len += done as u64;
+        Ok(done as u64)
+    }
+
+    /// Appends a last piece, whole or not at all.
+    pub(super) fn append_last(&mut self, bytes: &[u8]) {
+        // Without it, the file is as good a file.
+        let _ = self.append(bytes, |_, _| 0);
+    }
+
+    /// Takes off what lies behind the last whole record. A pipe can't be cut.
+    fn cut(&mut self) {
+        if self.file.set_len(self.len).is_ok() {
+            let _ = self.file.seek(SeekFrom::Start(self.len));
+        }
+    }
+
+    fn ended(&self, error: &io::Error) -> Ended {
+        let name = &self.name;
+        Ended::Failed(match Errno::from_io_error(error) {
+            Some(Errno::PIPE) => return Ended::Gone,
+            Some(Errno::NOSPC | Errno::DQUOT) => {
+                format!("the disk is full: {name} ends with the last whole packet after {} bytes", self.len)
+            }
+            Some(Errno::FBIG) => {
+                format!(
+                    "{name} may not get longer: it ends with the last whole packet after {} bytes",
+                    self.len
+                )
+            }
+            _ => format!("{name} can't be written any more: {error}"),
+        })
+    }
+}
+
+fn open(target: &Target, rotation: &Rotation, number: u64) -> Result<(File, Option<PathBuf>), SpoolError> {
+    let failed = |name: String| move |source| SpoolError::File { name, source };
+    match target {
+        Target::Stdout => {
+            let file = io::stdout().as_fd().try_clone_to_owned().map_err(failed("standard output".into()))?;
+            Ok((file.into(), None))
+        }
+        Target::File(path) => {
+            let path = if rotation.is_wanted() {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                numbered(path, number, now.as_secs())
+            } else {
+                path.clone()
+            };
+            let file = File::create(&path).map_err(failed(path.display().to_string()))?;
+            Ok((file, Some(path)))
+        }
+    }
+}
+
+/// `trace.pcap` becomes `trace-00001-20261120T233500Z.pcap`: names in the order of time.
+fn numbered(path: &Path, number: u64, seconds: u64) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    let (year, month, day) = date(seconds / 86_400);
+    let time = seconds % 86_400;
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    name.push(format!("-{number:05}-{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+/// Year, month and day, so many days after 1970-01-01 in the Gregorian calendar.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years that begin in March have their leap day at the end; they are counted from the year 0.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_dates() {
+        let dates = [0, 58, 59, 789, 790, 11_016, 20_777, 47_540, 47_541].map(date);
+        let expected = [
+            (1970, 1, 1),
+            (1970, 2, 28),
+            (1970, 3, 1),
+            (1972, 2, 29),
+            (1972, 3, 1),
+            (2000, 2, 29),
+            (2026, 11, 20),
+            (2100, 2, 28),
+            (2100, 3, 1),
+        ];
+        assert_eq!(dates, expected);
+    }
+
+    #[test]
+    fn names_are_numbered_in_front_of_the_extension() {
+        let named = |path: &str| numbered(Path::new(path), 7, 1_795_217_645).display().to_string();
+        assert_eq!(named("/a.b/trace.pcapng"), "/a.b/trace-00007-20261120T233405Z.pcapng");
+        assert_eq!(named("trace"), "trace-00007-20261120T233405Z");
+    }
+}

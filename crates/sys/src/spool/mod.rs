@@ -1,0 +1,311 @@
+//! Files written by a thread of their own, so that nobody who has something to write waits for a disk.
+//!
+//! What is written are records, one after the other behind a header. A worker puts them into blocks of memory that were
+//! there from the start and hands over a block when it is full; when all blocks wait for the disk there is no room, and
+//! what to lose is the worker's decision. The file ends with a whole record, also when the disk is full.
+
+mod files;
+mod writer;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use rtrb::{Consumer, RingBuffer};
+
+/// Bytes in a block: enough that a system call for each costs nothing.
+pub const BLOCK: usize = 1 << 20;
+
+/// The fewest blocks a producer can do with: one to fill, one to write, and two between them.
+const FEWEST_BLOCKS: usize = 4;
+
+/// Where to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A file; what was in it is lost.
+    File(PathBuf),
+}
+
+/// When to go on in another file. A record is never cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// Before a file has more bytes than this.
+    pub bytes: Option<u64>,
+    /// When a file is as old as this.
+    pub time: Option<Duration>,
+    /// Keep so many files, the last ones, and delete those before.
+    pub keep: Option<u32>,
+}
+
+impl Rotation {
+    /// Whether there is more than one file.
+    fn is_wanted(&self) -> bool {
+        self.bytes.is_some() || self.time.is_some()
+    }
+}
+
+/// Tells a record's length from its first bytes.
+pub type RecordLen = Box<dyn Fn(&[u8]) -> Option<usize> + Send>;
+
+/// Makes what a file ends with.
+pub type Trailer = Box<dyn FnMut() -> Vec<u8> + Send>;
+
+/// What is to be written.
+pub struct Plan {
+    /// Where to.
+    pub target: Target,
+    /// When to go on in another file.
+    pub rotation: Rotation,
+    /// What each file begins with.
+    pub header: Vec<u8>,
+    /// How records are told apart.
+    pub record_len: RecordLen,
+    /// What each file ends with.
+    pub trailer: Trailer,
+    /// Who writes: so many producers.
+    pub producers: usize,
+    /// Memory for records that wait for the disk, in bytes; shared by all producers.
+    pub memory: usize,
+}
+
+/// Why nothing can be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The file can't be made.
+    #[error("{name} can't be written: {source}")]
+    File {
+        /// Its name.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The process may have no more threads.
+    #[error("no thread for writing: {0}")]
+    Thread(io::Error),
+}
+
+/// What has been written so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Records.
+    pub records: u64,
+    /// Bytes in all files, headers too.
+    pub bytes: u64,
+    /// Files, those deleted since included.
+    pub files: u64,
+    /// Why writing ended early: nothing is written any more.
+    pub failure: Option<String>,
+    /// Standard output was closed by who read it: nothing is written any more, and nothing is wrong.
+    pub is_gone: bool,
+}
+
+/// What the thread tells.
+#[derive(Debug, Default)]
+struct Shared {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    files: AtomicU64,
+    has_ended: AtomicBool,
+    is_gone: AtomicBool,
+    failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn read(&self) -> Written {
+        Written {
+            records: self.records.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            files: self.files.load(Ordering::Relaxed),
+            failure: self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            is_gone: self.is_gone.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Records on their way.
+struct Block {
+    bytes: Vec<u8>,
+    records: u64,
+}
+
+/// A producer as the thread sees it.
+struct Source {
+    full: Consumer<Block>,
+    free: rtrb::Producer<Block>,
+    /// Records that are in a file, or were given up.
+    settled: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+}
+
+/// Who puts records in: one per worker.
+pub struct Producer {
+    current: Option<Block>,
+    full: rtrb::Producer<Block>,
+    free: Consumer<Block>,
+    writer: Thread,
+    shared: Arc<Shared>,
+    put: u64,
+    settled: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+}
+
+impl Producer {
+    /// Whether there is room for a record of `len` bytes. If so, [`Producer::put`] it, in as many pieces as it has, and
+    /// [`Producer::end`] it.
+    #[inline]
+    pub fn has_room(&mut self, len: usize) -> bool {
+        match &self.current {
+            Some(block) if block.bytes.capacity() - block.bytes.len() >= len => true,
+            _ => len <= BLOCK && self.hand_over(),
+        }
+    }
+
+    /// Appends to a record that there is room for.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        if let Some(block) = &mut self.current {
+            debug_assert!(block.bytes.capacity() - block.bytes.len() >= bytes.len(), "no room was asked for");
+            block.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends a record.
+    #[inline]
+    pub fn end(&mut self) {
+        if let Some(block) = &mut self.current {
+            block.records += 1;
+            self.put += 1;
+        }
+    }
+
+    /// Hands over what has been put in so far, so that it is soon in the file, unless the disk is behind anyway.
+    pub fn flush(&mut self) {
+        let has_some = self.current.as_ref().is_some_and(|block| block.records > 0);
+        if has_some && self.free.slots() > self.free.buffer().capacity() / 2 {
+            self.hand_over();
+        }
+    }
+
+    /// Records that were put in and are not in a file yet.
+    pub fn pending(&self) -> u64 {
+        self.put - self.settled.load(Ordering::Acquire).min(self.put)
+    }
+
+    /// Records of this producer that are in a file.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Whether the disk is behind: all memory but the block that is being filled waits for it.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.current.is_some() && self.free.is_empty()
+    }
+
+    /// Whether nothing is written any more.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Takes a free block for the current one; false when there is none.
+    #[cold]
+    fn hand_over(&mut self) -> bool {
+        let Ok(fresh) = self.free.pop() else { return false };
+        if let Some(block) = self.current.replace(fresh) {
+            self.send(block);
+        }
+        true
+    }
+
+    fn send(&mut self, block: Block) {
+        // There are no more blocks than the ring has places.
+        if self.full.push(block).is_ok() {
+            self.writer.unpark();
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        if let Some(block) = self.current.take() {
+            self.send(block);
+        }
+    }
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub struct Spool {
+    thread: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
+
+impl Spool {
+    /// Makes the first file and starts the thread. It ends when all producers have been dropped.
+    ///
+    /// # Errors
+    /// [`SpoolError`], and no producer.
+    pub fn start(plan: Plan) -> Result<(Self, Vec<Producer>), SpoolError> {
+        let shared = Arc::new(Shared::default());
+        let blocks = (plan.memory / BLOCK / plan.producers.max(1)).max(FEWEST_BLOCKS);
+        let (mut sources, mut ends) = (Vec::new(), Vec::new());
+        for _ in 0..plan.producers {
+            let (mut free, free_end) = RingBuffer::new(blocks);
+            let (full_end, full) = RingBuffer::new(blocks);
+            for _ in 0..blocks {
+                // Written once, so that no page is missing later.
+                let mut bytes = vec![0xff; BLOCK];
+                bytes.clear();
+                // The ring has a place for each.
+                let _ = free.push(Block { bytes, records: 0 });
+            }
+            let settled = Arc::new(AtomicU64::new(0));
+            let written = Arc::new(AtomicU64::new(0));
+            ends.push((full_end, free_end, Arc::clone(&settled), Arc::clone(&written)));
+            sources.push(Source { full, free, settled, written });
+        }
+        let writer = writer::Writer::new(plan, Arc::clone(&shared))?;
+        let thread = std::thread::Builder::new()
+            .name("writer".into())
+            .spawn(move || writer.run(sources))
+            .map_err(SpoolError::Thread)?;
+        let producers = ends
+            .into_iter()
+            .map(|(full, free, settled, written)| Producer {
+                current: None,
+                full,
+                free,
+                writer: thread.thread().clone(),
+                shared: Arc::clone(&shared),
+                put: 0,
+                settled,
+                written,
+            })
+            .collect();
+        Ok((Self { thread, shared }, producers))
+    }
+
+    /// What has been written so far.
+    pub fn written(&self) -> Written {
+        self.shared.read()
+    }
+
+    /// Waits until everything is written; the producers must be dropped before, or it waits for that too.
+    pub fn finish(self) -> Written {
+        let panicked = self.thread.join().is_err();
+        let mut written = self.shared.read();
+        if panicked && written.failure.is_none() {
+            written.failure = Some("the thread that writes has died".into());
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests;

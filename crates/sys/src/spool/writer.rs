@@ -1,0 +1,147 @@
+//! The thread that writes what producers hand over.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::files::{Ended, Files};
+use super::{Block, Plan, RecordLen, Shared, Source, SpoolError, Trailer};
+
+/// How long to sleep at most when nothing is there: a producer that ends may do so without a word.
+const NAP: Duration = Duration::from_millis(20);
+
+/// The thread's own.
+pub(super) struct Writer {
+    files: Files,
+    header: Vec<u8>,
+    record_len: RecordLen,
+    trailer: Trailer,
+    shared: Arc<Shared>,
+    is_over: bool,
+}
+
+impl Writer {
+    /// Makes the first file.
+    pub(super) fn new(plan: Plan, shared: Arc<Shared>) -> Result<Self, SpoolError> {
+        let Plan { target, rotation, header, record_len, trailer, .. } = plan;
+        let files = Files::new(target, rotation, &header)?;
+        shared.files.store(1, Ordering::Relaxed);
+        shared.bytes.store(header.len() as u64, Ordering::Relaxed);
+        Ok(Self { files, header, record_len, trailer, shared, is_over: false })
+    }
+
+    /// Writes until all producers are gone.
+    pub(super) fn run(mut self, mut sources: Vec<Source>) {
+        loop {
+            // Asked before the rings are looked at: what was put in before is seen then.
+            let all_gone = sources.iter().all(|source| source.full.is_abandoned());
+            let mut found = false;
+            for source in &mut sources {
+                if let Ok(block) = source.full.pop() {
+                    found = true;
+                    self.take(block, source);
+                }
+            }
+            if !found {
+                if all_gone {
+                    break;
+                }
+                std::thread::park_timeout(NAP);
+            }
+        }
+        if !self.is_over {
+            self.end_file();
+        }
+    }
+
+    fn take(&mut self, mut block: Block, source: &mut Source) {
+        let written = if self.is_over { 0 } else { self.store(&block) };
+        self.shared.records.fetch_add(written, Ordering::Relaxed);
+        source.written.fetch_add(written, Ordering::Relaxed);
+        source.settled.fetch_add(block.records, Ordering::Release);
+        block.bytes.clear();
+        block.records = 0;
+        // A ring whose other end is gone keeps it.
+        let _ = source.free.push(block);
+    }
+
+    /// Writes a block and returns how many of its records are in files.
+    fn store(&mut self, block: &Block) -> u64 {
+        let mut at = 0;
+        while at < block.bytes.len() {
+            let rest = &block.bytes[at..];
+            let room = self.files.rotation.bytes.map(|limit| limit.saturating_sub(self.files.len));
+            let mut part = match room {
+                Some(room) => whole(&self.record_len, rest, usize::try_from(room).unwrap_or(usize::MAX)),
+                None => rest.len(),
+            };
+            if self.files.is_old() || (part == 0 && self.files.has_records()) {
+                self.end_file();
+                if let Err(ended) = self.files.rotate(&self.header) {
+                    self.end(ended);
+                    return count(&self.record_len, &block.bytes[..at]);
+                }
+                self.shared.files.fetch_add(1, Ordering::Relaxed);
+                self.shared.bytes.fetch_add(self.header.len() as u64, Ordering::Relaxed);
+                continue;
+            }
+            if part == 0 {
+                // A record that is longer than a file may be has one of its own.
+                part = (self.record_len)(rest).unwrap_or(rest.len()).clamp(1, rest.len());
+            }
+            let before = self.files.len;
+            let appended = self.files.append(&rest[..part], |bytes, n| whole(&self.record_len, bytes, n));
+            let kept = self.files.len - before;
+            self.shared.bytes.fetch_add(kept, Ordering::Relaxed);
+            at += usize::try_from(kept).unwrap_or(usize::MAX);
+            if let Err(ended) = appended {
+                // What makes it a whole file, if that still fits.
+                self.end_file();
+                self.end(ended);
+                return count(&self.record_len, &block.bytes[..at]);
+            }
+        }
+        block.records
+    }
+
+    /// Writes what a file ends with.
+    fn end_file(&mut self) {
+        let trailer = (self.trailer)();
+        let before = self.files.len;
+        self.files.append_last(&trailer);
+        self.shared.bytes.fetch_add(self.files.len - before, Ordering::Relaxed);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.is_over = true;
+        match ended {
+            Ended::Gone => self.shared.is_gone.store(true, Ordering::Relaxed),
+            Ended::Failed(reason) => {
+                *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            }
+        }
+        self.shared.has_ended.store(true, Ordering::Release);
+    }
+}
+
+/// Lengths of the records at the front of `bytes`, one after the other, as far as they are whole.
+fn lengths<'a>(record_len: &'a RecordLen, mut bytes: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    std::iter::from_fn(move || {
+        let len = record_len(bytes).filter(|len| *len > 0)?;
+        bytes = bytes.get(len..)?;
+        Some(len)
+    })
+}
+
+/// Bytes of the whole records among the first `n` bytes.
+fn whole(record_len: &RecordLen, bytes: &[u8], n: usize) -> usize {
+    if n >= bytes.len() {
+        return bytes.len();
+    }
+    lengths(record_len, &bytes[..n]).sum()
+}
+
+/// Whole records in `bytes`.
+fn count(record_len: &RecordLen, bytes: &[u8]) -> u64 {
+    lengths(record_len, bytes).count() as u64
+}
