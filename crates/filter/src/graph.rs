@@ -4,9 +4,10 @@
 //! by the way they are reached are jumped over. That keeps the meaning exactly, truncated packets included, since an
 //! outcome is only known where the same bytes have been loaded before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::formula::{Comparison, Connective, Formula, Load, Test, Value};
+use crate::sets::{self, Check};
 use crate::walk::{MOST_WALKS, Walk};
 
 /// A graph in the order in which it runs: nodes lead only to later nodes.
@@ -19,8 +20,8 @@ pub(crate) struct Graph {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) test: Test,
+pub(crate) struct Node<C = Check> {
+    pub(crate) check: C,
     pub(crate) yes: Target,
     pub(crate) no: Target,
     /// Bytes that the packet has for sure when this node is reached.
@@ -53,7 +54,7 @@ impl Graph {
 
 /// The graph while it is built, from the end to the start: nodes lead only to earlier ones.
 struct Backwards {
-    nodes: Vec<Node>,
+    nodes: Vec<Node<Test>>,
     walks: Vec<Walk>,
 }
 
@@ -69,7 +70,7 @@ impl Backwards {
                 if self.nodes.len() == MOST_NODES || self.walks.len() > MOST_WALKS {
                     return Err(TooLarge);
                 }
-                self.nodes.push(Node { test: test.clone(), yes, no, proven: 0, walked: 0 });
+                self.nodes.push(Node { check: test.clone(), yes, no, proven: 0, walked: 0 });
                 Target::Node(self.nodes.len() - 1)
             }
             Formula::Chain(first, rest) => {
@@ -132,7 +133,7 @@ const MOST_FACTS: usize = 64;
 
 /// Jumps over comparisons whose outcome is known.
 struct Threading {
-    nodes: Vec<Node>,
+    nodes: Vec<Node<Test>>,
     walks: Vec<Walk>,
     entry: Target,
     /// Each different test has a number; this is each node's.
@@ -150,7 +151,7 @@ impl Threading {
         let mut test_of = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
             let next = example.len();
-            let number = *numbers.entry(&node.test).or_insert(next);
+            let number = *numbers.entry(&node.check).or_insert(next);
             if number == next {
                 example.push(index);
             }
@@ -177,7 +178,7 @@ impl Threading {
     /// What is known behind a node.
     fn after(&self, index: usize, before: &Facts, outcome: bool) -> Facts {
         let mut facts = before.clone();
-        let test = &self.nodes[index].test;
+        let test = &self.nodes[index].check;
         facts.length = facts.length.max(reach(&test.left)).max(reach(&test.right));
         for value in [&test.left, &test.right] {
             for_each_walk(value, &mut |walk| facts.walked |= self.bits(walk));
@@ -210,7 +211,7 @@ impl Threading {
             target = match self.outcome(index, &facts) {
                 Some(true) => node.yes,
                 Some(false) => node.no,
-                None if node.yes == node.no && cannot_end(&node.test, facts.length) => node.yes,
+                None if node.yes == node.no && cannot_end(&node.check, facts.length) => node.yes,
                 None => {
                     let known = &mut self.facts[index];
                     *known = Some(match known.take() {
@@ -226,7 +227,7 @@ impl Threading {
 
     /// How a node's test ends, where that is known.
     fn outcome(&self, index: usize, facts: &Facts) -> Option<bool> {
-        let test = &self.nodes[index].test;
+        let test = &self.nodes[index].check;
         if let (Value::Number(left), Value::Number(right)) = (&test.left, &test.right) {
             return Some(test.comparison.holds(*left, *right));
         }
@@ -234,7 +235,7 @@ impl Threading {
             if *number == self.test_of[index] {
                 return Some(*outcome);
             }
-            let known = &self.nodes[self.example[*number]].test;
+            let known = &self.nodes[self.example[*number]].check;
             let pinned_down = *outcome && known.comparison == Comparison::Equal && known.left == test.left;
             if let (true, Value::Number(left), Value::Number(right)) =
                 (pinned_down, &known.right, &test.right)
@@ -263,7 +264,8 @@ impl Threading {
             node.yes = moved(node.yes);
             node.no = moved(node.no);
         }
-        Graph { entry: moved(self.entry), nodes, walks: self.walks }
+        let (entry, nodes) = sets::gather(moved(self.entry), nodes);
+        Graph { entry, nodes, walks: self.walks }
     }
 }
 
@@ -290,18 +292,23 @@ pub(crate) fn reach(value: &Value) -> u64 {
 
 /// Whether computing this test can't end the whole expression, in a packet of at least `length` bytes.
 fn cannot_end(test: &Test, length: u64) -> bool {
-    fn safe(value: &Value, length: u64) -> bool {
-        match value {
+    let known = HashSet::new();
+    is_safe(&test.left, length, &known) && is_safe(&test.right, length, &known)
+}
+
+/// Whether computing this value can't end the whole expression, in a packet of at least `length` bytes, after these have
+/// been computed.
+pub(crate) fn is_safe(value: &Value, length: u64, known: &HashSet<Value>) -> bool {
+    known.contains(value)
+        || match value {
             Value::Number(_) | Value::Length => true,
             Value::Load(load) | Value::HeaderLength(load) => {
                 load.fixed_end().is_some_and(|end| end <= length)
             }
-            Value::Negate(inner) => safe(inner, length),
+            Value::Negate(inner) => is_safe(inner, length, known),
             Value::Binary(operator, left, right) => {
-                !operator.divides() && safe(left, length) && safe(right, length)
+                !operator.divides() && is_safe(left, length, known) && is_safe(right, length, known)
             }
             Value::Walk(_) => false,
         }
-    }
-    safe(&test.left, length) && safe(&test.right, length)
 }

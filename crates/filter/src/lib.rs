@@ -64,6 +64,7 @@ mod matcher;
 mod meaning;
 #[cfg(test)]
 mod mutants;
+mod sets;
 mod walk;
 pub mod xdp;
 

@@ -1,8 +1,12 @@
 //! The matcher: runs an expression over a packet. It never allocates and never panics.
 
+mod members;
+
 use crate::formula::{Comparison, Load, Operator, Size, Test, Value};
-use crate::graph::{Graph, Target};
+use crate::graph::{Graph, Node, Target};
+use crate::sets::{Check, Ranges};
 use crate::walk::{MOST_WALKS, Walk};
+use members::Members;
 
 /// An expression in the form that runs.
 #[derive(Clone, Debug)]
@@ -11,6 +15,9 @@ pub(crate) struct Matcher {
     steps: Box<[Step]>,
     /// Tests that are not simple.
     tests: Box<[Test]>,
+    /// Values that are not simple, for sets.
+    values: Box<[Value]>,
+    sets: Box<[Set]>,
     walks: Box<[Walk]>,
 }
 
@@ -45,6 +52,17 @@ enum Source {
     Length,
     /// Any other test, by its place among them: 1 when it holds, else 0.
     Test(u32),
+    /// Any other value, by its place among them.
+    Value(u32),
+    /// 1 when a value is in a set of numbers, else 0; by its place among them.
+    Set(u32),
+}
+
+/// Many numbers that a value is compared with at once.
+#[derive(Clone, Debug)]
+struct Set {
+    source: Source,
+    members: Members,
 }
 
 const MATCH: u32 = u32::MAX;
@@ -52,17 +70,18 @@ const NO_MATCH: u32 = u32::MAX - 1;
 
 impl Matcher {
     pub(crate) fn new(graph: &Graph) -> Self {
-        let mut tests = Vec::new();
-        let steps = graph.nodes.iter().map(|node| {
-            let (yes, no) = (place(node.yes), place(node.no));
-            let (source, mask, least, greatest) = simple(&node.test).unwrap_or_else(|| {
-                tests.push(node.test.clone());
-                (Source::Test(number(tests.len() - 1)), u32::MAX, 1, 1)
-            });
-            Step { source, mask, least, span: greatest.wrapping_sub(least), yes, no }
-        });
-        let steps = steps.collect();
-        Self { entry: place(graph.entry), steps, tests: tests.into(), walks: graph.walks[..].into() }
+        let mut made = Self {
+            entry: place(graph.entry),
+            steps: Box::default(),
+            tests: Box::default(),
+            values: Box::default(),
+            sets: Box::default(),
+            walks: graph.walks[..].into(),
+        };
+        let mut lists = Lists::default();
+        made.steps = graph.nodes.iter().map(|node| lists.step(node)).collect();
+        (made.tests, made.values, made.sets) = (lists.tests.into(), lists.values.into(), lists.sets.into());
+        made
     }
 
     /// Whether a packet matches that had `length` bytes on the wire, of which these are the first.
@@ -87,7 +106,7 @@ impl Matcher {
                     half(packet, offset as usize + header_length(packet, header)?)?
                 }
                 Source::Length => length,
-                Source::Test(index) => u32::from(seen.test(self.tests.get(index as usize)?)?),
+                rare => seen.rare(self, rare)?,
             };
             // A branch, so that the processor guesses the next step instead of waiting for the packet's bytes.
             next = if (value & step.mask).wrapping_sub(step.least) <= step.span {
@@ -105,6 +124,47 @@ impl Matcher {
 #[cold]
 #[inline(always)]
 fn branch() {}
+
+/// What steps refer to.
+#[derive(Default)]
+struct Lists {
+    tests: Vec<Test>,
+    values: Vec<Value>,
+    sets: Vec<Set>,
+}
+
+impl Lists {
+    fn step(&mut self, node: &Node) -> Step {
+        let (source, mask, least, greatest) = match &node.check {
+            Check::Compare(test) => simple(test).unwrap_or_else(|| {
+                self.tests.push(test.clone());
+                (Source::Test(number(self.tests.len() - 1)), u32::MAX, 1, 1)
+            }),
+            Check::Among(value, ranges) => self.among(value, ranges),
+        };
+        Step {
+            source,
+            mask,
+            least,
+            span: greatest.wrapping_sub(least),
+            yes: place(node.yes),
+            no: place(node.no),
+        }
+    }
+
+    fn among(&mut self, value: &Value, ranges: &Ranges) -> (Source, u32, u32, u32) {
+        let source = direct(value).unwrap_or_else(|| {
+            self.values.push(value.clone());
+            Source::Value(number(self.values.len() - 1))
+        });
+        if let [range] = ranges[..] {
+            return (source, u32::MAX, range.least, range.greatest);
+        }
+        let members = Members::new(ranges, self.sets.len());
+        self.sets.push(Set { source, members });
+        (Source::Set(number(self.sets.len() - 1)), u32::MAX, 1, 1)
+    }
+}
 
 fn place(target: Target) -> u32 {
     match target {
@@ -129,7 +189,18 @@ fn simple(test: &Test) -> Option<(Source, u32, u32, u32)> {
         },
         left => (left, u32::MAX),
     };
-    let source = match left {
+    let source = direct(left)?;
+    Some(match test.comparison {
+        Comparison::Equal => (source, mask, right, right),
+        Comparison::Greater => (source, mask, right.checked_add(1)?, u32::MAX),
+        Comparison::GreaterOrEqual => (source, mask, right, u32::MAX),
+        Comparison::CommonBit => (source, mask & right, 1, u32::MAX),
+    })
+}
+
+/// Where a value is loaded from, when that is simple.
+fn direct(value: &Value) -> Option<Source> {
+    Some(match value {
         Value::Length => Source::Length,
         Value::Load(load) => match (&load.index, load.size) {
             (None, Size::Byte) => Source::Byte(load.offset),
@@ -146,12 +217,6 @@ fn simple(test: &Test) -> Option<(Source, u32, u32, u32)> {
             _ => return None,
         },
         _ => return None,
-    };
-    Some(match test.comparison {
-        Comparison::Equal => (source, mask, right, right),
-        Comparison::Greater => (source, mask, right.checked_add(1)?, u32::MAX),
-        Comparison::GreaterOrEqual => (source, mask, right, u32::MAX),
-        Comparison::CommonBit => (source, mask & right, 1, u32::MAX),
     })
 }
 
@@ -166,9 +231,42 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// What takes longer; not inlined, so that the steps that are simple stay short.
     #[inline(never)]
-    fn test(&mut self, test: &Test) -> Option<bool> {
-        Some(test.comparison.holds(self.compute(&test.left)?, self.compute(&test.right)?))
+    fn rare(&mut self, matcher: &Matcher, source: Source) -> Option<u32> {
+        Some(match source {
+            Source::Test(index) => {
+                let test = matcher.tests.get(index as usize)?;
+                u32::from(test.comparison.holds(self.compute(&test.left)?, self.compute(&test.right)?))
+            }
+            Source::Set(index) => {
+                let set = matcher.sets.get(index as usize)?;
+                u32::from(set.members.contain(self.member(matcher, set.source)?))
+            }
+            Source::Value(index) => self.compute(matcher.values.get(index as usize)?)?,
+            simple => self.member(matcher, simple)?,
+        })
+    }
+
+    /// What is looked for in a set.
+    #[inline(always)]
+    fn member(&mut self, matcher: &Matcher, source: Source) -> Option<u32> {
+        let packet = self.packet;
+        Some(match source {
+            Source::Byte(offset) => u32::from(*packet.get(offset as usize)?),
+            Source::Half(offset) => half(packet, offset as usize)?,
+            Source::Word(offset) => word(packet, offset as usize)?,
+            Source::ByteBehindIpv4 { header, offset } => {
+                u32::from(*packet.get(offset as usize + header_length(packet, header)?)?)
+            }
+            Source::HalfBehindIpv4 { header, offset } => {
+                half(packet, offset as usize + header_length(packet, header)?)?
+            }
+            Source::Length => self.length,
+            Source::Value(index) => self.compute(matcher.values.get(index as usize)?)?,
+            // Sets are not made of these.
+            Source::Test(_) | Source::Set(_) => return None,
+        })
     }
 
     /// The value, or `None` when computing it ends the expression.

@@ -125,13 +125,17 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// What an XDP program returns (`enum xdp_action` of `linux/bpf.h`).
-const XDP_PASS: i32 = 2;
-const XDP_REDIRECT: i32 = 4;
+/// An XDP program returns this (`enum xdp_action` of `linux/bpf.h`): the packet is gone.
+pub const XDP_DROP: i32 = 1;
+/// An XDP program returns this: the packet is the kernel's.
+pub const XDP_PASS: i32 = 2;
+/// An XDP program returns this: the packet goes where the program has said.
+pub const XDP_REDIRECT: i32 = 4;
 
-/// Offsets in `struct xdp_md` of `linux/bpf.h`.
-const MD_DATA: i16 = 0;
-const MD_DATA_END: i16 = 4;
+/// Offset in `struct xdp_md` of `linux/bpf.h`: the packet's first byte.
+pub const MD_DATA: i16 = 0;
+/// Offset in `struct xdp_md`: the byte behind the packet's last.
+pub const MD_DATA_END: i16 = 4;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
 /// What is kept in registers that survive calls. Behind the expression the first two are free again.

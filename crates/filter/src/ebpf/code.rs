@@ -6,6 +6,7 @@
 use super::{Assembler, Condition, Label, Operation, Register, Width};
 use crate::formula::{Comparison, Load, Operator, Size, Test, Value};
 use crate::graph::{Graph, Target};
+use crate::sets::{Check, Range};
 use crate::walk::Walk;
 
 /// Where a program keeps what an expression is about. All survive calls.
@@ -46,7 +47,14 @@ pub(crate) fn filter(assembler: &mut Assembler, graph: &Graph, bases: Bases, yes
         coder.assembler.place(coder.places[index]);
         coder.proven = node.proven;
         coder.walked = node.walked;
-        coder.test(&node.test, node.yes, node.no, index + 1);
+        match &node.check {
+            Check::Compare(test) => coder.test(test, node.yes, node.no, index + 1),
+            Check::Among(left, ranges) => {
+                coder.value(left);
+                let [yes, no] = [node.yes, node.no].map(|target| coder.label(target));
+                coder.search(ranges, yes, no);
+            }
+        }
     }
 }
 
@@ -120,6 +128,31 @@ impl Coder<'_> {
         self.assembler.mov(Register::R3, VALUE);
         self.restore(slot);
         self.branch(test.comparison, Operand::Register(Register::R3), yes, no, next);
+    }
+
+    /// Goes on at `yes` when the value is in a range, else at `no`: halves the ranges until few are left.
+    fn search(&mut self, ranges: &[Range], yes: Label, no: Label) {
+        if let (lower, [first, ..]) = ranges.split_at(ranges.len() / 2)
+            && ranges.len() > 3
+        {
+            let upper = self.assembler.label();
+            self.jump_if(Condition::GreaterOrEqual, Operand::Number(first.least), upper);
+            self.search(lower, yes, no);
+            self.assembler.place(upper);
+            return self.search(&ranges[lower.len()..], yes, no);
+        }
+        for range in ranges {
+            if range.is_one() {
+                self.jump_if(Condition::Equal, Operand::Number(range.least), yes);
+                continue;
+            }
+            if range.least > 0 {
+                // All that is greater follows.
+                self.jump_if(Condition::Less, Operand::Number(range.least), no);
+            }
+            self.jump_if(Condition::LessOrEqual, Operand::Number(range.greatest), yes);
+        }
+        self.assembler.jump(no);
     }
 
     fn branch(&mut self, comparison: Comparison, right: Operand, yes: Target, no: Target, next: usize) {

@@ -121,6 +121,8 @@ pub(super) const EXIT: u8 = 0x90;
 const EXIT_INSTRUCTION: u8 = JUMP | EXIT;
 /// The 64-bit number stands for a map's file descriptor.
 pub(super) const MAP_DESCRIPTOR: u8 = 1;
+/// Its lower half stands for the file descriptor of an array with one entry, its upper half for an offset in that.
+pub(super) const MAP_VALUE: u8 = 2;
 
 impl Instruction {
     pub(super) fn operation(operation: Operation, to: Register, with: Operand, wide: bool) -> Self {
@@ -184,6 +186,12 @@ impl Instruction {
     pub(super) fn map(to: Register, descriptor: i32) -> [Self; 2] {
         let [first, second] = Self::number(to, u64::from(descriptor.cast_unsigned()));
         [Self { source: MAP_DESCRIPTOR, ..first }, second]
+    }
+
+    pub(super) fn map_value(to: Register, descriptor: i32, offset: u32) -> [Self; 2] {
+        let number = u64::from(offset) << 32 | u64::from(descriptor.cast_unsigned());
+        let [first, second] = Self::number(to, number);
+        [Self { source: MAP_VALUE, ..first }, second]
     }
 
     pub(super) fn call(helper: i32) -> Self {

@@ -58,8 +58,12 @@ pub enum AssembleError {
 pub enum Helper {
     /// `bpf_map_lookup_elem(map, key)`.
     MapLookup = 1,
+    /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`.
+    Monotonic = 5,
     /// `bpf_redirect_map(map, key, flags)`.
     RedirectMap = 51,
+    /// `bpf_xdp_adjust_tail(context, difference)`.
+    AdjustTail = 65,
     /// `bpf_jiffies64()`.
     Jiffies = 118,
     /// `bpf_xdp_get_buff_len(context)`.
@@ -101,7 +105,8 @@ impl Assembler {
         self.push(Instruction::operation(operation, to, with.into(), false));
     }
 
-    /// Turns the lowest bytes of a register from network byte order to the machine's. The others become 0.
+    /// Turns the lowest bytes of a register from network byte order to the machine's, or back: it is the same. The
+    /// others become 0.
     pub fn from_network_order(&mut self, register: Register, width: Width) {
         self.push(Instruction::from_network_order(register, width));
     }
@@ -119,6 +124,14 @@ impl Assembler {
     /// `to = ` the map behind a file descriptor. Takes the place of two instructions.
     pub fn map(&mut self, to: Register, descriptor: i32) {
         let [first, second] = Instruction::map(to, descriptor);
+        self.push(first);
+        self.push(second);
+    }
+
+    /// `to = ` the address of the only value of the array behind a file descriptor, plus an offset: no call is needed to
+    /// look it up. Takes the place of two instructions.
+    pub fn map_value(&mut self, to: Register, descriptor: i32, offset: u32) {
+        let [first, second] = Instruction::map_value(to, descriptor, offset);
         self.push(first);
         self.push(second);
     }
@@ -288,6 +301,19 @@ mod tests {
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
             ["   0: goto 1", "   1: r0 = 0x500000000", "   3: exit"]
+        );
+    }
+
+    #[test]
+    fn the_value_of_a_map_is_named_with_its_offset() {
+        let mut assembler = Assembler::new();
+        assembler.map(Register::R1, 7);
+        assembler.map_value(Register::R8, 5, 24);
+        assembler.exit();
+        let text = assembler.finish().unwrap().to_string();
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            ["   0: r1 = map 7", "   2: r8 = value of map 5 +24", "   4: exit"]
         );
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Program;
 use super::instruction::{
     BY_REGISTER, CALL, CLASS, END, EXIT, Instruction, JUMP, JUMP32, LOAD, LOAD_IMMEDIATE, MAP_DESCRIPTOR,
-    OPERATE, OPERATE32, STORE, STORE_NUMBER,
+    MAP_VALUE, OPERATE, OPERATE32, STORE, STORE_NUMBER,
 };
 
 impl fmt::Display for Program {
@@ -35,6 +35,10 @@ fn line(instruction: Instruction, index: usize, next: Option<Instruction>) -> St
     let memory = |base: u8| format!("*({})(r{base} {offset:+})", width(opcode));
     match class {
         LOAD_IMMEDIATE if source == MAP_DESCRIPTOR => format!("r{destination} = map {immediate}"),
+        LOAD_IMMEDIATE if source == MAP_VALUE => {
+            let offset = next.map_or(0, |next| next.immediate);
+            format!("r{destination} = value of map {immediate} {offset:+}")
+        }
         LOAD_IMMEDIATE => {
             let high = next.map_or(0, |next| next.immediate);
             format!(

@@ -6,6 +6,7 @@
 use super::error::Fault;
 use super::lexer::{Token, What};
 use super::parser::{Parser, shown};
+use super::slips::{in_place_of_number, symbols};
 use super::syntax::{Arithmetic, Layer, Operator};
 
 /// How deep a tree of operations may be: what waits for its right side must fit the stack of an eBPF program.
@@ -158,8 +159,22 @@ fn primary(parser: &mut Parser) -> Result<Arithmetic, Fault> {
                 parser.advance();
                 load(parser, layer, at)
             }
-            None => Err(Fault::new(at, format!("a number is missing before '{word}'"))),
+            None => {
+                let before = match parser.before() {
+                    Some(What::Word(before)) => Some(*before),
+                    _ => None,
+                };
+                let fault = Fault::new(at, format!("a number is missing before '{word}'"));
+                Err(match symbols(before, word) {
+                    Some(cure) => fault.cure(cure),
+                    None => fault,
+                })
+            }
         },
+        What::Name(name) if in_place_of_number(&name).is_some() => {
+            let cure = in_place_of_number(&name).unwrap_or_default();
+            Err(Fault::new(at, format!("'{name}' is no number")).cure(cure))
+        }
         What::Name(name) if name.contains('-') => {
             Err(Fault::new(at, format!("'{name}' is read as one name")).cure("put blanks around '-'"))
         }

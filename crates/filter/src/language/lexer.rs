@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use bywash_wire::Mac;
 
 use super::error::Fault;
+use super::slips::in_place_of_character;
 use super::words::{KEYWORDS, NUMBERS};
 
 /// A token and where it stands.
@@ -135,7 +136,12 @@ fn symbol(rest: &str, at: usize) -> Result<(usize, What), Fault> {
         Some((spelling, word)) => Ok((spelling.len(), What::Word(word))),
         None => {
             let wrong: String = rest.chars().take(1).flat_map(char::escape_debug).collect();
-            Err(Fault::new(at, format!("'{wrong}' has no meaning here")))
+            let fault = Fault::new(at, format!("'{wrong}' has no meaning here"));
+            let cure = rest.chars().next().and_then(in_place_of_character);
+            Err(match cure {
+                Some(cure) => fault.cure(cure),
+                None => fault,
+            })
         }
     }
 }

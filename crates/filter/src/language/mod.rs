@@ -7,6 +7,7 @@ mod error;
 mod lexer;
 mod parser;
 mod primitive;
+mod slips;
 mod syntax;
 mod words;
 

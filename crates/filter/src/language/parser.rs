@@ -6,8 +6,9 @@
 use super::arithmetic;
 use super::error::Fault;
 use super::lexer::{Token, What, tokens};
+use super::slips::{between, in_place_of};
 use super::syntax::{Connective, Direction, Id, Kind, Layer, Primitive, Qualifiers, Relation, Syntax};
-use super::words::{foreign, meant};
+use super::words::foreign;
 
 /// How many parentheses, brackets and `not`s may be nested.
 pub(super) const DEEPEST: usize = 100;
@@ -23,9 +24,9 @@ pub(crate) fn parse(text: &str) -> Result<Option<Syntax>, Fault> {
         return Err(match &token.what {
             What::Word(word) if foreign(word).is_some() => foreign_here(word, token.at),
             What::Word(")") => Fault::new(token.at, "')' closes no '('"),
-            What::Name(name) if meant(name).is_some() => unqualified(&token.what, token.at),
+            What::Name(name) if in_place_of(name).is_some() => unqualified(&token.what, token.at),
             what => Fault::new(token.at, format!("{} can't follow here", shown(what)))
-                .cure("write 'and' or 'or' between two parts"),
+                .cure(between(parser.before(), what)),
         });
     }
     Ok(Some(syntax))
@@ -185,9 +186,26 @@ impl Parser {
     fn misplaced(&self, word: &str, at: usize) -> Fault {
         match word {
             "and" | "or" => Fault::new(at, format!("'{word}' has nothing before it")),
+            ")" if self.before() == Some(&What::Word("(")) => {
+                Fault::new(at, "nothing stands between '(' and ')'")
+            }
+            ")" if self.is_open() => Fault::new(at, "something is missing before ')'"),
             ")" => Fault::new(at, "')' closes no '('"),
+            "mask" => Fault::new(at, "'mask' can't stand here").cure("as in 'net 10.0.0.0 mask 255.0.0.0'"),
             _ => Fault::new(at, format!("'{word}' can't stand here")),
         }
+    }
+
+    /// Whether a parenthesis is open here.
+    fn is_open(&self) -> bool {
+        let count =
+            |word| self.tokens[..self.next].iter().filter(|token| token.what == What::Word(word)).count();
+        count("(") > count(")")
+    }
+
+    /// What stands before the next token.
+    pub(super) fn before(&self) -> Option<&What> {
+        self.tokens.get(self.next.checked_sub(1)?).map(|token| &token.what)
     }
 
     pub(super) fn direction(&mut self) -> Option<Direction> {
@@ -268,7 +286,11 @@ impl Parser {
             }
             What::V6(address) => Id::V6(address),
             What::Word(word) => {
-                let cure = if Layer::of(word).is_some() || word.bytes().all(|b| b.is_ascii_alphanumeric()) {
+                let cure = if matches!(word, "tcp" | "udp" | "sctp") && after.contains("port") {
+                    format!("the protocol comes first: '{word} {}'", after.trim_matches('\''))
+                } else if word == "=" {
+                    "leave out '='".into()
+                } else if Layer::of(word).is_some() || word.bytes().all(|b| b.is_ascii_alphanumeric()) {
                     format!("'{word}' is a keyword; write \\{word} when the name is meant")
                 } else {
                     "a name, a number or an address must stand here".into()
@@ -300,7 +322,14 @@ impl Parser {
 
     pub(super) fn number(&mut self, after: &str) -> Result<u32, Fault> {
         let at = self.here();
-        self.optional_number().ok_or_else(|| Fault::new(at, format!("a number is missing after '{after}'")))
+        if let Some(number) = self.optional_number() {
+            return Ok(number);
+        }
+        let fault = Fault::new(at, format!("a number is missing after '{after}'"));
+        Err(match self.peek().map(|token| &token.what) {
+            Some(What::Dotted(_)) if after == "/" => fault.cure("write 'mask' in place of '/'"),
+            _ => fault,
+        })
     }
 
     /// A number, also in parentheses.
@@ -389,12 +418,8 @@ fn described(qualifiers: Qualifiers) -> String {
 
 fn unqualified(what: &What, at: usize) -> Fault {
     match what {
-        What::Name(name) => match meant(name) {
-            Some(word) => Fault::new(at, format!("'{name}' is no word of the language"))
-                .cure(format!("did you mean '{word}'?")),
-            None => Fault::new(at, format!("'{name}' is no word of the language"))
-                .cure(format!("did you mean 'host {name}'?")),
-        },
+        What::Name(name) => Fault::new(at, format!("'{name}' is no word of the language"))
+            .cure(in_place_of(name).unwrap_or_else(|| format!("did you mean 'host {name}'?"))),
         What::Number(number) => {
             Fault::new(at, format!("{number} stands alone")).cure(format!("did you mean 'port {number}'?"))
         }

@@ -189,7 +189,11 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
             "write 'ether host MAC and not host IP'",
         ),
         "inbound" | "outbound" | "ifindex" => ("is not supported: it asks for what stands in no packet", ""),
-        "radio" | "type" | "subtype" | "dir" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta" => {
+        "type" => (
+            "is for 802.11 frames; this is Ethernet",
+            "the type of ICMP is asked for as in 'icmp[icmptype] = icmp-echo'",
+        ),
+        "radio" | "subtype" | "dir" | "addr1" | "addr2" | "addr3" | "addr4" | "ra" | "ta" => {
             ("is for 802.11 frames; this is Ethernet", "")
         }
         "lane" | "metac" | "bcc" | "oamf4" | "oam" | "ilmic" | "vpi" | "vci" | "connectmsg"

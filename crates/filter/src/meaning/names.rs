@@ -195,7 +195,12 @@ fn port(names: &dyn Names, name: &str) -> Result<(u16, Option<Protocol>), Wrong>
     let known = names.service(name);
     let Some(&(first, protocol)) = known.first() else {
         let wrong = Wrong::new(format!("no service is called '{name}'"));
-        return Err(if name.contains('-') { wrong.cure("write 'portrange' for a range") } else { wrong });
+        let is_range = name.contains('-');
+        return Err(wrong.cure(if is_range {
+            "write 'portrange' for a range"
+        } else {
+            "a port's number can be written too"
+        }));
     };
     let several = known.iter().any(|(port, other)| *port == first && *other != protocol);
     Ok((first, if several { None } else { Some(protocol) }))

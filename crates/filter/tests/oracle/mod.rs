@@ -109,11 +109,19 @@ impl Oracle {
 
     /// Whether a packet matches that had so many bytes on the wire.
     pub(crate) fn matches(&self, code: &Code, packet: &[u8], wire_length: usize) -> bool {
+        self.matcher(code)(packet, wire_length)
+    }
+
+    /// The same as a function, for many packets.
+    pub(crate) fn matcher<'a>(&'a self, code: &'a Code) -> impl Fn(&[u8], usize) -> bool + 'a {
         let filter: Filter = self.function(b"bpf_filter\0");
-        let [wire, captured] =
-            [wire_length, packet.len()].map(|length| c_uint::try_from(length).unwrap_or(c_uint::MAX));
-        // SAFETY: the code is what the compiler made, which only jumps inside itself; the packet has `captured` bytes.
-        unsafe { filter(code.0.as_ptr(), packet.as_ptr(), wire, captured) != 0 }
+        move |packet, wire_length| {
+            let [wire, captured] =
+                [wire_length, packet.len()].map(|length| c_uint::try_from(length).unwrap_or(c_uint::MAX));
+            // SAFETY: the code is what the compiler made, which only jumps inside itself; the packet has `captured`
+            // bytes; the library stays open while `self` is borrowed.
+            unsafe { filter(code.0.as_ptr(), packet.as_ptr(), wire, captured) != 0 }
+        }
     }
 
     fn function<T: Copy>(&self, name: &[u8]) -> T {

@@ -46,6 +46,8 @@ pub(crate) const PRIMITIVES: &[(&str, Maker)] = &[
     ("relation", relation),
     ("flags", flags),
     ("carried", carried),
+    ("list", list),
+    ("list", list),
     ("empty chain of not", |random| format!("not not {}", protocol(random))),
 ];
 
@@ -299,6 +301,51 @@ fn carried(random: &mut Random) -> String {
         2 => format!("host 10.0.0.1 or {hosts}"),
         _ => format!("src net 10.0.0.0/8 or 192.168 and not (tcp port {ports})"),
     }
+}
+
+/// Many alternatives of one kind, or of two in turn.
+fn list(random: &mut Random) -> String {
+    let kinds: &[Maker] = &[
+        host,
+        host,
+        host6,
+        net,
+        net6,
+        port,
+        port,
+        portrange,
+        ether_host,
+        ether_proto,
+        ip_proto,
+        byte_of_many,
+    ];
+    let makers = [random.pick(kinds), random.pick(kinds)];
+    let number = random.pick(&[2, 3, 5, 9, 17]);
+    let change = random.once_in(4);
+    let parts: Vec<String> = (0..number)
+        .map(|index| {
+            let part = makers[if change { index % 2 } else { 0 }](random);
+            // Numbers that no packet has, so that lists become long.
+            if random.once_in(2) {
+                part.replace("10.0.0.", "10.77.0.")
+                    .replace("port 80", &format!("port {}", random.below(0x1_0000)))
+            } else {
+                part
+            }
+        })
+        .collect();
+    match random.below(5) {
+        0 => format!("not ({})", parts.join(" or ")),
+        1 => parts.iter().map(|part| format!("not {part}")).collect::<Vec<_>>().join(" and "),
+        _ => format!("({})", parts.join(" or ")),
+    }
+}
+
+fn byte_of_many(random: &mut Random) -> String {
+    let layer = random.pick(&["ether", "ip", "tcp", "udp"]);
+    let relation = random.pick(&["=", "=", "=", "!=", "<", ">="]);
+    let (index, number) = (random.pick(&[0, 1, 3, 13, 19, 40]), random.pick(&[0, 1, 2, 5, 6, 17, 80, 255]));
+    format!("{layer}[{index}] {relation} {number}")
 }
 
 /// An expression with primitives that are not tcpdump's.
