@@ -1,0 +1,137 @@
+//! Reading capture files of either kind.
+
+use std::io::Read;
+
+use crate::classic::Classic;
+use crate::input::Input;
+use crate::ng::{self, Ng};
+use crate::{Broken, Format, Link, ReadError};
+
+/// A packet in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When it was captured, in nanoseconds since 1970, if the file says so.
+    pub time: Option<u64>,
+    /// What its first bytes are.
+    pub link: Link,
+    /// Its length on the wire. Files are seen in which it is less than what was captured.
+    pub original_len: u32,
+    /// The bytes that were captured, without the FCS.
+    pub bytes: &'a [u8],
+}
+
+impl Record<'_> {
+    /// Whether the end of the packet was not captured.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.bytes.len() < self.original_len as usize
+    }
+}
+
+/// Where in the bytes at hand a packet is.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) time: Option<u64>,
+    pub(crate) link: Link,
+    /// Bytes of FCS at the packet's end.
+    pub(crate) fcs: usize,
+    pub(crate) original: u32,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    /// Bytes of the whole record or block.
+    pub(crate) total: usize,
+}
+
+/// A capture file that is being read, packet by packet.
+///
+/// It reads in large pieces and needs no other buffer. Its memory is bounded, whatever the file says.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: Input<R>,
+    kind: Kind,
+    /// Bytes of the record that was given out last.
+    used: usize,
+    /// Nothing follows: the file has ended, or is broken.
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Classic(Classic),
+    Ng(Ng),
+}
+
+impl<R: Read> Reader<R> {
+    /// Looks at the beginning of `source`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it is no capture file, or one of a kind that is not known here.
+    pub fn new(source: R) -> Result<Self, ReadError> {
+        let mut input = Input::new(source);
+        let bytes = input.fill(4)?;
+        let Some(&first) = bytes.first_chunk::<4>() else {
+            let left = bytes.len() as u64;
+            return Err(match left {
+                0 => ReadError::Empty,
+                _ => ReadError::Broken {
+                    offset: 0,
+                    what: Broken::Short { what: "a header", wanted: 24, left },
+                },
+            });
+        };
+        let kind = if let Some(magic) = Classic::recognise(first) {
+            Kind::Classic(Classic::new(&mut input, magic)?)
+        } else if u32::from_be_bytes(first) == ng::SECTION {
+            Kind::Ng(Ng::new())
+        } else {
+            return Err(match first {
+                [0x1f, 0x8b, ..] => ReadError::Compressed("gunzip"),
+                [0x28, 0xb5, 0x2f, 0xfd] => ReadError::Compressed("unzstd"),
+                [0xfd, b'7', b'z', b'X'] => ReadError::Compressed("unxz"),
+                [b'B', b'Z', b'h', _] => ReadError::Compressed("bunzip2"),
+                [0x04, 0x22, 0x4d, 0x18] => ReadError::Compressed("unlz4"),
+                _ => ReadError::Unknown(first),
+            });
+        };
+        Ok(Self { input, kind, used: 0, is_over: false })
+    }
+
+    /// The next packet; `None` at the end, and after an error.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the rest of the file cannot be read.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        self.input.consume(self.used);
+        self.used = 0;
+        let found = match &mut self.kind {
+            Kind::Classic(classic) => classic.next(&mut self.input),
+            Kind::Ng(ng) => ng.next(&mut self.input),
+        };
+        self.is_over = !matches!(found, Ok(Some(_)));
+        let Some(found) = found? else { return Ok(None) };
+        self.used = found.total;
+        let bytes = &self.input.bytes()[found.start..found.start + found.len];
+        // Of a packet that was cut, the FCS was cut off first.
+        let kept = (found.original as usize).saturating_sub(found.fcs).min(bytes.len());
+        let (bytes, original_len) = if found.fcs > 0 && found.len > 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "an FCS has at most 30 bytes")]
+            let fcs = found.fcs as u32;
+            (&bytes[..kept], found.original.saturating_sub(fcs))
+        } else {
+            (bytes, found.original)
+        };
+        Ok(Some(Record { time: found.time, link: found.link, original_len, bytes }))
+    }
+
+    /// The file's kind.
+    pub fn format(&self) -> Format {
+        match self.kind {
+            Kind::Classic(_) => Format::Pcap,
+            Kind::Ng(_) => Format::Pcapng,
+        }
+    }
+}
