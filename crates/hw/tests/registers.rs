@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bywash_hw::reg::{Access, Range, Register, find};
 use bywash_hw::{igb, ixgbe};
 
-const TABLES: [(&str, &[Register], u32, &str); 2] = [
+const TABLES: [(&str, &[Register], u32, &str); 3] = [
     ("ixgbe", ixgbe::regs::TABLE, ixgbe::BAR_SIZE, include_str!("ixgbe.txt")),
+    ("ixgbevf", ixgbe::vf::TABLE, ixgbe::vf::BAR_SIZE, include_str!("ixgbevf.txt")),
     ("igb", igb::regs::TABLE, igb::BAR_SIZE, include_str!("igb.txt")),
 ];
 

@@ -2,6 +2,8 @@
 
 use bywash_hw::pci::{self, capability, command, config};
 
+use crate::ixgbe::Board;
+
 /// Bytes of it, the extended part included, which is empty.
 pub const SIZE: usize = 4096;
 
@@ -32,7 +34,8 @@ pub struct ConfigSpace {
 
 impl ConfigSpace {
     /// Configuration space of a network controller.
-    pub fn new(device: u16, vectors: u16) -> Self {
+    pub fn new(board: &Board) -> Self {
+        let device = board.device;
         let mut space = Self { bytes: vec![0; SIZE], writable: vec![0; SIZE] };
         let put = |space: &mut Self, at: usize, bytes: &[u8]| {
             space.bytes[at..at + bytes.len()].copy_from_slice(bytes);
@@ -45,7 +48,7 @@ impl ConfigSpace {
         put(&mut space, place(config::SUBSYSTEM_VENDOR), &[0x86, 0x80, 0x03, 0]);
         put(&mut space, place(config::CAPABILITIES), &[0x40]);
         put(&mut space, POWER, &[capability::POWER, 0x70, 0x03, 0]);
-        let last = (vectors - 1).to_le_bytes();
+        let last = (board.vectors() - 1).to_le_bytes();
         // Table in BAR 4 from its start, pending bits from 0x2000.
         put(&mut space, MSIX, &[capability::MSIX, 0xa0, last[0], last[1], 4, 0, 0, 0, 4, 0x20, 0, 0]);
         // Version 2, an endpoint that knows function level reset; eight lanes of 5 GT/s, here and at most.
@@ -55,9 +58,10 @@ impl ConfigSpace {
             &[capability::EXPRESS, 0, 0x02, 0, 0xc2, 0x8f, 0, 0x10, 0x10, 0x28, 0, 0, 0x82, 0x04],
         );
         put(&mut space, EXPRESS + 0x12, &[0x82, 0]);
+        let [_, size, page, ..] = (!(board.bar_size() - 1)).to_le_bytes();
         let writable: [(usize, &[u8]); 7] = [
             (place(config::COMMAND), &[0x46, 0x05]),
-            (place(config::BAR0), &[0, 0, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            (place(config::BAR0), &[0, size, page, 0xff, 0xff, 0xff, 0xff, 0xff]),
             (place(config::BAR0) + 16, &[0, 0xc0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
             (place(config::INTERRUPT_LINE), &[0xff]),
             (POWER + 4, &[0x03, 0x01]),
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn ids_are_fixed_and_bars_show_their_size() {
-        let mut space = ConfigSpace::new(0x10fb, 64);
+        let mut space = ConfigSpace::new(&Board::default());
         space.write(0, &[0; 4]).unwrap();
         space.write(config::BAR0, &[0xff; 4]).unwrap();
         let mut bytes = [0; 4];
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_list_of_capabilities_ends() {
-        let space = ConfigSpace::new(0x10fb, 64);
+        let space = ConfigSpace::new(&Board::default());
         let mut at = space.bytes[0x34];
         let mut seen = Vec::new();
         while at != 0 && seen.len() < 10 {
@@ -137,7 +141,7 @@ mod tests {
 
     #[test]
     fn bus_mastering_and_function_level_reset_are_noticed() {
-        let mut space = ConfigSpace::new(0x10fb, 64);
+        let mut space = ConfigSpace::new(&Board::default());
         assert_eq!(space.write(config::COMMAND, &[0x06, 0]), Some(Effect::Command));
         assert!(space.bus_master());
         assert_eq!(space.write(0xa8, &[0, 0x80]), Some(Effect::Reset));

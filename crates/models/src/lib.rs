@@ -7,6 +7,7 @@
 pub mod cable;
 pub mod config_space;
 pub mod dma;
+pub mod doorbells;
 pub mod function;
 pub mod host;
 pub mod ixgbe;

@@ -35,6 +35,12 @@ enum Model {
         /// It is a backplane board (8086:10f8), without the SFP cage of the usual one (8086:10fb).
         #[arg(long)]
         backplane: bool,
+        /// It is a virtual function (8086:10ed); the model answers its mailbox.
+        #[arg(long, conflicts_with_all = ["backplane", "mapped"])]
+        virtual_function: bool,
+        /// Let drivers map the pages of the queues' registers: faster, but takes a processor while there is traffic.
+        #[arg(long)]
+        mapped: bool,
         /// Time that frames are under way, in microseconds.
         #[arg(long, default_value_t = 0)]
         delay: u64,
@@ -56,9 +62,6 @@ enum Model {
     },
 }
 
-/// How often time passes for NICs that nobody touches.
-const TICK: Duration = Duration::from_micros(100);
-
 fn main() -> ExitCode {
     match run(Args::parse().model) {
         Ok(()) => ExitCode::SUCCESS,
@@ -70,14 +73,31 @@ fn main() -> ExitCode {
 }
 
 fn run(model: Model) -> Result<(), ServeError> {
-    let Model::Ixgbe { socket, link, backplane, delay, loss, reorder, hold, corrupt, seed } = model;
+    let Model::Ixgbe {
+        socket,
+        link,
+        backplane,
+        virtual_function,
+        mapped,
+        delay,
+        loss,
+        reorder,
+        hold,
+        corrupt,
+        seed,
+    } = model;
     let impairment = Impairment { delay_us: delay, loss, reorder, hold_us: hold, corrupt, seed };
     let sockets: Vec<PathBuf> = [socket].into_iter().chain(link).collect();
-    let device = if backplane { 0x10f8 } else { 0x10fb };
+    let device = match (backplane, virtual_function) {
+        (true, _) => 0x10f8,
+        (_, true) => 0x10ed,
+        _ => 0x10fb,
+    };
     let boards: Vec<Board> =
         (0..).zip(&sockets).map(|(i, _)| Board { device, mac: [2, 0, 0, 0x82, 0x59, 0x90 + i] }).collect();
     let world = Shared::new(&boards, impairment);
-    let servers = sockets.iter().enumerate().map(|(i, path)| Server::new(path, &world, i));
+    let offer = if mapped { Server::mapped } else { Server::new };
+    let servers = sockets.iter().enumerate().map(|(i, path)| offer(path, &world, i));
     for (mut server, path) in servers.collect::<Result<Vec<_>, _>>()?.into_iter().zip(sockets.clone()) {
         eprintln!("{}: an 82599 (8086:{device:04x})", path.display());
         thread::spawn(move || {
@@ -98,15 +118,20 @@ fn run(model: Model) -> Result<(), ServeError> {
             eprintln!("bywash-models: the sockets will stay behind: {error}");
         }
     }
+    let time = thread::spawn({
+        let (world, stop) = (world.clone(), stop.clone());
+        move || world.run(&stop)
+    });
     while !stop.load(Relaxed) {
-        world.step();
         for (index, path) in sockets.iter().enumerate() {
             for violation in world.with(index, |device| device.nic.violations()) {
                 eprintln!("{}: {violation}", path.display());
             }
         }
-        thread::sleep(TICK);
+        thread::sleep(Duration::from_millis(50));
     }
+    // It ends with the program, whatever it says.
+    time.join().ok();
     sockets.iter().for_each(|path| {
         std::fs::remove_file(path).ok();
     });

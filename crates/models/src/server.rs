@@ -1,26 +1,29 @@
 //! A modelled NIC behind a vfio-user socket, for guests (QEMU's `vfio-user-pci`) and for drivers in other processes.
 //!
-//! The protocol is the crate `vfio_user`'s. Every access is a message, so that all are seen in their order; memory must come
-//! with a file, because the NIC cannot ask for bytes by message. The MSI-X table is the client's: vectors come as eventfds.
+//! The protocol is the crate `vfio_user`'s. Every access is a message, so that all are seen in their order, unless pages are to
+//! be mapped ([`Server::mapped`]); memory must come with a file, because the NIC cannot ask for bytes by message. The MSI-X table is the client's: vectors come as eventfds.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use bywash_hw::ixgbe::{BAR_SIZE, VECTORS};
+use bywash_hw::ixgbe::BAR_SIZE;
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD,
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ,
-    VFIO_REGION_INFO_FLAG_WRITE, vfio_region_info,
+    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP,
+    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE, vfio_region_info, vfio_region_sparse_mmap_area,
 };
-use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion};
+use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion, SparseArea};
 
 use crate::config_space;
+use crate::doorbells::{Doorbells, PAGES};
+use crate::ixgbe::Board;
 use crate::world::Shared;
 
 /// Bytes of BAR 4, where the MSI-X table lies.
@@ -35,6 +38,14 @@ pub enum ServeError {
     /// A client sent what is no message of the protocol.
     #[error("{}: a client sent a malformed message", .0.display())]
     Malformed(PathBuf),
+    /// There is no memory for pages that clients map.
+    #[error("{}: pages to map: {source}", .path.display())]
+    Pages {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The socket could not be made or waited on.
     #[error("{}: {source}", .path.display())]
     Socket {
@@ -51,6 +62,8 @@ pub struct Server {
     socket: vfio_user::Server,
     path: PathBuf,
     backend: Backend,
+    /// The file that the socket hands out by its number.
+    _pages: Option<OwnedFd>,
 }
 
 impl Server {
@@ -59,6 +72,29 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub fn new(path: &Path, world: &Shared, index: usize) -> Result<Self, ServeError> {
+        Self::offer(path, world, index, None)
+    }
+
+    /// As [`Server::new`], but clients may map the [pages](crate::doorbells::PAGES) of the queues' registers. Faster, while
+    /// [`Shared::run`] has a processor for itself; but the order of mapped writes and messages is no longer certain.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn mapped(path: &Path, world: &Shared, index: usize) -> Result<Self, ServeError> {
+        let failed = |source| ServeError::Pages { path: path.into(), source };
+        let pages = world.with(index, |device| {
+            if device.nic.board().is_virtual() {
+                return Err(io::Error::other("a virtual function's registers are not in them"));
+            }
+            let pages = Doorbells::new(&device.nic)?;
+            let file = pages.file().try_clone()?;
+            device.doorbells = Some(pages);
+            Ok(file)
+        });
+        Self::offer(path, world, index, Some(pages.map_err(failed)?))
+    }
+
+    fn offer(path: &Path, world: &Shared, index: usize, pages: Option<OwnedFd>) -> Result<Self, ServeError> {
         if let Ok(found) = path.symlink_metadata() {
             if !found.file_type().is_socket() || UnixStream::connect(path).is_ok() {
                 return Err(ServeError::Exists(path.into()));
@@ -66,8 +102,15 @@ impl Server {
             std::fs::remove_file(path).map_err(|_| ServeError::Exists(path.into()))?;
         }
         let failed = |source| ServeError::Socket { path: path.into(), source };
-        let socket = vfio_user::Server::new(path, true, interrupts(), regions()).map_err(failed)?;
-        Ok(Self { socket, path: path.into(), backend: Backend { world: world.clone(), index } })
+        let board = world.with(index, |device| device.nic.board());
+        let regions = regions(board, pages.as_ref());
+        let socket = vfio_user::Server::new(path, true, interrupts(board), regions).map_err(failed)?;
+        Ok(Self {
+            socket,
+            path: path.into(),
+            backend: Backend { world: world.clone(), index },
+            _pages: pages,
+        })
     }
 
     /// Waits for a client and serves it until it goes; then the NIC is as after power-on.
@@ -90,28 +133,37 @@ impl Server {
     }
 }
 
-fn regions() -> Vec<ServerRegion> {
+fn regions(board: Board, pages: Option<&OwnedFd>) -> Vec<ServerRegion> {
     (0..VFIO_PCI_NUM_REGIONS)
         .map(|index| {
             let size = match index {
-                VFIO_PCI_BAR0_REGION_INDEX => u64::from(BAR_SIZE),
+                VFIO_PCI_BAR0_REGION_INDEX => board.bar_size().into(),
                 VFIO_PCI_BAR4_REGION_INDEX => MSIX_BAR_SIZE,
                 VFIO_PCI_CONFIG_REGION_INDEX => config_space::SIZE as u64,
                 _ => 0,
             };
-            let flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+            let pages = pages.filter(|_| index == VFIO_PCI_BAR0_REGION_INDEX);
+            let access = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+            let flags = access | if pages.is_some() { VFIO_REGION_INFO_FLAG_MMAP } else { 0 };
+            let sparse_areas = pages.iter().flat_map(|_| PAGES).map(|page| SparseArea {
+                area: vfio_region_sparse_mmap_area {
+                    offset: page.start.into(),
+                    size: (page.end - page.start).into(),
+                },
+            });
             let argsz = u32::try_from(size_of::<vfio_region_info>()).unwrap_or(0);
             let region_info = vfio_region_info { argsz, flags, index, size, ..Default::default() };
-            ServerRegion { region_info, sparse_areas: Vec::new(), mmap_fd: None }
+            let mmap_fd = pages.map(AsRawFd::as_raw_fd);
+            ServerRegion { region_info, sparse_areas: sparse_areas.collect(), mmap_fd }
         })
         .collect()
 }
 
-fn interrupts() -> Vec<IrqInfo> {
+fn interrupts(board: Board) -> Vec<IrqInfo> {
     (0..VFIO_PCI_NUM_IRQS)
         .map(|index| {
             let msix = index == VFIO_PCI_MSIX_IRQ_INDEX;
-            let (flags, count) = if msix { (VFIO_IRQ_INFO_EVENTFD, VECTORS) } else { (0, 0) };
+            let (flags, count) = if msix { (VFIO_IRQ_INFO_EVENTFD, board.vectors()) } else { (0, 0) };
             IrqInfo { index, flags, count }
         })
         .collect()
@@ -123,12 +175,13 @@ struct Backend {
     index: usize,
 }
 
-/// Registers are words of 32 bits, and nothing else is answered.
-fn word(offset: u64, bytes: usize) -> io::Result<u32> {
-    let offset = u32::try_from(offset)
-        .ok()
-        .filter(|offset| bytes == 4 && offset.is_multiple_of(4) && *offset < BAR_SIZE);
-    offset.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+/// Where the words lie that an access covers: one, or two for drivers that write a pair of registers at once.
+///
+/// Another access is no error of the protocol: a guest may do any, and a posted write must not be answered.
+fn words(offset: u64, bytes: usize) -> Option<Range<u32>> {
+    let end = u32::try_from(offset.checked_add(bytes as u64)?).ok().filter(|end| *end <= BAR_SIZE)?;
+    let start = u32::try_from(offset).ok()?;
+    (matches!(bytes, 4 | 8) && start.is_multiple_of(4)).then_some(start..end)
 }
 
 impl ServerBackend for Backend {
@@ -136,9 +189,14 @@ impl ServerBackend for Backend {
         data.fill(0);
         match region {
             VFIO_PCI_BAR0_REGION_INDEX => {
-                let at = word(offset, data.len())?;
-                let value = self.world.with(self.index, |device| device.nic.read32(at));
-                data.copy_from_slice(&value.to_le_bytes());
+                self.world.with(self.index, |device| match words(offset, data.len()) {
+                    Some(words) => {
+                        for (at, word) in words.step_by(4).zip(data.as_chunks_mut().0) {
+                            *word = device.nic.read32(at).to_le_bytes();
+                        }
+                    }
+                    None => device.nic.misaccess(offset, data.len()),
+                });
                 Ok(())
             }
             VFIO_PCI_CONFIG_REGION_INDEX => {
@@ -153,9 +211,14 @@ impl ServerBackend for Backend {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
             VFIO_PCI_BAR0_REGION_INDEX => {
-                let at = word(offset, data.len())?;
-                let value = u32::from_le_bytes(data.try_into().map_err(|_| io::ErrorKind::InvalidInput)?);
-                self.world.with(self.index, |device| device.nic.write32(at, value));
+                self.world.with(self.index, |device| match words(offset, data.len()) {
+                    Some(words) => {
+                        for (at, word) in words.step_by(4).zip(data.as_chunks().0) {
+                            device.nic.write32(at, u32::from_le_bytes(*word));
+                        }
+                    }
+                    None => device.nic.misaccess(offset, data.len()),
+                });
                 Ok(())
             }
             VFIO_PCI_CONFIG_REGION_INDEX => {

@@ -3,14 +3,17 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bywash_hw::ixgbe::VECTORS;
 
 use crate::cable::{Cable, Impairment};
 use crate::config_space::{ConfigSpace, Effect};
 use crate::dma::Maps;
+use crate::doorbells::Doorbells;
 use crate::host::{Host, Interrupts};
 use crate::ixgbe::{Board, Nic};
 
@@ -25,6 +28,8 @@ pub struct Device {
     pub maps: Maps,
     /// Where its vectors go.
     pub vectors: Vectors,
+    /// Pages that its driver may have mapped.
+    pub doorbells: Option<Doorbells>,
 }
 
 /// Eventfds, by vector.
@@ -80,9 +85,10 @@ impl Shared {
     pub fn new(boards: &[Board], impairment: Impairment) -> Self {
         let devices = boards.iter().map(|board| Device {
             nic: Nic::new(*board),
-            config: ConfigSpace::new(board.device, u16::try_from(VECTORS).unwrap_or(u16::MAX)),
+            config: ConfigSpace::new(board),
             maps: Maps::default(),
             vectors: Vectors::default(),
+            doorbells: None,
         });
         let cables = (0..)
             .zip(boards)
@@ -101,34 +107,79 @@ impl Shared {
     /// When there is no such device.
     pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Device) -> T) -> T {
         let mut world = self.lock();
+        // What the driver wrote to mapped pages before comes first: registers, then, after a step that starts queues, tails.
+        for _ in 0..2 {
+            let Device { nic, doorbells, .. } = &mut world.devices[index];
+            if doorbells.as_mut().is_some_and(|doorbells| doorbells.take(nic)) {
+                world.step();
+            }
+        }
         let result = act(&mut world.devices[index]);
         world.step();
+        let Device { nic, doorbells, .. } = &mut world.devices[index];
+        if let Some(doorbells) = doorbells {
+            doorbells.show(nic);
+        }
         result
     }
 
-    /// Lets time pass.
-    pub fn step(&self) {
-        self.lock().step();
+    /// Lets time pass. True when there was something to do.
+    pub fn step(&self) -> bool {
+        self.lock().step()
+    }
+
+    /// Lets time pass until it is to stop: at least each 100 us, and as often as it can while a driver writes to mapped pages.
+    pub fn run(&self, stop: &AtomicBool) {
+        let mapped = self.lock().devices.iter().any(|device| device.doorbells.is_some());
+        let mut idle = 0;
+        while !stop.load(Relaxed) {
+            idle = if mapped && self.step_without_waiting() { 0 } else { idle + 1 };
+            if mapped && idle < SPINS {
+                std::hint::spin_loop();
+            } else {
+                self.step();
+                thread::sleep(TICK);
+            }
+        }
+    }
+
+    /// As [`Shared::step`], but not while a message is being answered: that does it as well.
+    fn step_without_waiting(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(mut world) => world.step(),
+            Err(_) => true,
+        }
     }
 }
 
+/// How often time passes for NICs that nobody touches.
+const TICK: Duration = Duration::from_micros(100);
+
+/// Looks at mapped pages, without anything found, before the processor is left to others.
+const SPINS: u32 = 20_000;
+
 impl World {
-    fn step(&mut self) {
+    fn step(&mut self) -> bool {
         let now = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut busy = false;
         // A second round carries at once what the first has sent, if the cable takes no time.
         for _ in 0..2 {
             for index in 0..self.devices.len() {
                 let from = self.devices.len() - 1 - index;
-                let device = &mut self.devices[index];
+                let Device { nic, maps, vectors, doorbells, .. } = &mut self.devices[index];
+                if let Some(doorbells) = doorbells {
+                    busy |= doorbells.look(nic, now);
+                }
                 while let Some(arrival) = self.cables[from].receive(now) {
-                    device.nic.receive(&arrival.frame, arrival.check_good);
+                    nic.receive(&arrival.frame, arrival.check_good);
+                    busy = true;
                 }
                 let mut sent: Vec<Vec<u8>> = Vec::new();
-                let Device { nic, maps, vectors, .. } = device;
                 nic.tick(now, &mut Host { memory: maps, interrupts: vectors, wire: &mut sent });
                 sent.iter().for_each(|frame| self.cables[index].send(frame, now));
             }
         }
+        busy
     }
 }
 
@@ -157,6 +208,6 @@ impl Device {
     /// Function level reset.
     pub fn reset(&mut self) {
         self.nic.function_reset();
-        self.config = ConfigSpace::new(self.nic.board().device, u16::try_from(VECTORS).unwrap_or(u16::MAX));
+        self.config = ConfigSpace::new(&self.nic.board());
     }
 }

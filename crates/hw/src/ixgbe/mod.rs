@@ -3,6 +3,7 @@
 pub mod desc;
 pub mod eeprom;
 pub mod regs;
+pub mod vf;
 
 /// Bytes of BAR 0.
 pub const BAR_SIZE: u32 = 0x2_0000;

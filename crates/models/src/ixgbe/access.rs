@@ -20,6 +20,11 @@ impl Nic {
             return u32::MAX;
         }
         self.observed.reads += 1;
+        if self.board.is_virtual() { self.read_virtual(offset) } else { self.read_register(offset) }
+    }
+
+    /// Reads the register that the NIC itself has at `offset`.
+    pub(super) fn read_register(&mut self, offset: u32) -> u32 {
         let Some(at) = place(offset) else {
             self.violations.add("(none)", 0, Rule::Unknown(offset));
             return 0;
@@ -60,6 +65,15 @@ impl Nic {
             return;
         }
         self.observed.writes += 1;
+        if self.board.is_virtual() {
+            self.write_virtual(offset, value);
+        } else {
+            self.write_register(offset, value);
+        }
+    }
+
+    /// Writes the register that the NIC itself has at `offset`.
+    pub(super) fn write_register(&mut self, offset: u32, value: u32) {
         let Some(at) = place(offset) else {
             self.violations.add("(none)", 0, Rule::Unknown(offset));
             return;
@@ -71,6 +85,26 @@ impl Nic {
         }
         let now = self.file.write(at, value);
         self.effect(at, before, now, value);
+    }
+
+    /// The register at `offset`, without what reading it does; `None` when there is none.
+    pub(crate) fn peek(&self, offset: u32) -> Option<u32> {
+        place(offset).map(|at| self.file.get(at.register, at.index))
+    }
+
+    /// Whether the tail at `offset` is that of a queue which is enabled; `None` when no tail lies there.
+    pub(crate) fn has_tail(&self, offset: u32) -> Option<bool> {
+        let at = place(offset)?;
+        match at.register.name {
+            "RDT" => Some(self.receives(at.index)),
+            "TDT" => Some(self.transmits(at.index)),
+            _ => None,
+        }
+    }
+
+    /// An access that is no read or write of one register. It does nothing.
+    pub fn misaccess(&mut self, offset: u64, bytes: usize) {
+        self.violations.add("(none)", 0, Rule::NotAWord(offset, bytes));
     }
 
     fn check_quiet(&mut self, at: Place) {
@@ -169,7 +203,9 @@ impl Nic {
                 self.pfqde = if PFQDE::QDE.is_set(value) { self.pfqde | bit } else { self.pfqde & !bit };
             }
             "FDIRCTRL" => self.flow_director.initialise(&mut self.file, self.faults.flow_director_hangs),
-            "FDIRCMD" if !self.faults.flow_director_hangs => self.flow_director.command(&mut self.file),
+            "FDIRCMD" if !self.faults.flow_director_hangs => {
+                self.flow_director.command(&mut self.file, &mut self.violations);
+            }
             "WUS" => self.file.put(&regs::WUS, before & !value),
             _ => {}
         }

@@ -35,6 +35,14 @@ pub struct Faults {
     pub spurious_every: u32,
     /// No descriptor is ever transmitted.
     pub transmitter_hangs: bool,
+    /// One in so many messages of a virtual function has no answer; 0 is none.
+    pub mailbox_lost_every: u32,
+    /// One in so many messages of a virtual function is answered as if it were another one; 0 is none.
+    pub mailbox_wrong_every: u32,
+    /// How long each answer to a virtual function takes, in microseconds.
+    pub mailbox_delay_us: u64,
+    /// How many of the five versions of messages, the newest first, the physical function does not know.
+    pub mailbox_versions_missing: usize,
     /// The device is gone: every read is all ones, every write is lost.
     pub removed: bool,
 }

@@ -1,23 +1,22 @@
-//! The flow director: perfect filters for IPv4 flows, as many as packet memory is set aside for.
-//!
-//! Signature filters are taken and counted but match nothing: what they steer is a matter of the hash alone, and a NIC
-//! may always miss. The bucket hash that software computes is only a part of a filter's name here; filters are compared
-//! by their contents.
+//! The flow director: filters for flows, as many as packet memory is set aside for. Perfect filters compare a packet's fields,
+//! for IPv4 only; signature filters are two hashes of them, so that other packets may match as well.
 
-use bywash_hw::ixgbe::regs::{self, FDIRCMD, FDIRCTRL, FDIRFREE, FDIRHASH, FDIRM, FDIRVLAN};
+use std::collections::HashMap;
+
+use bywash_hw::ixgbe::regs::{self, FDIRCMD, FDIRCTRL, FDIRFREE, FDIRHASH};
 
 use super::file::File;
-use super::parse::{Addresses, Parsed, SCTP, TCP, UDP};
+use super::flow_key::Key;
+use super::parse::{Addresses, Parsed};
+use super::strict::{Rule, Violations};
 
-/// A perfect filter, as the registers held it when it was added.
+/// A perfect filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Filter {
+    /// Hash and index, by which software names it.
     name: u32,
     command: u32,
-    source: u32,
-    destination: u32,
-    ports: u32,
-    vlan: u32,
+    key: Key,
 }
 
 /// What a filter that matches says.
@@ -32,8 +31,10 @@ pub(super) struct Match {
 /// All filters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowDirector {
+    /// Perfect filters.
     filters: Vec<Filter>,
-    signatures: u32,
+    /// Commands of signature filters, by bucket and signature.
+    signatures: HashMap<(u32, u32), u32>,
 }
 
 /// Values of FDIRCMD.CMD.
@@ -41,12 +42,18 @@ const ADD: u32 = 1;
 const REMOVE: u32 = 2;
 const QUERY: u32 = 3;
 
-/// Filters that the memory set aside holds.
+/// Filters that the memory set aside holds; a signature filter takes a quarter of a perfect one's.
 fn capacity(fdirctrl: u32) -> u32 {
     match FDIRCTRL::PBALLOC.of(fdirctrl) {
         0 => 0,
-        allocation => (1024 << allocation) - 2,
+        _ => buckets(fdirctrl) - 2,
     }
+}
+
+/// Buckets are as many as filters.
+fn buckets(fdirctrl: u32) -> u32 {
+    let perfect = 1024 << FDIRCTRL::PBALLOC.of(fdirctrl);
+    if FDIRCTRL::PERFECT_MATCH.is_set(fdirctrl) { perfect } else { perfect * 4 }
 }
 
 /// KiB of receive memory that filters take.
@@ -67,21 +74,30 @@ impl FlowDirector {
     }
 
     /// FDIRCMD was written.
-    pub(super) fn command(&mut self, file: &mut File) {
+    pub(super) fn command(&mut self, file: &mut File, violations: &mut Violations) {
         let command = file.one(&FDIRCMD);
+        let mut result = command & !(FDIRCMD::CMD.mask | FDIRCMD::FILTER_VALID.mask);
+        let perfect = FDIRCTRL::PERFECT_MATCH.is_set(file.one(&FDIRCTRL));
         let name = file.one(&FDIRHASH) & (FDIRHASH::HASH.mask | FDIRHASH::INDEX.mask);
         let at = self.filters.iter().position(|filter| filter.name == name);
-        let mut result = command & !(FDIRCMD::CMD.mask | FDIRCMD::FILTER_VALID.mask);
+        let signature = Self::place(file, FDIRHASH::HASH.of(name), FDIRHASH::INDEX.of(name));
         match FDIRCMD::CMD.of(command) {
-            ADD => self.add(file, command, name, at),
-            REMOVE => match at {
-                Some(at) => {
-                    self.filters.remove(at);
-                    file.count(&regs::FDIRUSTAT, 0, 1 << 16);
-                }
-                None => file.count(&regs::FDIRFSTAT, 0, 1 << 8),
-            },
-            QUERY => result |= FDIRCMD::FILTER_VALID.with(u32::from(at.is_some())),
+            ADD if perfect => self.add(file, command, name, at, violations),
+            ADD => self.add_signature(file, command, signature),
+            REMOVE => {
+                let removed = if perfect {
+                    at.map(|at| self.filters.remove(at)).is_some()
+                } else {
+                    self.signatures.remove(&signature).is_some()
+                };
+                let (counter, by) =
+                    if removed { (&regs::FDIRUSTAT, 1 << 16) } else { (&regs::FDIRFSTAT, 1 << 8) };
+                file.count(counter, 0, by);
+            }
+            QUERY => {
+                let valid = if perfect { at.is_some() } else { self.signatures.contains_key(&signature) };
+                result |= FDIRCMD::FILTER_VALID.with(u32::from(valid));
+            }
             _ => {}
         }
         if FDIRCMD::CLEARHT.is_set(command) {
@@ -91,22 +107,21 @@ impl FlowDirector {
         self.show_free(file);
     }
 
-    fn add(&mut self, file: &mut File, command: u32, name: u32, at: Option<usize>) {
-        let fdirctrl = file.one(&FDIRCTRL);
-        let full = self.filters.len() >= capacity(fdirctrl) as usize;
-        if !FDIRCTRL::PERFECT_MATCH.is_set(fdirctrl) {
-            self.signatures = (self.signatures + 1).min(capacity(fdirctrl));
-            file.count(&regs::FDIRUSTAT, 0, 1);
-            return;
+    fn add(
+        &mut self,
+        file: &mut File,
+        command: u32,
+        name: u32,
+        at: Option<usize>,
+        violations: &mut Violations,
+    ) {
+        let full = self.filters.len() >= capacity(file.one(&FDIRCTRL)) as usize;
+        let key = Key::of_registers(file);
+        let (is, should) = (FDIRHASH::HASH.of(name), key.bucket(file));
+        if !(is ^ should).is_multiple_of(buckets(file.one(&FDIRCTRL))) {
+            violations.add("FDIRHASH", 0, Rule::WrongBucket(is, should));
         }
-        let filter = Filter {
-            name,
-            command,
-            source: file.one(&regs::FDIRIPSA),
-            destination: file.one(&regs::FDIRIPDA),
-            ports: file.one(&regs::FDIRPORT),
-            vlan: file.one(&FDIRVLAN),
-        };
+        let filter = Filter { name, command, key };
         match at {
             Some(at) if FDIRCMD::FILTER_UPDATE.is_set(command) => self.filters[at] = filter,
             None if !full => {
@@ -117,71 +132,61 @@ impl FlowDirector {
         }
     }
 
+    fn add_signature(&mut self, file: &mut File, command: u32, place: (u32, u32)) {
+        let known = self.signatures.contains_key(&place);
+        if !known && self.signatures.len() >= capacity(file.one(&FDIRCTRL)) as usize
+            || known && !FDIRCMD::FILTER_UPDATE.is_set(command)
+        {
+            file.count(&regs::FDIRFSTAT, 0, 1);
+            return;
+        }
+        self.signatures.insert(place, command);
+        file.count(&regs::FDIRUSTAT, 0, u32::from(!known));
+    }
+
+    /// The bucket of a hash, and the signature.
+    fn place(file: &File, hash: u32, signature: u32) -> (u32, u32) {
+        (hash % buckets(file.one(&FDIRCTRL)), signature & 0x7fff)
+    }
+
     fn show_free(&self, file: &mut File) {
-        let used = u32::try_from(self.filters.len()).unwrap_or(u32::MAX).saturating_add(self.signatures);
+        let used = u32::try_from(self.filters.len() + self.signatures.len()).unwrap_or(u32::MAX);
         let free = capacity(file.one(&FDIRCTRL)).saturating_sub(used);
         file.put(&FDIRFREE, FDIRFREE::FREE.with(free));
     }
 
     /// What the filters say of a packet. Counts matches and misses.
-    pub(super) fn steer(&self, file: &mut File, parsed: &Parsed) -> Option<Match> {
+    pub(super) fn steer(&self, file: &mut File, frame: &[u8], parsed: &Parsed) -> Option<Match> {
         let fdirctrl = file.one(&FDIRCTRL);
-        let Some(Addresses::V4 { source, destination }) = parsed.ip else { return None };
         if FDIRCTRL::PBALLOC.of(fdirctrl) == 0 {
             return None;
         }
-        let found = self.filters.iter().find(|filter| matches(file, filter, source, destination, parsed));
-        let Some(filter) = found else {
+        let perfect = FDIRCTRL::PERFECT_MATCH.is_set(fdirctrl);
+        let key = Key::of_packet(file, frame, parsed)
+            .filter(|_| !perfect || matches!(parsed.ip, Some(Addresses::V4 { .. })))?;
+        // Most of the time there is nothing to find, and no need for hashes.
+        let found = if self.filters.is_empty() && self.signatures.is_empty() {
+            None
+        } else if perfect {
+            let bucket = key.bucket(file);
+            let same = |name: u32| (FDIRHASH::HASH.of(name) ^ bucket).is_multiple_of(buckets(fdirctrl));
+            let found = self.filters.iter().find(|filter| filter.key == key && same(filter.name));
+            found.map(|filter| (filter.name, filter.command))
+        } else {
+            let (bucket, signature) = Self::place(file, key.bucket(file), key.signature(file));
+            let name = FDIRHASH::HASH.with(bucket) | FDIRHASH::INDEX.with(signature);
+            self.signatures.get(&(bucket, signature)).map(|command| (name, *command))
+        };
+        let Some((name, command)) = found else {
             file.count(&regs::FDIRMISS, 0, 1);
             return None;
         };
         file.count(&regs::FDIRMATCH, 0, 1);
-        let dropped = FDIRCMD::DROP.is_set(filter.command);
-        let queue =
-            if dropped { FDIRCTRL::DROP_QUEUE.of(fdirctrl) } else { FDIRCMD::RX_QUEUE.of(filter.command) };
+        let dropped = FDIRCMD::DROP.is_set(command);
+        let queue = if dropped { FDIRCTRL::DROP_QUEUE.of(fdirctrl) } else { FDIRCMD::RX_QUEUE.of(command) };
         let report =
             FDIRCTRL::REPORT_STATUS.is_set(fdirctrl) || FDIRCTRL::REPORT_STATUS_ALWAYS.is_set(fdirctrl);
-        let name = FDIRHASH::HASH.of(filter.name) | FDIRHASH::INDEX.of(filter.name) << 16;
+        let name = FDIRHASH::HASH.of(name) | FDIRHASH::INDEX.of(name) << 16;
         Some(Match { queue: (!dropped).then_some(queue), report: report.then_some(name) })
     }
-}
-
-fn matches(file: &File, filter: &Filter, source: [u8; 4], destination: [u8; 4], parsed: &Parsed) -> bool {
-    // Addresses lie in the registers as in the packet, ports as numbers. A bit of a mask says not to compare.
-    let differ = |mask, a: [u8; 4], b: u32| (u32::from_le_bytes(a) ^ b) & !file.one(mask) != 0;
-    if differ(&regs::FDIRSIP4M, source, filter.source)
-        || differ(&regs::FDIRDIP4M, destination, filter.destination)
-    {
-        return false;
-    }
-    let fdirm = file.one(&FDIRM);
-    let vlan = u32::from(parsed.vlan.unwrap_or(0)) ^ FDIRVLAN::VLAN.of(filter.vlan);
-    if !FDIRM::VLANID.is_set(fdirm) && vlan & 0xfff != 0 || !FDIRM::VLANP.is_set(fdirm) && vlan & 0xe000 != 0
-    {
-        return false;
-    }
-    let kind = match parsed.transport {
-        Some((UDP, _)) => 1,
-        Some((TCP, _)) => 2,
-        Some((SCTP, _)) => 3,
-        _ => 0,
-    };
-    if FDIRM::L4P.is_set(fdirm) {
-        return true;
-    }
-    if FDIRCMD::L4TYPE.of(filter.command) != kind {
-        return false;
-    }
-    let mask = match kind {
-        1 => file.one(&regs::FDIRUDPM),
-        2 => file.one(&regs::FDIRTCPM),
-        _ => return true,
-    };
-    let Some((from, to)) = parsed.ports else { return false };
-    // The port masks alone lie with their bits in reverse, in each half.
-    let differ = |port: u16, filter: u32, mask: u32| {
-        let mask = u16::try_from(mask & 0xffff).unwrap_or(0).reverse_bits();
-        (u32::from(port) ^ filter) & 0xffff & !u32::from(mask) != 0
-    };
-    !differ(from, filter.ports, mask) && !differ(to, filter.ports >> 16, mask >> 16)
 }

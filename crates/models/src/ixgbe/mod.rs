@@ -3,7 +3,7 @@
 //! Nothing here waits, reads a clock or draws numbers: the same calls have the same results. A write to a register only
 //! notes what is to be done; [`Nic::tick`] does it, so that memory, interrupts and the wire are touched at one place.
 //!
-//! Not modelled: header split, receive side coalescing, virtual functions and pools, data centre bridging, FCoE, IPsec and
+//! Not modelled: header split, receive side coalescing, pools and several virtual functions, data centre bridging, FCoE, IPsec and
 //! MACsec (their registers hold what is written), time stamps, wake-up, flow control, and write-back thresholds (RS is answered
 //! at once). All traffic goes through packet
 //! buffer 0.
@@ -14,6 +14,7 @@ mod faults;
 mod file;
 mod filters;
 mod flow_director;
+mod flow_key;
 mod interrupts;
 mod link;
 mod offload;
@@ -24,9 +25,11 @@ mod sfp;
 mod stats;
 mod strict;
 mod tx;
+mod virtual_function;
 
 use bywash_hw::ixgbe::regs::{self, CTRL, RXDCTL, STATUS, TXDCTL};
-use bywash_hw::ixgbe::{QUEUES, RESET_QUIET_US};
+use bywash_hw::ixgbe::{BAR_SIZE, QUEUES, RESET_QUIET_US, VECTORS, vf};
+use bywash_hw::pci::{INTEL, Media, known};
 use bywash_hw::reg::Register;
 
 pub use faults::Faults;
@@ -42,11 +45,12 @@ use rx::Receiver;
 use sfp::Module;
 use strict::Violations;
 use tx::Transmitter;
+use virtual_function::VirtualFunction;
 
 /// What kind of board it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Board {
-    /// PCI device id: 0x10fb has an SFP cage with a module in it, 0x10f8 is a backplane without one.
+    /// PCI device id: 0x10fb has an SFP cage with a module in it, 0x10f8 is a backplane without one, 0x10ed a virtual function.
     pub device: u16,
     /// The port's MAC address.
     pub mac: [u8; 6],
@@ -60,8 +64,27 @@ impl Default for Board {
 }
 
 impl Board {
+    fn media(&self) -> Option<Media> {
+        known(INTEL, self.device).map(|nic| nic.media)
+    }
+
     fn has_cage(&self) -> bool {
-        matches!(bywash_hw::pci::known(bywash_hw::pci::INTEL, self.device), Some(nic) if nic.media == bywash_hw::pci::Media::Sfp)
+        self.media() == Some(Media::Sfp)
+    }
+
+    /// Whether it is a virtual function, with its own registers.
+    pub fn is_virtual(&self) -> bool {
+        self.media() == Some(Media::Virtual)
+    }
+
+    /// Bytes of BAR 0.
+    pub fn bar_size(&self) -> u32 {
+        if self.is_virtual() { vf::BAR_SIZE } else { BAR_SIZE }
+    }
+
+    /// MSI-X vectors.
+    pub fn vectors(&self) -> u32 {
+        if self.is_virtual() { vf::VECTORS } else { VECTORS }
     }
 }
 
@@ -92,6 +115,7 @@ pub struct Nic {
     rx: Receiver,
     tx: Transmitter,
     link: Link,
+    virtual_function: VirtualFunction,
     violations: Violations,
     observed: Observed,
     bus_master: bool,
@@ -120,6 +144,7 @@ impl Nic {
             rx: Receiver::default(),
             tx: Transmitter::new(),
             link: Link::new(),
+            virtual_function: VirtualFunction::default(),
             violations: Violations::default(),
             observed: Observed::default(),
             bus_master: false,
@@ -186,6 +211,7 @@ impl Nic {
             return;
         }
         self.step_link();
+        self.step_mailbox();
         self.start_queues();
         self.transmit(host);
         self.deliver(host);
@@ -214,6 +240,9 @@ impl Nic {
             &regs::EEC,
             regs::EEC::PRES.mask | regs::EEC::ARD.mask | regs::EEC::ADDR_SIZE.mask | 8 << 11,
         );
+        if self.board.is_virtual() {
+            self.set_up_for_virtual_function();
+        }
     }
 
     /// CTRL.RST or CTRL.LRST was written.

@@ -85,7 +85,7 @@ impl Nic {
         let steered = steer(&self.file, &parsed);
         let matched = match steered.queue {
             Some(_) => None,
-            None => self.flow_director.steer(&mut self.file, &parsed),
+            None => self.flow_director.steer(&mut self.file, frame, &parsed),
         };
         let hash = if steered.ether_type.is_some() { None } else { rss::hash(&self.file, &parsed) };
         let queue = match (steered.queue, matched) {
@@ -94,7 +94,7 @@ impl Nic {
                 Some(queue) => queue,
                 None => return,
             },
-            (None, None) => hash.map_or(0, |(hash, _)| rss::queue(&self.file, hash)),
+            (None, None) => self.queue_of_pool(hash.map_or(0, |(hash, _)| rss::queue(&self.file, hash))),
         };
         // Flow director filters take their memory from the first packet buffer.
         let taken = flow_director::memory(self.file.one(&regs::FDIRCTRL));
@@ -196,9 +196,6 @@ impl Nic {
                 let mut bytes = [0; desc::SIZE];
                 host.memory.read(address, &mut bytes)?;
                 let words = desc::words(bytes);
-                if !legacy && words[2] & 1 != 0 {
-                    self.violations.add("RDT", queue, Rule::DoneBeforeUse);
-                }
                 host.memory.write(u64::from(words[0]) | u64::from(words[1]) << 32, chunk)?;
                 let done = if legacy {
                     let [length, status] = self.legacy_status(held, *tag, chunk.len(), last);

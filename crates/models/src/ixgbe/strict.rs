@@ -20,6 +20,9 @@ pub enum Rule {
     /// No register has this offset.
     #[error("no register has offset {0:#x}")]
     Unknown(u32),
+    /// Registers are words of 32 bits, of which two may be accessed at once.
+    #[error("access to {1} bytes at {0:#x}: registers are words of 32 bits")]
+    NotAWord(u64, usize),
     /// Registers may not be touched for a millisecond after a reset.
     #[error("touched within 1 ms after a reset")]
     TooSoonAfterReset,
@@ -74,9 +77,9 @@ pub enum Rule {
     /// A transmit descriptor that makes no sense.
     #[error("descriptor {0:08x?}: {1}")]
     BadDescriptor([u32; 4], &'static str),
-    /// A receive descriptor whose second half is not as the NIC needs it.
-    #[error("receive descriptor with bit 0 of its second address set: it would look done")]
-    DoneBeforeUse,
+    /// A perfect filter lies in the bucket that its fields hash to.
+    #[error("bucket hash {0:#06x}, but the filter's fields have {1:#06x}: no packet will match it")]
+    WrongBucket(u32, u32),
     /// Semaphores are asked for and given back by whoever holds them.
     #[error("used without the semaphore that guards it")]
     NoSemaphore,

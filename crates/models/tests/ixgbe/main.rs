@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be set up must fail the test")]
 
 mod bench;
+mod flow_director;
 mod more;
+mod virtual_function;
 
 use bench::{Bench, LAST, MAC, RING, data, packet};
 use bywash_hw::ixgbe::desc::{context, packet_type, rss_type, rx, tx};
@@ -221,46 +223,6 @@ fn filters_choose_queues_before_rss() {
     assert_eq!(bench.filled(4), [1, 2]);
     bench.arrive(&packet(TCP, (9, 53), 40));
     assert_eq!(bench.filled(4), [0, 1, 2]);
-}
-
-#[test]
-fn the_flow_director_steers_drops_and_forgets() {
-    let mut bench = Bench::started(4);
-    bench.write(&FDIRDIP4M, 0, 0);
-    bench.write(&FDIRM, 0, FDIRM::VLANID.mask | FDIRM::VLANP.mask | FDIRM::POOL.mask | FDIRM::FLEX.mask);
-    // Of the ports, only the destination's upper byte: masks lie in reverse and inverted.
-    bench.write(&FDIRUDPM, 0, 0xff00_ffff);
-    let perfect = FDIRCTRL::PBALLOC.with(1) | FDIRCTRL::PERFECT_MATCH.mask | FDIRCTRL::REPORT_STATUS.mask;
-    bench.write(&FDIRCTRL, 0, perfect | FDIRCTRL::DROP_QUEUE.with(127));
-    assert!(FDIRCTRL::INIT_DONE.is_set(bench.read(&FDIRCTRL, 0)));
-    bench.write(&FDIRIPSA, 0, u32::from_le_bytes([10, 0, 0, 1]));
-    bench.write(&FDIRIPDA, 0, u32::from_le_bytes([10, 0, 0, 2]));
-    bench.write(&FDIRPORT, 0, FDIRPORT::DESTINATION.with(0x1200));
-    bench.write(&FDIRHASH, 0, FDIRHASH::INDEX.with(5) | 0x28c);
-    let add =
-        FDIRCMD::CMD.with(1) | FDIRCMD::FILTER_UPDATE.mask | FDIRCMD::L4TYPE.with(1) | FDIRCMD::LAST.mask;
-    bench.write(&FDIRCMD, 0, add | FDIRCMD::QUEUE_EN.mask | FDIRCMD::RX_QUEUE.with(3));
-    assert_eq!(FDIRCMD::CMD.of(bench.read(&FDIRCMD, 0)), 0);
-    assert_eq!(FDIRFREE::FREE.of(bench.read(&FDIRFREE, 0)), 2045);
-
-    bench.arrive(&packet(UDP, (7, 0x12ff), 40));
-    assert_eq!(bench.filled(4), [3]);
-    let words = bench.rx_words(3, 0);
-    assert!(rx::FLM.is_set(words[2]));
-    assert_eq!((rx::FILTER_INDEX.of(words[1]), rx::FILTER_HASH.of(words[1])), (5, 0x28c));
-    bench.arrive(&packet(UDP, (7, 0x13ff), 40));
-    assert_eq!(bench.filled(4), [0, 3]);
-    assert_eq!((bench.read(&FDIRMATCH, 0), bench.read(&FDIRMISS, 0), bench.read(&FDIRMISS, 0)), (1, 1, 0));
-
-    bench.write(&FDIRCMD, 0, add | FDIRCMD::QUEUE_EN.mask | FDIRCMD::DROP.mask);
-    bench.arrive(&packet(UDP, (7, 0x1200), 40));
-    assert_eq!(rx::DD.of(bench.rx_words(3, 1)[2]), 0);
-    bench.write(&FDIRCMD, 0, FDIRCMD::CMD.with(3));
-    assert!(FDIRCMD::FILTER_VALID.is_set(bench.read(&FDIRCMD, 0)));
-    bench.write(&FDIRCMD, 0, FDIRCMD::CMD.with(2));
-    bench.write(&FDIRCMD, 0, FDIRCMD::CMD.with(3));
-    assert!(!FDIRCMD::FILTER_VALID.is_set(bench.read(&FDIRCMD, 0)));
-    assert_eq!(bench.read(&FDIRUSTAT, 0), 0x0001_0001);
 }
 
 fn udp_context() -> [u32; 4] {

@@ -1,0 +1,88 @@
+//! Registers of the 82599's virtual functions, and the mailbox by which they talk to the physical one.
+//!
+//! Offsets and fields as in Linux's `ixgbevf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares the offsets with another
+//! source.
+
+use crate::reg::{Access, Range, Register, registers};
+
+/// Bytes of BAR 0.
+pub const BAR_SIZE: u32 = 0x4000;
+/// MSI-X vectors.
+pub const VECTORS: u32 = 3;
+/// 32-bit words of a mailbox message.
+pub const MAILBOX_WORDS: u32 = 16;
+
+registers! {
+    VFCTRL "Device control" WO [0x00000] { RST 26 };
+    VFSTATUS "Device status" RO [0x00008];
+    VFLINKS "Link status" RO [0x00010] { SPEED 29:28, UP 30 };
+    VFFRTIMER "Free running timer" RO [0x00048];
+    VTEICR "Interrupt cause" W1C [0x00100] = 0 & 0x0000_0007;
+    VTEICS "Interrupt cause set" WO [0x00104] & 0x0000_0007;
+    VTEIMS "Interrupt mask set and read" RW [0x00108] = 0 & 0x0000_0007;
+    VTEIMC "Interrupt mask clear" WO [0x0010c] & 0x0000_0007;
+    VTEIAC "Interrupt auto clear" RW [0x00110] = 0 & 0x0000_0007;
+    VTEIAM "Interrupt auto mask" RW [0x00114] = 0 & 0x0000_0007;
+    VTIVAR "Interrupt vector allocation, two queues" RW [0x00120 + 4 * 4];
+    VTIVAR_MISC "Interrupt vector allocation, mailbox" RW [0x00140] { MAILBOX 1:0, MAILBOX_VALID 7 };
+    VTRSCINT "Receive side coalescing interrupt" RW [0x00180 + 4 * 3];
+    VFMBMEM "Mailbox message" RW [0x00200 + 4 * 16];
+    VFMAILBOX "Mailbox" RW [0x002fc] = 0
+        { REQ 0, ACK 1, VFU 2, PFU 3, PFSTS 4, PFACK 5, RSTI 6, RSTD 7 };
+    VFPSRTYPE "Packet split and RSS queues" RW [0x00300] { RQPL 31:29 };
+    VTEITR "Interrupt throttle" RW [0x00820 + 4 * 3] = 0;
+    VFRDBAL "Receive ring address, low" RW [0x01000 + 0x40 * 8];
+    VFRDBAH "Receive ring address, high" RW [0x01004 + 0x40 * 8];
+    VFRDLEN "Receive ring length in bytes" RW [0x01008 + 0x40 * 8] = 0;
+    VFDCA_RXCTRL "Receive cache access control" RW [0x0100c + 0x40 * 8];
+    VFRDH "Receive ring head" RO [0x01010 + 0x40 * 8] = 0;
+    VFSRRCTL "Split receive control" RW [0x01014 + 0x40 * 8];
+    VFRDT "Receive ring tail" RW [0x01018 + 0x40 * 8] = 0;
+    VFGPRC "Good packets received; wraps" RO [0x0101c];
+    VFGORC_LSB "Good bytes received, low; wraps" RO [0x01020];
+    VFGORC_MSB "Good bytes received, high" RO [0x01024];
+    VFRXDCTL "Receive queue control" RW [0x01028 + 0x40 * 8] = 0;
+    VFRSCCTL "Receive side coalescing control" RW [0x0102c + 0x40 * 8] = 0;
+    VFMPRC "Multicast packets received; wraps" RO [0x01034];
+    VFTDBAL "Transmit ring address, low" RW [0x02000 + 0x40 * 8];
+    VFTDBAH "Transmit ring address, high" RW [0x02004 + 0x40 * 8];
+    VFTDLEN "Transmit ring length in bytes" RW [0x02008 + 0x40 * 8] = 0;
+    VFDCA_TXCTRL "Transmit cache access control" RW [0x0200c + 0x40 * 8];
+    VFTDH "Transmit ring head" RW [0x02010 + 0x40 * 8] = 0;
+    VFTDT "Transmit ring tail" RW [0x02018 + 0x40 * 8] = 0;
+    VFGPTC "Good packets sent; wraps" RO [0x0201c];
+    VFGOTC_LSB "Good bytes sent, low; wraps" RO [0x02020];
+    VFGOTC_MSB "Good bytes sent, high" RO [0x02024];
+    VFTXDCTL "Transmit queue control" RW [0x02028 + 0x40 * 8] = 0;
+    VFTDWBAL "Transmit head write-back address, low" RW [0x02038 + 0x40 * 8];
+    VFTDWBAH "Transmit head write-back address, high" RW [0x0203c + 0x40 * 8];
+}
+
+/// Messages: the low half of their first word.
+pub mod message {
+    /// Reset; the answer has the MAC address and the type of multicast filter.
+    pub const RESET: u32 = 0x01;
+    /// Use this MAC address.
+    pub const SET_MAC: u32 = 0x02;
+    /// Receive these multicast groups, by their hashes of 12 bits.
+    pub const SET_MULTICAST: u32 = 0x03;
+    /// Receive a VLAN, or no more.
+    pub const SET_VLAN: u32 = 0x04;
+    /// Longest frame.
+    pub const SET_LPE: u32 = 0x05;
+    /// Receive another MAC address.
+    pub const SET_MACVLAN: u32 = 0x06;
+    /// Which version of this interface both know.
+    pub const API_NEGOTIATE: u32 = 0x08;
+    /// How many queues there are.
+    pub const GET_QUEUES: u32 = 0x09;
+    /// How much multicast to receive.
+    pub const UPDATE_XCAST_MODE: u32 = 0x0c;
+
+    /// In an answer: done.
+    pub const ACK: u32 = 0x8000_0000;
+    /// In an answer: not done.
+    pub const NACK: u32 = 0x4000_0000;
+    /// In an answer: the function may go on sending messages.
+    pub const CLEAR_TO_SEND: u32 = 0x2000_0000;
+}
