@@ -5,12 +5,17 @@
 
 #![forbid(unsafe_code)]
 
+mod intel;
+mod nic;
 mod open;
 mod virtio;
 
+pub mod ixgbe;
+pub mod link;
 pub mod loopback;
 pub mod null;
 pub mod packet;
+pub mod pcap;
 pub mod tap;
 pub mod xdp;
 

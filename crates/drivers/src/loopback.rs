@@ -1,15 +1,15 @@
-//! `loop:NAME`, a wire in memory: what one end sends, the other receives, frame by frame and without a copy. Two opens
-//! of one name in one process are its two ends.
+//! `loop:NAME`, a wire in memory: what one end sends, the other receives, whole batches at once and without a copy.
+//! Two opens of one name in one process are its two ends.
 //!
 //! No system call is made while both ends are busy; a sleeping receiver is woken through an eventfd. A wire that is
 //! full takes no more, as a NIC whose ring is full. When the other end is closed, what is sent is lost and counted.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bywash_frame::{Batch, FRAME_SIZE, HEADROOM, Packet, Pool};
+use bywash_frame::{BATCH, Batch, FRAME_SIZE, HEADROOM, Packet, Pool};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,6 +18,11 @@ use crate::OpenOptions;
 
 /// Packets that a queue of the wire holds.
 const RING: usize = 1024;
+
+/// From so many packets on, a batch goes over the wire as it is, and an empty one comes back for it: no packet is moved.
+/// Fewer go one by one, so that a wire full of small batches holds as many packets as one of large ones, and needs no
+/// memory for batches that are mostly empty.
+const WHOLE: usize = BATCH / 4;
 
 /// Wires with an open end, by name.
 static WIRES: Mutex<Option<HashMap<String, Wire>>> = Mutex::new(None);
@@ -121,13 +126,48 @@ impl LoopPort {
 
 /// One direction of one queue.
 fn wire(ring: usize) -> Result<(LoopTx, LoopRx), String> {
-    let (producer, consumer) = RingBuffer::new(ring);
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|e| format!("no eventfd for waking the receiver: {e}"))?;
     let doorbell = Arc::new(Doorbell { bell, sleeping: AtomicBool::new(false) });
-    let tx = LoopTx { ring: producer, doorbell: Arc::clone(&doorbell), counters: QueueCounters::default() };
-    Ok((tx, LoopRx { ring: consumer, doorbell, armed: false, counters: QueueCounters::default() }))
+    let taken = Arc::new(Taken(AtomicUsize::new(0)));
+    let (entries, arrivals) = RingBuffer::new(ring);
+    // So many batches of `WHOLE` packets at most can be on the way.
+    let batches = ring.div_ceil(WHOLE);
+    let (back, returned) = RingBuffer::new(batches);
+    let tx = LoopTx {
+        ring: entries,
+        returned,
+        empty: std::iter::repeat_with(Batch::new).take(batches).collect(),
+        size: ring,
+        sent: 0,
+        taken: Arc::clone(&taken),
+        seen_taken: 0,
+        doorbell: Arc::clone(&doorbell),
+        counters: QueueCounters::default(),
+    };
+    let rx = LoopRx {
+        ring: arrivals,
+        back,
+        rest: Batch::new(),
+        taken,
+        doorbell,
+        armed: false,
+        counters: QueueCounters::default(),
+    };
+    Ok((tx, rx))
 }
+
+/// What lies on the wire.
+enum Entry {
+    One(Packet),
+    /// [`WHOLE`] packets or more.
+    Many(Batch),
+}
+
+/// How many packets the receiver has taken, by which the sender knows how many are on the wire. In a cache line of its
+/// own, and the one that is fetched with it: it is written in every turn.
+#[repr(align(128))]
+struct Taken(AtomicUsize);
 
 impl Port for LoopPort {
     fn name(&self) -> &PortName {
@@ -191,11 +231,36 @@ impl Doorbell {
 }
 
 struct LoopRx {
-    ring: Consumer<Packet>,
+    ring: Consumer<Entry>,
+    /// Empty batches on their way back to the sender.
+    back: Producer<Batch>,
+    /// What did not fit of a batch that was taken off the ring.
+    rest: Batch,
+    taken: Arc<Taken>,
     doorbell: Arc<Doorbell>,
     /// Whether we have been asleep since the bell was last hushed.
     armed: bool,
     counters: QueueCounters,
+}
+
+impl LoopRx {
+    /// Takes the next packets off the ring; false when there are none. There is room in `batch`, and `rest` is empty.
+    #[inline]
+    fn take(&mut self, batch: &mut Batch) -> bool {
+        match self.ring.pop() {
+            Err(_) => return false,
+            Ok(Entry::One(packet)) => batch.push(packet),
+            Ok(Entry::Many(mut many)) => {
+                if !batch.is_empty() || !batch.exchange(&mut many) {
+                    // No batch has a limit in here.
+                    self.rest.exchange(&mut many);
+                }
+                // There is room for all batches that the wire has.
+                let _ = self.back.push(many);
+            }
+        }
+        true
+    }
 }
 
 impl RxQueue for LoopRx {
@@ -204,23 +269,35 @@ impl RxQueue for LoopRx {
             self.doorbell.hush();
             self.armed = false;
         }
-        let n = self.ring.slots().min(batch.room());
-        let Ok(chunk) = self.ring.read_chunk(n) else { return 0 };
+        let before = batch.len();
+        while batch.room() > 0 {
+            if !self.rest.is_empty() {
+                let room = batch.room();
+                batch.extend(self.rest.drain_front(room));
+            } else if !self.take(batch) {
+                break;
+            }
+        }
         let mut bytes = 0;
-        for packet in chunk {
+        for packet in batch.iter().skip(before) {
             // Another core has just written it: all first lines are asked for before the first one is looked at.
             packet.head_segment().frame().prefetch();
             bytes += packet.len();
-            batch.push(packet);
         }
-        self.counters.packets += n as u64;
-        self.counters.bytes += bytes as u64;
+        let n = batch.len() - before;
+        if n > 0 {
+            self.counters.packets += n as u64;
+            self.counters.bytes += bytes as u64;
+            // After the pops: the sender may rely on the entries being free.
+            let taken = self.taken.0.load(Ordering::Relaxed);
+            self.taken.0.store(taken.wrapping_add(n), Ordering::Release);
+        }
         n
     }
 
     fn arm(&mut self) -> bool {
         self.armed = true;
-        self.doorbell.arm(|| self.ring.is_empty())
+        self.doorbell.arm(|| self.rest.is_empty() && self.ring.is_empty())
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -232,16 +309,63 @@ impl RxQueue for LoopRx {
     }
 
     fn close(mut self: Box<Self>, pool: &mut Pool) {
-        while let Ok(packet) = self.ring.pop() {
-            pool.give_packet(packet);
+        pool.give_batch(&mut self.rest);
+        while let Ok(entry) = self.ring.pop() {
+            match entry {
+                Entry::One(packet) => pool.give_packet(packet),
+                Entry::Many(mut many) => pool.give_batch(&mut many),
+            }
         }
     }
 }
 
 struct LoopTx {
-    ring: Producer<Packet>,
+    ring: Producer<Entry>,
+    /// Empty batches that come back from the receiver.
+    returned: Consumer<Batch>,
+    /// Those that are here. The last one that came back goes first: it is still in the cache.
+    empty: Vec<Batch>,
+    /// Packets that the wire holds.
+    size: usize,
+    sent: usize,
+    taken: Arc<Taken>,
+    /// What `taken` was when it was last looked at.
+    seen_taken: usize,
     doorbell: Arc<Doorbell>,
     counters: QueueCounters,
+}
+
+impl LoopTx {
+    /// How many of `wanted` packets there is room for.
+    #[inline]
+    fn room(&mut self, wanted: usize) -> usize {
+        if self.size - self.sent.wrapping_sub(self.seen_taken) < wanted {
+            self.seen_taken = self.taken.0.load(Ordering::Acquire);
+        }
+        wanted.min(self.size - self.sent.wrapping_sub(self.seen_taken))
+    }
+
+    /// Puts the first `n` packets on the ring, whole when they are all and worth it; false, and they stay, when it is
+    /// full.
+    #[inline]
+    fn put(&mut self, batch: &mut Batch, n: usize) -> bool {
+        while let Ok(empty) = self.returned.pop() {
+            self.empty.push(empty);
+        }
+        if n >= WHOLE
+            && n == batch.len()
+            && let Ok(place) = self.ring.write_chunk_uninit(1)
+            && let Some(mut many) = self.empty.pop()
+        {
+            // No batch has a limit in here, and this one is empty.
+            many.exchange(batch);
+            place.fill_from_iter([Entry::Many(many)]);
+            return true;
+        }
+        let Ok(places) = self.ring.write_chunk_uninit(n) else { return false };
+        places.fill_from_iter(batch.drain_front(n).map(Entry::One));
+        true
+    }
 }
 
 impl TxQueue for LoopTx {
@@ -252,10 +376,12 @@ impl TxQueue for LoopTx {
             pool.give_batch(batch);
             return lost;
         }
-        let n = self.ring.slots().min(batch.len());
-        let Ok(chunk) = self.ring.write_chunk_uninit(n) else { return 0 };
-        let mut bytes = 0;
-        chunk.fill_from_iter(batch.drain_front(n).inspect(|packet| bytes += packet.len()));
+        let n = self.room(batch.len());
+        let bytes: usize = batch.iter().take(n).map(Packet::len).sum();
+        if n == 0 || !self.put(batch, n) {
+            return 0;
+        }
+        self.sent = self.sent.wrapping_add(n);
         self.counters.packets += n as u64;
         self.counters.bytes += bytes as u64;
         n

@@ -4,7 +4,7 @@ use bywash_filter::Expression;
 use bywash_frame::Arena;
 use bywash_port::{OpenError, Port, PortName};
 
-use crate::{loopback, null, packet, tap, xdp};
+use crate::{link, loopback, nic, null, packet, pcap, tap, xdp};
 
 /// Whether an `xdp:` port must, may or must not be zero-copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum XdpMode {
 /// so that no wish is ignored.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Queues to use; all the port has when `None`, for `null:` and `loop:` one.
+    /// Queues to use; all the port has when `None`, for `null:`, `loop:` and `link:` one.
     pub queues: Option<u16>,
     /// Packets in each ring, a power of two.
     pub ring: Option<u32>,
@@ -89,12 +89,19 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
     let port: Box<dyn Port> = match name {
         PortName::Null => Box::new(null::open(options, arena).map_err(error)?),
         PortName::Loop { name: end } => Box::new(loopback::open(end, options).map_err(error)?),
+        PortName::Link { path } => Box::new(link::open(path, options).map_err(error)?),
+        PortName::Pcap { file } => Box::new(pcap::open(file, options).map_err(error)?),
         PortName::Packet { interface } => Box::new(packet::open(interface, &options.into(), arena)?),
         PortName::Tap { interface } => {
             if options.ring.is_some() {
                 return Err(error("the kernel sizes a tap's ring; leave --ring out".into()));
             }
             Box::new(tap::open(interface, &options.into(), arena)?)
+        }
+        PortName::VfioUser { socket } => {
+            let port = nic::open_socket(socket, name, options, arena).map_err(error)?;
+            warnings.extend(port.warnings);
+            port.port
         }
         PortName::Xdp { interface, queues } => {
             let port = xdp::open(interface, *queues, &options.into(), arena)?;

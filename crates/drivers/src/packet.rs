@@ -23,8 +23,7 @@ use bywash_sys::ethtool::Ethtool;
 use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
 use bywash_sys::route::{Link, Route};
 
-use crate::OpenOptions;
-use crate::virtio::{ETHERNET, VLAN_TAG};
+use crate::{OpenOptions, virtio};
 use queue::{PacketRx, PacketTx};
 
 /// How a `packet:` is opened.
@@ -109,15 +108,8 @@ fn opened(
     if options.bypass_qdisc {
         mode.push("no queueing discipline");
     }
-    let capabilities = Capabilities {
-        max_len: link.mtu as usize + ETHERNET + 2 * usize::from(VLAN_TAG),
-        tx_checksum: true,
-        segmentation: true,
-        chains: true,
-        zero_copy: false,
-        mode,
-        link_mbps: Ethtool::open().and_then(|ethtool| ethtool.speed(interface)).ok().flatten(),
-    };
+    let speed = Ethtool::open().and_then(|ethtool| ethtool.speed(interface)).ok().flatten();
+    let capabilities = virtio::capabilities(link.mtu, mode, speed);
     let mac = link.mac.map(|mac| mac.0);
     Ok(PacketPort { name, capabilities, mac, sends: !options.rx_only, sockets, queues, shared })
 }

@@ -20,8 +20,7 @@ use bywash_sys::route::{Link, Mac, Route};
 use bywash_sys::tun::{MAX_QUEUES, Tap, TunError};
 use rustix::event::epoll;
 
-use crate::OpenOptions;
-use crate::virtio::{ETHERNET, VLAN_TAG};
+use crate::{OpenOptions, virtio};
 use queue::{TapRx, TapTx};
 
 /// How a `tap:` is opened.
@@ -95,15 +94,7 @@ fn opened(
     if options.offload {
         mode.push(if udp { "checksum, TCP and UDP segmentation" } else { "checksum and TCP segmentation" });
     }
-    let capabilities = Capabilities {
-        max_len: link.mtu as usize + ETHERNET + 2 * usize::from(VLAN_TAG),
-        tx_checksum: true,
-        segmentation: true,
-        chains: true,
-        zero_copy: false,
-        mode,
-        link_mbps: None,
-    };
+    let capabilities = virtio::capabilities(link.mtu, mode, None);
     let gone = Arc::new(AtomicBool::new(false));
     let control = Arc::clone(&taps[0]);
     let queues = taps.into_iter().zip(wakes).collect();

@@ -5,6 +5,8 @@
 use std::num::NonZeroU16;
 
 use bywash_frame::{Checksum, Offload, Packet, Segmentation, SegmentationKind};
+use bywash_port::Capabilities;
+use bywash_sys::interface::HEADERS;
 use bywash_sys::virtio_header::{
     DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioHeader,
 };
@@ -21,6 +23,19 @@ pub(crate) const ADDRESSES: usize = 12;
 /// IEEE 802.1Q's protocol number: what [`Offload::vlan`] is put in as.
 pub(crate) const ETH_P_8021Q: [u8; 2] = [0x81, 0x00];
 
+/// What a port with this header can do, on an interface with an MTU of `mtu` bytes.
+pub(crate) fn capabilities(mtu: u32, mode: Vec<&'static str>, link_mbps: Option<u32>) -> Capabilities {
+    Capabilities {
+        max_len: mtu as usize + HEADERS as usize,
+        tx_checksum: true,
+        segmentation: true,
+        chains: true,
+        zero_copy: false,
+        mode,
+        link_mbps,
+    }
+}
+
 /// What the header of a received packet of `len` bytes says. `shift` bytes have been put in behind the addresses that the
 /// header does not know of. `None` when it contradicts the packet or itself.
 #[inline]
@@ -32,9 +47,9 @@ pub(crate) fn received(header: &VirtioHeader, len: usize, shift: u16) -> Option<
         if usize::from(header.csum_start) < ETHERNET || end > len {
             return None;
         }
-        offload.checksum = Checksum::Partial { start, offset: header.csum_offset };
+        offload.set_checksum(Checksum::Partial { start, offset: header.csum_offset });
     } else if header.flags & DATA_VALID != 0 {
-        offload.checksum = Checksum::Valid;
+        offload.set_checksum(Checksum::Valid);
     }
     let kind = match header.gso_type & !GSO_ECN {
         GSO_NONE => return Some(offload),
@@ -43,7 +58,7 @@ pub(crate) fn received(header: &VirtioHeader, len: usize, shift: u16) -> Option<
         GSO_UDP_L4 => SegmentationKind::Udp,
         _ => return None,
     };
-    offload.segmentation = Some(Segmentation { kind, size: NonZeroU16::new(header.gso_size)? });
+    offload.set_segmentation(Some(Segmentation { kind, size: NonZeroU16::new(header.gso_size)? }));
     Some(offload)
 }
 
@@ -64,18 +79,18 @@ impl Outgoing {
         }
         let mut outgoing = Self { header: VirtioHeader::default(), tag: None };
         let header = &mut outgoing.header;
-        if let Checksum::Partial { start, offset } = packet.offload.checksum {
+        if let Checksum::Partial { start, offset } = packet.offload.checksum() {
             if usize::from(start) + usize::from(offset) + 2 > packet.len() {
                 return None;
             }
             header.flags = NEEDS_CSUM;
             (header.csum_start, header.csum_offset) = (start, offset);
         }
-        if let Some(Segmentation { kind, size }) = packet.offload.segmentation {
+        if let Some(Segmentation { kind, size }) = packet.offload.segmentation() {
             header.gso_size = size.get();
             (header.gso_type, header.hdr_len) = segmentation(kind, packet);
         }
-        if let Some(control) = packet.offload.vlan {
+        if let Some(control) = packet.offload.vlan() {
             let ([a, b], [c, d]) = (ETH_P_8021Q, control.to_be_bytes());
             outgoing.tag = Some([a, b, c, d]);
             if header.flags & NEEDS_CSUM != 0 {
@@ -113,7 +128,7 @@ fn segmentation(kind: SegmentationKind, packet: &Packet) -> (u8, u16) {
         SegmentationKind::Tcp6 => (GSO_TCPV6, 0),
         SegmentationKind::Udp => (GSO_UDP_L4, 0),
     };
-    if let Checksum::Partial { start, .. } = packet.offload.checksum {
+    if let Checksum::Partial { start, .. } = packet.offload.checksum() {
         let transport = packet.head().get(usize::from(start)..).unwrap_or_default();
         let transport_len = match (kind, transport) {
             (SegmentationKind::Udp, _) => UDP_HEADER,
@@ -150,9 +165,11 @@ mod tests {
         let mut bytes = [0; 14 + 20 + 32 + 100];
         (bytes[12], bytes[14], bytes[34 + 12], bytes[34 + 13]) = (8, 0x45, 8 << 4, TCP_CWR | 0x10);
         packet.extend_from_slice(&bytes).unwrap();
-        packet.offload.checksum = Checksum::Partial { start: 34, offset: 16 };
-        packet.offload.segmentation =
-            Some(Segmentation { kind: SegmentationKind::Tcp4, size: NonZeroU16::new(50).unwrap() });
+        packet.offload.set_checksum(Checksum::Partial { start: 34, offset: 16 });
+        packet.offload.set_segmentation(Some(Segmentation {
+            kind: SegmentationKind::Tcp4,
+            size: NonZeroU16::new(50).unwrap(),
+        }));
         packet
     }
 
@@ -180,7 +197,7 @@ mod tests {
     fn a_tag_is_put_in_behind_the_addresses_and_all_offsets_follow() {
         let mut pool = pool();
         let mut packet = tcp(&mut pool);
-        packet.offload.vlan = Some(0x6007);
+        packet.offload.set_vlan(Some(0x6007));
         let outgoing = Outgoing::new(&packet).unwrap();
         assert_eq!((outgoing.header.csum_start, outgoing.header.hdr_len), (38, 70));
         let sent: Vec<u8> = outgoing.pieces(&packet).flatten().copied().collect();
@@ -188,7 +205,7 @@ mod tests {
         assert_eq!(sent[..18], [&packet.head()[..12], &[0x81, 0, 0x60, 7], &[8, 0]].concat());
         assert_eq!(sent[18..], packet.head()[14..]);
         // Without the tag again, as a receiver that reports it does.
-        packet.offload.vlan = None;
+        packet.offload.set_vlan(None);
         let whole: Vec<u8> = Outgoing::new(&packet).unwrap().pieces(&packet).flatten().copied().collect();
         assert_eq!(whole, packet.head());
         pool.give_packet(packet);
@@ -214,17 +231,17 @@ mod tests {
         }
         assert!(received(&VirtioHeader { csum_start: u16::MAX, ..good }, 70_000, 4).is_none());
         let valid = VirtioHeader { flags: DATA_VALID, ..VirtioHeader::default() };
-        assert_eq!(received(&valid, 60, 0).unwrap().checksum, Checksum::Valid);
+        assert_eq!(received(&valid, 60, 0).unwrap().checksum(), Checksum::Valid);
     }
 
     #[test]
     fn packets_that_ask_for_what_they_have_not_are_refused() {
         let mut pool = pool();
         let mut packet = tcp(&mut pool);
-        packet.offload.checksum = Checksum::Partial { start: 160, offset: 16 };
+        packet.offload.set_checksum(Checksum::Partial { start: 160, offset: 16 });
         assert!(Outgoing::new(&packet).is_none());
         // The header cannot be seen: its length is "not known".
-        packet.offload.checksum = Checksum::Partial { start: 154, offset: 8 };
+        packet.offload.set_checksum(Checksum::Partial { start: 154, offset: 8 });
         assert_eq!(Outgoing::new(&packet).unwrap().header.hdr_len, 0);
         packet.set_len(13).unwrap();
         packet.offload = Offload::default();

@@ -192,6 +192,52 @@ fn a_full_loop_takes_no_more_and_a_cut_one_counts_what_is_lost() {
 }
 
 #[test]
+fn whatever_the_sizes_of_batches_a_loop_keeps_their_order_and_holds_as_many_packets() {
+    const RING: usize = 128;
+    let arena = arena();
+    let mut pool = arena.pool(1024).unwrap();
+    let options = OpenOptions { ring: Some(128), ..OpenOptions::default() };
+    let mut left = opened("loop:sizes", &options, arena);
+    let mut right = opened("loop:sizes", &options, arena);
+    let (mut near, mut far) = (only_queue(&mut *left), only_queue(&mut *right));
+    let (tx, rx) = (near.tx.as_mut().unwrap(), far.rx.as_mut().unwrap());
+    let mut outgoing = Batch::new();
+    // One for each limit; what is left in one is there when its turn comes again.
+    let mut incoming: Vec<Batch> = (1..=64).map(Batch::with_limit).collect();
+    let (mut next, mut expected, mut on_wire) = (0, 0, 0);
+    for step in 0..20_000_usize {
+        for _ in outgoing.len()..step * 7919 % 65 {
+            outgoing.push(numbered(&mut pool, next));
+            next += 1;
+        }
+        let sent = outgoing.len().min(RING - on_wire);
+        assert_eq!(tx.tx(&mut pool, &mut outgoing), sent);
+        on_wire += sent;
+        let batch = &mut incoming[step * 31 % 64];
+        let (before, received) = (batch.len(), batch.room().min(on_wire));
+        assert_eq!(rx.rx(&mut pool, batch), received);
+        on_wire -= received;
+        for packet in batch.iter().skip(before) {
+            assert_eq!(number(packet), expected);
+            expected += 1;
+        }
+        let kept = if step % 3 == 0 { 1 } else { 0 };
+        for packet in batch.drain_front(batch.len().saturating_sub(kept)) {
+            pool.give_packet(packet);
+        }
+    }
+    assert!(expected > 300_000, "{expected}");
+    assert_eq!((tx.counters().packets, rx.counters().bytes), (expected + on_wire as u64, expected * 8));
+    // What is still on the wire goes back with its receiver.
+    close(far, &mut pool);
+    close(near, &mut pool);
+    incoming.iter_mut().chain([&mut outgoing]).for_each(|batch| pool.give_batch(batch));
+    left.close().unwrap();
+    right.close().unwrap();
+    assert_eq!((pool.free(), arena.orphaned()), (1024, 0));
+}
+
+#[test]
 fn a_wire_has_two_ends_and_both_are_alike() {
     let arena = arena();
     let two = OpenOptions { queues: Some(2), ..OpenOptions::default() };

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bywash_frame::{BATCH, Batch, FRAME_DATA, HEADROOM, MAX_FRAMES, Packet, Pool, Segment};
+use bywash_frame::{BATCH, Batch, FRAME_DATA, MAX_FRAMES, Packet, Pool, Segment};
 use bywash_port::{QueueCounters, RxQueue, TxQueue};
 use bywash_sys::packet_socket::{Captured, Messages, PacketSocket, RxRing};
 use rustix::io::Errno;
@@ -108,7 +108,7 @@ fn copied(captured: &Captured<'_>, pool: &mut Pool) -> Result<Packet, Refused> {
         return Err(Refused::Bad);
     }
     let mut offload = received(&captured.virtio_header(), len, shift).ok_or(Refused::Bad)?;
-    offload.timestamp = std::num::NonZeroU64::new(captured.timestamp());
+    offload.set_timestamp(std::num::NonZeroU64::new(captured.timestamp()));
     let mut packet = Packet::new(pool.take().ok_or(Refused::NoFrame)?);
     packet.offload = offload;
     // Cannot fail: a new packet has room for FRAME_DATA.
@@ -140,9 +140,9 @@ fn chained(
             pool.give_packet(packet);
             return Err(Refused::NoFrame);
         };
-        // Neither can fail: n bytes are in a frame, and MAX_LEN in a packet.
-        let mut segment = Segment::new(frame, HEADROOM, n).map_err(|_| Refused::Bad)?;
+        let mut segment = Segment::received(frame, n);
         captured.copy_to(packet.len() - shift, segment.bytes_mut());
+        // Can't fail: MAX_LEN bytes are in a packet.
         packet.push_segment(segment, pool).map_err(|_| Refused::Bad)?;
     }
     Ok(packet)

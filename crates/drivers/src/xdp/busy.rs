@@ -1,8 +1,13 @@
 //! What an interface needs besides the socket's options for busy polling: interrupts that wait while a worker polls.
+//!
+//! By sysfs, as every kernel takes it, for all NAPI instances of the interface. Since Linux 6.13 each can be set by
+//! netlink, but its number means nothing in another namespace and need not outlive a restart of the interface, so that a
+//! change that was written down could not be undone with certainty; and what netlink adds, `irq-suspend-timeout`, is
+//! for epoll's own busy polling, which AF_XDP does not use.
 
 use std::path::Path;
 
-use bywash_sys::route::Link;
+use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Undo, Undone};
 
 /// Settings of an interface that make its interrupts wait: empty polls before they are let through again, and for how
@@ -14,7 +19,7 @@ pub(super) struct Deferral(Vec<Undo>);
 
 impl Deferral {
     /// Sets them; a warning for each that could not be set.
-    pub(super) fn set(link: &Link, warnings: &mut Vec<String>) -> Self {
+    pub(super) fn set(link: &Interface, warnings: &mut Vec<String>) -> Self {
         let directory = Path::new("/sys/class/net").join(&link.name);
         if !is_of(&directory, link) {
             warnings.push(format!(
@@ -41,7 +46,7 @@ impl Deferral {
 }
 
 /// Whether `/sys` shows this very interface: it shows those of the namespace it was mounted in.
-fn is_of(directory: &Path, link: &Link) -> bool {
+fn is_of(directory: &Path, link: &Interface) -> bool {
     let shows = |file: &str, value: String| {
         std::fs::read_to_string(directory.join(file)).is_ok_and(|text| text.trim() == value)
     };
@@ -93,10 +98,13 @@ mod tests {
         std::fs::write(directory.path().join("ifindex"), "4\n").unwrap();
         std::fs::write(directory.path().join("address"), "02:00:00:00:00:01\n").unwrap();
         let mac = "02:00:00:00:00:01".parse().ok();
-        let ours = Link { index: 4, mac, ..Link::default() };
+        let ours = Interface { index: 4, mac, ..Interface::default() };
         assert!(is_of(directory.path(), &ours));
-        assert!(!is_of(directory.path(), &Link { index: 5, ..ours.clone() }));
-        assert!(!is_of(directory.path(), &Link { mac: "02:00:00:00:00:02".parse().ok(), ..ours.clone() }));
+        assert!(!is_of(directory.path(), &Interface { index: 5, ..ours.clone() }));
+        assert!(!is_of(
+            directory.path(),
+            &Interface { mac: "02:00:00:00:00:02".parse().ok(), ..ours.clone() }
+        ));
         assert!(!is_of(&directory.path().join("none"), &ours));
     }
 }

@@ -2,12 +2,12 @@
 
 use bywash_frame::{FRAME_DATA, Stride};
 use bywash_port::QueueChoice;
-use bywash_sys::route::{self, Route};
+use bywash_sys::interface::{self, Finding, Interface, Severity, Topic};
 
 use super::{Attach, Options, tx};
 
-/// Ethernet header and two VLAN tags, bytes.
-pub(super) const HEADERS: usize = 22;
+/// How much longer a packet may be than the MTU, bytes.
+pub(super) const HEADERS: usize = interface::HEADERS as usize;
 
 /// Highest MTU whose packets fit one frame, bytes.
 pub(super) const MAX_SINGLE_MTU: usize = FRAME_DATA - HEADERS;
@@ -20,22 +20,41 @@ pub(super) struct Halves {
     pub(super) tx: bool,
 }
 
-/// The interface, up and Ethernet.
-pub(super) fn find(route: &mut Route, interface: &str) -> Result<route::Link, String> {
-    let Some(link) = route.link(interface).map_err(|error| error.to_string())? else {
-        let links = route.links().unwrap_or_default();
-        let names: Vec<_> =
-            links.iter().filter(|link| link.ethernet).map(|link| link.name.as_str()).collect();
-        let there = if names.is_empty() { "none that carries Ethernet".into() } else { names.join(", ") };
-        return Err(format!("there is no interface '{interface}'; there is: {there}"));
+/// What is known of an interface before it is opened.
+pub(super) fn find(interface: &str) -> Result<Interface, String> {
+    let frame = u32::try_from(FRAME_DATA).unwrap_or(u32::MAX);
+    interface::preflight(interface, frame).map_err(|error| error.to_string())
+}
+
+/// What is known to be in the way of opening it so, or what works badly. `takes` when packets are taken from it, which
+/// needs an XDP program. Whether native XDP works is not judged here: the kernel is asked, which knows better.
+pub(super) fn judge(advice: &[Finding], takes: bool) -> Result<Vec<String>, String> {
+    let concerns = |finding: &&Finding| match finding.topic {
+        Topic::Interface | Topic::Packets | Topic::Path => true,
+        Topic::Rights | Topic::Program => takes,
+        Topic::NativeXdp => false,
     };
-    if !link.ethernet {
-        return Err(format!("{interface} does not carry Ethernet frames"));
+    let of = |severity| advice.iter().filter(concerns).filter(move |finding| finding.severity == severity);
+    match of(Severity::Error).next() {
+        Some(obstacle) => Err(obstacle.text.clone()),
+        None => Ok(of(Severity::Warning).map(|finding| finding.text.clone()).collect()),
     }
-    if !link.up {
-        return Err(format!("{interface} is down: `ip link set dev {interface} up`"));
+}
+
+/// Why native XDP is refused, and what to do, if that is known.
+pub(super) fn no_native_xdp(advice: &[Finding]) -> Option<&str> {
+    let is_it =
+        |finding: &&Finding| finding.topic == Topic::NativeXdp && finding.severity == Severity::Warning;
+    advice.iter().find(is_it).map(|finding| finding.text.as_str())
+}
+
+/// What may help when zero-copy is refused by a driver that says that it has it; empty when that can't be it.
+pub(super) fn stride_cure(interface: &Interface, stride: Stride) -> &'static str {
+    let has = interface.xdp_features.is_some_and(|features| features.zero_copy);
+    match stride {
+        Stride::Packed if has => "; if it takes aligned frames only, --frame-stride 4096 helps",
+        _ => "",
     }
-    Ok(link)
 }
 
 /// Which queues to open. A sending half exists only where the interface sends: on others the kernel would take packets
@@ -90,7 +109,7 @@ fn refuse_unused(options: &Options, receives: bool) -> Result<(), String> {
 }
 
 /// Whether packets may have several frames.
-pub(super) fn multi_buffer(link: &route::Link, options: &Options, stride: Stride) -> Result<bool, String> {
+pub(super) fn multi_buffer(link: &Interface, options: &Options, stride: Stride) -> Result<bool, String> {
     let (interface, mtu) = (&link.name, link.mtu as usize);
     let needed = mtu > MAX_SINGLE_MTU;
     let cure =
@@ -104,7 +123,8 @@ pub(super) fn multi_buffer(link: &route::Link, options: &Options, stride: Stride
             "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
         )),
         (true, Stride::Aligned) => Err(format!(
-            "packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}"
+            "packets of several frames need packed frames, not 4096 bytes apart; the MTU of {interface} is {mtu}: {cure}, \
+             or leave --frame-stride out"
         )),
         (multi_buffer, _) => Ok(multi_buffer),
     }
@@ -112,6 +132,8 @@ pub(super) fn multi_buffer(link: &route::Link, options: &Options, stride: Stride
 
 #[cfg(test)]
 mod tests {
+    use bywash_sys::netdev::XdpFeatures;
+
     use super::*;
 
     fn chosen(
@@ -161,8 +183,37 @@ mod tests {
     }
 
     #[test]
+    fn obstacles_refuse_and_what_is_bad_is_told_where_it_matters() {
+        let finding = |severity, topic| Finding { severity, topic, text: format!("{topic:?}") };
+        let all = |severity| {
+            [Topic::Path, Topic::Rights, Topic::Program, Topic::NativeXdp]
+                .map(|topic| finding(severity, topic))
+        };
+        assert_eq!(judge(&[], true).unwrap(), [""; 0]);
+        assert_eq!(judge(&all(Severity::Note), true).unwrap(), [""; 0]);
+        assert_eq!(judge(&all(Severity::Warning), true).unwrap(), ["Path", "Rights", "Program"]);
+        assert_eq!(judge(&all(Severity::Error)[1..], true).unwrap_err(), "Rights");
+        assert_eq!(judge(&all(Severity::Error)[2..], true).unwrap_err(), "Program");
+        assert_eq!(judge(&all(Severity::Error)[1..], false).unwrap(), [""; 0], "sending needs neither");
+        assert_eq!(judge(&[finding(Severity::Error, Topic::Interface)], false).unwrap_err(), "Interface");
+        assert_eq!(no_native_xdp(&all(Severity::Warning)), Some("NativeXdp"));
+        assert_eq!(no_native_xdp(&all(Severity::Note)), None);
+    }
+
+    #[test]
+    fn aligned_frames_are_proposed_to_drivers_that_say_they_have_zero_copy() {
+        let with = |zero_copy| {
+            let xdp_features = Some(XdpFeatures { zero_copy, ..XdpFeatures::default() });
+            Interface { xdp_features, ..Interface::default() }
+        };
+        assert!(stride_cure(&with(true), Stride::Packed).contains("--frame-stride 4096"));
+        assert_eq!(stride_cure(&with(true), Stride::Aligned), "");
+        assert_eq!(stride_cure(&with(false), Stride::Packed), "");
+    }
+
+    #[test]
     fn chains_are_used_when_the_mtu_wants_them() {
-        let link = |mtu| route::Link { name: "eth1".into(), mtu, ..route::Link::default() };
+        let link = |mtu| Interface { name: "eth1".into(), mtu, ..Interface::default() };
         let with = |mtu, wish, stride| {
             multi_buffer(&link(mtu), &Options { multi_buffer: wish, ..Options::default() }, stride)
         };

@@ -18,6 +18,7 @@ mod open;
 mod program;
 mod rx;
 mod tx;
+mod unsummed;
 
 use std::sync::Arc;
 

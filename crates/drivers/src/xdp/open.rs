@@ -7,16 +7,15 @@ use bywash_filter::xdp::NeverTake;
 use bywash_frame::{Arena, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
-use bywash_sys::ethtool::Ethtool;
-use bywash_sys::interface;
-use bywash_sys::route::{self, Route};
+use bywash_sys::interface::{self, Interface, Topic};
+use bywash_sys::route::Route;
 use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
 
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
-use super::look::{HEADERS, Halves, choose, find, multi_buffer};
+use super::look::{HEADERS, Halves, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
 use super::program::{self, Beat, Maps};
 use super::{Attach, Options, XdpPort, rx, tx};
 
@@ -43,14 +42,12 @@ pub fn open(
 struct Opening<'a> {
     options: &'a Options,
     arena: &'static Arena,
-    interface: route::Link,
+    interface: Interface,
     /// Queues to open, and what they have.
     queues: Vec<Halves>,
-    /// Receive queues of the whole interface.
-    rx_queues: u32,
     multi_buffer: bool,
-    link_mbps: Option<u32>,
-    route: Route,
+    /// What works, but badly.
+    warnings: Vec<String>,
 }
 
 /// What was bound.
@@ -71,28 +68,19 @@ impl<'a> Opening<'a> {
         if !options.ring_size.is_power_of_two() || options.ring_size > 1 << 20 {
             return Err(format!("a ring of {} packets: it must be a power of two", options.ring_size));
         }
-        let mut route = Route::open().map_err(|error| error.to_string())?;
-        let link = find(&mut route, interface)?;
-        let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
-        // Drivers with one queue may not tell.
-        let (rx_queues, tx_queues) = match ethtool.channels(interface) {
-            Ok(channels) => (channels.rx, channels.tx),
-            Err(_) => (link.rx_queues, link.tx_queues),
-        };
-        let queues = choose(choice, options, tx, (rx_queues, tx_queues), interface)?;
-        let multi_buffer = multi_buffer(&link, options, arena.stride())?;
-        // A virtual interface tells some number, too.
-        let link_mbps = ethtool.speed(interface).ok().flatten().filter(|_| link.kind.is_none());
-        let opening =
-            Self { options, arena, interface: link, queues, rx_queues, multi_buffer, link_mbps, route };
-        opening.refuse_everything()
+        let interface = find(interface)?;
+        let counts = (interface.queues.rx, interface.queues.tx);
+        let queues = choose(choice, options, tx, counts, &interface.name)?;
+        let warnings = judge(&interface.advice, queues.iter().any(|halves| halves.rx))?;
+        let multi_buffer = multi_buffer(&interface, options, arena.stride())?;
+        Self { options, arena, interface, queues, multi_buffer, warnings }.refuse_everything()
     }
 
     /// Whether nothing of what comes in would be left to the kernel.
     fn takes_everything(&self) -> bool {
         self.options.only.is_none()
-            && self.rx_queues > 0
-            && self.queues.iter().filter(|halves| halves.rx).count() >= self.rx_queues as usize
+            && self.interface.queues.rx > 0
+            && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
 
     /// What stays with the kernel; nothing for who takes everything, which is allowed only where nobody misses it.
@@ -122,10 +110,10 @@ impl<'a> Opening<'a> {
     }
 
     fn open(mut self, name: PortName) -> Result<XdpPort, String> {
-        let mut warnings = Vec::new();
+        let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
         let (maps, mut link, mut generic) = if takes {
-            let maps = Maps::create(self.rx_queues).map_err(|error| error.to_string())?;
+            let maps = Maps::create(self.interface.queues.rx).map_err(|error| error.to_string())?;
             let never_take = self.never_take(&mut warnings)?;
             let program = program::load(&maps, self.options.only.as_ref(), never_take)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
@@ -170,8 +158,9 @@ impl<'a> Opening<'a> {
     }
 
     /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.
-    fn attach(&mut self, program: &Program, warnings: &mut Vec<String>) -> Result<(Link, XdpMode), String> {
-        let interface = self.interface.name.clone();
+    fn attach(&self, program: &Program, warnings: &mut Vec<String>) -> Result<(Link, XdpMode), String> {
+        let interface = &self.interface.name;
+        let known = no_native_xdp(&self.interface.advice);
         let modes: &[XdpMode] = match self.options.attach {
             Attach::Auto => &[XdpMode::Native, XdpMode::Generic],
             Attach::Native => &[XdpMode::Native],
@@ -182,10 +171,11 @@ impl<'a> Opening<'a> {
             match Link::xdp(program, self.interface.index, mode) {
                 Ok(link) => {
                     if !why.is_empty() {
-                        warnings.push(format!(
+                        let unknown = format!(
                             "generic XDP on {interface}, an order slower: native is refused ({why}); another driver, \
                              fewer queues or a lower MTU may help"
-                        ));
+                        );
+                        warnings.push(known.map_or(unknown, Into::into));
                     }
                     return Ok((link, mode));
                 }
@@ -198,21 +188,18 @@ impl<'a> Opening<'a> {
                 Err(error) => why = error.source.to_string(),
             }
         }
-        Err(format!("no XDP program can be attached to {interface}: {why}"))
+        let known = known.map_or_else(String::new, |known| format!("; {known}"));
+        Err(format!("no XDP program can be attached to {interface}: {why}{known}"))
     }
 
     /// The program that has the interface already.
-    fn who_is_there(&mut self) -> String {
+    fn who_is_there(&self) -> String {
         let interface = &self.interface.name;
-        let id = self.route.link(interface).ok().flatten().and_then(|link| link.xdp.first());
-        let Some(id) = id else {
-            return format!("another XDP program is attached to {interface}: stop who attached it");
-        };
-        let named = Program::by_id(id).and_then(|program| program.info()).map(|info| info.name);
-        let called = named.map_or_else(|_| String::new(), |name| format!(" '{name}'"));
-        format!(
-            "the XDP program {id}{called} is attached to {interface}: stop who attached it, or \
-             `ip link set dev {interface} xdp off`"
+        let found = find(interface).map(|interface| interface.advice).unwrap_or_default();
+        let program = found.into_iter().find(|finding| finding.topic == Topic::Program);
+        program.map_or_else(
+            || format!("another XDP program is attached to {interface}: stop who attached it"),
+            |program| program.text,
         )
     }
 
@@ -257,7 +244,10 @@ impl<'a> Opening<'a> {
             match result {
                 Ok(queue) => bound.push((halves, queue)),
                 Err(error) => {
-                    let why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
+                    let mut why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
+                    if mode == CopyMode::ZeroCopy && error.is_no_zero_copy() {
+                        why += stride_cure(&self.interface, self.arena.stride());
+                    }
                     drop(first);
                     return Err(release_all(bound, pool, why));
                 }
@@ -283,7 +273,8 @@ impl<'a> Opening<'a> {
         if let Some(why) = refused {
             warnings.push(format!(
                 "copy mode on {interface}, about 1 to 3 million packets/s for each core: its driver refuses zero-copy \
-                 ({why})"
+                 ({why}){}",
+                stride_cure(&self.interface, self.arena.stride())
             ));
         }
         if bound.iter().any(|(_, bound)| !bound.large_budget && !bound.zero_copy) {
@@ -299,13 +290,14 @@ impl<'a> Opening<'a> {
     }
 
     /// Early packets are lost while a link restarts, and nobody would know why.
-    fn wait_for_carrier(&mut self, warnings: &mut Vec<String>) {
-        if !self.interface.running {
+    fn wait_for_carrier(&self, warnings: &mut Vec<String>) {
+        if !self.interface.carrier {
             return;
         }
+        let Ok(mut route) = Route::open() else { return };
         let deadline = Instant::now() + CARRIER;
         loop {
-            match self.route.link(&self.interface.name) {
+            match route.link(&self.interface.name) {
                 Ok(Some(link)) if !link.running && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -331,7 +323,7 @@ impl<'a> Opening<'a> {
             chains: self.multi_buffer,
             zero_copy,
             mode,
-            link_mbps: self.link_mbps,
+            link_mbps: self.interface.speed_mbps,
             ..Capabilities::default()
         }
     }
@@ -354,8 +346,16 @@ impl<'a> Opening<'a> {
                 (Some(ring), Some(beat)) => {
                     let ledger = filled.take().unwrap_or_else(|| Ledger::new(self.arena));
                     let (socket, life) = (socket.clone(), life.clone());
-                    let parts =
-                        rx::Parts { ring, fill: rings.fill, ledger, socket, life, beat, busy_poll: polls };
+                    let parts = rx::Parts {
+                        ring,
+                        fill: rings.fill,
+                        ledger,
+                        socket,
+                        life,
+                        beat,
+                        busy_poll: polls,
+                        unsummed: self.interface.kind.is_some(),
+                    };
                     Some(Box::new(rx::Rx::new(parts)) as Box<dyn RxQueue>)
                 }
                 _ => None,

@@ -10,6 +10,7 @@ use bywash_sys::xsk::{Consumer, Descriptor, Producer, Socket};
 use super::chain::{Assembly, Step};
 use super::life::Life;
 use super::program::Beat;
+use super::unsummed;
 
 /// Frames given to the FILL ring at once: the kernel looks at its index less often so.
 const BLOCK: u32 = 64;
@@ -23,6 +24,8 @@ pub(super) struct Parts {
     pub(super) life: Arc<Life>,
     pub(super) beat: Beat,
     pub(super) busy_poll: bool,
+    /// Packets may come from a kernel that leaves their checksums to others.
+    pub(super) unsummed: bool,
 }
 
 /// The receiving half of one queue.
@@ -34,6 +37,7 @@ pub(super) struct Rx {
     life: Arc<Life>,
     beat: Beat,
     busy_poll: bool,
+    unsummed: bool,
     packets: u64,
     bytes: u64,
     errors: u64,
@@ -44,7 +48,7 @@ pub(super) struct Rx {
 
 impl Rx {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { ring, fill, ledger, socket, life, beat, busy_poll } = parts;
+        let Parts { ring, fill, ledger, socket, life, beat, busy_poll, unsummed } = parts;
         let assembly = Assembly::new(ledger);
         Self {
             ring,
@@ -54,6 +58,7 @@ impl Rx {
             life,
             beat,
             busy_poll,
+            unsummed,
             packets: 0,
             bytes: 0,
             errors: 0,
@@ -92,7 +97,10 @@ impl RxQueue for Rx {
         while batch.room() > 0 {
             let Some(descriptor) = self.ring.pop() else { break };
             match self.assembly.take(descriptor, pool) {
-                Step::Whole(packet) => {
+                Step::Whole(mut packet) => {
+                    if self.unsummed {
+                        unsummed::note(&mut packet);
+                    }
                     self.packets += 1;
                     self.bytes += packet.len() as u64;
                     batch.push(packet);

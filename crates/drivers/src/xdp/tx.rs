@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bywash_frame::{BATCH, Batch, Checksum, Ledger, Packet, Pool};
+use bywash_frame::{BATCH, Batch, Ledger, Packet, Pool};
 use bywash_port::{QueueCounters, TxQueue};
 use bywash_sys::xsk::{self, Consumer, Descriptor, Kick, Producer, Socket};
 
@@ -180,7 +180,7 @@ impl TxQueue for Tx {
         let fit = self.fit(pool, batch);
         let mut queued = 0;
         for mut packet in batch.drain_front(fit) {
-            if (is_plain(&packet) || make_plain(&mut packet)) && self.is_sendable(&packet) {
+            if (!packet.offload.asks_for_work() || make_plain(&mut packet)) && self.is_sendable(&packet) {
                 self.send(packet, pool);
                 queued += 1;
             } else {
@@ -223,24 +223,16 @@ impl TxQueue for Tx {
     }
 }
 
-/// Whether a packet's bytes can go as they are.
-#[inline]
-fn is_plain(packet: &Packet) -> bool {
-    let offload = &packet.offload;
-    !matches!(offload.checksum, Checksum::Partial { .. })
-        && offload.segmentation.is_none()
-        && offload.vlan.is_none()
-}
-
 /// Does in software what a packet asks of the NIC; false where that can't be done: super-segments are cut elsewhere.
 #[cold]
 fn make_plain(packet: &mut Packet) -> bool {
-    packet.complete_checksum().is_ok() && packet.offload.segmentation.is_none() && put_tag_in(packet)
+    packet.complete_checksum().is_ok() && packet.offload.segmentation().is_none() && put_tag_in(packet)
 }
 
 /// Puts the VLAN tag that is kept beside a packet between its addresses and its type.
 fn put_tag_in(packet: &mut Packet) -> bool {
-    let Some(tag) = packet.offload.vlan.take() else { return true };
+    let Some(tag) = packet.offload.vlan() else { return true };
+    packet.offload.set_vlan(None);
     if packet.head().len() < ADDRESSES {
         return false;
     }

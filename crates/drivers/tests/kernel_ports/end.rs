@@ -12,6 +12,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// No wait of a test is longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Packets for which nothing may be allocated.
+pub(crate) const A_MILLION: u64 = 1_000_000;
+
 /// Frames in an end's pool.
 pub(crate) const FRAMES: usize = 2048;
 

@@ -43,8 +43,8 @@ fn every_byte_arrives_in_order_both_ways() {
         for (packet, frame) in packets.iter().zip(&frames) {
             assert_eq!(bytes(packet), *frame);
             assert_eq!(packet.frames(), frame.len().div_ceil(2048));
-            assert_eq!((packet.offload.segmentation, packet.offload.vlan), (None, None));
-            let time = packet.offload.timestamp.unwrap().get();
+            assert_eq!((packet.offload.segmentation(), packet.offload.vlan()), (None, None));
+            let time = packet.offload.timestamp().unwrap().get();
             assert!((start..start + PATIENCE.as_nanos() as u64).contains(&time), "{time} after {start}");
         }
         packets.into_iter().for_each(|packet| to.pool.give_packet(packet));
@@ -101,13 +101,13 @@ fn vlan_tags_are_where_they_were_on_the_wire() {
         near.send(packet);
     }
     let mut packet = near.packet(&plain);
-    packet.offload.vlan = Some(0x6007);
+    packet.offload.set_vlan(Some(0x6007));
     near.send(packet);
     sent.push(sent[0].clone());
     let packets = far.receive(3, |packet| packet.len() == 204);
     for (packet, sent) in packets.into_iter().zip(&sent) {
         assert_eq!(bytes(&packet), *sent);
-        assert_eq!(packet.offload.vlan, None);
+        assert_eq!(packet.offload.vlan(), None);
         far.pool.give_packet(packet);
     }
     assert_eq!(near.tx().counters().bytes, 3 * 204);
@@ -128,11 +128,11 @@ fn super_segments_of_the_kernels_tcp_come_as_chains() {
         scope.spawn(|| client.write_all(&sent).unwrap());
         server.read_exact(&mut vec![0; sent.len()]).unwrap();
     });
-    let packets = near.receive(10, |packet| packet.offload.segmentation.is_some());
+    let packets = near.receive(10, |packet| packet.offload.segmentation().is_some());
     for packet in packets {
-        let size = packet.offload.segmentation.unwrap();
+        let size = packet.offload.segmentation().unwrap();
         assert_eq!((size.kind, size.size.get()), (SegmentationKind::Tcp4, 1448));
-        assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
+        assert_eq!(packet.offload.checksum(), Checksum::Partial { start: 34, offset: 16 });
         assert!(
             packet.len() > 1514 && packet.frames() == packet.len().div_ceil(2048),
             "{} bytes",
@@ -159,9 +159,11 @@ fn the_kernel_cuts_and_sums_what_is_sent() {
     let macs = [lab.pairs[0].near.mac.0, lab.pairs[0].far.mac.0];
     let payload: Vec<u8> = (0..4500_u32).map(|i| (i % 253) as u8).collect();
     let mut packet = near.packet(&datagram(0, macs, [1000, 2000], &payload));
-    packet.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
-    packet.offload.segmentation =
-        Some(Segmentation { kind: SegmentationKind::Udp, size: NonZeroU16::new(1000).unwrap() });
+    packet.offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
+    packet.offload.set_segmentation(Some(Segmentation {
+        kind: SegmentationKind::Udp,
+        size: NonZeroU16::new(1000).unwrap(),
+    }));
     near.send(packet);
     let mut buffer = [0; 2000];
     for piece in payload.chunks(1000) {
@@ -173,7 +175,7 @@ fn the_kernel_cuts_and_sums_what_is_sent() {
     packet.head_mut()[45] ^= 1;
     near.send(packet);
     let mut packet = near.packet(&datagram(0, macs, [1000, 2000], b"right"));
-    packet.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    packet.offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
     packet.complete_checksum().unwrap();
     near.send(packet);
     assert_eq!((socket.recv(&mut buffer).unwrap(), &buffer[..5]), (5, &b"right"[..]));
@@ -193,7 +195,7 @@ fn packets_that_cannot_go_are_counted_and_hold_up_none() {
             _ => (100, Checksum::Unknown),
         };
         let mut packet = near.packet(&frame(n, len));
-        packet.offload.checksum = checksum;
+        packet.offload.set_checksum(checksum);
         near.batch.push(packet);
     }
     let tx = near.queues[0].tx.as_mut().unwrap();
@@ -306,8 +308,8 @@ fn no_packet_allocates() {
     let (small, large) = (frame(1, 64), frame(2, 3000));
     let start = Instant::now();
     let (mut received, mut before) = (0, 0);
-    while received < 20_000 {
-        assert!(start.elapsed() < PATIENCE);
+    while received < A_MILLION as usize {
+        assert!(start.elapsed() < 6 * PATIENCE);
         // The first rounds are for what is allocated once.
         if received < 1000 {
             before = allocations();

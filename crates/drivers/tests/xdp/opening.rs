@@ -29,10 +29,10 @@ fn refused(cable: &Cable, interface: &str, options: &Options, words: &[&str]) {
 fn an_interface_that_is_absent_or_down() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
     refused(&cable, "nonesuch", &options(), &["no interface 'nonesuch'", "right"]);
-    refused(&cable, "lo", &options(), &["does not carry Ethernet"]);
+    refused(&cable, "lo", &options(), &["carries no Ethernet"]);
     let index = cable.lab.pairs[0].near.index;
     cable.near().route().set_up(index, false).unwrap();
-    refused(&cable, "right", &options(), &["is down", "ip link set dev right up"]);
+    refused(&cable, "right", &options(), &["is down", "ip link set right up"]);
 }
 
 #[test]
@@ -72,7 +72,12 @@ fn a_busy_queue_and_an_interface_with_a_program() {
     port.close().unwrap();
 
     let mut port = open(cable.near(), "right", &options(), arena);
-    refused(&cable, "right", &options(), &["'bywash'", "is attached to right", "xdp off"]);
+    refused(
+        &cable,
+        "right",
+        &options(),
+        &["'bywash' (native)", "right has an XDP program already", "xdp off"],
+    );
     let (rx, tx) = halves(&mut port);
     rx.close(&mut pool);
     tx.close(&mut pool);
@@ -86,7 +91,7 @@ fn a_busy_queue_and_an_interface_with_a_program() {
     let index = cable.lab.pairs[0].near.index;
     let link = cable.near().enter(|| Link::xdp(&theirs, index, XdpMode::Native)).unwrap().unwrap();
     let id = theirs.info().unwrap().id.to_string();
-    refused(&cable, "right", &options(), &["the XDP program", &id, "'theirs'"]);
+    refused(&cable, "right", &options(), &["an XDP program already", &id, "'theirs'"]);
     drop(link);
 }
 
@@ -137,6 +142,27 @@ fn what_veth_cannot_do_is_an_error_when_demanded_and_a_warning_when_hoped_for() 
     let port = open(cable.near(), "right", &generic, arena);
     assert_eq!(port.capabilities().mode, ["copy", "generic XDP"]);
     assert!(port.warnings().is_empty(), "what was asked for is no surprise: {:?}", port.warnings());
+}
+
+#[test]
+fn what_is_known_to_work_badly_is_told_with_the_cure() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let ip =
+        cable.near().command("ip").unwrap().args("link add mac0 link right type macvlan".split(' ')).status();
+    assert!(ip.unwrap().success());
+    let index = cable.near().link("mac0").unwrap().index;
+    cable.near().route().set_up(index, true).unwrap();
+    let port = open(cable.near(), "mac0", &options(), arena(4096));
+    assert_eq!(port.capabilities().mode, ["copy", "generic XDP"]);
+    let told = port.warnings().iter().filter(|warning| warning.contains("XDP")).collect::<Vec<_>>();
+    assert!(told.len() == 1 && told[0].contains("its driver macvlan has no native XDP"), "{told:?}");
+    drop(port);
+    let native = Options { attach: Attach::Native, ..options() };
+    refused(&cable, "mac0", &native, &["no XDP program can be attached to mac0", "has no native XDP"]);
+
+    cable.far().route().set_up(cable.lab.pairs[0].far.index, false).unwrap();
+    let port = open(cable.near(), "right", &options(), arena(4096));
+    assert!(port.warnings().iter().any(|w| w.contains("right has no link")), "{:?}", port.warnings());
 }
 
 #[test]

@@ -66,6 +66,58 @@ pub(crate) fn halves(port: &mut XdpPort) -> (Box<dyn RxQueue>, Box<dyn TxQueue>)
     (rx.unwrap(), tx.unwrap())
 }
 
+/// A port on either end of a cable, each with one queue, and the pool that serves both.
+pub(crate) struct Line {
+    pub(crate) near: Box<XdpPort>,
+    pub(crate) far: Box<XdpPort>,
+    near_rx: Box<dyn RxQueue>,
+    far_tx: Box<dyn TxQueue>,
+    /// The near one's sending half.
+    pub(crate) tx: Box<dyn TxQueue>,
+    /// The far one's receiving half.
+    pub(crate) rx: Box<dyn RxQueue>,
+    pub(crate) pool: Pool,
+}
+
+impl Line {
+    /// Opens both ends with all packets and small rings, on an arena of its own; the pool starts with `frames`.
+    pub(crate) fn open(cable: &Cable, frames: usize) -> Self {
+        Self::open_with(cable, frames, [&options(), &options()])
+    }
+
+    pub(crate) fn open_with(cable: &Cable, frames: usize, [near, far]: [&Options; 2]) -> Self {
+        let arena = arena(8192);
+        let pool = arena.pool(frames).unwrap();
+        let mut near = open(cable.near(), "right", near, arena);
+        let mut far = open(cable.far(), "left", far, arena);
+        let ((near_rx, tx), (rx, far_tx)) = (halves(&mut near), halves(&mut far));
+        Self { near, far, near_rx, far_tx, tx, rx, pool }
+    }
+
+    /// A packet whose frames are as full as can be.
+    pub(crate) fn packet(&mut self, bytes: &[u8]) -> Packet {
+        packet(&mut self.pool, bytes, 2048)
+    }
+
+    /// As [`send`], from the near end.
+    pub(crate) fn send(&mut self, batch: &mut Batch) {
+        send(self.tx.as_mut(), &mut self.pool, batch);
+    }
+
+    /// As [`receive`], at the far end.
+    pub(crate) fn receive(&mut self, wanted: usize) -> Vec<Vec<u8>> {
+        receive(self.rx.as_mut(), &mut self.pool, wanted)
+    }
+
+    /// Closes everything; every frame must be back then, and none dropped on the way.
+    pub(crate) fn close(mut self) {
+        close(self.near, self.near_rx, self.tx, &mut self.pool);
+        close(self.far, self.rx, self.far_tx, &mut self.pool);
+        let arena = self.pool.arena();
+        assert_eq!((self.pool.free() + arena.unused(), arena.orphaned()), (arena.frames(), 0));
+    }
+}
+
 /// An Ethernet frame of `len` bytes to everybody, of a type nobody has (RFC 5342's for experiments), with a number and a
 /// pattern that depends on it.
 pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {

@@ -3,15 +3,15 @@
 use std::num::NonZeroU16;
 use std::time::Instant;
 
-use bywash_drivers::xdp::Options;
+use bywash_drivers::xdp::{Attach, Options};
 use bywash_frame::{BATCH, Batch, Checksum, Segmentation, SegmentationKind};
 use bywash_lab::PairOptions;
 use bywash_port::{Port, RxQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::setup::{
-    PATIENCE, arena, arrived, bytes, cable, close, counter, halves, kernel_socket, open, options, packet,
-    receive, row, send, udp,
+    Line, PATIENCE, arena, arrived, bytes, cable, close, counter, halves, kernel_socket, open, options,
+    packet, receive, row, send, udp,
 };
 
 /// All lengths from the shortest to the longest.
@@ -22,18 +22,14 @@ fn length(number: u64) -> usize {
 #[test]
 fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
-    let arena = arena(8192);
-    let mut pool = arena.pool(2048).unwrap();
-    let frames = pool.free() + arena.unused();
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
+    let mut line = Line::open(&cable, 2048);
+    let near = &line.near;
     assert_eq!(near.capabilities().mode, ["copy", "native XDP"]);
     assert!(
         near.warnings().iter().any(|warning| warning.contains("copy mode on right")),
         "{:?}",
         near.warnings()
     );
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
 
     let (mut batch, mut sent) = (Batch::new(), 0);
     let mut total = 0;
@@ -41,30 +37,22 @@ fn every_packet_arrives_byte_by_byte_and_every_frame_comes_home() {
         while batch.room() > 0 {
             let bytes = bytes(sent, length(sent));
             total += bytes.len() as u64;
-            batch.push(packet(&mut pool, &bytes, 2048));
+            batch.push(line.packet(&bytes));
             sent += 1;
         }
-        send(tx.as_mut(), &mut pool, &mut batch);
-        let got = receive(rx.as_mut(), &mut pool, BATCH);
+        line.send(&mut batch);
+        let got = line.receive(BATCH);
         for (got, number) in got.iter().zip(sent - BATCH as u64..) {
             assert!(*got == bytes(number, length(number)), "packet {number}");
         }
         assert_eq!(got.len(), BATCH);
     }
-    assert_eq!((tx.counters().packets, tx.counters().bytes, tx.counters().errors), (sent, total, 0));
-    assert_eq!((rx.counters().packets, rx.counters().bytes, rx.counters().errors), (sent, total, 0));
-    assert_eq!(counter(&far, "rx_dropped") + counter(&far, "rx_ring_full"), 0);
-    assert_eq!(counter(&near, "tx_invalid_descriptors"), 0);
-
-    near_rx.close(&mut pool);
-    tx.close(&mut pool);
-    rx.close(&mut pool);
-    far_tx.close(&mut pool);
-    assert_eq!((counter(&near, "abandoned_frames"), counter(&far, "abandoned_frames")), (0, 0));
-    near.close().unwrap();
-    far.close().unwrap();
-    assert_eq!(pool.free() + arena.unused(), frames);
-    assert_eq!(arena.orphaned(), 0);
+    for counters in [line.tx.counters(), line.rx.counters()] {
+        assert_eq!((counters.packets, counters.bytes, counters.errors), (sent, total, 0));
+    }
+    assert_eq!(counter(&line.far, "rx_dropped") + counter(&line.far, "rx_ring_full"), 0);
+    assert_eq!(counter(&line.near, "tx_invalid_descriptors"), 0);
+    line.close();
 }
 
 #[test]
@@ -106,13 +94,15 @@ fn each_queue_sends_and_receives_its_own() {
 #[test]
 fn long_packets_cross_as_chains() {
     let Some(cable) = cable(&PairOptions { mtu: 9000, ..PairOptions::default() }) else { return };
-    let arena = arena(8192);
-    let mut pool = arena.pool(2048).unwrap();
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    assert!(near.capabilities().chains);
-    assert_eq!(near.capabilities().max_len, 9022);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    for attach in [Attach::Native, Attach::Generic] {
+        let options = Options { attach, ..options() };
+        long_packets(Line::open_with(&cable, 2048, [&options, &options]));
+    }
+}
+
+fn long_packets(mut line: Line) {
+    assert!(line.near.capabilities().chains);
+    assert_eq!(line.near.capabilities().max_len, 9022);
     let lengths = [60, 2048, 2049, 3000, 4096, 4097, 9014, 14, 6200];
     let mut sent = 0;
     for turn in 0..40 {
@@ -120,125 +110,102 @@ fn long_packets_cross_as_chains() {
         let wanted: Vec<_> =
             (0..BATCH).map(|i| bytes(sent + i as u64, lengths[(i + turn) % lengths.len()])).collect();
         // Frames are cut in other places than the receiver's, too.
-        wanted.iter().for_each(|bytes| batch.push(packet(&mut pool, bytes, 2048 - turn)));
-        send(tx.as_mut(), &mut pool, &mut batch);
-        let got = receive(rx.as_mut(), &mut pool, BATCH);
+        wanted.iter().for_each(|bytes| batch.push(packet(&mut line.pool, bytes, 2048 - turn)));
+        line.send(&mut batch);
+        let got = line.receive(BATCH);
         let lens = |all: &[Vec<u8>]| all.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lens(&got), lens(&wanted));
         assert!(got == wanted);
         sent += BATCH as u64;
     }
-    assert_eq!((tx.counters().packets, rx.counters().packets), (sent, sent));
-    assert_eq!(tx.counters().bytes, rx.counters().bytes);
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
-    assert_eq!(pool.free() + arena.unused(), arena.frames());
+    let (sender, receiver) = (line.tx.counters(), line.rx.counters());
+    assert_eq!((sender.packets, receiver.packets), (sent, sent));
+    assert_eq!(sender.bytes, receiver.bytes);
+    line.close();
 }
 
 #[test]
 fn a_packet_of_more_frames_than_there_are_is_lost_as_a_whole() {
     let Some(cable) = cable(&PairOptions { mtu: 9000, ..PairOptions::default() }) else { return };
-    let arena = arena(8192);
-    let mut pool = arena.pool(2048).unwrap();
     // A FILL ring of 4 and packets of 5 frames: the kernel must give up in the middle of each, and say so.
     let tiny = Options { ring_size: 4, ..options() };
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &tiny, arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut line = Line::open_with(&cable, 2048, [&options(), &tiny]);
     let mut batch = Batch::new();
-    batch.push(packet(&mut pool, &bytes(1, 9014), 2048));
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert!(receive(rx.as_mut(), &mut pool, 1).is_empty());
+    batch.push(line.packet(&bytes(1, 9014)));
+    line.send(&mut batch);
+    assert!(line.receive(1).is_empty());
     // What fits still comes through, whole, whatever was lost before.
     for number in 2..50 {
-        batch.push(packet(&mut pool, &bytes(number, 3000), 2048));
-        send(tx.as_mut(), &mut pool, &mut batch);
-        assert_eq!(receive(rx.as_mut(), &mut pool, 1), [bytes(number, 3000)]);
+        batch.push(line.packet(&bytes(number, 3000)));
+        line.send(&mut batch);
+        assert_eq!(line.receive(1), [bytes(number, 3000)]);
     }
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
-    assert_eq!(pool.free() + arena.unused(), arena.frames());
+    line.close();
 }
 
 #[test]
 fn rings_smaller_than_a_batch_do_not_get_stuck() {
     let Some(cable) = cable(&PairOptions { mtu: 9000, ..PairOptions::default() }) else { return };
-    let arena = arena(4096);
-    let mut pool = arena.pool(1024).unwrap();
-    let mut near = open(cable.near(), "right", &Options { ring_size: 4, ..options() }, arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut line = Line::open_with(&cable, 1024, [&Options { ring_size: 4, ..options() }, &options()]);
     let mut batch = Batch::new();
     // Of packets of three frames, one fits into the ring at a time.
     let wanted: Vec<_> = (0..20).map(|number| bytes(number, 5000)).collect();
-    wanted.iter().for_each(|bytes| batch.push(packet(&mut pool, bytes, 2000)));
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert!(receive(rx.as_mut(), &mut pool, 20) == wanted);
+    wanted.iter().for_each(|bytes| batch.push(packet(&mut line.pool, bytes, 2000)));
+    line.send(&mut batch);
+    assert!(line.receive(20) == wanted);
     // One that never fits must not block the others.
-    batch.push(packet(&mut pool, &bytes(21, 9000), 2000));
-    batch.push(packet(&mut pool, &bytes(22, 60), 2000));
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert_eq!(receive(rx.as_mut(), &mut pool, 1), [bytes(22, 60)]);
-    assert_eq!((tx.counters().packets, tx.counters().errors), (21, 1));
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
-    assert_eq!(pool.free() + arena.unused(), arena.frames());
+    batch.push(packet(&mut line.pool, &bytes(21, 9000), 2000));
+    batch.push(packet(&mut line.pool, &bytes(22, 60), 2000));
+    line.send(&mut batch);
+    assert_eq!(line.receive(1), [bytes(22, 60)]);
+    assert_eq!((line.tx.counters().packets, line.tx.counters().errors), (21, 1));
+    line.close();
 }
 
 #[test]
 fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
-    let arena = arena(4096);
-    let mut pool = arena.pool(256).unwrap();
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
-    let free = pool.free();
+    let mut line = Line::open(&cable, 256);
+    let free = line.pool.free();
     let mut batch = Batch::new();
-    batch.push(packet(&mut pool, &bytes(1, 13), 2048));
-    batch.push(packet(&mut pool, &bytes(2, 1523), 2048));
-    batch.push(packet(&mut pool, &bytes(3, 600), 300));
-    let mut cut = packet(&mut pool, &bytes(4, 100), 2048);
+    batch.push(line.packet(&bytes(1, 13)));
+    batch.push(line.packet(&bytes(2, 1523)));
+    batch.push(packet(&mut line.pool, &bytes(3, 600), 300));
+    let mut cut = line.packet(&bytes(4, 100));
     let (kind, size) = (SegmentationKind::Udp, NonZeroU16::new(50).unwrap());
-    cut.offload.segmentation = Some(Segmentation { kind, size });
+    cut.offload.set_segmentation(Some(Segmentation { kind, size }));
     batch.push(cut);
-    let mut outside = packet(&mut pool, &bytes(5, 100), 2048);
-    outside.offload.checksum = Checksum::Partial { start: 34, offset: 65 };
+    let mut outside = line.packet(&bytes(5, 100));
+    outside.offload.set_checksum(Checksum::Partial { start: 34, offset: 65 });
     batch.push(outside);
-    batch.push(packet(&mut pool, &bytes(6, 100), 2048));
-    assert_eq!(tx.tx(&mut pool, &mut batch), 1);
+    batch.push(line.packet(&bytes(6, 100)));
+    assert_eq!(line.tx.tx(&mut line.pool, &mut batch), 1);
     assert!(batch.is_empty());
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert_eq!(pool.free(), free);
-    assert_eq!((tx.counters().packets, tx.counters().errors), (1, 5));
-    assert_eq!(receive(rx.as_mut(), &mut pool, 2), [bytes(6, 100)]);
-    assert_eq!(counter(&near, "tx_invalid_descriptors"), 0);
+    line.send(&mut batch);
+    assert_eq!(line.pool.free(), free);
+    assert_eq!((line.tx.counters().packets, line.tx.counters().errors), (1, 5));
+    assert_eq!(line.receive(2), [bytes(6, 100)]);
+    assert_eq!(counter(&line.near, "tx_invalid_descriptors"), 0);
 
     // One byte more than the interface lets pass: sent by us, dropped by it, and not counted as sent.
-    batch.push(packet(&mut pool, &bytes(7, 1520), 2048));
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert_eq!((tx.counters().packets, tx.counters().errors), (1, 6));
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
-    assert_eq!(pool.free() + arena.unused(), arena.frames());
+    batch.push(line.packet(&bytes(7, 1520)));
+    line.send(&mut batch);
+    assert_eq!((line.tx.counters().packets, line.tx.counters().errors), (1, 6));
+    line.close();
 }
 
 #[test]
 fn what_a_nic_would_do_is_done_before_sending() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
-    let arena = arena(4096);
-    let mut pool = arena.pool(256).unwrap();
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut line = Line::open(&cable, 256);
     let mut batch = Batch::new();
-    let mut partial = packet(&mut pool, &bytes(1, 100), 2048);
-    partial.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    let mut partial = line.packet(&bytes(1, 100));
+    partial.offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
     batch.push(partial);
-    let mut tagged = packet(&mut pool, &bytes(2, 1514), 2048);
-    tagged.offload.vlan = Some(0x2007);
+    let mut tagged = line.packet(&bytes(2, 1514));
+    tagged.offload.set_vlan(Some(0x2007));
     batch.push(tagged);
-    send(tx.as_mut(), &mut pool, &mut batch);
+    line.send(&mut batch);
 
     let mut summed = bytes(1, 100);
     let sum: u32 = summed[34..].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
@@ -247,11 +214,10 @@ fn what_a_nic_would_do_is_done_before_sending() {
     summed[40..42].copy_from_slice(&sum.to_be_bytes());
     let mut with_tag = bytes(2, 1514);
     with_tag.splice(12..12, [0x81, 0, 0x20, 7]);
-    let got = receive(rx.as_mut(), &mut pool, 2);
+    let got = line.receive(2);
     assert!(got == [summed, with_tag], "{got:?}");
-    assert_eq!(tx.counters().errors, 0);
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
+    assert_eq!(line.tx.counters().errors, 0);
+    line.close();
 }
 
 #[test]
@@ -316,27 +282,22 @@ fn what_finds_no_free_frame_is_counted() {
 #[test]
 fn a_sleeping_receiver_is_woken() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
-    let arena = arena(4096);
-    let mut pool = arena.pool(64).unwrap();
-    let mut near = open(cable.near(), "right", &options(), arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut line = Line::open(&cable, 64);
     let readable = |rx: &dyn RxQueue| {
         let fd = rx.wake_fd().unwrap();
         let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
     };
-    assert!(rx.arm());
-    assert!(!readable(rx.as_ref()));
+    assert!(line.rx.arm());
+    assert!(!readable(line.rx.as_ref()));
     let mut batch = Batch::new();
-    batch.push(packet(&mut pool, &bytes(1, 60), 2048));
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert!(readable(rx.as_ref()));
-    assert!(!rx.arm(), "it is there already");
-    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 1);
-    assert!(rx.arm());
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
+    batch.push(line.packet(&bytes(1, 60)));
+    line.send(&mut batch);
+    assert!(readable(line.rx.as_ref()));
+    assert!(!line.rx.arm(), "it is there already");
+    assert_eq!(line.receive(1).len(), 1);
+    assert!(line.rx.arm());
+    line.close();
 }
 
 #[test]
@@ -386,26 +347,21 @@ fn a_forwarded_packet_stays_in_its_frame() {
 #[test]
 fn one_flush_sends_a_full_ring() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
-    let arena = arena(8192);
-    let mut pool = arena.pool(1024).unwrap();
     // The other end's own queue holds 256 packets, in the kernel.
     let ring = Options { ring_size: 256, ..options() };
-    let mut near = open(cable.near(), "right", &ring, arena);
-    let mut far = open(cable.far(), "left", &options(), arena);
-    let ((near_rx, mut tx), (mut rx, far_tx)) = (halves(&mut near), halves(&mut far));
+    let mut line = Line::open_with(&cable, 1024, [&ring, &options()]);
     let mut batch = Batch::new();
     for turn in 0..4 {
-        (0..BATCH as u64).for_each(|i| batch.push(packet(&mut pool, &bytes(turn << 8 | i, 60), 2048)));
-        assert_eq!(tx.tx(&mut pool, &mut batch), BATCH);
+        (0..BATCH as u64).for_each(|i| batch.push(line.packet(&bytes(turn << 8 | i, 60))));
+        assert_eq!(line.tx.tx(&mut line.pool, &mut batch), BATCH);
     }
-    assert_eq!(receive(rx.as_mut(), &mut pool, 1).len(), 0, "nothing goes before it is flushed");
-    batch.push(packet(&mut pool, &bytes(9 << 8, 60), 2048));
-    assert_eq!(tx.tx(&mut pool, &mut batch), 0, "there is no room for more");
-    tx.flush(&mut pool);
+    assert_eq!(line.receive(1).len(), 0, "nothing goes before it is flushed");
+    batch.push(line.packet(&bytes(9 << 8, 60)));
+    assert_eq!(line.tx.tx(&mut line.pool, &mut batch), 0, "there is no room for more");
+    line.tx.flush(&mut line.pool);
     // The kernel's own bound for a call is 32 packets.
-    assert_eq!(receive(rx.as_mut(), &mut pool, 256).len(), 256);
-    send(tx.as_mut(), &mut pool, &mut batch);
-    assert_eq!((tx.counters().packets, tx.in_flight()), (257, 0));
-    close(near, near_rx, tx, &mut pool);
-    close(far, rx, far_tx, &mut pool);
+    assert_eq!(line.receive(256).len(), 256);
+    line.send(&mut batch);
+    assert_eq!((line.tx.counters().packets, line.tx.in_flight()), (257, 0));
+    line.close();
 }

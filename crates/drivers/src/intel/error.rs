@@ -1,0 +1,78 @@
+//! What can go wrong with a NIC before it runs. On the hot path there are counters instead.
+
+use std::time::Duration;
+
+use bywash_sys::function::FunctionError;
+use bywash_sys::memory::MemoryError;
+
+/// Why a NIC could not be made ready. Registers are named as the datasheet names them.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// A register did not come to say what it should.
+    #[error("{register}[{index}] is {value:#010x} after {waited:?}: {meaning}")]
+    Timeout {
+        /// The register.
+        register: &'static str,
+        /// Which of them, for arrays.
+        index: u32,
+        /// What it said last.
+        value: u32,
+        /// How long it was waited for.
+        waited: Duration,
+        /// What that means, and what to do.
+        meaning: &'static str,
+    },
+    /// The device does not answer any more.
+    #[error(
+        "the device is gone: its registers read as ones (pulled out, powered down, or its process has ended)"
+    )]
+    Gone,
+    /// Another PCI device.
+    #[error("{vendor:04x}:{device:04x} is not a NIC that this driver knows")]
+    Unknown {
+        /// Vendor id.
+        vendor: u16,
+        /// Device id.
+        device: u16,
+    },
+    /// The EEPROM is not there, or not read.
+    #[error("EEC is {eec:#010x}: the EEPROM was not found, so the NIC has no configuration")]
+    NoEeprom {
+        /// EEC.
+        eec: u32,
+    },
+    /// The EEPROM's words do not add up.
+    #[error(
+        "the EEPROM's checksum is wrong: its words add up to {sum:#06x}, not to 0xbaba; the NIC's firmware must be written anew"
+    )]
+    EepromChecksum {
+        /// What they add up to.
+        sum: u16,
+    },
+    /// Firmware says that it failed.
+    #[error("FWSM is {fwsm:#010x}: the NIC's firmware reports an error in its EXT_ERR_IND bits")]
+    Firmware {
+        /// FWSM.
+        fwsm: u32,
+    },
+    /// No usable address.
+    #[error("RAL[0] and RAH[0] hold {0:02x?}, which is no address of one NIC: set one")]
+    Mac([u8; 6]),
+    /// A setting that the NIC does not have.
+    #[error("{0}")]
+    Setting(String),
+    /// Packet memory that no device can be given.
+    #[error(
+        "packet memory is not backed by a file, so no device can be given it: allocate it by sys::memory"
+    )]
+    PrivateMemory,
+    /// How the device is reached.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+    /// No memory for rings.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A ring that cannot be.
+    #[error("descriptor ring: {0}")]
+    Ring(std::io::Error),
+}

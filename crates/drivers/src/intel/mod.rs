@@ -1,0 +1,41 @@
+//! What the drivers of Intel's NICs share: registers with names and timeouts, and the queue engine. 82599, 82576 and their
+//! virtual functions have the same advanced descriptors; where their registers lie is in each family's own tables.
+
+mod bar;
+mod error;
+mod offload;
+mod rx;
+mod tx;
+
+pub use error::NicError;
+
+pub(crate) use bar::{Bar, SHORT, Wait};
+pub(crate) use rx::{RxParts, RxRing, Wake};
+pub(crate) use tx::{TxParts, TxRing};
+
+use bywash_frame::Arena;
+use bywash_sys::dma::Descriptors;
+
+/// How a queue is switched off: by clearing its enable bit, which then reads as clear.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switch {
+    /// Offset of the register.
+    pub(crate) offset: u32,
+    /// Its name and the queue's number, for errors.
+    pub(crate) name: (&'static str, u32),
+    /// The enable bit.
+    pub(crate) enable: u32,
+}
+
+/// What both kinds of rings are made of.
+#[derive(Debug)]
+pub(crate) struct RingParts<R> {
+    pub(crate) bar: Bar<R>,
+    pub(crate) descriptors: Descriptors,
+    /// Offset of the tail register.
+    pub(crate) tail: u32,
+    pub(crate) switch: Switch,
+    pub(crate) arena: &'static Arena,
+    /// The device's address of the arena's first byte.
+    pub(crate) arena_address: u64,
+}

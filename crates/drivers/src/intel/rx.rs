@@ -1,0 +1,356 @@
+//! Receiving: descriptors that are done become packets, free frames take their place.
+//!
+//! The NIC owns the descriptors from its head up to the tail that we write, never all of them: head and tail alike mean
+//! that it has none. A descriptor is done when DD is set in its second word, which the NIC writes last.
+//!
+//! Every slot has a frame, but for the start and for when the pool has none: a packet's frame is exchanged for a fresh one
+//! as it is taken out, in one loop over the packets that are simply whole.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bywash_frame::{
+    BATCH, Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
+};
+use bywash_hw::ixgbe::desc::{packet_type, rx};
+use bywash_port::{QueueCounters, RxQueue};
+use bywash_sys::dma::Descriptors;
+use bywash_sys::function::Registers;
+
+use super::{Bar, RingParts, SHORT, Switch, Wait};
+
+/// Frames that wait for the tail to be written, at most: it is written once for so many.
+const BLOCK: u32 = 32;
+
+/// How a queue is woken.
+#[derive(Debug)]
+pub(crate) struct Wake {
+    /// The vector's eventfd.
+    pub(crate) bell: OwnedFd,
+    /// Offset of the register that unmasks the vector, and its bit. The NIC masks it again when it fires.
+    pub(crate) unmask: (u32, u32),
+}
+
+/// What a receiving ring is made of.
+#[derive(Debug)]
+pub(crate) struct RxParts<R> {
+    pub(crate) ring: RingParts<R>,
+    pub(crate) wake: Option<Wake>,
+}
+
+/// A receiving ring.
+#[derive(Debug)]
+pub(crate) struct RxRing<R> {
+    bar: Bar<R>,
+    ring: Descriptors,
+    frames: SlotLedger,
+    /// The device's address of the arena's first byte, and the headroom.
+    address: u64,
+    tail: u32,
+    switch: Switch,
+    wake: Option<Wake>,
+    armed: bool,
+    /// The descriptor that is done next, and the one that gets a frame next; free-running.
+    next: u32,
+    given: u32,
+    /// What was given when the tail was last written.
+    told: u32,
+    /// A packet whose last descriptor has not come yet.
+    partial: Partial,
+    /// Second words of the descriptors that are looked at.
+    words: Box<[u64; BATCH]>,
+    counters: QueueCounters,
+    dry: bool,
+}
+
+/// What has come of a packet of several descriptors.
+#[derive(Debug, Default)]
+enum Partial {
+    #[default]
+    None,
+    Packet(Packet),
+    /// It is damaged: what comes up to its end is dropped.
+    Bad,
+}
+
+impl<R: Registers> RxRing<R> {
+    /// A ring without frames: the first call to `rx` fills it.
+    pub(crate) fn new(parts: RxParts<R>) -> Self {
+        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, arena_address }, wake } =
+            parts;
+        let size = descriptors.count();
+        Self {
+            bar,
+            frames: SlotLedger::new(arena, size as usize),
+            ring: descriptors,
+            address: arena_address + HEADROOM as u64,
+            tail,
+            switch,
+            wake,
+            armed: false,
+            next: 0,
+            given: 0,
+            told: 0,
+            partial: Partial::None,
+            words: Box::new([0; BATCH]),
+            counters: QueueCounters::default(),
+            dry: false,
+        }
+    }
+
+    /// Whether every slot has a frame.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.given.wrapping_sub(self.next) == self.ring.count()
+    }
+
+    /// Fills slots that have no frame, as far as `pool` has some: at the start, and after it had none.
+    #[cold]
+    fn fill(&mut self, pool: &mut Pool) {
+        let missing = self.ring.count() - self.given.wrapping_sub(self.next);
+        for frame in pool.take_many(missing as usize) {
+            let offset = self.frames.lend(self.given, frame);
+            self.ring.at(self.given).put(self.address + offset as u64, 0);
+            self.given = self.given.wrapping_add(1);
+        }
+        // Counted by the spell: how many packets each has cost, only the NIC knows.
+        let was_dry = std::mem::replace(&mut self.dry, self.given == self.next);
+        self.counters.no_frame += u64::from(self.dry && !was_dry);
+        self.tell();
+    }
+
+    /// Writes the tail: the NIC has all slots with a frame then, but not the last of a full ring.
+    #[inline]
+    fn tell(&mut self) {
+        let withheld = u32::from(self.is_full());
+        self.told = self.given;
+        self.bar.put_offset(self.tail, self.given.wrapping_sub(withheld) & (self.ring.count() - 1));
+    }
+
+    /// Appends packets that are whole, good and in one buffer, up to the first that is not and to the ring's end, with
+    /// fresh frames in the places of theirs. True when there may be more of these.
+    #[inline]
+    fn whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
+        let run = self.ring.run(self.next, batch.room());
+        // Looked at before anything is taken: so many are taken then, and each word is read once.
+        let mut count = 0;
+        for (descriptor, word) in run.iter().zip(&mut *self.words) {
+            *word = descriptor.second();
+            if word.wrapping_sub(1 << 32) & LOOKED != WHOLE {
+                break;
+            }
+            count += 1;
+        }
+        let fresh = pool.take_many(count);
+        let count = fresh.len();
+        if count == 0 {
+            return false;
+        }
+        let (mut bytes, address) = (0, self.address);
+        let beside = run[..count].iter().zip(&self.words[..count]);
+        self.frames.exchange(self.next, fresh, beside, batch, |frame, offset, (descriptor, second)| {
+            frame.prefetch();
+            let first = descriptor.first();
+            descriptor.put(address + offset as u64, 0);
+            let length = length(*second);
+            bytes += length;
+            let mut packet = Packet::from_segment(Segment::received(frame, length));
+            packet.offload = Offload::received(hash(first), second & u64::from(rx::L4CS.mask) != 0);
+            packet
+        });
+        self.next = self.next.wrapping_add(number(count));
+        self.given = self.given.wrapping_add(number(count));
+        self.counters.packets += count as u64;
+        self.counters.bytes += bytes as u64;
+        count == run.len()
+    }
+
+    /// Takes the next descriptor, if it is done, and appends the packet that it completes, if it does. False when it is
+    /// not done.
+    fn one(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
+        let descriptor = self.ring.at(self.next);
+        let second = descriptor.second();
+        if second & u64::from(rx::DD.mask) == 0 {
+            return false;
+        }
+        let first = descriptor.first();
+        let Some(frame) = self.frames.reclaim(self.next) else { return false };
+        if let Some(fresh) = if self.is_full() { pool.take() } else { None } {
+            let offset = self.frames.lend(self.next, fresh);
+            self.ring.at(self.next).put(self.address + offset as u64, 0);
+            self.given = self.given.wrapping_add(1);
+        }
+        self.next = self.next.wrapping_add(1);
+        if let Some(packet) = self.piece(frame, first, second, pool) {
+            self.counters.packets += 1;
+            self.counters.bytes += packet.len() as u64;
+            batch.push(packet);
+        }
+        true
+    }
+
+    /// A descriptor that is not simply a whole good packet: one of several, or damaged. Returns the packet that it
+    /// completes.
+    #[cold]
+    fn piece(&mut self, frame: Frame, first: u64, second: u64, pool: &mut Pool) -> Option<Packet> {
+        let last = second & u64::from(rx::EOP.mask) != 0;
+        let length = length(second);
+        let damaged = second & u64::from(rx::RXE.mask) != 0 || !(1..=FRAME_DATA).contains(&length);
+        let partial = std::mem::take(&mut self.partial);
+        let grown = match (partial, Segment::new(frame, HEADROOM, length)) {
+            (Partial::None, Ok(segment)) if !damaged => Ok(Packet::from_segment(segment)),
+            (Partial::Packet(mut packet), Ok(segment)) if !damaged => {
+                match packet.push_segment(segment, pool) {
+                    Ok(()) => Ok(packet),
+                    Err(segment) => {
+                        pool.give(segment.into_frame());
+                        Err(Some(packet))
+                    }
+                }
+            }
+            (partial, segment) => {
+                pool.give(segment.map_or_else(|frame| frame, Segment::into_frame));
+                Err(if let Partial::Packet(packet) = partial { Some(packet) } else { None })
+            }
+        };
+        match grown {
+            Ok(mut packet) if last => {
+                describe(&mut packet, first, second);
+                return Some(packet);
+            }
+            Ok(packet) => self.partial = Partial::Packet(packet),
+            Err(packet) => {
+                packet.into_iter().for_each(|packet| pool.give_packet(packet));
+                if last {
+                    self.counters.errors += 1;
+                } else {
+                    self.partial = Partial::Bad;
+                }
+            }
+        }
+        None
+    }
+
+    fn hush(&mut self) {
+        self.armed = false;
+        if let Some(wake) = &self.wake {
+            // It only fails when nothing has rung.
+            let _ = rustix::io::read(&wake.bell, &mut [0; 8]);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.given == self.next || self.ring.at(self.next).second() & u64::from(rx::DD.mask) == 0
+    }
+}
+
+/// Status bits, and the upper ones of the length less one, that tell a simple packet.
+const LOOKED: u64 =
+    (rx::DD.mask | rx::EOP.mask | rx::FLM.mask | rx::VP.mask | rx::RXE.mask | rx::L4E.mask | rx::IPE.mask)
+        as u64
+        | (0xffff & !(FRAME_DATA as u64 - 1)) << 32;
+
+/// What they are then: it is done and ends here, has one byte to a whole buffer, and nothing more is to be said of it.
+const WHOLE: u64 = (rx::DD.mask | rx::EOP.mask) as u64;
+
+/// Bytes in a descriptor's buffer, as its second word says.
+#[inline]
+fn length(second: u64) -> usize {
+    (second >> 32) as usize & 0xffff
+}
+
+/// The hash, when there is one: its type is not 0.
+#[inline]
+fn hash(first: u64) -> Option<u32> {
+    (first & u64::from(rx::RSS_TYPE.mask) != 0).then_some((first >> 32) as u32)
+}
+
+/// A count of descriptors, of which a ring has at most 8192.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "no ring has so many")]
+fn number(count: usize) -> u32 {
+    count as u32
+}
+
+/// What the NIC says of a packet, in the words of its last descriptor.
+#[expect(clippy::cast_possible_truncation, reason = "fields of 32 and 16 bits are cut out of the words")]
+fn describe(packet: &mut Packet, first: u64, second: u64) {
+    let (kind, status) = (first as u32, second as u32);
+    // A flow director filter puts its name where the hash would be.
+    packet.offload.set_hash(hash(first).filter(|_| status & rx::FLM.mask == 0));
+    if status & rx::L4CS.mask != 0 && status & rx::IPE.mask == 0 {
+        // The 82599 calls UDP packets without a checksum wrong (erratum 44): of UDP it is not believed.
+        let udp = rx::PACKET_TYPE.of(kind) & packet_type::UDP != 0;
+        packet.offload.set_checksum(match (status & rx::L4E.mask != 0, udp) {
+            (false, _) => Checksum::Valid,
+            (true, false) => Checksum::Bad,
+            (true, true) => Checksum::Unknown,
+        });
+    }
+    packet.offload.set_vlan((status & rx::VP.mask != 0).then_some((second >> 48) as u16));
+}
+
+impl<R: Registers> RxQueue for RxRing<R> {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if self.armed {
+            self.hush();
+        }
+        let before = batch.len();
+        if self.is_full() {
+            // A packet of several descriptors is put together one by one, and so is all when `pool` has no frame.
+            while batch.room() > 0 && self.is_full() {
+                let more = matches!(self.partial, Partial::None) && self.whole(pool, batch);
+                if !more && (batch.room() == 0 || !self.one(pool, batch)) {
+                    break;
+                }
+            }
+        }
+        if !self.is_full() {
+            while batch.room() > 0 && self.given != self.next && self.one(pool, batch) {}
+            self.fill(pool);
+        } else if self.given.wrapping_sub(self.told) >= BLOCK {
+            self.tell();
+        }
+        batch.len() - before
+    }
+
+    fn arm(&mut self) -> bool {
+        let Some(wake) = &self.wake else { return false };
+        self.armed = true;
+        self.bar.put_offset(wake.unmask.0, wake.unmask.1);
+        // A packet that came before the vector was unmasked may have rung no bell. Without a frame none can come.
+        self.is_empty() && self.given != self.next
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(|wake| wake.bell.as_fd())
+    }
+
+    fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    fn close(self: Box<Self>, pool: &mut Pool) {
+        let Self { bar, frames, switch, partial, .. } = *self;
+        if let Partial::Packet(packet) = partial {
+            pool.give_packet(packet);
+        }
+        close_ring(&bar, switch, frames, pool);
+    }
+}
+
+/// Switches a queue off, and takes its frames back when the NIC has let go of them.
+pub(super) fn close_ring<R: Registers>(bar: &Bar<R>, switch: Switch, frames: SlotLedger, pool: &mut Pool) {
+    bar.put_offset(switch.offset, 0);
+    let off = Wait::clear(switch.enable, SHORT, "the queue does not stop");
+    match bar.wait_offset(switch.offset, switch.name, off) {
+        Ok(_) => {
+            // What it had begun to write is written by then (100 µs, says the 82599's datasheet).
+            std::thread::sleep(std::time::Duration::from_micros(100));
+            frames.recover(pool);
+        }
+        // Whether it still writes can't be known.
+        Err(_) => {
+            frames.abandon();
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Sending: packets become descriptors, and their frames come back when the NIC says so.
+//!
+//! The NIC is asked to say so (RS) for every [`BLOCK`] descriptors and for the last one before the tail is written, which
+//! happens in `flush` alone. Of each block only the descriptor that was asked for is looked at: when it is done, so are
+//! all before it.
+
+use bywash_frame::{Batch, Packet, Pool, Segment, SlotLedger};
+use bywash_hw::ixgbe::MAX_TX_DESCRIPTORS;
+use bywash_hw::ixgbe::desc::tx;
+use bywash_port::{QueueCounters, TxQueue};
+use bywash_sys::dma::Descriptors;
+use bywash_sys::function::Registers;
+
+use super::offload::{self, Context, Work};
+use super::rx::close_ring;
+use super::{Bar, RingParts, Switch};
+
+/// Descriptors for which the NIC is asked once whether they are done.
+const BLOCK: u32 = 32;
+
+/// Fewest bytes of a packet: the Ethernet header. The NIC pads what is too short for the wire.
+const SHORTEST: usize = 14;
+
+/// What every data descriptor says.
+const DATA: u32 = tx::DTYP.with(tx::TYPE_DATA) | tx::DEXT.mask | tx::IFCS.mask;
+
+/// The second word of a packet's only descriptor, without its lengths.
+const WHOLE: u64 = (DATA | tx::EOP.mask) as u64;
+
+// LENGTH and PAYLEN lie at the word's bits 0 and 46: a packet's length goes into both.
+const _: () = assert!(tx::LENGTH.shift() == 0 && tx::PAYLEN.shift() == 14);
+
+/// What a transmitting ring is made of.
+#[derive(Debug)]
+pub(crate) struct TxParts<R> {
+    pub(crate) ring: RingParts<R>,
+    /// Most bytes of a packet, without FCS.
+    pub(crate) max_len: usize,
+}
+
+/// A transmitting ring.
+#[derive(Debug)]
+pub(crate) struct TxRing<R> {
+    bar: Bar<R>,
+    ring: Descriptors,
+    frames: SlotLedger,
+    /// The device's address of the arena's first byte.
+    address: u64,
+    tail: u32,
+    switch: Switch,
+    max_len: usize,
+    /// The descriptor that is filled next, the oldest that is not done, and what the tail register says; free-running.
+    next: u32,
+    oldest: u32,
+    told: u32,
+    /// Second word of the descriptor before `next`.
+    last: u64,
+    /// Descriptors, packets and bytes since RS was last set.
+    open: Block,
+    blocks: Blocks,
+    /// The context that the NIC has.
+    context: Option<Context>,
+    queued: usize,
+    counters: QueueCounters,
+}
+
+/// Descriptors whose last has RS.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    /// Number of the last one.
+    end: u32,
+    descriptors: u32,
+    packets: u32,
+    bytes: u64,
+    /// Some descriptors are contexts, and have no frame.
+    contexts: bool,
+}
+
+/// Blocks that are not done, the oldest first: a ring of as many as there are descriptors.
+#[derive(Debug)]
+struct Blocks {
+    slots: Box<[Block]>,
+    head: u32,
+    tail: u32,
+}
+
+impl Blocks {
+    #[inline]
+    fn push(&mut self, block: Block) {
+        let mask = self.slots.len() - 1;
+        self.slots[self.tail as usize & mask] = block;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    #[inline]
+    fn first(&self) -> Option<Block> {
+        let mask = self.slots.len() - 1;
+        (self.head != self.tail).then(|| self.slots[self.head as usize & mask])
+    }
+}
+
+impl<R: Registers> TxRing<R> {
+    pub(crate) fn new(parts: TxParts<R>) -> Self {
+        let TxParts { ring, max_len } = parts;
+        let RingParts { bar, descriptors, tail, switch, arena, arena_address } = ring;
+        let size = descriptors.count();
+        Self {
+            bar,
+            frames: SlotLedger::new(arena, size as usize),
+            ring: descriptors,
+            address: arena_address,
+            tail,
+            switch,
+            max_len,
+            next: 0,
+            oldest: 0,
+            told: 0,
+            last: 0,
+            open: Block::default(),
+            blocks: Blocks { slots: vec![Block::default(); size as usize].into(), head: 0, tail: 0 },
+            context: None,
+            queued: 0,
+            counters: QueueCounters::default(),
+        }
+    }
+
+    /// Descriptors that may be filled: one stays empty, because a tail that has caught up with the head means none.
+    #[inline]
+    fn room(&self) -> u32 {
+        self.ring.count() - 1 - self.next.wrapping_sub(self.oldest)
+    }
+
+    /// Whether a packet is one descriptor and needs nothing done.
+    #[inline]
+    fn is_simple(&self, packet: &Packet) -> bool {
+        packet.is_single()
+            && !packet.offload.asks_for_work()
+            && packet.head_segment().len().wrapping_sub(SHORTEST) <= self.max_len - SHORTEST
+    }
+
+    /// Fills the next descriptor with a frame's bytes.
+    #[inline]
+    fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
+        let (start, length) = (segment.start() as u64, segment.len() as u64);
+        let offset = self.frames.lend(self.next, segment.into_frame()) as u64;
+        self.last = u64::from(olinfo) << 32 | u64::from(command) | length;
+        self.ring.at(self.next).put(self.address + offset + start, self.last);
+        self.next = self.next.wrapping_add(1);
+        self.open.descriptors += 1;
+    }
+
+    /// A packet's last descriptor has been filled.
+    #[inline]
+    fn packet_ends(&mut self, bytes: usize) {
+        self.open.packets += 1;
+        self.open.bytes += bytes as u64;
+        self.end_full_block();
+    }
+
+    #[inline]
+    fn end_full_block(&mut self) {
+        if self.open.descriptors >= BLOCK {
+            self.end_block();
+        }
+    }
+
+    /// Asks the NIC to say when it is done with all so far.
+    fn end_block(&mut self) {
+        let end = self.next.wrapping_sub(1);
+        self.ring.at(end).put_second(self.last | u64::from(tx::RS.mask));
+        let block = std::mem::take(&mut self.open);
+        self.blocks.push(Block { end, ..block });
+    }
+
+    /// Takes back what the NIC is done with.
+    #[inline]
+    fn reclaim(&mut self, pool: &mut Pool) {
+        while let Some(block) = self.blocks.first() {
+            if self.ring.at(block.end).second() >> 32 & u64::from(tx::DD.mask) == 0 {
+                return;
+            }
+            if block.contexts {
+                self.frames.reclaim_some(self.oldest, block.descriptors, pool);
+            } else {
+                let count = block.descriptors as usize;
+                let run = self.frames.reclaim_run(self.oldest, count);
+                let (first, rest) = (number(run.len()), count - run.len());
+                pool.give_many(run);
+                if rest > 0 {
+                    pool.give_many(self.frames.reclaim_run(self.oldest.wrapping_add(first), rest));
+                }
+            }
+            self.oldest = block.end.wrapping_add(1);
+            self.blocks.head = self.blocks.head.wrapping_add(1);
+            self.queued -= block.packets as usize;
+            self.counters.packets += u64::from(block.packets);
+            self.counters.bytes += block.bytes;
+        }
+    }
+
+    /// Queues packets from the front that are simple, as far as there is room.
+    #[inline]
+    fn simple(&mut self, batch: &mut Batch) {
+        let room = self.room() as usize;
+        let count = batch.iter().take(room).take_while(|packet| self.is_simple(packet)).count();
+        let (mut left, address) = (count, self.address);
+        while left > 0 {
+            // To the end of the block, or of the ring.
+            let most = left.min((BLOCK - self.open.descriptors) as usize);
+            let run = self.ring.run(self.next, most);
+            let (mut last, mut bytes) = (0, 0);
+            let packets = batch.drain_front(run.len());
+            self.frames.lend_packets(self.next, run.iter(), packets, |descriptor, offset, length| {
+                let length = length as u64;
+                last = WHOLE | length << 46 | length;
+                bytes += length;
+                descriptor.put(address + offset as u64, last);
+            });
+            let filled = number(run.len());
+            left -= run.len();
+            self.last = last;
+            self.next = self.next.wrapping_add(filled);
+            self.open.descriptors += filled;
+            self.open.packets += filled;
+            self.open.bytes += bytes;
+            self.end_full_block();
+        }
+        self.queued += count;
+    }
+
+    /// Queues the first packet, whatever it is. False when there is no room for it.
+    #[cold]
+    fn any(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
+        let Some(packet) = batch.iter().next() else { return false };
+        // A context, and a descriptor for each frame.
+        if self.room() as usize <= packet.frames() {
+            return false;
+        }
+        let Some(mut packet) = batch.drain_front(1).next() else { return false };
+        let work = match self.work(&mut packet) {
+            Some(work) if packet.frames() < MAX_TX_DESCRIPTORS => work,
+            _ => {
+                self.counters.errors += 1;
+                pool.give_packet(packet);
+                return true;
+            }
+        };
+        if let Some(context) = work.context.filter(|context| self.context != Some(*context)) {
+            let [first, second] = context.words();
+            self.ring.at(self.next).put(first, second);
+            self.open.contexts = true;
+            self.next = self.next.wrapping_add(1);
+            self.open.descriptors += 1;
+            self.context = Some(context);
+        }
+        let length = packet.len();
+        let mut left = length;
+        let mut command = DATA | work.command;
+        packet.into_segments(pool, |segment, pool| {
+            let bytes = segment.len();
+            if bytes == 0 {
+                // The NIC takes no descriptor without bytes.
+                pool.give(segment.into_frame());
+                return;
+            }
+            left -= bytes;
+            if left == 0 {
+                command |= tx::EOP.mask;
+            }
+            self.put(segment, command, work.olinfo);
+        });
+        self.queued += 1;
+        self.packet_ends(length);
+        true
+    }
+
+    /// What the NIC is to do with a packet; `None` when it can't be sent.
+    fn work(&self, packet: &mut Packet) -> Option<Work> {
+        if packet.len() < SHORTEST {
+            return None;
+        }
+        let work = offload::plan(packet, self.max_len)?;
+        (work.cuts || packet.len() <= self.max_len).then_some(work)
+    }
+}
+
+/// A count of descriptors, of which a ring has at most 8192.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "no ring has so many")]
+fn number(count: usize) -> u32 {
+    count as u32
+}
+
+impl<R: Registers> TxQueue for TxRing<R> {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if (self.room() as usize) < batch.len() {
+            self.reclaim(pool);
+        }
+        let before = batch.len();
+        loop {
+            self.simple(batch);
+            if batch.is_empty() || !self.any(pool, batch) {
+                return before - batch.len();
+            }
+        }
+    }
+
+    fn flush(&mut self, pool: &mut Pool) {
+        if self.told != self.next {
+            if self.open.descriptors > 0 {
+                self.end_block();
+            }
+            self.told = self.next;
+            self.bar.put_offset(self.tail, self.next & (self.ring.count() - 1));
+        }
+        self.reclaim(pool);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queued
+    }
+
+    fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    fn close(self: Box<Self>, pool: &mut Pool) {
+        let Self { bar, frames, switch, .. } = *self;
+        close_ring(&bar, switch, frames, pool);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the NIC counts, kept as 64 bits: its own counters are cleared by reading and stick at their end, the shortest at
+//! full rate after 288 seconds, so a thread of its own reads them, and looks at the link.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bywash_hw::ixgbe::regs::{self, LINKS};
+use bywash_hw::reg::Register;
+use bywash_port::Counter;
+use bywash_sys::function::Registers;
+
+use super::link::{self, Link};
+use crate::intel::Bar;
+
+/// A counter: its name, its register, and the register of its upper bits when it has more than 32.
+type Statistic = (&'static str, &'static Register, Option<&'static Register>);
+
+/// All of them. Of arrays the first counts: there is one packet buffer, and all queues count in counter 0.
+const STATISTICS: [Statistic; 44] = [
+    ("rx_good_packets", &regs::GPRC, None),
+    ("rx_good_bytes", &regs::GORCL, Some(&regs::GORCH)),
+    ("rx_all_packets", &regs::TPR, None),
+    ("rx_all_bytes", &regs::TORL, Some(&regs::TORH)),
+    ("rx_broadcast", &regs::BPRC, None),
+    ("rx_multicast", &regs::MPRC, None),
+    ("rx_64", &regs::PRC64, None),
+    ("rx_65_to_127", &regs::PRC127, None),
+    ("rx_128_to_255", &regs::PRC255, None),
+    ("rx_256_to_511", &regs::PRC511, None),
+    ("rx_512_to_1023", &regs::PRC1023, None),
+    ("rx_1024_and_more", &regs::PRC1522, None),
+    ("rx_no_buffer_space", &regs::MPC, None),
+    ("rx_no_descriptor", &regs::QPRDC, None),
+    ("rx_crc_errors", &regs::CRCERRS, None),
+    ("rx_illegal_bytes", &regs::ILLERRC, None),
+    ("rx_error_bytes", &regs::ERRBC, None),
+    ("rx_mac_short", &regs::MSPDC, None),
+    ("rx_length_errors", &regs::RLEC, None),
+    ("rx_undersize", &regs::RUC, None),
+    ("rx_fragments", &regs::RFC, None),
+    ("rx_oversize", &regs::ROC, None),
+    ("rx_jabber", &regs::RJC, None),
+    ("rx_checksum_errors", &regs::XEC, None),
+    ("rx_management", &regs::MNGPRC, None),
+    ("rx_management_dropped", &regs::MNGPDC, None),
+    ("rx_xon", &regs::LXONRXCNT, None),
+    ("rx_xoff", &regs::LXOFFRXCNT, None),
+    ("local_faults", &regs::MLFC, None),
+    ("remote_faults", &regs::MRFC, None),
+    ("tx_good_packets", &regs::GPTC, None),
+    ("tx_good_bytes", &regs::GOTCL, Some(&regs::GOTCH)),
+    ("tx_all_packets", &regs::TPT, None),
+    ("tx_broadcast", &regs::BPTC, None),
+    ("tx_multicast", &regs::MPTC, None),
+    ("tx_64", &regs::PTC64, None),
+    ("tx_65_to_127", &regs::PTC127, None),
+    ("tx_128_to_255", &regs::PTC255, None),
+    ("tx_256_to_511", &regs::PTC511, None),
+    ("tx_512_to_1023", &regs::PTC1023, None),
+    ("tx_1024_and_more", &regs::PTC1522, None),
+    ("tx_management", &regs::MNGPTC, None),
+    ("tx_xon", &regs::LXONTXC, None),
+    ("tx_xoff", &regs::LXOFFTXC, None),
+];
+
+/// Reads all once, so that counting begins at 0.
+pub(super) fn clear<R: Registers>(bar: &Bar<R>) {
+    for register in regs::TABLE.iter().filter(|register| register.access == bywash_hw::reg::Access::RC) {
+        (0..register.count()).for_each(|index| {
+            bar.get_at(register, index);
+        });
+    }
+}
+
+/// What was counted so far.
+#[derive(Debug)]
+struct Counted {
+    statistics: [u64; STATISTICS.len()],
+    link: Link,
+    link_losses: u64,
+    gone: bool,
+}
+
+impl Counted {
+    fn see(&mut self, link: Link) {
+        let was = std::mem::replace(&mut self.link, link);
+        self.link_losses += u64::from(was.up && !link.up);
+    }
+
+    /// Reads everything; what was counted since is added.
+    fn update<R: Registers>(&mut self, bar: &Bar<R>) {
+        let links = bar.get(&LINKS);
+        if links == u32::MAX && bar.is_gone() {
+            self.gone = true;
+            return;
+        }
+        self.see(link::of(links));
+        for (sum, (_, low, high)) in self.statistics.iter_mut().zip(STATISTICS) {
+            // The low half first: the high one is kept meanwhile.
+            *sum += u64::from(bar.get(low));
+            *sum += high.map_or(0, |high| u64::from(bar.get(high) & 0xf) << 32);
+        }
+    }
+}
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+struct Shared {
+    counted: Mutex<Counted>,
+    stop: Mutex<bool>,
+    bell: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks at link and statistics from time to time.
+#[derive(Debug)]
+pub(super) struct Watch<R> {
+    bar: Bar<R>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<R: Registers> Watch<R> {
+    /// Begins to; without a period nothing is looked at until it is asked for.
+    pub(super) fn start(bar: Bar<R>, period: Option<Duration>) -> Self {
+        let counted = Counted {
+            statistics: [0; STATISTICS.len()],
+            link: link::state(&bar),
+            link_losses: 0,
+            gone: false,
+        };
+        let shared =
+            Arc::new(Shared { counted: Mutex::new(counted), stop: Mutex::new(false), bell: Condvar::new() });
+        let thread = period.and_then(|period| {
+            let (bar, shared) = (bar.clone(), shared.clone());
+            let look = move || {
+                let mut stop = lock(&shared.stop);
+                while !*stop {
+                    stop = shared.bell.wait_timeout(stop, period).unwrap_or_else(PoisonError::into_inner).0;
+                    if !*stop {
+                        lock(&shared.counted).update(&bar);
+                    }
+                }
+            };
+            // Without a thread counters are read when asked for: all that is lost is what sticks meanwhile.
+            std::thread::Builder::new().name("ixgbe-watch".into()).spawn(look).ok()
+        });
+        Self { bar, shared, thread }
+    }
+
+    /// Somebody has looked at the link.
+    pub(super) fn see(&self, link: Link) {
+        lock(&self.shared.counted).see(link);
+    }
+
+    /// Everything as of now.
+    pub(super) fn counters(&self) -> Vec<Counter> {
+        let mut counted = lock(&self.shared.counted);
+        counted.update(&self.bar);
+        let statistics =
+            STATISTICS.iter().zip(counted.statistics).map(|(statistic, value)| (statistic.0, value));
+        let own = [("link_losses", counted.link_losses), ("device_gone", u64::from(counted.gone))];
+        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&mut self) {
+        *lock(&self.shared.stop) = true;
+        self.shared.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It only fails when the thread panicked, and said so.
+            thread.join().ok();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! NICs by name: how one is reached, which driver it wants, and what of the user's options that driver is told.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bywash_frame::Arena;
+use bywash_hw::pci::{self, Family, config};
+use bywash_port::{Port, PortName};
+use bywash_sys::function::Function;
+use bywash_sys::vfio_user::VfioUser;
+
+use crate::ixgbe::{self, RSS_QUEUES, Settings};
+use crate::{OpenOptions, Opened};
+
+/// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Descriptors in a ring.
+const RING: u32 = 1024;
+
+/// Opens the device behind a vfio-user socket.
+///
+/// # Errors
+/// The reason. The device is out of use then.
+pub(crate) fn open_socket(
+    socket: &str,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let function = VfioUser::connect(Path::new(socket), &name.to_string()).map_err(|e| e.to_string())?;
+    let warning = (!function.is_mapped()).then(|| {
+        "each batch costs messages to the device's process; serve it with --mapped, and a core to itself, for more speed"
+            .to_owned()
+    });
+    let mut opened = open(function, name, options, arena)?;
+    opened.warnings.extend(warning);
+    Ok(opened)
+}
+
+/// Opens the NIC behind `function` by the driver that it wants.
+fn open<F: Function + 'static>(
+    mut function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let mut id = [0; 4];
+    function.read_config(config::VENDOR, &mut id).map_err(|error| plain(name, &error))?;
+    let [a, b, c, d] = id;
+    let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+    match pci::known(vendor, device).map(|nic| nic.family) {
+        Some(Family::Ixgbe) => open_ixgbe(function, name, options, arena),
+        _ => Err(format!(
+            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599 or X540"
+        )),
+    }
+}
+
+fn open_ixgbe<F: Function + 'static>(
+    function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let queues = options.queues.unwrap_or_else(|| u16::try_from(cores).unwrap_or(RSS_QUEUES).min(RSS_QUEUES));
+    if queues > RSS_QUEUES {
+        return Err(format!(
+            "{queues} queues: the 82599 spreads packets over {RSS_QUEUES} at most (--queues)"
+        ));
+    }
+    let settings = Settings {
+        queues,
+        ring: options.ring.unwrap_or(RING),
+        receives: !options.tx_only,
+        sends: !options.rx_only,
+        ..Settings::default()
+    };
+    let mut port =
+        ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
+    let port: Box<dyn Port> = Box::new(port);
+    Ok(Opened { port, warnings: down.into_iter().collect() })
+}
+
+/// An error without the function's name, which whoever reports it puts in front.
+fn plain(name: &PortName, error: &dyn std::error::Error) -> String {
+    let text = error.to_string();
+    text.strip_prefix(&format!("{name}: ")).map_or(text.clone(), str::to_owned)
+}

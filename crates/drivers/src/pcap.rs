@@ -1,0 +1,169 @@
+//! `pcap:FILE`, a capture file as a port: where packets come from it is read, where they go it is written.
+//!
+//! A file is read as fast as its packets are taken, and its queue has ended when it has: times in it become the packets'
+//! timestamps and nothing more (`bywash replay` is what keeps to them). The worker itself waits for the disk then; it
+//! reads ahead in large pieces. Files are written as pcapng when they are called `.pcapng`, else as pcap, both with
+//! nanoseconds, by a thread of their own: a disk that is too slow makes the port take no more packets, as a NIC whose
+//! ring is full. Packets are copied in either direction.
+
+mod sink;
+mod source;
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bywash_pcap::{Format, Interface, Link, MAX_PACKET, Reader, Statistics};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_sys::clock;
+use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target};
+
+use crate::OpenOptions;
+use sink::PcapTx;
+use source::PcapRx;
+
+/// Memory for packets on their way to the disk.
+const MEMORY: usize = 64 << 20;
+
+/// What a file is called that is standard input or output.
+const STDIO: &str = "-";
+
+/// Opens `pcap:file`, to be read or to be written as the options say.
+///
+/// # Errors
+/// In one line what was wrong, why, and what to do.
+pub fn open(file: &str, options: &OpenOptions) -> Result<PcapPort, String> {
+    if options.ring.is_some() {
+        return Err("a file has no ring; leave --ring out".into());
+    }
+    let name = PortName::Pcap { file: file.into() };
+    let shared = Arc::new(Shared::default());
+    let mut port =
+        PcapPort { name, capabilities: capabilities(), reader: None, sinks: Vec::new(), spool: None, shared };
+    match (options.rx_only, options.tx_only) {
+        (true, false) if options.queues.is_some_and(|queues| queues > 1) => {
+            return Err("a file is read by one queue; leave --queues out".into());
+        }
+        (true, false) => port.reader = Some(reader(file)?),
+        (false, true) => {
+            let (spool, sinks) = writer(file, options.queues.unwrap_or(1))?;
+            (port.spool, port.sinks) = (Some(spool), sinks);
+        }
+        _ => return Err("a file is read or written, not both: give it a partner (A B: from A to B)".into()),
+    }
+    Ok(port)
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        max_len: MAX_PACKET,
+        tx_checksum: false,
+        segmentation: false,
+        chains: true,
+        zero_copy: false,
+        mode: vec!["copy"],
+        link_mbps: None,
+    }
+}
+
+type Source = Reader<Box<dyn Read + Send>>;
+
+fn reader(file: &str) -> Result<Source, String> {
+    if file == STDIO {
+        return Reader::new(Box::new(std::io::stdin()) as Box<dyn Read + Send>)
+            .map_err(|error| error.to_string());
+    }
+    let open = || File::open(file).map_err(|error| format!("it can't be read: {error}"));
+    // The first packet tells what the others are; what is different later is left out and counted.
+    let mut first = Reader::new(open()?).map_err(|error| error.to_string())?;
+    match first.next_record() {
+        Ok(Some(record)) if record.link != Link::ETHERNET => {
+            Err(format!("its packets begin with {}, and only Ethernet can be sent", record.link))
+        }
+        // That it is broken later is told later.
+        _ => Reader::new(Box::new(open()?) as Box<dyn Read + Send>).map_err(|error| error.to_string()),
+    }
+}
+
+fn writer(file: &str, queues: u16) -> Result<(Spool, Vec<PcapTx>), String> {
+    let format = Format::of_name(file.as_ref());
+    let start = clock::realtime();
+    let statistics = move || {
+        let times = Statistics { start, end: clock::realtime(), ..Statistics::default() };
+        format.statistics(&times)
+    };
+    let plan = Plan {
+        target: if file == STDIO { Target::Stdout } else { Target::File(file.into()) },
+        rotation: Rotation::default(),
+        header: format.file_header(&Interface::named("bywash")),
+        record_len: Box::new(move |bytes| format.record_len_at(bytes)),
+        trailer: Box::new(statistics),
+        producers: queues.into(),
+        memory: MEMORY,
+    };
+    let (spool, producers) = Spool::start(plan).map_err(|error| error.to_string())?;
+    Ok((spool, producers.into_iter().map(|producer: Producer| PcapTx::new(producer, format)).collect()))
+}
+
+/// What queues tell their port.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Packets of a link type other than Ethernet, or too short for it.
+    not_ethernet: AtomicU64,
+    /// Packets of which the file does not have the end.
+    cut: AtomicU64,
+    /// Why the rest of the file was not read.
+    broken: Mutex<Option<String>>,
+}
+
+/// An opened `pcap:`.
+pub struct PcapPort {
+    name: PortName,
+    capabilities: Capabilities,
+    /// Still to be given out.
+    reader: Option<Source>,
+    sinks: Vec<PcapTx>,
+    spool: Option<Spool>,
+    shared: Arc<Shared>,
+}
+
+impl Port for PcapPort {
+    fn name(&self) -> &PortName {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+
+    fn queues(&mut self) -> Vec<QueuePair> {
+        let rx = self.reader.take().map(|reader| QueuePair {
+            rx: Some(Box::new(PcapRx::new(reader, Arc::clone(&self.shared)))),
+            tx: None,
+        });
+        let tx = std::mem::take(&mut self.sinks).into_iter();
+        rx.into_iter().chain(tx.map(|sink| QueuePair { rx: None, tx: Some(Box::new(sink)) })).collect()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let of = |name, value: &AtomicU64| Counter { name, value: value.load(Ordering::Relaxed) };
+        if self.spool.is_some() {
+            return Vec::new();
+        }
+        vec![of("rx_not_ethernet", &self.shared.not_ethernet), of("rx_cut", &self.shared.cut)]
+    }
+
+    /// Waits until all is written. What it says is why the file is not read, or not written, to its end.
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        drop(self.sinks);
+        let failure = self.spool.and_then(|spool| spool.finish().failure);
+        let broken = self.shared.broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sentences: Vec<String> = failure.into_iter().chain(broken).collect();
+        if sentences.is_empty() { Ok(()) } else { Err(sentences) }
+    }
+}

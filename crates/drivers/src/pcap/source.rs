@@ -1,0 +1,99 @@
+//! A capture file's receiving half: packets as fast as they are taken, then nothing more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use bywash_frame::{Batch, FRAME_DATA, MAX_FRAMES, Packet, Pool};
+use bywash_pcap::{Link, Record};
+use bywash_port::{QueueCounters, RxQueue};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{Shared, Source};
+use crate::virtio::ETHERNET;
+
+/// The receiving half.
+pub(super) struct PcapRx {
+    reader: Source,
+    shared: Arc<Shared>,
+    counters: QueueCounters,
+    has_ended: bool,
+    /// Never readable: what to sleep on when the file has ended. Without it, whoever waits looks again and again.
+    never: Option<OwnedFd>,
+}
+
+impl PcapRx {
+    pub(super) fn new(reader: Source, shared: Arc<Shared>) -> Self {
+        let never = eventfd(0, EventfdFlags::CLOEXEC).ok();
+        Self { reader, shared, counters: QueueCounters::default(), has_ended: false, never }
+    }
+}
+
+impl RxQueue for PcapRx {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        // What is no packet counts too: a file does not keep us here.
+        for _ in 0..batch.room() {
+            if self.has_ended {
+                break;
+            }
+            // Asked for before the file goes on: no packet is lost for want of one.
+            let Some(frame) = pool.take() else {
+                self.counters.no_frame += 1;
+                break;
+            };
+            let mut packet = Packet::new(frame);
+            match self.reader.next_record() {
+                Ok(Some(record)) if fill(&mut packet, &record, pool) => {
+                    self.shared.cut.fetch_add(u64::from(record.is_cut()), Ordering::Relaxed);
+                    self.counters.bytes += packet.len() as u64;
+                    batch.push(packet);
+                    continue;
+                }
+                Ok(Some(record)) => {
+                    self.counters.errors += 1;
+                    let is_ethernet = record.link == Link::ETHERNET && record.bytes.len() >= ETHERNET;
+                    self.shared.not_ethernet.fetch_add(u64::from(!is_ethernet), Ordering::Relaxed);
+                }
+                Ok(None) => self.has_ended = true,
+                Err(error) => {
+                    self.has_ended = true;
+                    let sentence = format!("{error}; what stands before was read");
+                    *self.shared.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(sentence);
+                }
+            }
+            pool.give_packet(packet);
+        }
+        let n = batch.len() - before;
+        self.counters.packets += n as u64;
+        n
+    }
+
+    fn arm(&mut self) -> bool {
+        self.has_ended
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.never.as_ref().map(AsFd::as_fd)
+    }
+
+    fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+/// Copies a record into an empty packet; false when it is no Ethernet packet, too long, or there are too few frames.
+fn fill(packet: &mut Packet, record: &Record<'_>, pool: &mut Pool) -> bool {
+    let len = record.bytes.len();
+    if record.link != Link::ETHERNET || !(ETHERNET..=MAX_FRAMES * FRAME_DATA).contains(&len) {
+        return false;
+    }
+    packet.offload.set_timestamp(record.time.and_then(std::num::NonZeroU64::new));
+    packet.append(record.bytes, pool).is_ok()
+}

@@ -1,0 +1,12 @@
+//! The ixgbe driver against the model of the NIC, in this process: deterministic but for the clock, and without root.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::cast_possible_truncation, reason = "numbers in tests are small, or cut on purpose")]
+
+mod allocating;
+mod bed;
+mod faults;
+mod offloads;
+mod opening;
+mod socket;
+mod spreading;
+mod traffic;
