@@ -1,20 +1,80 @@
 //! Addresses of both families as one number, so that every table is made once.
+//!
+//! A link-local address means nothing without its link (RFC 4007, 6): the number of the interface, its zone, stands in
+//! those 16 bits of the number that are zero on the wire. So two hosts `fe80::1` on two links are two addresses, and
+//! no table needs another key.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An IPv4 or IPv6 address in 16 bytes: IPv4 as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), which never is on the wire.
+use crate::InterfaceId;
+
+/// An IPv4 or IPv6 address in 16 bytes: IPv4 as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), which never is on the wire; a
+/// link-local one with its zone, see [`Address::with_zone`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u128);
 
 const MAPPED: u128 = 0xffff << 32;
 
+/// Where a zone stands: the third and fourth byte, which are zero in `fe80::/64` and in `ff02::/64`.
+const ZONE_SHIFT: u32 = 96;
+const ZONE: u128 = 0xffff << ZONE_SHIFT;
+
 impl Address {
-    /// As a number, most significant byte first.
+    /// As a number, most significant byte first, with its zone: for tables and hashes, not for the wire.
     #[inline]
     pub const fn bits(self) -> u128 {
         self.0
+    }
+
+    /// As it is on the wire: without its zone.
+    #[inline]
+    pub const fn wire(self) -> u128 {
+        if self.has_zone() { self.0 & !ZONE } else { self.0 }
+    }
+
+    /// Whether it is one of those that mean another host, or group, on each link.
+    #[inline]
+    pub const fn has_zone(self) -> bool {
+        // Multicast of scope 1 (interface) and 2 (link), whatever its flags: RFC 4291, 2.7.
+        self.is_link_local() || self.0 >> 120 == 0xff && matches!(self.0 >> 112 & 0xf, 1 | 2)
+    }
+
+    /// The same address on a link. One that means the same everywhere stays as it is.
+    #[inline]
+    #[must_use]
+    pub const fn with_zone(self, zone: InterfaceId) -> Self {
+        if self.has_zone() { Self(self.0 & !ZONE | (zone.0 as u128) << ZONE_SHIFT) } else { self }
+    }
+
+    /// The link that the address is on, if it has been said.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "16 bits are wanted")]
+    pub const fn zone(self) -> Option<InterfaceId> {
+        let zone = (self.0 >> ZONE_SHIFT) as u16;
+        if self.has_zone() && zone != 0 { Some(InterfaceId(zone)) } else { None }
+    }
+
+    /// An address as it came in on a link; `None` for what is never on a wire: an IPv4 address written as IPv6
+    /// (RFC 4291, 2.5.5.2), and a link-local one with bits set that are zero in all of them (2.5.6).
+    #[inline]
+    pub fn from_wire(address: Ipv6Addr, link: InterfaceId) -> Option<Self> {
+        let address = Self(address.to_bits());
+        if address.is_v4() || (address.has_zone() && address.0 & ZONE != 0) {
+            return None;
+        }
+        Some(address.with_zone(link))
+    }
+
+    /// The group that is asked for a neighbour (RFC 4291, 2.7.1), on the address's link.
+    pub const fn solicited_node(self, link: InterfaceId) -> Self {
+        Self(0xff02_0000_0000_0000_0000_0001_ff00_0000 | self.0 & 0xff_ffff).with_zone(link)
+    }
+
+    /// `ff02::number` on a link: 1 is all nodes, 2 all routers.
+    pub(crate) const fn link_group(number: u8, link: InterfaceId) -> Self {
+        Self(0xff02 << 112 | number as u128).with_zone(link)
     }
 
     /// As IPv4, if it is.
@@ -27,7 +87,7 @@ impl Address {
     /// As IPv6, if it is.
     #[inline]
     pub const fn v6(self) -> Option<Ipv6Addr> {
-        if self.is_v4() { None } else { Some(Ipv6Addr::from_bits(self.0)) }
+        if self.is_v4() { None } else { Some(Ipv6Addr::from_bits(self.wire())) }
     }
 
     /// Whether it is IPv4.
@@ -36,11 +96,11 @@ impl Address {
         self.0 >> 32 == 0xffff
     }
 
-    /// As the standard library's type.
+    /// As the standard library's type, which has no zone.
     pub fn ip(self) -> IpAddr {
         match self.v4() {
             Some(v4) => v4.into(),
-            None => Ipv6Addr::from_bits(self.0).into(),
+            None => Ipv6Addr::from_bits(self.wire()).into(),
         }
     }
 
@@ -90,9 +150,11 @@ impl From<Ipv4Addr> for Address {
 }
 
 impl From<Ipv6Addr> for Address {
+    /// A link-local address has no zone yet: [`Address::with_zone`].
     #[inline]
     fn from(v6: Ipv6Addr) -> Self {
-        Self(v6.to_bits())
+        let address = Self(v6.to_bits());
+        if address.has_zone() { Self(address.0 & !ZONE) } else { address }
     }
 }
 
@@ -105,9 +167,13 @@ impl From<IpAddr> for Address {
     }
 }
 
+/// With its zone, `fe80::1%2` (RFC 4007, 11.2).
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ip().fmt(f)
+        match self.zone() {
+            Some(zone) => write!(f, "{}%{}", self.ip(), zone.0),
+            None => self.ip().fmt(f),
+        }
     }
 }
 
@@ -145,6 +211,12 @@ impl Prefix {
     /// How many of the 128 bits count.
     pub(crate) fn bits(self) -> u8 {
         self.length
+    }
+
+    /// The same prefix on a link: see [`Address::with_zone`].
+    #[must_use]
+    pub fn with_zone(self, zone: InterfaceId) -> Self {
+        Self { address: self.address.with_zone(zone), length: self.length }
     }
 
     /// The prefix with all bits zero that do not count.
@@ -207,6 +279,33 @@ mod tests {
         assert!(!address("0.0.0.0").is_unicast() && !address("::").is_unicast());
         assert_eq!(address("10.1.2.3").to_string(), "10.1.2.3");
         assert_eq!(address("10.1.2.3").v6(), None);
+    }
+
+    #[test]
+    fn link_local_addresses_have_a_zone_that_is_not_on_the_wire() {
+        let (one, two) = (InterfaceId(1), InterfaceId(2));
+        for text in ["fe80::1", "ff02::1", "ff12::5"] {
+            let plain = address(text);
+            let zoned = plain.with_zone(one);
+            assert_ne!(zoned, plain.with_zone(two));
+            assert_eq!((plain.zone(), zoned.zone()), (None, Some(one)));
+            assert_eq!((zoned.wire(), zoned.with_zone(two).zone()), (plain.bits(), Some(two)));
+            assert_eq!(zoned.to_string(), format!("{text}%1"));
+            assert_eq!(zoned.v6(), plain.v6());
+            assert!(zoned.is_link_local() || zoned.is_multicast());
+        }
+        for text in ["fd00::1", "ff05::2", "10.0.0.1", "::1"] {
+            assert_eq!(address(text).with_zone(one), address(text), "{text} is the same everywhere");
+        }
+        let wire = |text: &str| Address::from_wire(text.parse().unwrap(), one);
+        assert_eq!(wire("fe80::1"), Some(address("fe80::1").with_zone(one)));
+        assert_eq!(wire("fd00:7::1"), Some(address("fd00:7::1")));
+        assert_eq!((wire("fe80:2::1"), wire("ff02:2::1"), wire("::ffff:1.2.3.4")), (None, None, None));
+        assert_eq!(
+            address("fd00::12:3456").solicited_node(two),
+            address("ff02::1:ff12:3456").with_zone(two),
+            "RFC 4291, 2.7.1"
+        );
     }
 
     #[test]

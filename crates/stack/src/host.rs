@@ -2,7 +2,7 @@
 
 use bywash_frame::{Batch, Pool};
 
-use crate::{Control, PortId, Stack, Timestamp};
+use crate::{Control, PortId, Request, Stack, Timestamp};
 
 /// How often packets to ourselves go round in one call: two of our own sockets can talk for long, and the ports must
 /// have their turn.
@@ -15,6 +15,8 @@ pub struct Host {
     pub control: Control,
     /// Sockets.
     pub stack: Stack,
+    /// Requests on their way from one to the other; kept so that nothing is allocated each time.
+    requests: Vec<Request>,
 }
 
 impl Host {
@@ -22,7 +24,7 @@ impl Host {
     pub fn new(random: [u8; 16], pool: &mut Pool) -> Self {
         let mut control = Control::new();
         let stack = Stack::new(control.snapshot(pool), random);
-        Self { control, stack }
+        Self { control, stack, requests: Vec::new() }
     }
 
     /// Takes the packets that a port has received.
@@ -38,13 +40,14 @@ impl Host {
         for _ in 0..ROUNDS {
             self.stack.advance(now, pool);
             let mut settled = true;
-            for request in self.stack.requests().collect::<Vec<_>>() {
+            self.requests.extend(self.stack.requests());
+            for request in self.requests.drain(..) {
                 settled = false;
                 self.control.handle(now, request, pool);
             }
-            while let Some(packet) = self.control.to_ourselves() {
+            while let Some((zone, packet)) = self.control.to_ourselves() {
                 settled = false;
-                self.stack.deliver(now, packet, pool);
+                self.stack.deliver(now, zone, packet, pool);
             }
             for notice in self.control.notices() {
                 self.stack.notice(now, &notice, pool);

@@ -70,3 +70,17 @@ impl Interface {
         }
     }
 }
+
+/// What routers have said of a link for IPv6 (RFC 4861, 6.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkValues {
+    /// Not more than the interface's own.
+    pub(crate) mtu: u16,
+    pub(crate) hop_limit: u8,
+}
+
+impl LinkValues {
+    pub(crate) fn of(interface: &Interface) -> Self {
+        Self { mtu: interface.mtu, hop_limit: 64 }
+    }
+}

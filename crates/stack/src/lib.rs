@@ -46,11 +46,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An idle connection takes 864 bytes, a handshake under way 96, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash
+//! An idle connection takes 1024 bytes, a handshake under way 96, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash
 //! table each; payload is held in frames only while there is some.
 //!
-//! Not here yet: IPv6 (addresses, routes and tables have room for it; the control refuses its addresses), urgent data
-//! as such, TCP Fast Open. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is
+//! Not here yet: urgent data as such, TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is
 //! known.
 #![forbid(unsafe_code)]
 
@@ -58,26 +57,31 @@ mod address;
 mod control;
 mod counters;
 mod flow;
+mod gro;
 mod host;
 mod interface;
 mod ip;
 mod outbox;
 mod packet;
+mod path_mtu;
 mod request;
 mod routes;
+mod segmentation;
 mod slab;
 mod snapshot;
+mod source;
 mod stack;
 mod table;
 mod tcp;
 mod time;
+mod trie;
 mod udp;
 mod wheel;
 
 pub use address::{Address, Prefix, PrefixError};
 pub use bywash_frame as frame;
 pub use bywash_wire as wire;
-pub use control::{Control, ControlError, NeighbourState};
+pub use control::{AddressState, Control, ControlError, NeighbourState};
 pub use counters::Counters;
 pub use flow::{Flow, Secret};
 pub use host::Host;
@@ -86,6 +90,9 @@ pub use request::{Notice, Request, Unreachable};
 pub use routes::Route;
 pub use snapshot::Snapshot;
 pub use stack::{Event, Stack};
-pub use tcp::{CloseReason, CongestionControl, ConnectionId, Limits, ListenerId, State, TcpError, TcpInfo};
+pub use tcp::{
+    CloseReason, CongestionControl, ConnectionId, LINUX_TCP_INFO, Limits, ListenerId, State, TcpError,
+    TcpInfo,
+};
 pub use time::Timestamp;
 pub use udp::{Datagram, UdpError, UdpId};

@@ -4,11 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use bywash_frame::{Batch, Packet, Pool};
+use bywash_frame::{Batch, Checksum, Packet, Pool};
+use bywash_wire::IPV6_MTU;
 
+use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
+use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
-use crate::{Address, InterfaceId, PortId, Snapshot};
+use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp};
 
 /// Packets that wait for one neighbour: RFC 4861, 7.2.2 asks for one at least, RFC 1122, 2.3.2.2 for the latest.
 const WAITING_EACH: usize = 16;
@@ -22,12 +25,14 @@ const QUEUE: usize = 4096;
 pub(crate) struct Outbox {
     pub(crate) snapshot: Arc<Snapshot>,
     ports: Vec<VecDeque<Packet>>,
-    pub(crate) to_ourselves: VecDeque<Packet>,
+    /// With the link that link-local addresses are on.
+    pub(crate) to_ourselves: VecDeque<(InterfaceId, Packet)>,
     waiting: HashMap<(InterfaceId, Address), ArrayVec<Packet, WAITING_EACH>>,
     waiting_all: usize,
     pub(crate) requests: Vec<Request>,
     /// Neighbours that the control has been told of since the last snapshot.
     told: HashSet<(InterfaceId, Address)>,
+    pub(crate) path_mtus: PathMtus,
     /// Packets dropped because a queue was full.
     pub(crate) dropped: u64,
 }
@@ -42,6 +47,7 @@ impl Outbox {
             waiting_all: 0,
             requests: Vec::new(),
             told: HashSet::new(),
+            path_mtus: PathMtus::default(),
             dropped: 0,
         }
     }
@@ -53,6 +59,18 @@ impl Outbox {
             Reach::Absent => self.absent(packet, path),
             Reach::Unresolved => self.wait(packet, path, pool),
         }
+    }
+
+    /// Bytes that may go to a destination in one packet: what its first link takes, or less where a router said so.
+    pub(crate) fn mtu_to(&self, destination: Address, now: Timestamp) -> usize {
+        let link = self.snapshot.path(destination).map(|path| self.snapshot.mtu(path));
+        let path = self.path_mtus.find(now, destination);
+        // Without a route nothing is sent; the number is what every path takes.
+        usize::from(link.into_iter().chain(path).min().unwrap_or(if destination.is_v4() {
+            576
+        } else {
+            IPV6_MTU
+        }))
     }
 
     /// How packets get along a path. The control hears of neighbours that are asked for or in doubt.
@@ -75,16 +93,37 @@ impl Outbox {
     pub(crate) fn send_link(&mut self, mut packet: Packet, link: &Link, pool: &mut Pool) {
         if link.port == PortId::NONE {
             if self.to_ourselves.len() < QUEUE {
-                self.to_ourselves.push_back(packet);
+                self.to_ourselves.push_back((link.interface, packet));
             } else {
                 self.drop(packet, pool);
             }
             return;
         }
         let header = link.header();
+        #[expect(clippy::cast_possible_truncation, reason = "at most 18 bytes")]
+        packet.offload.shift_checksum(header.len() as u16);
         match packet.push_front(header.len()) {
             Ok(front) => front[..header.len()].copy_from_slice(header),
             Err(_) => return self.drop(packet, pool),
+        }
+        if packet.offload.asks_for_work() {
+            return self.send_finished(packet, link, pool);
+        }
+        self.enqueue(packet, link.port, pool);
+    }
+
+    /// Sends a packet that leaves work to the port, and does the work that the port cannot.
+    fn send_finished(&mut self, packet: Packet, link: &Link, pool: &mut Pool) {
+        let offloads = self.snapshot.interface(link.interface).offloads;
+        let partial = matches!(packet.offload.checksum(), Checksum::Partial { .. });
+        let whole = packet.offload.segmentation().is_some();
+        // A port cuts only what it sums, too.
+        if whole && !(offloads.segmentation && partial) || partial && !offloads.checksum {
+            let (network, sum) = (link.header().len(), !offloads.checksum);
+            if !cut(packet, network, sum, pool, |piece, pool| self.enqueue(piece, link.port, pool)) {
+                self.dropped += 1;
+            }
+            return;
         }
         self.enqueue(packet, link.port, pool);
     }

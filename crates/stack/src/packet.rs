@@ -1,27 +1,7 @@
 //! What the stack does with packets as memory: long ones are put together frame by frame.
 
-use bywash_frame::{FRAME_SIZE, NoRoom, Packet, Pool, Segment};
+use bywash_frame::{NoRoom, Packet, Pool};
 use bywash_wire::checksum::Sum;
-
-/// Appends bytes, in new frames where the last one is full. On an error the packet holds a part of them.
-pub(crate) fn append(packet: &mut Packet, mut bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
-    while !bytes.is_empty() {
-        let end = packet.segments().last().map_or(FRAME_SIZE, |last| last.start() + last.bytes().len());
-        let room = FRAME_SIZE - end;
-        let (now, later) = bytes.split_at(room.min(bytes.len()));
-        packet.extend_from_slice(now)?;
-        bytes = later;
-        if !bytes.is_empty() {
-            let frame = pool.take().ok_or(NoRoom)?;
-            let Ok(segment) = Segment::new(frame, 0, 0) else { return Err(NoRoom) };
-            if let Err(segment) = packet.push_segment(segment, pool) {
-                pool.give(segment.into_frame());
-                return Err(NoRoom);
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Appends bytes `from..from + len` of another packet.
 pub(crate) fn append_range(
@@ -30,7 +10,7 @@ pub(crate) fn append_range(
     range: std::ops::Range<usize>,
     pool: &mut Pool,
 ) -> Result<(), NoRoom> {
-    slices(other, range).try_for_each(|slice| append(packet, slice, pool))
+    slices(other, range).try_for_each(|slice| packet.append(slice, pool))
 }
 
 /// Bytes `range` of a packet, frame by frame.
@@ -68,7 +48,7 @@ mod tests {
         let bytes: Vec<u8> = (0..20_000u32).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
         let mut packet = Packet::new(pool.take().unwrap());
         for part in bytes.chunks(777) {
-            append(&mut packet, part, &mut pool).unwrap();
+            packet.append(part, &mut pool).unwrap();
         }
         assert_eq!(slices(&packet, 0..20_000).collect::<Vec<_>>().concat(), bytes);
         assert_eq!(slices(&packet, 3000..9001).collect::<Vec<_>>().concat(), bytes[3000..9001]);
@@ -80,7 +60,7 @@ mod tests {
         append_range(&mut copy, &packet, 100..5000, &mut pool).unwrap();
         assert_eq!(slices(&copy, 0..copy.len()).collect::<Vec<_>>().concat(), bytes[100..5000]);
         let mut whole = Packet::new(pool.take().unwrap());
-        assert_eq!(append(&mut whole, &vec![0; 90_000], &mut pool), Err(NoRoom), "34 frames are the end");
+        assert_eq!(whole.append(&vec![0; 90_000], &mut pool), Err(NoRoom), "34 frames are the end");
         for packet in [packet, copy, whole] {
             pool.give_packet(packet);
         }

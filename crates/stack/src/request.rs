@@ -16,12 +16,14 @@ pub enum Request {
         /// The packet.
         packet: Packet,
     },
-    /// An ICMP message for us came in; it begins with the IP header.
+    /// An ICMP message for us came in, of either family; it begins with the IP header.
     Icmp {
         /// Where it came in.
         interface: InterfaceId,
         /// The packet.
         packet: Packet,
+        /// Where in it the message begins.
+        start: usize,
     },
     /// A packet could not be delivered: its sender is to hear of it by ICMP, if it may.
     Report {
@@ -72,6 +74,17 @@ pub enum Unreachable {
     TimeExceeded,
     /// Not all its fragments came in time.
     Reassembly,
+    /// It comes from an address that means nothing beyond its link, and is for another link.
+    Scope,
+    /// A field of its headers is wrong or unknown.
+    Parameter {
+        /// The message's code.
+        code: u8,
+        /// Which byte, from the IP header on.
+        pointer: u16,
+        /// Its sender hears of it even if it was sent to many.
+        always: bool,
+    },
 }
 
 /// What the control has learnt from ICMP about something a stack sent: for [`crate::Stack::notice`] of every stack,

@@ -1,8 +1,11 @@
-//! Routes: where the longest prefix says that packets go.
+//! Routes: where the longest prefix says that packets go. One set of them is changed, by the control; another, made
+//! of it and found in a few memory accesses, is what stacks read.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::address::mask;
+use crate::trie::{HOPS, Table, Trie};
 use crate::{Address, InterfaceId, Prefix};
 
 /// One route.
@@ -18,11 +21,104 @@ pub struct Route {
     pub metric: u32,
 }
 
-/// All routes, by prefix length: one hash look-up for each length in use, the longest first.
+/// Where routes lead: all that a packet needs to know of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Hop {
+    pub(crate) interface: InterfaceId,
+    pub(crate) gateway: Option<Address>,
+}
+
+/// What stacks read. A copy shares everything that has not changed since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fib {
+    v4: Table<8>,
+    v6: Table<4>,
+    /// The first is none.
+    hops: Arc<Vec<Hop>>,
+}
+
+impl Fib {
+    /// The number of the hop for a destination; 0 is none.
+    #[inline]
+    pub(crate) fn find(&self, destination: Address) -> u32 {
+        match destination.v4() {
+            Some(v4) => self.v4.find_v4(v4.to_bits()),
+            None => self.v6.find(destination.bits()),
+        }
+    }
+
+    /// The number of the hop for an IPv4 address; 0 is none.
+    #[inline]
+    pub(crate) fn find_v4(&self, address: u32) -> u32 {
+        self.v4.find_v4(address)
+    }
+
+    /// A hop by its number.
+    #[inline]
+    pub(crate) fn hop(&self, number: u32) -> Option<&Hop> {
+        self.hops.get(number as usize).filter(|_| number > 0)
+    }
+
+    pub(crate) fn hops(&self) -> &[Hop] {
+        &self.hops
+    }
+}
+
+/// Numbers for hops, each as long as a prefix has it.
+#[derive(Clone, Debug)]
+struct Hops {
+    list: Arc<Vec<Hop>>,
+    /// Number, and prefixes that have it.
+    numbers: HashMap<Hop, (u32, usize)>,
+    free: Vec<u32>,
+}
+
+impl Default for Hops {
+    fn default() -> Self {
+        Self { list: Arc::new(vec![Hop::default()]), numbers: HashMap::new(), free: Vec::new() }
+    }
+}
+
+impl Hops {
+    /// The hop's number; 0 when there are too many different ones.
+    fn take(&mut self, hop: Hop) -> u32 {
+        if let Some((number, users)) = self.numbers.get_mut(&hop) {
+            *users += 1;
+            return *number;
+        }
+        let next = u32::try_from(self.list.len()).ok().filter(|next| *next < HOPS);
+        let Some(number) = self.free.pop().or(next) else { return 0 };
+        let list = Arc::make_mut(&mut self.list);
+        match list.get_mut(number as usize) {
+            Some(place) => *place = hop,
+            None => list.push(hop),
+        }
+        self.numbers.insert(hop, (number, 1));
+        number
+    }
+
+    fn give(&mut self, hop: Hop) {
+        let Some((number, users)) = self.numbers.get_mut(&hop) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.free.push(*number);
+            self.numbers.remove(&hop);
+        }
+    }
+
+    fn number(&self, hop: Hop) -> u32 {
+        self.numbers.get(&hop).map_or(0, |(number, _)| *number)
+    }
+}
+
+/// All routes, by prefix length.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Routes {
     /// Lengths in the 128 bits of an address, longest first. The routes of one prefix are sorted by metric.
     lengths: Vec<(u8, HashMap<u128, Vec<Route>>)>,
+    hops: Hops,
+    v4: Trie<8>,
+    v6: Trie<4>,
 }
 
 impl Routes {
@@ -35,35 +131,78 @@ impl Routes {
             self.lengths.insert(at, (length, HashMap::new()));
         }
         let same = self.lengths[at].1.entry(route.prefix.address().bits()).or_default();
+        let before = same.first().copied();
         same.retain(|old| (old.metric, old.interface) != (route.metric, route.interface));
         let place = same.partition_point(|old| old.metric <= route.metric);
         same.insert(place, route);
+        let after = same.first().copied();
+        self.publish(route.prefix, before, after);
     }
 
     /// Takes out what `wanted` holds for, and says how many that were.
     pub(crate) fn remove(&mut self, wanted: impl Fn(&Route) -> bool) -> usize {
-        let before = self.iter().count();
+        let (mut removed, mut changes) = (0, Vec::new());
         for (_, routes) in &mut self.lengths {
             for same in routes.values_mut() {
+                let (before, count) = (same.first().copied(), same.len());
                 same.retain(|route| !wanted(route));
+                if same.len() < count {
+                    removed += count - same.len();
+                    changes.extend(before.map(|before| (before, same.first().copied())));
+                }
             }
             routes.retain(|_, same| !same.is_empty());
         }
         self.lengths.retain(|(_, routes)| !routes.is_empty());
-        before - self.iter().count()
+        for (before, after) in changes {
+            self.publish(before.prefix, Some(before), after);
+        }
+        removed
     }
 
-    /// The best route for a destination.
-    #[inline]
-    pub(crate) fn find(&self, destination: Address) -> Option<&Route> {
-        self.lengths
-            .iter()
-            .find_map(|(length, routes)| routes.get(&(destination.bits() & mask(*length)))?.first())
+    /// What stacks are to read from now on.
+    pub(crate) fn fib(&self) -> Fib {
+        Fib { v4: self.v4.table(), v6: self.v6.table(), hops: self.hops.list.clone() }
     }
 
     /// All routes, the longest prefixes first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.lengths.iter().flat_map(|(_, routes)| routes.values().flatten())
+    }
+
+    /// The best route of a prefix has changed.
+    fn publish(&mut self, prefix: Prefix, before: Option<Route>, after: Option<Route>) {
+        let hop = |route: Route| Hop { interface: route.interface, gateway: route.gateway };
+        let (before, after) = (before.map(hop), after.map(hop));
+        if before == after {
+            return;
+        }
+        let (length, bits) = (prefix.length(), prefix.address().bits());
+        let number = after.map(|after| self.hops.take(after));
+        let shorter = if number.is_none() { self.shorter(prefix) } else { (0, 0) };
+        if let Some(before) = before {
+            self.hops.give(before);
+        }
+        match (prefix.address().is_v4(), number) {
+            (true, Some(number)) => self.v4.insert(bits << 96, length, number),
+            (true, None) => self.v4.remove(bits << 96, length, shorter),
+            (false, Some(number)) => self.v6.insert(bits, length, number),
+            (false, None) => self.v6.remove(bits, length, shorter),
+        }
+    }
+
+    /// The length and hop of the longest prefix that holds another and is shorter.
+    fn shorter(&self, prefix: Prefix) -> (u8, u32) {
+        // Prefixes of IPv4 lie in the last 32 bits, behind 96 that are the same.
+        let family = if prefix.address().is_v4() { 96 } else { 0 };
+        let lengths = self.lengths.iter().filter(|(l, _)| *l < prefix.bits() && *l >= family);
+        let mut best = lengths.filter_map(|(length, routes)| {
+            let route = routes.get(&(prefix.address().bits() & mask(*length)))?.first()?;
+            let hop = Hop { interface: route.interface, gateway: route.gateway };
+            (route.prefix.address().is_v4() == prefix.address().is_v4())
+                .then(|| (length - family, self.hops.number(hop)))
+        });
+        best.next().unwrap_or((0, 0))
     }
 }
 
@@ -78,7 +217,8 @@ mod tests {
     }
 
     fn find(routes: &Routes, address: &str) -> Option<u16> {
-        routes.find(address.parse::<IpAddr>().unwrap().into()).map(|route| route.interface.0)
+        let fib = routes.fib();
+        fib.hop(fib.find(address.parse::<IpAddr>().unwrap().into())).map(|hop| hop.interface.0)
     }
 
     #[test]
@@ -93,13 +233,32 @@ mod tests {
         ] {
             routes.add(route(prefix, metric, interface));
         }
+        assert_eq!(routes.iter().count(), 5);
         assert_eq!(find(&routes, "10.1.2.3"), Some(3));
         assert_eq!(find(&routes, "10.2.2.3"), Some(4));
         assert_eq!(find(&routes, "11.0.0.1"), Some(1));
         assert_eq!(find(&routes, "fd00::1"), Some(5), "an IPv4 default route is not for IPv6");
+        let old = routes.fib();
         assert_eq!(routes.remove(|route| route.metric == 4), 1);
         assert_eq!(find(&routes, "10.2.2.3"), Some(2));
+        assert_eq!(routes.remove(|route| route.prefix.bits() == 112), 1);
+        assert_eq!(find(&routes, "10.1.2.3"), Some(2), "the next shorter");
         assert_eq!(routes.remove(|route| route.prefix.length() == 0), 2);
-        assert_eq!(find(&routes, "11.0.0.1"), None);
+        assert_eq!((find(&routes, "11.0.0.1"), find(&routes, "fd00::1")), (None, None));
+        let hop = old.hop(old.find("10.2.2.3".parse::<IpAddr>().unwrap().into()));
+        assert_eq!(hop.map(|hop| hop.interface.0), Some(4), "who reads the old ones sees no change");
+    }
+
+    #[test]
+    fn hops_are_numbered_again_when_nobody_has_them() {
+        let mut routes = Routes::default();
+        for round in 0..3 {
+            for i in 1..100 {
+                routes.add(route(&format!("10.{i}.0.0/16"), 0, i + round));
+            }
+            assert!(routes.fib().hops().len() <= 102, "{}", routes.fib().hops().len());
+        }
+        routes.remove(|_| true);
+        assert_eq!((find(&routes, "10.5.0.1"), routes.hops.numbers.len()), (None, 0));
     }
 }

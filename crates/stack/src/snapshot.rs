@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bywash_wire::{EtherType, Mac};
 
-use crate::interface::Medium;
-use crate::routes::Routes;
-use crate::{Address, Interface, InterfaceId, PortId, Prefix};
+use crate::interface::{LinkValues, Medium};
+use crate::routes::{Fib, Hop};
+use crate::{Address, Interface, InterfaceId, PortId, Prefix, source};
 
 /// Addresses, routes, neighbours and interfaces as they were at one moment. [`crate::Control`] makes a new one when
 /// something has changed; a [`crate::Stack`] is handed it between batches.
@@ -16,13 +16,30 @@ pub struct Snapshot {
     /// Differs between any two snapshots of one control.
     pub(crate) generation: u32,
     pub(crate) interfaces: Arc<Vec<Interface>>,
-    pub(crate) addresses: Arc<Vec<(Prefix, InterfaceId)>>,
+    /// For each interface.
+    pub(crate) links: Arc<Vec<LinkValues>>,
+    pub(crate) addresses: Arc<Vec<Local>>,
     /// Our addresses, and those of everyone on our links, sorted: they are looked for in every packet.
     pub(crate) ours: Arc<Vec<Address>>,
+    /// IPv6 groups that we hear, with their links, sorted.
+    pub(crate) groups: Arc<Vec<Address>>,
     pub(crate) broadcasts: Arc<Vec<Address>>,
-    pub(crate) routes: Arc<Routes>,
+    pub(crate) fib: Fib,
+    /// For each hop of `fib` with a router that is known to be there, how packets get to it.
+    pub(crate) adjacent: Arc<Vec<Option<Adjacent>>>,
+    /// Our IPv4 addresses and those of everyone on our links: for packets that are only passed on.
+    pub(crate) kept_v4: Arc<Kept>,
     pub(crate) neighbours: Arc<HashMap<(InterfaceId, Address), Known>>,
     pub(crate) forwarding: bool,
+}
+
+/// One of our addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) prefix: Prefix,
+    pub(crate) interface: InterfaceId,
+    /// New conversations should use another (RFC 4862, 5.5.4).
+    pub(crate) deprecated: bool,
 }
 
 /// What is known of a neighbour.
@@ -84,6 +101,40 @@ impl Link {
     }
 }
 
+/// A few IPv4 addresses that nearly no packet has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    /// A bit for the last byte of each: who has none of these needs no search.
+    last_bytes: [u64; 4],
+    sorted: Vec<u32>,
+}
+
+impl Kept {
+    pub(crate) fn of(addresses: impl Iterator<Item = u32>) -> Self {
+        let mut sorted: Vec<u32> = addresses.collect();
+        sorted.sort_unstable();
+        let mut last_bytes = [0; 4];
+        for address in &sorted {
+            last_bytes[(address >> 6 & 3) as usize] |= 1 << (address & 63);
+        }
+        Self { last_bytes, sorted }
+    }
+
+    #[inline]
+    pub(crate) fn holds(&self, address: u32) -> bool {
+        let perhaps = self.last_bytes[(address >> 6 & 3) as usize] >> (address & 63) & 1 != 0;
+        perhaps && self.sorted.binary_search(&address).is_ok()
+    }
+}
+
+/// A router on a link of ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Adjacent {
+    pub(crate) link: Link,
+    /// What the link takes.
+    pub(crate) mtu: u16,
+}
+
 /// What stands between a path and its packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
@@ -125,32 +176,107 @@ impl Snapshot {
         address.is_broadcast() || self.broadcasts.binary_search(&address).is_ok()
     }
 
+    /// Whether packets to an IPv6 group are for us.
+    pub(crate) fn is_our_group(&self, group: Address) -> bool {
+        self.groups.binary_search(&group).is_ok()
+    }
+
+    /// Bytes that the link of a path takes in one packet.
+    #[inline]
+    pub(crate) fn mtu(&self, path: Path) -> u16 {
+        let own = self.interface(path.interface).mtu;
+        if path.next_hop.is_v4() { own } else { self.links[usize::from(path.interface.0)].mtu.min(own) }
+    }
+
+    /// What IPv6 packets along a path are told of routers.
+    #[inline]
+    pub(crate) fn hop_limit(&self, path: Path) -> u8 {
+        self.links[usize::from(path.interface.0)].hop_limit
+    }
+
     /// Where packets to a destination go.
     #[inline]
     pub(crate) fn path(&self, destination: Address) -> Option<Path> {
         if self.is_ours(destination) {
             return Some(Path { interface: InterfaceId::LOOPBACK, next_hop: destination });
         }
-        let route = self.routes.find(destination)?;
-        Some(Path { interface: route.interface, next_hop: route.gateway.unwrap_or(destination) })
+        if destination.has_zone() {
+            // Its zone is its interface (RFC 4007, 9); a group needs no route, nor does a neighbour.
+            let interface = destination.zone().filter(|zone| usize::from(zone.0) < self.interfaces.len())?;
+            return Some(Path { interface, next_hop: destination });
+        }
+        let hop = self.fib.hop(self.fib.find(destination))?;
+        Some(Path { interface: hop.interface, next_hop: hop.gateway.unwrap_or(destination) })
     }
 
-    /// Our address for packets along a path: one whose prefix holds the next hop, else the interface's first of the
-    /// family.
-    pub(crate) fn source(&self, path: Path) -> Option<Address> {
+    /// The next hop for packets to a destination, and the interface to it; `None` without a route.
+    pub fn next_hop(&self, destination: Address) -> Option<(InterfaceId, Address)> {
+        self.path(destination).map(|path| (path.interface, path.next_hop))
+    }
+
+    /// Where a packet of others goes, which is for none of our addresses: its path and, if nothing is to be asked or
+    /// told, its link.
+    #[inline]
+    pub(crate) fn onward(&self, destination: Address) -> Option<(Path, Option<&Link>)> {
+        let number = self.fib.find(destination);
+        let hop = self.fib.hop(number)?;
+        let path = Path { interface: hop.interface, next_hop: hop.gateway.unwrap_or(destination) };
+        Some((path, self.adjacent(number).map(|adjacent| &adjacent.link)))
+    }
+
+    /// The router of a hop, if nothing is to be asked or told before packets go there.
+    #[inline]
+    pub(crate) fn adjacent(&self, hop: u32) -> Option<&Adjacent> {
+        self.adjacent.get(hop as usize).and_then(Option::as_ref)
+    }
+
+    /// The hop for an IPv4 address.
+    #[inline]
+    pub(crate) fn hop_v4(&self, address: u32) -> u32 {
+        self.fib.find_v4(address)
+    }
+
+    /// Whether an IPv4 address can be an end of a packet that is passed on: one host's, and not ours.
+    #[inline]
+    pub(crate) fn is_passed_on(&self, address: u32) -> bool {
+        let first = address >> 24;
+        let one_host = first != 127 && !(0xe0..0xf0).contains(&first) && address != 0 && address != u32::MAX;
+        one_host && !self.kept_v4.holds(address)
+    }
+
+    /// Finds anew how packets get to the routers of all routes.
+    pub(crate) fn find_adjacent(&mut self) {
+        let link = |hop: &Hop| {
+            let path = Path { interface: hop.interface, next_hop: hop.gateway? };
+            match self.reach(path) {
+                Reach::Ready { link, stale: false } => Some(Adjacent { link, mtu: self.mtu(path) }),
+                Reach::Ready { .. } | Reach::Unresolved | Reach::Absent => None,
+            }
+        };
+        self.adjacent = Arc::new(self.fib.hops().iter().map(link).collect());
+    }
+
+    /// Our address for packets to a destination along a path.
+    pub(crate) fn source(&self, path: Path, destination: Address) -> Option<Address> {
         if path.interface == InterfaceId::LOOPBACK {
-            return Some(path.next_hop);
+            return Some(destination);
         }
-        let mut ours = self.addresses.iter().filter(|(prefix, interface)| {
-            *interface == path.interface && prefix.address().is_v4() == path.next_hop.is_v4()
-        });
-        let first = ours.clone().next()?;
-        Some(ours.find(|(prefix, _)| prefix.contains(path.next_hop)).unwrap_or(first).0.address())
+        let ours = self.addresses.iter().filter(|local| local.interface == path.interface);
+        source::choose(ours, path.next_hop, destination).or_else(|| {
+            // An interface without an address of its own speaks with one of another, if that means the same there.
+            let others = self.addresses.iter().filter(|local| !local.prefix.address().has_zone());
+            source::choose(others, path.next_hop, destination)
+        })
     }
 
     /// How a packet gets to the next hop of a path.
     #[inline]
     pub(crate) fn reach(&self, path: Path) -> Reach {
+        if path.interface == InterfaceId::LOOPBACK {
+            // Its addresses may belong to a link: without it they could not be found again.
+            let interface = path.next_hop.zone().unwrap_or(InterfaceId::LOOPBACK);
+            return Reach::Ready { link: Link { interface, ..Link::default() }, stale: false };
+        }
         let interface = self.interface(path.interface);
         let kind = if path.next_hop.is_v4() { EtherType::IPV4 } else { EtherType::IPV6 };
         let ready =

@@ -11,7 +11,7 @@ use crate::ip::Reassembly;
 use crate::outbox::Outbox;
 use crate::tcp::{CloseReason, ConnectionId, ListenerId, Tcp};
 use crate::udp::{Datagram, Udp, UdpError, UdpId};
-use crate::{Address, Flow, InterfaceId, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
+use crate::{Address, Flow, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
 
 /// Something that happened, for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,16 +82,17 @@ impl Stack {
 
     /// Lets time pass, and takes packets to ourselves round once.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
-        for packet in self.fragments.expire(now, &mut self.counters, pool) {
-            let error = Unreachable::Reassembly;
-            self.out.requests.push(Request::Report { interface: InterfaceId::LOOPBACK, packet, error });
+        for (interface, packet) in self.fragments.expire(now, &mut self.counters, pool) {
+            self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
         }
         self.with_tcp(now, pool, |tcp, cx| {
             tcp.advance(cx);
             tcp.output(cx);
         });
-        for packet in std::mem::take(&mut self.out.to_ourselves) {
-            self.deliver(now, packet, pool);
+        // Those that are there now: what they cause waits for the next round.
+        for _ in 0..self.out.to_ourselves.len() {
+            let Some((zone, packet)) = self.out.to_ourselves.pop_front() else { break };
+            self.deliver(now, zone, packet, pool);
         }
     }
 
@@ -131,7 +132,7 @@ impl Stack {
     /// ICMP told something about a packet that perhaps was ours.
     pub fn notice(&mut self, now: Timestamp, notice: &Notice, pool: &mut Pool) {
         match Protocol(notice.protocol) {
-            Protocol::UDP => self.udp.notice(notice, &mut self.events),
+            Protocol::UDP => self.udp.notice(notice, now, &mut self.out, &mut self.events),
             Protocol::TCP => self.with_tcp(now, pool, |tcp, cx| tcp.notice(notice, cx)),
             _ => {}
         }

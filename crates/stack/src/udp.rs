@@ -4,12 +4,14 @@ use std::collections::{HashMap, VecDeque};
 
 use bywash_frame::{Checksum, NoRoom, Packet, Pool};
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Protocol, UDP_HEADER, UdpHeader};
+use bywash_wire::{IPV4_HEADER, Protocol, UDP_HEADER, UdpHeader};
 
-use crate::ip::{Inbound, fragment, pseudo};
-use crate::packet::{append, slices, sum};
+use crate::flow::Purpose;
+use crate::ip::{Fields, Inbound, fragment, fragment6, header_length, pseudo, put_header};
+use crate::outbox::Outbox;
+use crate::packet::{slices, sum};
 use crate::stack::{Context, Event};
-use crate::{Address, Flow, Notice, Unreachable};
+use crate::{Address, Flow, Notice, Timestamp, Unreachable};
 
 /// A socket of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +21,10 @@ pub struct UdpId(u32);
 const QUEUE: usize = 212_992;
 /// What a frame costs a queue, however little is in it.
 const FRAME: usize = bywash_frame::FRAME_SIZE;
-/// Bytes of the largest payload.
-const LARGEST: usize = 65_507;
+/// Bytes of the largest payload: 65507 over IPv4, whose length counts its own header, and 65527 over IPv6.
+const fn largest(destination: Address) -> usize {
+    u16::MAX as usize - UDP_HEADER - if destination.is_v4() { IPV4_HEADER } else { 0 }
+}
 /// Ports that are given to who does not ask for one (RFC 6335, 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
@@ -42,7 +46,7 @@ pub enum UdpError {
     /// No route leads there, or no address of ours fits it.
     #[error("no route to {0}")]
     NoRoute(Address),
-    /// The payload is longer than 65507 bytes.
+    /// The payload is longer than 65507 bytes, or 65527 over IPv6.
     #[error("too long for a datagram")]
     TooLong,
     /// No frame is free.
@@ -101,7 +105,7 @@ pub(crate) struct Udp {
     ports: HashMap<u16, Vec<u32>>,
     next: u32,
     /// Counts datagrams that may be fragmented, so that identifications differ.
-    identification: u16,
+    identification: u32,
 }
 
 impl Udp {
@@ -166,6 +170,7 @@ impl Udp {
         // What the length leaves out is padding; the checksum does not cover it.
         let end = inbound.start + usize::from(udp.length.get());
         let inbound = Inbound { end, ..inbound };
+        // RFC 8200, 8.1: over IPv6 there is always one. (RFC 6935 knows tunnels without, which are not here.)
         let unsummed = udp.checksum.get() == 0 && inbound.source.is_v4();
         if !unsummed && (udp.checksum.get() == 0 || !inbound.checksum_right()) {
             context.counters.checksum += 1;
@@ -200,9 +205,20 @@ impl Udp {
 
     /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it: to another, nobody
     /// could say which datagram it was (RFC 1122, 4.1.3.3 and Linux's rule).
-    pub(crate) fn notice(&mut self, notice: &Notice, events: &mut Vec<Event>) {
+    ///
+    /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost.
+    pub(crate) fn notice(
+        &mut self,
+        notice: &Notice,
+        now: Timestamp,
+        out: &mut Outbox,
+        events: &mut Vec<Event>,
+    ) {
         let Some(id) = self.find(&notice.flow) else { return };
         let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if let Unreachable::TooBig(mtu) = notice.error {
+            out.path_mtus.learn(now, notice.flow.remote, mtu);
+        }
         if socket.peer == Some((notice.flow.remote, notice.flow.remote_port)) {
             socket.error = Some(notice.error);
             events.push(Event::UdpReadable(UdpId(id)));
@@ -222,29 +238,46 @@ impl Udp {
             return Err(UdpError::Unreachable(error));
         }
         let (remote, remote_port) = to.or(socket.peer).ok_or(UdpError::NoDestination)?;
-        if payload.len() > LARGEST {
+        if payload.len() > largest(remote) {
             return Err(UdpError::TooLong);
         }
         let snapshot = context.out.snapshot.clone();
         let path = snapshot.path(remote).ok_or(UdpError::NoRoute(remote))?;
-        let local = socket.local.or_else(|| snapshot.source(path)).ok_or(UdpError::NoRoute(remote))?;
+        let local =
+            socket.local.or_else(|| snapshot.source(path, remote)).ok_or(UdpError::NoRoute(remote))?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
-        let interface = snapshot.interface(path.interface);
-        let fits = payload.len() + UDP_HEADER + 20 <= usize::from(interface.mtu);
+        let mtu = context.out.mtu_to(remote, context.now);
+        let fits = payload.len() + UDP_HEADER + header_length(remote) <= mtu;
+        let offload = snapshot.interface(path.interface).offloads.checksum && fits;
         let mut packet = build(&flow, payload, context.pool).map_err(|NoRoom| UdpError::NoMemory)?;
-        finish(&mut packet, &flow, interface.offloads.checksum && fits);
+        finish(&mut packet, &flow, offload);
         self.identification = self.identification.wrapping_add(1);
-        let identification = (!fits).then_some(self.identification);
-        if !context.ip_header(&mut packet, local, remote, Protocol::UDP.0, identification, 0) {
+        #[expect(clippy::cast_possible_truncation, reason = "16 of its bits")]
+        let identification = (!fits).then_some(self.identification as u16);
+        let fields = Fields {
+            source: local,
+            destination: remote,
+            protocol: Protocol::UDP.0,
+            class: 0,
+            hop_limit: if remote.is_multicast() { 1 } else { snapshot.hop_limit(path) },
+            identification,
+        };
+        if !put_header(&mut packet, &fields) {
             context.pool.give_packet(packet);
             return Err(UdpError::NoRoute(remote));
         }
-        if let Checksum::Partial { start, .. } = &mut packet.offload.checksum {
-            *start += 20;
-        }
         context.counters.udp_sent += 1;
         let out = &mut context.out;
-        fragment(packet, usize::from(interface.mtu), context.pool, |piece, pool| out.send(piece, path, pool));
+        let send = |piece, pool: &mut Pool| out.send(piece, path, pool);
+        if remote.is_v4() {
+            fragment(packet, mtu, context.pool, send);
+        } else {
+            // RFC 7739, 5: numbers that a stranger cannot foresee, each destination's by itself.
+            let pair = Flow { local_port: 0, remote_port: 0, ..flow };
+            #[expect(clippy::cast_possible_truncation, reason = "half of the hash")]
+            let start = context.secret.hash(Purpose::Fragment, &pair) as u32;
+            fragment6(packet, mtu, start.wrapping_add(self.identification), context.pool, send);
+        }
         Ok(())
     }
 
@@ -280,8 +313,7 @@ fn build(flow: &Flow, payload: &[u8], pool: &mut Pool) -> Result<Packet, NoRoom>
         checksum: 0.into(),
     };
     let mut packet = Packet::new(pool.take().ok_or(NoRoom)?);
-    let built =
-        append(&mut packet, header.as_bytes(), pool).and_then(|()| append(&mut packet, payload, pool));
+    let built = packet.append(header.as_bytes(), pool).and_then(|()| packet.append(payload, pool));
     if built.is_err() {
         pool.give_packet(packet);
         return Err(NoRoom);
@@ -295,7 +327,7 @@ fn finish(packet: &mut Packet, flow: &Flow, offload: bool) {
     let length = packet.len();
     let start = pseudo(flow.local, flow.remote, Protocol::UDP.0, length);
     let checksum = if offload {
-        packet.offload.checksum = Checksum::Partial { start: 0, offset: OFFSET };
+        packet.offload.set_checksum(Checksum::Partial { start: 0, offset: OFFSET });
         start.partial()
     } else {
         match sum(start, packet, 0..length).checksum() {

@@ -15,9 +15,38 @@ mod smol;
 
 use std::time::Duration;
 
+use ours::{Bulk, Done, Until};
+
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(500);
 const PAIRS: usize = 10;
+
+/// What is measured of this stack.
+const CASES: &[(&str, Case)] = &[
+    ("bulk, copied", Case::Bulk(Bulk { streams: 1, in_place: false, offload: false })),
+    ("bulk, in place", Case::Bulk(Bulk { streams: 1, in_place: true, offload: false })),
+    ("bulk, copied, 64 streams", Case::Bulk(Bulk { streams: 64, in_place: false, offload: false })),
+    ("bulk, in place, super-segments", Case::Bulk(Bulk { streams: 1, in_place: true, offload: true })),
+    ("64-byte exchanges over 1000 connections", Case::Exchanges),
+    ("connections opened, used, closed", Case::Connections),
+];
+
+#[derive(Clone, Copy)]
+enum Case {
+    Bulk(Bulk),
+    Exchanges,
+    Connections,
+}
+
+impl Case {
+    fn run(self, until: Until) -> Done {
+        match self {
+            Self::Bulk(kind) => ours::bulk(until, &kind),
+            Self::Exchanges => ours::exchanges(until),
+            Self::Connections => ours::connections(until),
+        }
+    }
+}
 
 fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
@@ -30,48 +59,42 @@ fn line(name: &str, unit: &str, values: Vec<f64>) -> f64 {
     middle
 }
 
+/// `--rounds CASE N`: so much of one case and no more, with what was done: for who counts instructions.
+fn rounds(arguments: &[String]) {
+    let case = arguments.first().and_then(|n| n.parse::<usize>().ok()).and_then(|n| CASES.get(n));
+    let count = arguments.get(1).and_then(|n| n.parse().ok());
+    let ((name, case), count) = case.zip(count).expect("--rounds CASE ROUNDS: two numbers");
+    let done = case.run(Until::Rounds(count));
+    println!("{name}: amount {} packets {}", done.amount, done.packets);
+}
+
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
     // `cargo test --benches` only wants to know that it runs.
-    if std::env::args().any(|argument| argument == "--test") {
-        let each = Duration::from_millis(5);
-        assert!(ours::bulk(each, &ours::Bulk::default()) > 0.0 && smol::bulk(each) > 0.0);
+    if arguments.iter().any(|argument| argument == "--test") {
+        assert!(CASES.iter().all(|(_, case)| case.run(Until::Rounds(20)).amount > 0));
+        assert!(smol::bulk(Duration::from_millis(5)) > 0.0);
         return;
     }
-    // A word on the command line measures only what has it in its name, once: for a profiler.
-    if let Some(word) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        let value = match word.as_str() {
-            "exchanges" => ours::exchanges(EACH),
-            "connections" => ours::connections(EACH),
-            _ => ours::bulk(EACH, &ours::Bulk::default()),
-        };
-        return println!("{word} {value:.3}");
+    if let Some(at) = arguments.iter().position(|argument| argument == "--rounds") {
+        return rounds(&arguments[at + 1..]);
     }
-    let kinds = [
-        ("copied", ours::Bulk::default()),
-        ("in place", ours::Bulk { in_place: true, ..ours::Bulk::default() }),
-        ("copied, 64 streams", ours::Bulk { streams: 64, ..ours::Bulk::default() }),
-        (
-            "in place, super-segments, checksums left out",
-            ours::Bulk { in_place: true, offload: true, ..ours::Bulk::default() },
-        ),
-    ];
     let mut peer = Vec::new();
-    let mut own = vec![Vec::new(); kinds.len()];
+    let mut own = vec![Vec::new(); CASES.len()];
     for _ in 0..PAIRS {
         peer.push(smol::bulk(EACH));
-        for ((_, kind), values) in kinds.iter().zip(&mut own) {
-            values.push(ours::bulk(EACH, kind));
+        for ((_, case), values) in CASES.iter().zip(&mut own) {
+            let scale = if matches!(case, Case::Bulk(_)) { 8e-9 } else { 1e-6 };
+            values.push(case.run(Until::Time(EACH)).rate() * scale);
         }
     }
     let base = line("smoltcp, bulk, copied", "Gbit/s", peer);
-    for ((name, _), values) in kinds.iter().zip(own) {
-        let middle = line(&format!("bywash, bulk, {name}"), "Gbit/s", values);
-        println!("{:44} {:9.2} times smoltcp", "", middle / base);
+    for ((name, case), values) in CASES.iter().zip(own) {
+        if matches!(case, Case::Bulk(_)) {
+            let middle = line(name, "Gbit/s", values);
+            println!("{:44} {:9.2} times smoltcp", "", middle / base);
+        } else {
+            line(name, "M/s", values);
+        }
     }
-    line(
-        "64-byte exchanges over 1000 connections",
-        "M/s",
-        (0..PAIRS).map(|_| ours::exchanges(EACH)).collect(),
-    );
-    line("connections opened, used, closed", "M/s", (0..PAIRS).map(|_| ours::connections(EACH)).collect());
 }

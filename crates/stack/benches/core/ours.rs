@@ -18,9 +18,27 @@ pub(crate) struct Bulk {
     pub(crate) offload: bool,
 }
 
-impl Default for Bulk {
-    fn default() -> Self {
-        Self { streams: 1, in_place: false, offload: false }
+/// How much is measured: for a time, or a number of rounds for who counts instructions.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Time(Duration),
+    Rounds(u64),
+}
+
+/// What was done, and how long it took.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Done {
+    /// Bytes, exchanges or connections.
+    pub(crate) amount: u64,
+    /// Packets that went over the wire, both ways.
+    pub(crate) packets: u64,
+    pub(crate) time: Duration,
+}
+
+impl Done {
+    /// So many of them in a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.amount as f64 / self.time.as_secs_f64()
     }
 }
 
@@ -31,6 +49,7 @@ struct Joined {
     batch: Batch,
     start: Instant,
     now: Timestamp,
+    packets: u64,
 }
 
 impl Joined {
@@ -55,7 +74,32 @@ impl Joined {
             host
         };
         let (a, b) = (host(1, &mut pool), host(2, &mut pool));
-        Self { a, b, pool, batch: Batch::new(), start: Instant::now(), now: Timestamp::from_nanos(1) }
+        Self {
+            a,
+            b,
+            pool,
+            batch: Batch::new(),
+            start: Instant::now(),
+            now: Timestamp::from_nanos(1),
+            packets: 0,
+        }
+    }
+
+    /// Repeats `round`, which returns how much it did. Everything inside is what is measured: the name is what a
+    /// profiler is told.
+    #[inline(never)]
+    fn measured(&mut self, until: Until, mut round: impl FnMut(&mut Self) -> u64) -> Done {
+        self.packets = 0;
+        let (start, mut amount, mut rounds) = (Instant::now(), 0, 0);
+        while match until {
+            Until::Time(time) => start.elapsed() < time,
+            Until::Rounds(all) => rounds < all,
+        } {
+            self.tick();
+            amount += round(self);
+            rounds += 1;
+        }
+        Done { amount, packets: self.packets, time: start.elapsed() }
     }
 
     fn tick(&mut self) {
@@ -64,17 +108,39 @@ impl Joined {
 
     /// Moves what one end has to send to the other, batch by batch.
     fn carry(&mut self, from_a: bool) -> bool {
-        let (from, to) = if from_a { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
         let mut moved = false;
-        loop {
-            // What waits for the port's queue to empty comes with the next round.
-            from.advance(self.now, &mut self.pool);
-            from.transmit(PORT, &mut self.batch);
-            if self.batch.is_empty() {
-                return moved;
-            }
+        while self.step(from_a) {
             moved = true;
-            to.receive(self.now, PORT, &mut self.batch, &mut self.pool);
+        }
+        moved
+    }
+
+    /// Moves one batch.
+    fn step(&mut self, from_a: bool) -> bool {
+        let (from, to) = if from_a { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
+        from.advance(self.now, &mut self.pool);
+        from.transmit(PORT, &mut self.batch);
+        self.packets += self.batch.len() as u64;
+        let moved = !self.batch.is_empty();
+        to.receive(self.now, PORT, &mut self.batch, &mut self.pool);
+        moved
+    }
+
+    /// Reads all there is at the server.
+    fn read(&mut self, id: ConnectionId, in_place: bool, sink: &mut [u8]) -> u64 {
+        let stack = &mut self.b.stack;
+        if in_place {
+            let n = stack.readable(id).unwrap().map(<[u8]>::len).sum();
+            stack.consume(self.now, id, n, &mut self.pool).unwrap();
+            return n as u64;
+        }
+        let mut bytes = 0;
+        loop {
+            let n = stack.receive_copy(self.now, id, sink, &mut self.pool).unwrap();
+            bytes += n as u64;
+            if n < sink.len() {
+                return bytes;
+            }
         }
     }
 
@@ -96,43 +162,34 @@ impl Joined {
     }
 }
 
-/// Gigabits of payload each second.
-pub(crate) fn bulk(time: Duration, kind: &Bulk) -> f64 {
+/// Bytes of payload, from one end to the other. Streams are served in turn, and what has come is read batch by batch, as
+/// programs on a worker do.
+pub(crate) fn bulk(until: Until, kind: &Bulk) -> Done {
     let mut joined = Joined::new(kind.offload, 1);
     let pairs = joined.connect(kind.streams);
     let source = vec![0x5a; 64 << 10];
     let mut sink = vec![0; 64 << 10];
-    let (start, mut bytes) = (Instant::now(), 0u64);
-    while start.elapsed() < time {
-        joined.tick();
-        for (client, _) in &pairs {
-            joined.a.stack.send(joined.now, *client, &source, &mut joined.pool).unwrap();
-        }
-        joined.carry(true);
-        joined.b.stack.events().for_each(drop);
-        for (_, server) in &pairs {
-            loop {
-                let n = if kind.in_place {
-                    let n = joined.b.stack.readable(*server).unwrap().map(<[u8]>::len).sum();
-                    joined.b.stack.consume(joined.now, *server, n, &mut joined.pool).unwrap();
-                    n
-                } else {
-                    joined.b.stack.receive_copy(joined.now, *server, &mut sink, &mut joined.pool).unwrap()
-                };
-                bytes += n as u64;
-                if n == 0 {
-                    break;
-                }
+    let mut turns = pairs.iter().cycle();
+    let mut events = Vec::new();
+    joined.measured(until, |joined| {
+        let mut bytes = 0;
+        let Some((client, _)) = turns.next() else { return 0 };
+        joined.a.stack.send(joined.now, *client, &source, &mut joined.pool).unwrap();
+        while joined.step(true) {
+            events.extend(joined.b.stack.events());
+            for event in events.drain(..) {
+                let Event::Readable(id) = event else { continue };
+                bytes += joined.read(id, kind.in_place, &mut sink);
             }
+            joined.step(false);
         }
-        joined.carry(false);
         joined.a.stack.events().for_each(drop);
-    }
-    bytes as f64 * 8e-9 / start.elapsed().as_secs_f64()
+        bytes
+    })
 }
 
-/// Millions of 64-byte requests with their 64-byte answers each second, over 1000 connections.
-pub(crate) fn exchanges(time: Duration) -> f64 {
+/// 64-byte requests with their 64-byte answers, over 1000 connections.
+pub(crate) fn exchanges(until: Until) -> Done {
     let mut joined = Joined::new(false, 1);
     let pairs = joined.connect(1000);
     let message = [7; 64];
@@ -140,10 +197,9 @@ pub(crate) fn exchanges(time: Duration) -> f64 {
     for (client, _) in &pairs {
         joined.a.stack.send(joined.now, *client, &message, &mut joined.pool).unwrap();
     }
-    let (start, mut count) = (Instant::now(), 0u64);
     let mut events = Vec::new();
-    while start.elapsed() < time {
-        joined.tick();
+    joined.measured(until, |joined| {
+        let mut count = 0;
         joined.carry(true);
         events.extend(joined.b.stack.events());
         for event in events.drain(..) {
@@ -161,12 +217,12 @@ pub(crate) fn exchanges(time: Duration) -> f64 {
                 count += 1;
             }
         }
-    }
-    count as f64 * 1e-6 / start.elapsed().as_secs_f64()
+        count
+    })
 }
 
-/// Millions of connections each second that are opened, used for one 64-byte exchange and closed by both ends.
-pub(crate) fn connections(time: Duration) -> f64 {
+/// Connections that are opened, used for one 64-byte exchange and closed by both ends.
+pub(crate) fn connections(until: Until) -> Done {
     const CLIENTS: u8 = 32;
     const AT_ONCE: u64 = 64;
     let client = |n: u64| u8::try_from(1 + n % u64::from(CLIENTS)).unwrap();
@@ -175,10 +231,10 @@ pub(crate) fn connections(time: Duration) -> f64 {
     let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
     let message = [7; 64];
     let mut buffer = [0; 64];
-    let (start, mut opened, mut done) = (Instant::now(), 0u64, 0u64);
+    let (mut opened, mut done) = (0u64, 0u64);
     let mut events = Vec::new();
-    while start.elapsed() < time {
-        joined.tick();
+    joined.measured(until, |joined| {
+        let before = done;
         while opened < done + AT_ONCE {
             let local = std::net::Ipv4Addr::new(10, 0, 1, client(opened)).into();
             // Ports come round again: TIME-WAIT gives way to who is newer.
@@ -213,6 +269,6 @@ pub(crate) fn connections(time: Duration) -> f64 {
                 _ => {}
             }
         }
-    }
-    done as f64 * 1e-6 / start.elapsed().as_secs_f64()
+        done - before
+    })
 }

@@ -6,7 +6,7 @@ use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
 
 use super::Control;
 use super::neighbour::Question;
-use crate::{Address, InterfaceId, Medium, Timestamp};
+use crate::{Address, InterfaceId, Timestamp};
 
 impl Control {
     /// Takes an ARP packet (RFC 826, "Packet Reception").
@@ -14,7 +14,7 @@ impl Control {
         let read = ArpPacket::parse(packet.head()).map(|(packet, operation)| (*packet, operation));
         pool.give_packet(packet);
         let Some((packet, operation)) = read else { return };
-        let Medium::Ethernet { mac, .. } = self.interfaces[usize::from(id.0)].medium else { return };
+        let Some(mac) = self.mac(id) else { return };
         let (sender, target) = (Address::from(packet.sender()), Address::from(packet.target()));
         if self.is_on(id, sender) {
             self.conflicts += u64::from(packet.sender_mac != mac);
@@ -38,11 +38,11 @@ impl Control {
     /// Asks where an address is, everyone or whom it was last heard of from.
     pub(super) fn ask(&mut self, question: Question, pool: &mut Pool) {
         let Question { interface, address, to } = question;
-        let Some(ours) = self.address_on(interface, address).and_then(Address::v4) else { return };
-        let (Some(target), Medium::Ethernet { mac, .. }) =
-            (address.v4(), self.interfaces[usize::from(interface.0)].medium)
-        else {
+        let (Some(ours), Some(mac)) = (self.address_on(interface, address), self.mac(interface)) else {
             return;
+        };
+        let (Some(ours), Some(target)) = (ours.v4(), address.v4()) else {
+            return self.solicit(interface, ours, address, to, pool);
         };
         let packet = ArpPacket::new(ArpOperation::Request, (mac, ours), (Mac::default(), target));
         self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), packet, pool);
@@ -50,11 +50,7 @@ impl Control {
 
     /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).
     pub(super) fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
-        let (Some(address), Medium::Ethernet { mac, .. }) =
-            (address.v4(), self.interfaces[usize::from(id.0)].medium)
-        else {
-            return;
-        };
+        let (Some(address), Some(mac)) = (address.v4(), self.mac(id)) else { return };
         let packet = ArpPacket::new(ArpOperation::Request, (mac, address), (Mac::default(), address));
         self.send_arp(id, Mac::BROADCAST, packet, pool);
     }
@@ -70,8 +66,8 @@ impl Control {
         }
     }
 
-    fn is_on(&self, id: InterfaceId, address: Address) -> bool {
-        self.addresses.iter().any(|(prefix, interface)| *interface == id && prefix.address() == address)
+    pub(super) fn is_on(&self, id: InterfaceId, address: Address) -> bool {
+        self.addresses.iter().any(|our| our.interface == id && our.prefix.address() == address)
     }
 
     fn send_arp(&mut self, id: InterfaceId, to: Mac, arp: ArpPacket, pool: &mut Pool) {

@@ -1,14 +1,16 @@
-//! ICMP for IPv4 (RFC 792, RFC 1122, 3.2.2): echoes answered, errors heard, errors sent where they may be.
+//! ICMP for IPv4 (RFC 792, RFC 1122, 3.2.2): echoes answered, errors heard; errors of both families sent where they may
+//! be.
 
 use std::time::Duration;
 
-use bywash_frame::{Checksum, Offload, Packet, Pool};
+use bywash_frame::{Offload, Packet, Pool};
 use bywash_wire::checksum::{Sum, updated};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{ICMP_HEADER, IPV4_HEADER, IcmpHeader, Ipv4Header, MORE_FRAGMENTS, Protocol, icmpv4};
 
 use super::Control;
-use crate::packet::{append, append_range, sum};
+use super::icmp6::{error6, notice6};
+use crate::packet::{append_range, sum};
 use crate::{Address, Flow, InterfaceId, Notice, Timestamp, Unreachable};
 
 /// Bytes of an error, IP header included (RFC 1812, 4.3.2.3: as much as fits 576).
@@ -33,7 +35,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    fn allow(&mut self, now: Timestamp) -> bool {
+    pub(super) fn allow(&mut self, now: Timestamp) -> bool {
         let refills = now.since(self.since).as_nanos() / REFILL.as_nanos();
         if refills > 0 {
             self.left = self.left.saturating_add(u32::try_from(refills).unwrap_or(BURST)).min(BURST);
@@ -46,8 +48,18 @@ impl Limit {
 }
 
 impl Control {
-    /// Takes an ICMP message for us, from its IP header on.
-    pub(super) fn icmp(&mut self, now: Timestamp, packet: Packet, pool: &mut Pool) {
+    /// Takes an ICMP message for us, from its IP header on; the message begins at `start`.
+    pub(super) fn icmp(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        packet: Packet,
+        start: usize,
+        pool: &mut Pool,
+    ) {
+        if is_v6(&packet) {
+            return self.icmp6(now, id, packet, start, pool);
+        }
         if self.take_icmp4(&packet).is_some_and(|echo| echo) {
             self.echo(now, packet, pool);
         } else {
@@ -113,7 +125,7 @@ impl Control {
             head[header..start].copy_from_slice(ip.as_bytes());
             Some((header, Address::from(to)))
         };
-        packet.offload = Offload { checksum: Checksum::Unknown, ..Offload::default() };
+        packet.offload = Offload::default();
         let (Some((cut, to)), true) = (reply(packet.head_mut()), self.limit.allow(now)) else {
             return pool.give_packet(packet);
         };
@@ -122,7 +134,7 @@ impl Control {
         self.send_along(packet, to, pool);
     }
 
-    /// Tells the sender of a packet what became of it, unless RFC 1122, 3.2.2 forbids.
+    /// Tells the sender of a packet what became of it, unless RFC 1122, 3.2.2 or RFC 4443, 2.4 forbids.
     pub(super) fn report(
         &mut self,
         now: Timestamp,
@@ -131,23 +143,34 @@ impl Control {
         error: Unreachable,
         pool: &mut Pool,
     ) {
-        let sender = self.may_report(&packet);
+        let v6 = is_v6(&packet);
+        let sender = if v6 { self.may_report6(&packet, id, error) } else { self.may_report(&packet) };
         let message = sender.filter(|_| self.limit.allow(now)).and_then(|(destination, source)| {
             if self.outbox.snapshot.is_ours(source) {
-                self.notices.extend(notice(packet.head(), error));
+                let head = packet.head();
+                self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });
                 return None;
             }
             let ours = if self.outbox.snapshot.is_ours(destination) {
                 destination
             } else {
-                self.address_on(id, source)?
+                self.address_for(id, source)?
             };
-            Some((error4(&packet, ours, source, error, pool)?, source))
+            let make = if v6 { error6 } else { error4 };
+            Some((make(&packet, ours, source, error, pool)?, source))
         });
         pool.give_packet(packet);
         if let Some((message, to)) = message {
             self.send_along(message, to, pool);
         }
+    }
+
+    /// Our address for an error about a packet that came in on a link: one of that link's, else of the way back.
+    fn address_for(&self, id: InterfaceId, source: Address) -> Option<Address> {
+        self.address_on(id, source).or_else(|| {
+            let path = self.outbox.snapshot.path(source)?;
+            self.outbox.snapshot.source(path, source)
+        })
     }
 
     /// Destination and source of a packet that an error may be about: not an error, not a later fragment, nothing
@@ -168,6 +191,8 @@ impl Control {
     /// Sends a packet of the control's by its route.
     fn send_along(&mut self, packet: Packet, to: Address, pool: &mut Pool) {
         match self.outbox.snapshot.path(to) {
+            // Errors of IPv6 fit every link.
+            Some(path) if !to.is_v4() => self.outbox.send(packet, path, pool),
             Some(path) => {
                 let mtu = usize::from(self.outbox.snapshot.interface(path.interface).mtu);
                 crate::ip::fragment(packet, mtu, pool, |piece, pool| self.outbox.send(piece, path, pool));
@@ -175,6 +200,10 @@ impl Control {
             None => self.outbox.drop(packet, pool),
         }
     }
+}
+
+fn is_v6(packet: &Packet) -> bool {
+    packet.head().first().is_some_and(|first| first >> 4 == 6)
 }
 
 /// The MTU an error names; a router older than RFC 1191 names none, and then it is the next plateau of RFC 1191, 7.1
@@ -214,12 +243,15 @@ fn error4(
 ) -> Option<Packet> {
     let (kind, code, rest) = match error {
         Unreachable::Network => (icmpv4::UNREACHABLE, icmpv4::NETWORK, 0),
-        Unreachable::Host => (icmpv4::UNREACHABLE, icmpv4::HOST, 0),
+        Unreachable::Host | Unreachable::Scope => (icmpv4::UNREACHABLE, icmpv4::HOST, 0),
         Unreachable::Protocol => (icmpv4::UNREACHABLE, icmpv4::PROTOCOL, 0),
         Unreachable::Port => (icmpv4::UNREACHABLE, icmpv4::PORT, 0),
         Unreachable::TooBig(mtu) => (icmpv4::UNREACHABLE, icmpv4::FRAGMENTATION_NEEDED, u32::from(mtu)),
         Unreachable::TimeExceeded => (icmpv4::TIME_EXCEEDED, icmpv4::IN_TRANSIT, 0),
         Unreachable::Reassembly => (icmpv4::TIME_EXCEEDED, icmpv4::REASSEMBLY, 0),
+        Unreachable::Parameter { pointer, .. } => {
+            (icmpv4::PARAMETER_PROBLEM, 0, u32::from(pointer.min(255)) << 24)
+        }
     };
     let quoted = packet.len().min(ERROR_LENGTH - IPV4_HEADER - ICMP_HEADER);
     let mut icmp = IcmpHeader { kind, code, checksum: 0.into(), rest: rest.into() };
@@ -230,8 +262,9 @@ fn error4(
     ip.traffic_class = 0xc0;
     ip.seal();
     let mut message = Packet::new(pool.take()?);
-    let built = append(&mut message, ip.as_bytes(), pool)
-        .and_then(|()| append(&mut message, icmp.as_bytes(), pool))
+    let built = message
+        .append(ip.as_bytes(), pool)
+        .and_then(|()| message.append(icmp.as_bytes(), pool))
         .and_then(|()| append_range(&mut message, packet, 0..quoted, pool));
     if built.is_err() {
         pool.give_packet(message);

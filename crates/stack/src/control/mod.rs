@@ -1,7 +1,12 @@
-//! What all stacks share and one thread owns: interfaces, addresses, routes, neighbours; ARP and ICMP.
+//! What all stacks share and one thread owns: interfaces, addresses, routes, neighbours; ARP, neighbour discovery, ICMP.
 
+mod address;
 mod arp;
+mod autoconf;
 mod icmp;
+mod icmp6;
+mod mld;
+mod ndp;
 mod neighbour;
 
 use std::sync::Arc;
@@ -9,12 +14,18 @@ use std::time::Duration;
 
 use bywash_frame::{Batch, Packet, Pool};
 
+pub use address::AddressState;
 pub use neighbour::NeighbourState;
 
+use crate::interface::LinkValues;
 use crate::outbox::Outbox;
-use crate::routes::{Route, Routes};
+use crate::routes::{Fib, Route, Routes};
+use crate::snapshot::{Kept, Local};
 use crate::{Address, Interface, InterfaceId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp};
+use address::OurAddress;
+use autoconf::Autoconf;
 use icmp::Limit;
+use mld::Listening;
 use neighbour::Neighbours;
 
 /// How often, and how far apart, a new address is announced (RFC 5227, 1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
@@ -39,9 +50,12 @@ pub enum ControlError {
     /// The address is there already.
     #[error("{0} is an address of ours already")]
     Ours(Address),
-    /// The address is IPv6, which the stack does not speak yet.
-    #[error("{0} is IPv6, which this stack does not speak yet: give it an IPv4 address")]
-    Ipv6(Address),
+    /// The MTU is too small for IPv6.
+    #[error("an MTU of {0} is too small for IPv6, which wants 1280 bytes: raise the interface's")]
+    Mtu6(u16),
+    /// Only Ethernet has what routers' advertisements are for.
+    #[error("interface {0} is no Ethernet: give it its addresses and routes by hand")]
+    NoEthernet(String),
     /// The gateway is not on a link of ours.
     #[error("the gateway {0} is on no link of that interface: add an address whose prefix holds it")]
     Gateway(Address),
@@ -51,7 +65,13 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct Control {
     interfaces: Vec<Interface>,
-    addresses: Vec<(Prefix, InterfaceId)>,
+    /// For each interface.
+    links: Vec<LinkValues>,
+    addresses: Vec<OurAddress>,
+    autoconf: Autoconf,
+    listening: Listening,
+    /// Counts what may be fragmented.
+    identification: u32,
     routes: Routes,
     neighbours: Neighbours,
     forwarding: bool,
@@ -75,19 +95,28 @@ impl Control {
     /// A control with the loopback interface, and nothing else.
     pub fn new() -> Self {
         let interfaces = vec![Interface::loopback()];
+        let links = vec![LinkValues::of(&interfaces[0])];
         let snapshot = Snapshot {
             generation: 0,
             interfaces: Arc::new(interfaces.clone()),
+            links: Arc::new(links.clone()),
             addresses: Arc::default(),
             ours: Arc::default(),
+            groups: Arc::default(),
             broadcasts: Arc::default(),
-            routes: Arc::default(),
+            fib: Fib::default(),
+            adjacent: Arc::default(),
+            kept_v4: Arc::default(),
             neighbours: Arc::default(),
             forwarding: false,
         };
         Self {
             interfaces,
+            links,
             addresses: Vec::new(),
+            autoconf: Autoconf::default(),
+            listening: Listening::default(),
+            identification: 0,
             routes: Routes::default(),
             neighbours: Neighbours::default(),
             forwarding: false,
@@ -113,65 +142,24 @@ impl Control {
             return Err(ControlError::Mtu(interface.mtu));
         }
         let id = u16::try_from(self.interfaces.len()).map_err(|_| ControlError::NoInterface(u16::MAX))?;
+        self.links.push(LinkValues::of(&interface));
         self.interfaces.push(interface);
         self.changed = true;
         Ok(InterfaceId(id))
     }
 
-    /// Gives an interface an address, with a route to its prefix, and announces it.
-    ///
-    /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`], [`ControlError::NoHost`], [`ControlError::Ours`].
-    pub fn add_address(
-        &mut self,
-        now: Timestamp,
-        id: InterfaceId,
-        prefix: Prefix,
-    ) -> Result<(), ControlError> {
-        let address = prefix.address();
-        self.check(id)?;
-        only_ipv4(address)?;
-        if !address.is_unicast() || prefix.broadcast() == Some(address) {
-            return Err(ControlError::NoHost(address));
-        }
-        if self.addresses.iter().any(|(old, _)| old.address() == address) {
-            return Err(ControlError::Ours(address));
-        }
-        self.addresses.push((prefix, id));
-        self.routes.add(Route { prefix, gateway: None, interface: id, metric: 0 });
-        self.changed = true;
-        if matches!(self.interfaces[usize::from(id.0)].medium, Medium::Ethernet { .. }) {
-            self.announcements.push((now, id, address, ANNOUNCEMENTS));
-        }
-        Ok(())
-    }
-
-    /// Takes an address away, with the route to its prefix if no other address needs it; `false` when it was not
-    /// there.
-    pub fn remove_address(&mut self, address: Address) -> bool {
-        let Some(at) = self.addresses.iter().position(|(prefix, _)| prefix.address() == address) else {
-            return false;
-        };
-        let (prefix, id) = self.addresses.remove(at);
-        if !self.addresses.iter().any(|(p, i)| p.network() == prefix.network() && *i == id) {
-            let ours = |r: &Route| r.prefix == prefix.network() && r.interface == id && r.gateway.is_none();
-            self.routes.remove(ours);
-        }
-        self.announcements.retain(|(_, _, a, _)| *a != address);
-        self.changed = true;
-        true
-    }
-
     /// Adds a route, or replaces the one of the same prefix, interface and metric.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`], [`ControlError::Gateway`].
+    /// [`ControlError::NoInterface`], [`ControlError::Gateway`].
     pub fn add_route(&mut self, route: Route) -> Result<(), ControlError> {
         self.check(route.interface)?;
-        only_ipv4(route.prefix.address())?;
-        if let Some(gateway) = route.gateway {
-            let on_link = |(p, i): &(Prefix, InterfaceId)| *i == route.interface && p.contains(gateway);
-            if !self.addresses.iter().any(on_link) {
+        let gateway = route.gateway.map(|gateway| gateway.with_zone(route.interface));
+        let route = Route { prefix: route.prefix.with_zone(route.interface), gateway, ..route };
+        if let Some(gateway) = gateway {
+            let on_link = |our: &OurAddress| our.interface == route.interface && our.prefix.contains(gateway);
+            // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 2.2).
+            if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));
             }
         }
@@ -189,7 +177,7 @@ impl Control {
     /// Enters a neighbour by hand. Nothing from the wire changes it.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Ipv6`].
+    /// [`ControlError::NoInterface`].
     pub fn add_neighbour(
         &mut self,
         id: InterfaceId,
@@ -197,20 +185,23 @@ impl Control {
         mac: bywash_wire::Mac,
     ) -> Result<(), ControlError> {
         self.check(id)?;
-        only_ipv4(address)?;
-        self.neighbours.add((id, address), mac);
+        self.neighbours.add((id, address.with_zone(id)), mac);
         Ok(())
     }
 
     /// Forgets neighbours of an address, and says how many that were.
     pub fn remove_neighbour(&mut self, id: InterfaceId, address: Address) -> usize {
-        self.neighbours.remove(|key| *key == (id, address))
+        self.neighbours.remove(|key| *key == (id, address.with_zone(id)))
     }
 
-    /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1).
+    /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1). A router takes no advice from other
+    /// routers (RFC 4861, 6.3.4 is for hosts).
     pub fn set_forwarding(&mut self, on: bool) {
         self.forwarding = on;
         self.changed = true;
+        if on {
+            self.forget_routers(|_| true);
+        }
     }
 
     /// All interfaces; the first is the loopback.
@@ -218,9 +209,9 @@ impl Control {
         (0..).map(InterfaceId).zip(&self.interfaces)
     }
 
-    /// All addresses.
-    pub fn addresses(&self) -> impl Iterator<Item = (Prefix, InterfaceId)> {
-        self.addresses.iter().copied()
+    /// All addresses, and whether they are in use.
+    pub fn addresses(&self) -> impl Iterator<Item = (Prefix, InterfaceId, AddressState)> {
+        self.addresses.iter().map(|our| (our.prefix, our.interface, our.state))
     }
 
     /// All routes, the longest prefixes first.
@@ -248,18 +239,26 @@ impl Control {
 
     fn publish(&mut self, pool: &mut Pool) {
         if self.changed || self.neighbours.changed {
+            self.choose_routers();
             let old = &self.outbox.snapshot;
             let known = self.neighbours.known();
             let mut new = Snapshot { generation: old.generation.wrapping_add(1), ..Snapshot::clone(old) };
             if self.changed {
                 new.interfaces = Arc::new(self.interfaces.clone());
-                new.addresses = Arc::new(self.addresses.clone());
-                new.ours = sorted(self.addresses.iter().map(|(prefix, _)| prefix.address()));
-                new.broadcasts = sorted(self.addresses.iter().filter_map(|(prefix, _)| prefix.broadcast()));
-                new.routes = Arc::new(self.routes.clone());
+                new.links = Arc::new(self.links.clone());
+                let usable: Vec<Local> = self.addresses.iter().filter_map(OurAddress::usable).collect();
+                new.ours = sorted(usable.iter().map(|local| local.prefix.address()));
+                new.broadcasts = sorted(usable.iter().filter_map(|local| local.prefix.broadcast()));
+                let kept = new.ours.iter().chain(new.broadcasts.iter());
+                let kept = kept.filter_map(|address| address.v4()).map(std::net::Ipv4Addr::to_bits);
+                new.kept_v4 = Arc::new(Kept::of(kept));
+                new.addresses = Arc::new(usable);
+                new.groups = sorted(self.groups());
+                new.fib = self.routes.fib();
                 new.forwarding = self.forwarding;
             }
             new.neighbours = Arc::new(known);
+            new.find_adjacent();
             (self.changed, self.neighbours.changed) = (false, false);
             self.outbox.update(Arc::new(new), pool);
         }
@@ -270,7 +269,7 @@ impl Control {
         self.publish(pool);
         match request {
             Request::Arp { interface, packet } => self.arp(now, interface, packet, pool),
-            Request::Icmp { packet, .. } => self.icmp(now, packet, pool),
+            Request::Icmp { interface, packet, start } => self.icmp(now, interface, packet, start, pool),
             Request::Report { interface, packet, error } => self.report(now, interface, packet, error, pool),
             Request::Resolve { interface, address } => {
                 if let Some(question) = self.neighbours.resolve(now, (interface, address)) {
@@ -285,6 +284,10 @@ impl Control {
 
     /// Lets time pass: questions are asked again, entries age.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
+        self.publish(pool);
+        self.advance_addresses(now, pool);
+        self.advance_autoconf(now, pool);
+        self.advance_listening(now, pool);
         self.publish(pool);
         for question in self.neighbours.advance(now) {
             self.ask(question, pool);
@@ -306,7 +309,13 @@ impl Control {
     /// When [`Control::advance`] is to be called next.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let announcement = self.announcements.iter().map(|(at, ..)| *at).min();
-        self.neighbours.next_deadline().into_iter().chain(announcement).min()
+        let rest = [
+            announcement,
+            self.next_address_deadline(),
+            self.autoconf.next_deadline(),
+            self.listening.next_deadline(),
+        ];
+        self.neighbours.next_deadline().into_iter().chain(rest.into_iter().flatten()).min()
     }
 
     /// Moves packets for a port into a batch, as many as there is room for.
@@ -314,8 +323,8 @@ impl Control {
         self.outbox.take(port, batch);
     }
 
-    /// The next packet the control has sent to ourselves: for [`crate::Stack::deliver`].
-    pub fn to_ourselves(&mut self) -> Option<Packet> {
+    /// The next packet the control has sent to ourselves, and its link: for [`crate::Stack::deliver`].
+    pub fn to_ourselves(&mut self) -> Option<(InterfaceId, Packet)> {
         self.outbox.to_ourselves.pop_front()
     }
 
@@ -341,15 +350,22 @@ impl Control {
 
     /// Our address on a link that fits another address there.
     fn address_on(&self, id: InterfaceId, other: Address) -> Option<Address> {
-        let mut ours =
-            self.addresses.iter().filter(|(p, i)| *i == id && p.address().is_v4() == other.is_v4());
-        let first = ours.clone().next()?;
-        Some(ours.find(|(prefix, _)| prefix.contains(other)).unwrap_or(first).0.address())
+        let ours: Vec<Local> =
+            self.addresses.iter().filter(|our| our.interface == id).filter_map(OurAddress::usable).collect();
+        crate::source::choose(ours.iter(), other, other)
     }
-}
 
-fn only_ipv4(address: Address) -> Result<(), ControlError> {
-    if address.is_v4() { Ok(()) } else { Err(ControlError::Ipv6(address)) }
+    fn interface(&self, id: InterfaceId) -> &Interface {
+        &self.interfaces[usize::from(id.0)]
+    }
+
+    /// Our Ethernet address on a link that has one.
+    fn mac(&self, id: InterfaceId) -> Option<bywash_wire::Mac> {
+        match self.interface(id).medium {
+            Medium::Ethernet { mac, .. } => Some(mac),
+            Medium::Ip => None,
+        }
+    }
 }
 
 fn sorted(addresses: impl Iterator<Item = Address>) -> Arc<Vec<Address>> {

@@ -8,7 +8,7 @@ use bywash_wire::Mac;
 use crate::snapshot::Known;
 use crate::{Address, InterfaceId, Timestamp};
 
-/// How long an answer counts (RFC 4861, 10: REACHABLE_TIME).
+/// How long an answer counts, if no router says otherwise (RFC 4861, 10: REACHABLE_TIME).
 const REACHABLE: Duration = Duration::from_secs(30);
 /// How long a use waits for good news before asking (DELAY_FIRST_PROBE_TIME).
 const DELAY: Duration = Duration::from_secs(5);
@@ -59,10 +59,21 @@ pub(super) struct Question {
     pub(super) to: Option<Mac>,
 }
 
+/// What routers have said of the times on a link (RFC 4861, 6.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
+    reachable: Duration,
+    retransmit: Duration,
+}
+
+const USUAL: Times = Times { reachable: REACHABLE, retransmit: RETRANSMIT };
+
 /// All neighbours of all interfaces.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<(InterfaceId, Address), Neighbour>,
+    /// Links whose times are not the usual ones. They are for IPv6 alone.
+    times: HashMap<InterfaceId, Times>,
     pub(super) changed: bool,
 }
 
@@ -77,7 +88,7 @@ impl Neighbours {
         if self.entries.len() >= LIMIT && !self.make_room() {
             return None;
         }
-        let until = now + RETRANSMIT;
+        let until = now + self.times(&key).retransmit;
         let neighbour =
             Neighbour { state: NeighbourState::Incomplete, mac: Mac::default(), until, questions: 1 };
         self.entries.insert(key, neighbour);
@@ -93,16 +104,56 @@ impl Neighbours {
 
     /// Something else than an answer says that the neighbour is there.
     pub(super) fn confirmed(&mut self, now: Timestamp, key: Key) {
+        let until = now + self.times(&key).reachable;
         self.step(key, |neighbour| {
             use NeighbourState::{Delay, Probe, Reachable, Stale};
-            matches!(neighbour.state, Reachable | Stale | Delay | Probe)
-                .then_some((Reachable, now + REACHABLE))
+            matches!(neighbour.state, Reachable | Stale | Delay | Probe).then_some((Reachable, until))
         });
     }
 
     /// The neighbour answered a question of ours.
     pub(super) fn answered(&mut self, now: Timestamp, key: Key, mac: Mac) {
-        self.learn(key, mac, NeighbourState::Reachable, now + REACHABLE);
+        self.learn(key, mac, NeighbourState::Reachable, now + self.times(&key).reachable);
+    }
+
+    /// The neighbour has sent a neighbour advertisement (RFC 4861, 7.2.5).
+    pub(super) fn advertised(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        mac: Option<Mac>,
+        solicited: bool,
+        overrides: bool,
+    ) {
+        use NeighbourState::{Failed, Incomplete, Permanent, Reachable, Stale};
+        let Some(known) = self.entries.get(&key).copied() else { return };
+        let reachable = (Reachable, now + self.times(&key).reachable);
+        let stale = (Stale, now + FORGET);
+        let ((state, until), mac) = match (known.state, mac) {
+            (Permanent, _) | (Incomplete | Failed, None) => return,
+            (Incomplete | Failed, Some(mac)) => (if solicited { reachable } else { stale }, mac),
+            // It contradicts what counts as true: neither is believed until it has answered.
+            (Reachable, Some(mac)) if mac != known.mac && !overrides => (stale, known.mac),
+            (_, Some(mac)) if mac != known.mac && !overrides => return,
+            (_, mac) if solicited => (reachable, mac.unwrap_or(known.mac)),
+            (_, Some(mac)) if mac != known.mac => (stale, mac),
+            _ => return,
+        };
+        self.learn(key, mac, state, until);
+    }
+
+    /// A router has said how long answers count on a link and how far questions are apart.
+    pub(super) fn set_times(&mut self, link: InterfaceId, reachable: Duration, retransmit: Duration) {
+        let or = |said: Duration, usual| if said.is_zero() { usual } else { said };
+        let known = self.times.get(&link).copied().unwrap_or(USUAL);
+        // RFC 4861, 6.2.1: an hour at most.
+        let reachable = or(reachable, known.reachable).min(Duration::from_secs(3600));
+        let retransmit = or(retransmit, known.retransmit).clamp(RETRANSMIT / 10, RETRANSMIT * 60);
+        self.times.insert(link, Times { reachable, retransmit });
+    }
+
+    fn times(&self, key: &Key) -> Times {
+        if key.1.is_v4() { USUAL } else { self.times.get(&key.0).copied().unwrap_or(USUAL) }
     }
 
     /// The neighbour said where it is without being asked: true perhaps, but no proof that our packets reach it.
@@ -155,7 +206,8 @@ impl Neighbours {
                 return true;
             }
             changed = true;
-            let keep = neighbour.expire(now);
+            let times = if address.is_v4() { None } else { self.times.get(interface) };
+            let keep = neighbour.expire(now, times.unwrap_or(&USUAL).retransmit);
             if keep && matches!(neighbour.state, NeighbourState::Incomplete | NeighbourState::Probe) {
                 let to = (neighbour.state == NeighbourState::Probe).then_some(neighbour.mac);
                 questions.push(Question { interface: *interface, address: *address, to });
@@ -208,13 +260,13 @@ impl Neighbours {
 
 impl Neighbour {
     /// What a state becomes when its time is over; `false`: nothing, it is forgotten.
-    fn expire(&mut self, now: Timestamp) -> bool {
+    fn expire(&mut self, now: Timestamp, retransmit: Duration) -> bool {
         use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
         match self.state {
             Reachable => (self.state, self.until) = (Stale, now + FORGET),
-            Delay => (self.state, self.until, self.questions) = (Probe, now + RETRANSMIT, 1),
+            Delay => (self.state, self.until, self.questions) = (Probe, now + retransmit, 1),
             Incomplete | Probe if self.questions < QUESTIONS => {
-                (self.until, self.questions) = (now + RETRANSMIT, self.questions + 1);
+                (self.until, self.questions) = (now + retransmit, self.questions + 1);
             }
             Incomplete | Probe => (self.state, self.until) = (Failed, now + ABSENT),
             Stale | Failed => return false,
@@ -272,6 +324,44 @@ mod tests {
         assert_eq!(question, [Question { interface: key().0, address: key().1, to: Some(MAC) }]);
         all.confirmed(at(36), key());
         assert_eq!(state(&all), Some(NeighbourState::Reachable));
+    }
+
+    #[test]
+    fn advertisements_are_taken_by_the_table_of_the_rfc() {
+        use NeighbourState::{Delay, Incomplete, Reachable, Stale};
+        let other = Mac([2, 0, 0, 0, 0, 7]);
+        // State before, address told, solicited, override; state and address after (RFC 4861, appendix C).
+        for (before, told, solicited, overrides, after, mac) in [
+            (Incomplete, None, true, true, Incomplete, Mac::default()),
+            (Incomplete, Some(MAC), true, false, Reachable, MAC),
+            (Incomplete, Some(MAC), false, true, Stale, MAC),
+            (Delay, Some(MAC), true, false, Reachable, MAC),
+            (Delay, None, true, false, Reachable, MAC),
+            (Delay, Some(MAC), false, false, Delay, MAC),
+            (Reachable, Some(other), true, false, Stale, MAC),
+            (Stale, Some(other), true, false, Stale, MAC),
+            (Stale, Some(other), true, true, Reachable, other),
+            (Reachable, Some(other), false, true, Stale, other),
+        ] {
+            let mut all = Neighbours::default();
+            all.advertised(at(0), key(), Some(MAC), true, true);
+            assert_eq!(state(&all), None, "nobody has asked");
+            all.resolve(at(0), key());
+            if before != Incomplete {
+                all.answered(at(0), key(), MAC);
+            }
+            if matches!(before, Stale | Delay) {
+                all.advance(at(31));
+            }
+            if before == Delay {
+                all.used(at(31), key());
+            }
+            assert_eq!(state(&all), Some(before));
+            all.advertised(at(32), key(), told, solicited, overrides);
+            let entry = all.entries[&key()];
+            let case = (before, told, solicited, overrides);
+            assert_eq!((entry.state, entry.mac), (after, mac), "{case:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Cutting IPv4 packets that are too big for a link (RFC 791, 3.2).
+//! Cutting packets that are too big for a link: IPv4 anywhere (RFC 791, 3.2), IPv6 only where it begins (RFC 8200, 4.5).
 
 use bywash_frame::{Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
-use bywash_wire::{IPV4_HEADER, Ipv4Header, MORE_FRAGMENTS};
+use bywash_wire::{
+    FRAGMENT_HEADER, FragmentHeader, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, MORE_FRAGMENTS,
+    Protocol,
+};
 
-use crate::packet::{append, append_range, sum};
+use crate::packet::{append_range, sum};
 
 /// Hands a packet to `send`, in pieces if it is larger than `mtu`. The caller has looked at the don't-fragment bit.
 ///
@@ -17,7 +20,7 @@ pub(crate) fn fragment(
     pool: &mut Pool,
     mut send: impl FnMut(Packet, &mut Pool),
 ) {
-    if packet.len() <= mtu || packet.offload.segmentation.is_some() {
+    if packet.len() <= mtu || packet.offload.segmentation().is_some() {
         return send(packet, pool);
     }
     let Ok((ip, _)) = Ipv4Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
@@ -52,7 +55,60 @@ fn piece(
     header.fragment = (u16::try_from(offset / 8).ok()? | more).into();
     header.seal();
     let mut piece = Packet::new(pool.take()?);
-    let built = append(&mut piece, header.as_bytes(), pool)
+    let built =
+        piece.append(header.as_bytes(), pool).and_then(|()| append_range(&mut piece, packet, range, pool));
+    if built.is_err() {
+        pool.give_packet(piece);
+        return None;
+    }
+    Some(piece)
+}
+
+/// Hands an IPv6 packet of our own, without extension headers, to `send`, in pieces if it is larger than `mtu`. When
+/// frames run out, the rest is not sent.
+pub(crate) fn fragment6(
+    mut packet: Packet,
+    mtu: usize,
+    identification: u32,
+    pool: &mut Pool,
+    mut send: impl FnMut(Packet, &mut Pool),
+) {
+    if packet.len() <= mtu || packet.offload.segmentation().is_some() {
+        return send(packet, pool);
+    }
+    let Ok((ip, _)) = Ipv6Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
+    finish_checksum(&mut packet, IPV6_HEADER);
+    let end = IPV6_HEADER + usize::from(ip.payload_length.get());
+    let each = (mtu.saturating_sub(IPV6_HEADER + FRAGMENT_HEADER) & !7).max(8);
+    let mut at = IPV6_HEADER;
+    while at < end {
+        let until = (at + each).min(end);
+        // A payload has at most 65535 bytes.
+        let offset = u16::try_from(at - IPV6_HEADER).unwrap_or(u16::MAX);
+        let header = FragmentHeader::new(ip.next_header, offset, until < end, identification);
+        match piece6(&packet, &ip, header, at..until, pool) {
+            Some(piece) => send(piece, pool),
+            None => break,
+        }
+        at = until;
+    }
+    pool.give_packet(packet);
+}
+
+fn piece6(
+    packet: &Packet,
+    ip: &Ipv6Header,
+    fragment: FragmentHeader,
+    range: std::ops::Range<usize>,
+    pool: &mut Pool,
+) -> Option<Packet> {
+    let mut header = *ip;
+    header.next_header = Protocol::FRAGMENT.0;
+    header.payload_length = u16::try_from(FRAGMENT_HEADER + range.len()).ok()?.into();
+    let mut piece = Packet::new(pool.take()?);
+    let built = piece
+        .append(header.as_bytes(), pool)
+        .and_then(|()| piece.append(fragment.as_bytes(), pool))
         .and_then(|()| append_range(&mut piece, packet, range, pool));
     if built.is_err() {
         pool.give_packet(piece);
@@ -63,7 +119,7 @@ fn piece(
 
 /// Puts in a transport checksum that was left to the port: no port can finish it over pieces.
 pub(crate) fn finish_checksum(packet: &mut Packet, transport: usize) {
-    let Checksum::Partial { offset, .. } = packet.offload.checksum else { return };
+    let Checksum::Partial { offset, .. } = packet.offload.checksum() else { return };
     let checksum = sum(Sum::new(), packet, transport..packet.len()).checksum();
     // Zero would mean "none" to UDP, and both mean the same to TCP.
     let checksum = if checksum == 0 { 0xffff } else { checksum };
@@ -71,7 +127,7 @@ pub(crate) fn finish_checksum(packet: &mut Packet, transport: usize) {
     if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
-    packet.offload.checksum = Checksum::Unknown;
+    packet.offload.set_checksum(Checksum::Unknown);
 }
 
 #[cfg(test)]
@@ -90,8 +146,8 @@ mod tests {
         (ip.fragment, ip.identification) = (0.into(), 77.into());
         ip.seal();
         let mut packet = Packet::new(pool.take().unwrap());
-        append(&mut packet, ip.as_bytes(), &mut pool).unwrap();
-        append(&mut packet, &data, &mut pool).unwrap();
+        packet.append(ip.as_bytes(), &mut pool).unwrap();
+        packet.append(&data, &mut pool).unwrap();
         let mut pieces = Vec::new();
         fragment(packet, 1500, &mut pool, |piece, _| pieces.push(piece));
         let mut all = Vec::new();

@@ -1,18 +1,34 @@
 //! IP: what comes in is checked, delivered or passed on; what goes out gets its header.
 
+mod forward;
 mod fragment;
+mod output;
 mod reassembly;
+mod v4;
+mod v6;
 
 use bywash_frame::{Batch, Checksum, Packet, Pool};
-use bywash_wire::checksum::{Sum, updated};
-use bywash_wire::zerocopy::{FromBytes, IntoBytes};
-use bywash_wire::{DONT_FRAGMENT, EtherType, EthernetHeader, Ipv4Error, Ipv4Header, Mac, Protocol, VlanTag};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::FromBytes;
+use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
-pub(crate) use fragment::fragment;
+pub(crate) use fragment::{fragment, fragment6};
+pub(crate) use output::{Fields, header_length, network_length, put_header};
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
-use crate::{Address, InterfaceId, Medium, PortId, Request, Stack, Timestamp, Unreachable, packet};
+use crate::{Address, InterfaceId, Medium, PortId, Request, Stack, Timestamp, Unreachable, gro, packet};
+
+/// Where a packet came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// The loopback for packets of our own.
+    pub(crate) interface: InterfaceId,
+    /// The link that its link-local addresses are on.
+    pub(crate) zone: InterfaceId,
+    /// It was sent to more than one host, by its Ethernet address.
+    pub(crate) group: bool,
+}
 
 /// A packet for us, its IP header read.
 #[derive(Debug)]
@@ -30,6 +46,8 @@ pub(crate) struct Inbound {
     pub(crate) ecn: u8,
     /// Sent to more than one host, by its Ethernet or by its IP address.
     pub(crate) group: bool,
+    /// It came in pieces.
+    pub(crate) reassembled: bool,
 }
 
 impl Inbound {
@@ -43,7 +61,7 @@ impl Inbound {
     /// Whether the checksum of TCP or UDP is right, or known not to matter.
     #[inline]
     pub(crate) fn checksum_right(&self) -> bool {
-        match self.packet.offload.checksum {
+        match self.packet.offload.checksum() {
             // Partial: it came from this machine, and nobody has summed it because nothing can have changed it.
             Checksum::Valid | Checksum::Partial { .. } => true,
             Checksum::Bad => false,
@@ -64,7 +82,7 @@ pub(crate) fn pseudo(source: Address, destination: Address, protocol: u8, length
             Sum::pseudo(&source.octets(), &destination.octets(), protocol, length)
         }
         _ => {
-            let (source, destination) = (source.bits().to_be_bytes(), destination.bits().to_be_bytes());
+            let (source, destination) = (source.wire().to_be_bytes(), destination.wire().to_be_bytes());
             Sum::pseudo(&source, &destination, protocol, length)
         }
     }
@@ -73,26 +91,45 @@ pub(crate) fn pseudo(source: Address, destination: Address, protocol: u8, length
 impl Stack {
     /// Takes the packets that a port has received. Empties the batch.
     pub fn receive(&mut self, now: Timestamp, port: PortId, batch: &mut Batch, pool: &mut Pool) {
+        self.counters.received += batch.len() as u64;
+        let snapshot = self.out.snapshot.clone();
+        let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
+        if let (true, Some(Medium::Ethernet { mac, .. })) = (snapshot.forwarding, medium) {
+            let hops = forward::hops(&snapshot, batch);
+            for (hop, packet) in hops.into_iter().zip(batch.drain()) {
+                let (out, counters) = (&mut self.out, &mut self.counters);
+                let left = forward::pass_on(out, counters, &snapshot, (mac, hop), packet, pool);
+                if let Some(packet) = left {
+                    self.link_input(now, port, packet, pool);
+                }
+            }
+            return;
+        }
+        // What is passed on goes as it came.
+        if !snapshot.forwarding {
+            gro::coalesce(batch, medium != Some(Medium::Ip), pool);
+        }
         for packet in batch.drain() {
-            self.counters.received += 1;
             self.link_input(now, port, packet, pool);
         }
     }
 
-    /// Takes a packet that begins with its IP header and comes from this machine.
-    pub fn deliver(&mut self, now: Timestamp, packet: Packet, pool: &mut Pool) {
+    /// Takes a packet that begins with its IP header and comes from this machine. `zone`: the link that its
+    /// link-local addresses are on.
+    pub fn deliver(&mut self, now: Timestamp, zone: InterfaceId, packet: Packet, pool: &mut Pool) {
         self.counters.received += 1;
-        self.ip_input(now, InterfaceId::LOOPBACK, packet, false, pool);
+        let arrival = Arrival { interface: InterfaceId::LOOPBACK, zone, group: false };
+        self.ip_input(now, arrival, packet, pool);
     }
 
     /// Reads what is in front of the IP header and takes it off.
     fn link_input(&mut self, now: Timestamp, port: PortId, mut packet: Packet, pool: &mut Pool) {
         // Ports are few, and most have one interface: the first that fits is found at once.
-        let tag = packet.offload.vlan.map(|tag| tag & 0xfff);
+        let tag = packet.offload.vlan().map(|tag| tag & 0xfff);
         if let Some(id) = self.out.snapshot.interface_of(port, None)
             && self.out.snapshot.interface(id).medium == Medium::Ip
         {
-            return self.ip_input(now, id, packet, false, pool);
+            return self.ip_input(now, Arrival { interface: id, zone: id, group: false }, packet, pool);
         }
         let read = read_ethernet(packet.head(), tag);
         let interface = read.and_then(|link| self.out.snapshot.interface_of(port, link.tag));
@@ -105,10 +142,12 @@ impl Stack {
             Medium::Ethernet { mac, .. } => link.destination == mac || group,
             Medium::Ip => false,
         };
+        let arrival = Arrival { interface: id, zone: id, group };
         // The header was read in the head: it can be taken off there.
-        let cut = packet.pull_front(link.length).is_ok();
+        let cut = take_off(&mut packet, link.length);
         match link.kind {
-            EtherType::IPV4 if ours && cut => self.ip_input(now, id, packet, group, pool),
+            EtherType::IPV4 if ours && cut => self.ipv4_input(now, arrival, packet, pool),
+            EtherType::IPV6 if ours && cut => self.ipv6_input(now, arrival, packet, pool),
             EtherType::ARP if ours && cut => self.out.requests.push(Request::Arp { interface: id, packet }),
             _ => {
                 self.counters.not_for_us += 1;
@@ -117,48 +156,11 @@ impl Stack {
         }
     }
 
-    fn ip_input(&mut self, now: Timestamp, id: InterfaceId, packet: Packet, group: bool, pool: &mut Pool) {
-        let ip = match Ipv4Header::parse(packet.head(), packet.len()) {
-            Ok(ip) => *ip,
-            Err(error) => {
-                match error {
-                    Ipv4Error::Malformed => self.counters.malformed += 1,
-                    Ipv4Error::Checksum => self.counters.checksum += 1,
-                }
-                return pool.give_packet(packet);
-            }
-        };
-        let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
-        if self.is_martian(id, source, destination) {
-            self.counters.martian += 1;
-            return pool.give_packet(packet);
-        }
-        if has_source_route(&packet.head()[20..ip.header_length()]) {
-            self.counters.source_route += 1;
-            return pool.give_packet(packet);
-        }
-        let snapshot = &self.out.snapshot;
-        let to_group = destination.is_multicast() || snapshot.is_broadcast(destination);
-        if !to_group && !snapshot.is_ours(destination) {
-            return self.forward(id, packet, &ip, group, pool);
-        }
-        let inbound = Inbound {
-            interface: id,
-            source,
-            destination,
-            protocol: ip.protocol,
-            start: ip.header_length(),
-            end: usize::from(ip.total_length.get()),
-            ecn: ip.traffic_class & 3,
-            group: group || to_group,
-            packet,
-        };
-        if !ip.is_fragment() {
-            return self.deliver_up(now, inbound, pool);
-        }
-        self.counters.fragments += 1;
-        if let Some(whole) = self.fragments.take(now, inbound, &ip, &mut self.counters, pool) {
-            self.deliver_up(now, whole, pool);
+    /// Takes a packet that begins with an IP header of either version.
+    fn ip_input(&mut self, now: Timestamp, arrival: Arrival, packet: Packet, pool: &mut Pool) {
+        match packet.head().first().map(|first| first >> 4) {
+            Some(6) => self.ipv6_input(now, arrival, packet, pool),
+            _ => self.ipv4_input(now, arrival, packet, pool),
         }
     }
 
@@ -175,54 +177,20 @@ impl Stack {
         match Protocol(inbound.protocol) {
             Protocol::TCP => self.tcp.input(inbound, &mut context),
             Protocol::UDP => self.udp.input(inbound, &mut context),
-            Protocol::ICMP => {
-                let Inbound { interface, packet, .. } = inbound;
-                self.out.requests.push(Request::Icmp { interface, packet });
-            }
+            Protocol::ICMP if inbound.source.is_v4() => self.icmp_input(inbound),
+            Protocol::ICMPV6 if !inbound.source.is_v4() => self.icmp_input(inbound),
             _ => context.refuse(inbound, Unreachable::Protocol),
         }
     }
 
-    /// Passes a packet for another host on (RFC 1812, 5.2).
-    fn forward(
-        &mut self,
-        id: InterfaceId,
-        mut packet: Packet,
-        ip: &Ipv4Header,
-        group: bool,
-        pool: &mut Pool,
-    ) {
-        let destination = Address::from(ip.destination());
-        if !self.out.snapshot.forwarding || group || destination.is_loopback() || !destination.is_unicast() {
-            self.counters.not_for_us += 1;
-            return pool.give_packet(packet);
-        }
-        let mut report =
-            |packet, error| self.out.requests.push(Request::Report { interface: id, packet, error });
-        if ip.time_to_live <= 1 {
-            return report(packet, Unreachable::TimeExceeded);
-        }
-        let Some(path) = self.out.snapshot.path(destination) else {
-            self.counters.no_route += 1;
-            return report(packet, Unreachable::Network);
-        };
-        let mtu = self.out.snapshot.interface(path.interface).mtu;
-        if packet.len() > usize::from(mtu) && ip.fragment.get() & DONT_FRAGMENT != 0 {
-            return report(packet, Unreachable::TooBig(mtu));
-        }
-        if let Ok((header, _)) = Ipv4Header::mut_from_prefix(packet.head_mut()) {
-            let word = |ttl: u8| u16::from_be_bytes([ttl, ip.protocol]);
-            header.time_to_live = ip.time_to_live - 1;
-            let checksum = updated(ip.checksum.get(), word(ip.time_to_live), word(ip.time_to_live - 1));
-            header.checksum = checksum.into();
-        }
-        self.counters.forwarded += 1;
-        fragment(packet, usize::from(mtu), pool, |piece, pool| self.out.send(piece, path, pool));
+    fn icmp_input(&mut self, inbound: Inbound) {
+        let Inbound { interface, packet, start, .. } = inbound;
+        self.out.requests.push(Request::Icmp { interface, packet, start });
     }
 
-    /// RFC 1122, 3.2.1.3: what cannot be a source, and what cannot come from outside.
-    fn is_martian(&self, id: InterfaceId, source: Address, destination: Address) -> bool {
-        let inside = id == InterfaceId::LOOPBACK;
+    /// RFC 1122, 3.2.1.3 and RFC 4291, 2.5.2, 2.5.3 and 2.7: what cannot be a source, and what cannot come from
+    /// outside.
+    fn is_martian(&self, inside: bool, source: Address, destination: Address) -> bool {
         let snapshot = &self.out.snapshot;
         let loopback = (source.is_loopback() || destination.is_loopback()) && !inside;
         let ours = !inside && snapshot.is_ours(source);
@@ -232,6 +200,33 @@ impl Stack {
             || snapshot.is_broadcast(source)
             || destination.is_unspecified()
     }
+
+    /// Leaves it to the control to tell a packet's sender what became of it.
+    fn report(&mut self, interface: InterfaceId, packet: Packet, error: Unreachable) {
+        self.out.requests.push(Request::Report { interface, packet, error });
+    }
+}
+
+impl Context<'_> {
+    /// Nobody here takes the packet: its sender is told, if it may be.
+    pub(crate) fn refuse(&mut self, inbound: Inbound, error: Unreachable) {
+        self.counters.refused += 1;
+        let Inbound { interface, packet, group, .. } = inbound;
+        if group {
+            return self.pool.give_packet(packet);
+        }
+        self.out.requests.push(Request::Report { interface, packet, error });
+    }
+}
+
+/// Takes a header off the front, and counts anew where a checksum that is not finished yet begins.
+fn take_off(packet: &mut Packet, length: usize) -> bool {
+    if let Checksum::Partial { start, offset } = packet.offload.checksum() {
+        let length = u16::try_from(length).unwrap_or(u16::MAX);
+        let Some(start) = start.checked_sub(length) else { return false };
+        packet.offload.set_checksum(Checksum::Partial { start, offset });
+    }
+    packet.pull_front(length).is_ok()
 }
 
 #[derive(Clone, Copy)]
@@ -264,61 +259,4 @@ fn read_ethernet(bytes: &[u8], tag: Option<u16>) -> Option<LinkInput> {
         kind: EtherType(inner.kind.get()),
         length: length + size_of::<VlanTag>(),
     })
-}
-
-/// Whether IPv4 options hold a source route, loose or strict. The other options mean nothing to us (RFC 1122,
-/// 3.2.1.8).
-fn has_source_route(mut options: &[u8]) -> bool {
-    const END: u8 = 0;
-    const NOTHING: u8 = 1;
-    const LOOSE: u8 = 131;
-    const STRICT: u8 = 137;
-    while let [kind, rest @ ..] = options {
-        match (*kind, rest.first()) {
-            (LOOSE | STRICT, _) => return true,
-            (NOTHING, _) => options = rest,
-            (END, _) | (_, None | Some(0 | 1)) => return false,
-            (_, Some(length)) => options = options.get(usize::from(*length)..).unwrap_or_default(),
-        }
-    }
-    false
-}
-
-impl Context<'_> {
-    /// Nobody here takes the packet: its sender is told, if it may be.
-    pub(crate) fn refuse(&mut self, inbound: Inbound, error: Unreachable) {
-        self.counters.refused += 1;
-        let Inbound { interface, packet, group, .. } = inbound;
-        if group {
-            return self.pool.give_packet(packet);
-        }
-        self.out.requests.push(Request::Report { interface, packet, error });
-    }
-
-    /// Puts an IP header in front of a transport segment that lies whole in a packet.
-    pub(crate) fn ip_header(
-        &mut self,
-        packet: &mut Packet,
-        source: Address,
-        destination: Address,
-        protocol: u8,
-        fragment: Option<u16>,
-        traffic_class: u8,
-    ) -> bool {
-        let (Some(source), Some(destination)) = (source.v4(), destination.v4()) else { return false };
-        let Ok(length) = u16::try_from(packet.len()) else { return false };
-        if length > u16::MAX - 20 {
-            return false;
-        }
-        let mut ip = Ipv4Header::new(source, destination, protocol, length);
-        if let Some(identification) = fragment {
-            (ip.fragment, ip.identification) = (0.into(), identification.into());
-        }
-        if fragment.is_some() || traffic_class != 0 {
-            ip.traffic_class = traffic_class;
-            ip.seal();
-        }
-        let bytes = ip.as_bytes();
-        packet.push_front(bytes.len()).map(|front| front[..bytes.len()].copy_from_slice(bytes)).is_ok()
-    }
 }

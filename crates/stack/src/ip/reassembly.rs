@@ -4,35 +4,70 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bywash_frame::{Offload, Packet, Pool};
-use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{IPV4_HEADER, Ipv4Header, MORE_FRAGMENTS};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header};
 
 use super::Inbound;
 use crate::counters::Counters;
-use crate::packet::{append, append_range};
-use crate::{Address, Timestamp};
+use crate::packet::append_range;
+use crate::{Address, InterfaceId, Timestamp};
 
-/// How long the first fragment waits for the last (RFC 8200, 4.5 says 60 s; RFC 1122, 3.3.2 60 to 120; Linux 30). A
-/// short time is the better defence: identifications come round again.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the first fragment waits for the last. IPv4: RFC 1122, 3.3.2 says 60 to 120 s, Linux 30: a short time is
+/// the better defence, for identifications of 16 bits come round again. IPv6: RFC 8200, 4.5.
+const TIMEOUT_V4: Duration = Duration::from_secs(30);
+const TIMEOUT_V6: Duration = Duration::from_secs(60);
 /// Datagrams in the making, in all and from one source.
 const DATAGRAMS: usize = 256;
 const DATAGRAMS_EACH: usize = 16;
 /// Fragments of one datagram: 64 KiB at an MTU of 576 are 119.
 const FRAGMENTS: usize = 128;
 
-/// What the fragments of one datagram have in common (RFC 791, 3.2).
+/// What the fragments of one datagram have in common (RFC 791, 3.2; RFC 8200, 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     source: Address,
     destination: Address,
-    protocol: u8,
+    /// None for IPv6.
+    protocol: Option<u8>,
     identification: u32,
+}
+
+impl Key {
+    fn timeout(&self) -> Duration {
+        if self.source.is_v4() { TIMEOUT_V4 } else { TIMEOUT_V6 }
+    }
+}
+
+/// What a fragment says of itself. Its payload lies from the inbound packet's start to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fragment {
+    pub(super) identification: u32,
+    pub(super) offset: usize,
+    pub(super) more: bool,
+    pub(super) whole: Whole,
+}
+
+/// How the first fragment's header becomes that of the whole datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whole {
+    /// The options go: they are nobody's business any more.
+    V4,
+    /// All that stands in front of the fragment header stays.
+    V6 {
+        /// Bytes in front of the fragment header.
+        header: usize,
+        /// Which byte of them says that it follows.
+        named_at: usize,
+        /// What follows it.
+        next: u8,
+    },
 }
 
 #[derive(Debug)]
 struct Datagram {
     since: Timestamp,
+    /// Where the first that came came in.
+    interface: InterfaceId,
     /// Sorted by where they lie; they do not overlap.
     pieces: Vec<Piece>,
     /// Where the last one ends, when it has come.
@@ -47,6 +82,7 @@ struct Datagram {
 #[derive(Debug)]
 struct Piece {
     packet: Packet,
+    whole: Whole,
     /// Where in the packet the payload lies.
     start: usize,
     /// Where in the datagram it lies.
@@ -71,33 +107,36 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     /// Takes a fragment; returns the datagram if that makes it whole.
-    pub(crate) fn take(
+    pub(super) fn take(
         &mut self,
         now: Timestamp,
         inbound: Inbound,
-        ip: &Ipv4Header,
+        fragment: Fragment,
         counters: &mut Counters,
         pool: &mut Pool,
     ) -> Option<Inbound> {
+        let v4 = matches!(fragment.whole, Whole::V4);
         let key = Key {
             source: inbound.source,
             destination: inbound.destination,
-            protocol: inbound.protocol,
-            identification: ip.identification.get().into(),
+            protocol: v4.then_some(inbound.protocol),
+            identification: fragment.identification,
         };
-        let more = ip.fragment.get() & MORE_FRAGMENTS != 0;
-        let (offset, length) = (ip.fragment_offset(), inbound.end - inbound.start);
-        // Longer than a datagram can be, or not cut at eight bytes: the "ping of death" and its kin.
-        let wrong =
-            offset + length > usize::from(u16::MAX) - IPV4_HEADER || length == 0 || (more && length % 8 != 0);
+        let Fragment { offset, more, whole, .. } = fragment;
+        let length = inbound.end - inbound.start;
+        // Longer than a datagram can be, or not cut at eight bytes: the "ping of death" and its kin. What of IPv6 is
+        // so was answered before.
+        let longest = usize::from(u16::MAX) - if v4 { IPV4_HEADER } else { 0 };
+        let wrong = offset + length > longest || length == 0 || (more && !length.is_multiple_of(8));
         if wrong || !self.has_room(now, &key, counters, pool) {
             counters.fragments_dropped += 1;
             pool.give_packet(inbound.packet);
             return None;
         }
-        let Inbound { interface, source, destination, protocol, start, ecn, group, packet, .. } = inbound;
+        let Inbound { interface, start, ecn, packet, .. } = inbound;
         let datagram = self.datagrams.entry(key).or_insert_with(|| Datagram {
             since: now,
+            interface,
             pieces: Vec::new(),
             length: None,
             bytes: 0,
@@ -105,7 +144,7 @@ impl Reassembly {
             poisoned: false,
         });
         datagram.ecn = combine(datagram.ecn, ecn);
-        if let Err((packet, why)) = datagram.insert(Piece { packet, start, offset, length }, more) {
+        if let Err((packet, why)) = datagram.insert(Piece { packet, whole, start, offset, length }, more) {
             pool.give_packet(packet);
             if why == Refusal::Overlap && !datagram.poisoned {
                 counters.fragments_dropped += 1;
@@ -118,39 +157,80 @@ impl Reassembly {
         }
         let datagram = self.datagrams.remove(&key)?;
         let ecn = datagram.ecn;
-        let Some(packet) = datagram.join(ip, pool) else {
+        let Some((packet, start)) = datagram.join(pool) else {
             counters.no_memory += 1;
             return None;
         };
         counters.reassembled += 1;
         let end = packet.len();
+        // What is gone of the inbound packet is replaced; the rest is the same for all pieces.
         Some(Inbound {
             packet,
             interface,
-            source,
-            destination,
-            protocol,
-            start: IPV4_HEADER,
+            source: key.source,
+            destination: key.destination,
+            protocol: inbound.protocol,
+            start,
             end,
             ecn,
-            group,
+            group: inbound.group,
+            reassembled: true,
         })
     }
 
-    /// Gives up what has waited too long, and returns the first fragments: their senders may be told.
-    pub(crate) fn expire(&mut self, now: Timestamp, counters: &mut Counters, pool: &mut Pool) -> Vec<Packet> {
+    /// A fragment that is all of its datagram (RFC 6946, 4): its header goes, and no other has to do with it.
+    pub(super) fn unwrap_atomic(
+        &mut self,
+        inbound: Inbound,
+        fragment: Fragment,
+        counters: &mut Counters,
+        pool: &mut Pool,
+    ) -> Option<Inbound> {
+        let Inbound { interface, start, ecn, packet, end, .. } = inbound;
+        let (offset, length) = (fragment.offset, end.saturating_sub(start));
+        let mut alone = Datagram {
+            since: Timestamp::ZERO,
+            interface,
+            pieces: Vec::new(),
+            length: Some(length),
+            bytes: length,
+            ecn,
+            poisoned: false,
+        };
+        alone.pieces.push(Piece { packet, whole: fragment.whole, start, offset, length });
+        let Some((packet, start)) = alone.join(pool) else {
+            counters.no_memory += 1;
+            return None;
+        };
+        let end = packet.len();
+        Some(Inbound { packet, start, end, reassembled: true, ..inbound })
+    }
+
+    /// Gives up what has waited too long, and returns the first fragments and where they came in: their senders may
+    /// be told.
+    pub(crate) fn expire(
+        &mut self,
+        now: Timestamp,
+        counters: &mut Counters,
+        pool: &mut Pool,
+    ) -> Vec<(InterfaceId, Packet)> {
         let mut first = Vec::new();
-        for (_, datagram) in self.datagrams.extract_if(|_, datagram| now.since(datagram.since) >= TIMEOUT) {
+        let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
+        for (_, datagram) in self.datagrams.extract_if(late) {
             counters.fragments_dropped += u64::from(!datagram.poisoned);
             for piece in datagram.pieces {
-                if piece.offset == 0 { first.push(piece.packet) } else { pool.give_packet(piece.packet) }
+                if piece.offset == 0 {
+                    first.push((datagram.interface, piece.packet));
+                } else {
+                    pool.give_packet(piece.packet);
+                }
             }
         }
         first
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        self.datagrams.values().map(|datagram| datagram.since + TIMEOUT).min()
+        self.datagrams.iter().map(|(key, datagram)| datagram.since + key.timeout()).min()
     }
 
     /// Whether a fragment of this datagram may be kept; a new one from a busy source pushes out that source's oldest.
@@ -158,7 +238,7 @@ impl Reassembly {
         if self.datagrams.contains_key(key) {
             return true;
         }
-        for packet in self.expire(now, counters, pool) {
+        for (_, packet) in self.expire(now, counters, pool) {
             pool.give_packet(packet);
         }
         let same = self.datagrams.iter().filter(|(k, _)| k.source == key.source);
@@ -212,27 +292,49 @@ impl Datagram {
         }
     }
 
-    /// One packet of all pieces. They are copied: a packet has room for 34 frames, and pieces may be more.
-    fn join(mut self, ip: &Ipv4Header, pool: &mut Pool) -> Option<Packet> {
-        let mut header = *ip;
-        header.set_header_length(20);
-        header.total_length = u16::try_from(IPV4_HEADER + self.bytes).ok()?.into();
-        header.fragment = 0.into();
-        header.seal();
+    /// One packet of all pieces, and where its payload begins. They are copied: a packet has room for 34 frames, and
+    /// pieces may be more.
+    fn join(mut self, pool: &mut Pool) -> Option<(Packet, usize)> {
         let mut packet = pool.take().map(Packet::new);
-        if let Some(whole) = &mut packet {
+        let start = packet.as_mut().and_then(|whole| {
             whole.offload = Offload::default();
-            let built = append(whole, header.as_bytes(), pool).and_then(|()| {
-                let mut all = self.pieces.iter();
-                all.try_for_each(|p| append_range(whole, &p.packet, p.start..p.start + p.length, pool))
-            });
-            if built.is_err()
-                && let Some(part) = packet.take()
-            {
-                pool.give_packet(part);
+            let start = self.header(whole, pool)?;
+            let mut all = self.pieces.iter();
+            all.try_for_each(|p| append_range(whole, &p.packet, p.start..p.start + p.length, pool)).ok()?;
+            Some(start)
+        });
+        self.poison(pool);
+        match (packet, start) {
+            (Some(packet), Some(start)) => Some((packet, start)),
+            (packet, _) => {
+                packet.into_iter().for_each(|part| pool.give_packet(part));
+                None
             }
         }
-        self.poison(pool);
-        packet
+    }
+
+    /// Puts the header of the whole datagram into its packet, and says how long it is.
+    fn header(&self, whole: &mut Packet, pool: &mut Pool) -> Option<usize> {
+        let first = self.pieces.first()?;
+        let head = first.packet.head();
+        match first.whole {
+            Whole::V4 => {
+                let (mut header, _) = Ipv4Header::read_from_prefix(head).ok()?;
+                header.set_header_length(20);
+                header.total_length = u16::try_from(IPV4_HEADER + self.bytes).ok()?.into();
+                header.fragment = 0.into();
+                header.seal();
+                whole.append(header.as_bytes(), pool).ok()?;
+                Some(IPV4_HEADER)
+            }
+            Whole::V6 { header, named_at, next } => {
+                whole.append(head.get(..header)?, pool).ok()?;
+                let head = whole.head_mut();
+                *head.get_mut(named_at)? = next;
+                let (ip, _) = Ipv6Header::mut_from_prefix(head).ok()?;
+                ip.payload_length = u16::try_from(header - IPV6_HEADER + self.bytes).ok()?.into();
+                Some(header)
+            }
+        }
     }
 }

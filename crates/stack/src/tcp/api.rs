@@ -1,11 +1,10 @@
 //! What programs do with connections.
 
-use std::time::Duration;
-
 use bywash_frame::Pool;
 
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
+use super::listen::default_mss;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, Listener, ListenerId, Tcp, listen};
 use super::{Entry, seq::Seq};
@@ -45,52 +44,8 @@ pub enum TcpError {
     Shutdown,
 }
 
-/// A connection as numbers, named as in Linux's `struct tcp_info`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TcpInfo {
-    /// `tcpi_state`
-    pub state: State,
-    /// `tcpi_rtt`
-    pub rtt: Duration,
-    /// `tcpi_rttvar`
-    pub rttvar: Duration,
-    /// `tcpi_min_rtt`
-    pub min_rtt: Duration,
-    /// `tcpi_rto`
-    pub rto: Duration,
-    /// `tcpi_backoff`
-    pub backoff: u8,
-    /// `tcpi_snd_mss`, in bytes of payload
-    pub snd_mss: u32,
-    /// `tcpi_snd_cwnd`, but in bytes
-    pub snd_cwnd: u32,
-    /// `tcpi_snd_ssthresh`, but in bytes
-    pub snd_ssthresh: u32,
-    /// `tcpi_unacked`, but in bytes
-    pub unacked: u32,
-    /// `tcpi_sacked`, but in bytes
-    pub sacked: u32,
-    /// `tcpi_lost`, but in bytes
-    pub lost: u32,
-    /// `tcpi_total_retrans`, in segments
-    pub total_retrans: u64,
-    /// `tcpi_rcv_space`: the receive window's size now
-    pub rcv_space: u32,
-    /// `tcpi_snd_wnd`: the window the peer offers
-    pub snd_wnd: u32,
-    /// `tcpi_notsent_bytes`
-    pub notsent_bytes: u32,
-    /// `TCPI_OPT_TIMESTAMPS`
-    pub timestamps: bool,
-    /// `TCPI_OPT_SACK`
-    pub sack: bool,
-    /// `tcpi_snd_wscale` and `tcpi_rcv_wscale`
-    pub wscale: (u8, u8),
-}
-
 impl Tcp {
-    fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
+    pub(super) fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
         let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.released);
         if known { Ok(id.index) } else { Err(TcpError::Closed) }
     }
@@ -103,7 +58,7 @@ impl Tcp {
         }
         self.next_listener += 1;
         let id = self.next_listener;
-        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog });
+        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog, limits: self.limits });
         self.ports.entry(port).or_default().push(id);
         Ok(ListenerId(id))
     }
@@ -122,25 +77,27 @@ impl Tcp {
         &mut self,
         local: (Option<Address>, u16),
         remote: (Address, u16),
+        limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<ConnectionId, TcpError> {
         if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
             return Err(TcpError::NoHost(remote.0));
         }
         let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute(remote.0))?;
-        let ours = local.0.or_else(|| cx.out.snapshot.source(path)).ok_or(TcpError::NoRoute(remote.0))?;
+        let ours =
+            local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
         let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
         let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
         connection.id.index = i;
-        connection.reset(flow, hash, self.limits, cx.now);
+        connection.reset(flow, hash, limits, cx.now);
         connection.state = State::SynSent;
         connection.iss = listen::initial_sequence(&flow, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
         connection.ts_offset = listen::clock_offset(&flow, cx);
-        connection.offered_mss = listen::largest_segment(&flow, cx);
-        connection.set_mss(536.min(connection.offered_mss));
+        connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
+        connection.set_mss(default_mss(&flow).min(connection.offered_mss));
         connection.board.push(connection.iss, connection.iss + 1, cx.now);
         connection.stalled = Some(cx.now);
         let (id, iss) = (connection.id, connection.iss);
@@ -237,7 +194,7 @@ impl Tcp {
             connection.fin_wanted = true;
             connection.step(Cause::Shutdown);
         } else if connection.state == State::FinWait2 {
-            connection.linger_at = cx.now + Duration::from_secs(60);
+            connection.linger_at = cx.now + connection.limits.fin_timeout;
         }
         connection.receive.clear(cx.pool);
         self.settle(i, cx);
@@ -266,7 +223,7 @@ impl Connection {
     /// Lets the window grow with what the program reads in a round trip: it should hold twice that.
     fn grow_window(&mut self, n: usize, now: Timestamp) {
         self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        if now.since(self.read_since) >= self.round_trip() {
+        if now.as_nanos().saturating_sub(self.read_since.as_nanos()) >= self.round_trip_nanos() {
             self.rcv_limit = self.rcv_limit.max(self.read.saturating_mul(2).min(self.limits.receive_max));
             (self.read, self.read_since) = (0, now);
         }
@@ -308,6 +265,13 @@ impl Stack {
         self.tcp.unlisten(id);
     }
 
+    /// Gives the connections of one listener limits of their own.
+    pub fn set_listener_limits(&mut self, id: ListenerId, limits: Limits) {
+        if let Some(listener) = self.tcp.listeners.get_mut(&id.0) {
+            listener.limits = limits;
+        }
+    }
+
     /// Opens a connection; [`crate::Event::Connected`] or [`crate::Event::Closed`] follows. `local`: our address, or
     /// the route's; and our port, or 0 for any.
     ///
@@ -320,7 +284,23 @@ impl Stack {
         remote: (Address, u16),
         pool: &mut Pool,
     ) -> Result<ConnectionId, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, cx))
+        let limits = self.tcp.limits;
+        self.connect_with(now, local, remote, limits, pool)
+    }
+
+    /// [`Stack::connect`] with limits of its own.
+    ///
+    /// # Errors
+    /// [`TcpError`]: nothing was sent.
+    pub fn connect_with(
+        &mut self,
+        now: Timestamp,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        limits: Limits,
+        pool: &mut Pool,
+    ) -> Result<ConnectionId, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, limits, cx))
     }
 
     /// Queues bytes to be sent and says how many: fewer when the buffer is full, and then
@@ -439,6 +419,27 @@ impl Stack {
         self.change(now, id, pool, |connection| connection.cork = cork)
     }
 
+    /// Whether the next segments are acknowledged at once, or only with what the program sends or after a while
+    /// (`TCP_QUICKACK`). What comes later may change it again.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_quick_ack(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        quick: bool,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
+        self.change(now, id, pool, |connection| {
+            connection.answers = !quick;
+            if quick {
+                connection.quick = super::arrive::QUICK;
+                connection.ack_now |= connection.unacknowledged > 0;
+            }
+        })
+    }
+
     /// Gives one connection limits of its own: buffers, timeouts, keep-alive, congestion control. The scale of its
     /// window stays, and with it the largest window the peer can be told of.
     ///
@@ -458,6 +459,9 @@ impl Stack {
             let watched = limits.keepalive && connection.state.is_synchronized();
             connection.keepalive_at = if watched { now + limits.keepalive_idle } else { NEVER };
             connection.rcv_limit = connection.rcv_limit.min(limits.receive_max);
+            if let Some(mss) = limits.mss.filter(|_| connection.state.is_synchronized()) {
+                connection.set_mss(mss.min(connection.full_mss()));
+            }
             connection.limits = limits;
         })
     }
@@ -485,33 +489,28 @@ impl Stack {
         Ok(self.tcp.connections[self.tcp.index(id)?].flow)
     }
 
-    /// A connection as numbers.
+    /// Bytes that can be read now.
     ///
     /// # Errors
     /// [`TcpError::Closed`].
-    pub fn tcp_info(&self, id: ConnectionId) -> Result<TcpInfo, TcpError> {
-        let c = &self.tcp.connections[self.tcp.index(id)?];
-        Ok(TcpInfo {
-            state: c.state,
-            rtt: c.rtt.smoothed().unwrap_or_default(),
-            rttvar: c.rtt.variation(),
-            min_rtt: c.rtt.shortest.unwrap_or_default(),
-            rto: c.rtt.timeout(),
-            backoff: c.rtt.backoff(),
-            snd_mss: c.window.mss,
-            snd_cwnd: c.window.congestion,
-            snd_ssthresh: c.window.threshold,
-            unacked: c.nxt - c.una,
-            sacked: c.board.sacked(),
-            lost: c.board.lost(),
-            total_retrans: c.retransmissions,
-            rcv_space: c.rcv_limit,
-            snd_wnd: c.wnd,
-            notsent_bytes: c.unsent(),
-            timestamps: c.timestamps,
-            sack: c.sack,
-            wscale: (c.wnd_scale, c.rcv_scale),
-        })
+    pub fn readable_bytes(&self, id: ConnectionId) -> Result<usize, TcpError> {
+        Ok(self.tcp.connections[self.tcp.index(id)?].receive.readable())
+    }
+
+    /// Bytes that [`Stack::send`] would take now.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn send_room(&self, id: ConnectionId) -> Result<usize, TcpError> {
+        Ok(self.tcp.connections[self.tcp.index(id)?].send_room())
+    }
+
+    /// What a connection may use, as it is now.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn connection_limits(&self, id: ConnectionId) -> Result<Limits, TcpError> {
+        Ok(self.tcp.connections[self.tcp.index(id)?].limits)
     }
 
     /// Connections, handshakes under way, and entries in TIME-WAIT.

@@ -7,6 +7,7 @@ use bywash_wire::TcpFlags;
 use super::CloseReason;
 use super::connection::{Connection, NEVER};
 use super::emit::Bare;
+use super::listen::default_mss;
 use super::receive_buffer::{Held, length};
 use super::segment::Segment;
 use super::seq::Seq;
@@ -29,16 +30,18 @@ use Step::{Done, On};
 /// whether he has guessed right (CVE-2016-5696).
 const CHALLENGE: Duration = Duration::from_millis(500);
 /// RFC 9293, SHLD-18 and MUST-40: less than half a second.
-const DELAYED_ACK: Duration = Duration::from_millis(40);
+pub(super) const DELAYED_ACK: Duration = Duration::from_millis(40);
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
 const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
-/// How long a connection whose program has gone waits for the peer's FIN.
-const ORPHAN: Duration = Duration::from_secs(60);
+/// Segments that are acknowledged at once at the beginning, after a pause and after a loss, so that the peer's window
+/// opens soon (RFC 5681, 4.2 lets receivers choose; Linux does the same).
+pub(super) const QUICK: u8 = 16;
 
 impl Connection {
     /// Takes a segment for this connection.
     pub(super) fn arrive(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
         self.keepalive_sent = 0;
+        self.tally.segments_in += 1;
         if self.keepalive_at != NEVER {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
@@ -115,22 +118,24 @@ impl Connection {
         let options = &segment.options;
         match options.window_scale {
             // RFC 7323, 2.3: more than 14 is 14.
-            Some(scale) => (self.wnd_scale, self.rcv_scale) = (scale.min(14), self.limits.scale()),
-            None => (self.wnd_scale, self.rcv_scale) = (0, 0),
+            Some(scale) if self.limits.window_scaling => {
+                (self.wnd_scale, self.rcv_scale) = (scale.min(14), self.limits.scale());
+            }
+            _ => (self.wnd_scale, self.rcv_scale) = (0, 0),
         }
-        self.sack = options.sack_permitted;
-        if let Some((value, _)) = options.timestamps {
+        self.sack = options.sack_permitted && self.limits.sack;
+        if let Some((value, _)) = options.timestamps.filter(|_| self.limits.timestamps) {
             (self.timestamps, self.ts_recent, self.ts_recent_at) = (true, value, now);
         }
-        // RFC 9293, MUST-15: 536 without the option. Ours is what the link takes.
-        self.set_mss(options.mss.unwrap_or(536).min(self.offered_mss));
+        self.set_mss(options.mss.unwrap_or(default_mss(&self.flow)));
         // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
         let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
         self.ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
     }
 
-    /// The payload of a segment: options come off it (RFC 6691).
+    /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
+        let mss = mss.min(self.offered_mss);
         let options = if self.timestamps { 12 } else { 0 };
         let mss = u32::from(mss.max(88)) - options;
         if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss
@@ -138,6 +143,12 @@ impl Connection {
             self.window = super::congestion::Window::initial(mss);
         }
         self.window.mss = mss;
+    }
+
+    /// The segment size of now, options included, as [`Connection::set_mss`] takes it.
+    pub(super) fn full_mss(&self) -> u16 {
+        let options = if self.timestamps { 12 } else { 0 };
+        u16::try_from(self.window.mss + options).unwrap_or(u16::MAX)
     }
 
     fn connected(&mut self, cx: &mut Context<'_>) {
@@ -183,6 +194,8 @@ impl Connection {
         }
         if segment.payload > 0 && !segment.end().after(self.rcv_nxt) {
             self.duplicate = Some((segment.seq, segment.seq + length(segment.payload)));
+            // Our acknowledgment was lost, or late.
+            (self.quick, self.answers) = (QUICK, false);
         }
         // Two ends that disagree must not answer each other's bare acknowledgments for ever.
         if len > 0 || self.may_challenge(cx.now) {
@@ -249,7 +262,7 @@ impl Connection {
         self.step(Cause::FinAcknowledged);
         match self.state {
             State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
-            State::FinWait2 if self.released => self.linger_at = cx.now + ORPHAN,
+            State::FinWait2 if self.released => self.linger_at = cx.now + self.limits.fin_timeout,
             _ => {}
         }
     }
@@ -262,12 +275,24 @@ impl Connection {
         if self.released {
             // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer.
             cx.pool.give_packet(inbound.packet);
-            self.send_reset(self.nxt, cx);
+            if let Some((seq, ack, flags)) = segment.reset() {
+                let options = bywash_wire::TcpOptions::default();
+                Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send(cx);
+            }
             return self.terminate(CloseReason::Reset, cx);
         }
         self.take_mark(segment, inbound.ecn);
+        self.tally.data_segments_in += 1;
+        let pause = cx.now.since(self.last_received);
+        self.last_received = cx.now;
+        if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
+            (self.quick, self.answers) = (QUICK, false);
+        }
         let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
-        self.largest = self.largest.max(length(len));
+        // One that was put together of several counts as what they were (SHLD-19).
+        let each =
+            inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
+        self.largest = self.largest.max(length(each));
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
             self.duplicate = Some((seq, seq + old));
@@ -288,6 +313,7 @@ impl Connection {
         if seq != self.rcv_nxt {
             // RFC 5681, 4.2: at once, for a gap and for what fills one.
             self.ack_now = true;
+            self.tally.out_of_order += 1;
             if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
                 self.duplicate = Some(twice);
             }
@@ -301,9 +327,11 @@ impl Connection {
             self.ack_now = true;
         }
         self.tell_readable(cx);
+        self.tally.bytes_received += u64::from(self.rcv_nxt - seq);
         self.unacknowledged += length(len);
         // SHLD-19: one acknowledgment for two full segments at least.
-        if self.unacknowledged >= 2 * self.largest.max(1) && self.unacknowledged >= self.window.mss {
+        let two = self.unacknowledged >= 2 * self.largest.max(1) && self.unacknowledged >= self.window.mss;
+        if two || (self.quick > 0 && !self.answers) {
             self.ack_now = true;
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;

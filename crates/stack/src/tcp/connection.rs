@@ -12,7 +12,7 @@ use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
 use crate::snapshot::{Link, Path};
 use crate::stack::{Context, Event};
-use crate::{Flow, Timestamp};
+use crate::{Flow, Timestamp, Unreachable};
 
 /// No deadline.
 pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
@@ -41,6 +41,24 @@ pub(super) enum SendTimer {
     Reordering,
     /// Zero-window probes (RFC 9293, 3.8.6.1).
     Persist,
+}
+
+/// What happened since the connection began, for [`super::TcpInfo`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) segments_in: u32,
+    pub(super) segments_out: u32,
+    pub(super) data_segments_in: u32,
+    pub(super) data_segments_out: u32,
+    pub(super) bytes_received: u64,
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_acked: u64,
+    pub(super) bytes_resent: u64,
+    pub(super) resent: u32,
+    pub(super) out_of_order: u32,
+    pub(super) duplicates: u32,
+    pub(super) timeouts: u16,
+    pub(super) delivered: u32,
 }
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
@@ -99,6 +117,11 @@ pub(super) struct Connection {
     pub(super) unacknowledged: u32,
     pub(super) ack_now: bool,
     pub(super) largest: u32,
+    /// How many more acknowledgments go out at once, unless the program answers each message anyway.
+    pub(super) quick: u8,
+    pub(super) answers: bool,
+    pub(super) last_received: Timestamp,
+    pub(super) last_data_sent: Timestamp,
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
@@ -119,7 +142,7 @@ pub(super) struct Connection {
     pub(super) slowed: bool,
     /// Until this is acknowledged, further marks are of the same congestion.
     pub(super) slowed_at: Option<Seq>,
-    /// What our link takes.
+    /// What the path takes.
     pub(super) offered_mss: u16,
 
     // Loss recovery.
@@ -131,7 +154,9 @@ pub(super) struct Connection {
     pub(super) prr_flight: u32,
     /// Where a tail loss probe ended, and whether it was a copy.
     pub(super) probe: Option<(Seq, bool)>,
-    pub(super) retransmissions: u64,
+    pub(super) tally: Tally,
+    /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
+    pub(super) soft_error: Option<Unreachable>,
     /// How long until the reordering timer says what is lost.
     pub(super) reorder_wait: Option<Duration>,
     /// When the neighbour was last vouched for.
@@ -174,6 +199,7 @@ impl Connection {
             wheel_at: NEVER,
             last_sent: now,
             read_since: now,
+            quick: super::arrive::QUICK,
             ..Self::default()
         };
     }
@@ -249,6 +275,15 @@ impl Connection {
 
     /// The round-trip time, or a guess.
     pub(super) fn round_trip(&self) -> Duration {
-        self.rtt.smoothed().unwrap_or(Duration::from_millis(100))
+        Duration::from_nanos(self.round_trip_nanos())
+    }
+
+    /// The same in nanoseconds, for where it is asked for with every packet.
+    #[inline]
+    pub(super) fn round_trip_nanos(&self) -> u64 {
+        match self.rtt.smoothed_nanos() {
+            0 => 100_000_000,
+            nanos => nanos,
+        }
     }
 }

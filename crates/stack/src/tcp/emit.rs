@@ -3,15 +3,14 @@
 use bywash_frame::{Checksum, FRAME_DATA, HEADROOM, Packet, Segmentation, SegmentationKind};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{IPV4_HEADER, Protocol, TCP_CHECKSUM_OFFSET, TCP_HEADER, TcpFlags, TcpHeader, TcpOptions};
+use bywash_wire::{Protocol, TCP_CHECKSUM_OFFSET, TCP_HEADER, TcpFlags, TcpHeader, TcpOptions};
 
 use super::connection::Connection;
 use super::receive_buffer::length;
 use super::seq::Seq;
 use crate::Flow;
-use crate::ip::pseudo;
-use crate::packet::append;
-use crate::snapshot::Reach;
+use crate::ip::{Fields, pseudo, put_header};
+use crate::snapshot::{Path, Reach};
 use crate::stack::Context;
 
 /// "This packet may be marked instead of dropped" (RFC 3168, 5).
@@ -39,6 +38,11 @@ impl Bare {
 
     /// Sends it by its route, as for a flow that nobody has a connection for.
     pub(super) fn send(&self, cx: &mut Context<'_>) {
+        self.send_marked(0, cx);
+    }
+
+    /// Sends it by its route, with a DiffServ field.
+    pub(super) fn send_marked(&self, class: u8, cx: &mut Context<'_>) {
         let Some(path) = cx.out.snapshot.path(self.flow.remote) else { return };
         let Some(frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
@@ -50,10 +54,7 @@ impl Bare {
         let built =
             packet.extend_from_slice(header.as_bytes()).and_then(|()| packet.extend_from_slice(&options));
         finish(&mut packet, &self.flow, cx.out.snapshot.interface(path.interface).offloads.checksum);
-        if built.is_ok()
-            && cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None, 0)
-        {
-            shift(&mut packet);
+        if built.is_ok() && put_header(&mut packet, &fields(&self.flow, path, class & !3, cx)) {
             cx.out.send(packet, path, cx.pool);
         } else {
             cx.pool.give_packet(packet);
@@ -92,11 +93,11 @@ impl Connection {
         } else {
             let built = packet
                 .set_len(0)
-                .and_then(|()| append(&mut packet, header.as_bytes(), cx.pool))
-                .and_then(|()| append(&mut packet, &options, cx.pool))
+                .and_then(|()| packet.append(header.as_bytes(), cx.pool))
+                .and_then(|()| packet.append(&options, cx.pool))
                 .and_then(|()| {
                     let mut slices = self.send.slices(from, len as usize);
-                    slices.try_for_each(|slice| append(&mut packet, slice, cx.pool))
+                    slices.try_for_each(|slice| packet.append(slice, cx.pool))
                 });
             if built.is_err() {
                 cx.counters.no_memory += 1;
@@ -109,17 +110,26 @@ impl Connection {
         finish(&mut packet, &self.flow, offloads.checksum || cut);
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
-            packet.offload.segmentation =
-                size.map(|size| Segmentation { kind: SegmentationKind::Tcp4, size });
+            let v4 = self.flow.remote.is_v4();
+            let kind = if v4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
+            packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
         }
         // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
-        let class = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
-        if !cx.ip_header(&mut packet, self.flow.local, self.flow.remote, Protocol::TCP.0, None, class) {
+        let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        let class = self.limits.traffic_class & !3 | ect;
+        if !put_header(&mut packet, &fields(&self.flow, self.path, class, cx)) {
             cx.pool.give_packet(packet);
             return true;
         }
-        shift(&mut packet);
         self.acknowledged_by(&bare);
+        self.tally.segments_out += 1;
+        if len > 0 {
+            self.tally.data_segments_out += 1;
+            self.tally.bytes_sent += u64::from(len);
+            // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
+            self.answers |= cx.now.since(self.last_received) < super::arrive::DELAYED_ACK;
+            self.last_data_sent = cx.now;
+        }
         self.last_sent = cx.now;
         match &self.link {
             Some((_, link)) => cx.out.send_link(packet, link, cx.pool),
@@ -174,15 +184,16 @@ impl Connection {
         if syn {
             // RFC 9293, MUST-65: MSS only here; RFC 7323, 2.2: so is the scale, and the window is not scaled.
             options.mss = Some(self.offered_mss);
+            let asks = !flags.has(TcpFlags::ACK);
             options.window_scale =
-                (self.rcv_scale > 0 || !flags.has(TcpFlags::ACK)).then_some(self.limits.scale());
-            options.sack_permitted = self.sack || !flags.has(TcpFlags::ACK);
+                (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.limits.scale());
+            options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else if self.sack && len == 0 {
             // Beside payload there is no room: `output` sends them by themselves.
             let blocks = self.duplicate.take().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
         }
-        if self.timestamps || (syn && !flags.has(TcpFlags::ACK)) {
+        if self.timestamps || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
             options.timestamps = Some((self.clock(cx.now), self.ts_recent));
         }
         let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
@@ -215,9 +226,23 @@ impl Connection {
         if bare.flags.has(TcpFlags::ACK) {
             self.last_ack_sent = self.rcv_nxt;
             self.unacknowledged = 0;
+            self.quick = self.quick.saturating_sub(1);
             self.ack_now = false;
             self.ack_at = super::connection::NEVER;
         }
+    }
+}
+
+/// What the IP header of a segment says.
+#[inline]
+fn fields(flow: &Flow, path: Path, class: u8, cx: &Context<'_>) -> Fields {
+    Fields {
+        source: flow.local,
+        destination: flow.remote,
+        protocol: Protocol::TCP.0,
+        class,
+        hop_limit: cx.out.snapshot.hop_limit(path),
+        identification: None,
     }
 }
 
@@ -227,7 +252,7 @@ fn finish(packet: &mut Packet, flow: &Flow, offload: bool) {
     let length = packet.len();
     let start = pseudo(flow.local, flow.remote, Protocol::TCP.0, length);
     let checksum = if offload {
-        packet.offload.checksum = Checksum::Partial { start: 0, offset: TCP_CHECKSUM_OFFSET };
+        packet.offload.set_checksum(Checksum::Partial { start: 0, offset: TCP_CHECKSUM_OFFSET });
         start.partial()
     } else if packet.is_single() {
         start.bytes(packet.head()).checksum()
@@ -237,15 +262,6 @@ fn finish(packet: &mut Packet, flow: &Flow, offload: bool) {
     let at = usize::from(TCP_CHECKSUM_OFFSET);
     if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
-    }
-}
-
-/// An IP header was put in front of what is to be summed.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "an IPv4 header has 20 bytes")]
-fn shift(packet: &mut Packet) {
-    if let Checksum::Partial { start, .. } = &mut packet.offload.checksum {
-        *start += IPV4_HEADER as u16;
     }
 }
 

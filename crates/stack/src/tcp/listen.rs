@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bywash_wire::{TcpFlags, TcpOptions};
+use bywash_wire::{TCP_HEADER, TcpFlags, TcpOptions};
 
 use super::connection::Connection;
 use super::emit::Bare;
@@ -14,10 +14,8 @@ use super::state::State;
 use super::{Limits, ListenerId};
 use crate::flow::Purpose;
 use crate::stack::Context;
-use crate::{Flow, Timestamp};
+use crate::{Flow, Timestamp, ip};
 
-/// How often a SYN,ACK is sent again: after 1, 2, 4, 8 and 16 seconds.
-pub(super) const RETRIES: u8 = 5;
 /// Segment sizes a cookie can remember: three bits.
 const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
 /// How long a cookie holds is one to two of these.
@@ -48,7 +46,14 @@ pub(super) struct HalfOpen {
 
 impl HalfOpen {
     /// What is remembered of a SYN.
-    pub(super) fn new(segment: &Segment, hash: u64, listener: ListenerId, cx: &Context<'_>) -> Self {
+    pub(super) fn new(
+        segment: &Segment,
+        hash: u64,
+        listener: ListenerId,
+        limits: &Limits,
+        cx: &Context<'_>,
+    ) -> Self {
+        let options = &segment.options;
         Self {
             flow: segment.flow,
             hash,
@@ -57,10 +62,10 @@ impl HalfOpen {
             iss: initial_sequence(&segment.flow, cx),
             sent: cx.now,
             tries: 0,
-            mss: segment.options.mss.unwrap_or(536),
-            scale: segment.options.window_scale,
-            sack: segment.options.sack_permitted,
-            stamp: segment.options.timestamps.map(|(value, _)| value),
+            mss: options.mss.unwrap_or(default_mss(&segment.flow)),
+            scale: options.window_scale.filter(|_| limits.window_scaling),
+            sack: options.sack_permitted && limits.sack,
+            stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
             ts_offset: clock_offset(&segment.flow, cx),
         }
@@ -79,7 +84,7 @@ impl HalfOpen {
 
     fn answer_with(&self, iss: Seq, clock: u32, limits: &Limits, cx: &mut Context<'_>) {
         let options = TcpOptions {
-            mss: Some(largest_segment(&self.flow, cx)),
+            mss: Some(largest_segment(&self.flow, limits, cx)),
             window_scale: self.scale.map(|_| limits.scale()),
             sack_permitted: self.sack,
             timestamps: self.stamp.map(|stamp| (clock, stamp)),
@@ -90,7 +95,8 @@ impl HalfOpen {
             flags = flags.with(TcpFlags::ECE);
         }
         let window = u16::try_from(limits.receive_initial).unwrap_or(u16::MAX);
-        Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options }.send(cx);
+        let bare = Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options };
+        bare.send_marked(limits.traffic_class, cx);
     }
 
     /// Makes the connection; it still has to take the segment that completed the handshake.
@@ -103,7 +109,7 @@ impl HalfOpen {
         connection.edge = connection.rcv_nxt + limits.receive_initial.min(65_535);
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
-        connection.offered_mss = largest_segment(&self.flow, cx);
+        connection.offered_mss = largest_segment(&self.flow, &limits, cx);
         (connection.wnd_scale, connection.rcv_scale) =
             self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
         connection.sack = self.sack;
@@ -111,7 +117,7 @@ impl HalfOpen {
         if let Some(stamp) = self.stamp {
             (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
         }
-        connection.set_mss(self.mss.min(connection.offered_mss));
+        connection.set_mss(self.mss);
         connection.board.push(self.iss, self.iss + 1, self.sent);
         if self.tries > 0 {
             // Karn: which SYN,ACK was answered is not known.
@@ -199,9 +205,14 @@ pub(super) fn clock_offset(flow: &Flow, cx: &Context<'_>) -> u32 {
     offset
 }
 
-/// The payload our link takes, less the fixed headers (RFC 9293, 3.7.1, MUST-67).
-pub(super) fn largest_segment(flow: &Flow, cx: &Context<'_>) -> u16 {
-    let snapshot = &cx.out.snapshot;
-    let mtu = snapshot.path(flow.remote).map_or(576, |path| snapshot.interface(path.interface).mtu);
-    mtu.saturating_sub(40)
+/// The payload that the path takes, less the fixed headers (RFC 9293, 3.7.1, MUST-67).
+pub(super) fn largest_segment(flow: &Flow, limits: &Limits, cx: &Context<'_>) -> u16 {
+    let mtu = cx.out.mtu_to(flow.remote, cx.now);
+    let most = mtu.saturating_sub(ip::header_length(flow.remote) + TCP_HEADER);
+    u16::try_from(most).unwrap_or(u16::MAX).min(limits.mss.unwrap_or(u16::MAX))
+}
+
+/// The peer's, when its SYN does not say (RFC 9293, 3.7.1, MUST-15).
+pub(super) fn default_mss(flow: &Flow) -> u16 {
+    if flow.remote.is_v4() { 536 } else { 1220 }
 }

@@ -10,7 +10,7 @@ use crate::stack::Context;
 /// Packets a connection may send before others have their turn.
 const TURN: u32 = 32;
 /// Packets in a port's queue beyond which connections hold their data back.
-const BACKLOG: usize = 512;
+const BACKLOG: usize = 128;
 /// Bytes of a super-segment at most: with its headers it must fit IP's length, and with its frames a packet.
 const SUPER: u32 = 60_000;
 
@@ -30,6 +30,12 @@ impl Connection {
         }
         self.arm(cx.now);
         more
+    }
+
+    /// Counts a segment that was sent again.
+    pub(super) fn count_copy(&mut self, bytes: u32) {
+        self.tally.resent += 1;
+        self.tally.bytes_resent += u64::from(bytes);
     }
 
     fn has_blocks(&self) -> bool {
@@ -60,7 +66,7 @@ impl Connection {
             }
             self.board.resent(start, end, cx.now);
             self.prr_out += end - start;
-            self.retransmissions += 1;
+            self.count_copy(end - start);
         }
         true
     }

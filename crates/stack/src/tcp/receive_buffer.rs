@@ -10,6 +10,8 @@ use crate::packet::slices;
 
 /// SACK blocks to be told: RFC 2018 has room for four.
 pub(super) const BLOCKS: usize = 4;
+/// Runs of out-of-order payload at most.
+const RUNS: usize = 256;
 
 /// Payload in its packet.
 #[derive(Debug)]
@@ -34,11 +36,12 @@ impl Held {
     }
 }
 
+/// Payload without a gap in it that waits for what comes before.
 #[derive(Debug)]
-struct Piece {
+struct Run {
     start: Seq,
     end: Seq,
-    held: Held,
+    pieces: VecDeque<Held>,
 }
 
 /// Both halves of what a connection has received.
@@ -47,10 +50,12 @@ pub(super) struct ReceiveBuffer {
     ready: VecDeque<Held>,
     /// Bytes in `ready`.
     readable: usize,
-    /// Sorted; they do not overlap.
-    waiting: Vec<Piece>,
-    /// The blocks that changed last come first (RFC 2018, section 4).
+    /// Sorted; between any two is a gap. A loss makes one, so however much waits, few are looked through.
+    waiting: VecDeque<Run>,
+    /// A number in each run that changed lately, the last first (RFC 2018, section 4).
     recent: ArrayVec<Seq, BLOCKS>,
+    /// Queues of runs that are gone, to be used again.
+    spare: Vec<VecDeque<Held>>,
     /// Bytes of frames that both hold, whatever part of them is payload.
     cost: usize,
 }
@@ -96,56 +101,104 @@ impl ReceiveBuffer {
         self.ready.push_back(held);
     }
 
-    /// Keeps payload that begins after `next`. Returns the part that was there already, if any (RFC 2883).
-    pub(super) fn hold(&mut self, start: Seq, held: Held, pool: &mut Pool) -> Option<(Seq, Seq)> {
-        let mut piece = Piece { start, end: start + length(held.len), held };
-        let at = self.waiting.partition_point(|p| !p.start.after(piece.start));
+    /// Keeps payload that begins after what is ready. Returns the part that was there already, if any (RFC 2883).
+    ///
+    /// What comes costs O(log n) of the runs that wait, and moving them when a new one is put between: there are at most
+    /// [`RUNS`], so that a peer who leaves many gaps gets no further. What would be one more is not kept: it was not
+    /// acknowledged, and comes again (RFC 2018, 8: keeping it is a choice).
+    pub(super) fn hold(&mut self, start: Seq, mut held: Held, pool: &mut Pool) -> Option<(Seq, Seq)> {
+        let (mut start, mut end) = (start, start + length(held.len));
+        let at = self.waiting.partition_point(|run| !run.start.after(start));
         let mut duplicate = None;
         if let Some(before) = at.checked_sub(1).map(|i| &self.waiting[i])
-            && before.end.after(piece.start)
+            && before.end.after(start)
         {
-            let end = before.end.min(piece.end);
-            duplicate = Some((piece.start, end));
-            let n = end - piece.start;
-            piece.held.trim_front(n as usize);
-            piece.start = end;
+            let until = before.end.min(end);
+            duplicate = Some((start, until));
+            held.trim_front((until - start) as usize);
+            start = until;
         }
-        // What later pieces have, they keep; the new one ends where the next begins. What lies beyond is asked for again.
+        // What later runs have, they keep; the new piece ends where the next begins. What lies beyond is asked for again.
         if let Some(after) = self.waiting.get(at)
-            && piece.end.after(after.start)
+            && end.after(after.start)
         {
-            duplicate = duplicate.or(Some((after.start, piece.end.min(after.end))));
-            piece.end = after.start;
-            piece.held.len = (piece.end - piece.start) as usize;
+            duplicate = duplicate.or(Some((after.start, end.min(after.end))));
+            end = after.start;
+            held.len = if start.before(end) { (end - start) as usize } else { 0 };
         }
-        if piece.held.len == 0 || !piece.start.before(piece.end) {
-            pool.give_packet(piece.held.packet);
+        let extends = at.checked_sub(1).is_some_and(|i| self.waiting[i].end == start);
+        let meets = self.waiting.get(at).is_some_and(|run| run.start == end);
+        if held.len == 0 || (!extends && !meets && self.waiting.len() >= RUNS) {
+            pool.give_packet(held.packet);
             return duplicate;
         }
-        self.cost += piece.held.cost();
-        self.recent.retain(|edge| *edge != piece.start);
-        if self.recent.is_full() {
-            self.recent.pop();
+        self.cost += held.cost();
+        self.changed(start);
+        match (extends, meets) {
+            (true, false) => {
+                self.waiting[at - 1].pieces.push_back(held);
+                self.waiting[at - 1].end = end;
+            }
+            (false, true) => {
+                self.waiting[at].pieces.push_front(held);
+                self.waiting[at].start = start;
+            }
+            (true, true) => {
+                self.waiting[at - 1].pieces.push_back(held);
+                self.join(at - 1);
+            }
+            (false, false) => {
+                let mut pieces = self.spare.pop().unwrap_or_default();
+                pieces.push_back(held);
+                self.waiting.insert(at, Run { start, end, pieces });
+            }
         }
-        self.recent.insert(0, piece.start);
-        self.waiting.insert(at, piece);
         duplicate
     }
 
-    /// Moves what now comes next from waiting to ready; returns the sequence number after it.
-    pub(super) fn fill(&mut self, mut next: Seq, pool: &mut Pool) -> Seq {
-        while let Some(first) = self.waiting.first()
-            && !first.start.after(next)
-        {
-            let mut piece = self.waiting.remove(0);
-            self.cost -= piece.held.cost();
-            if !piece.end.after(next) {
-                pool.give_packet(piece.held.packet);
-                continue;
+    /// Makes one run of two between which there is no gap any more. The shorter one is moved: however the runs of a
+    /// window are joined, no piece moves more than a few times.
+    fn join(&mut self, i: usize) {
+        let Some(mut right) = self.waiting.remove(i + 1) else { return };
+        let left = &mut self.waiting[i];
+        left.end = right.end;
+        if left.pieces.len() >= right.pieces.len() {
+            left.pieces.append(&mut right.pieces);
+        } else {
+            while let Some(piece) = left.pieces.pop_back() {
+                right.pieces.push_front(piece);
             }
-            piece.held.trim_front((next - piece.start) as usize);
-            next = piece.end;
-            self.push(piece.held, pool);
+            std::mem::swap(&mut left.pieces, &mut right.pieces);
+        }
+        self.spare.push(right.pieces);
+    }
+
+    /// Notes that the run that `number` is in, or will be, has changed last.
+    fn changed(&mut self, number: Seq) {
+        if self.recent.is_full() {
+            self.recent.pop();
+        }
+        self.recent.insert(0, number);
+    }
+
+    /// Moves what now comes next from waiting to ready; returns the sequence number after it. Each piece is moved once.
+    pub(super) fn fill(&mut self, mut next: Seq, pool: &mut Pool) -> Seq {
+        while let Some(mut run) = self.waiting.pop_front_if(|run| !run.start.after(next)) {
+            let mut at = run.start;
+            while let Some(mut held) = run.pieces.pop_front() {
+                self.cost -= held.cost();
+                let end = at + length(held.len);
+                if end.after(next) {
+                    let old = if next.after(at) { next - at } else { 0 };
+                    held.trim_front(old as usize);
+                    next = end;
+                    self.push(held, pool);
+                } else {
+                    pool.give_packet(held.packet);
+                }
+                at = end;
+            }
+            self.spare.push(run.pieces);
         }
         if self.waiting.is_empty() {
             self.recent.clear();
@@ -156,18 +209,15 @@ impl ReceiveBuffer {
     /// The blocks to be told to the sender, the most recent first.
     pub(super) fn blocks(&self) -> ArrayVec<(Seq, Seq), BLOCKS> {
         let mut blocks: ArrayVec<(Seq, Seq), BLOCKS> = ArrayVec::new();
-        for edge in &self.recent {
-            let Some(mut i) = self.waiting.iter().position(|p| p.start == *edge) else { continue };
-            while i > 0 && self.waiting[i - 1].end == self.waiting[i].start {
-                i -= 1;
-            }
-            let (start, mut end) = (self.waiting[i].start, self.waiting[i].end);
-            while self.waiting.get(i + 1).is_some_and(|p| p.start == end) {
-                i += 1;
-                end = self.waiting[i].end;
-            }
-            if !blocks.contains(&(start, end)) && !blocks.is_full() {
-                blocks.push((start, end));
+        let recent = self.recent.iter().filter_map(|number| {
+            let at = self.waiting.partition_point(|run| !run.start.after(*number)).checked_sub(1)?;
+            self.waiting.get(at).filter(|run| number.before(run.end))
+        });
+        // Behind those that changed, any others: each is told several times (RFC 2018, 4), in case one is lost.
+        for run in recent.chain(self.waiting.iter().take(2 * BLOCKS)) {
+            let block = (run.start, run.end);
+            if !blocks.is_full() && !blocks.contains(&block) {
+                blocks.push(block);
             }
         }
         blocks
@@ -196,9 +246,11 @@ impl ReceiveBuffer {
 
     /// Gives everything back.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
-        for held in self.ready.drain(..).chain(self.waiting.drain(..).map(|piece| piece.held)) {
+        let waiting = self.waiting.drain(..).flat_map(|run| run.pieces);
+        for held in self.ready.drain(..).chain(waiting) {
             pool.give_packet(held.packet);
         }
+        self.spare.clear();
         self.recent.clear();
         (self.readable, self.cost) = (0, 0);
     }
@@ -249,6 +301,29 @@ mod tests {
             buffer.clear(&mut pool);
             prop_assert_eq!((pool.free(), buffer.cost()), (400, 0));
         }
+    }
+
+    /// Every second of many tiny segments, the last first: the worst order, and more runs than are kept.
+    #[test]
+    fn many_gaps_are_bounded_and_all_come_in_order_at_last() {
+        let mut pool = Arena::new(vec![0; 4 << 20]).unwrap().pool(1800).unwrap();
+        let mut buffer = ReceiveBuffer::default();
+        let byte = |i: u32| [i.to_le_bytes()[0]];
+        for i in (1..600u32).rev().filter(|i| i % 2 == 1) {
+            buffer.hold(Seq(i), held(&byte(i), &mut pool), &mut pool);
+        }
+        assert_eq!(buffer.waiting.len(), RUNS);
+        let first = buffer.waiting[0].start.0;
+        for i in (first + 1..600).filter(|i| i % 2 == 0) {
+            buffer.hold(Seq(i), held(&byte(i), &mut pool), &mut pool);
+        }
+        assert_eq!((buffer.waiting.len(), buffer.blocks().len()), (1, 1), "joined");
+        buffer.push(held(&byte(first - 1), &mut pool), &mut pool);
+        assert_eq!(buffer.fill(Seq(first), &mut pool), Seq(600));
+        let expected: Vec<u8> = (first - 1..600).flat_map(byte).collect();
+        assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), expected);
+        buffer.clear(&mut pool);
+        assert_eq!((pool.free(), buffer.cost()), (1800, 0));
     }
 
     #[test]

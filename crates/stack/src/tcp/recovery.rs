@@ -1,17 +1,24 @@
 //! What an acknowledgment means for sending: the window, what is lost, how much may go out (RFC 5681, 6582, 6937, 8985).
 
-use bywash_wire::TcpFlags;
+use bywash_wire::{IPV6_MTU, TCP_HEADER, TcpFlags};
 
 use super::connection::{Connection, Phase};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
-use crate::Request;
 use crate::stack::{Context, Event};
+use crate::{Request, ip};
 
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe.is_none();
+        if nothing_out && segment.ack == self.una && self.slowed_at.is_none() && !segment.has(TcpFlags::ECE) {
+            // A stream to us: the acknowledgment repeats what was known, in every segment.
+            self.update_window(segment);
+            self.stalled = None;
+            return;
+        }
         let before = self.pipe();
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
@@ -20,6 +27,7 @@ impl Connection {
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
         let advanced = ack.after(una);
+        self.tally.delivered += delivered.bytes.div_ceil(self.window.mss.max(1));
         if advanced {
             self.advance_una(ack, cx);
         }
@@ -90,10 +98,11 @@ impl Connection {
         if reported {
             blocks.next();
             self.board.duplicate_reported(ack, self.nxt);
+            self.tally.duplicates += 1;
         }
         for (start, end) in blocks {
             if start.before(end) && start.after(ack) && !end.after(self.nxt) {
-                self.board.sack(start, end, cx.now, self.rtt.shortest, delivered);
+                self.board.sack((start, end), self.window.mss, cx.now, self.rtt.shortest, delivered);
             }
         }
         reported
@@ -102,6 +111,7 @@ impl Connection {
     fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
+        self.tally.bytes_acked += u64::from(bytes);
         self.una = ack;
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.pool);
@@ -174,6 +184,7 @@ impl Connection {
             self.recovered();
         }
         let in_recovery = self.phase != Phase::Open;
+        let lost = self.board.lost();
         if self.sack {
             self.detect(cx);
         } else if (self.duplicates == DUPLICATES && !in_recovery)
@@ -192,7 +203,7 @@ impl Connection {
         if self.phase == Phase::Recovery {
             let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
-            self.reduce_in_proportion(arrived, advanced && !self.sack);
+            self.reduce_in_proportion(arrived, advanced && !self.sack, advanced && self.board.lost() <= lost);
         }
     }
 
@@ -203,8 +214,9 @@ impl Connection {
         self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering, self.window.mss);
     }
 
-    /// RFC 6937, section 3: as much goes out as arrives, in the proportion of the new window to the old.
-    fn reduce_in_proportion(&mut self, arrived: u32, partial: bool) {
+    /// RFC 9937 (first RFC 6937): as much goes out as arrives, in the proportion of the new window to the old. Below the
+    /// new window, an acknowledgment that shows `progress`, no new loss, lets one segment more go out than arrived.
+    fn reduce_in_proportion(&mut self, arrived: u32, partial: bool, progress: bool) {
         self.prr_delivered = self.prr_delivered.saturating_add(arrived);
         let (pipe, threshold, mss) = (self.pipe(), self.window.threshold, self.window.mss);
         let send = if pipe > threshold {
@@ -212,8 +224,9 @@ impl Connection {
             let due = share.div_ceil(u64::from(self.prr_flight));
             u32::try_from(due).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
         } else {
-            // The slow-start reduction bound.
-            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(arrived) + mss;
+            // The slow-start reduction bound, or the conservative one.
+            let more = if progress { mss } else { 0 };
+            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(arrived) + more;
             (threshold - pipe).min(limit)
         };
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
@@ -241,15 +254,18 @@ impl Connection {
 /// How often TCP vouches for the next hop.
 const CONFIRM: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// RFC 1191, 3 and RFC 8201: what is smaller than this nobody can mean.
+/// RFC 791, 3.2: every host takes so much, and what is smaller nobody means.
 const SMALLEST_MTU: u16 = 576;
 
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let mss = mtu.max(SMALLEST_MTU) - 40;
+        let smallest = if self.flow.remote.is_v4() { SMALLEST_MTU } else { IPV6_MTU };
+        let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
+        let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
         if u32::from(mss) - options < self.window.mss {
+            self.offered_mss = mss;
             self.set_mss(mss);
             self.board.lose_longer(self.window.mss);
         }

@@ -71,7 +71,9 @@ impl SendBuffer {
 
     /// Gives all frames back.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
-        pool.give_many(self.frames.drain(..));
+        while let Some(frame) = self.frames.pop_front() {
+            pool.give(frame);
+        }
         (self.front, self.len) = (0, 0);
     }
 }

@@ -98,6 +98,7 @@ impl Connection {
             self.recover = self.nxt;
         }
         self.phase = Phase::Loss;
+        self.tally.timeouts = self.tally.timeouts.saturating_add(1);
         self.congestion.algorithm().restarted();
         self.window.congestion = self.window.mss;
         self.duplicates = 0;
@@ -120,7 +121,7 @@ impl Connection {
         } else if let Some((start, end)) = self.board.last(self.window.mss) {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
-            self.retransmissions += 1;
+            self.count_copy(end - start);
             self.probe = Some((self.nxt, true));
         }
     }
@@ -178,7 +179,9 @@ impl Connection {
             State::SynSent | State::SynReceived => SYN_TIMEOUT.min(self.limits.user_timeout),
             _ => self.limits.user_timeout,
         };
-        let over = self.stalled.is_some_and(|since| cx.now.since(since) >= limit);
+        let tries = self.rtt.backoff() >= self.limits.syn_retries;
+        let over = (self.state == State::SynSent && tries)
+            || self.stalled.is_some_and(|since| cx.now.since(since) >= limit);
         if over {
             self.terminate(CloseReason::TimedOut, cx);
         }

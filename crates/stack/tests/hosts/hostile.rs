@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader};
+use bywash_wire::{Ipv4Header, Ipv6Header, TcpFlags, TcpHeader};
 use proptest::prelude::*;
 
 use crate::wire::trace::Trace;
@@ -186,4 +186,63 @@ proptest! {
         }
         node.assert_nothing_leaked();
     }
+
+    #[test]
+    fn packets_of_ipv6_of_any_sort(packets in proptest::collection::vec(packet6(), 1..40)) {
+        let mut node = Node::new(1).with_interface(0, 1, None, 1500, "fd00::1/64");
+        node.host.stack.udp_bind(None, 53).unwrap();
+        node.host.stack.listen(None, 80, 4).unwrap();
+        let mut now = bywash_stack::Timestamp::from_nanos(1_000_000_000);
+        node.host.control.autoconfigure(now, node.interface(1)).unwrap();
+        for _ in 0..4 {
+            now = now + Duration::from_millis(500);
+            node.take(now, PORT);
+        }
+        for (i, bytes) in packets.iter().enumerate() {
+            node.host.control.set_forwarding(i % 7 == 6);
+            node.put(now, PORT, bytes);
+            node.take(now, PORT);
+        }
+        prop_assert!(node.host.control.addresses().count() < 30 && node.host.control.routes().count() < 60);
+        node.host.control.set_forwarding(false);
+        for second in 0..200 {
+            node.take(now + Duration::from_secs(second), PORT);
+        }
+        node.assert_nothing_leaked();
+    }
+}
+
+/// A frame with an IPv6 header that is right, and rows of headers, pieces and messages that may be anything.
+fn packet6() -> impl Strategy<Value = Vec<u8>> {
+    let row = prop_oneof![
+        (prop::sample::select(vec![0u8, 43, 60]), any::<[u8; 6]>()).prop_map(|(next, rest)| {
+            let [a, b, c, d, e, f] = rest;
+            vec![next, 0, a, b, c, d, e, f]
+        }),
+        (any::<u8>(), 0u8..6, any::<bool>(), 0u8..3).prop_map(|(next, offset, more, id)| {
+            vec![[6, 17, 58, 44, 60][usize::from(next) % 5], 0, 0, offset << 3 | u8::from(more), 0, 0, 0, id]
+        }),
+    ];
+    let target =
+        prop::sample::select(vec!["fd00::1", "fd00::77", "fe80::ff:fe00:1", "ff02::1", "ff02::1:ff00:1"]);
+    let source = prop::sample::select(vec!["fd00::2", "fe80::2", "::", "ff02::1", "fd00::1", "2001:db8::9"]);
+    let message =
+        (128u8..138, any::<[u8; 6]>(), any::<[u8; 16]>(), proptest::collection::vec(any::<u8>(), 0..80));
+    (source, target, proptest::collection::vec(row, 0..3), any::<u8>(), message, any::<bool>()).prop_map(
+        |(source, target, rows, first, (kind, rest, about, options), near)| {
+            let (from, to): (std::net::Ipv6Addr, std::net::Ipv6Addr) =
+                (source.parse().unwrap(), target.parse().unwrap());
+            let about = if near { to.octets() } else { about };
+            let mut icmp =
+                [&[kind, 0, 0, 0, rest[0], rest[1], rest[2], rest[3]][..], &about, &options].concat();
+            let sum = Sum::pseudo(&from.octets(), &to.octets(), 58, u32::try_from(icmp.len()).unwrap());
+            let checksum = sum.bytes(&icmp).checksum();
+            icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+            let inside = [rows.concat(), icmp].concat();
+            let next = if rows.is_empty() { 58 } else { [0, 43, 44, 60, first][usize::from(first) % 5] };
+            let mut ip = Ipv6Header::new(from, to, next, u16::try_from(inside.len()).unwrap());
+            ip.hop_limit = if rest[4] > 40 { 255 } else { rest[4] };
+            [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x86, 0xdd][..], ip.as_bytes(), &inside].concat()
+        },
+    )
 }

@@ -6,7 +6,7 @@ use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{Event, NeighbourState, PortId, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
+use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, TcpFlags, TcpHeader, icmpv4};
 
 fn ethernet(kind: u16) -> EthernetHeader {
     EthernetHeader {
@@ -312,4 +312,127 @@ fn packets_to_ourselves_come_back() {
         pair.a.host.stack.udp_close(client, &mut pair.a.pool);
     }
     assert!(pair.trace.iter().all(|(_, p)| p[12..14] == [8, 6]), "nothing but ARP is on the wire");
+}
+
+#[test]
+fn super_segments_are_cut_for_a_port_that_cannot() {
+    let mut router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        1500,
+        "10.1.0.3/24",
+    );
+    router.host.control.set_forwarding(true);
+    let out = router.interface(2);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    let super_segment = |size: u16| {
+        let payload: Vec<u8> = (0..1900u32).map(|i| i.to_le_bytes()[0]).collect();
+        let flags = TcpFlags::ACK.with(TcpFlags::FIN);
+        let mut tcp = TcpHeader::new((1, 2), 1000, 5, flags, 100, 0);
+        let (from, to) = ([10, 0, 0, 7], [10, 1, 0, 9]);
+        tcp.checksum = Sum::pseudo(&from, &to, 6, 1920).partial().into();
+        let ip = Ipv4Header::new(from.into(), to.into(), 6, 1920);
+        let mut link = ethernet(0x0800);
+        link.destination = Mac([2, 0, 0, 0, 0, 3]);
+        let bytes = [link.as_bytes(), ip.as_bytes(), tcp.as_bytes(), &payload].concat();
+        (bytes, std::num::NonZeroU16::new(size).unwrap())
+    };
+    for (size, expected) in [(1460, vec![1460, 440]), (1900, vec![])] {
+        let (bytes, size) = super_segment(size);
+        let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
+        packet.extend_from_slice(&bytes).unwrap();
+        packet.offload.set_checksum(bywash_frame::Checksum::Partial { start: 34, offset: 16 });
+        let kind = bywash_frame::SegmentationKind::Tcp4;
+        packet.offload.set_segmentation(Some(bywash_frame::Segmentation { kind, size }));
+        router.batch.push(packet);
+        router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+        let pieces = router.take(now, PortId(1));
+        let lengths: Vec<usize> = pieces.iter().map(|p| p.len() - 54).collect();
+        assert_eq!(lengths, expected, "pieces of {size} bytes");
+        for (i, piece) in pieces.iter().enumerate() {
+            let ip = Ipv4Header::parse(&piece[14..], piece.len() - 14).unwrap();
+            assert_eq!((ip.time_to_live, piece[..6].to_vec()), (63, vec![2, 0, 0, 0, 0, 9]));
+            let length = u32::try_from(piece.len() - 34).unwrap();
+            let sum = Sum::pseudo(&[10, 0, 0, 7], &[10, 1, 0, 9], 6, length).bytes(&piece[34..]);
+            assert_eq!(sum.checksum(), 0, "piece {i} is summed");
+        }
+    }
+    assert_eq!(router.host.stack.counters().forwarded, 1, "the other is too big for the link even when cut");
+    // Its sender would be told, but nobody says where he is.
+    (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn what_is_only_passed_on_keeps_every_rule() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    let out = router.interface(2);
+    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    let packet = |source: [u8; 4], to: [u8; 4], length: u16, change: &dyn Fn(&mut Ipv4Header)| {
+        let mut ip = Ipv4Header::new(source.into(), to.into(), 17, length);
+        change(&mut ip);
+        let mut link = ethernet(0x0800);
+        link.destination = Mac([2, 0, 0, 0, 0, 3]);
+        [link.as_bytes(), ip.as_bytes(), &vec![7; usize::from(length)]].concat()
+    };
+    let (from, to) = ([172, 16, 0, 1], [192, 168, 7, 7]);
+    let set = |ttl: u8| {
+        move |ip: &mut Ipv4Header| {
+            ip.time_to_live = ttl;
+            ip.seal();
+        }
+    };
+    let good = packet(from, to, 100, &set(9));
+    router.put(now, PORT, &good);
+    let sent = router.take(now, PortId(1));
+    let mut expected = packet(from, to, 100, &set(8));
+    expected[..12].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 4]);
+    assert_eq!(sent, [expected], "one hop less, a right checksum, and new addresses in front");
+    let counters = |router: &Node| {
+        let c = router.host.stack.counters();
+        [c.forwarded, c.checksum, c.martian, c.malformed, c.not_for_us]
+    };
+    let mut other_mac = good.clone();
+    other_mac[5] = 77;
+    let cut = |ip: &mut Ipv4Header| {
+        ip.total_length = 200.into();
+        ip.seal();
+    };
+    for (bytes, expected) in [
+        (good.clone(), [1, 0, 0, 0, 0]),
+        (packet(from, to, 100, &|ip| ip.time_to_live = 9), [0, 1, 0, 0, 0]),
+        (packet([127, 0, 0, 1], to, 100, &set(9)), [0, 0, 1, 0, 0]),
+        (packet([224, 0, 0, 1], to, 100, &set(9)), [0, 0, 1, 0, 0]),
+        (packet([10, 0, 0, 3], to, 100, &set(9)), [0, 0, 1, 0, 0]),
+        (packet([10, 1, 0, 255], to, 100, &set(9)), [0, 0, 1, 0, 0]),
+        (packet(from, to, 100, &cut), [0, 0, 0, 1, 0]),
+        (packet(from, [127, 0, 0, 1], 100, &set(9)), [0, 0, 1, 0, 0]),
+        // For us, and there no UDP.
+        (packet(from, [10, 0, 0, 3], 100, &set(9)), [0, 0, 0, 1, 0]),
+        (packet(from, to, 100, &set(1)), [0, 0, 0, 0, 0]),
+        (packet(from, to, 1000, &set(9)), [0, 0, 0, 0, 0]),
+        (other_mac, [0, 0, 0, 0, 1]),
+    ] {
+        let before = counters(&router);
+        router.put(now, PORT, &bytes);
+        let after = counters(&router);
+        let grown: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+        assert_eq!(grown, expected, "{:?}", &bytes[..34]);
+        assert_eq!(router.take(now, PortId(1)).len() as u64, expected[0]);
+    }
+    (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
+    router.assert_nothing_leaked();
 }

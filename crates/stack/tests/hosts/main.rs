@@ -4,6 +4,7 @@
 
 mod hostile;
 mod ip;
+mod ip6;
 mod rules;
 mod smol;
 mod streams;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_frame::{Arena, Batch, Packet, Pool};
+use bywash_frame::{Arena, Batch, FRAME_DATA, Packet, Pool, Segment};
 use bywash_stack::{Address, Host, Interface, InterfaceId, Medium, Offloads, PortId, Timestamp};
 use bywash_wire::Mac;
 
@@ -94,8 +94,14 @@ impl Node {
 
     /// Gives a port bytes as a packet.
     pub(crate) fn put(&mut self, now: Timestamp, port: PortId, bytes: &[u8]) {
+        let mut pieces = bytes.chunks(FRAME_DATA);
         let mut packet = Packet::new(self.pool.take().expect("frames"));
-        packet.extend_from_slice(bytes).expect("one frame");
+        packet.extend_from_slice(pieces.next().expect("no empty packet")).expect("it fits");
+        for piece in pieces {
+            let segment = Segment::new(self.pool.take().expect("frames"), 0, 0).expect("in the frame");
+            packet.push_segment(segment, &mut self.pool).expect("64 KiB at most");
+            packet.extend_from_slice(piece).expect("it fits");
+        }
         self.batch.push(packet);
         self.host.receive(now, port, &mut self.batch, &mut self.pool);
         self.host.advance(now, &mut self.pool);

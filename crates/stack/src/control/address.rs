@@ -1,0 +1,239 @@
+//! Our addresses: given by hand or made of what routers say, and for IPv6 first looked for on the link (RFC 4862, 5.4).
+
+use std::time::Duration;
+
+use bywash_frame::Pool;
+use bywash_wire::{IPV6_MTU, Mac};
+
+use super::{ANNOUNCEMENTS, Control, ControlError};
+use crate::snapshot::Local;
+use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
+
+/// How long nobody must have claimed a new address (RFC 4862, 5.1: one solicitation; RFC 4861, 10: RETRANS_TIMER).
+const PROBE: Duration = Duration::from_secs(1);
+const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
+
+/// How far an address is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressState {
+    /// Nobody else may have it: that is being found out, and until then it is not used.
+    Tentative,
+    /// It is used.
+    Preferred,
+    /// It is used by conversations that have it; new ones should take another.
+    Deprecated,
+    /// Another station has it: it is not used. Take it away and give another.
+    Duplicate,
+}
+
+/// One of our addresses.
+#[derive(Clone, Debug)]
+pub(super) struct OurAddress {
+    pub(super) prefix: Prefix,
+    pub(super) interface: InterfaceId,
+    pub(super) state: AddressState,
+    /// While it is tentative: when the question is to go out, or has been out for long enough.
+    next_step: Timestamp,
+    asked: bool,
+    pub(super) preferred_until: Timestamp,
+    pub(super) valid_until: Timestamp,
+    /// Made of a router's prefix.
+    pub(super) automatic: bool,
+}
+
+impl OurAddress {
+    /// What stacks are told of it.
+    pub(super) fn usable(&self) -> Option<Local> {
+        use AddressState::{Deprecated, Preferred};
+        matches!(self.state, Preferred | Deprecated).then_some(Local {
+            prefix: self.prefix,
+            interface: self.interface,
+            deprecated: self.state == Deprecated,
+        })
+    }
+}
+
+impl Control {
+    /// Gives an interface an address, with a route to its prefix. An IPv4 address is announced; an IPv6 one is used
+    /// after a second in which nobody else has claimed it, and the first brings the link-local one with it, which
+    /// every link has (RFC 4291, 2.8).
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::Mtu6`], [`ControlError::NoHost`], [`ControlError::Ours`].
+    pub fn add_address(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+    ) -> Result<(), ControlError> {
+        self.check(id)?;
+        let prefix = prefix.with_zone(id);
+        let address = prefix.address();
+        let reserved = address.is_loopback() && !address.is_v4();
+        if !address.is_unicast() || prefix.broadcast() == Some(address) || reserved {
+            return Err(ControlError::NoHost(address));
+        }
+        if self.addresses.iter().any(|our| our.prefix.address() == address) {
+            return Err(ControlError::Ours(address));
+        }
+        if address.is_v4() {
+            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false);
+            if self.mac(id).is_some() {
+                self.announcements.push((now, id, address, ANNOUNCEMENTS));
+            }
+            return Ok(());
+        }
+        self.enable_ipv6(now, id)?;
+        // It may have been the link-local one.
+        if !self.is_on(id, address) {
+            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false);
+        }
+        Ok(())
+    }
+
+    /// Gives an Ethernet interface its link-local address (RFC 4862, 5.3), if it has none.
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::Mtu6`].
+    pub fn enable_ipv6(&mut self, now: Timestamp, id: InterfaceId) -> Result<(), ControlError> {
+        self.check(id)?;
+        let interface = self.interface(id);
+        if interface.mtu < IPV6_MTU {
+            return Err(ControlError::Mtu6(interface.mtu));
+        }
+        let has_one = |our: &OurAddress| our.interface == id && our.prefix.address().is_link_local();
+        if let Some(mac) = self.mac(id)
+            && !self.addresses.iter().any(has_one)
+            && let Some(prefix) = link_local(mac)
+        {
+            self.assign(now, id, prefix.with_zone(id), (FOR_EVER, FOR_EVER), false);
+        }
+        Ok(())
+    }
+
+    /// Enters an address, and asks for it on the link if it is IPv6's. `until`: preferred and valid.
+    pub(super) fn assign(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+        until: (Timestamp, Timestamp),
+        automatic: bool,
+    ) {
+        let probe = !prefix.address().is_v4() && self.mac(id).is_some();
+        self.addresses.push(OurAddress {
+            prefix,
+            interface: id,
+            state: if probe { AddressState::Tentative } else { AddressState::Preferred },
+            next_step: if probe { now } else { FOR_EVER },
+            asked: false,
+            preferred_until: until.0,
+            valid_until: until.1,
+            automatic,
+        });
+        if !automatic {
+            self.routes.add(Route { prefix, gateway: None, interface: id, metric: 0 });
+        }
+        self.changed = true;
+        self.join(now, id, prefix.address());
+    }
+
+    /// Takes an address away, with the route to its prefix if no other address needs it; `false` when it was not
+    /// there. A link-local address is named with its zone.
+    pub fn remove_address(&mut self, address: Address) -> bool {
+        let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) else {
+            return false;
+        };
+        let OurAddress { prefix, interface: id, .. } = self.addresses.remove(at);
+        if !self.addresses.iter().any(|o| o.prefix.network() == prefix.network() && o.interface == id) {
+            let ours = |r: &Route| r.prefix == prefix.network() && r.interface == id && r.gateway.is_none();
+            self.routes.remove(ours);
+        }
+        self.announcements.retain(|(_, _, a, _)| *a != address);
+        self.leave(id, address);
+        self.changed = true;
+        true
+    }
+
+    /// Asks for new addresses, takes those that nobody has claimed into use, and lets old ones age.
+    pub(super) fn advance_addresses(&mut self, now: Timestamp, pool: &mut Pool) {
+        let mut probes = Vec::new();
+        let mut changed = false;
+        for our in &mut self.addresses {
+            let before = our.state;
+            if our.next_step <= now && our.asked {
+                (our.state, our.next_step) = (AddressState::Preferred, FOR_EVER);
+            } else if our.next_step <= now {
+                (our.asked, our.next_step) = (true, now + PROBE);
+                probes.push((our.interface, our.prefix.address()));
+            }
+            if our.state == AddressState::Preferred && our.preferred_until <= now {
+                our.state = AddressState::Deprecated;
+            } else if our.state == AddressState::Deprecated && our.preferred_until > now {
+                our.state = AddressState::Preferred;
+            }
+            changed |= our.state != before;
+        }
+        self.changed |= changed;
+        for (id, address) in probes {
+            self.probe(id, address, pool);
+        }
+        let gone: Vec<Address> = self
+            .addresses
+            .iter()
+            .filter(|our| our.valid_until <= now)
+            .map(|our| our.prefix.address())
+            .collect();
+        for address in gone {
+            self.remove_address(address);
+        }
+    }
+
+    pub(super) fn next_address_deadline(&self) -> Option<Timestamp> {
+        let times = |our: &OurAddress| {
+            let preferred = (our.state == AddressState::Preferred).then_some(our.preferred_until);
+            [Some(our.next_step), preferred, Some(our.valid_until)]
+        };
+        self.addresses.iter().flat_map(times).flatten().filter(|at| *at != FOR_EVER).min()
+    }
+
+    /// Another station has claimed one of our addresses. While it is tentative that ends it (RFC 4862, 5.4.5); later
+    /// it is counted.
+    pub(super) fn claimed(&mut self, id: InterfaceId, address: Address) {
+        self.conflicts += 1;
+        let ours = |our: &&mut OurAddress| our.interface == id && our.prefix.address() == address;
+        if let Some(our) = self.addresses.iter_mut().find(ours)
+            && our.state == AddressState::Tentative
+        {
+            (our.state, our.next_step) = (AddressState::Duplicate, FOR_EVER);
+            self.changed = true;
+        }
+    }
+
+    pub(super) fn state_of(&self, id: InterfaceId, address: Address) -> Option<AddressState> {
+        let ours = |our: &&OurAddress| our.interface == id && our.prefix.address() == address;
+        self.addresses.iter().find(ours).map(|our| our.state)
+    }
+}
+
+/// `fe80::/64` and the interface identifier of RFC 2464, 4.
+fn link_local(mac: Mac) -> Option<Prefix> {
+    Prefix::new(std::net::Ipv6Addr::from_bits(0xfe80 << 112 | interface_identifier(mac)), 64)
+}
+
+/// The lower half of an address, made of the Ethernet address (RFC 2464, 4).
+pub(super) fn interface_identifier(mac: Mac) -> u128 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_rfc_2464() {
+        let prefix = link_local(Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde])).unwrap();
+        assert_eq!(prefix.to_string(), "fe80::3656:78ff:fe9a:bcde/64");
+    }
+}

@@ -1,0 +1,333 @@
+//! What a host makes of router advertisements (RFC 4861, 6.3; RFC 4862, 5.5): default routers, prefixes, addresses.
+
+use std::time::Duration;
+
+use bywash_frame::Pool;
+use bywash_wire::ndp::{self, PrefixInformation, RouterAdvertisement};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
+
+use super::address::interface_identifier;
+use super::icmp6::{Message, Received};
+use super::{AddressState, Control, ControlError, NeighbourState};
+use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
+
+/// RFC 4861, 10: MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL.
+const SOLICITATIONS: u8 = 3;
+const INTERVAL: Duration = Duration::from_secs(4);
+/// RFC 4862, 5.5.3 (e): a stranger cannot shorten an address's life below this.
+const TWO_HOURS: Duration = Duration::from_secs(7200);
+const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
+/// Routers, prefixes and addresses of one link that are taken from advertisements (RFC 4861, 6.2.1 names no limit; who
+/// makes up thousands must not fill memory).
+const LIMIT: usize = 16;
+/// The metrics of routes that were advertised: routes of the control's user come first.
+const ON_LINK_METRIC: u32 = 256;
+const DEFAULT_METRIC: u32 = 1024;
+
+/// What routers have told, and what we still ask them.
+#[derive(Debug, Default)]
+pub(super) struct Autoconf {
+    /// Links whose routers are heard, with the solicitations left and when the next goes out.
+    links: Vec<(InterfaceId, u8, Timestamp)>,
+    routers: Vec<Router>,
+    prefixes: Vec<OnLink>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Router {
+    interface: InterfaceId,
+    address: Address,
+    until: Timestamp,
+    /// The default route goes through it.
+    chosen: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OnLink {
+    interface: InterfaceId,
+    prefix: Prefix,
+    until: Timestamp,
+}
+
+impl Autoconf {
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        let asking = self.links.iter().filter(|(_, left, _)| *left > 0).map(|(_, _, at)| *at);
+        let routers = self.routers.iter().map(|router| router.until);
+        let prefixes = self.prefixes.iter().map(|prefix| prefix.until);
+        asking.chain(routers).chain(prefixes).filter(|at| *at != FOR_EVER).min()
+    }
+
+    fn hears(&self, id: InterfaceId) -> bool {
+        self.links.iter().any(|(link, ..)| *link == id)
+    }
+}
+
+impl Control {
+    /// Lets the routers of a link say what its addresses and routes are. It asks for them.
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::NoEthernet`], [`ControlError::Mtu6`].
+    pub fn autoconfigure(&mut self, now: Timestamp, id: InterfaceId) -> Result<(), ControlError> {
+        self.check(id)?;
+        if self.mac(id).is_none() {
+            return Err(ControlError::NoEthernet(self.interface(id).name.clone()));
+        }
+        self.enable_ipv6(now, id)?;
+        if !self.autoconf.hears(id) {
+            self.autoconf.links.push((id, SOLICITATIONS, now));
+        }
+        Ok(())
+    }
+
+    /// Takes a router advertisement (RFC 4861, 6.1.2 and 6.3.4).
+    pub(super) fn router_advertised(&mut self, now: Timestamp, received: &Received<'_>) {
+        let id = received.interface;
+        let Ok((router, options)) = RouterAdvertisement::read_from_prefix(received.bytes) else { return };
+        let right = received.is_from_the_link() && received.source.is_link_local();
+        if !right || self.forwarding || !self.autoconf.hears(id) || ndp::options(options).is_none() {
+            return;
+        }
+        for (link, left, _) in &mut self.autoconf.links {
+            if *link == id && router.lifetime() > 0 {
+                *left = 0;
+            }
+        }
+        if let Some(mac) = ndp::link_address(options, ndp::SOURCE_LINK) {
+            self.neighbours.heard(now, (id, received.source), mac, true);
+        }
+        let until = now + Duration::from_secs(router.lifetime().into());
+        self.take_router((id, received.source), until, now);
+        let link = &mut self.links[usize::from(id.0)];
+        if router.hop_limit() > 0 && link.hop_limit != router.hop_limit() {
+            (link.hop_limit, self.changed) = (router.hop_limit(), true);
+        }
+        let millis = |field: u32| Duration::from_millis(field.into());
+        self.neighbours.set_times(
+            id,
+            millis(router.reachable_time.get()),
+            millis(router.retransmit_time.get()),
+        );
+        for (kind, option) in ndp::options(options).into_iter().flatten() {
+            match kind {
+                ndp::MTU => self.take_mtu(id, option),
+                ndp::PREFIX => {
+                    if let Ok(prefix) = PrefixInformation::read_from_bytes(option) {
+                        self.take_prefix(now, id, &prefix);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn take_mtu(&mut self, id: InterfaceId, option: &[u8]) {
+        let Some(bytes) = option.get(4..8).and_then(|bytes| bytes.first_chunk::<4>()) else { return };
+        let told = u32::from_be_bytes(*bytes);
+        let most = u32::from(self.interface(id).mtu);
+        let link = &mut self.links[usize::from(id.0)];
+        // RFC 4861, 6.3.4: between what every link takes and what this one does.
+        if let Ok(mtu) = u16::try_from(told)
+            && (u32::from(IPV6_MTU)..=most).contains(&told)
+            && link.mtu != mtu
+        {
+            (link.mtu, self.changed) = (mtu, true);
+        }
+    }
+
+    fn take_router(&mut self, key: (InterfaceId, Address), until: Timestamp, now: Timestamp) {
+        if until <= now {
+            return self.forget_routers(|router| *router == key);
+        }
+        let mine = |router: &&mut Router| (router.interface, router.address) == key;
+        if let Some(router) = self.autoconf.routers.iter_mut().find(mine) {
+            router.until = until;
+        } else if self.autoconf.routers.len() < LIMIT {
+            let (interface, address) = key;
+            self.autoconf.routers.push(Router { interface, address, until, chosen: false });
+            self.changed = true;
+        }
+    }
+
+    fn take_prefix(&mut self, now: Timestamp, id: InterfaceId, option: &PrefixInformation) {
+        let after = |seconds: u32| {
+            if seconds == u32::MAX { FOR_EVER } else { now + Duration::from_secs(seconds.into()) }
+        };
+        let (valid, preferred) = (after(option.valid.get()), after(option.preferred.get()));
+        let Some(prefix) = Prefix::new(option.prefix(), option.prefix_length) else { return };
+        let prefix = prefix.network();
+        let address = prefix.address();
+        // RFC 4861, 6.3.4: the link-local prefix is ours anyway. A group's is nobody's.
+        if address.has_zone() || address.is_multicast() || address.is_v4() {
+            return;
+        }
+        if option.is_on_link() {
+            self.take_on_link(now, OnLink { interface: id, prefix, until: valid });
+        }
+        // RFC 4862, 5.5.3: 64 bits of prefix and 64 of interface make an address.
+        if option.is_autonomous() && preferred <= valid && option.prefix_length == 64 {
+            self.take_autonomous(now, id, prefix, (preferred, valid));
+        }
+    }
+
+    fn take_on_link(&mut self, now: Timestamp, new: OnLink) {
+        let same = |old: &OnLink| old.interface == new.interface && old.prefix == new.prefix;
+        let known = self.autoconf.prefixes.iter().position(same);
+        match known {
+            Some(at) if new.until <= now => {
+                self.autoconf.prefixes.remove(at);
+                self.remove_advertised(new.prefix, new.interface, ON_LINK_METRIC);
+            }
+            Some(at) => self.autoconf.prefixes[at].until = new.until,
+            None if new.until > now && self.autoconf.prefixes.len() < LIMIT => {
+                self.autoconf.prefixes.push(new);
+                let OnLink { interface, prefix, .. } = new;
+                self.routes.add(Route { prefix, gateway: None, interface, metric: ON_LINK_METRIC });
+                self.changed = true;
+            }
+            None => {}
+        }
+    }
+
+    /// RFC 4862, 5.5.3 (d) and (e).
+    fn take_autonomous(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+        (preferred, valid): (Timestamp, Timestamp),
+    ) {
+        let Some(mac) = self.mac(id) else { return };
+        let bits = prefix.address().bits() | interface_identifier(mac);
+        let Some(ours) = Prefix::new(std::net::Ipv6Addr::from_bits(bits), 64) else { return };
+        let mine = self.addresses.iter_mut().find(|our| our.prefix.address() == ours.address());
+        if let Some(our) = mine {
+            if our.automatic {
+                our.preferred_until = preferred;
+                let left = our.valid_until.since(now);
+                if valid.since(now) > TWO_HOURS || valid > our.valid_until {
+                    our.valid_until = valid;
+                } else if left > TWO_HOURS {
+                    our.valid_until = now + TWO_HOURS;
+                }
+            }
+            return;
+        }
+        let automatic = self.addresses.iter().filter(|our| our.automatic).count();
+        if valid > now && automatic < LIMIT {
+            self.assign(now, id, ours, (preferred, valid), true);
+        }
+    }
+
+    /// Asks for routers, and forgets those and the prefixes that nobody has spoken of for long.
+    pub(super) fn advance_autoconf(&mut self, now: Timestamp, pool: &mut Pool) {
+        let mut due = Vec::new();
+        for (id, left, at) in &mut self.autoconf.links {
+            if *left > 0 && *at <= now {
+                due.push(*id);
+            }
+        }
+        for id in due {
+            // RFC 4861, 6.3.7: from an address of ours, so after it has been found to be ours alone.
+            let group = Address::link_group(2, id);
+            let Some(source) = self.address_on(id, group).filter(|ours| ours.is_link_local()) else {
+                let pending = self
+                    .addresses
+                    .iter()
+                    .any(|our| our.interface == id && our.state == AddressState::Tentative);
+                self.postpone(id, now, if pending { Duration::from_millis(100) } else { INTERVAL }, 0);
+                continue;
+            };
+            self.postpone(id, now, INTERVAL, 1);
+            self.solicit_routers(id, source, group, pool);
+        }
+        let gone: Vec<_> = self
+            .autoconf
+            .routers
+            .iter()
+            .filter(|router| router.until <= now)
+            .map(|router| (router.interface, router.address))
+            .collect();
+        if !gone.is_empty() {
+            self.forget_routers(|router| gone.contains(router));
+        }
+        let late: Vec<OnLink> = self.autoconf.prefixes.extract_if(.., |p| p.until <= now).collect();
+        for OnLink { interface, prefix, .. } in late {
+            self.remove_advertised(prefix, interface, ON_LINK_METRIC);
+        }
+    }
+
+    fn postpone(&mut self, id: InterfaceId, now: Timestamp, by: Duration, used: u8) {
+        for (link, left, at) in &mut self.autoconf.links {
+            if *link == id {
+                (*at, *left) = (now + by, left.saturating_sub(used));
+            }
+        }
+    }
+
+    fn solicit_routers(&mut self, id: InterfaceId, source: Address, group: Address, pool: &mut Pool) {
+        let Some(mac) = self.mac(id) else { return };
+        let header =
+            IcmpHeader { kind: icmpv6::ROUTER_SOLICITATION, code: 0, checksum: 0.into(), rest: 0.into() };
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(header.as_bytes());
+        bytes[8..].copy_from_slice(&ndp::link_option(ndp::SOURCE_LINK, mac));
+        let hop_limit = ndp::HOP_LIMIT;
+        let message =
+            Message { interface: id, source, destination: group, to: None, hop_limit, alert: false };
+        self.send_message(&message, &mut bytes, pool);
+    }
+
+    /// Forgets default routers.
+    pub(super) fn forget_routers(&mut self, wanted: impl Fn(&(InterfaceId, Address)) -> bool) {
+        let gone: Vec<Router> =
+            self.autoconf.routers.extract_if(.., |r| wanted(&(r.interface, r.address))).collect();
+        for router in gone.iter().filter(|router| router.chosen) {
+            self.remove_default(router);
+        }
+        self.changed |= !gone.is_empty();
+    }
+
+    /// Sends the default route through a router that answers, if there is one (RFC 4861, 6.3.6).
+    pub(super) fn choose_routers(&mut self) {
+        let unreachable = |router: &Router| {
+            matches!(self.neighbours.state((router.interface, router.address)), Some(NeighbourState::Failed))
+        };
+        let best = self.autoconf.routers.iter().position(|router| !unreachable(router));
+        let best = best.or(if self.autoconf.routers.is_empty() { None } else { Some(0) });
+        let current = self.autoconf.routers.iter().position(|router| router.chosen);
+        let stays = current.is_some_and(|at| !unreachable(&self.autoconf.routers[at]));
+        if stays || best == current {
+            return;
+        }
+        if let Some(at) = current {
+            let old = self.autoconf.routers[at];
+            self.autoconf.routers[at].chosen = false;
+            self.remove_default(&old);
+        }
+        if let Some(at) = best {
+            self.autoconf.routers[at].chosen = true;
+            let Router { interface, address, .. } = self.autoconf.routers[at];
+            if let Some(prefix) = default_prefix() {
+                let gateway = Some(address);
+                self.routes.add(Route { prefix, gateway, interface, metric: DEFAULT_METRIC });
+            }
+        }
+        self.changed = true;
+    }
+
+    fn remove_default(&mut self, router: &Router) {
+        let Some(prefix) = default_prefix() else { return };
+        self.remove_advertised(prefix, router.interface, DEFAULT_METRIC);
+    }
+
+    fn remove_advertised(&mut self, prefix: Prefix, interface: InterfaceId, metric: u32) {
+        let same = |r: &Route| r.prefix == prefix && r.interface == interface && r.metric == metric;
+        self.routes.remove(same);
+        self.changed = true;
+    }
+}
+
+fn default_prefix() -> Option<Prefix> {
+    Prefix::new(std::net::Ipv6Addr::UNSPECIFIED, 0)
+}

@@ -1,0 +1,149 @@
+//! Which groups we hear, told to switches and routers that want to know (RFC 3810): those of neighbour discovery.
+//!
+//! A host that only wants everything sent to its groups says so in few words: it joins, leaves, and answers queries.
+//! The current state goes out once for all groups, after at most the time a query allows.
+
+use std::time::Duration;
+
+use bywash_frame::Pool;
+use bywash_wire::mld::{self, Query, Record};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{IcmpHeader, icmpv6};
+
+use super::Control;
+use super::address::interface_identifier;
+use super::icmp6::{Message, Received};
+use crate::{Address, InterfaceId, Timestamp};
+
+/// How often a change is told (RFC 3810, 9.1), and how far apart (9.11: at most a second).
+const ROBUSTNESS: u8 = 2;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// `ff02::16`, all routers that speak version 2 (RFC 3810, 5.2.14).
+const ALL_ROUTERS: u8 = 0x16;
+/// Records of one report: they fit the smallest link.
+const RECORDS: usize = 50;
+
+/// Reports that are to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Listening {
+    changes: Vec<Change>,
+    /// Answers to queries: when, and on which link.
+    answers: Vec<(Timestamp, InterfaceId)>,
+}
+
+#[derive(Debug)]
+struct Change {
+    at: Timestamp,
+    left: u8,
+    interface: InterfaceId,
+    group: Address,
+    kind: u8,
+}
+
+impl Listening {
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        let changes = self.changes.iter().map(|change| change.at);
+        changes.chain(self.answers.iter().map(|(at, _)| *at)).min()
+    }
+}
+
+impl Control {
+    /// All groups that we hear, on all links.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Address> {
+        let six = self.addresses.iter().filter(|our| !our.prefix.address().is_v4());
+        six.flat_map(|our| {
+            let id = our.interface;
+            let routers = self.forwarding.then(|| Address::link_group(2, id));
+            [Some(our.prefix.address().solicited_node(id)), Some(Address::link_group(1, id)), routers]
+        })
+        .flatten()
+    }
+
+    /// An address of ours is new: we hear its group from now on (RFC 4861, 7.2.1).
+    pub(super) fn join(&mut self, now: Timestamp, id: InterfaceId, address: Address) {
+        self.change(now, id, address, mld::CHANGE_TO_EXCLUDE);
+    }
+
+    /// An address of ours is gone.
+    pub(super) fn leave(&mut self, id: InterfaceId, address: Address) {
+        let group = address.solicited_node(id);
+        if !self.groups().any(|other| other == group) {
+            self.change(Timestamp::ZERO, id, address, mld::CHANGE_TO_INCLUDE);
+        }
+    }
+
+    fn change(&mut self, at: Timestamp, interface: InterfaceId, address: Address, kind: u8) {
+        if address.is_v4() || self.mac(interface).is_none() {
+            return;
+        }
+        let group = address.solicited_node(interface);
+        self.listening.changes.retain(|change| change.group != group);
+        self.listening.changes.push(Change { at, left: ROBUSTNESS, interface, group, kind });
+    }
+
+    /// Takes a query: the answer goes out within the time it allows (RFC 3810, 6.2). One about a group that is not
+    /// ours needs none.
+    pub(super) fn queried(&mut self, now: Timestamp, received: &Received<'_>) {
+        let Ok((query, _)) = Query::ref_from_prefix(received.bytes) else { return };
+        let id = received.interface;
+        // 6.2: from the link, and from a router's link-local address.
+        if received.hop_limit != 1 || !received.source.is_link_local() {
+            return;
+        }
+        let group = Address::from(query.group()).with_zone(id);
+        let ours = group.is_unspecified() || self.groups().any(|other| other == group);
+        let Some(mac) = self.mac(id).filter(|_| ours) else { return };
+        // Hosts must not all answer at once; ours has its own place in the time.
+        let place = u64::try_from(interface_identifier(mac) % 1000).unwrap_or(0);
+        let delay = Duration::from_micros(u64::from(query.response_time()) * place);
+        if !self.listening.answers.iter().any(|(at, link)| *link == id && *at <= now + delay) {
+            self.listening.answers.retain(|(_, link)| *link != id);
+            self.listening.answers.push((now + delay, id));
+        }
+    }
+
+    /// Sends the reports that are due.
+    pub(super) fn advance_listening(&mut self, now: Timestamp, pool: &mut Pool) {
+        let mut reports: Vec<(InterfaceId, u8, Address)> = Vec::new();
+        self.listening.changes.retain_mut(|change| {
+            if change.at <= now {
+                reports.push((change.interface, change.kind, change.group));
+                (change.at, change.left) = (now + INTERVAL, change.left - 1);
+            }
+            change.left > 0
+        });
+        let due: Vec<InterfaceId> =
+            self.listening.answers.extract_if(.., |(at, _)| *at <= now).map(|(_, id)| id).collect();
+        for id in due {
+            // RFC 3810, 6: nobody reports that he hears all nodes' group.
+            let all_nodes = Address::link_group(1, id);
+            let groups = self.groups().filter(|group| group.zone() == Some(id) && *group != all_nodes);
+            reports.extend(groups.map(|group| (id, mld::MODE_IS_EXCLUDE, group)));
+        }
+        reports.sort_unstable();
+        reports.dedup();
+        for of_link in reports.chunk_by(|a, b| a.0 == b.0) {
+            for part in of_link.chunks(RECORDS) {
+                self.send_report(part, pool);
+            }
+        }
+    }
+
+    fn send_report(&mut self, records: &[(InterfaceId, u8, Address)], pool: &mut Pool) {
+        let Some((id, ..)) = records.first().copied() else { return };
+        let count = u32::try_from(records.len()).unwrap_or(0);
+        let header =
+            IcmpHeader { kind: icmpv6::LISTENER_REPORT, code: 0, checksum: 0.into(), rest: count.into() };
+        let mut bytes = header.as_bytes().to_vec();
+        for (_, kind, group) in records {
+            let Some(group) = group.v6() else { continue };
+            bytes.extend_from_slice(Record::new(*kind, group).as_bytes());
+        }
+        let destination = Address::link_group(ALL_ROUTERS, id);
+        // RFC 3810, 5.2.13: from a link-local address, or from none while there is none.
+        let nobody = Address::from(std::net::Ipv6Addr::UNSPECIFIED);
+        let source = self.address_on(id, destination).filter(|ours| ours.is_link_local()).unwrap_or(nobody);
+        let message = Message { interface: id, source, destination, to: None, hop_limit: 1, alert: true };
+        self.send_message(&message, &mut bytes, pool);
+    }
+}

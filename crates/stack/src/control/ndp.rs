@@ -1,0 +1,131 @@
+//! Neighbour discovery (RFC 4861, 7; RFC 4862, 5.4): solicitations and advertisements of neighbours.
+
+use bywash_frame::Pool;
+use bywash_wire::ndp::{self, NeighbourMessage};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{Mac, icmpv6};
+
+use super::icmp6::{Message, Received};
+use super::{AddressState, Control};
+use crate::{Address, InterfaceId, Timestamp};
+
+impl Control {
+    /// Takes a neighbour solicitation (RFC 4861, 7.2.3).
+    pub(super) fn solicited(&mut self, now: Timestamp, received: &Received<'_>, pool: &mut Pool) {
+        let Some((message, options)) = received.neighbour_message() else { return };
+        let id = received.interface;
+        let Some(target) = Address::from_wire(message.target(), id).filter(|target| target.is_unicast())
+        else {
+            return;
+        };
+        let sender_mac = ndp::link_address(options, ndp::SOURCE_LINK);
+        let probing = received.source.is_unspecified();
+        // 7.1.1: who has no address asks the group, and has no link address to be answered at.
+        if probing && (sender_mac.is_some() || received.destination != target.solicited_node(id)) {
+            return;
+        }
+        match self.state_of(id, target) {
+            None | Some(AddressState::Duplicate) => return,
+            // RFC 4862, 5.4.3: another one looks for the same address; whoever else asks is not answered yet.
+            Some(AddressState::Tentative) if probing => return self.claimed(id, target),
+            Some(AddressState::Tentative) => return,
+            Some(AddressState::Preferred | AddressState::Deprecated) => {}
+        }
+        if let Some(mac) = sender_mac {
+            self.neighbours.heard(now, (id, received.source), mac, true);
+        }
+        let (to, flags) = if probing {
+            (Address::link_group(1, id), ndp::OVERRIDE)
+        } else {
+            (received.source, ndp::OVERRIDE | ndp::SOLICITED)
+        };
+        let flags = flags | if self.forwarding { ndp::ROUTER } else { 0 };
+        let Some(target_wire) = target.v6() else { return };
+        let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_ADVERTISEMENT, flags, target_wire);
+        self.send_neighbour(id, target, to, sender_mac, message, Some(ndp::TARGET_LINK), pool);
+    }
+
+    /// Takes a neighbour advertisement (RFC 4861, 7.2.5; RFC 4862, 5.4.4).
+    pub(super) fn advertised(&mut self, now: Timestamp, received: &Received<'_>) {
+        let Some((message, options)) = received.neighbour_message() else { return };
+        let id = received.interface;
+        let flags = message.icmp.rest.get();
+        let solicited = flags & ndp::SOLICITED != 0;
+        let Some(target) = Address::from_wire(message.target(), id).filter(|target| target.is_unicast())
+        else {
+            return;
+        };
+        // 7.1.2: nobody can have been asked by all.
+        if solicited && received.destination.is_multicast() {
+            return;
+        }
+        if self.state_of(id, target).is_some() {
+            return self.claimed(id, target);
+        }
+        let mac = ndp::link_address(options, ndp::TARGET_LINK);
+        self.neighbours.advertised(now, (id, target), mac, solicited, flags & ndp::OVERRIDE != 0);
+        if flags & ndp::ROUTER == 0 {
+            self.forget_routers(|router| *router == (id, target));
+        }
+    }
+
+    /// Asks where a neighbour is: its group, or itself when it is doubted (RFC 4861, 7.2.2 and 7.3.3).
+    pub(super) fn solicit(
+        &mut self,
+        id: InterfaceId,
+        ours: Address,
+        target: Address,
+        doubted: Option<Mac>,
+        pool: &mut Pool,
+    ) {
+        let Some(wire) = target.v6() else { return };
+        let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_SOLICITATION, 0, wire);
+        let to = if doubted.is_some() { target } else { target.solicited_node(id) };
+        self.send_neighbour(id, ours, to, doubted, message, Some(ndp::SOURCE_LINK), pool);
+    }
+
+    /// Asks whether anybody has an address that is to become ours (RFC 4862, 5.4.2).
+    pub(super) fn probe(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
+        let Some(wire) = address.v6() else { return };
+        let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_SOLICITATION, 0, wire);
+        let nobody = Address::from(std::net::Ipv6Addr::UNSPECIFIED);
+        self.send_neighbour(id, nobody, address.solicited_node(id), None, message, None, pool);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a message is made of")]
+    fn send_neighbour(
+        &mut self,
+        id: InterfaceId,
+        source: Address,
+        destination: Address,
+        to: Option<Mac>,
+        message: NeighbourMessage,
+        option: Option<u8>,
+        pool: &mut Pool,
+    ) {
+        let mut bytes = [0; size_of::<NeighbourMessage>() + 8];
+        bytes[..24].copy_from_slice(message.as_bytes());
+        let mut length = 24;
+        if let (Some(kind), Some(mac)) = (option, self.mac(id)) {
+            bytes[24..].copy_from_slice(&ndp::link_option(kind, mac));
+            length = 32;
+        }
+        let message =
+            Message { interface: id, source, destination, to, hop_limit: ndp::HOP_LIMIT, alert: false };
+        self.send_message(&message, &mut bytes[..length], pool);
+    }
+}
+
+impl Received<'_> {
+    /// Whether it can only come from the link itself (RFC 4861, 7.1).
+    pub(super) fn is_from_the_link(&self) -> bool {
+        self.hop_limit == ndp::HOP_LIMIT && self.code() == Some(0)
+    }
+
+    /// A solicitation or advertisement that passes the checks that both have, and its options.
+    fn neighbour_message(&self) -> Option<(NeighbourMessage, &[u8])> {
+        let (message, options) = NeighbourMessage::read_from_prefix(self.bytes).ok()?;
+        let right = self.is_from_the_link() && ndp::options(options).is_some();
+        right.then_some((message, options))
+    }
+}

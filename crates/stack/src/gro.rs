@@ -1,0 +1,342 @@
+//! Putting together, before TCP sees them, segments of one flow that follow each other in a batch (GRO).
+//!
+//! What TCP does for a segment it then does for many. A segment joins the one before it in its flow only if one
+//! longer segment says exactly the same: what is put together can be cut again into what came. No byte is copied:
+//! the payload stays in its frames, which become one packet.
+
+use std::num::NonZeroU16;
+
+use arrayvec::ArrayVec;
+use bywash_frame::{BATCH, Batch, Checksum, MAX_FRAMES, Packet, Pool, Segmentation, SegmentationKind};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::FromBytes;
+use bywash_wire::{
+    ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol,
+    TcpFlags, TcpHeader,
+};
+
+use crate::packet::sum;
+
+/// Flows of a batch that are looked at: one that comes later starts anew when there are more.
+const FLOWS: usize = 8;
+
+/// Packets shorter than this are left alone: requests and acknowledgments, in which there is nothing to gain. To a flow
+/// they are like a gap.
+const SHORT: usize = 256;
+
+/// What a segment says that matters here.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Where the IP and the TCP header begin, and where the payload does.
+    network: usize,
+    transport: usize,
+    payload: usize,
+    length: usize,
+    sequence: u32,
+    flags: TcpFlags,
+    v4: bool,
+}
+
+impl Seen {
+    /// The number after its last byte.
+    fn end(&self) -> u32 {
+        self.sequence.wrapping_add(u32::try_from(self.length).unwrap_or(u32::MAX))
+    }
+}
+
+/// The last segment of a flow, which the next may join.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// Which packet of the batch it is in.
+    at: usize,
+    first: Seen,
+    next: u32,
+    size: usize,
+    pieces: usize,
+    closed: bool,
+}
+
+/// Puts together what can be, in a batch whose packets begin with an Ethernet header (`ethernet`) or with an IP header.
+pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
+    if batch.iter().filter(|packet| packet.len() >= SHORT).count() < 2 {
+        return;
+    }
+    let mut out: ArrayVec<Packet, BATCH> = ArrayVec::new();
+    let mut flows: ArrayVec<Open, FLOWS> = ArrayVec::new();
+    for mut packet in batch.drain() {
+        let Some(seen) = look(&packet, ethernet) else {
+            out.push(packet);
+            continue;
+        };
+        let found = flows.iter().position(|open| same_flow(&out[open.at], &open.first, &packet, &seen));
+        if let Some(i) = found {
+            if fits(&flows[i], &out[flows[i].at], &packet, &seen) && checked(&packet, &seen) {
+                join(&mut flows[i], &mut out, packet, &seen, pool);
+                continue;
+            }
+            let open = flows.remove(i);
+            finish(&mut out[open.at], &open);
+        }
+        // One without payload, or that begins or ends something, is taken as it is.
+        if seen.length > 0 && seen.flags == TcpFlags::ACK && checked(&packet, &seen) {
+            packet.offload.set_checksum(Checksum::Valid);
+            if flows.is_full() {
+                let oldest = flows.remove(0);
+                finish(&mut out[oldest.at], &oldest);
+            }
+            let (at, size) = (out.len(), seen.length);
+            flows.push(Open { at, first: seen, next: seen.end(), size, pieces: 1, closed: false });
+        }
+        out.push(packet);
+    }
+    for open in &flows {
+        finish(&mut out[open.at], open);
+    }
+    batch.extend(out.into_iter());
+}
+
+/// Reads the headers of a TCP segment that could be part of a longer one: no options or extension headers of IP, no
+/// piece, no padding, nothing put together already.
+#[inline]
+fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
+    if packet.len() < SHORT || !packet.is_single() || packet.offload.segmentation().is_some() {
+        return None;
+    }
+    let head = packet.head();
+    let network = if ethernet {
+        let (link, _) = EthernetHeader::ref_from_prefix(head).ok()?;
+        matches!(EtherType(link.kind.get()), EtherType::IPV4 | EtherType::IPV6).then_some(ETHERNET_HEADER)?
+    } else {
+        0
+    };
+    let bytes = &head[network..];
+    let v4 = bytes.first()? >> 4 == 4;
+    let (transport, end) = if v4 {
+        let ip = Ipv4Header::parse(bytes, bytes.len()).ok()?;
+        let plain = ip.protocol == Protocol::TCP.0 && ip.header_length() == IPV4_HEADER && !ip.is_fragment();
+        plain.then_some((network + IPV4_HEADER, network + usize::from(ip.total_length.get())))?
+    } else {
+        let ip = Ipv6Header::parse(bytes, bytes.len())?;
+        let plain = ip.next_header == Protocol::TCP.0;
+        plain.then_some((
+            network + IPV6_HEADER,
+            network + IPV6_HEADER + usize::from(ip.payload_length.get()),
+        ))?
+    };
+    let tcp = TcpHeader::parse(head.get(transport..end)?)?;
+    let payload = transport + tcp.header_length();
+    (end == head.len() && payload <= end).then_some(Seen {
+        network,
+        transport,
+        payload,
+        length: end - payload,
+        sequence: tcp.sequence.get(),
+        flags: tcp.flags,
+        v4,
+    })
+}
+
+/// Whether two segments have the same addresses and ports, and came with the same tag.
+#[inline]
+fn same_flow(one: &Packet, a: &Seen, other: &Packet, b: &Seen) -> bool {
+    let (x, y) = (one.head(), other.head());
+    let addresses = if a.v4 { 12..20 } else { 8..40 };
+    a.v4 == b.v4
+        && a.network == b.network
+        && x[a.network + addresses.start..a.network + addresses.end]
+            == y[b.network + addresses.start..b.network + addresses.end]
+        && x[a.transport..a.transport + 4] == y[b.transport..b.transport + 4]
+        && one.offload.vlan() == other.offload.vlan()
+}
+
+/// Whether a segment continues what is open and says nothing else that is new: numbers, flags, window, options, the
+/// fields of IP.
+fn fits(open: &Open, one: &Packet, other: &Packet, b: &Seen) -> bool {
+    let (x, y, a) = (one.head(), other.head(), &open.first);
+    let whole = a.payload - a.transport + open.pieces * open.size + b.length + IPV6_HEADER;
+    let flags = b.flags.0 & !TcpFlags::PSH.0 == a.flags.0;
+    // Behind the sequence number: acknowledgment; then offset and flags; window; behind the checksum: urgent pointer
+    // and options.
+    let tcp = x[a.transport + 8..a.transport + 12] == y[b.transport + 8..b.transport + 12]
+        && x[a.transport + 14..a.transport + 16] == y[b.transport + 14..b.transport + 16]
+        && a.payload == b.payload
+        && x[a.transport + 18..a.payload] == y[b.transport + 18..b.payload];
+    let ip = if a.v4 {
+        // Class; the don't-fragment bit, without which numbers would count; time to live.
+        let n = a.network;
+        x[n + 1] == y[n + 1] && x[n + 6..n + 9] == y[n + 6..n + 9] && x[n + 6] == 0x40
+    } else {
+        let n = a.network;
+        x[n..n + 4] == y[n..n + 4] && x[n + 7] == y[n + 7]
+    };
+    !open.closed
+        && b.sequence == open.next
+        && b.length > 0
+        && b.length <= open.size
+        && open.pieces < MAX_FRAMES - 1
+        && whole <= usize::from(u16::MAX)
+        && flags
+        && tcp
+        && ip
+        // Both link headers are the same, or one of them is not for us.
+        && x[..a.network] == y[..b.network]
+}
+
+/// Whether a segment's checksum is right: what is put together counts as summed.
+fn checked(packet: &Packet, seen: &Seen) -> bool {
+    match packet.offload.checksum() {
+        Checksum::Valid => true,
+        Checksum::Unknown => {
+            let bytes = &packet.head()[seen.network..];
+            let addresses = if seen.v4 { &bytes[12..20] } else { &bytes[8..40] };
+            let (source, destination) = addresses.split_at(addresses.len() / 2);
+            let length = u32::try_from(packet.len() - seen.transport).unwrap_or(u32::MAX);
+            let start = Sum::pseudo(source, destination, Protocol::TCP.0, length);
+            sum(start, packet, seen.transport..packet.len()).checksum() == 0
+        }
+        Checksum::Bad | Checksum::Partial { .. } => false,
+    }
+}
+
+/// Appends a segment's payload to what is open.
+fn join(open: &mut Open, out: &mut [Packet], mut packet: Packet, seen: &Seen, pool: &mut Pool) {
+    let first = &mut out[open.at];
+    if packet.pull_front(seen.payload).is_err() {
+        return pool.give_packet(packet);
+    }
+    open.pieces += 1;
+    open.next = seen.end();
+    // A shorter one is the last, and so is one that is to be pushed to the program.
+    open.closed |= seen.length < open.size || seen.flags.has(TcpFlags::PSH);
+    if seen.flags.has(TcpFlags::PSH)
+        && let Ok((tcp, _)) = TcpHeader::mut_from_prefix(&mut first.head_mut()[open.first.transport..])
+    {
+        tcp.flags = tcp.flags.with(TcpFlags::PSH);
+    }
+    packet.into_segments(pool, |segment, pool| {
+        if let Err(segment) = first.push_segment(segment, pool) {
+            pool.give(segment.into_frame());
+        }
+    });
+}
+
+/// Makes the headers those of the whole.
+fn finish(packet: &mut Packet, open: &Open) {
+    if open.pieces == 1 {
+        return;
+    }
+    let length = packet.len() - open.first.network;
+    let (network, v4) = (open.first.network, open.first.v4);
+    let bytes = &mut packet.head_mut()[network..];
+    if v4 {
+        if let Ok((ip, _)) = Ipv4Header::mut_from_prefix(bytes) {
+            ip.total_length = u16::try_from(length).unwrap_or(u16::MAX).into();
+            ip.seal();
+        }
+    } else if let Ok((ip, _)) = Ipv6Header::mut_from_prefix(bytes) {
+        ip.payload_length = u16::try_from(length - IPV6_HEADER).unwrap_or(u16::MAX).into();
+    }
+    let kind = if v4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
+    let size = u16::try_from(open.size).ok().and_then(NonZeroU16::new);
+    packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
+    packet.offload.set_checksum(Checksum::Valid);
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_frame::Arena;
+    use bywash_wire::zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// A segment with a right checksum, and perhaps a change to its bytes afterwards.
+    fn segment(v4: bool, port: u16, sequence: u32, flags: TcpFlags, payload: usize) -> Vec<u8> {
+        let mut tcp = TcpHeader::new((port, 80), sequence, 77, flags, 500, 0);
+        let data: Vec<u8> = (0..payload).map(|i| (sequence as usize + i).to_le_bytes()[0]).collect();
+        let length = u16::try_from(20 + payload).unwrap();
+        let (a, b) = ("fd00::1".parse::<std::net::Ipv6Addr>().unwrap(), "fd00::2".parse().unwrap());
+        let start = if v4 {
+            Sum::pseudo(&[10, 0, 0, 1], &[10, 0, 0, 2], 6, length.into())
+        } else {
+            Sum::pseudo(&a.octets(), &std::net::Ipv6Addr::octets(&b), 6, length.into())
+        };
+        tcp.checksum = start.bytes(tcp.as_bytes()).bytes(&data).checksum().into();
+        let ip4 = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, length);
+        let ip6 = Ipv6Header::new(a, b, 6, length);
+        let ip = if v4 { ip4.as_bytes() } else { ip6.as_bytes() };
+        [ip, tcp.as_bytes(), &data].concat()
+    }
+
+    /// What a batch of packets becomes: lengths, with the size of the pieces.
+    fn merged(packets: &[Vec<u8>]) -> Vec<(usize, u16)> {
+        let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(200).unwrap();
+        let mut batch = Batch::new();
+        for bytes in packets {
+            let mut packet = Packet::new(pool.take().unwrap());
+            packet.extend_from_slice(bytes).unwrap();
+            batch.push(packet);
+        }
+        coalesce(&mut batch, false, &mut pool);
+        let seen =
+            batch.iter().map(|p| (p.len(), p.offload.segmentation().map_or(0, |s| s.size.get()))).collect();
+        for packet in batch.iter() {
+            let mut bytes = vec![0; packet.len()];
+            packet.copy_to(&mut bytes);
+            match bytes[0] >> 4 {
+                4 => assert!(Ipv4Header::parse(&bytes, bytes.len()).is_ok()),
+                _ => assert!(Ipv6Header::parse(&bytes, bytes.len()).is_some()),
+            }
+        }
+        pool.give_batch(&mut batch);
+        assert_eq!(pool.free(), 200, "frames are lost");
+        seen
+    }
+
+    const ACK: TcpFlags = TcpFlags::ACK;
+
+    #[test]
+    fn what_follows_is_put_together_flow_by_flow() {
+        for v4 in [true, false] {
+            let h = if v4 { 40 } else { 60 };
+            let s = |port, sequence, payload| segment(v4, port, sequence, ACK, payload);
+            assert_eq!(merged(&[s(1, 0, 1000), s(1, 1000, 1000), s(1, 2000, 400)]), [(h + 2400, 1000)]);
+            let two = [s(1, 0, 1000), s(2, 0, 500), s(1, 1000, 1000), s(2, 500, 500), s(2, 1000, 500)];
+            assert_eq!(merged(&two), [(h + 2000, 1000), (h + 1500, 500)]);
+            let pushed =
+                [s(1, 0, 1000), segment(v4, 1, 1000, ACK.with(TcpFlags::PSH), 1000), s(1, 2000, 1000)];
+            assert_eq!(merged(&pushed), [(h + 2000, 1000), (h + 1000, 0)]);
+            let many: Vec<_> = (0..60).map(|i| s(1, i * 1400, 1400)).collect();
+            assert_eq!(merged(&many), [(h + 33 * 1400, 1400), (h + 27 * 1400, 1400)]);
+        }
+    }
+
+    #[test]
+    fn what_says_something_else_stays_alone() {
+        let s = |sequence, payload| segment(true, 1, sequence, ACK, payload);
+        let alone = |second: Vec<u8>| {
+            let lengths = merged(&[s(0, 1000), second]);
+            assert_eq!(lengths.iter().map(|(_, size)| *size).collect::<Vec<_>>(), [0, 0]);
+        };
+        alone(s(1001, 1000));
+        alone(s(0, 1000));
+        alone(s(1000, 1001));
+        alone(s(1000, 0));
+        alone(s(1000, 200));
+        alone(segment(true, 1, 1000, ACK.with(TcpFlags::FIN), 1000));
+        alone(segment(true, 1, 1000, ACK.with(TcpFlags::ECE), 1000));
+        let changed = |at: usize, by: u8| {
+            let mut bytes = s(1000, 1000);
+            bytes[at] ^= by;
+            if let Ok((ip, _)) = Ipv4Header::mut_from_prefix(&mut bytes) {
+                ip.seal();
+            }
+            bytes
+        };
+        // Class, don't-fragment, time to live; acknowledgment, window; a payload that does not fit its checksum.
+        for (at, by) in [(1, 3), (6, 0x40), (8, 1), (28, 1), (34, 1), (500, 1)] {
+            alone(changed(at, by));
+        }
+        let padded = [s(1000, 1000), vec![0; 6]].concat();
+        alone(padded);
+    }
+}

@@ -1,0 +1,115 @@
+//! IPv4 that comes in (RFC 791, RFC 1122, RFC 1812): checked, delivered or passed on.
+
+use bywash_frame::{Packet, Pool};
+use bywash_wire::checksum::updated;
+use bywash_wire::zerocopy::FromBytes;
+use bywash_wire::{DONT_FRAGMENT, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
+
+use super::reassembly::{Fragment, Whole};
+use super::{Arrival, Inbound, fragment};
+use crate::{Address, InterfaceId, Stack, Timestamp, Unreachable};
+
+impl Stack {
+    pub(super) fn ipv4_input(&mut self, now: Timestamp, arrival: Arrival, packet: Packet, pool: &mut Pool) {
+        let ip = match Ipv4Header::parse(packet.head(), packet.len()) {
+            Ok(ip) => *ip,
+            Err(error) => {
+                match error {
+                    Ipv4Error::Malformed => self.counters.malformed += 1,
+                    Ipv4Error::Checksum => self.counters.checksum += 1,
+                }
+                return pool.give_packet(packet);
+            }
+        };
+        let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
+        if self.is_martian(arrival.interface == InterfaceId::LOOPBACK, source, destination) {
+            self.counters.martian += 1;
+            return pool.give_packet(packet);
+        }
+        if has_source_route(&packet.head()[20..ip.header_length()]) {
+            self.counters.source_route += 1;
+            return pool.give_packet(packet);
+        }
+        let snapshot = &self.out.snapshot;
+        let to_group = destination.is_multicast() || snapshot.is_broadcast(destination);
+        if !to_group && !snapshot.is_ours(destination) {
+            return self.forward4(arrival, packet, &ip, pool);
+        }
+        let inbound = Inbound {
+            interface: arrival.interface,
+            source,
+            destination,
+            protocol: ip.protocol,
+            start: ip.header_length(),
+            end: usize::from(ip.total_length.get()),
+            ecn: ip.traffic_class & 3,
+            group: arrival.group || to_group,
+            reassembled: false,
+            packet,
+        };
+        if !ip.is_fragment() {
+            return self.deliver_up(now, inbound, pool);
+        }
+        self.counters.fragments += 1;
+        let piece = Fragment {
+            identification: ip.identification.get().into(),
+            offset: ip.fragment_offset(),
+            more: ip.fragment.get() & MORE_FRAGMENTS != 0,
+            whole: Whole::V4,
+        };
+        if let Some(whole) = self.fragments.take(now, inbound, piece, &mut self.counters, pool) {
+            self.deliver_up(now, whole, pool);
+        }
+    }
+
+    /// Passes a packet for another host on (RFC 1812, 5.2).
+    fn forward4(&mut self, arrival: Arrival, mut packet: Packet, ip: &Ipv4Header, pool: &mut Pool) {
+        let destination = Address::from(ip.destination());
+        let passable = destination.is_unicast() && !destination.is_loopback();
+        if !self.out.snapshot.forwarding || arrival.group || !passable {
+            self.counters.not_for_us += 1;
+            return pool.give_packet(packet);
+        }
+        if ip.time_to_live <= 1 {
+            return self.report(arrival.interface, packet, Unreachable::TimeExceeded);
+        }
+        let Some((path, link)) = self.out.snapshot.onward(destination) else {
+            self.counters.no_route += 1;
+            return self.report(arrival.interface, packet, Unreachable::Network);
+        };
+        let (mtu, link) = (self.out.snapshot.mtu(path), link.copied());
+        let large = super::output::largest_piece(&packet) > usize::from(mtu);
+        if large && (ip.fragment.get() & DONT_FRAGMENT != 0 || packet.offload.segmentation().is_some()) {
+            return self.report(arrival.interface, packet, Unreachable::TooBig(mtu));
+        }
+        if let Ok((header, _)) = Ipv4Header::mut_from_prefix(packet.head_mut()) {
+            let word = |ttl: u8| u16::from_be_bytes([ttl, ip.protocol]);
+            header.time_to_live = ip.time_to_live - 1;
+            let checksum = updated(ip.checksum.get(), word(ip.time_to_live), word(ip.time_to_live - 1));
+            header.checksum = checksum.into();
+        }
+        self.counters.forwarded += 1;
+        if let (Some(link), false) = (link, large) {
+            return self.out.send_link(packet, &link, pool);
+        }
+        fragment(packet, usize::from(mtu), pool, |piece, pool| self.out.send(piece, path, pool));
+    }
+}
+
+/// Whether IPv4 options hold a source route, loose or strict. The other options mean nothing to us (RFC 1122,
+/// 3.2.1.8).
+fn has_source_route(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    while let [kind, rest @ ..] = options {
+        match (*kind, rest.first()) {
+            (LOOSE | STRICT, _) => return true,
+            (NOTHING, _) => options = rest,
+            (END, _) | (_, None | Some(0 | 1)) => return false,
+            (_, Some(length)) => options = options.get(usize::from(*length)..).unwrap_or_default(),
+        }
+    }
+    false
+}

@@ -1,0 +1,69 @@
+//! What paths take, as far as routers have told (RFC 1191, RFC 8201).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bywash_wire::IPV6_MTU;
+
+use crate::{Address, Timestamp};
+
+/// How long it counts: then a larger packet is tried again (RFC 8201, 5.3 and RFC 1191, 6.3: ten minutes).
+const LIFE: Duration = Duration::from_secs(600);
+/// Destinations at most: who makes up errors must not fill memory.
+const LIMIT: usize = 4096;
+
+/// Path MTUs by destination. Who asks has found the error to be about a packet of ours.
+#[derive(Debug, Default)]
+pub(crate) struct PathMtus {
+    known: HashMap<Address, (u16, Timestamp)>,
+}
+
+impl PathMtus {
+    /// Takes what a router has told. A path gets wider only by time, never by a message.
+    pub(crate) fn learn(&mut self, now: Timestamp, destination: Address, mtu: u16) {
+        // What is less nobody means: every host takes 576 bytes of IPv4 (RFC 791, 3.2), every link 1280 of IPv6.
+        let mtu = mtu.max(if destination.is_v4() { 576 } else { IPV6_MTU });
+        if self.known.len() >= LIMIT && !self.known.contains_key(&destination) {
+            self.known.retain(|_, (_, until)| *until > now);
+            if self.known.len() >= LIMIT {
+                return;
+            }
+        }
+        let (least, until) = self.known.entry(destination).or_insert((mtu, now));
+        *least = if *until > now { mtu.min(*least) } else { mtu };
+        *until = now + LIFE;
+    }
+
+    /// What the path takes, if that is less than its first link does.
+    #[inline]
+    pub(crate) fn find(&self, now: Timestamp, destination: Address) -> Option<u16> {
+        if self.known.is_empty() {
+            return None;
+        }
+        self.known.get(&destination).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_narrowest_counts_for_ten_minutes() {
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let to = |i: u32| Address::from(Ipv4Addr::from_bits(i));
+        let mut all = PathMtus::default();
+        all.learn(at(1), to(1), 1400);
+        all.learn(at(2), to(1), 1300);
+        all.learn(at(3), to(1), 1350);
+        assert_eq!((all.find(at(602), to(1)), all.find(at(604), to(1))), (Some(1300), None));
+        all.learn(at(604), to(1), 1350);
+        assert_eq!(all.find(at(605), to(1)), Some(1350));
+        (2..9000).for_each(|i| all.learn(at(605), to(i), 1300));
+        assert_eq!(all.known.len(), LIMIT);
+        all.learn(at(5000), to(9999), 1300);
+        assert_eq!(all.known.len(), 1, "old ones make room");
+    }
+}

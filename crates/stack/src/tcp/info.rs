@@ -1,0 +1,271 @@
+//! A connection as numbers: Linux's `TCP_INFO`, field by field, so that what reads it there reads it here.
+
+use std::time::Duration;
+
+use super::State;
+use super::connection::{Connection, Phase};
+use crate::{ConnectionId, Stack, TcpError, Timestamp, Unreachable};
+
+/// Bytes of Linux's `struct tcp_info` up to `tcpi_total_rto_time` (Linux 6.7).
+pub const LINUX_TCP_INFO: usize = 248;
+
+/// A connection as numbers, named as in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpInfo {
+    /// `tcpi_state`
+    pub state: State,
+    /// `tcpi_ca_state`: 0 open, 1 disorder, 2 slowed down by marks, 3 recovery, 4 loss
+    pub ca_state: u8,
+    /// `tcpi_probes`: keep-alives without an answer
+    pub probes: u8,
+    /// `tcpi_backoff`, and `tcpi_retransmits`: timeouts in a row
+    pub backoff: u8,
+    /// `tcpi_rto`
+    pub rto: Duration,
+    /// `tcpi_ato`
+    pub ato: Duration,
+    /// `tcpi_snd_mss`, in bytes of payload
+    pub snd_mss: u32,
+    /// `tcpi_rcv_mss`: the largest payload that came
+    pub rcv_mss: u32,
+    /// `tcpi_advmss`
+    pub advmss: u32,
+    /// `tcpi_pmtu`
+    pub pmtu: u32,
+    /// `tcpi_unacked`, in segments
+    pub unacked: u32,
+    /// `tcpi_sacked`, in segments
+    pub sacked: u32,
+    /// `tcpi_lost`, in segments
+    pub lost: u32,
+    /// `tcpi_retrans`, in segments
+    pub retrans: u32,
+    /// `tcpi_last_data_sent`: how long ago
+    pub last_data_sent: Duration,
+    /// `tcpi_last_data_recv`: how long ago
+    pub last_data_recv: Duration,
+    /// `tcpi_rtt`
+    pub rtt: Duration,
+    /// `tcpi_rttvar`
+    pub rttvar: Duration,
+    /// `tcpi_min_rtt`
+    pub min_rtt: Duration,
+    /// `tcpi_snd_ssthresh`, but in bytes; `u32::MAX` before the first loss
+    pub snd_ssthresh: u32,
+    /// `tcpi_snd_cwnd`, but in bytes
+    pub snd_cwnd: u32,
+    /// `tcpi_rcv_space`: the receive buffer's size now
+    pub rcv_space: u32,
+    /// `tcpi_snd_wnd`: the window the peer offers, in bytes
+    pub snd_wnd: u32,
+    /// `tcpi_rcv_wnd`: the window the peer was offered, in bytes
+    pub rcv_wnd: u32,
+    /// `tcpi_notsent_bytes`
+    pub notsent_bytes: u32,
+    /// Bytes sent that are not acknowledged (`SIOCOUTQ` less `tcpi_notsent_bytes`).
+    pub unacked_bytes: u32,
+    /// `tcpi_total_retrans`, in segments
+    pub total_retrans: u32,
+    /// `tcpi_bytes_acked`
+    pub bytes_acked: u64,
+    /// `tcpi_bytes_received`
+    pub bytes_received: u64,
+    /// `tcpi_bytes_sent`
+    pub bytes_sent: u64,
+    /// `tcpi_bytes_retrans`
+    pub bytes_retrans: u64,
+    /// `tcpi_segs_out`
+    pub segs_out: u32,
+    /// `tcpi_segs_in`
+    pub segs_in: u32,
+    /// `tcpi_data_segs_out`
+    pub data_segs_out: u32,
+    /// `tcpi_data_segs_in`
+    pub data_segs_in: u32,
+    /// `tcpi_delivered`, in segments
+    pub delivered: u32,
+    /// `tcpi_dsack_dups`
+    pub dsack_dups: u32,
+    /// `tcpi_reord_seen`: whether segments were seen to overtake each other
+    pub reord_seen: bool,
+    /// `tcpi_rcv_ooopack`
+    pub rcv_ooopack: u32,
+    /// `tcpi_total_rto`
+    pub total_rto: u16,
+    /// `TCPI_OPT_TIMESTAMPS`
+    pub timestamps: bool,
+    /// `TCPI_OPT_SACK`
+    pub sack: bool,
+    /// `TCPI_OPT_ECN`
+    pub ecn: bool,
+    /// `tcpi_snd_wscale` and `tcpi_rcv_wscale`, when both ends scale
+    pub wscale: Option<(u8, u8)>,
+    /// What ICMP said of the path last, if it has not been better since.
+    pub soft_error: Option<Unreachable>,
+}
+
+impl TcpInfo {
+    /// Linux's `struct tcp_info`, in this machine's byte order. What the stack does not keep is zero.
+    pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
+        let mut bytes = [0; LINUX_TCP_INFO];
+        let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
+        let flags = [self.timestamps, self.sack, self.wscale.is_some(), self.ecn];
+        let options = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+        let (state, scales) = (linux_state(self.state), snd_scale | rcv_scale << 4);
+        bytes[..7].copy_from_slice(&[
+            state,
+            self.ca_state,
+            self.backoff,
+            self.probes,
+            self.backoff,
+            options,
+            scales,
+        ]);
+        let mss = self.snd_mss.max(1);
+        // Linux's TCP_INFINITE_SSTHRESH
+        let threshold = if self.snd_ssthresh == u32::MAX { 0x7fff_ffff } else { self.snd_ssthresh / mss };
+        for (at, value) in [
+            (8, micros(self.rto)),
+            (12, micros(self.ato)),
+            (16, self.snd_mss),
+            (20, self.rcv_mss),
+            (24, self.unacked),
+            (28, self.sacked),
+            (32, self.lost),
+            (36, self.retrans),
+            (44, millis(self.last_data_sent)),
+            (52, millis(self.last_data_recv)),
+            (60, self.pmtu),
+            (68, micros(self.rtt)),
+            (72, micros(self.rttvar)),
+            (76, threshold),
+            (80, self.snd_cwnd / mss),
+            (84, self.advmss),
+            // Linux's default, and RACK's: three segments.
+            (88, super::scoreboard::DUPLICATES),
+            (96, self.rcv_space),
+            (100, self.total_retrans),
+            (136, self.segs_out),
+            (140, self.segs_in),
+            (144, self.notsent_bytes),
+            (148, micros(self.min_rtt)),
+            (152, self.data_segs_in),
+            (156, self.data_segs_out),
+            (192, self.delivered),
+            (216, self.dsack_dups),
+            (220, u32::from(self.reord_seen)),
+            (224, self.rcv_ooopack),
+            (228, self.snd_wnd),
+            (232, self.rcv_wnd),
+        ] {
+            bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        for (at, value) in [
+            (112, u64::MAX), // no limit on the rate
+            (120, self.bytes_acked),
+            (128, self.bytes_received),
+            (200, self.bytes_sent),
+            (208, self.bytes_retrans),
+        ] {
+            bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes[240..242].copy_from_slice(&self.total_rto.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn of(c: &Connection, now: Timestamp) -> Self {
+        let segments = c.board.segments(c.window.mss);
+        let ca_state = match c.phase {
+            Phase::Loss => 4,
+            Phase::Recovery => 3,
+            Phase::Open if c.slowed_at.is_some() => 2,
+            Phase::Open => u8::from(segments.sacked > 0 || c.duplicates > 0),
+        };
+        let scaled = c.wnd_scale > 0 || c.rcv_scale > 0;
+        Self {
+            state: c.state,
+            ca_state,
+            probes: c.keepalive_sent,
+            backoff: c.rtt.backoff(),
+            rto: c.rtt.timeout(),
+            ato: super::arrive::DELAYED_ACK,
+            snd_mss: c.window.mss,
+            rcv_mss: c.largest,
+            advmss: u32::from(c.offered_mss),
+            pmtu: c.window.mss
+                + u32::try_from(crate::ip::header_length(c.flow.remote)).unwrap_or(0)
+                + 20
+                + if c.timestamps { 12 } else { 0 },
+            unacked: segments.unacked,
+            sacked: segments.sacked,
+            lost: segments.lost,
+            retrans: segments.copies,
+            last_data_sent: now.since(c.last_data_sent),
+            last_data_recv: now.since(c.last_received),
+            rtt: c.rtt.smoothed().unwrap_or_default(),
+            rttvar: c.rtt.variation(),
+            min_rtt: c.rtt.shortest.unwrap_or_default(),
+            snd_ssthresh: c.window.threshold,
+            snd_cwnd: c.window.congestion,
+            rcv_space: c.rcv_limit,
+            snd_wnd: c.wnd,
+            rcv_wnd: c.edge - c.rcv_nxt,
+            notsent_bytes: c.unsent(),
+            unacked_bytes: c.nxt - c.una,
+            total_retrans: c.tally.resent,
+            bytes_acked: c.tally.bytes_acked,
+            bytes_received: c.tally.bytes_received,
+            bytes_sent: c.tally.bytes_sent,
+            bytes_retrans: c.tally.bytes_resent,
+            segs_out: c.tally.segments_out,
+            segs_in: c.tally.segments_in,
+            data_segs_out: c.tally.data_segments_out,
+            data_segs_in: c.tally.data_segments_in,
+            delivered: c.tally.delivered,
+            dsack_dups: c.tally.duplicates,
+            reord_seen: c.board.reordering,
+            rcv_ooopack: c.tally.out_of_order,
+            total_rto: c.tally.timeouts,
+            timestamps: c.timestamps,
+            sack: c.sack,
+            ecn: c.ecn,
+            wscale: scaled.then_some((c.wnd_scale, c.rcv_scale)),
+            soft_error: c.soft_error,
+        }
+    }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Linux's number of a state (`include/net/tcp_states.h`).
+fn linux_state(state: State) -> u8 {
+    match state {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        State::TimeWait => 6,
+        State::Closed => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Closing => 11,
+    }
+}
+
+impl Stack {
+    /// A connection as numbers.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn tcp_info(&self, now: Timestamp, id: ConnectionId) -> Result<TcpInfo, TcpError> {
+        Ok(TcpInfo::of(&self.tcp.connections[self.tcp.index(id)?], now))
+    }
+}
