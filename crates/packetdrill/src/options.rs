@@ -1,0 +1,358 @@
+//! `getsockopt` and `setsockopt`, as Linux answers them.
+
+use std::time::Duration;
+
+use bywash_stack::{CongestionControl, Limits};
+
+use crate::errno::{Errno, INVALID, Result};
+use crate::machine::Machine;
+use crate::sockets::{Kind, Socket};
+
+const TCP: i32 = libc::IPPROTO_TCP;
+const SOCKET: i32 = libc::SOL_SOCKET;
+const IP: i32 = libc::IPPROTO_IP;
+const IPV6: i32 = libc::IPPROTO_IPV6;
+/// `include/uapi/linux/tcp.h` and `asm-generic/socket.h`; not in `libc`.
+const TCP_CC_INFO: i32 = 26;
+const SO_MEMINFO: i32 = 55;
+const MEMINFO_BYTES: usize = 36;
+/// Linux's smallest buffers, as `SO_RCVBUF` and `SO_SNDBUF` read back.
+const LEAST_RECEIVE: i32 = 2304;
+const LEAST_SEND: i32 = 4608;
+
+/// Options that are kept and read back: what they ask for is so anyway, or means nothing where no kernel is below.
+const KEPT: &[(i32, i32)] = &[
+    (SOCKET, libc::SO_REUSEADDR),
+    (SOCKET, libc::SO_REUSEPORT),
+    (SOCKET, libc::SO_PRIORITY),
+    (SOCKET, libc::SO_MARK),
+    (SOCKET, libc::SO_OOBINLINE),
+    (SOCKET, libc::SO_DONTROUTE),
+    (SOCKET, libc::SO_BROADCAST),
+    (SOCKET, libc::SO_TIMESTAMP),
+    (SOCKET, libc::SO_BUSY_POLL),
+    (IP, libc::IP_RECVERR),
+    (IP, libc::IP_RECVTOS),
+    (IP, libc::IP_RECVTTL),
+    (IP, libc::IP_PKTINFO),
+    (IP, libc::IP_FREEBIND),
+    (IP, libc::IP_TRANSPARENT),
+    (IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (IPV6, libc::IPV6_V6ONLY),
+    (IPV6, libc::IPV6_RECVERR),
+    (IPV6, libc::IPV6_RECVTCLASS),
+];
+
+fn truth(value: bool) -> Vec<u8> {
+    number(i32::from(value))
+}
+
+fn number(value: i32) -> Vec<u8> {
+    value.to_ne_bytes().to_vec()
+}
+
+fn seconds(time: Duration) -> Vec<u8> {
+    number(i32::try_from(time.as_secs()).unwrap_or(i32::MAX))
+}
+
+/// A `struct timeval`; zero is "for ever".
+fn timeval(bytes: &[u8]) -> Result<Option<Duration>> {
+    let word = |at: usize| -> Result<i64> {
+        let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).ok_or(INVALID)?;
+        Ok(i64::from_ne_bytes(bytes))
+    };
+    let (seconds, micros) = (word(0)?, word(8)?);
+    let whole = Duration::from_secs(u64::try_from(seconds).map_err(|_| Errno(libc::EDOM))?);
+    let part = u32::try_from(micros).ok().filter(|n| *n < 1_000_000).ok_or(Errno(libc::EDOM))?;
+    Ok(Some(whole + Duration::from_micros(part.into())).filter(|time| !time.is_zero()))
+}
+
+fn to_timeval(time: Option<Duration>) -> Vec<u8> {
+    let time = time.unwrap_or_default();
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    [seconds.to_ne_bytes(), i64::from(time.subsec_micros()).to_ne_bytes()].concat()
+}
+
+impl Machine {
+    pub(crate) fn set_option(&mut self, fd: i32, level: i32, name: i32, bytes: &[u8]) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        let value = bytes.get(..4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
+        match (level, name) {
+            (SOCKET, libc::SO_LINGER) => {
+                let time = bytes.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);
+                let (on, time) = value.zip(time).ok_or(INVALID)?;
+                let time = Duration::from_secs(u64::try_from(time).unwrap_or(u64::MAX / 4));
+                socket.options.linger = (on != 0).then_some(time);
+                return Ok(());
+            }
+            (SOCKET, libc::SO_RCVTIMEO) => {
+                socket.options.receive_timeout = timeval(bytes)?;
+                return Ok(());
+            }
+            (SOCKET, libc::SO_SNDTIMEO) => {
+                socket.options.send_timeout = timeval(bytes)?;
+                return Ok(());
+            }
+            (TCP, libc::TCP_CONGESTION) => {
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                let congestion = match &bytes[..end] {
+                    b"reno" => CongestionControl::NewReno,
+                    b"cubic" => CongestionControl::Cubic,
+                    _ => return Err(Errno(libc::ENOENT)),
+                };
+                return self.change(fd, |limits| limits.congestion = congestion);
+            }
+            _ => {}
+        }
+        let value = value.ok_or(INVALID)?;
+        match level {
+            TCP => self.set_tcp(fd, name, value),
+            SOCKET => self.set_socket(fd, name, value),
+            IP | IPV6 => self.set_ip(fd, level, name, value),
+            _ => Err(Errno(libc::ENOPROTOOPT)),
+        }
+    }
+
+    fn set_tcp(&mut self, fd: i32, name: i32, value: i32) -> Result<()> {
+        let on = value != 0;
+        let positive = u64::try_from(value).ok().filter(|n| *n > 0);
+        let small = |most: u8| u8::try_from(value).ok().filter(|n| (1..=most).contains(n)).ok_or(INVALID);
+        let time = || positive.filter(|n| *n <= 32_767).map(Duration::from_secs).ok_or(INVALID);
+        let stream = match self.sockets.get(fd)?.kind {
+            Kind::Stream(id) => Some(id),
+            Kind::Fresh | Kind::Listener { .. } => None,
+            _ => return Err(Errno(libc::ENOPROTOOPT)),
+        };
+        let (now, stack, pool) = (self.now, &mut self.host.stack, &mut self.pool);
+        match name {
+            libc::TCP_NODELAY => {
+                self.sockets.get_mut(fd)?.options.nodelay = on;
+                // A connection that has ended keeps what was set and sends nothing.
+                stream.map_or(Ok(()), |id| Ok(stack.set_nodelay(now, id, on, pool)?))
+            }
+            libc::TCP_CORK => {
+                self.sockets.get_mut(fd)?.options.cork = on;
+                stream.map_or(Ok(()), |id| Ok(stack.set_cork(now, id, on, pool)?))
+            }
+            libc::TCP_QUICKACK => {
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), i32::from(on));
+                stream.map_or(Ok(()), |id| Ok(stack.set_quick_ack(now, id, on, pool)?))
+            }
+            libc::TCP_MAXSEG => {
+                let mss =
+                    u16::try_from(value).ok().filter(|mss| (88..=32_767).contains(mss)).ok_or(INVALID)?;
+                self.change(fd, |limits| limits.mss = Some(mss))
+            }
+            libc::TCP_KEEPIDLE => {
+                let time = time()?;
+                self.change(fd, |limits| limits.keepalive_idle = time)
+            }
+            libc::TCP_KEEPINTVL => {
+                let time = time()?;
+                self.change(fd, |limits| limits.keepalive_interval = time)
+            }
+            libc::TCP_KEEPCNT => {
+                let count = small(127)?;
+                self.change(fd, |limits| limits.keepalive_count = count)
+            }
+            libc::TCP_SYNCNT => {
+                let count = small(127)?;
+                self.change(fd, |limits| limits.syn_retries = count)
+            }
+            libc::TCP_LINGER2 => {
+                let old = self.flags.limits().fin_timeout;
+                let time = match value {
+                    ..0 => Duration::ZERO,
+                    0 => old,
+                    n => Duration::from_secs(n.unsigned_abs().into()).min(Duration::from_secs(120)),
+                };
+                self.change(fd, |limits| limits.fin_timeout = time)
+            }
+            libc::TCP_WINDOW_CLAMP => {
+                let most = u32::try_from(value).map_err(|_| INVALID)?.max(1152);
+                self.change(fd, |limits| limits.receive_max = limits.receive_max.min(most))
+            }
+            libc::TCP_USER_TIMEOUT => {
+                let old = Limits::default().user_timeout;
+                let millis = u64::try_from(value).map_err(|_| INVALID)?;
+                let time = if millis == 0 { old } else { Duration::from_millis(millis) };
+                self.change(fd, |limits| limits.user_timeout = time)
+            }
+            _ => Err(Errno(libc::ENOPROTOOPT)),
+        }
+    }
+
+    fn set_socket(&mut self, fd: i32, name: i32, value: i32) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        match name {
+            libc::SO_KEEPALIVE => self.change(fd, |limits| limits.keepalive = value != 0),
+            libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+                // Linux doubles it for its own records, and lets half be window.
+                let kept = value.clamp(LEAST_RECEIVE / 2, i32::MAX / 2);
+                socket.options.kept.insert((SOCKET, libc::SO_RCVBUF), kept * 2);
+                let bytes = kept.unsigned_abs();
+                self.change(fd, |limits| (limits.receive_initial, limits.receive_max) = (bytes, bytes))
+            }
+            libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+                let kept = value.clamp(LEAST_SEND / 2, i32::MAX / 2);
+                socket.options.kept.insert((SOCKET, libc::SO_SNDBUF), kept * 2);
+                let bytes = kept.unsigned_abs();
+                self.change(fd, |limits| (limits.send_initial, limits.send_max) = (bytes, bytes))
+            }
+            libc::SO_RCVLOWAT => {
+                socket.options.low_water = usize::try_from(value).unwrap_or(usize::MAX).max(1);
+                Ok(())
+            }
+            _ => keep(socket, SOCKET, name, value),
+        }
+    }
+
+    fn set_ip(&mut self, fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
+        match (level, name) {
+            (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => {
+                let class = u8::try_from(value).map_err(|_| INVALID)?;
+                self.change(fd, |limits| limits.traffic_class = class)
+            }
+            // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets.
+            (IP, libc::IP_MTU_DISCOVER)
+                if [libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO].contains(&value) =>
+            {
+                let socket = self.sockets.get_mut(fd)?;
+                socket.options.kept.insert((level, name), value);
+                Ok(())
+            }
+            _ => keep(self.sockets.get_mut(fd)?, level, name, value),
+        }
+    }
+
+    /// Changes the limits of a socket, and of what is behind it.
+    fn change(&mut self, fd: i32, change: impl FnOnce(&mut Limits)) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        change(&mut socket.options.limits);
+        let limits = socket.options.limits;
+        match socket.kind {
+            Kind::Stream(id) => {
+                // A connection that has ended needs no limits.
+                self.host.stack.set_connection_limits(self.now, id, limits, &mut self.pool).ok();
+            }
+            Kind::Listener { id, .. } => self.host.stack.set_listener_limits(id, limits),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn option(&mut self, fd: i32, level: i32, name: i32) -> Result<Vec<u8>> {
+        let socket = self.sockets.get(fd)?;
+        let limits = &socket.options.limits;
+        if let Some(value) = socket.options.kept.get(&(level, name)) {
+            return Ok(number(*value));
+        }
+        match level {
+            TCP => self.tcp_option(fd, name),
+            SOCKET => self.socket_option(fd, name),
+            _ => match (level, name) {
+                (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(limits.traffic_class.into())),
+                (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => Ok(number(64)),
+                (IP, libc::IP_MTU_DISCOVER) => Ok(number(libc::IP_PMTUDISC_WANT)),
+                (IP, libc::IP_MTU) => match socket.kind {
+                    Kind::Stream(id) => {
+                        let info = self.host.stack.tcp_info(self.now, id)?;
+                        Ok(number(info.pmtu.cast_signed()))
+                    }
+                    _ => Err(Errno(libc::ENOTCONN)),
+                },
+                _ if KEPT.contains(&(level, name)) => Ok(number(0)),
+                _ => Err(Errno(libc::ENOPROTOOPT)),
+            },
+        }
+    }
+
+    fn tcp_option(&self, fd: i32, name: i32) -> Result<Vec<u8>> {
+        let socket = self.sockets.get(fd)?;
+        let (options, limits) = (&socket.options, &socket.options.limits);
+        let info = match socket.kind {
+            Kind::Stream(id) => self.host.stack.tcp_info(self.now, id).ok(),
+            Kind::Fresh | Kind::Listener { .. } => None,
+            _ => return Err(Errno(libc::ENOPROTOOPT)),
+        };
+        match name {
+            libc::TCP_INFO => Ok(match (info, &socket.kind) {
+                (Some(info), _) => info.to_linux().to_vec(),
+                (None, kind) => {
+                    let mut bytes = vec![0; bywash_stack::LINUX_TCP_INFO];
+                    // TCP_LISTEN, TCP_CLOSE
+                    bytes[0] = if matches!(kind, Kind::Listener { .. }) { 10 } else { 7 };
+                    bytes
+                }
+            }),
+            TCP_CC_INFO => Ok(Vec::new()),
+            libc::TCP_NODELAY => Ok(truth(options.nodelay)),
+            libc::TCP_CORK => Ok(truth(options.cork)),
+            libc::TCP_QUICKACK => Ok(truth(true)),
+            libc::TCP_MAXSEG => Ok(number(
+                info.map_or(i32::from(limits.mss.unwrap_or(536)), |info| info.snd_mss.cast_signed()),
+            )),
+            libc::TCP_KEEPIDLE => Ok(seconds(limits.keepalive_idle)),
+            libc::TCP_KEEPINTVL => Ok(seconds(limits.keepalive_interval)),
+            libc::TCP_KEEPCNT => Ok(number(limits.keepalive_count.into())),
+            libc::TCP_SYNCNT => Ok(number(limits.syn_retries.into())),
+            libc::TCP_LINGER2 => Ok(seconds(limits.fin_timeout)),
+            libc::TCP_WINDOW_CLAMP => Ok(number(limits.receive_max.cast_signed())),
+            libc::TCP_USER_TIMEOUT => {
+                let unset = limits.user_timeout == Limits::default().user_timeout;
+                let millis = i32::try_from(limits.user_timeout.as_millis()).unwrap_or(i32::MAX);
+                Ok(number(if unset { 0 } else { millis }))
+            }
+            libc::TCP_CONGESTION => {
+                let name: &[u8] = match limits.congestion {
+                    CongestionControl::NewReno => b"reno",
+                    CongestionControl::Cubic => b"cubic",
+                };
+                // Linux gives TCP_CA_NAME_MAX bytes.
+                let mut bytes = name.to_vec();
+                bytes.resize(16, 0);
+                Ok(bytes)
+            }
+            _ => Err(Errno(libc::ENOPROTOOPT)),
+        }
+    }
+
+    fn socket_option(&mut self, fd: i32, name: i32) -> Result<Vec<u8>> {
+        let socket = self.sockets.get(fd)?;
+        let (options, limits) = (&socket.options, &socket.options.limits);
+        let stream = !matches!(socket.kind, Kind::Udp(_));
+        match name {
+            libc::SO_ERROR => {
+                let Kind::Stream(id) = socket.kind else { return Ok(number(0)) };
+                let error = self.links.get_mut(&id).and_then(|link| link.error.take());
+                Ok(number(error.map_or(0, |error| error.0)))
+            }
+            libc::SO_TYPE => Ok(number(if stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM })),
+            libc::SO_DOMAIN => Ok(number(if socket.v6 { libc::AF_INET6 } else { libc::AF_INET })),
+            libc::SO_PROTOCOL => Ok(number(if stream { TCP } else { libc::IPPROTO_UDP })),
+            libc::SO_ACCEPTCONN => Ok(truth(matches!(socket.kind, Kind::Listener { .. }))),
+            libc::SO_KEEPALIVE => Ok(truth(limits.keepalive)),
+            libc::SO_RCVBUF => Ok(number(limits.receive_initial.cast_signed().saturating_mul(2))),
+            libc::SO_SNDBUF => Ok(number(limits.send_initial.cast_signed().saturating_mul(2))),
+            libc::SO_RCVLOWAT => Ok(number(i32::try_from(options.low_water).unwrap_or(i32::MAX))),
+            libc::SO_SNDLOWAT => Ok(number(1)),
+            libc::SO_RCVTIMEO => Ok(to_timeval(options.receive_timeout)),
+            libc::SO_SNDTIMEO => Ok(to_timeval(options.send_timeout)),
+            libc::SO_LINGER => {
+                let time = options.linger.map_or(0, |time| i32::try_from(time.as_secs()).unwrap_or(i32::MAX));
+                Ok([truth(options.linger.is_some()), number(time)].concat())
+            }
+            SO_MEMINFO => Ok(vec![0; MEMINFO_BYTES]),
+            _ if KEPT.contains(&(SOCKET, name)) => Ok(number(0)),
+            _ => Err(Errno(libc::ENOPROTOOPT)),
+        }
+    }
+}
+
+fn keep(socket: &mut Socket, level: i32, name: i32, value: i32) -> Result<()> {
+    if !KEPT.contains(&(level, name)) {
+        return Err(Errno(libc::ENOPROTOOPT));
+    }
+    socket.options.kept.insert((level, name), value);
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Pipes, for `splice`: bytes between two file numbers.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::errno::{AGAIN, Errno, INVALID, Result};
+use crate::machine::Machine;
+use crate::sockets::{Kind, Socket};
+
+/// Linux's size of a pipe.
+const ROOM: usize = 65_536;
+
+/// One end of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PipeEnd {
+    number: u32,
+    writes: bool,
+}
+
+#[derive(Debug, Default)]
+struct Pipe {
+    bytes: VecDeque<u8>,
+    read_closed: bool,
+    write_closed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Pipes {
+    all: BTreeMap<u32, Pipe>,
+    next: u32,
+}
+
+impl Pipes {
+    fn open(&mut self) -> (PipeEnd, PipeEnd) {
+        self.next += 1;
+        self.all.insert(self.next, Pipe::default());
+        let end = |writes| PipeEnd { number: self.next, writes };
+        (end(false), end(true))
+    }
+
+    fn get(&mut self, end: PipeEnd, writes: bool) -> Result<&mut Pipe> {
+        self.all.get_mut(&end.number).filter(|_| end.writes == writes).ok_or(Errno(libc::EBADF))
+    }
+
+    pub(crate) fn read(&mut self, end: PipeEnd, parts: &mut [&mut [u8]]) -> Result<usize> {
+        let pipe = self.get(end, false)?;
+        let mut n = 0;
+        for place in parts.iter_mut().flat_map(|part| part.iter_mut()) {
+            let Some(byte) = pipe.bytes.pop_front() else { break };
+            *place = byte;
+            n += 1;
+        }
+        if n == 0 && !pipe.write_closed { Err(AGAIN) } else { Ok(n) }
+    }
+
+    pub(crate) fn write(&mut self, end: PipeEnd, bytes: &[u8]) -> Result<usize> {
+        let pipe = self.get(end, true)?;
+        if pipe.read_closed {
+            return Err(Errno(libc::EPIPE));
+        }
+        let n = bytes.len().min(ROOM - pipe.bytes.len());
+        pipe.bytes.extend(&bytes[..n]);
+        if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
+    }
+
+    /// Bytes that can be read, and room for more.
+    pub(crate) fn fill(&self, end: PipeEnd) -> (usize, usize) {
+        self.all.get(&end.number).map_or((0, 0), |pipe| (pipe.bytes.len(), ROOM - pipe.bytes.len()))
+    }
+
+    pub(crate) fn close(&mut self, end: PipeEnd) {
+        let Some(pipe) = self.all.get_mut(&end.number) else { return };
+        if end.writes {
+            pipe.write_closed = true
+        } else {
+            pipe.read_closed = true
+        }
+        if pipe.read_closed && pipe.write_closed {
+            self.all.remove(&end.number);
+        }
+    }
+}
+
+impl PipeEnd {
+    pub(crate) fn writes(self) -> bool {
+        self.writes
+    }
+}
+
+impl Machine {
+    pub(crate) fn pipe(&mut self) -> Result<(i32, i32)> {
+        let (read, write) = self.sockets.pipes.open();
+        let limits = self.flags.limits();
+        let read = self.sockets.add(Socket::new(Kind::Pipe(read), false, limits))?;
+        Ok((read, self.sockets.add(Socket::new(Kind::Pipe(write), false, limits))?))
+    }
+
+    /// Moves at most `n` bytes from one file number to another; one of them is a pipe. Nothing is taken that the other
+    /// has no room for.
+    pub(crate) fn splice(&mut self, from: i32, to: i32, n: usize) -> Result<usize> {
+        let room = match (&self.sockets.get(from)?.kind, &self.sockets.get(to)?.kind) {
+            (_, Kind::Pipe(end)) => self.sockets.pipes.fill(*end).1,
+            (Kind::Pipe(_), Kind::Stream(id)) => self.host.stack.send_room(*id).unwrap_or(0),
+            _ => return Err(INVALID),
+        };
+        let n = n.min(room).min(ROOM);
+        if n == 0 {
+            return Err(AGAIN);
+        }
+        let mut bytes = vec![0; n];
+        let (n, _) = self.receive(from, &mut [&mut bytes], 0)?;
+        if n == 0 { Ok(0) } else { self.send(to, &bytes[..n], 0, None) }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the plug-in is told: packetdrill's `--so_flags`, and the sysctls that scripts set.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use bywash_stack::{CongestionControl, Limits};
+
+/// Where Linux keeps the sysctls of this network namespace.
+const SYSCTLS: &str = "/proc/sys/net/ipv4";
+
+/// `--so_flags`.
+#[derive(Clone, Debug)]
+pub(crate) struct Flags {
+    pub(crate) mtu: u16,
+    pub(crate) local: IpAddr,
+    /// Whether sockets begin with what the sysctls say.
+    pub(crate) sysctls: bool,
+}
+
+impl Flags {
+    /// Reads `name=value` words with commas between them.
+    ///
+    /// # Errors
+    /// A sentence: a word that means nothing.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut flags = Self { mtu: 1500, local: IpAddr::from([192, 168, 0, 2]), sysctls: true };
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let bad = || format!("--so_flags: {word}: write mtu=N, local=ADDRESS or sysctls=fixed");
+            match word.split_once('=').ok_or_else(bad)? {
+                ("mtu", value) => flags.mtu = value.parse().map_err(|_| bad())?,
+                ("local", value) => flags.local = value.parse().map_err(|_| bad())?,
+                ("sysctls", "fixed") => flags.sysctls = false,
+                ("sysctls", "follow") => flags.sysctls = true,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(flags)
+    }
+
+    /// What a new socket may use.
+    pub(crate) fn limits(&self) -> Limits {
+        if self.sysctls { limits(Path::new(SYSCTLS)) } else { Limits::default() }
+    }
+}
+
+/// Limits as the files in a folder say; where one is missing or strange, as the stack has it.
+fn limits(folder: &Path) -> Limits {
+    let words = |name: &str| -> Vec<String> {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let number = |name: &str, place: usize| words(name).get(place).and_then(|word| word.parse::<u32>().ok());
+    let seconds = |name: &str, old: Duration| number(name, 0).map_or(old, |n| Duration::from_secs(n.into()));
+    let flag = |name: &str, old: bool| number(name, 0).map_or(old, |n| n != 0);
+    let count = |name: &str, old: u8| number(name, 0).map_or(old, |n| u8::try_from(n).unwrap_or(u8::MAX));
+    let old = Limits::default();
+    let congestion = match words("tcp_congestion_control").first().map(String::as_str) {
+        Some("reno") => CongestionControl::NewReno,
+        _ => old.congestion,
+    };
+    Limits {
+        receive_initial: number("tcp_rmem", 1).unwrap_or(old.receive_initial),
+        receive_max: number("tcp_rmem", 2).unwrap_or(old.receive_max),
+        send_max: number("tcp_wmem", 2).unwrap_or(old.send_max),
+        congestion,
+        // 2 is: only when the peer asks.
+        ecn: number("tcp_ecn", 0) == Some(1),
+        keepalive_idle: seconds("tcp_keepalive_time", old.keepalive_idle),
+        keepalive_interval: seconds("tcp_keepalive_intvl", old.keepalive_interval),
+        keepalive_count: count("tcp_keepalive_probes", old.keepalive_count),
+        window_scaling: flag("tcp_window_scaling", old.window_scaling),
+        timestamps: flag("tcp_timestamps", old.timestamps),
+        sack: flag("tcp_sack", old.sack),
+        syn_retries: count("tcp_syn_retries", old.syn_retries),
+        syn_ack_retries: count("tcp_synack_retries", old.syn_ack_retries),
+        fin_timeout: seconds("tcp_fin_timeout", old.fin_timeout),
+        ..old
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_or_refused_with_what_to_write() {
+        let flags = Flags::parse("mtu=9000, local=10.0.0.1,sysctls=fixed").unwrap();
+        assert_eq!((flags.mtu, flags.local, flags.sysctls), (9000, IpAddr::from([10, 0, 0, 1]), false));
+        assert_eq!(flags.limits(), Limits::default());
+        for bad in ["mtu", "mtu=many", "color=red"] {
+            assert!(Flags::parse(bad).unwrap_err().contains("write mtu=N"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sysctls_are_what_sockets_begin_with() {
+        let folder = std::env::temp_dir().join(format!("bywash-sysctls-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text) in [
+            ("tcp_rmem", "4096\t20000\t15728640\n"),
+            ("tcp_sack", "0\n"),
+            ("tcp_ecn", "2\n"),
+            ("tcp_congestion_control", "reno\n"),
+            ("tcp_fin_timeout", "soon\n"),
+        ] {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let read = limits(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        let expected = Limits {
+            receive_initial: 20_000,
+            receive_max: 15_728_640,
+            sack: false,
+            congestion: CongestionControl::NewReno,
+            ..Limits::default()
+        };
+        assert_eq!(read, expected);
+    }
+}

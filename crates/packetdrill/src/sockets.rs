@@ -1,0 +1,525 @@
+//! Sockets: what Linux's system calls do, with the stack below. A call that would block says `EAGAIN`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::time::Duration;
+
+use bywash_stack::{Address, ConnectionId, Limits, ListenerId, State, UdpId};
+
+use crate::errno::{AGAIN, Errno, INVALID, Result};
+use crate::machine::{Link, Machine};
+use crate::pipes::PipeEnd;
+use crate::poll::Epoll;
+
+/// What a file number stands for.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// A file of the kernel's that does nothing: it reserves the number, and packetdrill closes it at the end of a script
+    /// without asking us.
+    place: Option<OwnedFd>,
+    pub(crate) kind: Kind,
+    /// Addresses are given as IPv6's.
+    pub(crate) v6: bool,
+    pub(crate) nonblocking: bool,
+    pub(crate) local: Option<(Option<Address>, u16)>,
+    pub(crate) options: Options,
+    /// `shutdown` was called for this side.
+    pub(crate) read_shut: bool,
+    pub(crate) write_shut: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A TCP socket that is nothing yet, or no more.
+    Fresh,
+    Listener {
+        id: ListenerId,
+        queue: VecDeque<ConnectionId>,
+    },
+    Stream(ConnectionId),
+    Udp(UdpId),
+    Epoll(Epoll),
+    Pipe(PipeEnd),
+}
+
+/// Options that sockets keep for themselves; the others are in [`Limits`].
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) limits: Limits,
+    pub(crate) nodelay: bool,
+    pub(crate) cork: bool,
+    /// `SO_LINGER`, when it is on.
+    pub(crate) linger: Option<Duration>,
+    pub(crate) receive_timeout: Option<Duration>,
+    pub(crate) send_timeout: Option<Duration>,
+    /// `SO_RCVLOWAT`
+    pub(crate) low_water: usize,
+    /// Set and read back, and nothing else: reuse of addresses, priority and so on.
+    pub(crate) kept: BTreeMap<(i32, i32), i32>,
+}
+
+/// All file numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    all: BTreeMap<i32, Socket>,
+    pub(crate) pipes: crate::pipes::Pipes,
+}
+
+impl Sockets {
+    pub(crate) fn get(&self, fd: i32) -> Result<&Socket> {
+        self.all.get(&fd).ok_or(Errno(libc::EBADF))
+    }
+
+    pub(crate) fn get_mut(&mut self, fd: i32) -> Result<&mut Socket> {
+        self.all.get_mut(&fd).ok_or(Errno(libc::EBADF))
+    }
+
+    /// Gives a socket a number: the lowest that is free, for the kernel, too.
+    pub(crate) fn add(&mut self, mut socket: Socket) -> Result<i32> {
+        let place: OwnedFd = File::open("/dev/null").map_err(|_| Errno(libc::EMFILE))?.into();
+        let fd = place.as_raw_fd();
+        socket.place = Some(place);
+        self.all.insert(fd, socket);
+        Ok(fd)
+    }
+
+    /// The end. Numbers that are still there are the program's: it may have closed them already.
+    pub(crate) fn abandon(&mut self) {
+        for (_, mut socket) in std::mem::take(&mut self.all) {
+            socket.place.take().map(IntoRawFd::into_raw_fd);
+        }
+    }
+
+    /// A connection for a listener.
+    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) {
+        for socket in self.all.values_mut() {
+            if let Kind::Listener { id, queue } = &mut socket.kind
+                && *id == listener
+            {
+                queue.push_back(connection);
+            }
+        }
+    }
+}
+
+impl Socket {
+    pub(crate) fn new(kind: Kind, v6: bool, limits: Limits) -> Self {
+        let options = Options {
+            limits,
+            nodelay: false,
+            cork: false,
+            linger: None,
+            receive_timeout: None,
+            send_timeout: None,
+            low_water: 1,
+            kept: BTreeMap::new(),
+        };
+        let (nonblocking, local, read_shut, write_shut) = (false, None, false, false);
+        Self { place: None, kind, v6, nonblocking, local, options, read_shut, write_shut }
+    }
+
+    /// An address in the socket's family.
+    pub(crate) fn address(&self, (address, port): (Address, u16)) -> SocketAddr {
+        match address.ip() {
+            IpAddr::V4(v4) if self.v6 => SocketAddr::new(v4.to_ipv6_mapped().into(), port),
+            ip => SocketAddr::new(ip, port),
+        }
+    }
+}
+
+/// An address without a family: IPv4 within IPv6 is IPv4. `None`: any.
+fn plain(address: SocketAddr) -> Option<Address> {
+    let ip = match address.ip() {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
+        v4 => v4,
+    };
+    (ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !ip.is_unspecified()).then(|| ip.into())
+}
+
+impl Machine {
+    pub(crate) fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<i32> {
+        let v6 = match domain {
+            libc::AF_INET => false,
+            libc::AF_INET6 => true,
+            _ => return Err(Errno(libc::EAFNOSUPPORT)),
+        };
+        let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let kind = match (kind & !flags, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Kind::Fresh,
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Kind::Udp(self.host.stack.udp_bind(None, 0)?),
+            _ => return Err(Errno(libc::EPROTONOSUPPORT)),
+        };
+        let mut socket = Socket::new(kind, v6, self.flags.limits());
+        socket.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+        self.sockets.add(socket)
+    }
+
+    pub(crate) fn bind(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+        let address = plain(to);
+        if let Some(address) = address {
+            self.own(address);
+            let ours = self.host.control.addresses().any(|(prefix, ..)| prefix.address() == address);
+            if !ours && !address.is_loopback() {
+                return Err(Errno(libc::EADDRNOTAVAIL));
+            }
+        }
+        let socket = self.sockets.get_mut(fd)?;
+        match &mut socket.kind {
+            Kind::Fresh if socket.local.is_none() => {}
+            Kind::Udp(id) => {
+                let new = self.host.stack.udp_bind(address, to.port())?;
+                let old = std::mem::replace(id, new);
+                self.host.stack.udp_close(old, &mut self.pool);
+            }
+            _ => return Err(INVALID),
+        }
+        socket.local = Some((address, to.port()));
+        Ok(())
+    }
+
+    pub(crate) fn listen(&mut self, fd: i32, backlog: i32) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        match socket.kind {
+            Kind::Fresh => {}
+            Kind::Listener { .. } => return Ok(()),
+            Kind::Stream(_) => return Err(INVALID),
+            Kind::Udp(_) => return Err(Errno(libc::EOPNOTSUPP)),
+            _ => return Err(Errno(libc::ENOTSOCK)),
+        }
+        // Linux takes one more than it is asked for.
+        let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
+        let (address, port) = socket.local.unwrap_or((None, 0));
+        let port = if port == 0 { 40_000 } else { port };
+        let id = self.host.stack.listen(address, port, backlog)?;
+        self.host.stack.set_listener_limits(id, socket.options.limits);
+        socket.local = Some((address, port));
+        socket.kind = Kind::Listener { id, queue: VecDeque::new() };
+        Ok(())
+    }
+
+    pub(crate) fn accept(&mut self, fd: i32) -> Result<(i32, SocketAddr)> {
+        let socket = self.sockets.get_mut(fd)?;
+        let (v6, options) = (socket.v6, socket.options.clone());
+        let Kind::Listener { queue, .. } = &mut socket.kind else { return Err(INVALID) };
+        let id = queue.pop_front().ok_or(AGAIN)?;
+        let flow = self.host.stack.flow(id)?;
+        let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
+        child.local = Some((Some(flow.local), flow.local_port));
+        child.options = options;
+        let peer = child.address((flow.remote, flow.remote_port));
+        let (nodelay, cork) = (child.options.nodelay, child.options.cork);
+        self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
+        self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
+        Ok((self.sockets.add(child)?, peer))
+    }
+
+    /// `EAGAIN` means that the handshake is under way: the caller makes `EINPROGRESS` of it where nobody waits.
+    pub(crate) fn connect(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        match socket.kind {
+            Kind::Fresh => {
+                let remote = (plain(to).unwrap_or(IpAddr::from([127, 0, 0, 1]).into()), to.port());
+                let local = socket.local.unwrap_or((None, 0));
+                let limits = socket.options.limits;
+                let id = self.host.stack.connect_with(self.now, local, remote, limits, &mut self.pool)?;
+                let flow = self.host.stack.flow(id)?;
+                socket.local = Some((Some(flow.local), flow.local_port));
+                socket.kind = Kind::Stream(id);
+                let (nodelay, cork) = (socket.options.nodelay, socket.options.cork);
+                self.links.insert(id, Link::default());
+                self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
+                self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
+                Err(AGAIN)
+            }
+            Kind::Stream(id) => {
+                let link = self.links.entry(id).or_default();
+                if let Some(error) = link.error.take() {
+                    // The socket can be used again.
+                    self.host.stack.close(self.now, id, &mut self.pool).ok();
+                    self.links.remove(&id);
+                    (socket.kind, socket.local) = (Kind::Fresh, None);
+                    return Err(error);
+                }
+                if link.closed {
+                    return Err(Errno(libc::ECONNABORTED));
+                }
+                if link.connected { Ok(()) } else { Err(AGAIN) }
+            }
+            Kind::Listener { .. } => Err(Errno(libc::EISCONN)),
+            Kind::Udp(id) => {
+                let peer = plain(to).map(|address| (address, to.port()));
+                Ok(self.host.stack.udp_connect(id, peer)?)
+            }
+            _ => Err(Errno(libc::ENOTSOCK)),
+        }
+    }
+
+    /// Whether an earlier `connect` is under way (`EALREADY`) or done (`EISCONN`): to be asked before another one.
+    pub(crate) fn connecting(&self, fd: i32) -> Result<()> {
+        let Kind::Stream(id) = self.sockets.get(fd)?.kind else { return Ok(()) };
+        match self.links.get(&id) {
+            Some(link) if link.error.is_some() || link.closed => Ok(()),
+            Some(link) if link.connected => Err(Errno(libc::EISCONN)),
+            _ => Err(Errno(libc::EALREADY)),
+        }
+    }
+
+    /// Reads bytes, and who sent them where that may be anyone.
+    pub(crate) fn receive(
+        &mut self,
+        fd: i32,
+        parts: &mut [&mut [u8]],
+        flags: i32,
+    ) -> Result<(usize, Option<SocketAddr>)> {
+        let socket = self.sockets.get_mut(fd)?;
+        if flags & libc::MSG_OOB != 0 {
+            return Err(INVALID);
+        }
+        match &mut socket.kind {
+            Kind::Stream(id) => {
+                let id = *id;
+                self.receive_stream(fd, id, parts, flags).map(|n| (n, None))
+            }
+            Kind::Udp(id) => {
+                let Some(datagram) = self.host.stack.udp_receive(*id)? else { return Err(AGAIN) };
+                let bytes: Vec<u8> = datagram.slices().flatten().copied().collect();
+                let source = datagram.source;
+                datagram.release(&mut self.pool);
+                let n = scatter(bytes.chunks(usize::MAX), parts);
+                let told = if flags & libc::MSG_TRUNC != 0 { bytes.len() } else { n };
+                Ok((told, Some(self.sockets.get(fd)?.address(source))))
+            }
+            Kind::Pipe(end) => {
+                let end = *end;
+                self.sockets.pipes.read(end, parts).map(|n| (n, None))
+            }
+            Kind::Fresh | Kind::Listener { .. } => Err(Errno(libc::ENOTCONN)),
+            Kind::Epoll(_) => Err(INVALID),
+        }
+    }
+
+    fn receive_stream(
+        &mut self,
+        fd: i32,
+        id: ConnectionId,
+        parts: &mut [&mut [u8]],
+        flags: i32,
+    ) -> Result<usize> {
+        let socket = self.sockets.get(fd)?;
+        let stack = &mut self.host.stack;
+        let there = stack.readable_bytes(id).unwrap_or(0);
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let link = self.links.entry(id).or_default();
+        let ended = link.peer_closed || link.closed || socket.read_shut;
+        let least =
+            if flags & libc::MSG_WAITALL != 0 { wanted } else { socket.options.low_water.min(wanted) };
+        if there > 0 && (there >= least || ended || flags & libc::MSG_DONTWAIT != 0 || socket.nonblocking) {
+            let n = if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
+                // The bytes are not wanted, only gone.
+                there.min(wanted)
+            } else {
+                scatter(stack.readable(id)?, parts)
+            };
+            if flags & libc::MSG_PEEK == 0 {
+                stack.consume(self.now, id, n, &mut self.pool)?;
+            }
+            return Ok(n);
+        }
+        if let Some(error) = link.error.take() {
+            return Err(error);
+        }
+        if ended || wanted == 0 { Ok(0) } else { Err(AGAIN) }
+    }
+
+    /// Sends bytes, as many as there is room for.
+    pub(crate) fn send(
+        &mut self,
+        fd: i32,
+        bytes: &[u8],
+        flags: i32,
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        let socket = self.sockets.get(fd)?;
+        match socket.kind {
+            Kind::Stream(id) => {
+                let link = self.links.entry(id).or_default();
+                if let Some(error) = link.error.take() {
+                    return Err(error);
+                }
+                if link.closed || socket.write_shut {
+                    return Err(Errno(libc::EPIPE));
+                }
+                if !link.connected {
+                    return Err(AGAIN);
+                }
+                // MSG_MORE is a cork for this call.
+                let cork = socket.options.cork;
+                let more = flags & libc::MSG_MORE != 0;
+                if more && !cork {
+                    self.host.stack.set_cork(self.now, id, true, &mut self.pool)?;
+                }
+                let n = self.host.stack.send(self.now, id, bytes, &mut self.pool)?;
+                if !more {
+                    self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
+                }
+                if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
+            }
+            Kind::Udp(id) => {
+                let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
+                let (stack, pool) = (&mut self.host.stack, &mut self.pool);
+                stack.udp_send(self.now, id, to.transpose()?, bytes, pool)?;
+                Ok(bytes.len())
+            }
+            Kind::Pipe(end) => self.sockets.pipes.write(end, bytes),
+            Kind::Fresh | Kind::Listener { .. } => Err(Errno(libc::EPIPE)),
+            Kind::Epoll(_) => Err(INVALID),
+        }
+    }
+
+    pub(crate) fn shutdown(&mut self, fd: i32, how: i32) -> Result<()> {
+        let (read, write) = match how {
+            libc::SHUT_RD => (true, false),
+            libc::SHUT_WR => (false, true),
+            libc::SHUT_RDWR => (true, true),
+            _ => return Err(INVALID),
+        };
+        let socket = self.sockets.get_mut(fd)?;
+        match &mut socket.kind {
+            Kind::Stream(id) => {
+                let id = *id;
+                if self.links.get(&id).is_none_or(|link| link.closed) {
+                    return Err(Errno(libc::ENOTCONN));
+                }
+                socket.read_shut |= read;
+                if write && !socket.write_shut {
+                    socket.write_shut = true;
+                    self.host.stack.shutdown(self.now, id, &mut self.pool)?;
+                }
+                Ok(())
+            }
+            // Linux: a listener that is shut down for reading listens no more.
+            Kind::Listener { id, queue } if read => {
+                self.host.stack.unlisten(*id);
+                for child in std::mem::take(queue) {
+                    self.host.stack.abort(self.now, child, &mut self.pool).ok();
+                    self.links.remove(&child);
+                }
+                socket.kind = Kind::Fresh;
+                Ok(())
+            }
+            Kind::Listener { .. } => Ok(()),
+            Kind::Fresh | Kind::Udp(_) => Err(Errno(libc::ENOTCONN)),
+            _ => Err(Errno(libc::ENOTSOCK)),
+        }
+    }
+
+    /// The first half of a close that lingers: `EAGAIN` until all that was sent is acknowledged.
+    pub(crate) fn linger(&mut self, fd: i32) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        let Kind::Stream(id) = socket.kind else { return Ok(()) };
+        if self.host.stack.readable_bytes(id).unwrap_or(0) > 0 {
+            return Ok(());
+        }
+        if !socket.write_shut {
+            socket.write_shut = true;
+            // A connection that has ended has nothing to wait for.
+            self.host.stack.shutdown(self.now, id, &mut self.pool).ok();
+        }
+        let state = self.host.stack.tcp_info(self.now, id).map_or(State::Closed, |info| info.state);
+        match state {
+            State::FinWait1 | State::Closing | State::LastAck => Err(AGAIN),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn close(&mut self, fd: i32) -> Result<()> {
+        let socket = self.sockets.all.remove(&fd).ok_or(Errno(libc::EBADF))?;
+        let (stack, pool, now) = (&mut self.host.stack, &mut self.pool, self.now);
+        match socket.kind {
+            Kind::Fresh | Kind::Epoll(_) => {}
+            Kind::Listener { id, queue } => {
+                stack.unlisten(id);
+                for child in queue {
+                    // Nobody will ever read what they sent.
+                    stack.abort(now, child, pool).ok();
+                    self.links.remove(&child);
+                }
+            }
+            Kind::Stream(id) => {
+                // A connection that has ended by itself has nothing more to say.
+                match socket.options.linger {
+                    Some(Duration::ZERO) => stack.abort(now, id, pool).ok(),
+                    _ => stack.close(now, id, pool).ok(),
+                };
+                self.links.remove(&id);
+            }
+            Kind::Udp(id) => stack.udp_close(id, pool),
+            Kind::Pipe(end) => self.sockets.pipes.close(end),
+        }
+        for other in self.sockets.all.values_mut() {
+            if let Kind::Epoll(epoll) = &mut other.kind {
+                epoll.forget(fd);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fcntl(&mut self, fd: i32, command: i32, argument: i32) -> Result<i32> {
+        let socket = self.sockets.get_mut(fd)?;
+        match command {
+            libc::F_GETFL => Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 }),
+            libc::F_SETFL => {
+                socket.nonblocking = argument & libc::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            libc::F_GETFD => Ok(socket.options.kept.get(&(-1, libc::F_GETFD)).copied().unwrap_or(0)),
+            libc::F_SETFD => {
+                socket.options.kept.insert((-1, libc::F_GETFD), argument & libc::FD_CLOEXEC);
+                Ok(0)
+            }
+            _ => Err(INVALID),
+        }
+    }
+
+    /// The number an `ioctl` gives; `argument` is what is at its pointer, for those that read it.
+    pub(crate) fn ioctl(&mut self, fd: i32, request: u64, argument: i32) -> Result<Option<i32>> {
+        let socket = self.sockets.get_mut(fd)?;
+        let kind = &socket.kind;
+        let bytes = |n: u64| Ok(Some(i32::try_from(n).unwrap_or(i32::MAX)));
+        match (request, kind) {
+            (libc::FIONBIO, _) => {
+                socket.nonblocking = argument != 0;
+                Ok(None)
+            }
+            (_, Kind::Listener { .. }) => Err(INVALID),
+            (libc::FIONREAD, Kind::Stream(id)) => {
+                bytes(self.host.stack.readable_bytes(*id).unwrap_or(0) as u64)
+            }
+            (libc::TIOCOUTQ | SIOCOUTQNSD, Kind::Stream(id)) => {
+                let info = self.host.stack.tcp_info(self.now, *id)?;
+                let sent = if request == libc::TIOCOUTQ { info.unacked_bytes } else { 0 };
+                let sent = if info.state == State::SynSent { 0 } else { sent };
+                bytes(u64::from(info.notsent_bytes) + u64::from(sent))
+            }
+            (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD, Kind::Fresh) => Ok(Some(0)),
+            _ => Err(Errno(libc::ENOTTY)),
+        }
+    }
+}
+
+/// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).
+const SIOCOUTQNSD: u64 = 0x894b;
+
+/// Copies bytes into several places, one after the other, and says how many there was room for.
+fn scatter<'a>(bytes: impl Iterator<Item = &'a [u8]>, parts: &mut [&mut [u8]]) -> usize {
+    let mut places = parts.iter_mut().flat_map(|part| part.iter_mut());
+    let mut n = 0;
+    for byte in bytes.flatten() {
+        let Some(place) = places.next() else { break };
+        *place = *byte;
+        n += 1;
+    }
+    n
+}
