@@ -39,7 +39,8 @@ pub(crate) struct Crew<T> {
 impl<T: Task> Crew<T> {
     /// Starts a worker per task. A worker that fails sets `stop`, so that the others end too.
     ///
-    /// On an error the tasks that were started come back with it.
+    /// On an error all tasks come back with it, those that had been started already after their end: their queues
+    /// want closing.
     pub(crate) fn start(
         app: &str,
         options: &WorkerOptions,
@@ -48,7 +49,8 @@ impl<T: Task> Crew<T> {
     ) -> Result<Self, (Vec<T>, WorkerError)> {
         let (tell, ends) = channel();
         let mut crew = Self { workers: Vec::with_capacity(tasks.len()), ends, running: 0 };
-        for (number, task) in tasks.into_iter().enumerate() {
+        let mut tasks = tasks.into_iter().enumerate();
+        while let Some((number, task)) = tasks.next() {
             let core = options.cores.get(number).copied();
             let placement = Placement { name: format!("{app} {number}"), core, idle: options.idle };
             let (tell, stop_all) = (tell.clone(), stop.clone());
@@ -61,9 +63,12 @@ impl<T: Task> Crew<T> {
             });
             match spawned {
                 Ok(worker) => crew.workers.push(worker),
-                Err(error) => {
+                Err((task, error)) => {
                     stop.set();
-                    return Err((crew.join().0, error));
+                    let mut all = crew.join().0;
+                    all.push(task);
+                    all.extend(tasks.map(|(_, task)| task));
+                    return Err((all, error));
                 }
             }
             crew.running += 1;

@@ -6,15 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod forward;
 pub mod generate;
 pub mod probe;
 pub mod rate;
 pub mod receive;
+pub mod replay;
 pub mod report;
 
 mod crew;
 mod live;
+mod queues;
 mod session;
 
 pub use bywash_port as port;

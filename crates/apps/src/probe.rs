@@ -14,10 +14,12 @@
 /// Bytes of a probe.
 pub const PROBE: usize = 18;
 
-const MAGIC: u16 = 0xb7a5;
+pub(crate) const MAGIC: u16 = 0xb7a5;
 
 /// Bits of the time that are sent.
-const TIME_BITS: u32 = 48;
+pub(crate) const TIME_BITS: u32 = 48;
+
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
 /// What one packet says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +45,33 @@ impl Probe {
     /// Its bytes, in front of a filler with this CRC.
     #[inline]
     pub fn to_bytes(self, filler_crc: u32) -> [u8; PROBE] {
+        let (first, second, last) = self.words(filler_crc);
         let mut bytes = [0; PROBE];
-        bytes[0..2].copy_from_slice(&MAGIC.to_be_bytes());
-        bytes[2..4].copy_from_slice(&self.stream.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes[8..14].copy_from_slice(&self.time.to_be_bytes()[2..]);
-        let check = check(&bytes) ^ filler_crc;
-        bytes[14..18].copy_from_slice(&check.to_be_bytes());
+        bytes[0..8].copy_from_slice(&first.to_be_bytes());
+        bytes[8..16].copy_from_slice(&second.to_be_bytes());
+        bytes[16..18].copy_from_slice(&last.to_be_bytes());
         bytes
+    }
+
+    /// Its bytes as numbers that stand in a row, of eight, eight and two bytes: they can be written, and added to a
+    /// checksum, without a detour through memory.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half of the check")]
+    pub(crate) fn words(self, filler_crc: u32) -> (u64, u64, u16) {
+        let first = u64::from(MAGIC) << 48 | u64::from(self.stream) << 32 | u64::from(self.sequence);
+        let check = check(first, u64::from(self.sequence) << 48 | self.time & TIME_MASK) ^ filler_crc;
+        (first, self.time << (64 - TIME_BITS) | u64::from(check >> 16), check as u16)
     }
 
     /// Whether a payload begins as a probe does.
     pub(crate) fn is_at(payload: &[u8]) -> bool {
         payload.starts_with(&MAGIC.to_be_bytes())
+    }
+
+    /// The stream that a probe says it is of, whether or not it is right.
+    #[inline]
+    pub(crate) fn stream_of(bytes: &[u8; PROBE]) -> u16 {
+        u16::from_be_bytes([bytes[2], bytes[3]])
     }
 
     /// Reads a probe; `filler_crc` is asked for when it looks like one.
@@ -68,7 +84,9 @@ impl Probe {
         if u16::from_be_bytes([m0, m1]) != MAGIC {
             return Err(ProbeError::Foreign);
         }
-        if u32::from_be_bytes([c0, c1, c2, c3]) != check(bytes) ^ filler_crc() {
+        let first = u64::from_be_bytes([m0, m1, s0, s1, n0, n1, n2, n3]);
+        let second = u64::from_be_bytes([n2, n3, t0, t1, t2, t3, t4, t5]);
+        if u32::from_be_bytes([c0, c1, c2, c3]) != check(first, second) ^ filler_crc() {
             return Err(ProbeError::Damaged);
         }
         Ok(Self {
@@ -87,19 +105,22 @@ impl Probe {
     }
 }
 
-/// The mixed first fourteen bytes. Each of its steps can be undone, so that no single change of bits goes unseen
-/// before the lower half is dropped.
+/// What [`check`] multiplies by, first and then.
+pub(crate) const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+
+/// How far [`check`] turns the last eight bytes to the left.
+pub(crate) const TURN: u32 = 29;
+
+/// The mixed first fourteen bytes: of these the first eight and the last eight. Each of its steps can be undone, so that
+/// no single change of bits goes unseen before the lower half is dropped.
 #[inline]
-fn check(bytes: &[u8; PROBE]) -> u32 {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, ..] = *bytes;
-    let first = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-    let second = u64::from_be_bytes([g, h, i, j, k, l, m, n]);
-    let mixed = first.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ second.rotate_left(29);
-    (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32) as u32
+fn check(first: u64, second: u64) -> u32 {
+    let mixed = first.wrapping_mul(FACTORS[0]) ^ second.rotate_left(TURN);
+    (mixed.wrapping_mul(FACTORS[1]) >> 32) as u32
 }
 
-/// Writes the filler of a packet and returns its CRC: bytes without a pattern, the same in every packet.
-pub(crate) fn fill(filler: &mut [u8]) -> u32 {
+/// Writes the filler of a packet: bytes without a pattern, the same in every packet.
+pub(crate) fn fill(filler: &mut [u8]) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for byte in filler.iter_mut() {
         // Marsaglia's xorshift64.
@@ -108,7 +129,6 @@ pub(crate) fn fill(filler: &mut [u8]) -> u32 {
         state ^= state << 17;
         *byte = state.to_be_bytes()[0];
     }
-    crc32fast::hash(filler)
 }
 
 #[cfg(test)]

@@ -3,28 +3,31 @@
 use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
-use bywash_port::frame::Pool;
-use bywash_port::{Counter, OpenError, Port, QueuePair};
-use bywash_sys::worker::{Stop, WorkerError};
+use bywash_port::{Counter, OpenError, Port, QueueCounters};
+use bywash_sys::worker::{Stop, Task, WorkerError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
 
-use crate::report::Reporter;
+use crate::crew::{Crew, WorkerOptions};
+use crate::report::{Column, Metric, Reporter, Row, Snapshot, Table};
 
 /// An app that has been started on its ports.
 pub trait App {
     /// What is told at the start.
     type Start: Serialize + Display;
-    /// What is told each second.
-    type Interval: Serialize + Display;
     /// What is told at the end.
     type Summary: Summary;
 
     /// What it is about to do.
     fn start(&self) -> Self::Start;
 
-    /// What was done since the last call, or since the start.
-    fn interval(&mut self) -> Self::Interval;
+    /// What was done since the start.
+    fn snapshot(&self) -> Snapshot;
+
+    /// What keeps it from doing anything, asked for each second.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 
     /// Waits until all workers have ended, at most so long, and says whether they have.
     fn wait(&mut self, timeout: Duration) -> bool;
@@ -40,6 +43,11 @@ pub trait Summary: Serialize + Display {
 
     /// What could not be undone when the ports were closed, and the like.
     fn warnings(&self) -> &[String];
+
+    /// The last snapshot, where it holds more than those taken on the way.
+    fn snapshot(&self) -> Option<&Snapshot> {
+        None
+    }
 }
 
 /// Why an app did not start. Its ports are closed again.
@@ -61,33 +69,57 @@ pub enum StartError {
 pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter: &mut Reporter) -> bool {
     let started = Instant::now();
     reporter.start(&app.start());
+    reporter.begin(|| app.snapshot());
     // A time that no clock reaches is no end.
     let end = duration.and_then(|d| started.checked_add(d));
+    let mut trouble = None;
     for tick in 1.. {
         let next = started + Duration::from_secs(tick);
         let until = end.map_or(next, |end| end.min(next));
-        let over = app.wait(until.saturating_duration_since(Instant::now()));
+        let over = wait(&mut app, until, stop, reporter);
         if over || stop.is_set() || reporter.is_gone() || end.is_some_and(|end| end <= Instant::now()) {
             break;
         }
+        let now = app.trouble();
+        // Once, until it is another one.
+        if let Some(sentence) = now.as_ref().filter(|_| now != trouble) {
+            reporter.warning(sentence);
+        }
+        trouble = now;
         if reporter.shows_intervals() {
-            reporter.interval(&app.interval());
+            reporter.interval(app.snapshot());
         }
     }
     stop.set();
     let summary = app.finish();
+    if let Some(snapshot) = summary.snapshot() {
+        reporter.end(snapshot);
+    }
     for warning in summary.warnings() {
         reporter.warning(warning);
     }
     reporter.summary(&summary);
-    for reason in summary.unmet() {
+    let failures = reporter.failures().to_vec();
+    for reason in summary.unmet().iter().chain(&failures) {
         reporter.unmet(reason);
     }
-    summary.unmet().is_empty()
+    summary.unmet().is_empty() && failures.is_empty()
 }
 
-/// A port at the end of a run.
-#[derive(Debug, Serialize)]
+/// Waits until `until` or the end of all workers, and says whether it was that. Keys are answered meanwhile.
+fn wait<A: App>(app: &mut A, until: Instant, stop: &Stop, reporter: &mut Reporter) -> bool {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let over = app.wait(reporter.patience().map_or(left, |most| most.min(left)));
+        reporter.attend(stop);
+        if over || stop.is_set() || reporter.is_gone() || Instant::now() >= until {
+            return over;
+        }
+    }
+}
+
+/// A port, or what packets are handed to in its place, at the end of a run.
+#[derive(Clone, Debug, Serialize)]
 pub struct PortSummary {
     /// Its name.
     pub name: String,
@@ -98,6 +130,65 @@ pub struct PortSummary {
     pub counters: Vec<Counter>,
 }
 
+/// What a queue counts, for the rows of [`Snapshot`]s. Rows whose record holds more chain theirs to these.
+pub(crate) const QUEUE: &[Column<QueueCounters>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Packets received or sent by the queue"),
+        of: |queue| queue.packets,
+    },
+    Column { metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"), of: |queue| queue.bytes },
+    Column {
+        metric: Metric::fault("errors", "damaged or refused", "Packets damaged or refused"),
+        of: |queue| queue.errors,
+    },
+    Column {
+        metric: Metric::fault(
+            "no_frame",
+            "times without a free frame (give more: --memory)",
+            "Times no frame was free",
+        ),
+        of: |queue| queue.no_frame,
+    },
+];
+
+/// What ports count beside their queues.
+pub(crate) fn port_table<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> Table {
+    table_of(ports.into_iter().map(|port| PortSummary::of(port).row()))
+}
+
+/// The same, of rows that are there already.
+pub(crate) fn table_of(rows: impl IntoIterator<Item = Row>) -> Table {
+    Table {
+        name: "ports",
+        row: "port",
+        in_line: false,
+        usual: usize::MAX,
+        partial: false,
+        rows: rows.into_iter().collect(),
+    }
+}
+
+impl PortSummary {
+    /// As it is now.
+    pub(crate) fn of(port: &dyn Port) -> Self {
+        Self {
+            name: port.name().to_string(),
+            mode: port.capabilities().mode.clone(),
+            counters: port.counters(),
+        }
+    }
+
+    /// What it counts, as a row of a snapshot.
+    pub(crate) fn row(&self) -> Row {
+        let values = self.counters.iter().map(|counter| (port_metric(counter.name), counter.value));
+        Row { labels: vec![("port", self.name.as_str().into())], values: values.collect() }
+    }
+}
+
+fn port_metric(name: &'static str) -> Metric {
+    Metric::count(name, name, "Counted by the port beside its queues")
+}
+
 fn as_map<S: serde::Serializer>(counters: &[Counter], to: S) -> Result<S::Ok, S::Error> {
     let mut map = to.serialize_map(Some(counters.len()))?;
     for counter in counters {
@@ -106,25 +197,36 @@ fn as_map<S: serde::Serializer>(counters: &[Counter], to: S) -> Result<S::Ok, S:
     map.end()
 }
 
-/// Closes queues; their frames go to `pool`.
-pub(crate) fn close_queues(queues: impl IntoIterator<Item = QueuePair>, pool: &mut Pool) {
-    for QueuePair { rx, tx } in queues {
-        if let Some(tx) = tx {
-            tx.close(pool);
-        }
-        if let Some(rx) = rx {
-            rx.close(pool);
-        }
-    }
+/// Starts a worker for each of `tasks`, or closes everything: the tasks by `close`, then `ports`.
+///
+/// # Errors
+/// The one that `tasks` came with, or why a worker did not start.
+pub(crate) fn launch<T: Task, P: IntoIterator<Item = Box<dyn Port>>>(
+    app: &str,
+    options: &WorkerOptions,
+    tasks: Result<Vec<T>, String>,
+    ports: P,
+    stop: &Stop,
+    close: impl Fn(T),
+) -> Result<(Crew<T>, P), StartError> {
+    let refused = match tasks {
+        Ok(tasks) => match Crew::start(app, options, tasks, stop) {
+            Ok(crew) => return Ok((crew, ports)),
+            Err((tasks, error)) => {
+                tasks.into_iter().for_each(close);
+                error.into()
+            }
+        },
+        Err(reason) => StartError::Refused(reason),
+    };
+    // Why it did not start matters more than what could not be undone.
+    ports.into_iter().for_each(|port| drop(port.close()));
+    Err(refused)
 }
 
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`.
 pub(crate) fn close_port(port: Box<dyn Port>, warnings: &mut Vec<String>) -> PortSummary {
-    let summary = PortSummary {
-        name: port.name().to_string(),
-        mode: port.capabilities().mode.clone(),
-        counters: port.counters(),
-    };
+    let summary = PortSummary::of(&*port);
     if let Err(sentences) = port.close() {
         warnings.extend(sentences.into_iter().map(|sentence| format!("{}: {sentence}", summary.name)));
     }

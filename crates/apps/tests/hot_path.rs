@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -14,10 +15,15 @@ use bywash_apps::forward::{self, Forward, MacEdit, Pair};
 use bywash_apps::generate::{self, Frame, Generate};
 use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Packet, Pool};
 use bywash_apps::port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
+use bywash_apps::probe::Probe;
 use bywash_apps::receive::{self, Receive};
+use bywash_apps::replay::{self, Replay, Source, Timing};
 use bywash_apps::sys::worker::{Stop, allowed_cores};
+use bywash_apps::wire::zerocopy::IntoBytes;
+use bywash_apps::wire::{Ipv4Header, Protocol};
 use bywash_apps::{App, WorkerOptions};
 use bywash_drivers::OpenOptions;
+use bywash_pcap::{Format, Interface};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Packets before it counts.
@@ -97,9 +103,42 @@ struct Gauged {
     gauge_tx: bool,
     /// Packets that are put in by the first rx, to go round.
     inject: usize,
+    /// What comes in becomes a generator's packets, with every fault there is.
+    probes: bool,
 }
 
-struct GaugedRx(Box<dyn RxQueue>, Gauge, usize);
+struct GaugedRx(Box<dyn RxQueue>, Gauge, usize, Option<Probes>);
+
+/// Makes a generator's packets of others.
+struct Probes {
+    head: Vec<u8>,
+    made: u32,
+}
+
+impl Probes {
+    fn new() -> Self {
+        let (from, to) = (Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(192, 168, 0, 2));
+        let ip = Ipv4Header::new(from, to, Protocol::UDP.0, 26);
+        let head = [&[0; 12][..], &[8, 0], ip.as_bytes(), &[0, 9, 0, 9, 0, 26, 0, 0]].concat();
+        Self { head, made: 0 }
+    }
+
+    /// 300 streams in turn; each has packets late, twice, damaged, and holes, narrow and wide.
+    fn write(&mut self, packet: &mut [u8]) {
+        let (stream, n) = ((self.made % 300) as u16, self.made / 300);
+        self.made += 1;
+        let sequence = match n % 16 {
+            3 => n.wrapping_sub(1),
+            5 => n.wrapping_sub(3),
+            7 => n.wrapping_mul(10_000),
+            _ => n.wrapping_mul(3),
+        };
+        let mut probe = Probe { stream, sequence, time: u64::from(self.made) << 8 }.to_bytes(0);
+        probe[17] ^= u8::from(n % 16 == 9);
+        packet[..self.head.len()].copy_from_slice(&self.head);
+        packet[self.head.len()..][..probe.len()].copy_from_slice(&probe);
+    }
+}
 
 struct GaugedTx(Box<dyn TxQueue>, Gauge);
 
@@ -114,13 +153,15 @@ impl Port for Gauged {
         self.inner.mac()
     }
     fn queues(&mut self) -> Vec<QueuePair> {
-        let (inject, gauge_tx) = (self.inject, self.gauge_tx);
+        let (inject, gauge_tx, probes) = (self.inject, self.gauge_tx, self.probes);
         let gauged = self.inner.queues().into_iter().map(|QueuePair { rx, tx }| {
             if gauge_tx {
                 let tx = tx.map(|tx| -> Box<dyn TxQueue> { Box::new(GaugedTx(tx, Gauge::default())) });
                 return QueuePair { rx, tx };
             }
-            let rx = rx.map(|rx| -> Box<dyn RxQueue> { Box::new(GaugedRx(rx, Gauge::default(), inject)) });
+            let probes = probes.then(Probes::new);
+            let rx =
+                rx.map(|rx| -> Box<dyn RxQueue> { Box::new(GaugedRx(rx, Gauge::default(), inject, probes)) });
             QueuePair { rx, tx }
         });
         gauged.collect()
@@ -142,6 +183,9 @@ impl RxQueue for GaugedRx {
             batch.push(packet);
         }
         let n = if batch.is_empty() { self.0.rx(pool, batch) } else { batch.len() };
+        if let Some(probes) = &mut self.3 {
+            batch.iter_mut().for_each(|packet| probes.write(packet.head_mut()));
+        }
         self.1.count(n);
         n
     }
@@ -197,7 +241,7 @@ fn open(name: &str, arena: &'static Arena) -> Box<dyn Port> {
 }
 
 fn gauged(name: &str, arena: &'static Arena, inject: usize) -> Box<dyn Port> {
-    Box::new(Gauged { inner: open(name, arena), gauge_tx: false, inject })
+    Box::new(Gauged { inner: open(name, arena), gauge_tx: false, inject, probes: false })
 }
 
 fn until_the_end(mut app: impl App) {
@@ -226,12 +270,53 @@ fn forwarding_round_two_wires() {
 }
 
 #[test]
+fn forwarding_round_two_links() {
+    // As above. Both ends of a link are the test's own; the thread that holds its socket may sleep in peace.
+    in_a_process_of_its_own("forwarding_round_two_links", |arena, stop| {
+        let name = |wire: &str| {
+            format!("link:{}/bywash-{wire}-{}", std::env::temp_dir().display(), std::process::id())
+        };
+        let [a, b] = ["a", "b"].map(name);
+        let workers = WorkerOptions { cores: allowed_cores()[..1].to_vec(), ..Default::default() };
+        let options = forward::Options { edit: MacEdit::Swap, workers, ..Default::default() };
+        let there = Pair::Both(gauged(&a, arena, 300), open(&b, arena));
+        let back = Pair::Both(open(&b, arena), open(&a, arena));
+        for path in [a, b] {
+            // Both ends are connected: the file is not needed any more.
+            std::fs::remove_file(path.trim_start_matches("link:")).unwrap();
+        }
+        until_the_end(Forward::start(vec![there, back], &options, arena, &stop).unwrap());
+    });
+}
+
+#[test]
 fn generating_with_three_varying_fields() {
     in_a_process_of_its_own("generating_with_three_varying_fields", |arena, stop| {
-        let frame = Frame { size: 300, sources: 1000, ..Frame::default() };
+        let frame = Frame { size: 300.into(), sources: 1000, ..Frame::default() };
         let options = generate::Options { frame, ..Default::default() };
-        let port = Gauged { inner: open("null:", arena), gauge_tx: true, inject: 0 };
+        let port = Gauged { inner: open("null:", arena), gauge_tx: true, inject: 0, probes: false };
         until_the_end(Generate::start(Box::new(port), &options, arena, &stop).unwrap());
+    });
+}
+
+/// (Capturing is not here: it wakes the thread that writes once for each MiB.)
+#[test]
+fn replaying_over_and_over() {
+    in_a_process_of_its_own("replaying_over_and_over", |arena, stop| {
+        let format = Format::Pcap;
+        let mut file = format.file_header(&Interface::named("test"));
+        for len in 60..1500 {
+            file.extend(format.record_head(0, len, len).bytes());
+            file.extend(vec![0x5a; len as usize]);
+        }
+        let path = std::env::temp_dir().join(format!("bywash-hot-{}.pcap", std::process::id()));
+        std::fs::write(&path, file).unwrap();
+        let whole = replay::Options::of(Source::File(path.clone()));
+        let options = replay::Options { timing: Timing::Flat, loops: None, ..whole };
+        let port = Gauged { inner: open("null:", arena), gauge_tx: true, inject: 0, probes: false };
+        let app = Replay::start(Box::new(port), &options, arena, &stop);
+        std::fs::remove_file(path).unwrap();
+        until_the_end(app.unwrap());
     });
 }
 
@@ -239,6 +324,31 @@ fn generating_with_three_varying_fields() {
 fn receiving() {
     in_a_process_of_its_own("receiving", |arena, stop| {
         let options = receive::Options::default();
+        until_the_end(Receive::start(gauged("null:", arena, 0), &options, arena, &stop).unwrap());
+    });
+}
+
+#[test]
+fn receiving_with_every_fault_there_is() {
+    in_a_process_of_its_own("receiving_with_every_fault_there_is", |arena, stop| {
+        let port = Gauged { inner: open("null:", arena), gauge_tx: false, inject: 0, probes: true };
+        until_the_end(Receive::start(Box::new(port), &receive::Options::default(), arena, &stop).unwrap());
+    });
+}
+
+#[test]
+fn receiving_by_flow() {
+    in_a_process_of_its_own("receiving_by_flow", |arena, stop| {
+        let options = receive::Options { flows: 20, ..Default::default() };
+        let port = Gauged { inner: open("null:", arena), gauge_tx: false, inject: 0, probes: true };
+        until_the_end(Receive::start(Box::new(port), &options, arena, &stop).unwrap());
+    });
+}
+
+#[test]
+fn dropping() {
+    in_a_process_of_its_own("dropping", |arena, stop| {
+        let options = receive::Options { drop: true, ..Default::default() };
         until_the_end(Receive::start(gauged("null:", arena, 0), &options, arena, &stop).unwrap());
     });
 }

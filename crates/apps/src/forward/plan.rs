@@ -3,12 +3,12 @@
 //! A TX queue has one worker, and what a worker receives it sends itself. So each direction is served by as many
 //! workers as have a TX queue for it, and its RX queues are dealt out to them in turn.
 
+use bywash_port::Port;
 use bywash_port::frame::Arena;
-use bywash_port::{Port, QueuePair, RxQueue, TxQueue};
 
 use super::worker::{Entrance, Exit, Forwarder};
 use super::{Direction, Options, Pair};
-use crate::session::close_queues;
+use crate::queues::{Halves, close_unused, pools};
 
 /// The workers' tasks, and the directions they serve.
 pub(super) struct Plan {
@@ -22,50 +22,34 @@ pub(super) struct Plan {
 /// Why the ports, the options and the memory don't go together. The queues are closed then.
 pub(super) fn plan(pairs: &mut [Pair], options: &Options, arena: &'static Arena) -> Result<Plan, String> {
     let mut sides: Vec<Vec<Side>> =
-        pairs.iter_mut().map(|pair| pair.ports_mut().map(|port| Side::of(&mut **port)).collect()).collect();
+        pairs.iter_mut().map(|pair| pair.ports_mut().map(side).collect()).collect();
     let tasks = deal(&mut sides, options, arena);
-    let unused = sides.into_iter().flatten().flat_map(Side::into_queues);
+    let unused = sides.into_iter().flatten().flat_map(|side| side.queues.into_pairs());
     match tasks {
         Ok(mut plan) => {
             // A queue that receives and that nobody looks at would swallow what the kernel could have had.
-            let mut pool = arena.pool(0).map_err(|e| e.to_string())?;
-            for QueuePair { rx, tx } in unused {
-                close_queues([QueuePair { rx, tx: None }], &mut pool);
-                if let Some(first) = plan.tasks.first_mut() {
-                    first.keep(QueuePair { rx: None, tx });
-                }
+            let (receiving, sending): (Vec<_>, Vec<_>) = unused.partition(|queue| queue.rx.is_some());
+            close_unused(receiving, arena)?;
+            if let Some(first) = plan.tasks.first_mut() {
+                sending.into_iter().for_each(|queue| first.keep(queue));
             }
             Ok(plan)
         }
         Err(reason) => {
-            let mut pool = arena.pool(0).map_err(|e| e.to_string())?;
-            close_queues(unused, &mut pool);
+            close_unused(unused, arena)?;
             Err(reason)
         }
     }
 }
 
-/// The queues of one port that are not dealt out yet.
+/// A port's name and its queues that are not dealt out yet.
 struct Side {
     name: String,
-    rx: Vec<(usize, Box<dyn RxQueue>)>,
-    tx: Vec<(usize, Box<dyn TxQueue>)>,
+    queues: Halves,
 }
 
-impl Side {
-    fn of(port: &mut dyn Port) -> Self {
-        let mut side = Self { name: port.name().to_string(), rx: Vec::new(), tx: Vec::new() };
-        for (number, QueuePair { rx, tx }) in port.queues().into_iter().enumerate() {
-            side.rx.extend(rx.map(|rx| (number, rx)));
-            side.tx.extend(tx.map(|tx| (number, tx)));
-        }
-        side
-    }
-
-    fn into_queues(self) -> impl Iterator<Item = QueuePair> {
-        let rx = self.rx.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None });
-        rx.chain(self.tx.into_iter().map(|(_, tx)| QueuePair { rx: None, tx: Some(tx) }))
-    }
+fn side(port: &mut Box<dyn Port>) -> Side {
+    Side { name: port.name().to_string(), queues: Halves::of(&mut **port) }
 }
 
 /// From which side to which of a pair.
@@ -74,7 +58,7 @@ type Route = (usize, usize);
 /// The directions in which something can be forwarded.
 fn routes(pair: &[Side]) -> Result<Vec<Route>, String> {
     let both: &[Route] = if pair.len() == 1 { &[(0, 0)] } else { &[(0, 1), (1, 0)] };
-    let works = |&&(from, to): &&Route| !pair[from].rx.is_empty() && !pair[to].tx.is_empty();
+    let works = |&&(from, to): &&Route| !pair[from].queues.rx.is_empty() && !pair[to].queues.tx.is_empty();
     let routes: Vec<Route> = both.iter().filter(works).copied().collect();
     if routes.is_empty() {
         let names: Vec<&str> = pair.iter().map(|side| side.name.as_str()).collect();
@@ -87,13 +71,12 @@ fn deal(sides: &mut [Vec<Side>], options: &Options, arena: &'static Arena) -> Re
     let routes: Vec<Vec<Route>> = sides.iter().map(|pair| routes(pair)).collect::<Result<_, _>>()?;
     let mut most = 0;
     for (pair, routes) in sides.iter().zip(&routes) {
-        let widths = routes.iter().map(|&(from, to)| pair[from].rx.len().min(pair[to].tx.len()));
+        let widths =
+            routes.iter().map(|&(from, to)| pair[from].queues.rx.len().min(pair[to].queues.tx.len()));
         most += widths.max().unwrap_or(0);
     }
     let workers = options.workers.count(most)?;
-    let share = options.workers.frames.unwrap_or(arena.unused() / workers);
-    let mut pools =
-        (0..workers).map(|_| arena.pool(share)).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
+    let pools = pools(arena, workers, &options.workers)?;
     let mut hands: Vec<Hand> = (0..workers).map(|_| Hand::default()).collect();
     let mut directions = Vec::new();
     let mut first = 0;
@@ -107,7 +90,7 @@ fn deal(sides: &mut [Vec<Side>], options: &Options, arena: &'static Arena) -> Re
             directions.push(Direction { from: pair[from].name.clone(), to: pair[to].name.clone() });
         }
     }
-    let tasks = hands.into_iter().zip(pools.drain(..));
+    let tasks = hands.into_iter().zip(pools);
     Ok(Plan {
         directions,
         tasks: tasks
@@ -125,13 +108,13 @@ struct Hand {
 
 /// Deals out the queues of one direction and returns how many workers it has now.
 fn assign(pair: &mut [Side], (from, to): Route, direction: usize, batch: usize, hands: &mut [Hand]) -> usize {
-    let width = hands.len().min(pair[to].tx.len()).min(pair[from].rx.len());
+    let width = hands.len().min(pair[to].queues.tx.len()).min(pair[from].queues.rx.len());
     let mut exits = Vec::with_capacity(width);
-    for ((number, tx), hand) in pair[to].tx.drain(..width).zip(hands.iter_mut()) {
+    for ((number, tx), hand) in pair[to].queues.tx.drain(..width).zip(hands.iter_mut()) {
         exits.push(hand.exits.len());
         hand.exits.push(Exit::new(tx, batch, number, direction));
     }
-    for (index, (number, rx)) in pair[from].rx.drain(..).enumerate() {
+    for (index, (number, rx)) in pair[from].queues.rx.drain(..).enumerate() {
         let worker = index % width;
         hands[worker].entrances.push(Entrance { rx, exit: exits[worker], number, direction });
     }

@@ -1,13 +1,15 @@
 //! What came of forwarding, for people and for programs.
 
 use std::fmt::{self, Display};
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::worker::QueueFigures;
-use super::{Direction, DirectionTraffic};
-use crate::rate::{Bps, Pps, packets_per_second};
-use crate::session::{self, PortSummary};
+use super::Direction;
+use super::worker::{Figures, QueueFigures};
+use crate::rate::Traffic;
+use crate::report::{Column, Label, Metric, Row, Snapshot, Table};
+use crate::session::{self, PortSummary, QUEUE};
 
 /// What came of forwarding.
 #[derive(Debug, Serialize)]
@@ -16,10 +18,9 @@ pub struct Summary {
     pub met: bool,
     /// Why not.
     pub unmet: Vec<String>,
-    /// How long it ran.
-    pub duration_s: f64,
-    /// What each direction carried.
-    pub directions: Vec<DirectionSummary>,
+    /// What each direction and each queue did.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
     /// What the ports counted.
     pub ports: Vec<PortSummary>,
     /// What could not be undone.
@@ -27,93 +28,108 @@ pub struct Summary {
     pub warnings: Vec<String>,
 }
 
-/// What one direction carried.
-#[derive(Debug, Serialize)]
-pub struct DirectionSummary {
-    /// From where to where.
-    #[serde(flatten)]
-    pub direction: Direction,
-    /// Packets received.
-    pub rx_packets: u64,
-    /// Their bytes, without FCS.
-    pub rx_bytes: u64,
-    /// Packets the other side has sent.
-    pub tx_packets: u64,
-    /// Their bytes, without FCS.
-    pub tx_bytes: u64,
-    /// Packets received and then dropped because the other side took none.
-    pub dropped_packets: u64,
-    /// Packets handed to the other side of which it never said that they were sent.
-    pub in_flight_packets: u64,
-    /// Packets sent per second.
-    pub rate_pps: u64,
-    /// Bits sent per second: with FCS.
-    pub rate_l2_bps: u64,
-    /// Bits sent per second: with FCS, preamble and gap.
-    pub rate_l1_bps: u64,
-    /// The receiving queues.
-    pub rx_queues: Vec<QueueSummary>,
-    /// The sending queues.
-    pub tx_queues: Vec<QueueSummary>,
+/// What was carried, in one direction or in all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    received: Traffic,
+    sent: Traffic,
+    dropped: u64,
+    in_flight: u64,
 }
 
-/// What one queue counted.
-#[derive(Debug, Serialize)]
-pub struct QueueSummary {
-    /// Its number on its port.
-    pub queue: usize,
-    /// Packets received or sent.
-    pub packets: u64,
-    /// Their bytes, without FCS.
-    pub bytes: u64,
-    /// Packets damaged or refused.
-    pub errors: u64,
-    /// Times no frame was free.
-    pub no_frame: u64,
-    /// Packets dropped because it took none.
-    pub dropped_packets: u64,
-}
+const CARRIED: &[Column<Carried>] = &[
+    Column {
+        metric: Metric::packets("tx_packets", "sent", "Packets that the other side has sent"),
+        of: |carried| carried.sent.packets,
+    },
+    Column {
+        metric: Metric::bytes("tx_bytes", "bytes", "Their bytes, without FCS"),
+        of: |carried| carried.sent.bytes,
+    },
+    Column {
+        metric: Metric::count("rx_packets", "received", "Packets received"),
+        of: |carried| carried.received.packets,
+    },
+    Column {
+        metric: Metric::count("rx_bytes", "bytes", "Bytes of received packets, without FCS"),
+        of: |carried| carried.received.bytes,
+    },
+    Column { metric: DROPPED, of: |carried| carried.dropped },
+    Column {
+        metric: Metric::gauge(
+            "in_flight_packets",
+            "handed over and not confirmed",
+            "Packets handed to the other side and not yet sent",
+        ),
+        of: |carried| carried.in_flight,
+    },
+];
 
-impl From<&QueueFigures> for QueueSummary {
-    fn from(figures: &QueueFigures) -> Self {
-        let counters = figures.counters;
-        Self {
-            queue: figures.number,
-            packets: counters.packets,
-            bytes: counters.bytes,
-            errors: counters.errors,
-            no_frame: counters.no_frame,
-            dropped_packets: figures.dropped,
+const DROPPED: Metric = Metric::fault(
+    "dropped_packets",
+    "dropped: the other side took no more",
+    "Packets received and then dropped",
+);
+
+const DROPPED_HERE: &[Column<QueueFigures>] = &[Column { metric: DROPPED, of: |queue| queue.dropped }];
+
+/// What the workers have done so far.
+pub(super) fn snapshot(directions: &[Direction], figures: &[Figures], elapsed: Duration) -> Snapshot {
+    let mut all = vec![Carried::default(); directions.len()];
+    let mut queues = Vec::new();
+    for worker in figures {
+        for queue in &worker.entrances {
+            all[queue.direction].received += queue.counters.into();
+            queues.push((queue.direction, "rx", queue));
+        }
+        for queue in &worker.exits {
+            let carried = &mut all[queue.direction];
+            carried.sent += queue.counters.into();
+            carried.dropped += queue.dropped;
+            carried.in_flight += queue.in_flight;
+            queues.push((queue.direction, "tx", queue));
         }
     }
-}
-
-impl DirectionSummary {
-    pub(super) fn new(
-        direction: Direction,
-        traffic: DirectionTraffic,
-        seconds: f64,
-        (rx, tx): (Vec<QueueFigures>, Vec<QueueFigures>),
-    ) -> Self {
-        let DirectionTraffic { received, sent, dropped } = traffic;
-        let summaries = |mut queues: Vec<QueueFigures>| {
-            queues.sort_by_key(|queue| queue.number);
-            queues.iter().map(QueueSummary::from).collect()
-        };
-        Self {
-            direction,
-            rx_packets: received.packets,
-            rx_bytes: received.bytes,
-            tx_packets: sent.packets,
-            tx_bytes: sent.bytes,
-            dropped_packets: dropped,
-            in_flight_packets: tx.iter().map(|queue| queue.in_flight).sum(),
-            rate_pps: packets_per_second(sent.packets, seconds),
-            rate_l2_bps: sent.l2_rate(seconds),
-            rate_l1_bps: sent.l1_rate(seconds),
-            rx_queues: summaries(rx),
-            tx_queues: summaries(tx),
-        }
+    queues.sort_by_key(|(direction, way, queue)| (*direction, *way, queue.number));
+    let total = all.iter().fold(Carried::default(), |sum, carried| Carried {
+        received: sum.received + carried.received,
+        sent: sum.sent + carried.sent,
+        dropped: sum.dropped + carried.dropped,
+        in_flight: sum.in_flight + carried.in_flight,
+    });
+    let rows = directions.iter().zip(&all).map(|(Direction { from, to }, carried)| {
+        Row::new(vec![("from", from.as_str().into()), ("to", to.as_str().into())], CARRIED, carried)
+    });
+    let queue_row = |(direction, way, queue): &(usize, &str, &QueueFigures)| {
+        let Direction { from, to } = &directions[*direction];
+        let port = if *way == "rx" { from } else { to };
+        let labels: Vec<(&'static str, Label)> =
+            vec![("port", port.as_str().into()), ("way", (*way).into()), ("queue", queue.number.into())];
+        Row::new(labels, QUEUE, &queue.counters).and(DROPPED_HERE, queue)
+    };
+    Snapshot {
+        command: "forward",
+        elapsed,
+        total: Row::new(Vec::new(), CARRIED, &total),
+        tables: vec![
+            Table {
+                name: "directions",
+                row: "direction",
+                in_line: directions.len() > 1,
+                usual: 0,
+                partial: false,
+                rows: rows.collect(),
+            },
+            Table {
+                name: "queues",
+                row: "queue",
+                in_line: false,
+                usual: 2 * directions.len(),
+                partial: false,
+                rows: queues.iter().map(queue_row).collect(),
+            },
+        ],
+        distributions: Vec::new(),
     }
 }
 
@@ -129,26 +145,8 @@ impl session::Summary for Summary {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "forwarded for {:.3} s", self.duration_s)?;
-        for d in &self.directions {
-            let (from, to) = (&d.direction.from, &d.direction.to);
-            write!(f, "\n  {from} -> {to}  {} received, {} sent", d.rx_packets, d.tx_packets)?;
-            write!(f, ", {}, {} (L2), {} (L1)", Pps(d.rate_pps), Bps(d.rate_l2_bps), Bps(d.rate_l1_bps))?;
-            if d.dropped_packets > 0 {
-                write!(f, "\n    {} dropped: {to} took no more", d.dropped_packets)?;
-            }
-            if d.in_flight_packets > 0 {
-                write!(f, "\n    {} handed to {to} and not confirmed", d.in_flight_packets)?;
-            }
-            let queues = d.rx_queues.iter().chain(&d.tx_queues);
-            let errors: u64 = queues.clone().map(|queue| queue.errors).sum();
-            if errors > 0 {
-                write!(f, "\n    {errors} damaged or refused")?;
-            }
-            if queues.map(|queue| queue.no_frame).sum::<u64>() > 0 {
-                f.write_str("\n    frames ran out at times: give more memory (--memory)")?;
-            }
-        }
+        write!(f, "forwarded for {:.3} s", self.snapshot.elapsed.as_secs_f64())?;
+        self.snapshot.write_rows(f)?;
         session::write_counters(f, &self.ports)
     }
 }

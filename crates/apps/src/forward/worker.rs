@@ -15,7 +15,7 @@ use bywash_sys::worker::{Task, Turn};
 
 use super::MacEdit;
 use crate::live::{Live, Publication};
-use crate::session::close_queues;
+use crate::queues::close_queues;
 
 /// How long packets wait for room in a TX ring that takes none. Whoever is to empty it may be kept from that by the
 /// scheduler for a tenth of a second on a busy machine; and a queue that is not looked at for half a second counts as
@@ -184,6 +184,12 @@ impl Forwarder {
         });
     }
 
+    /// Whether nothing will ever come again, as from a file that was read to its end, and all has left.
+    fn has_ended(&self) -> bool {
+        self.entrances.iter().all(|entrance| entrance.rx.has_ended())
+            && !self.exits.iter().any(Exit::is_waiting)
+    }
+
     /// The last figures; closes the queues.
     pub(super) fn close(mut self) -> Figures {
         for exit in &mut self.exits {
@@ -231,7 +237,13 @@ impl Task for Forwarder {
         if self.publication.is_due(busy) {
             self.publish();
         }
-        if busy { Turn::Busy } else { Turn::Idle }
+        if busy {
+            Turn::Busy
+        } else if self.has_ended() {
+            Turn::Done
+        } else {
+            Turn::Idle
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -1,13 +1,15 @@
 //! What is told of generating, to people and to programs.
 
 use std::fmt::{self, Display};
+use std::time::Duration;
 
 use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
-use super::Options;
 use super::worker::Figures;
+use super::{Options, Outline};
 use crate::rate::{Bps, Pps, Traffic, packets_per_second};
+use crate::report::{Column, Distribution, Metric, Percentiles, Row, Snapshot, Table, Times};
 use crate::session::{self, PortSummary};
 
 /// Missed packets in a thousand at which a rate counts as not reached.
@@ -16,63 +18,144 @@ const TOLERANCE: u64 = 1;
 /// What is about to be generated.
 #[derive(Debug, Serialize)]
 pub struct Start {
-    pub(super) command: &'static str,
-    pub(super) port: String,
-    pub(super) mode: Vec<&'static str>,
-    pub(super) workers: usize,
-    /// With FCS.
-    pub(super) size_bytes: usize,
-    pub(super) sources: u32,
-    pub(super) asked_pps: Option<f64>,
-    pub(super) line_rate_pps: Option<u64>,
-    pub(super) link_mbps: Option<u32>,
+    command: &'static str,
+    port: String,
+    mode: Vec<&'static str>,
+    workers: usize,
+    /// With FCS; the mean where there are several.
+    size_bytes: u64,
+    /// How many different sizes there are.
+    sizes: usize,
+    /// How many fields vary, beside the probe's.
+    varied_fields: usize,
+    asked_pps: Option<f64>,
+    line_rate_pps: Option<u64>,
+    link_bps: Option<u64>,
+}
+
+impl Start {
+    pub(super) fn new(port: &PortSummary, workers: usize, outline: &Outline) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rounded rate, not below 0"
+        )]
+        let line_rate = |bits| outline.mean.line_rate(bits) as u64;
+        Self {
+            command: "generate",
+            port: port.name.clone(),
+            mode: port.mode.clone(),
+            workers,
+            size_bytes: outline.mean.rounded_size(),
+            sizes: outline.sizes,
+            varied_fields: outline.varied,
+            asked_pps: outline.asked_pps(),
+            line_rate_pps: outline.link_bits.map(line_rate),
+            link_bps: outline.link_bits,
+        }
+    }
 }
 
 impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "generating {} bytes (with FCS) on {} ({})",
-            self.size_bytes,
-            self.port,
-            self.mode.join(", ")
-        )?;
-        write!(f, ", {} worker(s), {} source(s), ", self.workers, self.sources)?;
+        let size = Size { mean: self.size_bytes, count: self.sizes };
+        write!(f, "generating {size} on {} ({})", self.port, self.mode.join(", "))?;
+        write!(f, ", {} worker(s), {} varying field(s), ", self.workers, self.varied_fields)?;
         match self.asked_pps {
             Some(rate) => write!(f, "{rate} packets/s")?,
             None => f.write_str("as fast as it goes")?,
         }
-        if let (Some(pps), Some(mbps)) = (self.line_rate_pps, self.link_mbps) {
-            write!(f, "\n  line rate for this size: {pps} packets/s ({mbps} Mbit/s)")?;
+        if let (Some(pps), Some(bits)) = (self.line_rate_pps, self.link_bps) {
+            write!(f, "\n  line rate for this size: {pps} packets/s ({})", Bps(bits))?;
         }
         Ok(())
     }
 }
 
-/// What was sent since the last interval.
-#[derive(Debug, Serialize)]
-pub struct Interval {
-    pub(super) elapsed_s: f64,
-    pub(super) interval_s: f64,
-    /// Since the start.
-    pub(super) tx_packets: u64,
-    pub(super) rate_pps: u64,
-    pub(super) rate_l2_bps: u64,
-    pub(super) rate_l1_bps: u64,
-    /// Since the start.
-    pub(super) missed_packets: u64,
+/// `128 bytes (with FCS)`, or the mean of several sizes.
+struct Size {
+    mean: u64,
+    count: usize,
 }
 
-impl Display for Interval {
+impl Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0} s   {} sent   {}", self.elapsed_s, self.tx_packets, Pps(self.rate_pps))?;
-        write!(f, "   {} L2   {} L1", Bps(self.rate_l2_bps), Bps(self.rate_l1_bps))?;
-        if self.missed_packets > 0 {
-            write!(f, "   missed {}", self.missed_packets)?;
-        }
-        Ok(())
+        write!(f, "{} bytes (with FCS)", self.mean)?;
+        if self.count > 1 { write!(f, " on the average of {} sizes", self.count) } else { Ok(()) }
     }
 }
+
+/// What is told of everything sent so far.
+const TOTAL: &[Column<Figures>] = &[
+    Column {
+        metric: Metric::packets("tx_packets", "sent", "Packets sent: the port has said so"),
+        of: |figures| figures.counters.packets,
+    },
+    Column {
+        metric: Metric::bytes("tx_bytes", "bytes", "Their bytes, without FCS"),
+        of: |figures| figures.counters.bytes,
+    },
+    Column { metric: MISSED, of: |figures| figures.missed },
+    Column { metric: IN_FLIGHT, of: |figures| figures.in_flight },
+];
+
+/// What is told of a queue beside its counters.
+const QUEUE: &[Column<Figures>] = &[
+    Column { metric: MISSED, of: |figures| figures.missed },
+    Column { metric: IN_FLIGHT, of: |figures| figures.in_flight },
+];
+
+/// How well the schedule was kept.
+const GAP: &str = "gap";
+const LATE: &str = "late";
+
+/// Everything that is told while it goes on; of a schedule, its gaps and how late it was.
+pub(super) fn snapshot(
+    queues: &[Figures],
+    times: Option<[Times; 2]>,
+    elapsed: Duration,
+    port: &PortSummary,
+) -> Snapshot {
+    let mut total = Figures::default();
+    for queue in queues {
+        total.counters.packets += queue.counters.packets;
+        total.counters.bytes += queue.counters.bytes;
+        total.missed += queue.missed;
+        total.in_flight += queue.in_flight;
+    }
+    let row = |queue: &Figures| {
+        Row::new(vec![("queue", queue.number.into())], session::QUEUE, &queue.counters).and(QUEUE, queue)
+    };
+    let rows = queues.iter().map(row).collect();
+    let distributions = times.into_iter().flat_map(|[gaps, late]| {
+        [
+            Distribution {
+                name: GAP,
+                help: "From one packet of a queue to its next, as they were handed to the port",
+                times: gaps,
+            },
+            Distribution {
+                name: LATE,
+                help: "How long after its time the first packet of each batch was handed to the port",
+                times: late,
+            },
+        ]
+    });
+    Snapshot {
+        command: "generate",
+        elapsed,
+        total: Row::new(Vec::new(), TOTAL, &total),
+        tables: vec![
+            Table { name: "queues", row: "queue", in_line: false, usual: 1, partial: false, rows },
+            session::table_of([port.row()]),
+        ],
+        distributions: distributions.collect(),
+    }
+}
+
+const MISSED: Metric = Metric::fault("missed_packets", "missed", "Packets that were due and given up");
+const IN_FLIGHT: Metric =
+    Metric::gauge("in_flight_packets", "in flight", "Packets handed to the port and not yet sent");
 
 /// What came of generating.
 #[derive(Debug, Serialize)]
@@ -83,8 +166,10 @@ pub struct Summary {
     pub unmet: Vec<String>,
     /// How long it ran.
     pub duration_s: f64,
-    /// Frames' size, with FCS.
-    pub size_bytes: usize,
+    /// Frames' size, with FCS; the mean of all sizes where there are several.
+    pub size_bytes: u64,
+    /// How many different sizes there were.
+    pub sizes: usize,
     /// Packets sent: the port has said so.
     pub tx_packets: u64,
     /// Their bytes, without FCS.
@@ -101,6 +186,10 @@ pub struct Summary {
     pub line_rate_percent: Option<f64>,
     /// Packets that were due and given up.
     pub missed_packets: u64,
+    /// From one packet of a queue to its next, as they were handed to the port; with a rate only.
+    pub gap: Option<Percentiles>,
+    /// How long after its time the first packet of each batch was handed to the port; with a rate only.
+    pub late: Option<Percentiles>,
     /// Packets that the port refused.
     pub errors: u64,
     /// Packets handed to the port of which it never said that they were sent.
@@ -133,41 +222,55 @@ pub struct QueueSummary {
 
 impl Summary {
     pub(super) fn new(
-        (figures, failures): (Vec<Figures>, &[WorkerError]),
-        options: &Options,
-        asked: Option<u64>,
-        seconds: f64,
-        port: PortSummary,
-        (warnings, link_mbps): (Vec<String>, Option<u32>),
+        figures: &[Figures],
+        snapshot: &Snapshot,
+        failures: &[WorkerError],
+        (options, outline): (&Options, &Outline),
+        (port, stuck): (PortSummary, Option<String>),
+        warnings: Vec<String>,
     ) -> Self {
         let sent = figures.iter().fold(Traffic::default(), |sum, queue| sum + queue.counters.into());
         let total = |part: fn(&Figures) -> u64| figures.iter().map(part).sum::<u64>();
+        let seconds = snapshot.elapsed.as_secs_f64();
         let rate_l1_bps = sent.l1_rate(seconds);
+        let times = |name| {
+            let found = snapshot.distributions.iter().find(|distribution| distribution.name == name);
+            found.and_then(|distribution| distribution.times.percentiles())
+        };
         let mut summary = Self {
             met: true,
             unmet: failures.iter().map(ToString::to_string).collect(),
             duration_s: seconds,
-            size_bytes: options.frame.size,
+            size_bytes: outline.mean.rounded_size(),
+            sizes: outline.sizes,
             tx_packets: sent.packets,
             tx_bytes: sent.bytes,
             rate_pps: packets_per_second(sent.packets, seconds),
             rate_l2_bps: sent.l2_rate(seconds),
             rate_l1_bps,
-            asked_pps: asked.map(thousandths),
-            line_rate_percent: link_mbps.map(|mbps| percent(rate_l1_bps, u64::from(mbps) * 1_000_000)),
+            asked_pps: outline.asked_pps(),
+            line_rate_percent: outline.link_bits.map(|bits| percent(rate_l1_bps, bits)),
             missed_packets: total(|queue| queue.missed),
+            gap: times(GAP),
+            late: times(LATE),
             errors: total(|queue| queue.counters.errors),
             in_flight_packets: total(|queue| queue.in_flight),
             queues: figures.iter().map(QueueSummary::from).collect(),
             port,
             warnings,
         };
-        summary.judge(options);
+        summary.judge(options, stuck);
         summary.met = summary.unmet.is_empty();
         summary
     }
 
-    fn judge(&mut self, options: &Options) {
+    /// Adds why the aim was not met.
+    pub(super) fn fail(&mut self, reason: String) {
+        self.unmet.push(reason);
+        self.met = false;
+    }
+
+    fn judge(&mut self, options: &Options, stuck: Option<String>) {
         let port = &self.port.name;
         if self.errors > 0 {
             self.unmet.push(format!("{} packets were refused by {port}", self.errors));
@@ -175,10 +278,14 @@ impl Summary {
         if let Some(count) = options.count.filter(|count| self.tx_packets + self.errors < *count) {
             self.unmet.push(format!("{} of {count} packets were sent", self.tx_packets));
         }
-        if self.tx_packets == 0 && options.count != Some(0) {
-            self.unmet.push(format!(
-                "nothing was sent: {port} took no packet; is its link up and its other end open?"
-            ));
+        let made = self.missed_packets + self.in_flight_packets + self.errors;
+        let was_due = made > 0 || self.asked_pps.is_none();
+        if let Some(reason) = stuck.filter(|_| options.count != Some(0)) {
+            self.unmet.push(if was_due {
+                format!("nothing was sent: {reason}")
+            } else {
+                "nothing was sent: no packet was due before the end".into()
+            });
         }
         if self.in_flight_packets > 0 {
             self.unmet
@@ -217,7 +324,8 @@ impl session::Summary for Summary {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sent {} packets of {} bytes (with FCS)", self.tx_packets, self.size_bytes)?;
+        let size = Size { mean: self.size_bytes, count: self.sizes };
+        write!(f, "sent {} packets of {size}", self.tx_packets)?;
         write!(f, " in {:.3} s: {}, ", self.duration_s, Pps(self.rate_pps))?;
         write!(f, "{} (L2), {} (L1)", Bps(self.rate_l2_bps), Bps(self.rate_l1_bps))?;
         if let Some(percent) = self.line_rate_percent {
@@ -232,6 +340,11 @@ impl Display for Summary {
                 write!(f, "\n  {count} {what}")?;
             }
         }
+        for (times, what) in [(self.gap, "gaps between packets"), (self.late, "handed over late by")] {
+            if let Some(times) = times {
+                write!(f, "\n  {what}:{times}")?;
+            }
+        }
         if self.queues.len() > 1 {
             for queue in &self.queues {
                 write!(f, "\n  queue {}: {} packets", queue.queue, queue.packets)?;
@@ -241,12 +354,14 @@ impl Display for Summary {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate for people and programs to read")]
-pub(super) fn thousandths(number: u64) -> f64 {
-    number as f64 / 1000.0
+impl Outline {
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people and programs to read")]
+    fn asked_pps(&self) -> Option<f64> {
+        self.pace.map(|pace| pace.millipackets() as f64 / 1000.0)
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share for people and programs to read")]
-fn percent(part: u64, whole: u64) -> f64 {
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }

@@ -1,5 +1,6 @@
-//! Generating UDP packets: as fast as it goes or on an exact schedule, from one source or many, over several queues.
+//! Generating packets of any kind: as fast as it goes or on an exact schedule, over several queues.
 
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
@@ -9,26 +10,46 @@ use bywash_port::{Port, QueuePair, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use bywash_wire::Mac;
-use bywash_wire::line::packets_per_second as line_rate;
+use bywash_wire::line::FCS;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::rate::{Traffic, packets_per_second};
-use crate::session::{App, StartError, close_port, close_queues};
+use crate::queues::close_queues;
+use crate::rate::Traffic;
+use crate::report::{Dial, Snapshot, Times};
+use crate::session::{App, PortSummary, StartError, close_port};
 
+mod diagnosis;
 mod events;
+mod field;
+mod frame;
+mod inject;
+mod layers;
+mod maker;
+mod payload;
+mod plan;
 mod rate;
 mod schedule;
+mod series;
+mod share;
+mod size;
 mod template;
+mod values;
 mod worker;
 
-pub use events::{Interval, QueueSummary, Start, Summary};
-pub use rate::{Rate, RateError};
-pub use template::{Frame, MOST_SOURCES};
+pub use events::{QueueSummary, Start, Summary};
+pub use field::{Field, FieldError, names as field_names};
+pub use frame::{Frame, MOST_SOURCES, Network, Upper};
+pub use inject::Inject;
+pub use payload::{Payload, PayloadError, bytes_of_hex};
+pub use rate::{Burst, Rate, RateError};
+pub use size::{SizeError, Sizes};
+pub use template::packet_of_file;
 
-use schedule::Schedule;
-use template::Template;
-use worker::{Figures, Generator, Orders, Sources};
+use maker::Maker;
+use plan::Plan;
+use schedule::{Pace, Schedule};
+use worker::{Figures, Generator, Orders};
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -37,6 +58,10 @@ pub struct Options {
     pub frame: Frame,
     /// How fast; as fast as it goes when `None`.
     pub rate: Option<Rate>,
+    /// Packets that leave together; one by one when `None`.
+    pub burst: Option<Burst>,
+    /// Bits per second that the link carries; the port's own figure when `None`.
+    pub line_rate: Option<u64>,
     /// How many packets; until the end when `None`.
     pub count: Option<u64>,
     /// How long; until it is stopped when `None`.
@@ -52,6 +77,8 @@ impl Default for Options {
         Self {
             frame: Frame::default(),
             rate: None,
+            burst: None,
+            line_rate: None,
             count: None,
             duration: None,
             batch: BATCH,
@@ -68,16 +95,31 @@ impl Options {
     }
 }
 
+/// What was worked out before the start.
+#[derive(Clone, Copy, Debug)]
+struct Outline {
+    pace: Option<Pace>,
+    mean: size::Mean,
+    /// Bits per second that the link carries.
+    link_bits: Option<u64>,
+    /// How many different sizes there are.
+    sizes: usize,
+    /// How many fields vary, without those of the probe.
+    varied: usize,
+}
+
 /// A running generator.
 pub struct Generate {
     crew: Crew<Generator>,
     live: Vec<Live<Figures>>,
+    /// Of each worker, those of its gaps and of how late it is.
+    dials: Vec<[Dial; 2]>,
+    /// Packets sent when last asked for trouble.
+    seen: Cell<u64>,
     port: Box<dyn Port>,
     options: Options,
-    /// Thousandths of a packet per second.
-    rate: Option<u64>,
+    outline: Outline,
     started: Instant,
-    last: (Instant, Traffic),
 }
 
 impl Generate {
@@ -93,13 +135,22 @@ impl Generate {
     ) -> Result<Self, StartError> {
         let queues = port.queues();
         let refused = match plan(&*port, queues, options, arena) {
-            Ok((tasks, rate)) => {
+            Ok((tasks, outline)) => {
                 let live = tasks.iter().map(Generator::live).collect();
+                let dials = tasks.iter().map(Generator::dials).collect();
                 let started = Instant::now();
-                let last = (started, Traffic::default());
                 match Crew::start("generate", &options.workers, tasks, stop) {
                     Ok(crew) => {
-                        return Ok(Self { crew, live, port, options: options.clone(), rate, started, last });
+                        return Ok(Self {
+                            crew,
+                            live,
+                            port,
+                            options: options.clone(),
+                            outline,
+                            started,
+                            dials,
+                            seen: Cell::new(0),
+                        });
                     }
                     Err((tasks, error)) => {
                         for task in tasks {
@@ -116,6 +167,11 @@ impl Generate {
         Err(refused)
     }
 
+    /// How well the schedule was kept, if there is one.
+    fn times(&self) -> Option<[Times; 2]> {
+        self.outline.pace.map(|_| times(&self.dials))
+    }
+
     /// What was sent so far: what the port says has left.
     pub fn sent(&self) -> Traffic {
         self.live
@@ -125,13 +181,18 @@ impl Generate {
     }
 }
 
-/// The workers' tasks and the rate in thousandths of a packet per second. On an error the queues are closed.
+/// All workers' gaps, and how late they were.
+fn times(dials: &[[Dial; 2]]) -> [Times; 2] {
+    [0, 1].map(|which: usize| Times::read(dials.iter().map(|dials| &dials[which])))
+}
+
+/// The workers' tasks. On an error the queues are closed.
 fn plan(
     port: &dyn Port,
     queues: Vec<QueuePair>,
     options: &Options,
     arena: &'static Arena,
-) -> Result<(Vec<Generator>, Option<u64>), String> {
+) -> Result<(Vec<Generator>, Outline), String> {
     let (mut senders, mut unused) = (Vec::new(), Vec::new());
     for (number, QueuePair { rx, tx }) in queues.into_iter().enumerate() {
         senders.extend(tx.map(|tx| (number, tx)));
@@ -140,11 +201,11 @@ fn plan(
     let tasks = deal(port, &mut senders, options, arena);
     unused.extend(senders.into_iter().map(|(_, tx)| QueuePair { rx: None, tx: Some(tx) }));
     match tasks {
-        Ok((mut tasks, rate)) => {
+        Ok((mut tasks, outline)) => {
             if let Some(first) = tasks.first_mut() {
                 unused.into_iter().for_each(|queue| first.keep(queue));
             }
-            Ok((tasks, rate))
+            Ok((tasks, outline))
         }
         Err(reason) => {
             let mut pool = arena.pool(0).map_err(|e| e.to_string())?;
@@ -159,48 +220,42 @@ fn deal(
     senders: &mut Vec<(usize, Box<dyn TxQueue>)>,
     options: &Options,
     arena: &'static Arena,
-) -> Result<(Vec<Generator>, Option<u64>), String> {
-    let (frame, capabilities) = (&options.frame, port.capabilities());
-    frame.check()?;
-    let longest = capabilities.max_len.min(bywash_port::frame::FRAME_DATA);
-    let fcs = frame.size - frame.len();
-    if frame.len() > longest {
+) -> Result<(Vec<Generator>, Outline), String> {
+    let capabilities = port.capabilities();
+    let plan = Plan::new(&options.frame, port.mac().map(Mac))
+        .map_err(|reason| format!("can't be sent this: {reason}"))?;
+    let (longest, fcs) = (plan.longest(), FCS as usize);
+    if longest > capabilities.max_len {
         return Err(format!(
-            "takes frames of at most {1} bytes with FCS, --size {0} is more",
-            frame.size,
-            longest + fcs
+            "takes frames of at most {} bytes with FCS, --size {} is more",
+            capabilities.max_len + fcs,
+            longest + fcs,
         ));
     }
     if senders.is_empty() {
         return Err("only receives: it can't be sent to".into());
     }
-    let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-    let rate = options.rate.map(|rate| rate.millipackets(length, capabilities.link_mbps)).transpose()?;
+    let link_bits = options.line_rate.or(capabilities.link_mbps.map(|mbps| u64::from(mbps) * 1_000_000));
+    let pace = rate::pace(options.rate, options.burst, plan.mean, link_bits)?;
+    let outline =
+        Outline { pace, mean: plan.mean, link_bits, sizes: plan.variants.len(), varied: plan.patches.len() };
     let workers = match options.workers.cores.len() {
         // No more workers than packets, so that each has something to send.
         0 => usize::try_from(options.count.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).clamp(1, senders.len()),
         _ => options.workers.count(senders.len())?,
     };
     let share = options.workers.frames.unwrap_or(arena.unused() / workers);
-    let pools: Vec<_> =
-        (0..workers).map(|_| arena.pool(share)).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-    let src_mac = frame.src_mac.or(port.mac().map(Mac)).unwrap_or(Mac([2, 0, 0, 0, 0, 1]));
-    let template = Template::new(frame, src_mac);
-    // Nobody else's, and not that of an earlier run: a receiver that goes on running sees a new stream, not a gap.
-    let stream = RandomState::new().hash_one(std::process::id()).to_be_bytes();
-    let stream = u16::from_be_bytes([stream[0], stream[1]]);
+    let mut shares = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        shares.push(arena.pool(share).map_err(|e| e.to_string())?);
+    }
+    let stream = first_stream();
     let tasks =
-        pools.into_iter().zip(senders.drain(..workers)).enumerate().map(|(worker, (pool, (number, tx)))| {
+        shares.into_iter().zip(senders.drain(..workers)).enumerate().map(|(worker, (pool, (number, tx)))| {
             let (index, of) = (worker as u64, workers as u64);
-            let first_source = u64::from(frame.sources) * index / of;
+            let stream = stream.wrapping_add(u16::try_from(worker).unwrap_or_default());
             let orders = Orders {
-                template: template.clone(),
-                sources: Sources::new(
-                    frame.sources,
-                    frame.src_port,
-                    u32::try_from(first_source).unwrap_or_default(),
-                ),
-                stream: stream.wrapping_add(u16::try_from(worker).unwrap_or_default()),
+                maker: Maker::new(plan.clone(), (index, of), stream),
                 count: options.count.map(|count| count / of + u64::from(index < count % of)),
             };
             Generator::new(tx, number, pool, options.batch, orders)
@@ -210,48 +265,39 @@ fn deal(
     let start = clock::monotonic();
     let end = options.duration.map(|d| start.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     for (worker, task) in tasks.iter_mut().enumerate() {
-        task.set_times(rate.map(|rate| Schedule::new(rate, (worker, workers), start)), end);
+        task.set_times(pace.map(|pace| Schedule::new(pace, (worker, workers), start)), end);
     }
-    Ok((tasks, rate))
+    Ok((tasks, outline))
+}
+
+/// The first worker's stream: nobody else's, and not that of an earlier run, so that a receiver that goes on running
+/// sees a new stream, not a gap.
+fn first_stream() -> u16 {
+    let stream = RandomState::new().hash_one(std::process::id()).to_be_bytes();
+    u16::from_be_bytes([stream[0], stream[1]])
 }
 
 impl App for Generate {
     type Start = Start;
-    type Interval = Interval;
     type Summary = Summary;
 
     fn start(&self) -> Start {
-        let capabilities = self.port.capabilities();
-        let length = u32::try_from(self.options.frame.len()).unwrap_or(u32::MAX);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 10^11 packets")]
-        let line = |mbps: u32| line_rate(u64::from(mbps) * 1_000_000, length) as u64;
-        Start {
-            command: "generate",
-            port: self.port.name().to_string(),
-            mode: capabilities.mode.clone(),
-            workers: self.live.len(),
-            size_bytes: self.options.frame.size,
-            sources: self.options.frame.sources,
-            asked_pps: self.rate.map(events::thousandths),
-            line_rate_pps: capabilities.link_mbps.map(line),
-            link_mbps: capabilities.link_mbps,
-        }
+        Start::new(&PortSummary::of(&*self.port), self.live.len(), &self.outline)
     }
 
-    fn interval(&mut self) -> Interval {
-        let (now, sent) = (Instant::now(), self.sent());
-        let seconds = (now - self.last.0).as_secs_f64();
-        let change = sent - self.last.1;
-        self.last = (now, sent);
-        Interval {
-            elapsed_s: (now - self.started).as_secs_f64(),
-            interval_s: seconds,
-            tx_packets: sent.packets,
-            rate_pps: packets_per_second(change.packets, seconds),
-            rate_l2_bps: change.l2_rate(seconds),
-            rate_l1_bps: change.l1_rate(seconds),
-            missed_packets: self.live.iter().map(|live| live.read().missed).sum(),
-        }
+    fn snapshot(&self) -> Snapshot {
+        let queues: Vec<Figures> = self.live.iter().map(Live::read).collect();
+        events::snapshot(&queues, self.times(), self.started.elapsed(), &PortSummary::of(&*self.port))
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
+        let sent = figures.iter().map(|queue| queue.counters.packets).sum();
+        let is_stuck = self.seen.replace(sent) == sent;
+        // What is sent less often than once a second is not stuck.
+        let is_due = self.outline.pace.is_none_or(|pace| pace.millipackets() > 2000);
+        (is_stuck && is_due)
+            .then(|| format!("nothing leaves: {}", diagnosis::why_nothing(&*self.port, &figures)))
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {
@@ -260,21 +306,30 @@ impl App for Generate {
 
     fn finish(self) -> Summary {
         let (tasks, errors) = self.crew.join();
-        let seconds = self.started.elapsed().as_secs_f64();
+        let elapsed = self.started.elapsed();
+        let times = self.outline.pace.map(|_| times(&self.dials));
         let queues: Vec<Figures> = tasks.into_iter().map(Generator::close).collect();
         let mut warnings = Vec::new();
-        let link_mbps = self.port.capabilities().link_mbps;
+        let sent = queues.iter().map(|queue| queue.counters.packets).sum::<u64>();
+        let stuck = (sent == 0).then(|| diagnosis::why_nothing(&*self.port, &queues));
         let port = close_port(self.port, &mut warnings);
-        Summary::new((queues, &errors), &self.options, self.rate, seconds, port, (warnings, link_mbps))
+        let snapshot = events::snapshot(&queues, times, elapsed, &port);
+        Summary::new(&queues, &snapshot, &errors, (&self.options, &self.outline), (port, stuck), warnings)
     }
 }
 
 /// The packet that a generator sends with this probe, for those who test what reads it.
 #[cfg(test)]
 pub(crate) fn template_of(frame: &Frame, src_mac: Mac, probe: crate::probe::Probe) -> Vec<u8> {
-    let template = Template::new(frame, src_mac);
-    let mut packet = vec![0; template.len()];
-    template.write_filler(&mut packet);
-    template.write_head(&mut packet, template::Fields { source: 0, src_port: frame.src_port, probe });
+    let mut maker = Maker::new(Plan::new(frame, Some(src_mac)).unwrap(), (0, 1), probe.stream);
+    maker.set_sequence(probe.sequence);
+    let arena = Arena::new(vec![0; bywash_port::frame::FRAME_SIZE]).unwrap();
+    let (mut pool, mut batch) = (arena.pool(1).unwrap(), bywash_port::frame::Batch::new());
+    maker.make(1, probe.time, false, &mut pool, &mut batch);
+    let packet = batch.iter().next().unwrap().head().to_vec();
+    pool.give_batch(&mut batch);
     packet
 }
+
+#[cfg(test)]
+mod tests;

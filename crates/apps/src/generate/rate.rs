@@ -1,8 +1,11 @@
 //! How fast: as users write it, and as packets per second.
 
 use std::str::FromStr;
+use std::time::Duration;
 
-use bywash_wire::line::{l1_bits, l2_bits, packets_per_second};
+use super::schedule::Pace;
+use super::size::Mean;
+use crate::rate::Bps;
 
 /// A rate that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,29 +55,32 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// Thousandths of a packet per second, for frames of `frame` bytes without FCS.
+    /// Thousandths of a packet per second, for packets of this mean size on a link of so many bits per second.
     ///
     /// # Errors
     /// A share of a link whose speed nobody knows, or more than the link can carry.
-    pub fn millipackets(self, frame: u32, link_mbps: Option<u32>) -> Result<u64, String> {
-        let line_rate = link_mbps.map(|mbps| packets_per_second(u64::from(mbps) * 1_000_000, frame));
+    fn millipackets(self, mean: Mean, link_bits: Option<u64>) -> Result<u64, String> {
+        let line_rate = link_bits.map(|bits| mean.line_rate(bits));
         let rate = match self {
             Self::Packets(rate) => rate,
-            Self::L2(bits) => bits / l2_bits(frame),
-            Self::L1(bits) => bits / l1_bits(frame),
+            Self::L2(bits) => bits / mean.l2_bits,
+            Self::L1(bits) => bits / mean.l1_bits,
             Self::Percent(share) => {
-                let line_rate = line_rate
-                    .ok_or("has a link of unknown speed: ask for packets or bits per second (--rate)")?;
+                let line_rate = line_rate.ok_or(
+                    "has a link of unknown speed: say how fast it is (--line-rate 10G), or ask for packets or bits per \
+                     second (--rate)",
+                )?;
                 line_rate * share / 100.0
             }
         };
         // Links run up to 100 ppm fast.
-        if let (Some(line_rate), Some(mbps)) = (line_rate, link_mbps)
+        if let (Some(line_rate), Some(bits)) = (line_rate, link_bits)
             && rate > line_rate * 1.0002
         {
             return Err(format!(
-                "carries at most {line_rate:.0} packets/s of {} bytes on its {mbps} Mbit/s; {rate:.0} were asked for (--rate)",
-                frame + bywash_wire::line::FCS
+                "carries at most {line_rate:.0} packets/s of {:.0} bytes on its {}; {rate:.0} were asked for (--rate)",
+                mean.size,
+                Bps(bits)
             ));
         }
         #[expect(
@@ -89,6 +95,50 @@ impl Rate {
             Err("can't be given that --rate: it must lie between 0.001 and 10 G packets/s".into())
         }
     }
+}
+
+/// Packets that leave together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// How many; at least 1.
+    pub packets: u64,
+    /// From one burst's start to the next one's; when `None`, the rate decides.
+    pub every: Option<Duration>,
+}
+
+/// Longest burst.
+const LONGEST_BURST: u64 = 1_000_000;
+
+/// When packets are to leave: `None` as fast as it goes. Of this mean size, on a link of so many bits per second.
+///
+/// # Errors
+/// What cannot be, and why.
+pub(super) fn pace(
+    rate: Option<Rate>,
+    burst: Option<Burst>,
+    mean: Mean,
+    link_bits: Option<u64>,
+) -> Result<Option<Pace>, String> {
+    let milli = rate.map(|rate| rate.millipackets(mean, link_bits)).transpose()?;
+    let Some(Burst { packets, every }) = burst else { return Ok(milli.map(Pace::steady)) };
+    if !(1..=LONGEST_BURST).contains(&packets) {
+        return Err(format!("can't be given --burst {packets}: it must be 1 to {LONGEST_BURST}"));
+    }
+    let pace = match (every, milli) {
+        (None, Some(milli)) => Pace::bursts(packets, milli),
+        (None, None) => return Err("needs to know when bursts come: give --burst-every or --rate".into()),
+        (Some(every), milli) => {
+            let nanoseconds = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
+            let pace = Pace::bursts_each(packets, nanoseconds, milli);
+            pace.ok_or_else(|| {
+                format!("can't send {packets} packets at that --rate within --burst-every {every:?}: raise one of them")
+            })?
+        }
+    };
+    // What a burst makes per second can be more than the link carries, too.
+    #[expect(clippy::cast_precision_loss, reason = "compared with a rounded rate")]
+    Rate::Packets(pace.millipackets() as f64 / 1000.0).millipackets(mean, link_bits)?;
+    Ok(Some(pace))
 }
 
 #[cfg(test)]
@@ -115,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_form_becomes_packets() {
-        let of = |rate: Rate| rate.millipackets(60, Some(10_000));
+        let of = |rate: Rate| rate.millipackets(Mean::of(&[60]), Some(10_000_000_000));
         assert_eq!(of(Rate::Percent(100.0)), Ok(14_880_952_381));
         assert_eq!(of(Rate::L1(1e10)), Ok(14_880_952_381));
         assert_eq!(of(Rate::L2(5.12e9)), Ok(10_000_000_000));
@@ -124,10 +174,30 @@ mod tests {
 
     #[test]
     fn the_impossible_is_refused() {
-        let refused = |rate: Rate, link| rate.millipackets(60, link).unwrap_err();
-        assert!(refused(Rate::L2(1e10), Some(10_000)).contains("at most 14880952"));
+        let refused = |rate: Rate, link| rate.millipackets(Mean::of(&[60]), link).unwrap_err();
+        assert!(refused(Rate::L2(1e10), Some(10_000_000_000)).contains("at most 14880952"));
         assert!(refused(Rate::Percent(50.0), None).contains("unknown"));
         assert!(refused(Rate::Packets(1e-9), None).contains("between"));
         assert!(refused(Rate::Packets(1e300), None).contains("between"));
+    }
+
+    #[test]
+    fn bursts_need_a_time_and_must_fit_it() {
+        let mean = Mean::of(&[60]);
+        let of = |rate: Option<f64>, packets, every: Option<u64>| {
+            let burst = Burst { packets, every: every.map(Duration::from_millis) };
+            pace(rate.map(Rate::Packets), Some(burst), mean, Some(10_000_000_000))
+        };
+        assert_eq!(of(Some(1000.0), 10, None).unwrap().unwrap().millipackets(), 1_000_000);
+        assert_eq!(of(None, 10, Some(100)).unwrap().unwrap().millipackets(), 100_000);
+        for (rate, packets, every, says) in [
+            (None, 10, None, "--burst-every or --rate"),
+            (Some(1000.0), 0, None, "1 to 1000000"),
+            (Some(1000.0), 100, Some(10), "raise one of them"),
+            (None, 1_000_000, Some(1), "at most 14880952"),
+        ] {
+            let reason = of(rate, packets, every).unwrap_err();
+            assert!(reason.contains(says) && !reason.contains('\n'), "{reason}");
+        }
     }
 }

@@ -2,56 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_port::frame::{Batch, HEADROOM, Packet, Pool};
+use bywash_port::frame::{Batch, Pool};
 use bywash_port::{QueueCounters, QueuePair, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
-use super::schedule::Schedule;
-use super::template::{Fields, Template};
+use super::maker::Maker;
+use super::schedule::{self, OVERTIME_NS, Schedule};
 use crate::live::{Live, Publication};
-use crate::probe::Probe;
-use crate::session::close_queues;
+use crate::queues::{close_queues, drain};
+use crate::report::{Dial, Stopwatch};
 
 /// How soon to look again when the TX ring is full, or to fetch completions.
 const TX_POLL_NS: u64 = 1_000_000;
-
-/// How long after the end packets that were due before it are still made.
-const OVERTIME_NS: u64 = 100_000_000;
-
-/// How long the last packets may take to leave at the end: a link that went down never completes them.
-const DRAIN_NS: u64 = 500_000_000;
-
-/// Which source is next.
-#[derive(Clone, Debug)]
-pub(super) struct Sources {
-    pub(super) count: u32,
-    pub(super) first_port: u16,
-    pub(super) next: u32,
-    pub(super) port: u16,
-}
-
-impl Sources {
-    /// `count` sources, from number `start` on; the first one sends from `first_port`.
-    pub(super) fn new(count: u32, first_port: u16, start: u32) -> Self {
-        let ports = u32::from(u16::MAX - first_port) + 1;
-        let offset = u16::try_from(start % ports).unwrap_or_default();
-        Self { count, first_port, next: start, port: first_port + offset }
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 65536 sources")]
-    fn take(&mut self) -> (u16, u16) {
-        let taken = (self.next as u16, self.port);
-        self.next += 1;
-        self.port = self.port.checked_add(1).unwrap_or(self.first_port);
-        if self.next >= self.count {
-            self.next = 0;
-            self.port = self.first_port;
-        }
-        taken
-    }
-}
 
 /// What one worker has done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,11 +28,36 @@ pub(super) struct Figures {
     pub(super) in_flight: u64,
 }
 
+/// How well a schedule is kept.
+#[derive(Debug, Default)]
+pub(super) struct Timing {
+    /// From one packet to the next, as they are handed over.
+    gaps: Stopwatch,
+    /// From when the first packet of a batch was due until it is made.
+    late: Stopwatch,
+    last: Option<u64>,
+}
+
+impl Timing {
+    /// Notes `n` packets that leave together `now`, of which the first was due at `due`.
+    #[inline]
+    pub(super) fn note(&mut self, now: u64, due: u64, n: usize) {
+        self.late.record(now.saturating_sub(due));
+        if let Some(last) = self.last.replace(now) {
+            self.gaps.record(now - last);
+        }
+        self.gaps.record_many(0, n as u64 - 1);
+    }
+
+    /// How long the gaps are, and how late packets leave.
+    pub(super) fn dials(&self) -> [Dial; 2] {
+        [self.gaps.dial(), self.late.dial()]
+    }
+}
+
 /// What one worker is to send.
 pub(super) struct Orders {
-    pub(super) template: Template,
-    pub(super) sources: Sources,
-    pub(super) stream: u16,
+    pub(super) maker: Maker,
     /// Packets to send; `None` for no end.
     pub(super) count: Option<u64>,
 }
@@ -86,7 +74,7 @@ pub(super) struct Generator {
     /// As fast as it goes when `None`.
     schedule: Option<Schedule>,
     end: Option<u64>,
-    sequence: u32,
+    timing: Timing,
     /// Every free frame holds the filler: none has come from elsewhere.
     is_prepared: bool,
     is_over: bool,
@@ -102,7 +90,7 @@ impl Generator {
         batch: usize,
         orders: Orders,
     ) -> Self {
-        prepare(&mut pool, &orders.template);
+        orders.maker.prepare(&mut pool);
         let live = Live::new(Figures { number, ..Figures::default() });
         Self {
             tx,
@@ -113,7 +101,7 @@ impl Generator {
             orders,
             schedule: None,
             end: None,
-            sequence: 0,
+            timing: Timing::default(),
             is_prepared: true,
             is_over: false,
             live,
@@ -130,6 +118,11 @@ impl Generator {
     /// Keeps queues that nobody serves until the end.
     pub(super) fn keep(&mut self, unused: QueuePair) {
         self.unused.push(unused);
+    }
+
+    /// How long the gaps are, and how late packets leave.
+    pub(super) fn dials(&self) -> [Dial; 2] {
+        self.timing.dials()
     }
 
     pub(super) fn live(&self) -> Live<Figures> {
@@ -161,15 +154,21 @@ impl Generator {
     fn make(&mut self) {
         let now = clock::monotonic();
         // What was due before the end is still sent after it, for as long as it takes to see that.
-        let is_past = self.end.is_some_and(|end| now >= end);
-        if self.orders.count == Some(0) || (is_past && self.schedule_is_over(now)) {
+        if self.orders.count == Some(0) || schedule::is_over(self.schedule.as_mut(), self.end, now) {
             self.is_over = true;
             return;
         }
         let most = self.orders.count.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let most = most.min(self.batch.room());
         let due = match &mut self.schedule {
-            Some(schedule) => schedule.take_due(now, self.end.unwrap_or(u64::MAX), most),
+            Some(schedule) => {
+                let first = schedule.due();
+                let due = schedule.take_due(now, self.end.unwrap_or(u64::MAX), most);
+                if due > 0 {
+                    self.timing.note(now, first, due);
+                }
+                due
+            }
             None => most,
         };
         if due == 0 {
@@ -203,60 +202,18 @@ impl Generator {
         self.is_over = true;
     }
 
-    fn schedule_is_over(&mut self, now: u64) -> bool {
-        let Some(end) = self.end else { return false };
-        let Some(schedule) = &mut self.schedule else { return true };
-        let late = now.saturating_sub(end) > OVERTIME_NS;
-        if late || !schedule.has_due_before(end) {
-            schedule.close(end);
-            return true;
-        }
-        false
-    }
-
     /// Makes `n` packets of `due`; the others stay due.
     #[inline]
     fn make_packets(&mut self, n: usize, due: usize) {
-        let time = clock::realtime() & ((1 << 48) - 1);
-        let orders = &mut self.orders;
-        let template = &orders.template;
-        let mut made = 0;
-        let (sequence, sources, is_prepared) = (&mut self.sequence, &mut orders.sources, self.is_prepared);
-        self.batch.extend(self.pool.take_many(n).map(|frame| {
-            let mut packet = Packet::new(frame);
-            // The template fits: that was seen when the generator was started.
-            let fits = packet.set_len(template.len());
-            debug_assert!(fits.is_ok());
-            let (source, src_port) = sources.take();
-            let probe = Probe { stream: orders.stream, sequence: *sequence, time };
-            if !is_prepared {
-                template.write_filler(packet.head_mut());
-            }
-            template.write_head(packet.head_mut(), Fields { source, src_port, probe });
-            *sequence = sequence.wrapping_add(1);
-            made += 1;
-            packet
-        }));
-        if let Some(left) = &mut orders.count {
+        let maker = &mut self.orders.maker;
+        let made = maker.make(n, clock::realtime(), self.is_prepared, &mut self.pool, &mut self.batch) as u64;
+        if let Some(left) = &mut self.orders.count {
             *left -= made;
         }
         if let Some(schedule) = &mut self.schedule {
             schedule.put_back(due as u64 - made);
         }
     }
-}
-
-/// Writes the filler into every frame of a pool.
-fn prepare(pool: &mut Pool, template: &Template) {
-    if !template.has_filler() {
-        return;
-    }
-    let n = pool.free();
-    let mut frames: Vec<_> = pool.take_many(n).collect();
-    for frame in &mut frames {
-        template.write_filler(&mut frame.bytes_mut()[HEADROOM..]);
-    }
-    pool.give_many(frames.into_iter());
 }
 
 impl Task for Generator {
@@ -301,26 +258,6 @@ impl Task for Generator {
     }
 
     fn finish(&mut self) {
-        let until = clock::monotonic() + DRAIN_NS;
-        while self.tx.in_flight() > 0 && clock::monotonic() < until {
-            self.tx.flush(&mut self.pool);
-            std::thread::yield_now();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sources_come_in_turn_with_ports_of_their_own() {
-        let mut sources = Sources::new(3, 65_534, 1);
-        let taken: Vec<_> = (0..5).map(|_| sources.take()).collect();
-        assert_eq!(taken, [(1, 65_535), (2, 65_534), (0, 65_534), (1, 65_535), (2, 65_534)]);
-        let mut all = Sources::new(1 << 16, 10_000, 0);
-        let pairs: std::collections::HashSet<_> = (0..1 << 16).map(|_| all.take()).collect();
-        assert_eq!(pairs.len(), 1 << 16);
-        assert_eq!(all.take(), (0, 10_000));
+        drain(&mut *self.tx, &mut self.pool);
     }
 }

@@ -1,15 +1,19 @@
 //! What is told of receiving, to people and to programs.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
+use std::time::Duration;
 
 use bywash_sys::worker::WorkerError;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::worker::{Delays, Figures, MOST_STREAMS};
-use super::{Options, Received, kinds, streams};
-use crate::rate::{Bps, Pps, packets_per_second};
-use crate::session::{self, PortSummary};
+use super::flows::{Flow, Key};
+use super::streams::MOST_STREAMS;
+use super::worker::{Delays, Figures, Kinds, QueueFigures, StreamFigures};
+use super::{Options, Received};
+use crate::rate::Traffic;
+use crate::report::{Column, Distribution, Metric, Row, Snapshot, Table, Times};
+use crate::session::{self, PortSummary, QUEUE};
 
 /// What is about to be received.
 #[derive(Debug, Serialize)]
@@ -19,86 +23,206 @@ pub struct Start {
     pub(super) mode: Vec<&'static str>,
     pub(super) workers: usize,
     pub(super) count_packets: Option<u64>,
+    pub(super) drop: bool,
 }
 
 impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "receiving on {} ({}), {} worker(s)", self.port, self.mode.join(", "), self.workers)?;
+        let what = if self.drop { "dropping what comes" } else { "receiving" };
+        write!(f, "{what} on {} ({}), {} worker(s)", self.port, self.mode.join(", "), self.workers)?;
         self.count_packets
-            .map_or(Ok(()), |count| write!(f, ", until {count} packets of a generator have come"))
+            .map_or(Ok(()), |count| write!(f, ", until {count} {} have come", wanted(self.drop)))
     }
 }
 
-/// What was received since the last interval, and in all.
-#[derive(Debug, Serialize)]
-pub struct Interval {
-    pub(super) elapsed_s: f64,
-    pub(super) interval_s: f64,
-    pub(super) rate_pps: u64,
-    pub(super) rate_l2_bps: u64,
-    pub(super) rate_l1_bps: u64,
-    /// Since the start.
-    #[serde(flatten)]
-    pub(super) total: Received,
+/// What is counted towards the number that was asked for.
+fn wanted(drop: bool) -> &'static str {
+    if drop { "packets" } else { "packets of a generator" }
 }
 
-impl Display for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0} s   {} received   {}", self.elapsed_s, self.total.rx_packets, Pps(self.rate_pps))?;
-        write!(f, "   {} L2   lost {}", Bps(self.rate_l2_bps), self.total.lost_packets)?;
-        if self.total.damaged_packets > 0 {
-            write!(f, "   damaged {}", self.total.damaged_packets)?;
+/// The distribution of how long packets took.
+pub const LATENCY: &str = "latency";
+
+const RECEIVED: &[Column<Received>] = &[
+    Column {
+        metric: Metric::packets("rx_packets", "received", "Packets received"),
+        of: |received| received.rx_packets,
+    },
+    Column {
+        metric: Metric::bytes("rx_bytes", "bytes", "Their bytes, without FCS"),
+        of: |received| received.rx_bytes,
+    },
+    Column { metric: RIGHT, of: |received| received.right_packets },
+    Column { metric: LOST, of: |received| received.lost_packets },
+    Column { metric: REORDERED, of: |received| received.reordered_packets },
+    Column { metric: DUPLICATE, of: |received| received.duplicate_packets },
+    Column { metric: DAMAGED, of: |received| received.damaged_packets },
+    Column { metric: FOREIGN, of: |received| received.foreign_packets },
+    Column {
+        metric: Metric::fault(
+            "untracked_packets",
+            "of too many streams",
+            "Packets of more streams than could be told apart: no loss is known of those",
+        ),
+        of: |received| received.untracked_packets,
+    },
+    Column {
+        metric: Metric::fault(
+            "clock_error_packets",
+            "before they were sent",
+            "Packets that came before they were sent, by the clocks of the two machines",
+        ),
+        of: |received| received.clock_error_packets,
+    },
+];
+
+const KINDS: &[Column<Kinds>] = &[
+    Column { metric: RIGHT, of: |kinds| kinds.right },
+    Column { metric: REORDERED, of: |kinds| kinds.reordered },
+    Column { metric: DUPLICATE, of: |kinds| kinds.duplicates },
+    Column { metric: DAMAGED, of: |kinds| kinds.damaged },
+    Column { metric: FOREIGN, of: |kinds| kinds.foreign },
+];
+
+const STREAM: &[Column<StreamFigures>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Different packets of the stream that came"),
+        of: |stream| stream.counts.received,
+    },
+    Column { metric: LOST, of: |stream| stream.counts.lost() },
+    Column { metric: REORDERED, of: |stream| stream.counts.reordered },
+    Column { metric: DUPLICATE, of: |stream| stream.counts.duplicates },
+    Column { metric: DAMAGED, of: |stream| stream.damaged },
+];
+
+const FLOW: &[Column<Flow>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Packets of the flow that came, copies too"),
+        of: |flow| flow.traffic.packets,
+    },
+    Column {
+        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
+        of: |flow| flow.traffic.bytes,
+    },
+    Column { metric: REORDERED, of: |flow| flow.reordered },
+];
+
+const RIGHT: Metric =
+    Metric::count("right_packets", "of a generator", "Packets of generators that came as they were sent");
+const LOST: Metric = Metric::fault(
+    "lost_packets",
+    "lost",
+    "Packets of generators that have not come, between the first and the last one that have",
+);
+const REORDERED: Metric =
+    Metric::fault("reordered_packets", "reordered", "Packets of generators that came after a later one");
+const DUPLICATE: Metric =
+    Metric::fault("duplicate_packets", "duplicated", "Packets of generators that came again");
+const DAMAGED: Metric =
+    Metric::fault("damaged_packets", "damaged", "Packets of generators that were damaged");
+const FOREIGN: Metric = Metric::count("foreign_packets", "foreign", "Packets of nobody's generator");
+
+impl Received {
+    pub(super) fn new(figures: &[Figures]) -> Self {
+        let queues = || figures.iter().flat_map(|worker| &worker.queues);
+        let traffic = queues().fold(Traffic::default(), |sum, queue| sum + queue.counters.into());
+        let mut received = Self { rx_packets: traffic.packets, rx_bytes: traffic.bytes, ..Self::default() };
+        for QueueFigures { kinds, .. } in queues() {
+            received.right_packets += kinds.right;
+            received.reordered_packets += kinds.reordered;
+            received.duplicate_packets += kinds.duplicates;
+            received.damaged_packets += kinds.damaged;
+            received.foreign_packets += kinds.foreign;
+            received.untracked_packets += kinds.untracked;
+            received.clock_error_packets += kinds.clock_errors;
         }
-        Ok(())
+        received.lost_packets = streams(figures).values().map(|stream| stream.counts.lost()).sum();
+        received
     }
 }
 
-/// A distribution of times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Percentiles {
-    /// Shortest.
-    pub min_ns: u64,
-    /// Half are no longer than this.
-    pub p50_ns: u64,
-    /// 90 % are no longer.
-    pub p90_ns: u64,
-    /// 99 % are no longer.
-    pub p99_ns: u64,
-    /// 99.9 % are no longer.
-    pub p99_9_ns: u64,
-    /// 99.99 % are no longer.
-    pub p99_99_ns: u64,
-    /// Longest.
-    pub max_ns: u64,
+/// The streams, put together from all queues.
+fn streams(figures: &[Figures]) -> BTreeMap<u16, StreamFigures> {
+    let mut streams = BTreeMap::<u16, StreamFigures>::new();
+    for (id, part) in figures.iter().flat_map(|worker| &worker.streams) {
+        streams.entry(*id).or_default().merge(part);
+    }
+    streams
 }
 
-impl Percentiles {
-    fn of(histogram: &Histogram<u64>) -> Option<Self> {
-        let at = |percent| histogram.value_at_percentile(percent);
-        (!histogram.is_empty()).then(|| Self {
-            min_ns: histogram.min(),
-            p50_ns: at(50.0),
-            p90_ns: at(90.0),
-            p99_ns: at(99.0),
-            p99_9_ns: at(99.9),
-            p99_99_ns: at(99.99),
-            max_ns: histogram.max(),
-        })
+/// The `most` flows with the most packets, put together from all queues, and last what all others had.
+fn flows(figures: &[Figures], most: usize) -> Table {
+    let mut flows = BTreeMap::<Key, Flow>::new();
+    for flow in figures.iter().flat_map(|worker| &worker.flows) {
+        flows.entry(flow.key).and_modify(|known| known.merge(flow)).or_insert(*flow);
     }
+    let mut flows: Vec<Flow> = flows.into_values().collect();
+    flows.sort_by_key(|flow| std::cmp::Reverse(flow.traffic.packets));
+    let rest = flows.split_off(most.min(flows.len()));
+    let others = figures.iter().map(|worker| worker.other_flows).chain(rest.iter().map(|flow| flow.traffic));
+    let others = Flow::of_many(others.fold(Traffic::default(), |sum, more| sum + more));
+    let row = |name: &str, flow: &Flow| Row::new(vec![("flow", name.into())], FLOW, flow);
+    let mut rows: Vec<Row> = flows.iter().map(|flow| row(&flow.key.to_string(), flow)).collect();
+    if others.traffic.packets > 0 {
+        rows.push(row("others", &others));
+    }
+    Table { name: "flows", row: "flow", in_line: false, usual: 0, partial: true, rows }
 }
 
-impl Display for Percentiles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["min", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
-        let values =
-            [self.min_ns, self.p50_ns, self.p90_ns, self.p99_ns, self.p99_9_ns, self.p99_99_ns, self.max_ns];
-        for (name, value) in names.iter().zip(values) {
-            #[expect(clippy::cast_precision_loss, reason = "three digits were kept")]
-            let microseconds = value as f64 / 1000.0;
-            write!(f, " {name} {microseconds:.1}")?;
-        }
-        f.write_str(" µs")
+/// What the workers have done so far; with so many flows.
+pub(super) fn snapshot(
+    figures: &[Figures],
+    delays: &[Delays],
+    elapsed: Duration,
+    most_flows: usize,
+) -> Snapshot {
+    let mut queues: Vec<&QueueFigures> = figures.iter().flat_map(|worker| &worker.queues).collect();
+    queues.sort_by_key(|queue| queue.number);
+    let queue_rows = queues.iter().map(|queue| {
+        Row::new(vec![("queue", queue.number.into())], QUEUE, &queue.counters).and(KINDS, &queue.kinds)
+    });
+    let stream_rows = streams(figures)
+        .into_iter()
+        .map(|(stream, counts)| Row::new(vec![("stream", usize::from(stream).into())], STREAM, &counts));
+    let mut snapshot = Snapshot {
+        command: "receive",
+        elapsed,
+        total: Row::new(Vec::new(), RECEIVED, &Received::new(figures)),
+        tables: vec![
+            Table {
+                name: "queues",
+                row: "queue",
+                in_line: false,
+                usual: 1,
+                partial: false,
+                rows: queue_rows.collect(),
+            },
+            Table {
+                name: "streams",
+                row: "stream",
+                in_line: false,
+                usual: 1,
+                partial: false,
+                rows: stream_rows.collect(),
+            },
+        ],
+        distributions: vec![
+            Distribution {
+                name: LATENCY,
+                help: "From when packets were made until they were received, by the clocks of both machines",
+                times: Times::read(delays.iter().map(|delays| &delays.latency)),
+            },
+            Distribution {
+                name: "jitter",
+                help: "How much the latencies of a packet and of the one before it in its stream and queue differ",
+                times: Times::read(delays.iter().map(|delays| &delays.jitter)),
+            },
+        ],
+    };
+    if most_flows > 0 {
+        snapshot.tables.push(flows(figures, most_flows));
     }
+    snapshot
 }
 
 /// What came of receiving.
@@ -108,134 +232,55 @@ pub struct Summary {
     pub met: bool,
     /// Why not.
     pub unmet: Vec<String>,
-    /// How long it ran.
-    pub duration_s: f64,
     /// What came.
-    #[serde(flatten)]
+    #[serde(skip)]
     pub received: Received,
-    /// Packets per second.
-    pub rate_pps: u64,
-    /// Bits of frames per second, with FCS.
-    pub rate_l2_bps: u64,
-    /// Bits of the link per second.
-    pub rate_l1_bps: u64,
-    /// From when packets were made until they were received; where the clocks disagree, packets are left out.
-    pub latency: Option<Percentiles>,
-    /// How much the latencies of a stream's successive packets differ (RFC 3393).
-    pub jitter: Option<Percentiles>,
-    /// Packets that came before they were sent, by the clocks of the two machines.
-    pub clock_error_packets: u64,
-    /// Packets of more streams than could be told apart: no loss is known of those.
-    pub untracked_packets: u64,
-    /// The generators' queues.
-    pub streams: Vec<StreamSummary>,
-    /// The receiving queues.
-    pub queues: Vec<QueueSummary>,
+    /// The same with all queues and streams, and the delays.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
     /// What the port counted.
     pub port: PortSummary,
     /// What could not be undone, and the like.
     #[serde(skip)]
     pub warnings: Vec<String>,
-}
-
-/// What came of one generator's queue.
-#[derive(Debug, Serialize)]
-pub struct StreamSummary {
-    /// Its number, chosen by the generator.
-    pub stream: u16,
-    /// Different packets that came.
-    pub packets: u64,
-    /// Packets that have not come.
-    pub lost_packets: u64,
-    /// Packets that came after a later one.
-    pub reordered_packets: u64,
-    /// Packets that came again.
-    pub duplicate_packets: u64,
-}
-
-/// What one queue received.
-#[derive(Debug, Serialize)]
-pub struct QueueSummary {
-    /// Its number on its port.
-    pub queue: usize,
-    /// Packets received.
-    pub packets: u64,
-    /// Their bytes, without FCS.
-    pub bytes: u64,
-    /// Packets the port found damaged.
-    pub errors: u64,
-    /// Times no frame was free.
-    pub no_frame: u64,
+    /// Nobody looked at the packets.
+    #[serde(skip)]
+    drop: bool,
 }
 
 impl Summary {
     pub(super) fn new(
-        (figures, delays): (&[Figures], Vec<Delays>),
+        figures: &[Figures],
+        snapshot: Snapshot,
         failures: &[WorkerError],
         options: &Options,
-        seconds: f64,
         (port, mut warnings): (PortSummary, Vec<String>),
     ) -> Self {
-        let (received, kinds) = (Received::new(figures), kinds(figures));
-        let traffic = received.traffic();
-        let delays = delays.into_iter().reduce(|mut all, more| {
-            // They have the same bounds: it can't fail.
-            let _ = all.latency.add(more.latency).and_then(|()| all.jitter.add(more.jitter));
-            all
-        });
-        if kinds.untracked > 0 {
+        let received = Received::new(figures);
+        if received.untracked_packets > 0 {
             warnings.push(format!(
                 "{} packets were of more than {MOST_STREAMS} streams: loss is not known of those; start anew",
-                kinds.untracked
+                received.untracked_packets
             ));
         }
-        if kinds.clock_errors > 0 {
-            let count = kinds.clock_errors;
+        if received.clock_error_packets > 0 {
+            let count = received.clock_error_packets;
             warnings
                 .push(format!("{count} packets came before they were sent: synchronise the clocks (PTP)"));
         }
-        let streams = streams(figures).into_iter().map(|(stream, counts)| StreamSummary {
-            stream,
-            packets: counts.received,
-            lost_packets: counts.lost(),
-            reordered_packets: counts.reordered,
-            duplicate_packets: counts.duplicates,
-        });
-        let queues = figures.iter().flat_map(|worker| &worker.queues).map(|(queue, counters)| QueueSummary {
-            queue: *queue,
-            packets: counters.packets,
-            bytes: counters.bytes,
-            errors: counters.errors,
-            no_frame: counters.no_frame,
-        });
-        let mut queues: Vec<_> = queues.collect();
-        queues.sort_by_key(|queue| queue.queue);
-        let mut summary = Self {
-            met: true,
-            unmet: failures.iter().map(ToString::to_string).collect(),
-            duration_s: seconds,
-            received,
-            rate_pps: packets_per_second(traffic.packets, seconds),
-            rate_l2_bps: traffic.l2_rate(seconds),
-            rate_l1_bps: traffic.l1_rate(seconds),
-            latency: delays.as_ref().and_then(|delays| Percentiles::of(&delays.latency)),
-            jitter: delays.as_ref().and_then(|delays| Percentiles::of(&delays.jitter)),
-            clock_error_packets: kinds.clock_errors,
-            untracked_packets: kinds.untracked,
-            streams: streams.collect(),
-            queues,
-            port,
-            warnings,
-        };
+        let unmet = failures.iter().map(ToString::to_string).collect();
+        let mut summary = Self { met: true, unmet, received, snapshot, port, warnings, drop: options.drop };
         summary.judge(options);
         summary.met = summary.unmet.is_empty();
         summary
     }
 
     fn judge(&mut self, options: &Options) {
-        let Received { right_packets, lost_packets, duplicate_packets, damaged_packets, .. } = self.received;
-        if let Some(count) = options.count.filter(|count| right_packets < *count) {
-            self.unmet.push(format!("{right_packets} of {count} packets came"));
+        let Received { rx_packets, right_packets, .. } = self.received;
+        let Received { lost_packets, duplicate_packets, damaged_packets, .. } = self.received;
+        let came = if options.drop { rx_packets } else { right_packets };
+        if let Some(count) = options.count.filter(|count| came < *count) {
+            self.unmet.push(format!("{came} of {count} packets came"));
         }
         for (packets, what) in
             [(lost_packets, "lost"), (duplicate_packets, "duplicated"), (damaged_packets, "damaged")]
@@ -255,39 +300,30 @@ impl session::Summary for Summary {
     fn warnings(&self) -> &[String] {
         &self.warnings
     }
+
+    fn snapshot(&self) -> Option<&Snapshot> {
+        Some(&self.snapshot)
+    }
 }
 
 impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let received = &self.received;
-        write!(f, "received {} packets in {:.3} s: ", received.rx_packets, self.duration_s)?;
-        write!(f, "{}, {} (L2), {} (L1)", Pps(self.rate_pps), Bps(self.rate_l2_bps), Bps(self.rate_l1_bps))?;
-        write!(f, "\n  {} of a generator: {} lost", received.right_packets, received.lost_packets)?;
-        write!(f, ", {} reordered, {} duplicated", received.reordered_packets, received.duplicate_packets)?;
-        write!(f, ", {} damaged; {} foreign", received.damaged_packets, received.foreign_packets)?;
-        if let Some(latency) = &self.latency {
-            write!(f, "\n  latency{latency}")?;
+        let (received, seconds) = (&self.received, self.snapshot.elapsed.as_secs_f64());
+        write!(f, "received {} packets in {seconds:.3} s", received.rx_packets)?;
+        if let Some(rates) = self.snapshot.since(None).total() {
+            write!(f, ": {rates}")?;
         }
-        if let Some(jitter) = &self.jitter {
-            write!(f, "\n  jitter {jitter}")?;
+        if !self.drop {
+            write!(f, "\n  {} of a generator: {} lost", received.right_packets, received.lost_packets)?;
+            write!(
+                f,
+                ", {} reordered, {} duplicated",
+                received.reordered_packets, received.duplicate_packets
+            )?;
+            write!(f, ", {} damaged; {} foreign", received.damaged_packets, received.foreign_packets)?;
         }
-        if self.streams.len() > 1 {
-            for stream in &self.streams {
-                write!(
-                    f,
-                    "\n  stream {}: {} packets, {} lost",
-                    stream.stream, stream.packets, stream.lost_packets
-                )?;
-            }
-        }
-        if self.queues.len() > 1 {
-            for queue in &self.queues {
-                write!(f, "\n  queue {}: {} packets", queue.queue, queue.packets)?;
-            }
-        }
-        if self.queues.iter().any(|queue| queue.no_frame > 0) {
-            f.write_str("\n  frames ran out at times: give more memory (--memory)")?;
-        }
+        self.snapshot.write_distributions(f)?;
+        self.snapshot.write_rows(f)?;
         session::write_counters(f, std::slice::from_ref(&self.port))
     }
 }

@@ -1,34 +1,41 @@
 //! Receiving what a generator sends and judging it: how much, what is missing, what was damaged, how long it took.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use bywash_port::frame::{Arena, BATCH};
-use bywash_port::{Port, QueuePair, RxQueue};
+use bywash_port::{Port, RxQueue};
 use bywash_sys::worker::Stop;
-use serde::Serialize;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::rate::{Traffic, packets_per_second};
-use crate::session::{App, StartError, close_port, close_queues};
+use crate::queues::{Halves, close_unused, pools};
+use crate::report::Snapshot;
+use crate::session::{App, StartError, close_port, launch, port_table};
 
 mod events;
+mod flows;
+mod payload;
 mod sequence;
+mod streams;
 mod worker;
 
-pub use events::{Interval, Percentiles, QueueSummary, Start, StreamSummary, Summary};
+pub use events::{LATENCY, Start, Summary};
+pub use flows::MOST_SHOWN as MOST_FLOWS_SHOWN;
 
-use sequence::Counts;
-use worker::{Delays, Figures, Goal, Kinds, Receiver};
+use worker::{Delays, Figures, Goal, Orders, Receiver};
 
 /// How to receive.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Packets of generators to receive; until it is stopped when `None`.
+    /// Packets to receive, of generators unless all are dropped; until it is stopped when `None`.
     pub count: Option<u64>,
+    /// Count packets and drop them, without a look at them.
+    pub drop: bool,
+    /// Tell of so many flows (protocol, addresses, ports), those with the most packets, up to [`MOST_FLOWS_SHOWN`]; 0 for
+    /// none. Nothing is told of flows when all packets are dropped.
+    pub flows: usize,
     /// Packets received at once, at most; 1 to [`BATCH`].
     pub batch: usize,
     /// How the workers run.
@@ -37,12 +44,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { count: None, batch: BATCH, workers: WorkerOptions::default() }
+        Self { count: None, drop: false, flows: 0, batch: BATCH, workers: WorkerOptions::default() }
     }
 }
 
 /// What was received so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// All packets.
     pub rx_packets: u64,
@@ -60,61 +67,20 @@ pub struct Received {
     pub damaged_packets: u64,
     /// Other packets.
     pub foreign_packets: u64,
-}
-
-impl Received {
-    fn new(figures: &[Figures]) -> Self {
-        let traffic = figures.iter().flat_map(|worker| &worker.queues);
-        let traffic = traffic.fold(Traffic::default(), |sum, (_, counters)| sum + (*counters).into());
-        let kinds = kinds(figures);
-        let mut received = Self {
-            rx_packets: traffic.packets,
-            rx_bytes: traffic.bytes,
-            right_packets: kinds.right,
-            damaged_packets: kinds.damaged,
-            foreign_packets: kinds.foreign,
-            ..Self::default()
-        };
-        for counts in streams(figures).values() {
-            received.lost_packets += counts.lost();
-            received.reordered_packets += counts.reordered;
-            received.duplicate_packets += counts.duplicates;
-        }
-        received
-    }
-
-    fn traffic(&self) -> Traffic {
-        Traffic { packets: self.rx_packets, bytes: self.rx_bytes }
-    }
-}
-
-fn kinds(figures: &[Figures]) -> Kinds {
-    figures.iter().fold(Kinds::default(), |sum, worker| Kinds {
-        right: sum.right + worker.kinds.right,
-        damaged: sum.damaged + worker.kinds.damaged,
-        foreign: sum.foreign + worker.kinds.foreign,
-        untracked: sum.untracked + worker.kinds.untracked,
-        clock_errors: sum.clock_errors + worker.kinds.clock_errors,
-    })
-}
-
-/// The streams, put together from all queues.
-fn streams(figures: &[Figures]) -> BTreeMap<u16, Counts> {
-    let mut streams = BTreeMap::<u16, Counts>::new();
-    for (id, counts) in figures.iter().flat_map(|worker| &worker.streams) {
-        streams.entry(*id).or_default().merge(counts);
-    }
-    streams
+    /// Packets of generators, of more streams than could be told apart: no loss is known of those.
+    pub untracked_packets: u64,
+    /// Packets that came before they were sent, by the clocks of the two machines.
+    pub clock_error_packets: u64,
 }
 
 /// A running receiver.
 pub struct Receive {
     crew: Crew<Receiver>,
     live: Vec<Live<Figures>>,
+    delays: Vec<Delays>,
     port: Box<dyn Port>,
     options: Options,
     started: Instant,
-    last: (Instant, Received),
 }
 
 impl Receive {
@@ -128,29 +94,14 @@ impl Receive {
         arena: &'static Arena,
         stop: &Stop,
     ) -> Result<Self, StartError> {
-        let queues = port.queues();
-        let refused = match plan(queues, options, arena) {
-            Ok(tasks) => {
-                let live = tasks.iter().map(Receiver::live).collect();
-                let started = Instant::now();
-                match Crew::start("receive", &options.workers, tasks, stop) {
-                    Ok(crew) => {
-                        let last = (started, Received::default());
-                        return Ok(Self { crew, live, port, options: options.clone(), started, last });
-                    }
-                    Err((tasks, error)) => {
-                        for task in tasks {
-                            task.close();
-                        }
-                        error.into()
-                    }
-                }
-            }
-            Err(reason) => StartError::Refused(format!("{} {reason}", port.name())),
-        };
-        // Why it did not start matters more than what could not be undone.
-        drop(port.close());
-        Err(refused)
+        let queues = Halves::of(&mut *port);
+        let tasks = plan(queues, options, arena).map_err(|reason| format!("{} {reason}", port.name()));
+        let live = tasks.iter().flatten().map(Receiver::live).collect();
+        let delays = tasks.iter().flatten().map(Receiver::delays).collect();
+        let started = Instant::now();
+        let close = |task: Receiver| drop(task.close());
+        let (crew, [port]) = launch("receive", &options.workers, tasks, [port], stop, close)?;
+        Ok(Self { crew, live, delays, port, options: options.clone(), started })
     }
 
     /// What was received so far.
@@ -161,24 +112,16 @@ impl Receive {
 }
 
 /// The workers' tasks. On an error the queues are closed.
-fn plan(queues: Vec<QueuePair>, options: &Options, arena: &'static Arena) -> Result<Vec<Receiver>, String> {
-    let (mut receivers, mut unused) = (Vec::new(), Vec::new());
-    for (number, QueuePair { rx, tx }) in queues.into_iter().enumerate() {
-        receivers.extend(rx.map(|rx| (number, rx)));
-        unused.extend(tx.map(|tx| QueuePair { rx: None, tx: Some(tx) }));
-    }
-    let tasks = deal(&mut receivers, options, arena);
-    unused.extend(receivers.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None }));
-    match tasks {
+fn plan(mut queues: Halves, options: &Options, arena: &'static Arena) -> Result<Vec<Receiver>, String> {
+    match deal(&mut queues.rx, options, arena) {
         Ok(mut tasks) => {
             if let Some(first) = tasks.first_mut() {
-                unused.into_iter().for_each(|queue| first.keep(queue));
+                queues.into_pairs().for_each(|queue| first.keep(queue));
             }
             Ok(tasks)
         }
         Err(reason) => {
-            let mut pool = arena.pool(0).map_err(|e| e.to_string())?;
-            close_queues(unused, &mut pool);
+            close_unused(queues.into_pairs(), arena)?;
             Err(reason)
         }
     }
@@ -193,25 +136,21 @@ fn deal(
         return Err("only sends: nothing can be received from it".into());
     }
     let workers = options.workers.count(receivers.len())?;
-    let share = options.workers.frames.unwrap_or(arena.unused() / workers);
-    let mut shares = Vec::with_capacity(workers);
-    for _ in 0..workers {
-        shares.push((arena.pool(share).map_err(|e| e.to_string())?, Delays::new()?, Vec::new()));
-    }
+    let pools = pools(arena, workers, &options.workers)?;
+    let mut hands: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     for (index, queue) in receivers.drain(..).enumerate() {
-        shares[index % workers].2.push(queue);
+        hands[index % workers].push(queue);
     }
     let reached = Arc::new(AtomicU64::new(0));
     let goal = options.count.map(|count| Goal { count, reached });
-    let tasks = shares.into_iter();
-    Ok(tasks
-        .map(|(pool, delays, queues)| Receiver::new(queues, pool, options.batch, goal.clone(), delays))
-        .collect())
+    let flows = if options.drop { 0 } else { options.flows.min(MOST_FLOWS_SHOWN) };
+    let orders = Orders { batch: options.batch, judge: !options.drop, flows, goal };
+    let tasks = hands.into_iter().zip(pools);
+    Ok(tasks.map(|(queues, pool)| Receiver::new(queues, pool, orders.clone())).collect())
 }
 
 impl App for Receive {
     type Start = Start;
-    type Interval = Interval;
     type Summary = Summary;
 
     fn start(&self) -> Start {
@@ -221,22 +160,16 @@ impl App for Receive {
             mode: self.port.capabilities().mode.clone(),
             workers: self.live.len(),
             count_packets: self.options.count,
+            drop: self.options.drop,
         }
     }
 
-    fn interval(&mut self) -> Interval {
-        let (now, total) = (Instant::now(), self.received());
-        let seconds = (now - self.last.0).as_secs_f64();
-        let change = total.traffic() - self.last.1.traffic();
-        self.last = (now, total);
-        Interval {
-            elapsed_s: (now - self.started).as_secs_f64(),
-            interval_s: seconds,
-            rate_pps: packets_per_second(change.packets, seconds),
-            rate_l2_bps: change.l2_rate(seconds),
-            rate_l1_bps: change.l1_rate(seconds),
-            total,
-        }
+    fn snapshot(&self) -> Snapshot {
+        let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
+        let mut snapshot =
+            events::snapshot(&figures, &self.delays, self.started.elapsed(), self.options.flows);
+        snapshot.tables.push(port_table([&*self.port]));
+        snapshot
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {
@@ -245,10 +178,11 @@ impl App for Receive {
 
     fn finish(self) -> Summary {
         let (tasks, failures) = self.crew.join();
-        let seconds = self.started.elapsed().as_secs_f64();
-        let (figures, delays): (Vec<Figures>, Vec<Delays>) = tasks.into_iter().map(Receiver::close).unzip();
+        let elapsed = self.started.elapsed();
+        let figures: Vec<Figures> = tasks.into_iter().map(Receiver::close).collect();
         let mut warnings = Vec::new();
         let port = close_port(self.port, &mut warnings);
-        Summary::new((&figures, delays), &failures, &self.options, seconds, (port, warnings))
+        let snapshot = events::snapshot(&figures, &self.delays, elapsed, self.options.flows);
+        Summary::new(&figures, snapshot, &failures, &self.options, (port, warnings))
     }
 }

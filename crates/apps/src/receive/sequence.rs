@@ -1,5 +1,10 @@
 //! What became of a stream's packets: lost, out of order, twice.
 //!
+//! - Reordered (RFC 4737): a packet whose number is below the next one that was expected. Copies are left out.
+//! - Duplicate (RFC 5560): each copy that comes after the first.
+//! - Lost: a number between the lowest and the highest that came, of which nothing came. There is no time after which a
+//!   packet counts as lost; one that comes late is not lost any more.
+//!
 //! A receiving queue sees a part of each stream, since the NIC spreads its flows. So a queue counts what it can know
 //! alone (which numbers came, twice or late) and loss is found when the parts are put together: the numbers from the
 //! lowest to the highest that any queue saw, less those that came.
@@ -12,12 +17,55 @@ const WINDOW: u64 = 8192;
 /// overtook the first one.
 const ORIGIN: u64 = 1 << 32;
 
-/// One stream as one queue sees it.
+/// How a packet came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// With a higher number than all before.
+    Highest,
+    /// After one with a higher number.
+    Late,
+    /// Again.
+    Duplicate,
+}
+
+/// Which of a stream's last numbers came.
 #[derive(Clone, Debug)]
-pub(super) struct Sequence {
+pub(super) struct Window(
     /// A bit for each of the last [`WINDOW`] numbers, at its remainder.
-    seen: Box<[u64; (WINDOW / 64) as usize]>,
-    pub(super) counts: Counts,
+    Box<[u64; (WINDOW / 64) as usize]>,
+);
+
+impl Default for Window {
+    fn default() -> Self {
+        Self(Box::new([0; (WINDOW / 64) as usize]))
+    }
+}
+
+impl Window {
+    #[inline]
+    fn set(&mut self, number: u64) {
+        let (word, bit) = place(number);
+        self.0[word] |= 1 << bit;
+    }
+
+    #[inline]
+    fn is_set(&self, number: u64) -> bool {
+        let (word, bit) = place(number);
+        self.0[word] & 1 << bit != 0
+    }
+
+    /// Clears the places of numbers `from..to`, which were skipped: word by word, since a sender may skip as many as
+    /// it likes in each packet.
+    #[cold]
+    fn forget(&mut self, from: u64, to: u64) {
+        let mut at = from.max(to.saturating_sub(WINDOW));
+        while at < to {
+            let (word, bit) = place(at);
+            let bits = (64 - bit).min(to - at);
+            self.0[word] &= !(u64::MAX >> (64 - bits) << bit);
+            at += bits;
+        }
+    }
 }
 
 /// What is known of one stream.
@@ -31,7 +79,7 @@ pub(super) struct Counts {
     pub(super) received: u64,
     /// Packets that came again.
     pub(super) duplicates: u64,
-    /// Packets that came after one with a higher number (RFC 4737, type-P-reordered).
+    /// Packets that came after one with a higher number.
     pub(super) reordered: u64,
 }
 
@@ -47,11 +95,12 @@ impl Counts {
         }
         // Each queue counts from where its first number stands, and the wrap may lie between those: both began at about
         // the same number, so the one that seems to be a wrap behind is.
-        let wraps = |behind: u64| (behind + ORIGIN / 2) / ORIGIN * ORIGIN;
+        let wraps = |behind: u64| behind.saturating_add(ORIGIN / 2) / ORIGIN * ORIGIN;
         let ours = wraps(other.lowest.saturating_sub(self.lowest));
         let theirs = wraps(self.lowest.saturating_sub(other.lowest));
-        self.lowest = (self.lowest + ours).min(other.lowest + theirs);
-        self.highest = (self.highest + ours).max(other.highest + theirs);
+        let add = u64::saturating_add;
+        self.lowest = add(self.lowest, ours).min(add(other.lowest, theirs));
+        self.highest = add(self.highest, ours).max(add(other.highest, theirs));
         self.received += other.received;
         self.duplicates += other.duplicates;
         self.reordered += other.reordered;
@@ -59,71 +108,53 @@ impl Counts {
 
     /// Numbers between the lowest and the highest that did not come.
     pub(super) fn lost(&self) -> u64 {
-        if self.received == 0 { 0 } else { (self.highest - self.lowest + 1).saturating_sub(self.received) }
-    }
-}
-
-impl Sequence {
-    pub(super) fn new() -> Self {
-        Self { seen: Box::new([0; (WINDOW / 64) as usize]), counts: Counts::default() }
+        if self.received == 0 {
+            return 0;
+        }
+        (self.highest - self.lowest).saturating_add(1).saturating_sub(self.received)
     }
 
     /// A packet with this number came.
-    #[inline]
-    pub(super) fn note(&mut self, number: u32) {
-        let counts = &mut self.counts;
-        if counts.received == 0 {
+    #[inline(always)]
+    pub(super) fn note(&mut self, window: &mut Window, number: u32) -> Order {
+        if self.received == 0 {
             let first = ORIGIN + u64::from(number);
-            *counts = Counts { lowest: first, highest: first, received: 1, ..Counts::default() };
-            self.set(first);
-            return;
+            *self = Self { lowest: first, highest: first, received: 1, ..Self::default() };
+            window.set(first);
+            return Order::Highest;
         }
         // The number that is nearest to the highest one and has these lower bits (RFC 1982).
         #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is compared")]
-        let ahead = i64::from(number.wrapping_sub(counts.highest as u32).cast_signed());
-        let number = counts.highest.saturating_add_signed(ahead);
-        if number > counts.highest {
-            let highest = counts.highest;
-            counts.highest = number;
-            counts.received += 1;
+        let ahead = i64::from(number.wrapping_sub(self.highest as u32).cast_signed());
+        if ahead > 0 {
+            let highest = self.highest;
+            // Whoever makes up 2^32 numbers that skip half of the count each gets wrong losses, and nothing worse.
+            self.highest = highest.saturating_add(ahead.unsigned_abs());
+            self.received += 1;
             if ahead > 1 {
-                self.forget(highest + 1, number);
+                window.forget(highest.saturating_add(1), self.highest);
             }
-            self.set(number);
-            return;
+            window.set(self.highest);
+            return Order::Highest;
         }
-        if counts.highest - number < WINDOW {
-            if self.is_set(number) {
-                self.counts.duplicates += 1;
-                return;
-            }
-            self.set(number);
-        }
-        let counts = &mut self.counts;
-        counts.reordered += 1;
-        counts.received += 1;
-        counts.lowest = counts.lowest.min(number);
+        self.note_late(window, ahead.unsigned_abs())
     }
 
-    #[inline]
-    fn set(&mut self, number: u64) {
-        let (word, bit) = place(number);
-        self.seen[word] |= 1 << bit;
-    }
-
-    #[inline]
-    fn is_set(&self, number: u64) -> bool {
-        let (word, bit) = place(number);
-        self.seen[word] & 1 << bit != 0
-    }
-
-    /// Clears the places of numbers `from..to`, which were skipped.
+    /// A packet came whose number is so far behind the highest one.
     #[cold]
-    fn forget(&mut self, from: u64, to: u64) {
-        for number in from.max(to.saturating_sub(WINDOW))..to {
-            let (word, bit) = place(number);
-            self.seen[word] &= !(1 << bit);
+    fn note_late(&mut self, window: &mut Window, behind: u64) -> Order {
+        let number = self.highest.saturating_sub(behind);
+        if behind < WINDOW {
+            if window.is_set(number) {
+                self.duplicates += 1;
+                return Order::Duplicate;
+            }
+            window.set(number);
         }
+        self.reordered += 1;
+        self.received += 1;
+        self.lowest = self.lowest.min(number);
+        Order::Late
     }
 }
 
@@ -141,9 +172,11 @@ mod tests {
     use super::*;
 
     fn counts(numbers: impl IntoIterator<Item = u32>) -> Counts {
-        let mut sequence = Sequence::new();
-        numbers.into_iter().for_each(|number| sequence.note(number));
-        sequence.counts
+        let (mut counts, mut window) = (Counts::default(), Window::default());
+        for number in numbers {
+            counts.note(&mut window, number);
+        }
+        counts
     }
 
     /// Lost, duplicates, reordered, received.
@@ -171,6 +204,19 @@ mod tests {
     fn a_gap_wider_than_the_window_leaves_nothing_behind() {
         let numbers = (0..100).chain(100_000..100_100).chain([99_999]);
         assert_eq!(figures(counts(numbers)), [99_899, 0, 1, 201]);
+    }
+
+    #[test]
+    fn numbers_that_skip_half_of_the_count_for_ever_break_nothing() {
+        let (mut counts, mut window) = (Counts::default(), Window::default());
+        counts.note(&mut window, 0);
+        counts.highest = u64::MAX - 5;
+        for step in 0..100_u32 {
+            counts.note(&mut window, step.wrapping_mul(0x7fff_ffff).wrapping_sub(6));
+        }
+        let mut both = counts;
+        both.merge(&Counts { lowest: 3, highest: 3, received: 1, ..Counts::default() });
+        assert!(counts.lost() > 1 << 60 && both.lost() > 1 << 60);
     }
 
     #[test]

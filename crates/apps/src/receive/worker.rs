@@ -4,36 +4,29 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bywash_port::frame::{Batch, Packet, Pool};
+use bywash_port::frame::{Batch, Pool};
 use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
-use bywash_wire::zerocopy::FromBytes;
-use bywash_wire::{
-    ETHERNET_HEADER, EtherType, IPV6_HEADER, Ipv4Error, Ipv4Header, Ipv6Header, Protocol, UDP_HEADER,
-    UdpHeader, VlanTag,
-};
-use hdrhistogram::Histogram;
 
-use super::sequence::{Counts, Sequence};
+use super::flows::{Flow, Flows};
+use super::payload::{Seen, read};
+use super::sequence::{Counts, Order};
+use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
-use crate::probe::{PROBE, Probe, ProbeError};
-use crate::session::close_queues;
-
-/// Streams that one worker can tell apart: more than any generator has queues, over many runs.
-pub(super) const MOST_STREAMS: usize = 256;
-
-/// Longest delay that is told from longer ones: 100 s.
-const LONGEST_NS: u64 = 100_000_000_000;
-
-/// Digits that a delay's figure keeps.
-const DIGITS: u8 = 3;
+use crate::queues::close_queues;
+use crate::rate::Traffic;
+use crate::report::{Dial, Stopwatch};
 
 /// Packets and what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     /// A generator's, as they were sent.
     pub(super) right: u64,
+    /// A generator's, after one with a higher number.
+    pub(super) reordered: u64,
+    /// A generator's, again.
+    pub(super) duplicates: u64,
     /// A generator's, damaged.
     pub(super) damaged: u64,
     /// Somebody else's.
@@ -44,14 +37,44 @@ pub(super) struct Kinds {
     pub(super) clock_errors: u64,
 }
 
+/// What one queue has done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueFigures {
+    /// Its number on its port.
+    pub(super) number: usize,
+    pub(super) counters: QueueCounters,
+    pub(super) kinds: Kinds,
+}
+
+/// What came of one stream by one queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamFigures {
+    pub(super) counts: Counts,
+    pub(super) damaged: u64,
+}
+
+impl StreamFigures {
+    /// Puts what came by two queues together.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.counts.merge(&other.counts);
+        self.damaged += other.damaged;
+    }
+}
+
 /// What one worker has done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
-    /// By queue: its number on its port and what it counted.
-    pub(super) queues: Vec<(usize, QueueCounters)>,
-    pub(super) kinds: Kinds,
-    pub(super) streams: Vec<(u16, Counts)>,
+    pub(super) queues: Vec<QueueFigures>,
+    /// A stream that came by two queues is here twice.
+    pub(super) streams: Vec<(u16, StreamFigures)>,
+    /// The flows with the most packets, where they are asked for; one that came by two queues is here twice.
+    pub(super) flows: Vec<Flow>,
+    /// What all other flows had.
+    pub(super) other_flows: Traffic,
 }
+
+/// How many nanoseconds lie between two publications of the flows, at least.
+const FLOWS_INTERVAL: u64 = 50_000_000;
 
 /// How many packets are wanted, counted by all workers together.
 #[derive(Clone, Debug)]
@@ -60,97 +83,95 @@ pub(super) struct Goal {
     pub(super) reached: Arc<AtomicU64>,
 }
 
-/// One stream as this worker sees it.
-struct Stream {
-    id: u16,
-    sequence: Sequence,
-    last_age: Option<i64>,
-}
-
-/// The streams met so far. All memory is there from the start.
-struct Streams {
-    /// By id: one more than the index in `streams`, or 0.
-    index: Box<[u16]>,
-    streams: Vec<Stream>,
-    used: usize,
-}
-
-impl Streams {
-    fn new() -> Self {
-        let empty = || Stream { id: 0, sequence: Sequence::new(), last_age: None };
-        Self {
-            index: vec![0; 1 << 16].into(),
-            streams: std::iter::repeat_with(empty).take(MOST_STREAMS).collect(),
-            used: 0,
-        }
-    }
-
-    #[inline]
-    fn of(&mut self, id: u16) -> Option<&mut Stream> {
-        let index = &mut self.index[usize::from(id)];
-        if *index == 0 {
-            let stream = self.streams.get_mut(self.used)?;
-            stream.id = id;
-            self.used += 1;
-            *index = u16::try_from(self.used).unwrap_or_default();
-        }
-        self.streams.get_mut(usize::from(*index) - 1)
-    }
-}
-
-/// Delays and how much they differ from one packet of a stream to the next.
+/// Reads the delays of one worker's packets, and how much they differ from one packet of a stream to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Delays {
-    pub(super) latency: Histogram<u64>,
-    pub(super) jitter: Histogram<u64>,
+    pub(super) latency: Dial,
+    pub(super) jitter: Dial,
 }
 
-impl Delays {
-    pub(super) fn new() -> Result<Self, String> {
-        let new = || Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).map_err(|e| e.to_string());
-        Ok(Self { latency: new()?, jitter: new()? })
+/// One queue and what came by it.
+struct Lane {
+    /// Its number on its port.
+    number: usize,
+    rx: Box<dyn RxQueue>,
+    kinds: Kinds,
+    /// None where packets are only counted.
+    streams: Option<Streams>,
+    /// None where nobody asked for them.
+    flows: Option<Flows>,
+}
+
+impl Lane {
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.iter().flat_map(Streams::all)
     }
+}
+
+/// The delays of packets as they come.
+#[derive(Default)]
+struct Clocks {
+    latency: Stopwatch,
+    jitter: Stopwatch,
 }
 
 /// One worker's share of the work.
 pub(super) struct Receiver {
-    queues: Vec<(usize, Box<dyn RxQueue>)>,
+    lanes: Vec<Lane>,
     /// Queues that nobody serves, to be closed with ours.
     unused: Vec<QueuePair>,
     pool: Pool,
     batch: Batch,
-    kinds: Kinds,
-    streams: Streams,
-    delays: Delays,
+    clocks: Clocks,
     goal: Option<Goal>,
     live: Live<Figures>,
     publication: Publication,
+    /// Flows of each queue that are published, and when that was last.
+    shown_flows: usize,
+    flows_published: u64,
+}
+
+/// What a worker is to do.
+#[derive(Clone)]
+pub(super) struct Orders {
+    /// Packets received at once, at most.
+    pub(super) batch: usize,
+    /// Whether to look at the packets, or only to count them.
+    pub(super) judge: bool,
+    /// How many flows to tell of; 0 for none.
+    pub(super) flows: usize,
+    /// When to stop.
+    pub(super) goal: Option<Goal>,
 }
 
 impl Receiver {
-    pub(super) fn new(
-        queues: Vec<(usize, Box<dyn RxQueue>)>,
-        pool: Pool,
-        batch: usize,
-        goal: Option<Goal>,
-        delays: Delays,
-    ) -> Self {
-        let figures = Figures {
-            queues: Vec::with_capacity(queues.len()),
+    pub(super) fn new(queues: Vec<(usize, Box<dyn RxQueue>)>, pool: Pool, orders: Orders) -> Self {
+        let Orders { batch, judge, flows: shown_flows, goal } = orders;
+        let lane = |(number, rx)| Lane {
+            number,
+            rx,
             kinds: Kinds::default(),
-            streams: Vec::with_capacity(MOST_STREAMS),
+            streams: judge.then(Streams::new),
+            flows: (judge && shown_flows > 0).then(Flows::new),
+        };
+        let lanes: Vec<Lane> = queues.into_iter().map(lane).collect();
+        let figures = Figures {
+            queues: Vec::with_capacity(lanes.len()),
+            streams: Vec::with_capacity(if judge { lanes.len() * MOST_STREAMS } else { 0 }),
+            flows: Vec::with_capacity(if judge { lanes.len() * shown_flows } else { 0 }),
+            other_flows: Traffic::default(),
         };
         Self {
-            queues,
+            lanes,
             unused: Vec::new(),
             pool,
             batch: Batch::with_limit(batch),
-            kinds: Kinds::default(),
-            streams: Streams::new(),
-            delays,
+            clocks: Clocks::default(),
             goal,
             live: Live::new(figures),
             publication: Publication::default(),
+            shown_flows,
+            flows_published: 0,
         }
     }
 
@@ -163,83 +184,161 @@ impl Receiver {
         self.live.clone()
     }
 
+    pub(super) fn delays(&self) -> Delays {
+        Delays { latency: self.clocks.latency.dial(), jitter: self.clocks.jitter.dial() }
+    }
+
     /// The last figures; closes the queues.
-    pub(super) fn close(mut self) -> (Figures, Delays) {
+    pub(super) fn close(mut self) -> Figures {
         self.publish();
-        let ours = self.queues.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None });
+        self.publish_flows();
+        let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: None });
         close_queues(ours.chain(self.unused), &mut self.pool);
-        (self.live.read(), self.delays)
+        self.live.read()
     }
 
     fn publish(&mut self) {
-        let (queues, kinds, streams) = (&self.queues, self.kinds, &self.streams);
+        let lanes = &self.lanes;
         self.live.publish(|figures| {
-            figures.kinds = kinds;
             // Both have room for all: nothing is allocated.
             figures.queues.clear();
-            figures.queues.extend(queues.iter().map(|(number, rx)| (*number, rx.counters())));
+            figures.queues.extend(lanes.iter().map(|lane| QueueFigures {
+                number: lane.number,
+                counters: lane.rx.counters(),
+                kinds: lane.kinds,
+            }));
             figures.streams.clear();
-            figures.streams.extend(streams.streams[..streams.used].iter().map(|s| (s.id, s.sequence.counts)));
+            figures.streams.extend(
+                lanes.iter().flat_map(Lane::streams).map(|stream| {
+                    (stream.id, StreamFigures { counts: stream.counts, damaged: stream.damaged })
+                }),
+            );
         });
     }
 
-    /// Looks at the packets of a batch.
-    #[inline]
-    fn look(&mut self) {
-        let now = clock::realtime();
-        for packet in &self.batch {
-            match read(packet) {
-                Ok(probe) => {
-                    self.kinds.right += 1;
-                    let Some(stream) = self.streams.of(probe.stream) else {
-                        self.kinds.untracked += 1;
-                        continue;
-                    };
-                    stream.sequence.note(probe.sequence);
-                    let age = probe.age(packet.offload.timestamp.map_or(now, u64::from));
-                    match u64::try_from(age) {
-                        Ok(age) => self.delays.latency.saturating_record(age),
-                        Err(_) => self.kinds.clock_errors += 1,
-                    }
-                    if let Some(last) = stream.last_age.replace(age) {
-                        self.delays.jitter.saturating_record(age.abs_diff(last));
-                    }
-                }
-                Err(ProbeError::Damaged) => self.kinds.damaged += 1,
-                Err(ProbeError::Foreign) => self.kinds.foreign += 1,
+    /// More seldom than the rest: they are many, and have to be sorted.
+    fn publish_flows(&mut self) {
+        let (lanes, most) = (&mut self.lanes, self.shown_flows);
+        self.live.publish(|figures| {
+            figures.flows.clear();
+            figures.other_flows = Traffic::default();
+            for flows in lanes.iter_mut().filter_map(|lane| lane.flows.as_mut()) {
+                figures.other_flows += flows.top(most, &mut figures.flows);
             }
+        });
+    }
+
+    fn has_reached_goal(&self, wanted: u64) -> bool {
+        self.goal.as_ref().is_some_and(|goal| {
+            let reached = goal.reached.fetch_add(wanted, Ordering::Relaxed) + wanted;
+            reached >= goal.count
+        })
+    }
+}
+
+impl Lane {
+    /// Judges the packets of a batch that came by this queue.
+    #[inline]
+    fn look(&mut self, batch: &Batch, clocks: &mut Clocks) {
+        // Two loops, so that who did not ask for flows does not pay for them.
+        if self.flows.is_some() {
+            self.look_at_flows_too(batch, clocks);
+        } else {
+            self.look_at_each::<false>(batch, clocks);
         }
     }
 
-    fn has_reached_goal(&self, right: u64) -> bool {
-        self.goal.as_ref().is_some_and(|goal| {
-            let reached = goal.reached.fetch_add(right, Ordering::Relaxed) + right;
-            reached >= goal.count
-        })
+    #[inline(never)]
+    fn look_at_flows_too(&mut self, batch: &Batch, clocks: &mut Clocks) {
+        self.look_at_each::<true>(batch, clocks);
+    }
+
+    #[inline(always)]
+    fn look_at_each<const FLOWS: bool>(&mut self, batch: &Batch, clocks: &mut Clocks) {
+        let Self { kinds, streams: Some(streams), flows, .. } = self else { return };
+        let now = clock::realtime();
+        for packet in batch {
+            let seen = read(packet);
+            if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
+                match &seen {
+                    Seen::Right(probe) => flows.note(packet.head(), packet.len(), Some(probe)),
+                    Seen::Foreign => flows.note(packet.head(), packet.len(), None),
+                    // What is damaged may be what it says of its flow.
+                    Seen::Damaged(_) => {}
+                }
+            }
+            let probe = match seen {
+                Seen::Right(probe) => probe,
+                Seen::Damaged(stream) => {
+                    kinds.damaged += 1;
+                    if let Some(stream) = stream.and_then(|id| streams.known(id)) {
+                        stream.damaged += 1;
+                    }
+                    continue;
+                }
+                Seen::Foreign => {
+                    kinds.foreign += 1;
+                    continue;
+                }
+            };
+            kinds.right += 1;
+            let Some((stream, order)) = streams.note(probe.stream, probe.sequence) else {
+                kinds.untracked += 1;
+                continue;
+            };
+            if order == Order::Duplicate {
+                kinds.duplicates += 1;
+                continue;
+            }
+            let age = probe.age(packet.offload.timestamp().map_or(now, u64::from));
+            match u64::try_from(age) {
+                Ok(age) => clocks.latency.record(age),
+                Err(_) => kinds.clock_errors += 1,
+            }
+            if order == Order::Late {
+                kinds.reordered += 1;
+            } else if let Some(jitter) = stream.jitter(age) {
+                clocks.jitter.record(jitter);
+            }
+        }
     }
 }
 
 impl Task for Receiver {
     #[inline]
     fn turn(&mut self) -> Turn {
-        let before = self.kinds.right;
-        let mut received = 0;
-        for index in 0..self.queues.len() {
-            let n = self.queues[index].1.rx(&mut self.pool, &mut self.batch);
+        // Packets that count towards the goal: a generator's, or all where nobody looks.
+        let (mut received, mut wanted) = (0, 0);
+        for lane in &mut self.lanes {
+            let n = lane.rx.rx(&mut self.pool, &mut self.batch);
             if n > 0 {
                 received += n;
-                self.look();
+                if lane.streams.is_some() {
+                    let before = lane.kinds.right;
+                    lane.look(&self.batch, &mut self.clocks);
+                    wanted += lane.kinds.right - before;
+                } else {
+                    wanted += n as u64;
+                }
                 self.pool.give_batch(&mut self.batch);
             }
         }
         let busy = received > 0;
         if self.publication.is_due(busy) {
             self.publish();
+            let now = if self.shown_flows > 0 { clock::monotonic() } else { 0 };
+            if now > self.flows_published + FLOWS_INTERVAL {
+                self.flows_published = now;
+                self.publish_flows();
+            }
         }
-        if self.has_reached_goal(self.kinds.right - before) {
+        if self.has_reached_goal(wanted) {
             Turn::Done
         } else if busy {
             Turn::Busy
+        } else if self.lanes.iter().all(|lane| lane.rx.has_ended()) {
+            // A file was read to its end.
+            Turn::Done
         } else {
             Turn::Idle
         }
@@ -247,109 +346,14 @@ impl Task for Receiver {
 
     fn arm(&mut self) -> bool {
         // All of them, also after one that says no: they are asked again before the next sleep.
-        self.queues.iter_mut().fold(true, |may_sleep, (_, rx)| rx.arm() & may_sleep)
+        self.lanes.iter_mut().fold(true, |may_sleep, lane| lane.rx.arm() & may_sleep)
     }
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
-        fds.extend(self.queues.iter().filter_map(|(_, rx)| rx.wake_fd()));
+        fds.extend(self.lanes.iter().filter_map(|lane| lane.rx.wake_fd()));
     }
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
         None
     }
 }
-
-/// The probe in a packet.
-#[inline]
-fn read(packet: &Packet) -> Result<Probe, ProbeError> {
-    let head = packet.head();
-    let start = payload(head, packet.len())?;
-    let probe =
-        head.get(start.from..).and_then(|rest| rest.first_chunk::<PROBE>()).ok_or(ProbeError::Foreign)?;
-    Probe::read(probe, || filler_crc(packet, start.from + PROBE, start.len - PROBE))
-}
-
-/// Where a UDP payload lies in its packet.
-struct Payload {
-    from: usize,
-    len: usize,
-}
-
-/// Finds a UDP payload with room for a probe.
-#[inline]
-fn payload(head: &[u8], len: usize) -> Result<Payload, ProbeError> {
-    let mut at = ETHERNET_HEADER;
-    let mut kind = head.get(at - 2..at).map_or(0, |kind| u16::from_be_bytes([kind[0], kind[1]]));
-    // A tag and one around it (802.1ad).
-    for _ in 0..2 {
-        if EtherType(kind).is_vlan() {
-            let (tag, _) = head
-                .get(at..)
-                .and_then(|tag| VlanTag::ref_from_prefix(tag).ok())
-                .ok_or(ProbeError::Foreign)?;
-            kind = tag.kind.get();
-            at += size_of::<VlanTag>();
-        }
-    }
-    let ip = head.get(at..).ok_or(ProbeError::Foreign)?;
-    let (header, inside) = match EtherType(kind) {
-        EtherType::IPV4 => {
-            let ip = Ipv4Header::parse(ip, len - at).map_err(|error| match error {
-                Ipv4Error::Checksum if has_probe(ip) => ProbeError::Damaged,
-                Ipv4Error::Checksum | Ipv4Error::Malformed => ProbeError::Foreign,
-            })?;
-            if ip.protocol != Protocol::UDP.0 || ip.is_fragment() {
-                return Err(ProbeError::Foreign);
-            }
-            (ip.header_length(), usize::from(ip.total_length.get()) - ip.header_length())
-        }
-        EtherType::IPV6 => {
-            let ip = Ipv6Header::parse(ip, len - at).ok_or(ProbeError::Foreign)?;
-            if ip.next_header != Protocol::UDP.0 {
-                return Err(ProbeError::Foreign);
-            }
-            (IPV6_HEADER, usize::from(ip.payload_length.get()))
-        }
-        _ => return Err(ProbeError::Foreign),
-    };
-    at += header;
-    let udp = head.get(at..).and_then(|udp| UdpHeader::parse(udp, inside)).ok_or(ProbeError::Foreign)?;
-    let payload = usize::from(udp.length.get()) - UDP_HEADER;
-    if payload < PROBE {
-        Err(ProbeError::Foreign)
-    } else {
-        Ok(Payload { from: at + UDP_HEADER, len: payload })
-    }
-}
-
-/// Whether a probe seems to lie in an IPv4 packet whose header is damaged.
-#[cold]
-fn has_probe(ip: &[u8]) -> bool {
-    Ipv4Header::ref_from_prefix(ip)
-        .is_ok_and(|(header, _)| ip.get(header.header_length() + UDP_HEADER..).is_some_and(Probe::is_at))
-}
-
-/// The CRC of `len` bytes from `from` on, over all frames of the packet.
-#[inline]
-fn filler_crc(packet: &Packet, from: usize, len: usize) -> u32 {
-    if len == 0 {
-        return 0;
-    }
-    if let Some(filler) = packet.head().get(from..from + len) {
-        return crc32fast::hash(filler);
-    }
-    let mut hasher = crc32fast::Hasher::new();
-    let (mut skip, mut left) = (from, len);
-    for segment in packet.segments() {
-        let bytes = segment.bytes();
-        let part = &bytes[skip.min(bytes.len())..];
-        skip -= bytes.len() - part.len();
-        let part = &part[..left.min(part.len())];
-        left -= part.len();
-        hasher.update(part);
-    }
-    hasher.finalize()
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,6 @@
 //! Which packets are a generator's, and which of those are whole.
 
-use bywash_port::frame::{Arena, FRAME_SIZE, Segment};
+use bywash_port::frame::{Arena, FRAME_SIZE, Pool, Segment};
 use bywash_wire::Mac;
 
 use super::*;
@@ -15,7 +15,7 @@ fn sent(frame: &Frame) -> Vec<u8> {
     template_of(frame, Mac([2, 0, 0, 0, 0, 1]), Probe { stream: 1, sequence: 2, time: 3 })
 }
 
-fn judged(bytes: &[u8], pool: &mut Pool) -> Result<Probe, ProbeError> {
+fn judged(bytes: &[u8], pool: &mut Pool) -> Seen {
     let mut packet = Packet::new(pool.take().unwrap());
     packet.extend_from_slice(bytes).unwrap();
     let judged = read(&packet);
@@ -26,7 +26,7 @@ fn judged(bytes: &[u8], pool: &mut Pool) -> Result<Probe, ProbeError> {
 fn frames() -> [Frame; 3] {
     let v6 =
         Frame { src_ip: "fd00::1".parse().unwrap(), dst_ip: "fd00::2".parse().unwrap(), ..Frame::default() };
-    [Frame::default(), Frame { size: 128, ..Frame::default() }, Frame { size: 128, ..v6 }]
+    [Frame::default(), Frame { size: 128.into(), ..Frame::default() }, Frame { size: 128.into(), ..v6 }]
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn what_was_sent_is_right_also_with_vlan_tags_and_padding() {
     let mut pool = pool();
     for frame in frames() {
         let bytes = sent(&frame);
-        let probe = Ok(Probe { stream: 1, sequence: 2, time: 3 });
+        let probe = Seen::Right(Probe { stream: 1, sequence: 2, time: 3 });
         assert_eq!(judged(&bytes, &mut pool), probe);
         let (addresses, rest) = bytes.split_at(12);
         assert_eq!(judged(&[addresses, &[0x81, 0, 0, 7], rest].concat(), &mut pool), probe);
@@ -51,14 +51,14 @@ fn a_flipped_bit_in_the_payload_is_never_right() {
         for bit in (bytes.len() - 18) * 8..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            judged(&damaged, &mut pool).unwrap_err();
+            assert!(!matches!(judged(&damaged, &mut pool), Seen::Right(_)), "bit {bit}");
         }
     }
     let mut damaged = sent(&Frame::default());
     damaged[28] ^= 1;
-    assert_eq!(judged(&damaged, &mut pool), Err(ProbeError::Damaged), "the IPv4 header's checksum");
+    assert_eq!(judged(&damaged, &mut pool), Seen::Damaged(None), "the IPv4 header's checksum");
     damaged[42] ^= 1;
-    assert_eq!(judged(&damaged, &mut pool), Err(ProbeError::Foreign), "the same in somebody else's packet");
+    assert_eq!(judged(&damaged, &mut pool), Seen::Foreign, "the same in somebody else's packet");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn no_packet_is_too_short_or_too_odd() {
     for frame in frames() {
         let bytes = sent(&frame);
         for len in 0..bytes.len() {
-            assert_eq!(judged(&bytes[..len], &mut pool), Err(ProbeError::Foreign), "{len} bytes");
+            assert_eq!(judged(&bytes[..len], &mut pool), Seen::Foreign, "{len} bytes");
         }
         for at in 12..bytes.len().min(62) {
             for value in [0, 1, 0x7f, 0xff] {
@@ -83,7 +83,7 @@ fn no_packet_is_too_short_or_too_odd() {
 #[test]
 fn a_filler_in_several_frames_is_checked_as_one() {
     let mut pool = pool();
-    let bytes = sent(&Frame { size: 600, ..Frame::default() });
+    let bytes = sent(&Frame { size: 600.into(), ..Frame::default() });
     for (flip, right) in [(None, true), (Some(599 - 4), false), (Some(310), false)] {
         let mut bytes = bytes.clone();
         if let Some(at) = flip {
@@ -96,16 +96,38 @@ fn a_filler_in_several_frames_is_checked_as_one() {
             segment.bytes_mut().copy_from_slice(part);
             packet.push_segment(segment, &mut pool).unwrap();
         }
-        assert_eq!(read(&packet).is_ok(), right, "{flip:?}");
+        assert_eq!(matches!(read(&packet), Seen::Right(_)), right, "{flip:?}");
         pool.give_packet(packet);
     }
 }
 
 #[test]
-fn streams_beyond_what_can_be_told_apart_are_none() {
-    let mut streams = Streams::new();
-    for id in 0..300_u16 {
-        assert_eq!(streams.of(id * 200).map(|stream| stream.id), (id < 256).then_some(id * 200));
+fn what_tcp_and_echoes_carry_is_judged_too() {
+    let mut pool = pool();
+    let probe = Probe { stream: 5, sequence: 6, time: 7 }.to_bytes(0);
+    let tcp = TcpHeader::new((1, 2), 3, 4, bywash_wire::TcpFlags::ACK, 5, 0);
+    let echo = |kind: u8| [&[kind, 0, 0, 0, 0, 1, 0, 2][..], &probe].concat();
+    let (tcp, from) = ([tcp.as_bytes(), &probe].concat(), [10, 0, 0, 1].into());
+    for (protocol, datagram, right) in [
+        (Protocol::TCP, tcp.clone(), true),
+        (Protocol::ICMP, echo(icmpv4::ECHO_REQUEST), true),
+        (Protocol::ICMP, echo(icmpv4::ECHO_REPLY), true),
+        (Protocol::ICMP, echo(icmpv4::UNREACHABLE), false),
+        (Protocol::GRE, tcp, false),
+    ] {
+        let ip = Ipv4Header::new(from, from, protocol.0, u16::try_from(datagram.len()).unwrap());
+        let bytes = [&[0; 12][..], &[8, 0], ip.as_bytes(), &datagram].concat();
+        assert_eq!(matches!(judged(&bytes, &mut pool), Seen::Right(_)), right, "{protocol}");
+        for len in 0..bytes.len() {
+            assert_eq!(judged(&bytes[..len], &mut pool), Seen::Foreign, "{protocol}, {len} bytes");
+        }
     }
-    assert_eq!(streams.of(0).map(|stream| stream.id), Some(0));
+}
+
+#[test]
+fn a_damaged_packet_says_of_which_stream_it_is() {
+    let mut pool = pool();
+    let mut bytes = sent(&Frame::default());
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(judged(&bytes, &mut pool), Seen::Damaged(Some(1)));
 }

@@ -1,0 +1,81 @@
+//! The queues of a port before they have workers, and the memory that the workers get.
+
+use bywash_port::frame::{Arena, Pool};
+use bywash_port::{Port, QueuePair, RxQueue, TxQueue};
+use bywash_sys::clock;
+
+use crate::crew::WorkerOptions;
+
+/// The queues of one port that are not dealt out yet, by halves; each with its number on the port.
+#[derive(Default)]
+pub(crate) struct Halves {
+    pub(crate) rx: Vec<(usize, Box<dyn RxQueue>)>,
+    pub(crate) tx: Vec<(usize, Box<dyn TxQueue>)>,
+}
+
+impl Halves {
+    /// All queues of `port`.
+    pub(crate) fn of(port: &mut dyn Port) -> Self {
+        let mut halves = Self::default();
+        for (number, QueuePair { rx, tx }) in port.queues().into_iter().enumerate() {
+            halves.rx.extend(rx.map(|rx| (number, rx)));
+            halves.tx.extend(tx.map(|tx| (number, tx)));
+        }
+        halves
+    }
+
+    /// Those that are left, to be closed.
+    pub(crate) fn into_pairs(self) -> impl Iterator<Item = QueuePair> {
+        let rx = self.rx.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None });
+        rx.chain(self.tx.into_iter().map(|(_, tx)| QueuePair { rx: None, tx: Some(tx) }))
+    }
+}
+
+/// Closes queues; their frames go to `pool`.
+pub(crate) fn close_queues(queues: impl IntoIterator<Item = QueuePair>, pool: &mut Pool) {
+    for QueuePair { rx, tx } in queues {
+        if let Some(tx) = tx {
+            tx.close(pool);
+        }
+        if let Some(rx) = rx {
+            rx.close(pool);
+        }
+    }
+}
+
+/// How long the last packets may take to leave at the end: a link that went down never completes them.
+const DRAIN_NS: u64 = 500_000_000;
+
+/// Waits until all that was handed to `tx` has left, for a bounded time.
+pub(crate) fn drain(tx: &mut dyn TxQueue, pool: &mut Pool) {
+    let until = clock::monotonic() + DRAIN_NS;
+    while tx.in_flight() > 0 && clock::monotonic() < until {
+        tx.flush(pool);
+        std::thread::yield_now();
+    }
+}
+
+/// Closes queues that have no worker yet, and so no pool either.
+///
+/// # Errors
+/// When `arena` has no pool left to put their frames in.
+pub(crate) fn close_unused(
+    queues: impl IntoIterator<Item = QueuePair>,
+    arena: &'static Arena,
+) -> Result<(), String> {
+    close_queues(queues, &mut arena.pool(0).map_err(|error| error.to_string())?);
+    Ok(())
+}
+
+/// A pool for each of `workers`.
+///
+/// # Errors
+/// When the arena has not so many frames.
+pub(crate) fn pools(
+    arena: &'static Arena,
+    workers: usize,
+    options: &WorkerOptions,
+) -> Result<Vec<Pool>, String> {
+    let share = options.frames.unwrap_or(arena.unused() / workers);
+    (0..workers).map(|_| arena.pool(share)).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}

@@ -1,0 +1,168 @@
+//! When each packet of a file is due.
+//!
+//! Due times are exact and do not drift. A sender that was kept from sending catches up at once, but for [`LAG_NS`] at
+//! most: what lies further back is not given up, the rest of the replay is put off instead, so that a stall does not
+//! become a burst. What was put off is counted.
+
+use bywash_sys::clock::SECOND;
+use bywash_wire::line::{l1_bits, l2_bits};
+
+/// How far behind it may be before the rest is put off.
+const LAG_NS: u64 = 10_000_000;
+
+/// Nanoseconds are counted in units of 2⁻³².
+const FRACTION: u32 = 32;
+
+/// How fast a file is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// As its times say, so many times as fast.
+    Original(f64),
+    /// So many packets per second.
+    Packets(f64),
+    /// So many bits of frames per second, with FCS.
+    L2(f64),
+    /// So many bits of the link per second: with FCS, preamble and gap.
+    L1(f64),
+    /// As fast as it goes.
+    Flat,
+}
+
+/// The due times of a replay.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    speed: Speed,
+    /// What is added to all due times, in nanoseconds and fractions: the start, and what was put off.
+    base: u128,
+    /// By which times in the file are multiplied, or nanoseconds for a packet or a bit, in fractions.
+    factor: u128,
+    /// Since the start, in fractions of a nanosecond, at a constant rate: when the next packet is due.
+    next: u128,
+    put_off: u64,
+}
+
+/// 2⁻³² of a nanosecond.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "not below 0, and a float beyond the largest number becomes that"
+)]
+fn fractions(nanoseconds: f64) -> u128 {
+    // Whatever was asked for, a time of 64 bits times this has 128.
+    ((nanoseconds * 2_f64.powi(FRACTION.cast_signed())) as u128).min(1 << 62)
+}
+
+impl Pace {
+    /// From `start` on, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) fn new(speed: Speed, start: u64) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "exact: 10^9")]
+        let second = SECOND as f64;
+        let factor = match speed {
+            Speed::Original(factor) => 1.0 / factor,
+            Speed::Packets(rate) | Speed::L2(rate) | Speed::L1(rate) => second / rate,
+            Speed::Flat => 0.0,
+        };
+        let base = u128::from(start) << FRACTION;
+        Self { speed, base, factor: fractions(factor), next: 0, put_off: 0 }
+    }
+
+    /// When the next packet is due, which came `time` nanoseconds after the first one of the file.
+    #[inline]
+    pub(super) fn due(&self, time: u64) -> u64 {
+        let since = match self.speed {
+            Speed::Original(_) => u128::from(time) * self.factor,
+            _ => self.next,
+        };
+        u64::try_from((self.base + since) >> FRACTION).unwrap_or(u64::MAX)
+    }
+
+    /// Goes on to the packet after one of `len` bytes.
+    #[inline]
+    pub(super) fn advance(&mut self, len: u32) {
+        match self.speed {
+            Speed::Original(_) | Speed::Flat => {}
+            Speed::Packets(_) => self.next += self.factor,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand bits")]
+            Speed::L2(_) => self.next += self.factor * l2_bits(len) as u128,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousand bits")]
+            Speed::L1(_) => self.next += self.factor * l1_bits(len) as u128,
+        }
+    }
+
+    /// Puts off what is due from `due` on when that is too long before `now`, and returns when it is due then.
+    #[inline]
+    pub(super) fn caught_up(&mut self, due: u64, now: u64) -> u64 {
+        let late = now.saturating_sub(due);
+        if late <= LAG_NS || self.speed == Speed::Flat {
+            return due;
+        }
+        let by = late - LAG_NS;
+        self.put_off = self.put_off.saturating_add(by);
+        self.base += u128::from(by) << FRACTION;
+        due + by
+    }
+
+    /// Begins the file again, whose last packet came `time` nanoseconds after its first: as long after it as packets are
+    /// apart on average.
+    pub(super) fn begin_again(&mut self, time: u64, packets: u64) {
+        if let Speed::Original(_) = self.speed {
+            let gap = time.checked_div(packets.saturating_sub(1)).unwrap_or(0);
+            self.base += u128::from(time.saturating_add(gap)) * self.factor;
+        }
+    }
+
+    /// Nanoseconds by which the replay is later than it should be, because the port took no more.
+    pub(super) fn put_off(&self) -> u64 {
+        self.put_off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_the_file_are_kept_or_scaled() {
+        let pace = Pace::new(Speed::Original(1.0), 1000);
+        assert_eq!([0, 1, 86_400 * SECOND].map(|time| pace.due(time)), [1000, 1001, 86_400 * SECOND + 1000]);
+        let pace = Pace::new(Speed::Original(4.0), 1000);
+        assert_eq!([0, 8, 4 * SECOND].map(|time| pace.due(time)), [1000, 1002, SECOND + 1000]);
+        assert_eq!(Pace::new(Speed::Original(1e-9), 0).due(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn rates_do_not_drift() {
+        let mut pace = Pace::new(Speed::Packets(3.0), 0);
+        for _ in 0..3000 {
+            pace.advance(60);
+        }
+        assert!(pace.due(0).abs_diff(1000 * SECOND) <= 1);
+        // 1000 bits of a link: 60 bytes, FCS, preamble and gap are 84 bytes.
+        let mut pace = Pace::new(Speed::L1(84.0 * 8.0 * 1000.0), 0);
+        (0..1000).for_each(|_| pace.advance(60));
+        assert!(pace.due(0).abs_diff(SECOND) <= 1, "{}", pace.due(0));
+        let mut pace = Pace::new(Speed::L2(64.0 * 8.0 * 1000.0), 0);
+        (0..1000).for_each(|_| pace.advance(60));
+        assert!(pace.due(0).abs_diff(SECOND) <= 1);
+    }
+
+    #[test]
+    fn after_a_stall_the_rest_is_put_off() {
+        let mut pace = Pace::new(Speed::Original(1.0), 0);
+        let due = pace.due(SECOND);
+        assert_eq!(pace.caught_up(due, SECOND + LAG_NS), due);
+        assert_eq!(pace.caught_up(due, SECOND + LAG_NS + 7), due + 7);
+        assert_eq!((pace.put_off(), pace.due(2 * SECOND)), (7, 2 * SECOND + 7));
+        let mut flat = Pace::new(Speed::Flat, 0);
+        assert_eq!((flat.caught_up(0, SECOND), flat.put_off()), (0, 0));
+    }
+
+    #[test]
+    fn the_next_turn_begins_an_average_gap_after_the_last_packet() {
+        let mut pace = Pace::new(Speed::Original(2.0), 0);
+        pace.begin_again(900, 10);
+        assert_eq!((pace.due(0), pace.due(900)), (500, 950));
+        pace.begin_again(0, 1);
+        assert_eq!(pace.due(0), 500);
+    }
+}

@@ -1,0 +1,247 @@
+//! The loop that replays: packets are copied out of memory when they are due.
+
+use std::os::fd::BorrowedFd;
+
+use bywash_port::frame::{Batch, FRAME_DATA, HEADROOM, Packet, Pool, Segment};
+use bywash_port::{QueueCounters, QueuePair, TxQueue};
+use bywash_sys::clock;
+use bywash_sys::worker::{Task, Turn};
+
+use super::pace::{Pace, Speed};
+use super::trace::{Next, Notes, Trace};
+use crate::live::{Live, Publication};
+use crate::queues::{close_queues, drain};
+use crate::report::Stopwatch;
+
+/// How soon to look again when the TX ring is full, nothing is read yet, or to fetch completions.
+const POLL_NS: u64 = 1_000_000;
+
+/// What the worker has done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) counters: QueueCounters,
+    /// Packets handed over of which nobody said that they were sent.
+    pub(super) in_flight: u64,
+    /// Times that the whole file was sent.
+    pub(super) loops: u64,
+    /// Nanoseconds by which the replay is later than it should be.
+    pub(super) put_off: u64,
+    /// Turns in which packets were due and not read yet.
+    pub(super) starved: u64,
+    /// All that was to be sent was.
+    pub(super) is_complete: bool,
+    pub(super) notes: Notes,
+    pub(super) failure: Option<String>,
+}
+
+/// What the worker is to send.
+pub(super) struct Orders {
+    pub(super) trace: Trace,
+    pub(super) speed: Speed,
+    /// Times that the file is sent; until it is stopped when `None`.
+    pub(super) loops: Option<u64>,
+    /// Packets to send in all; `None` for no end.
+    pub(super) count: Option<u64>,
+}
+
+/// The worker's task.
+pub(super) struct Replayer {
+    tx: Box<dyn TxQueue>,
+    /// Queues that nobody serves, to be closed with ours.
+    unused: Vec<QueuePair>,
+    pool: Pool,
+    batch: Batch,
+    orders: Orders,
+    pace: Pace,
+    /// The next packet of the piece.
+    at: usize,
+    /// Of this turn through the file: packets sent, and the last one's time in it.
+    turn: (u64, u64),
+    /// Of the packet before: when it was due, and when it was sent.
+    last: Option<(u64, u64)>,
+    gaps: Stopwatch,
+    figures: Figures,
+    is_over: bool,
+    has_begun: bool,
+    /// When the next packet is due, as far as is known after the last turn.
+    due: Option<u64>,
+    live: Live<Figures>,
+    publication: Publication,
+}
+
+impl Replayer {
+    pub(super) fn new(
+        tx: Box<dyn TxQueue>,
+        unused: Vec<QueuePair>,
+        pool: Pool,
+        batch: usize,
+        orders: Orders,
+    ) -> Self {
+        let figures = Figures { notes: orders.trace.notes(), ..Figures::default() };
+        Self {
+            tx,
+            unused,
+            pool,
+            batch: Batch::with_limit(batch),
+            pace: Pace::new(orders.speed, 0),
+            orders,
+            at: 0,
+            turn: (0, 0),
+            last: None,
+            gaps: Stopwatch::new(),
+            live: Live::new(figures.clone()),
+            figures,
+            is_over: false,
+            has_begun: false,
+            due: None,
+            publication: Publication::default(),
+        }
+    }
+
+    pub(super) fn live(&self) -> Live<Figures> {
+        self.live.clone()
+    }
+
+    /// Counts how far the gaps between packets are from what they should be.
+    pub(super) fn gaps(&self) -> &Stopwatch {
+        &self.gaps
+    }
+
+    /// The last figures; closes the queues.
+    pub(super) fn close(mut self) -> Figures {
+        self.figures.is_complete = self.is_over && self.batch.is_empty();
+        self.figures.failure = self.orders.trace.failure();
+        self.pool.give_batch(&mut self.batch);
+        self.figures.notes = self.orders.trace.notes();
+        self.publish();
+        let ours = QueuePair { rx: None, tx: Some(self.tx) };
+        close_queues(std::iter::once(ours).chain(self.unused), &mut self.pool);
+        self.figures
+    }
+
+    fn publish(&mut self) {
+        self.figures.counters = self.tx.counters();
+        self.figures.in_flight = self.tx.in_flight() as u64;
+        self.figures.put_off = self.pace.put_off();
+        let own = &self.figures;
+        self.live.publish(|figures| {
+            // What the file came to is told at the end: nothing is allocated here.
+            (figures.counters, figures.in_flight) = (own.counters, own.in_flight);
+            (figures.loops, figures.put_off, figures.starved) = (own.loops, own.put_off, own.starved);
+        });
+    }
+
+    /// Makes the packets that are due, a batch at most.
+    #[inline]
+    fn make(&mut self) {
+        let now = clock::monotonic();
+        self.due = None;
+        if !self.has_begun {
+            // Not when it was made: reading the file took its time.
+            self.pace = Pace::new(self.orders.speed, now);
+            self.has_begun = true;
+        }
+        while self.batch.room() > 0 && !self.is_over {
+            let (piece, is_first) = match self.orders.trace.piece() {
+                Next::Piece(piece, is_first) => (piece, is_first),
+                Next::Wait => {
+                    self.figures.starved += 1;
+                    return;
+                }
+                Next::End => {
+                    self.is_over = true;
+                    self.figures.loops += u64::from(self.turn.0 > 0);
+                    return;
+                }
+            };
+            if self.at == 0 && is_first && self.turn.0 > 0 {
+                // The file begins again.
+                self.figures.loops += 1;
+                if self.orders.loops.is_some_and(|loops| self.figures.loops >= loops) {
+                    self.is_over = true;
+                    return;
+                }
+                self.pace.begin_again(self.turn.1, self.turn.0);
+                self.turn = (0, 0);
+            }
+            while let Some(entry) = piece.entries.get(self.at).copied() {
+                if self.batch.room() == 0 {
+                    return;
+                }
+                if self.orders.count == Some(0) {
+                    self.is_over = true;
+                    return;
+                }
+                let due = self.pace.due(entry.time);
+                if due > now {
+                    self.due = Some(due);
+                    return;
+                }
+                let Some(packet) = packet(piece.packet(entry), &mut self.pool) else { return };
+                let due = self.pace.caught_up(due, now);
+                if let Some((last_due, last_sent)) = self.last.replace((due, now)) {
+                    self.gaps.record((now - last_sent).abs_diff(due.saturating_sub(last_due)));
+                }
+                self.batch.push(packet);
+                self.pace.advance(entry.len);
+                self.turn = (self.turn.0 + 1, entry.time);
+                self.at += 1;
+                if let Some(left) = &mut self.orders.count {
+                    *left -= 1;
+                }
+            }
+            self.at = 0;
+            self.orders.trace.advance();
+        }
+    }
+}
+
+/// A packet with these bytes; `None` when there are too few frames now.
+#[inline]
+fn packet(bytes: &[u8], pool: &mut Pool) -> Option<Packet> {
+    let mut packet = Packet::new(pool.take()?);
+    if packet.append(bytes, pool).is_ok() {
+        return Some(packet);
+    }
+    pool.give_packet(packet);
+    None
+}
+
+impl Task for Replayer {
+    #[inline]
+    fn turn(&mut self) -> Turn {
+        if self.batch.is_empty() && !self.is_over {
+            self.make();
+        }
+        let sent = if self.batch.is_empty() { 0 } else { self.tx.tx(&mut self.pool, &mut self.batch) };
+        self.tx.flush(&mut self.pool);
+        let busy = sent > 0;
+        if self.publication.is_due(busy) {
+            self.publish();
+        }
+        if self.is_over && self.batch.is_empty() {
+            Turn::Done
+        } else if busy {
+            Turn::Busy
+        } else {
+            Turn::Idle
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    fn wake_fds<'a>(&'a self, _: &mut Vec<BorrowedFd<'a>>) {}
+
+    fn next_deadline(&self, now: u64) -> Option<u64> {
+        let poll = now + POLL_NS;
+        // Else it is the ring that is waited for, or frames, or the file. A packet that has become due is not slept over.
+        let due = self.due.filter(|_| self.batch.is_empty()).unwrap_or(poll);
+        Some(if self.tx.in_flight() > 0 { due.min(poll) } else { due })
+    }
+
+    fn finish(&mut self) {
+        drain(&mut *self.tx, &mut self.pool);
+    }
+}

@@ -1,0 +1,321 @@
+//! What the user sees of a run: a live line or a page, a summary, JSON lines for a program, metrics for Prometheus.
+//!
+//! All of them show the same [`Snapshot`], which says once what is counted and under which name.
+//!
+//! Results go to one stream (standard output), everything about them to another (standard error), so that results can
+//! be piped. A reader that goes away (`| head`) is no error: the run stops.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use bywash_sys::worker::Stop;
+use serde::Serialize;
+
+mod hdr;
+mod http;
+mod json;
+mod page;
+mod prometheus;
+#[cfg(test)]
+mod samples;
+mod screen;
+mod snapshot;
+mod text;
+mod times;
+
+pub use snapshot::{Column, Distribution, Interval, Kind, Label, Metric, Rates, Row, Snapshot, Table};
+pub use times::{Dial, Percentiles, Stopwatch, Times};
+
+use hdr::TimesLog;
+use http::Server;
+use page::Page;
+use screen::{Screen, Wish};
+
+/// How soon a key is answered.
+const KEY_PATIENCE: Duration = Duration::from_millis(50);
+
+/// How to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Text for people.
+    Human {
+        /// Show a line that changes each second; for terminals.
+        live: bool,
+    },
+    /// One JSON object per line: `start`, `interval` each second, `warning`, and `summary` as the last one.
+    Json,
+    /// Only why the aim was not met.
+    Quiet,
+}
+
+/// Where reports go.
+pub struct Reporter {
+    style: Style,
+    out: Box<dyn Write + Send>,
+    err: Box<dyn Write + Send>,
+    /// The live line is on the screen.
+    is_live: bool,
+    gone: bool,
+    /// What was shown last.
+    last: Option<Snapshot>,
+    page: Option<(Screen, Page)>,
+    server: Option<Server>,
+    times_log: Option<TimesLog>,
+    failures: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Line<'a, T: Serialize> {
+    event: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct Metrics {
+    address: SocketAddr,
+}
+
+impl Reporter {
+    /// Results to `out`, the rest to `err`.
+    pub fn new(style: Style, out: Box<dyn Write + Send>, err: Box<dyn Write + Send>) -> Self {
+        Self {
+            style,
+            out,
+            err,
+            is_live: false,
+            gone: false,
+            last: None,
+            page: None,
+            server: None,
+            times_log: None,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Standard output and standard error.
+    pub fn stdio(style: Style) -> Self {
+        Self::new(style, Box::new(io::stdout()), Box::new(io::stderr()))
+    }
+
+    /// Serves the last snapshot to Prometheus at `address`, until the reporter is dropped, and says where.
+    ///
+    /// # Errors
+    /// When the address can't be bound.
+    pub fn serve_metrics(&mut self, address: SocketAddr) -> io::Result<()> {
+        let server = Server::start(address)?;
+        let address = server.address();
+        match self.style {
+            Style::Human { .. } => self.say(&format!("metrics at http://{address}/metrics")),
+            Style::Json => self.json("metrics", &Metrics { address }),
+            Style::Quiet => {}
+        }
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Writes the distributions of each second to a file that HdrHistogram's tools read.
+    ///
+    /// # Errors
+    /// When the file can't be made.
+    pub fn log_times(&mut self, path: &Path) -> io::Result<()> {
+        self.times_log = Some(TimesLog::create(path)?);
+        Ok(())
+    }
+
+    /// Takes the terminal for a page, from the start of the run to its summary.
+    ///
+    /// # Errors
+    /// When standard input or output is no terminal.
+    pub fn show_page(&mut self) -> io::Result<()> {
+        self.page = Some((Screen::take()?, Page::default()));
+        Ok(())
+    }
+
+    /// Whether nobody reads the results any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether anybody would see an interval.
+    pub(crate) fn shows_intervals(&self) -> bool {
+        let is_shown = matches!(self.style, Style::Json | Style::Human { live: true });
+        is_shown || self.page.is_some() || self.server.is_some() || self.times_log.is_some()
+    }
+
+    /// How long the reporter may be left alone; `None` for any time.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.page.as_ref().map(|_| KEY_PATIENCE)
+    }
+
+    /// Answers what was typed; sets `stop` when that was for an end.
+    pub(crate) fn attend(&mut self, stop: &Stop) {
+        let Some((screen, page)) = &mut self.page else { return };
+        let Ok(wishes) = screen.wishes() else {
+            // The terminal is gone.
+            self.gone = true;
+            return;
+        };
+        for wish in &wishes {
+            match wish {
+                Wish::End => stop.set(),
+                Wish::Scroll(rows) => page.scroll(*rows),
+                Wish::Redraw => {}
+            }
+        }
+        if !wishes.is_empty() {
+            self.gone |= screen.draw(page).is_err();
+        }
+    }
+
+    /// What is about to happen.
+    pub fn start(&mut self, event: &(impl Serialize + Display)) {
+        match self.style {
+            Style::Human { .. } => self.say(&event.to_string()),
+            Style::Json => self.json("start", event),
+            Style::Quiet => {}
+        }
+        if let Some((_, page)) = &mut self.page {
+            page.title = event.to_string();
+        }
+    }
+
+    /// How it stands when it has just begun: for those who would otherwise show nothing for a second.
+    pub(crate) fn begin(&mut self, now: impl FnOnce() -> Snapshot) {
+        if self.page.is_none() && self.server.is_none() {
+            return;
+        }
+        let now = now();
+        if let Some(server) = &self.server {
+            server.publish(prometheus::exposition(&now));
+        }
+        if let Some((screen, page)) = &mut self.page {
+            page.add(now);
+            self.gone |= screen.draw(page).is_err();
+        }
+    }
+
+    /// What has happened since the last call, or since the start.
+    pub fn interval(&mut self, now: Snapshot) {
+        let last = self.last.take();
+        let event = &now.since(last.as_ref());
+        match self.style {
+            _ if self.page.is_some() => {}
+            Style::Human { live: true } => {
+                // Nothing is lost when the terminal does not take a line that the next one replaces.
+                let _ = write!(self.err, "\r{event}\x1b[K");
+                let _ = self.err.flush();
+                self.is_live = true;
+            }
+            Style::Json => self.json("interval", event),
+            Style::Human { live: false } | Style::Quiet => {}
+        }
+        self.log(event);
+        if let Some(server) = &self.server {
+            server.publish(prometheus::exposition(&now));
+        }
+        if let Some((screen, page)) = &mut self.page {
+            page.add(now.clone());
+            self.gone |= screen.draw(page).is_err();
+        }
+        self.last = Some(now);
+    }
+
+    /// What has happened between the last interval and the end.
+    pub(crate) fn end(&mut self, now: &Snapshot) {
+        let last = self.last.take();
+        self.log(&now.since(last.as_ref()));
+        self.times_log = None;
+    }
+
+    /// Reports that could not be written to their end.
+    pub(crate) fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// Something that is worse than it could be, and the cure.
+    pub fn warning(&mut self, message: &str) {
+        match self.style {
+            Style::Human { .. } => self.say(&format!("warning: {message}")),
+            Style::Json => self.json("warning", &Message { message }),
+            Style::Quiet => {}
+        }
+    }
+
+    /// What came of it all. The terminal is given back first.
+    pub fn summary(&mut self, event: &(impl Serialize + Display)) {
+        self.leave_page();
+        match self.style {
+            Style::Human { .. } => {
+                self.clear_live();
+                let written = writeln!(self.out, "{event}").and_then(|()| self.out.flush());
+                self.note(written);
+            }
+            Style::Json => self.json("summary", event),
+            Style::Quiet => {}
+        }
+    }
+
+    /// Why the aim was not met: said in every style.
+    pub fn unmet(&mut self, reason: &str) {
+        self.say(&format!("not met: {reason}"));
+    }
+
+    /// Gives the terminal back and says there what was only said on the page.
+    fn leave_page(&mut self) {
+        if let Some((screen, page)) = self.page.take() {
+            drop(screen);
+            page.messages.iter().for_each(|message| self.say(message));
+        }
+    }
+
+    fn log(&mut self, interval: &Interval<'_>) {
+        if let Some(Err(error)) = self.times_log.as_mut().map(|log| log.write(interval)) {
+            self.times_log = None;
+            self.failures.push(format!("the file of delays ends early: {error}"));
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        if let Some((_, page)) = &mut self.page {
+            page.messages.push(line.to_owned());
+            return;
+        }
+        self.clear_live();
+        // There is nowhere to complain about standard error.
+        let _ = writeln!(self.err, "{line}");
+    }
+
+    fn clear_live(&mut self) {
+        if std::mem::take(&mut self.is_live) {
+            let _ = write!(self.err, "\r\x1b[K");
+        }
+    }
+
+    fn json<T: Serialize>(&mut self, event: &'static str, body: &T) {
+        let written = serde_json::to_writer(&mut self.out, &Line { event, body })
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(self.out))
+            .and_then(|()| self.out.flush());
+        self.note(written);
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        self.gone |= written.is_err();
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        // A run that did not start has no summary; what was said on the page is said again.
+        self.leave_page();
+    }
+}

@@ -1,0 +1,177 @@
+//! The terminal of `--tui`: taken, drawn on, and given back as it was, however the run ends.
+//!
+//! It is given back when the [`Screen`] is dropped, and by a panic of any thread before its message is written. Signals
+//! that ask for an end set the run's stop, so they end it the ordinary way. (Nothing can be done about SIGKILL: `reset`
+//! helps then.)
+
+use std::io::{self, IsTerminal, Stdout};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+
+use super::page::Page;
+
+/// Whether the terminal is ours now. One process has one terminal.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The terminal while it is ours.
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// An end.
+    End,
+    /// Other rows: so many further down.
+    Scroll(isize),
+    /// A new picture.
+    Redraw,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// When standard input or output is no terminal.
+    pub(super) fn take() -> io::Result<Self> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return Err(io::Error::other("standard input and output are no terminal"));
+        }
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let previous = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                give_back();
+                previous(info);
+            }));
+        });
+        enable_raw_mode()?;
+        TAKEN.store(true, Ordering::SeqCst);
+        execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
+        Ok(Self { terminal })
+    }
+
+    /// Shows `page`, unless a panic has taken the terminal back.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub(super) fn draw(&mut self, page: &Page) -> io::Result<()> {
+        if TAKEN.load(Ordering::SeqCst) {
+            self.terminal.draw(|frame| page.draw(frame))?;
+        }
+        Ok(())
+    }
+
+    /// What has been typed since the last call. Does not wait.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub(super) fn wishes(&self) -> io::Result<Vec<Wish>> {
+        let mut wishes = Vec::new();
+        while event::poll(Duration::ZERO)? {
+            wishes.extend(match event::read()? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => wish(key),
+                Event::Resize(..) => Some(Wish::Redraw),
+                _ => None,
+            });
+        }
+        Ok(wishes)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn wish(key: KeyEvent) -> Option<Wish> {
+    Some(match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => Wish::End,
+        // The terminal does not make signals of keys while it is ours.
+        KeyCode::Char('c' | 'd' | '\\') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::End,
+        KeyCode::Up | KeyCode::Char('k') => Wish::Scroll(-1),
+        KeyCode::Down | KeyCode::Char('j') => Wish::Scroll(1),
+        KeyCode::PageUp => Wish::Scroll(-10),
+        KeyCode::PageDown => Wish::Scroll(10),
+        KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::Redraw,
+        _ => return None,
+    })
+}
+
+/// Gives the terminal back, once. There is nowhere to complain to.
+fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+        let _ = disable_raw_mode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        tcsetwinsize(&slave, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let before = tcgetattr(&slave).unwrap().local_modes;
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        let test = "report::screen::tests::a_thread_that_panics_below_a_page";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", test, "--ignored", "--nocapture"]).stdin(end()).stdout(end()).stderr(end());
+        assert!(child.status().unwrap().success());
+        assert_eq!(tcgetattr(&slave).unwrap().local_modes, before);
+        // What was shown waits in the terminal's buffer; it is far from full.
+        let (mut shown, mut buffer) = (String::new(), [0; 4096]);
+        let mut master = File::from(master);
+        while !shown.contains("test result") {
+            let n = master.read(&mut buffer).unwrap();
+            shown.push_str(&String::from_utf8_lossy(&buffer[..n]));
+        }
+        let (page, after) = shown.split_once("\x1b[?1049l").unwrap();
+        assert!(page.contains("\x1b[?1049h") && after.contains("below the page"), "{shown:?}");
+        assert!(!after.contains("\x1b[?1049"), "given back once, and not drawn on again: {after:?}");
+    }
+
+    #[test]
+    #[ignore = "it is run by the test above"]
+    fn a_thread_that_panics_below_a_page() {
+        let mut screen = Screen::take().unwrap();
+        screen.draw(&Page::default()).unwrap();
+        std::thread::spawn(|| panic!("below the page")).join().unwrap_err();
+        screen.draw(&Page::default()).unwrap();
+    }
+
+    #[test]
+    fn keys_are_wishes() {
+        let key = |code, modifiers| wish(KeyEvent::new(code, modifiers));
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Wish::End));
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), None);
+        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(Wish::End));
+        assert_eq!(key(KeyCode::PageDown, KeyModifiers::NONE), Some(Wish::Scroll(10)));
+    }
+}

@@ -1,0 +1,238 @@
+//! Distributions of times: counted by one worker while others read, and what is told of them.
+//!
+//! The buckets are those of an HDR histogram with three digits: 1 ns wide up to 2048 ns, and 1024 to each doubling from
+//! there. A worker counts a time by adding one to an atomic number that nobody else writes, which costs no more than
+//! adding to an ordinary one; so the times can be looked at while it works, and its turn has nothing to publish.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest time that is told from longer ones: 100 s.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// Digits that a time's figure keeps.
+const DIGITS: u8 = 3;
+
+/// Buckets in each doubling: as many as keep [`DIGITS`].
+const HALF: usize = 1024;
+
+/// All buckets, up to that of [`LONGEST_NS`].
+const BUCKETS: usize = bucket(LONGEST_NS) + 1;
+
+/// The bucket of a time.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "after the shift there are eleven binary digits")]
+const fn bucket(ns: u64) -> usize {
+    // How many digits, in binary, are cut off.
+    let shift = 53 - (ns | (2 * HALF as u64 - 1)).leading_zeros() as usize;
+    shift * HALF + (ns >> shift) as usize
+}
+
+/// The shortest time of a bucket.
+const fn shortest(bucket: usize) -> u64 {
+    let shift = (bucket / HALF).saturating_sub(1);
+    ((bucket - shift * HALF) as u64) << shift
+}
+
+/// Times as one worker counts them.
+#[derive(Debug)]
+pub struct Stopwatch(Arc<[AtomicU64]>);
+
+impl Stopwatch {
+    /// None so far. All memory is there from the start.
+    pub fn new() -> Self {
+        Self((0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Counts a time, in nanoseconds.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    /// Counts `n` equal times, in nanoseconds.
+    #[inline]
+    pub fn record_many(&mut self, ns: u64, n: u64) {
+        if let Some(count) = self.0.get(bucket(ns.min(LONGEST_NS))) {
+            // Nobody else writes it: `&mut self`, and a `Dial` only reads.
+            count.store(count.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        }
+    }
+
+    /// Something to read it by.
+    pub fn dial(&self) -> Dial {
+        Dial(Arc::clone(&self.0))
+    }
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads what a [`Stopwatch`] has counted so far.
+#[derive(Clone, Debug)]
+pub struct Dial(Arc<[AtomicU64]>);
+
+/// Times, and how often each was seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times(Histogram<u64>);
+
+impl Default for Times {
+    fn default() -> Self {
+        #[expect(clippy::expect_used, reason = "the bounds are constants that a test tries")]
+        Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("1 <= LONGEST_NS / 2 and DIGITS <= 5"))
+    }
+}
+
+impl Times {
+    /// What all of `dials` show, together.
+    pub fn read<'a>(dials: impl IntoIterator<Item = &'a Dial>) -> Self {
+        let mut times = Self::default();
+        for dial in dials {
+            for (bucket, count) in dial.0.iter().enumerate() {
+                let count = count.load(Ordering::Relaxed);
+                if count > 0 {
+                    times.0.saturating_record_n(shortest(bucket), count);
+                }
+            }
+        }
+        times
+    }
+
+    /// Those that were not there yet in `before`, an earlier reading.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut times = self.clone();
+        // Counters only grow and the bounds are the same: it can't fail.
+        let _ = times.0.subtract(&before.0);
+        times
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// How many are no longer than `ns`, as exactly as the buckets are.
+    pub fn count_up_to(&self, ns: u64) -> u64 {
+        self.0.count_between(0, ns)
+    }
+
+    /// All of them together, as exactly as the buckets are.
+    #[expect(clippy::cast_precision_loss, reason = "three digits were kept")]
+    pub fn total_seconds(&self) -> f64 {
+        self.0
+            .iter_recorded()
+            .map(|step| {
+                self.0.median_equivalent(step.value_iterated_to()) as f64 * step.count_at_value() as f64
+            })
+            .sum::<f64>()
+            / 1e9
+    }
+
+    /// The whole distribution.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.0
+    }
+
+    /// The figures that are told; `None` where there are no times.
+    pub fn percentiles(&self) -> Option<Percentiles> {
+        let at = |percent| self.0.value_at_percentile(percent);
+        (!self.0.is_empty()).then(|| Percentiles {
+            count: self.0.len(),
+            min_ns: self.0.min(),
+            p50_ns: at(50.0),
+            p90_ns: at(90.0),
+            p99_ns: at(99.0),
+            p99_9_ns: at(99.9),
+            p99_99_ns: at(99.99),
+            max_ns: self.0.max(),
+        })
+    }
+}
+
+/// What is told of a distribution of times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Percentiles {
+    /// How many times there are.
+    pub count: u64,
+    /// Shortest.
+    pub min_ns: u64,
+    /// Half are no longer than this.
+    pub p50_ns: u64,
+    /// 90 % are no longer.
+    pub p90_ns: u64,
+    /// 99 % are no longer.
+    pub p99_ns: u64,
+    /// 99.9 % are no longer.
+    pub p99_9_ns: u64,
+    /// 99.99 % are no longer.
+    pub p99_99_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+}
+
+impl Percentiles {
+    /// The names of the figures, for people.
+    pub const NAMES: [&'static str; 7] = ["min", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
+
+    /// The figures, in nanoseconds.
+    pub fn values(&self) -> [u64; 7] {
+        [self.min_ns, self.p50_ns, self.p90_ns, self.p99_ns, self.p99_9_ns, self.p99_99_ns, self.max_ns]
+    }
+}
+
+impl Display for Percentiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, ns) in Self::NAMES.iter().zip(self.values()) {
+            write!(f, " {name} {:.1}", microseconds(ns))?;
+        }
+        f.write_str(" µs")
+    }
+}
+
+/// Nanoseconds as people read them.
+#[expect(clippy::cast_precision_loss, reason = "three digits were kept")]
+pub(crate) fn microseconds(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buckets_are_those_of_the_histogram() {
+        let times = Times::default();
+        let mut at = 0;
+        for bucket_number in 0..BUCKETS {
+            assert_eq!((shortest(bucket_number), bucket(at)), (at, bucket_number));
+            let last = times.0.highest_equivalent(at);
+            assert_eq!(bucket(last), bucket_number, "{at} to {last}");
+            at = last + 1;
+        }
+        assert!(at > LONGEST_NS);
+    }
+
+    #[test]
+    fn what_two_workers_counted_is_read_as_one() {
+        let (mut one, mut other) = (Stopwatch::new(), Stopwatch::new());
+        (0..1000).for_each(|ns| one.record(ns));
+        let before = Times::read([&one.dial(), &other.dial()]);
+        other.record(5_000_000);
+        other.record(u64::MAX);
+        let dials = [one.dial(), other.dial()];
+        let now = Times::read(&dials);
+        assert_eq!((before.count(), now.count(), now.since(&before).count()), (1000, 1002, 2));
+        let figures = now.percentiles().unwrap();
+        assert_eq!((figures.min_ns, figures.p50_ns, figures.p99_ns), (0, 500, 991));
+        assert!(figures.max_ns >= LONGEST_NS && figures.max_ns < LONGEST_NS / 1000 * 1001);
+        assert_eq!((now.count_up_to(499), now.count_up_to(6_000_000)), (500, 1001));
+        assert_eq!(Times::default().percentiles(), None);
+    }
+}
