@@ -1,13 +1,15 @@
 //! The options that all packet tools share.
 
-use bywash_apps::report::Style;
+use bywash_apps::report::{Reporter, Style};
 use bywash_apps::{WorkerOptions, sys::worker::Idle};
 use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::PortName;
 use bywash_port::filter::Expression;
+use bywash_port::frame::Stride;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::failure::Failure;
@@ -17,7 +19,7 @@ use crate::values;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Ports")]
 pub(crate) struct PortArgs {
-    /// Queues to use of each port [default: all; 1 of null: and loop:]
+    /// Queues to use of each port [default: all; 1 of null:, loop: and link:]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     queues: Option<u16>,
     /// Take just the packets that this expression matches, as tcpdump writes it, and leave the others to the kernel;
@@ -45,6 +47,10 @@ pub(crate) struct PortArgs {
     /// 2 MiB pages for packet memory; auto: when free; reserve: ask the kernel for them and give them back
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     huge_pages: HugePagesArg,
+    /// Bytes from one packet's frame to the next. 4096 only for NICs whose driver refuses zero-copy otherwise: it holds
+    /// fewer packets, is slower, and does not do with an MTU above 2026
+    #[arg(long, value_name = "BYTES", default_value = "2304")]
+    frame_stride: StrideArg,
 }
 
 /// `--zero-copy`.
@@ -84,6 +90,20 @@ impl ValueEnum for HugePagesArg {
     }
 }
 
+/// `--frame-stride`.
+#[derive(Clone, Copy, Debug)]
+struct StrideArg(Stride);
+
+impl ValueEnum for StrideArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(Stride::Packed), Self(Stride::Aligned)]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(self.0.name().into())
+    }
+}
+
 /// Whether a port will be sent to, received from, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -99,6 +119,11 @@ impl PortArgs {
     /// How to allocate packet memory.
     pub(crate) fn huge_pages(&self) -> HugePages {
         self.huge_pages.0
+    }
+
+    /// How far apart frames lie.
+    pub(crate) fn stride(&self) -> Stride {
+        self.frame_stride.0
     }
 
     /// How to open each of `names`. What only `xdp:` ports know goes to those alone.
@@ -203,11 +228,38 @@ pub(crate) struct ReportArgs {
     /// Say nothing but why the aim was not met
     #[arg(long, short)]
     quiet: bool,
+    /// A page that fills the terminal: rates, each queue, histograms; q ends it
+    #[arg(long, conflicts_with_all = ["json", "quiet"])]
+    tui: bool,
+    /// Serve the counters at http://ADDR/metrics in Prometheus' text format while it runs: 9100 (this machine only),
+    /// :9100 (all addresses), 192.0.2.1:9100
+    #[arg(long, value_name = "ADDR", value_parser = values::listener)]
+    prometheus: Option<SocketAddr>,
 }
 
 impl ReportArgs {
-    /// As the reporter wants it.
-    pub(crate) fn style(&self) -> Style {
+    /// What reports as was asked. Before anything is opened: what is wrong with the reports is told first.
+    ///
+    /// # Errors
+    /// When the address is taken, or there is no terminal for the page.
+    pub(crate) fn reporter(&self) -> Result<Reporter, Failure> {
+        self.complete(Reporter::stdio(self.style()))
+    }
+
+    /// The same on standard error alone, where standard output is for packets.
+    ///
+    /// # Errors
+    /// When the address is taken, or the page is wanted: there is no room for it.
+    pub(crate) fn reporter_beside_data(&self) -> Result<Reporter, Failure> {
+        if self.tui {
+            return Err(Failure::Usage(
+                "--tui needs standard output, which is for packets; leave it out".into(),
+            ));
+        }
+        self.complete(Reporter::new(self.style(), Box::new(std::io::stderr()), Box::new(std::io::stderr())))
+    }
+
+    fn style(&self) -> Style {
         if self.json {
             Style::Json
         } else if self.quiet {
@@ -215,5 +267,19 @@ impl ReportArgs {
         } else {
             Style::Human { live: std::io::stderr().is_terminal() }
         }
+    }
+
+    fn complete(&self, mut reporter: Reporter) -> Result<Reporter, Failure> {
+        if let Some(address) = self.prometheus {
+            reporter.serve_metrics(address).map_err(|error| {
+                Failure::Usage(format!("--prometheus {address}: {error}; choose another address or port"))
+            })?;
+        }
+        if self.tui {
+            reporter.show_page().map_err(|error| {
+                Failure::Usage(format!("--tui: {error}; leave it out, or use --json for a program"))
+            })?;
+        }
+        Ok(reporter)
     }
 }

@@ -23,6 +23,16 @@ pub(crate) struct Setup {
     _reservation: Option<Undo>,
 }
 
+/// A flag that Ctrl-C and its kin set.
+///
+/// # Errors
+/// When they can't be caught.
+pub(crate) fn catch_signals() -> Result<Stop, Failure> {
+    let stop = Stop::new().map_err(Failure::Signals)?;
+    bywash_sys::signals::stop_on_signals(stop.clone()).map_err(Failure::Signals)?;
+    Ok(stop)
+}
+
 /// Catches signals, allocates packet memory and opens the ports, each with its own of `options`.
 ///
 /// # Errors
@@ -33,10 +43,9 @@ pub(crate) fn set_up(
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    let stop = Stop::new().map_err(Failure::Signals)?;
-    bywash_sys::signals::stop_on_signals(stop.clone()).map_err(Failure::Signals)?;
+    let stop = catch_signals()?;
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
-    let arena = Arena::new(allocation.memory)?;
+    let arena = Arena::with_stride(allocation.memory, args.stride())?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();
     let mut ports: Vec<Box<dyn Port>> = Vec::with_capacity(names.len());
     for (name, options) in names.iter().zip(options) {

@@ -1,19 +1,21 @@
 //! Numbers with units, as they are typed.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// The longest time that can be asked for, in seconds: 31 years. Clocks that count nanoseconds hold it.
 const LONGEST_SECONDS: f64 = 1e9;
 
-/// `10`, `10s`, `500ms`, `1.5m`, `2h`; seconds without a unit.
+/// `10`, `10s`, `500ms`, `100us`, `1.5m`, `2h`; seconds without a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let scale = match unit {
+        "us" | "µs" => 1e-6,
         "ms" => 0.001,
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("'{unit}' is no unit of time: ms, s, m or h")),
+        _ => return Err(format!("'{unit}' is no unit of time: us, ms, s, m or h")),
     };
     let seconds = number.parse::<f64>().map_err(|_| "write 10s or 500ms, say".to_owned())? * scale;
     if seconds > LONGEST_SECONDS {
@@ -99,6 +101,24 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     if count == 0 { Err("it must be one packet at least".into()) } else { Ok(count) }
 }
 
+/// `9100` (this machine only), `:9100` (all addresses), `192.0.2.1:9100`, `[::1]:9100`: where to listen.
+pub(crate) fn listener(text: &str) -> Result<SocketAddr, String> {
+    let port = |text: &str| text.parse::<u16>().ok();
+    if let Some(port) = port(text) {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    if let Some(port) = text.strip_prefix(':').and_then(port) {
+        return Ok((Ipv6Addr::UNSPECIFIED, port).into());
+    }
+    text.parse().map_err(|_| "write a port, or an address and a port: 9100, :9100 or 192.0.2.1:9100".into())
+}
+
+/// `10G`, `2.5G`, `100M`, also with `bit/s` or `bps` after: bits per second, in powers of 1000.
+pub(crate) fn line_rate(text: &str) -> Result<u64, String> {
+    let bits = text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bps")).unwrap_or(text);
+    count(bits).map_err(|_| "write 10G or 100M, say".to_owned())
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)
@@ -139,6 +159,25 @@ mod tests {
         );
         for text in ["", "0", "-1", "1T", "M", "99999999999999999999"] {
             count(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn listeners_are_ports_or_addresses_with_ports() {
+        let shown =
+            ["9100", ":9100", "192.0.2.1:1", "[::1]:0"].map(|text| listener(text).unwrap().to_string());
+        assert_eq!(shown, ["127.0.0.1:9100", "[::]:9100", "192.0.2.1:1", "[::1]:0"]);
+        for text in ["", ":", "x", "65536", "localhost:1", "192.0.2.1", "::1", "-1"] {
+            assert!(listener(text).unwrap_err().contains("write a port"), "{text}");
+        }
+    }
+
+    #[test]
+    fn links_have_bits_per_second() {
+        let rates = ["10G", "2.5Gbit/s", "100Mbps", "9600"].map(|text| line_rate(text).unwrap());
+        assert_eq!(rates, [10_000_000_000, 2_500_000_000, 100_000_000, 9600]);
+        for text in ["", "0", "fast", "10T", "G"] {
+            assert!(line_rate(text).unwrap_err().contains("10G"), "{text}");
         }
     }
 

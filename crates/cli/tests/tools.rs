@@ -69,7 +69,8 @@ fn forward_reports_each_direction_and_ends_with_its_time() {
         assert!(number("tx_packets") > 100_000 && number("rate_pps") > 100_000);
         assert_eq!(number("rx_packets"), number("tx_packets"));
         assert_eq!(number("tx_bytes"), number("tx_packets") * 64);
-        assert_eq!(direction["rx_queues"][0]["packets"], direction["rx_packets"]);
+        let queue = summary["queues"].as_array().unwrap().iter().find(|queue| queue["way"] == "rx");
+        assert_eq!((&queue.unwrap()["queue"], &queue.unwrap()["port"]), (&0.into(), &"null:".into()));
     }
 }
 
@@ -89,6 +90,89 @@ fn generate_sends_what_was_asked_and_says_so_in_every_style() {
     assert!(text(&human.stderr).contains("generating 128 bytes (with FCS) on null:"));
     let quiet = run("generate null: --count 2000 --quiet");
     assert_eq!((quiet.status.code(), quiet.stdout, quiet.stderr), (Some(0), vec![], vec![]));
+}
+
+#[test]
+fn generate_makes_packets_of_all_kinds() {
+    let template = tempfile::NamedTempFile::new().unwrap();
+    let file = bywash_pcap::Format::Pcapng.file_header(&bywash_pcap::Interface::named("eth1"));
+    let packet = [[0xff; 12].as_slice(), &[8, 6], &[1; 46]].concat();
+    let head = bywash_pcap::Format::Pcapng.record_head(1, 60, 60);
+    let tail = bywash_pcap::Format::Pcapng.record_tail(60);
+    std::fs::write(template.path(), [&file, head.bytes(), &packet, tail.bytes()].concat()).unwrap();
+    let template = template.path().display();
+    for (words, bytes) in [
+        ("--size imix".to_owned(), 12_000 / 12 * (7 * 60 + 4 * 590 + 1514)),
+        ("--size 64,128".to_owned(), 12_000 * (60 + 124) / 2),
+        ("--vlan 100 --vlan 1-4 --proto tcp --flags syn --payload none".to_owned(), 12_000 * 62),
+        ("--mpls 16 --mpls 17-99 --src fd00::/64 --dst fd01::1".to_owned(), 12_000 * (14 + 8 + 40 + 8 + 18)),
+        ("--proto icmp --sport 1-9 --field icmp.seq=0+ --ttl 1,2 --tos 0xb8".to_owned(), 12_000 * 60),
+        ("--spread --dport 80,443 --payload random:7 --size 100".to_owned(), 12_000 * 96),
+        ("--flows 1000 --dst any --seed 5 --burst 32 --burst-every 100us".to_owned(), 12_000 * 60),
+        ("--ethertype 0x88b5 --line-rate 10G --rate 5%".to_owned(), 12_000 * 60),
+        ("--proto 253 --payload counting".to_owned(), 12_000 * 60),
+        (format!("--template {template}"), 12_000 * 60),
+        (format!("--template {template}#1 --size 100 --dst-mac 02:00:00:00:00:01"), 12_000 * 96),
+        ("--hex 02:00:00:00:00:01:02:00:00:00:00:02:08:06:00".to_owned(), 12_000 * 60),
+    ] {
+        let output = run(&format!("generate null: --count 12k --json {words}"));
+        let events = events(&output);
+        let summary = events.last().unwrap();
+        assert_eq!(
+            (&summary["tx_packets"], &summary["tx_bytes"]),
+            (&12_000.into(), &bytes.into()),
+            "{words}"
+        );
+        assert_eq!(summary["errors"], 0, "{words}");
+        if words.contains("--line-rate") {
+            assert_eq!(events[0]["line_rate_pps"], 14_880_952);
+            assert!(summary["line_rate_percent"].as_f64().unwrap() > 0.0);
+            assert!(summary["gap"]["p99_ns"].is_u64() && summary["late"]["p99_ns"].is_u64(), "{summary}");
+        }
+    }
+}
+
+#[test]
+fn generate_says_why_nothing_leaves_while_it_waits() {
+    // One end of a wire fills up, and nobody empties it.
+    let output = run("generate loop:nobody --duration 3s --json");
+    let events = events(&output);
+    let warning = events.iter().find(|event| event["event"] == "warning").unwrap();
+    assert!(warning["message"].as_str().unwrap().contains("nobody takes packets out"), "{warning}");
+    assert_eq!(names(&events).iter().filter(|name| **name == "warning").count(), 1, "it is said once");
+}
+
+#[test]
+fn two_processes_are_joined_by_a_link_and_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = format!("link:{}/wire.sock", directory.path().display());
+    for first in ["generate", "receive"] {
+        let start = |tool: &str| {
+            // Who comes before anybody receives can't keep to a rate.
+            let rate = if first == "receive" && tool == "generate" { "--rate 20k" } else { "" };
+            let words = format!("{tool} {link} {rate} --count 20k --duration 20s --json");
+            command(&words).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let second = if first == "generate" { "receive" } else { "generate" };
+        let children = [first, second].map(|tool| {
+            let child = start(tool);
+            std::thread::sleep(Duration::from_millis(10));
+            child
+        });
+        for (tool, child) in [first, second].iter().zip(children) {
+            let output = child.wait_with_output().unwrap();
+            let events = events(&output);
+            let summary = events.last().unwrap();
+            let name = if *tool == "generate" { "tx_packets" } else { "rx_packets" };
+            assert_eq!(summary[name], 20_000, "{summary}");
+            let all_came = output.status.code() == Some(0) && summary["lost_packets"] == 0;
+            // Whether a rate is kept is this machine's affair.
+            assert!(*tool == "generate" || all_came, "{summary}");
+        }
+    }
+    let third = run(&format!("receive link:{}/nowhere/wire.sock", directory.path().display()));
+    assert_eq!(third.status.code(), Some(2));
+    assert!(text(&third.stderr).contains("there is no directory"), "{third:?}");
 }
 
 #[test]
@@ -212,6 +296,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("forward null: null: --queues 0", "0 is not in 1..=65535"),
         ("forward null: null: --ring 100", "power of two"),
         ("forward null: null: --cores 9999", "this process may not use core 9999"),
+        ("forward null: null: --frame-stride 2048", "invalid value '2048' for '--frame-stride <BYTES>'"),
         ("forward null: null: --only udp", "--only is for xdp: ports"),
         ("forward null: null: --force", "--force is for xdp: ports"),
         ("forward null: null: --busy-poll", "--busy-poll is for xdp: ports"),
@@ -224,6 +309,30 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("generate null: --src-ip ::1 --size 100", "two versions of IP"),
         ("generate null: --rate 50%", "link of unknown speed"),
         ("generate null: --rate fast", "write 1.5M"),
+        ("generate null: --rate 50% --line-rate fast", "write 10G"),
+        ("generate null: --rate 11Gbps --line-rate 10G", "at most 14880952 packets/s"),
+        ("generate null: --burst 5", "--burst-every or --rate"),
+        ("generate null: --burst-every 1s", "required"),
+        ("generate null: --burst 2000000 --rate 1k", "1 to 1000000"),
+        ("generate null: --size 64:0", "is no size"),
+        ("generate null: --size 9000", "at most 2052"),
+        ("generate null: --size 64 --proto tcp", "need 76"),
+        ("generate null: --field ip.scr=1", "there is no field 'ip.scr'"),
+        ("generate null: --field vlan.id=1", "no such VLAN tag"),
+        ("generate null: --vlan 4096", "4096 is not in 0-4095"),
+        ("generate null: --ttl 256", "256 is not in 0-255"),
+        ("generate null: --sport 0", "port 0"),
+        ("generate null: --src 10.0.0.0/33", "no IPv4 address"),
+        ("generate null: --dport http", "'http' is no number"),
+        ("generate null: --flags syn", "no TCP header"),
+        ("generate null: --flows 5 --sources 5", "cannot be used with"),
+        ("generate null: --spread --src 10.0.0.1", "cannot be used with"),
+        ("generate null: --payload maybe", "is no payload"),
+        ("generate null: --proto sctp", "udp, tcp, icmp"),
+        ("generate null: --ethertype 5", "0x0600"),
+        ("generate null: --template /nowhere", "/nowhere: No such file"),
+        ("generate null: --hex 123", "pairs of hex digits"),
+        ("generate null: --hex 1234", "2 bytes"),
         ("generate null: --count 0", "at least"),
         ("generate null: --sources 70000", "1 to 65536"),
         ("generate null: null:", "unexpected argument"),

@@ -12,8 +12,10 @@ What ends with its process needs no cleanup: XDP programs, sockets, namespaces. 
 NAPI settings) is written down before it is changed, and put back by the process itself or by this command. What a
 running process has changed, and what somebody else has changed since, is left alone.
 
-Example:
-  bywash cleanup && bywash ports";
+Examples:
+  bywash cleanup && bywash ports
+
+Exit codes: 0 nothing is left to undo; 1 something could not be undone; 2 it can't be known";
 
 /// How it is done.
 #[derive(ClapArgs, Debug)]

@@ -1,7 +1,6 @@
 //! `bywash forward`.
 
 use bywash_apps::forward::{Forward, MacEdit, Options, Pair};
-use bywash_apps::report::Reporter;
 use bywash_apps::wire::Mac;
 use bywash_drivers::OpenOptions;
 use bywash_port::PortName;
@@ -18,6 +17,8 @@ Examples:
   bywash forward xdp:eth1 xdp:eth1 --only 'udp port 7' --mac-swap
                                                        only port 7; the rest stays with the kernel
   bywash forward xdp:eth1 xdp:eth2 xdp:eth3 xdp:eth4   two pairs
+  bywash forward pcap:a.pcap xdp:eth1                  what a file holds, as fast as it goes
+  bywash forward xdp:eth1 pcap:out.pcapng              into a file
   bywash forward null: null: --mac-swap --duration 5s  what this machine can do
 
 When a port takes no more packets, nothing more is received for it: overload is dropped by the NIC.
@@ -53,10 +54,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let pairs = pairs(&args.ports)?;
     let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
-    let mut reporter = Reporter::stdio(args.report.style());
+    let mut reporter = args.report.reporter()?;
     let mut open = args.port.open_options(&names, Use::Both)?;
     let partners: Vec<Option<&PortName>> = partners(&pairs).collect();
     set_plain(&partners, &mut open);
+    set_places(&pairs, &mut open);
     for warning in names.iter().zip(&partners).filter_map(|(name, partner)| super_segments(name, *partner)) {
         reporter.warning(&warning);
     }
@@ -82,7 +84,22 @@ fn partners(pairs: &[(PortName, Option<PortName>)]) -> impl Iterator<Item = Opti
 /// What comes in must be as on a wire where it goes out as it is: nobody behind such a port would finish it.
 fn set_plain(partners: &[Option<&PortName>], options: &mut [OpenOptions]) {
     for (partner, options) in partners.iter().zip(options) {
-        options.plain = matches!(partner, Some(PortName::Xdp { .. } | PortName::Packet { .. }));
+        options.plain =
+            matches!(partner, Some(PortName::Xdp { .. } | PortName::Packet { .. } | PortName::Pcap { .. }));
+    }
+}
+
+/// With a file, packets go one way: from the first port to the second.
+fn set_places(pairs: &[(PortName, Option<PortName>)], options: &mut [OpenOptions]) {
+    let mut options = options.iter_mut();
+    for (first, second) in pairs {
+        let from = options.next();
+        let Some(second) = second else { continue };
+        let to = options.next();
+        if [first, second].iter().any(|name| matches!(name, PortName::Pcap { .. })) {
+            from.into_iter().for_each(|options| options.rx_only = true);
+            to.into_iter().for_each(|options| options.tx_only = true);
+        }
     }
 }
 

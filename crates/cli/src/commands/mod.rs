@@ -4,12 +4,15 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
 
+mod capture;
 mod cleanup;
 mod demo;
 mod forward;
 mod generate;
+mod man;
 mod ports;
 mod receive;
+mod replay;
 
 /// User-space networking for Linux.
 #[derive(Parser, Debug)]
@@ -21,7 +24,8 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Ports: xdp:eth1 (AF_XDP), xdp:eth1/4 (queue 4 of it), packet:eth1 (AF_PACKET), tap:NAME, null:, loop:NAME
+Ports: xdp:eth1 (AF_XDP), xdp:eth1/4 (queue 4 of it), packet:eth1 (AF_PACKET), tap:NAME, pcap:FILE,
+null:, loop:NAME, link:/run/x.sock (a wire between two processes)
 
 Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
 
@@ -30,16 +34,24 @@ Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not 
 pub(crate) enum Command {
     /// Forward packets between pairs of ports, or back out of the port they came in by
     Forward(forward::Args),
-    /// Send UDP packets, as fast as it goes or on an exact schedule
-    Generate(generate::Args),
+    /// Send packets of any kind, as fast as it goes or on an exact schedule
+    Generate(Box<generate::Args>),
     /// Receive and judge the packets of a generator: rate, loss, order, damage, delay
     Receive(receive::Args),
+    /// Write the packets that come to a file, a copy of them or themselves
+    Capture(capture::Args),
+    /// Send the packets of a capture file, with its own timing or any other
+    Replay(replay::Args),
     /// Show in a few seconds that packets really move
     Demo(demo::Args),
     /// Show the NICs, what would be used of them, and what to fix
     Ports(ports::Args),
     /// Undo what killed processes have left behind
     Cleanup(cleanup::Args),
+    /// Write the completions for a shell to standard output
+    Completions(man::CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(man::ManArgs),
 }
 
 impl Command {
@@ -47,11 +59,15 @@ impl Command {
     pub(crate) fn run(self) -> Result<bool, Failure> {
         match self {
             Self::Forward(args) => forward::run(args),
-            Self::Generate(args) => generate::run(args),
+            Self::Generate(args) => generate::run(*args),
             Self::Receive(args) => receive::run(args),
+            Self::Capture(args) => capture::run(args),
+            Self::Replay(args) => replay::run(args),
             Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),
+            Self::Completions(args) => man::completions(&args),
+            Self::Man(args) => man::pages(&args),
         }
     }
 }

@@ -13,7 +13,9 @@ const EXAMPLES: &str = "\
 Examples:
   bywash ports                 a table, with advice under each interface that needs some
   bywash ports eth1            one interface
-  bywash ports --json | jq '.interfaces[] | select(.xdp_features.zero_copy) | .name'";
+  bywash ports --json | jq '.interfaces[] | select(.xdp_features.zero_copy) | .name'
+
+Exit codes: 0 it was shown; 2 there is no such interface";
 
 /// What is looked at.
 #[derive(ClapArgs, Debug)]

@@ -1,7 +1,8 @@
 //! `bywash receive`.
 
-use bywash_apps::receive::{Options, Receive};
-use bywash_apps::report::Reporter;
+use std::path::PathBuf;
+
+use bywash_apps::receive::{MOST_FLOWS_SHOWN, Options, Receive};
 use bywash_port::PortName;
 
 use crate::failure::Failure;
@@ -14,10 +15,18 @@ Examples:
   bywash receive xdp:eth2 --only 'udp dst port 9'           only the generator's packets; the kernel gets the rest
   bywash receive xdp:eth2/4 --count 1M --duration 30s       a million packets on queue 4, or fail after 30 s
   bywash receive xdp:eth2 --duration 10s --json | tail -1   the summary as JSON
+  bywash receive xdp:eth2 --flows 10                        and of the ten largest flows: rate and reordering of each
+  bywash receive xdp:eth2 --hdr delays.hlog                 each second's delays, for HistogramLogProcessor
+  bywash receive xdp:eth2 --tui --prometheus 9100           a page in the terminal, and metrics to be scraped
+  bywash receive xdp:eth2 --drop --duration 10s             how many packets can be received at all
 
-Of the packets of `bywash generate` it tells how many were lost, came late, twice or damaged, how long they took
-(both machines' clocks must agree for that) and how much that differs from one to the next; others are counted as
-foreign.
+Of the packets of `bywash generate` it tells by queue and by stream (a generator's queue) how many were lost, came late
+(after one with a higher number), again, or damaged, and how long they took. Loss is known by stream only: one queue may
+have what another misses. Order is judged by queue. Others are counted as foreign. --flows tells of the flows too, a
+generator's and foreign ones: not of loss, since a packet's number is one of its stream and not of its flow.
+
+Latency is from when a packet was made until it was received: both machines' clocks must agree for that. Jitter is how
+much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.
 
 Exit codes: 0 all that was asked for came, once and whole; 1 not so; 2 wrong input, or the port could not be opened";
 
@@ -28,9 +37,19 @@ pub(crate) struct Args {
     /// Where to receive
     #[arg(value_name = "PORT")]
     name: PortName,
-    /// Stop after so many packets of a generator: 1000, 10M
+    /// Stop after so many packets of a generator (with --drop: of any kind): 1000, 10M
     #[arg(long, value_name = "PACKETS", value_parser = crate::values::count)]
     count: Option<u64>,
+    /// Count what comes and drop it, as fast as possible, without looking for a generator's packets
+    #[arg(long)]
+    drop: bool,
+    /// Tell of so many flows too (protocol, addresses, ports), those with the most packets: rate and reordering of each
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with = "drop",
+        value_parser = clap::value_parser!(u64).range(1..=MOST_FLOWS_SHOWN as u64))]
+    flows: Option<u64>,
+    /// Write the latencies and jitters of each second to a log that HdrHistogram's tools read; jitter has the tag jitter
+    #[arg(long, value_name = "FILE", conflicts_with = "drop")]
+    hdr: Option<PathBuf>,
     #[command(flatten)]
     port: PortArgs,
     #[command(flatten)]
@@ -41,10 +60,20 @@ pub(crate) struct Args {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
-    let options = Options { count: args.count, batch: args.worker.batch(), workers: args.worker.options() };
+    let options = Options {
+        count: args.count,
+        drop: args.drop,
+        flows: args.flows.and_then(|flows| usize::try_from(flows).ok()).unwrap_or(0),
+        batch: args.worker.batch(),
+        workers: args.worker.options(),
+    };
     let names = [args.name];
     let open = args.port.open_options(&names, Use::Receive)?;
-    let mut reporter = Reporter::stdio(args.report.style());
+    let mut reporter = args.report.reporter()?;
+    if let Some(path) = &args.hdr {
+        let failed = |error| Failure::Usage(format!("--hdr {}: {error}", path.display()));
+        reporter.log_times(path).map_err(failed)?;
+    }
     let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Receive::start(port, &options, setup.arena, &setup.stop)?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use bywash_apps::forward::{self, Forward};
 use bywash_apps::generate::{self, Generate, Rate};
 use bywash_apps::rate::{Pps, packets_per_second};
-use bywash_apps::receive::{self, Receive};
+use bywash_apps::receive::{self, LATENCY, Receive, Received};
+use bywash_apps::report::Snapshot;
 use bywash_apps::{App, WorkerOptions};
 use bywash_port::frame::Arena;
 use bywash_sys::worker::{self, Idle, Stop};
@@ -42,12 +43,13 @@ pub(super) fn run(
     let stop = Stop::new().map_err(Failure::Signals)?;
     let Running { mut receiver, forwarders, mut generator } = start(path, rate, duration, arena, &stop)?;
     let what = if rate.is_some() { "paced   " } else { "flat out" };
+    let mut last = None;
     let patience = (duration + Duration::from_secs(1)).as_millis() / TICK.as_millis();
     for _ in 0..patience {
         if generator.wait(TICK) || user_stop.is_set() {
             break;
         }
-        live(&format!("{what} {}", receiver.interval()));
+        show(&receiver, &mut last, what);
     }
     if user_stop.is_set() {
         stop.set();
@@ -56,7 +58,7 @@ pub(super) fn run(
     for _ in 0..2 {
         // Nobody ends these but us: this only lets time pass.
         receiver.wait(SETTLE / 2);
-        live(&format!("{what} {}", receiver.interval()));
+        show(&receiver, &mut last, what);
     }
     live("");
     stop.set();
@@ -136,6 +138,13 @@ fn start(
     }
 }
 
+/// Shows what the receiver has done since `last`.
+fn show(receiver: &Receive, last: &mut Option<Snapshot>, what: &str) {
+    let now = receiver.snapshot();
+    live(&format!("{what} {}", now.since(last.as_ref())));
+    *last = Some(now);
+}
+
 /// Shows a line in place of the one before, on a terminal.
 fn live(line: &str) {
     if std::io::stderr().is_terminal() {
@@ -149,37 +158,76 @@ impl Trial {
         packets_per_second(self.received.received.right_packets, self.seconds)
     }
 
-    /// What is wrong at any rate: a packet that is not as it was sent.
+    /// What is wrong at any rate.
     pub(super) fn damaged(&self) -> Option<String> {
-        let received = &self.received.received;
-        (received.damaged_packets > 0)
-            .then(|| format!("{} packets arrived with a wrong payload checksum", received.damaged_packets))
+        damage(&self.received.received)
     }
 
     /// What is wrong at a rate that the path can carry.
     pub(super) fn fault(&self) -> Option<String> {
-        let received = &self.received.received;
-        let lost = self.sent.saturating_sub(received.right_packets);
-        let faults = [
-            (lost, "lost"),
-            (received.lost_packets, "missing in the sequence"),
-            (received.reordered_packets, "out of order"),
-            (received.duplicate_packets, "twice"),
-        ];
-        let named: Vec<String> =
-            faults.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} packets {what}")).collect();
-        self.damaged()
-            .or_else(|| (!named.is_empty()).then(|| format!("{} of {} sent", named.join(", "), self.sent)))
+        fault(self.sent, &self.received.received)
     }
+}
+
+/// A packet that is not as it was sent.
+fn damage(received: &Received) -> Option<String> {
+    (received.damaged_packets > 0)
+        .then(|| format!("{} packets arrived with a wrong payload checksum", received.damaged_packets))
+}
+
+/// Damage, or packets that did not come once and in order.
+fn fault(sent: u64, received: &Received) -> Option<String> {
+    let lost = sent.saturating_sub(received.right_packets);
+    let faults = [
+        (lost, "lost"),
+        (received.lost_packets, "missing in the sequence"),
+        (received.reordered_packets, "out of order"),
+        (received.duplicate_packets, "twice"),
+    ];
+    let named: Vec<String> =
+        faults.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} packets {what}")).collect();
+    damage(received).or_else(|| (!named.is_empty()).then(|| format!("{} of {sent} sent", named.join(", "))))
 }
 
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let received = &self.received.received;
         write!(f, "{}, {} sent, {} received", Pps(self.received_pps()), self.sent, received.right_packets)?;
-        if let Some(latency) = &self.received.latency {
-            write!(f, "\n  latency      {latency}")?;
+        let latency = self.received.snapshot.distributions.iter().find(|times| times.name == LATENCY);
+        match latency.and_then(|latency| latency.times.percentiles()) {
+            Some(latency) => write!(f, "\n  latency      {latency}"),
+            None => Ok(()),
         }
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_is_named() {
+        let right = Received { rx_packets: 1000, right_packets: 1000, ..Received::default() };
+        let judged = |change: fn(&mut Received)| {
+            let mut received = right;
+            change(&mut received);
+            (fault(1000, &received).unwrap_or_default(), damage(&received).unwrap_or_default())
+        };
+        let only = |reason: &str| (reason.to_owned(), String::new());
+        assert_eq!(judged(|_| ()), only(""));
+        assert_eq!(judged(|r| r.foreign_packets = 9), only(""), "others' packets are no fault");
+        // The last packets leave no gap, and one that came late fills its own.
+        assert_eq!(judged(|r| r.right_packets = 993), only("7 packets lost of 1000 sent"));
+        assert_eq!(judged(|r| r.lost_packets = 4), only("4 packets missing in the sequence of 1000 sent"));
+        assert_eq!(judged(|r| r.reordered_packets = 1), only("1 packets out of order of 1000 sent"));
+        assert_eq!(judged(|r| r.duplicate_packets = 2), only("2 packets twice of 1000 sent"));
+        let all = "7 packets lost, 7 packets missing in the sequence of 1000 sent";
+        assert_eq!(judged(|r| (r.right_packets, r.lost_packets) = (993, 7)), only(all));
+        let wrong = "3 packets arrived with a wrong payload checksum".to_owned();
+        assert_eq!(
+            judged(|r| (r.right_packets, r.damaged_packets) = (997, 3)),
+            (wrong.clone(), wrong),
+            "also flat out"
+        );
     }
 }

@@ -1,0 +1,256 @@
+//! The reports of a run as a user sees them: the page in a terminal, metrics by HTTP, the file of delays; and the manual.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+
+/// Ordinary pages, so that nothing is said about them.
+const QUIET_MEMORY: [&str; 4] = ["--huge-pages", "off", "--memory", "16M"];
+
+/// How long a run may take to do what is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn command(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
+    command.args(words.split_whitespace()).args(QUIET_MEMORY);
+    command
+}
+
+fn bywash(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bywash")).args(words).output().unwrap()
+}
+
+fn end(child: &mut Child) -> ExitStatus {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    panic!("it did not end");
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("bywash-test-{name}-{}", std::process::id()))
+}
+
+/// A terminal of 100 by 40, and both its ends.
+struct Pty {
+    master: File,
+    slave: OwnedFd,
+}
+
+impl Pty {
+    fn open() -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        tcsetwinsize(&slave, Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        Self { master: master.into(), slave: slave.into() }
+    }
+
+    fn settings(&self) -> Termios {
+        tcgetattr(&self.slave).unwrap()
+    }
+
+    fn run(&self, words: &str) -> Child {
+        let end = || Stdio::from(self.slave.try_clone().unwrap());
+        command(words).stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
+    }
+}
+
+/// Reads what is shown until it has `part`.
+fn read_until(master: &mut File, part: &str) -> String {
+    let (mut shown, mut buffer, until) = (Vec::new(), [0; 4096], Instant::now() + PATIENCE);
+    loop {
+        let n = master.read(&mut buffer).unwrap();
+        shown.extend_from_slice(&buffer[..n]);
+        let text = String::from_utf8_lossy(&shown);
+        if text.contains(part) {
+            return text.into_owned();
+        }
+        assert!(Instant::now() < until, "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn the_page_gives_the_terminal_back_however_it_ends() {
+    for how in ["q", "\x03", "SIGTERM", "its time"] {
+        let mut pty = Pty::open();
+        let before = pty.settings();
+        let time = if how == "its time" { " --duration 1500ms" } else { "" };
+        let mut child = pty.run(&format!("receive null: --tui{time}"));
+        let shown = read_until(&mut pty.master, "packets/s");
+        assert!(shown.contains("\x1b[?1049h") && shown.contains("receiving on null:"), "{shown:?}");
+        assert!(!pty.settings().local_modes.contains(LocalModes::ICANON), "keys are read at once");
+        match how {
+            "SIGTERM" => kill_process(Pid::from_child(&child), Signal::TERM).unwrap(),
+            "its time" => {}
+            key => pty.master.write_all(key.as_bytes()).unwrap(),
+        }
+        // The summary comes after the page has gone.
+        let rest = read_until(&mut pty.master, "packets in ");
+        assert_eq!(end(&mut child).code(), Some(0), "{how}: {rest:?}");
+        let (_, after) = rest.rsplit_once("\x1b[?1049l").unwrap();
+        assert!(after.contains("receiving on null:"), "what was said on the page: {after:?}");
+        let after = pty.settings();
+        assert_eq!(
+            (after.local_modes, after.input_modes, after.output_modes, after.control_modes),
+            (before.local_modes, before.input_modes, before.output_modes, before.control_modes),
+            "{how}"
+        );
+    }
+}
+
+#[test]
+fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
+    let output = command("receive null: --tui --duration 1s").stdin(Stdio::null()).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    assert_eq!(complaint.lines().count(), 1);
+    assert!(complaint.contains("--tui: standard input and output are no terminal"), "{complaint}");
+    // A port that does not open: the reason stands on the ordinary screen.
+    let mut pty = Pty::open();
+    let before = pty.settings();
+    let mut child = pty.run("receive xdp:bw-absent0 --tui");
+    let shown = read_until(&mut pty.master, "bywash: ");
+    assert_eq!(end(&mut child).code(), Some(2));
+    assert!(shown.rsplit_once("\x1b[?1049l").unwrap().1.contains("bywash: "), "{shown:?}");
+    assert_eq!(pty.settings().local_modes, before.local_modes);
+}
+
+fn scrape(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_are_served_while_each_tool_runs() {
+    for (words, series) in [
+        ("receive null:", "bywash_queue_packets_total{queue=\"0\"} "),
+        ("generate null: --rate 100k", "bywash_tx_packets_total "),
+        ("forward null: null:", "bywash_direction_tx_packets_total{from=\"null:\",to=\"null:\"} "),
+    ] {
+        let mut child = command(&format!("{words} --prometheus 127.0.0.1:0 --json"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(first["event"], "metrics");
+        let address = first["address"].as_str().unwrap();
+        // Clients that are not Prometheus: they are answered, and change nothing.
+        assert!(scrape(address, "\x00\x01\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        let value = || {
+            let answer = scrape(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+            let line = answer.lines().find_map(|line| line.strip_prefix(series)).map(str::to_owned);
+            line.and_then(|value| value.parse::<u64>().ok())
+        };
+        let until = Instant::now() + PATIENCE;
+        while value().is_none_or(|packets| packets == 0) {
+            assert!(Instant::now() < until, "{words}: no packet is seen in {series}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert!(lines.last().unwrap().unwrap().contains(r#""event":"summary""#));
+        end(&mut child);
+    }
+}
+
+#[test]
+fn an_address_that_can_t_be_had_is_exit_code_2() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (address, says) in
+        [(address.as_str(), "in use"), ("192.0.2.1:9100", "address"), ("nonsense", "write a port")]
+    {
+        let output = command(&format!("receive null: --prometheus {address}")).output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1), "{complaint}");
+        assert!(complaint.contains("--prometheus") && complaint.contains(says), "{complaint}");
+    }
+}
+
+#[test]
+fn delays_are_logged_second_by_second() {
+    let path = temporary("hdr");
+    let words = format!("receive null: --duration 1200ms --quiet --hdr {}", path.display());
+    assert_eq!(command(&words).status().unwrap().code(), Some(0));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "#[Histogram log format version 1.3]");
+    // Two distributions in a whole second and the rest of one; empty ones, for null: makes no probes.
+    assert_eq!(lines.len(), 4 + 2 * 2, "{text}");
+    assert!(lines[5].starts_with("Tag=jitter,"));
+    let output = command("receive null: --hdr /nowhere/x").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--hdr /nowhere/x: "));
+}
+
+#[test]
+fn drop_counts_everything_and_judges_nothing() {
+    let output = command("receive null: --drop --count 100k --json").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((output.status.code(), &summary["met"]), (Some(0), &true.into()));
+    assert!(summary["rx_packets"].as_u64().unwrap() >= 100_000);
+    assert_eq!((&summary["foreign_packets"], &summary["right_packets"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn each_command_has_a_manual_page_with_its_examples() {
+    let directory = temporary("man");
+    assert_eq!(bywash(&["man", directory.to_str().unwrap()]).status.code(), Some(0));
+    let page = |name: &str| std::fs::read_to_string(directory.join(format!("{name}.1"))).unwrap();
+    let mut names: Vec<String> = Vec::new();
+    for line in page("bywash").lines() {
+        names.extend(line.strip_suffix("(1)").map(|name| name.replace('\\', "")));
+    }
+    for command in ["forward", "generate", "receive", "demo", "ports", "cleanup", "man", "completions"] {
+        assert!(names.contains(&format!("bywash-{command}")), "{command} is not in {names:?}");
+    }
+    for name in &names {
+        let text = page(name);
+        assert!(
+            text.contains(".TH ") && text.contains(".SH SYNOPSIS") && text.contains(".SH \"EXIT CODES\""),
+            "{name}"
+        );
+    }
+    assert!(page("bywash-receive").contains("bywash receive xdp:eth2/4 \\-\\-count 1M"));
+    let files = std::fs::read_dir(&directory).unwrap().count();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(files, names.len() + 1);
+    assert_eq!(bywash(&["man", "/dev/null/x"]).status.code(), Some(2));
+}
+
+#[test]
+fn completions_name_every_command_and_option() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = bywash(&["completions", shell]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        for word in ["receive", "prometheus", "busy-poll"] {
+            assert!(text.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(bywash(&["completions", "csh"]).status.code(), Some(2));
+}

@@ -1,0 +1,80 @@
+//! The packet tools on `xdp:` ports, over cables between hosts of the test's own.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use bywash_lab::{Host, Lab, PairOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A tool on one of the hosts that has told that it began.
+struct Tool {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Tool {
+    fn start(host: &Host, words: &str) -> Self {
+        let memory = "--huge-pages off --memory 32M --force --json";
+        let mut child = host
+            .command(env!("CARGO_BIN_EXE_bywash"))
+            .unwrap()
+            .args(words.split(' ').chain(memory.split(' ')))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.find(|line| line.as_ref().unwrap().contains(r#""event":"start""#));
+        assert!(first.is_some(), "it did not start: {words}");
+        Self { child, lines }
+    }
+
+    /// Its summary. Each has a `--duration`, so it ends.
+    fn end(mut self) -> Value {
+        let last = self.lines.by_ref().map(Result::unwrap).last().unwrap();
+        self.child.wait().unwrap();
+        serde_json::from_str(&last).unwrap()
+    }
+
+    fn stop(self) -> Value {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        self.end()
+    }
+}
+
+#[test]
+fn packets_are_forwarded_with_frames_at_either_distance() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for stride in ["2304", "4096"] {
+        let lab = Lab::row(3, &PairOptions::default()).unwrap();
+        let start = |host: usize, words: &str| {
+            let words = format!("{words} --frame-stride {stride} --duration 20s");
+            Tool::start(&lab.hosts[host], &words)
+        };
+        let receive = start(2, "receive xdp:left --count 5000");
+        let forward = start(1, "forward xdp:left xdp:right --mac-swap");
+        let generate = start(0, "generate xdp:right --count 5000 --rate 20k --size 300");
+        assert_eq!(generate.end()["tx_packets"], 5000);
+        let received = receive.end();
+        assert_eq!(
+            (&received["met"], &received["right_packets"]),
+            (&true.into(), &5000.into()),
+            "{received}"
+        );
+        let forwarded = forward.stop();
+        assert_eq!(forwarded["directions"][0]["tx_packets"], 5000, "{forwarded}");
+    }
+}
+
+#[test]
+fn frames_far_apart_do_not_do_with_long_packets() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = Lab::row(2, &PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
+    let mut command = lab.hosts[0].command(env!("CARGO_BIN_EXE_bywash")).unwrap();
+    let words = "receive xdp:right --force --huge-pages off --memory 32M --frame-stride 4096";
+    let output = command.args(words.split(' ')).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1), "{complaint}");
+    assert!(complaint.contains("mtu 2026") && complaint.contains("leave --frame-stride out"), "{complaint}");
+}
