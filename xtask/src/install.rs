@@ -119,9 +119,11 @@ impl Apt {
         let have = |name: &str, version: &str| {
             root.join(".unpacked").join(format!("{name}_{}", version.replace('/', "_")))
         };
+        // The C library is left out: one beside the machine's own dynamic linker would not run.
         let wanted: Vec<_> = planned(&plan.output)
             .into_iter()
-            .filter(|(name, version)| !self.unpacked.contains(name) && !have(name, version).exists())
+            .filter(|(name, _)| name != "libc6" && !self.unpacked.contains(name))
+            .filter(|(name, version)| !have(name, version).exists())
             .collect();
         if wanted.is_empty() {
             return Ok(0);
@@ -171,21 +173,19 @@ fn apt_get() -> Command {
 }
 
 /// Name and version of each package that `apt-get --simulate install` would install.
-///
-/// The C library is left out: one beside the machine's own dynamic linker would not run.
-fn planned(output: &str) -> Vec<(String, String)> {
+pub(crate) fn planned(output: &str) -> Vec<(String, String)> {
     let one = |line: &str| {
         // Inst NAME [INSTALLED VERSION] (VERSION ORIGIN [ARCHITECTURE])
         let rest = line.strip_prefix("Inst ")?;
         let (name, rest) = rest.split_once(' ')?;
         let version = rest.split_once('(')?.1.split_whitespace().next()?;
-        (name != "libc6").then(|| (name.to_owned(), version.to_owned()))
+        Some((name.to_owned(), version.to_owned()))
     };
     output.lines().filter_map(one).collect()
 }
 
 /// The last line that says something: the reason, most of the time.
-fn tail(output: &str) -> String {
+pub(crate) fn tail(output: &str) -> String {
     output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given").trim().to_owned()
 }
 
@@ -202,7 +202,9 @@ mod tests {
                       Conf pci.ids (0.0~2023.04.11-1 Debian:12.15/oldstable [all])\n";
         let plan = planned(output);
         let plan: Vec<_> = plan.iter().map(|(name, version)| (name.as_str(), version.as_str())).collect();
-        assert_eq!(plan, [("pci.ids", "0.0~2023.04.11-1"), ("libpcap0.8", "1.10.3-1")]);
+        let expected =
+            [("pci.ids", "0.0~2023.04.11-1"), ("libc6", "2.36-9+deb12u14"), ("libpcap0.8", "1.10.3-1")];
+        assert_eq!(plan, expected);
     }
 
     #[test]

@@ -8,6 +8,8 @@
 
 mod arch;
 mod bench;
+mod fuzz;
+mod guest;
 mod install;
 mod process;
 mod project;
@@ -49,6 +51,11 @@ enum Command {
     /// Compare the sources with ARCHITECTURE.md: arrows between crates, unsafe code, file heads and sizes
     #[command(after_help = "Example:\n  cargo xtask arch")]
     Arch,
+    /// Prepare what QEMU guests need, in the user's cache directory: about 230 MB from the machine's Debian mirror, once
+    ///
+    /// Tests that boot guests use it, and are skipped without it. `test --install` does this too.
+    #[command(after_help = "Example:\n  cargo xtask guest")]
+    Guest,
     /// Measure, side by side with the best alternative where there is one
     ///
     /// Writes raw output and a summary to benchmarks/runs/DATE-HOST/.
@@ -57,13 +64,24 @@ enum Command {
                             cargo xtask bench forward-null --install --pairs 10 --label epyc\n  \
                             cargo xtask bench forward-null -- --batch 32   options after -- go to bywash")]
     Bench(bench::Options),
+    /// Try input by chance on everything that reads what others wrote
+    ///
+    /// Each target runs for so long, or until it falls: then its input is kept below target/fuzz/artifacts. Figures go to
+    /// benchmarks/runs/DATE-HOST/fuzz.md. With BYWASH_CAPTURES, a folder of capture files, it begins with those too.
+    #[command(
+        after_help = "Examples:\n  cargo xtask fuzz                       all targets, 10 minutes each\n  \
+                            cargo xtask fuzz pcap --seconds 60"
+    )]
+    Fuzz(fuzz::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test { install } => test::run(install),
         Command::Arch => arch::run(),
+        Command::Guest => guest::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
     };
     match done {
         Ok(code) => code,

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::project;
+use crate::{guest, project};
 
 /// A program and how to get it from Debian.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     Program {
         name: "tcpdump",
         packages: &["tcpdump"],
-        needed_for: "comparing filter expressions with tcpdump's",
+        needed_for: "comparing filter expressions and capture files with tcpdump's",
         by_tests: true,
         environment: &[],
         options: "",
@@ -112,12 +112,14 @@ pub(crate) fn folder() -> Option<PathBuf> {
     project::cache().ok().map(|cache| cache.join("bin"))
 }
 
-/// What tests and benchmarks are started with: PATH with [`folder`] at its end, and the folder as `BYWASH_TOOLS`.
+/// What tests and benchmarks are started with: PATH with [`folder`] at its end, the folder as `BYWASH_TOOLS`, and the one
+/// of what guests need as `BYWASH_GUEST`.
 pub(crate) fn environment() -> Vec<(&'static str, std::ffi::OsString)> {
     let Some(folder) = folder() else { return Vec::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from)).chain([folder.clone()]);
     let mut variables = vec![("BYWASH_TOOLS", folder.into_os_string())];
+    variables.extend(guest::folder().map(|folder| ("BYWASH_GUEST", folder.into_os_string())));
     // Fails only when a folder's name contains a colon: then the tests look in BYWASH_TOOLS.
     variables.extend(std::env::join_paths(all).ok().map(|joined| ("PATH", joined)));
     variables

@@ -26,6 +26,7 @@ pub(super) fn instructions(
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.args(symbol.map(|name| format!("--toggle-collect={name}")));
     command.arg(program.get_program()).args(program.get_args());
+    command.envs(program.get_envs().filter_map(|(name, value)| value.map(|value| (name, value))));
     let output = record.run(&mut command, limit)?;
     let count = collected(&output);
     let count =

@@ -4,15 +4,25 @@
 //! ratio of two programs that ran in turn, or a count of instructions; the figures stay, with all they depend on.
 
 mod callgrind;
+mod capture;
 mod demo;
+mod forward_ixgbe;
 mod forward_loop;
 mod forward_null;
+mod generate_cost;
 mod geometry;
 mod huge_pages;
+mod inject;
+mod link;
 mod machine;
+mod match_cost;
 mod ours;
 mod pairs;
+mod rate_exactness;
+mod receive_cost;
 mod record;
+mod replay;
+mod tcp_core;
 mod testpmd;
 mod xdp_send;
 
@@ -23,7 +33,7 @@ use clap::Args;
 use crate::install;
 use crate::project::Problem;
 use crate::tools::{self, PROGRAMS};
-use record::Record;
+pub(crate) use record::Record;
 
 /// What `cargo xtask bench` is told.
 #[derive(Args)]
@@ -78,10 +88,42 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "forward-loop",
         sentence: "Forwarding with MAC swap between two wires in memory, on one core, beside DPDK.",
-        runs: "cargo bench --package bywash-apps --bench forward_loop; dpdk-testpmd --forward-mode=macswap on two net_null",
+        runs: "cargo bench --package bywash-apps --bench forward_loop; dpdk-testpmd --forward-mode=macswap on two net_ring",
         programs: &["dpdk-testpmd"],
         root: true,
         run: forward_loop::run,
+    },
+    Bench {
+        name: "forward-ixgbe",
+        sentence: "Forwarding with MAC swap on our 82599 driver, by size of batch, the model's own work left out.",
+        runs: "cargo bench --package bywash-apps --bench forward_ixgbe; callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: forward_ixgbe::run,
+    },
+    Bench {
+        name: "receive-cost",
+        sentence: "Instructions that judging a generator's packet costs the receiver: faults, latency, jitter.",
+        runs: "cargo bench --package bywash-apps --bench receive_cost under callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: receive_cost::run,
+    },
+    Bench {
+        name: "link",
+        sentence: "Packets of 64 bytes from one process to another, beside a wire within one process.",
+        runs: "cargo bench --package bywash-drivers --bench link -- link, and -- loop",
+        programs: &[],
+        root: false,
+        run: link::run,
+    },
+    Bench {
+        name: "match-cost",
+        sentence: "What it costs to match 1, 10 and 100 typical expressions, here and in the kernel, beside libpcap.",
+        runs: "cargo bench --package bywash-filter --bench match_cost under callgrind, and with BPF_PROG_TEST_RUN",
+        programs: &["valgrind", "tcpdump"],
+        root: true,
+        run: match_cost::run,
     },
     Bench {
         name: "demo",
@@ -100,12 +142,60 @@ const BENCHES: &[Bench] = &[
         run: xdp_send::run,
     },
     Bench {
+        name: "inject",
+        sentence: "Sending 64-byte frames by the kernel's live test runs into a veth from one core.",
+        runs: "bywash generate --inject VETH; an XDP program at the other end drops and its interface counts",
+        programs: &["ip"],
+        root: true,
+        run: inject::run,
+    },
+    Bench {
+        name: "generate-cost",
+        sentence: "Instructions that a generated packet costs, by what varies in it.",
+        runs: "bywash generate null: under callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: generate_cost::run,
+    },
+    Bench {
+        name: "rate-exactness",
+        sentence: "How exactly rates are kept over AF_XDP on a veth, and how even the gaps are.",
+        runs: "bywash generate xdp:VETH --rate",
+        programs: &["ip"],
+        root: true,
+        run: rate_exactness::run,
+    },
+    Bench {
+        name: "capture",
+        sentence: "Half a million 64-byte packets a second, copied from a veth into a file, beside tcpdump.",
+        runs: "bywash capture VETH; tcpdump -B 65536; bywash generate xdp:VETH --rate 500k",
+        programs: &["tcpdump", "ip"],
+        root: true,
+        run: capture::run,
+    },
+    Bench {
+        name: "replay",
+        sentence: "Replaying a capture on a veth: how well its timing is kept, and how fast it goes beside generating.",
+        runs: "bywash replay FILE xdp:VETH; the same with --rate max, and bywash generate xdp:VETH",
+        programs: &["ip"],
+        root: true,
+        run: replay::run,
+    },
+    Bench {
         name: "geometry",
         sentence: "How far apart frames should lie: MAC swap by stride, headroom, number of frames and kind of page.",
         runs: "cargo bench --package bywash-frame --bench geometry",
         programs: &[],
         root: true,
         run: geometry::run,
+    },
+    Bench {
+        name: "tcp-core",
+        sentence: "TCP with two stacks joined in memory on one core, beside smoltcp: bulk, exchanges, connections.",
+        runs: "cargo bench --package bywash-stack --bench core; the same under callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: tcp_core::run,
     },
 ];
 
@@ -116,7 +206,7 @@ const BENCHES: &[Bench] = &[
 pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
     let Some(name) = options.name.as_deref().filter(|_| !options.list) else {
         for bench in BENCHES {
-            println!("{:<14}{}\n{:14}runs: {}", bench.name, bench.sentence, "", bench.runs);
+            println!("{:<16}{}\n{:16}runs: {}", bench.name, bench.sentence, "", bench.runs);
         }
         return Ok(ExitCode::SUCCESS);
     };

@@ -11,7 +11,7 @@ use crate::process::{self, Interrupt};
 use crate::project::{self, Problem, about};
 
 /// `benchmarks/runs/DATE-HOST/NAME.txt`, while it is written.
-pub(super) struct Record {
+pub(crate) struct Record {
     name: &'static str,
     folder: PathBuf,
     raw: File,
@@ -23,7 +23,7 @@ impl Record {
     ///
     /// # Errors
     /// When the label is no file name, or the file cannot be written.
-    pub(super) fn new(name: &'static str, label: Option<&str>) -> Result<Self, Problem> {
+    pub(crate) fn new(name: &'static str, label: Option<&str>) -> Result<Self, Problem> {
         let label = label.map_or_else(machine::host, str::to_owned);
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if label.is_empty() || !label.chars().all(plain) {
@@ -45,15 +45,30 @@ impl Record {
     ///
     /// # Errors
     /// When it cannot be started, or fails.
-    pub(super) fn run(&mut self, command: &mut Command, limit: Duration) -> Result<String, Problem> {
+    pub(crate) fn run(&mut self, command: &mut Command, limit: Duration) -> Result<String, Problem> {
         self.run_until(command, limit, None)
+    }
+
+    /// As [`Record::run`], whatever exit code the program ends with.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn run_to_the_end(
+        &mut self,
+        command: &mut Command,
+        limit: Duration,
+    ) -> Result<String, Problem> {
+        let line = process::typed(command);
+        let done = process::run(command, limit, |_| {})?;
+        self.note(&format!("$ {line}\n{}[{}]", done.output, done.ending()))?;
+        Ok(done.output)
     }
 
     /// As [`Record::run`], for a program that goes on until it is interrupted.
     ///
     /// # Errors
     /// When it cannot be started, or fails.
-    pub(super) fn run_until(
+    pub(crate) fn run_until(
         &mut self,
         command: &mut Command,
         limit: Duration,
@@ -72,7 +87,7 @@ impl Record {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(super) fn note(&mut self, text: &str) -> Result<(), Problem> {
+    pub(crate) fn note(&mut self, text: &str) -> Result<(), Problem> {
         writeln!(self.raw, "{}\n", tidy(text).trim_end()).map_err(about(self.folder.display()))
     }
 
@@ -80,7 +95,7 @@ impl Record {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(super) fn finish(mut self, sentence: &str, summary: &str) -> Result<(), Problem> {
+    pub(crate) fn finish(mut self, sentence: &str, summary: &str) -> Result<(), Problem> {
         self.note(summary)?;
         let machine: String = self.machine.lines().map(|line| format!("    {line}\n")).collect();
         let text = format!(

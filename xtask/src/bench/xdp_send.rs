@@ -21,7 +21,10 @@ use crate::tools;
 const OUR_PAGES: u64 = 64;
 
 /// The end of the cable that packets are sent on.
-const INTERFACE: &str = "bywash0";
+pub(super) const INTERFACE: &str = "bywash0";
+
+/// The other end.
+pub(super) const PEER: &str = "bywash1";
 
 /// The kernel at the other end gets packets for somebody else's address and drops them.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
@@ -68,13 +71,13 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
 }
 
 /// What follows `unshare` to run a program in a namespace with a cable. Both ends lie in it.
-fn namespace(ip: &Path) -> Vec<String> {
+pub(super) fn namespace(ip: &Path) -> Vec<String> {
     let ip = ip.display();
     let script = format!(
         "set -e; mount -t sysfs sysfs /sys; mount -t bpf bpf /sys/fs/bpf; \
          ! test -e /proc/sys/net/ipv6 || echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6; \
-         '{ip}' link add {INTERFACE} type veth peer name bywash1; \
-         '{ip}' link set {INTERFACE} up; '{ip}' link set bywash1 up; exec \"$@\""
+         '{ip}' link add {INTERFACE} type veth peer name {PEER}; \
+         '{ip}' link set {INTERFACE} up; '{ip}' link set {PEER} up; exec \"$@\""
     );
     ["--net", "--mount", "sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
 }

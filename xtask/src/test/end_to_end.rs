@@ -67,6 +67,69 @@ const ROWS: &[Row] = &[
         ..USUAL
     },
     Row {
+        name: "injecting without an interface",
+        arguments: &["generate", "--inject", "bw-absent", "--count", "1"],
+        user: User::Root,
+        code: 2,
+        says: "there is no interface 'bw-absent'",
+        ..USUAL
+    },
+    Row {
+        name: "capture to a file",
+        arguments: &["capture", "null:", "-w", "/dev/null", "-c", "5000", "udp", "port", "9"],
+        says: "captured 5000 packets",
+        ..USUAL
+    },
+    Row {
+        name: "replay of what is no capture",
+        arguments: &["replay", "/bin/sh", "null:"],
+        code: 2,
+        says: "no pcap or pcapng file",
+        ..USUAL
+    },
+    Row {
+        name: "receive and drop",
+        arguments: &["receive", "null:", "--drop", "--count", "100k", "--json"],
+        says: "\"met\":true",
+        ..USUAL
+    },
+    Row {
+        name: "a page without a terminal",
+        arguments: &["receive", "null:", "--tui", "--duration", "1s"],
+        code: 2,
+        says: "no terminal",
+        ..USUAL
+    },
+    Row { name: "completions", arguments: &["completions", "bash"], says: "_bywash", ..USUAL },
+    Row {
+        name: "generate a mix of flows",
+        arguments: &[
+            "generate",
+            "null:",
+            "--count",
+            "5000",
+            "--size",
+            "imix",
+            "--flows",
+            "100",
+            "--src",
+            "10.0.0.0/8 random",
+            "--vlan",
+            "1-4",
+            "--payload",
+            "zeros",
+        ],
+        says: "sent 5000 packets of 362 bytes (with FCS) on the average of 3 sizes",
+        ..USUAL
+    },
+    Row {
+        name: "an impossible field",
+        arguments: &["generate", "null:", "--field", "tcp.seq=1-9"],
+        code: 2,
+        says: "the packet has no TCP header",
+        ..USUAL
+    },
+    Row {
         name: "an absent interface",
         arguments: &["receive", "xdp:bw-absent"],
         user: User::Root,

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::install;
 use crate::project::{self, Problem, about};
 use crate::tools::{self, PROGRAMS};
+use crate::{guest, install};
 
 pub(crate) use libtest::Counts;
 
@@ -99,6 +99,7 @@ pub(crate) fn run(install: bool) -> Result<ExitCode, Problem> {
         println!("== install");
         let mut problems = install::programs(|program| program.by_tests);
         problems.extend(install::build_cargo_deny().err().map(|problem| problem.to_string()));
+        problems.extend(guest::prepare().err().map(|problem| format!("guests: {problem}")));
         problems.iter().for_each(|problem| println!("   not installed: {problem}"));
     }
     for program in PROGRAMS.iter().filter(|program| program.by_tests && tools::find(program.name).is_none()) {

@@ -28,6 +28,9 @@ pub(super) const STEPS: &[Step] = &[
 /// No step takes longer; more means that something hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
+/// The workspace of the fuzz targets, from the project's folder, in which cargo is run.
+const FUZZ: &str = "fuzz/Cargo.toml";
+
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = project::cargo();
     command.args(arguments);
@@ -57,14 +60,26 @@ fn format() -> Result<Outcome, Problem> {
     if let Some(missing) = component("fmt", "rustfmt")? {
         return Ok(missing);
     }
-    finish(&mut cargo(&["fmt", "--all", "--", "--check"]))
+    let ours = finish(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
+    if !matches!(ours, Outcome::Passed) {
+        return Ok(ours);
+    }
+    finish(&mut cargo(&["fmt", "--manifest-path", FUZZ, "--", "--check"]))
 }
 
 fn clippy() -> Result<Outcome, Problem> {
     if let Some(missing) = component("clippy", "clippy")? {
         return Ok(missing);
     }
-    finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    let ours =
+        finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    if !matches!(ours, Outcome::Passed) {
+        return Ok(ours);
+    }
+    // Without libFuzzer: that wants a C++ compiler.
+    let mut fuzz =
+        cargo(&["clippy", "--manifest-path", FUZZ, "--no-default-features", "--locked", "--target-dir"]);
+    finish(fuzz.arg(project::target().join("fuzz")).args(["--", "-D", "warnings"]))
 }
 
 fn documentation() -> Result<Outcome, Problem> {
