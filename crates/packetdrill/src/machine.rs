@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use bywash_frame::{Arena, Batch, FRAME_SIZE, Packet, Pool, Segment};
+use bywash_frame::{Arena, Batch, FRAME_SIZE, Packet, Pool};
 use bywash_stack::{
     Address, ConnectionId, Event, Host, Interface, InterfaceId, Medium, Offloads, PortId, Prefix, Route,
     Timestamp,

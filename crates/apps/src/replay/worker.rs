@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_port::frame::{Batch, FRAME_DATA, HEADROOM, Packet, Pool, Segment};
+use bywash_port::frame::{Batch, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
