@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bywash_drivers::{OpenOptions, Opened};
-use bywash_lab::{Host, Pair, PairOptions};
+use bywash_lab::{Host, LabError, Pair, PairOptions};
 use bywash_port::frame::Arena;
 use bywash_port::{OpenError, Port, PortName};
 
@@ -41,6 +41,16 @@ pub(super) enum End {
     Out,
 }
 
+impl End {
+    /// The lab calls a host's cable to the next one `right`, and that to the one before `left`.
+    fn interface(self) -> &'static str {
+        match self {
+            Self::In => "right",
+            Self::Out => "left",
+        }
+    }
+}
+
 /// Packets in the rings that receive: what arrives in 20 ms, since every machine pauses for some.
 const RX_RING: u32 = 16384;
 
@@ -75,6 +85,23 @@ impl Path {
         }
     }
 
+    /// Packets that the ends of all cables have dropped since they were laid: whoever was to take them had no room, or the
+    /// cable was cut. Wires in memory drop none.
+    pub(super) fn dropped(&self) -> Result<u64, Failure> {
+        let Wires::Cables { hosts, .. } = &self.wires else { return Ok(0) };
+        let mut dropped = 0;
+        for wire in 0..=self.forwarders {
+            let counters = |host: usize, end: End| {
+                let host = &hosts[host];
+                let index = host.link(end.interface())?.index;
+                Ok::<_, LabError>(host.route().counters(index)?.unwrap_or_default())
+            };
+            // The kernel counts some of them at either end, and none at neither.
+            dropped += counters(wire, End::In)?.tx_dropped + counters(wire + 1, End::Out)?.rx_dropped;
+        }
+        Ok(dropped)
+    }
+
     /// Opens an end of wire number `wire`, to send there (`In`) or receive (`Out`). The warnings are left out: that a
     /// veth is slower than a NIC is no news here.
     pub(super) fn open(
@@ -94,12 +121,11 @@ impl Path {
                 bywash_drivers::open(&name, &options, arena)
             }
             Wires::Cables { hosts, .. } => {
-                // The lab calls a host's cable to the next one `right`, and that to the one before `left`.
-                let (host, interface, ring) = match end {
-                    End::In => (wire, "right", TX_RING),
-                    End::Out => (wire + 1, "left", RX_RING),
+                let (host, ring) = match end {
+                    End::In => (wire, TX_RING),
+                    End::Out => (wire + 1, RX_RING),
                 };
-                let name = PortName::Xdp { interface: interface.into(), queues: Default::default() };
+                let name = PortName::Xdp { interface: end.interface().into(), queues: Default::default() };
                 let options = OpenOptions { ring: Some(ring), ..options };
                 hosts[host].enter(|| bywash_drivers::open(&name, &options, arena))?
             }

@@ -21,6 +21,8 @@ pub(super) struct Trial {
     sent: u64,
     received: receive::Summary,
     seconds: f64,
+    /// What the cables dropped meanwhile.
+    dropped: u64,
 }
 
 /// How often the live line changes.
@@ -41,6 +43,7 @@ pub(super) fn run(
     user_stop: &Stop,
 ) -> Result<Trial, Failure> {
     let stop = Stop::new().map_err(Failure::Signals)?;
+    let dropped = path.dropped()?;
     let Running { mut receiver, forwarders, mut generator } = start(path, rate, duration, arena, &stop)?;
     let what = if rate.is_some() { "paced   " } else { "flat out" };
     let mut last = None;
@@ -65,7 +68,9 @@ pub(super) fn run(
     for forwarder in forwarders {
         forwarder.finish();
     }
-    Ok(Trial { sent: sent.tx_packets, received: receiver.finish(), seconds: sent.duration_s })
+    let received = receiver.finish();
+    let dropped = path.dropped()?.saturating_sub(dropped);
+    Ok(Trial { sent: sent.tx_packets, received, seconds: sent.duration_s, dropped })
 }
 
 /// All apps of a path.
@@ -167,6 +172,12 @@ impl Trial {
     pub(super) fn fault(&self) -> Option<String> {
         fault(self.sent, &self.received.received)
     }
+
+    /// Whether nothing is wrong but that packets found no room: the path is slower than it was when it was measured, or
+    /// something else had a core meanwhile.
+    pub(super) fn was_only_slow(&self) -> bool {
+        was_only_slow(self.sent, self.dropped, &self.received.received)
+    }
 }
 
 /// A packet that is not as it was sent.
@@ -189,6 +200,14 @@ fn fault(sent: u64, received: &Received) -> Option<String> {
     damage(received).or_else(|| (!named.is_empty()).then(|| format!("{} of {sent} sent", named.join(", "))))
 }
 
+/// Packets are missing, and as many were counted where they were dropped.
+fn was_only_slow(sent: u64, dropped: u64, received: &Received) -> bool {
+    let lost = sent.saturating_sub(received.right_packets).max(received.lost_packets);
+    lost > 0
+        && lost <= dropped
+        && received.damaged_packets + received.reordered_packets + received.duplicate_packets == 0
+}
+
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let received = &self.received.received;
@@ -204,6 +223,27 @@ impl fmt::Display for Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_is_slowness_when_it_was_counted_as_such() {
+        let lost = Received { right_packets: 990, lost_packets: 8, ..Received::default() };
+        let judged = |dropped, change: fn(&mut Received)| {
+            let mut received = lost;
+            change(&mut received);
+            was_only_slow(1000, dropped, &received)
+        };
+        assert!(judged(10, |_| ()));
+        assert!(judged(11, |_| ()), "a drop that both ends counted");
+        assert!(!judged(9, |_| ()), "one is lost that nobody dropped");
+        assert!(
+            judged(10, |r| r.right_packets = 1000),
+            "what is dropped on the way out does not count as sent"
+        );
+        assert!(!judged(10, |r| r.lost_packets = 11));
+        assert!(!judged(10, |r| r.damaged_packets = 1));
+        assert!(!judged(10, |r| r.reordered_packets = 1));
+        assert!(!judged(10, |r| r.duplicate_packets = 1));
+    }
 
     #[test]
     fn each_fault_is_named() {
