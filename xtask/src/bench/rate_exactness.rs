@@ -31,7 +31,7 @@ const SECONDS: u32 = 5;
 const FLAT_OUT: (u32, usize) = (2, 3);
 
 /// Rates in packets per second; shares of what the port can do follow.
-const RATES: [f64; 3] = [1e3, 1e4, 1e5];
+const RATES: [f64; 2] = [1e3, 1e5];
 
 const SHARES: [f64; 2] = [0.5, 0.9];
 
