@@ -93,7 +93,7 @@ impl Generator {
         batch: usize,
         orders: Orders,
     ) -> Self {
-        orders.maker.prepare(&mut pool);
+        let is_prepared = orders.maker.prepare(&mut pool);
         let live = Live::new(Figures { number, ..Figures::default() });
         Self {
             tx,
@@ -105,7 +105,7 @@ impl Generator {
             schedule: None,
             end: None,
             timing: Timing::default(),
-            is_prepared: true,
+            is_prepared,
             is_over: false,
             live,
             publication: Publication::default(),
@@ -178,7 +178,8 @@ impl Generator {
         if due == 0 {
             return;
         }
-        let frames = self.pool.free();
+        // That of the longest packets: what is left over is given back.
+        let frames = self.pool.free() / self.orders.maker.most_frames();
         if frames < due {
             // The TX ring has our frames, or a wire in memory has carried them away. Then others' frames come from the
             // arena, and what they hold is not known.
