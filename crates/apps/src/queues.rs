@@ -1,7 +1,7 @@
 //! The queues of a port before they have workers, and the memory that the workers get.
 
-use bywash_port::frame::{Arena, Pool};
-use bywash_port::{Port, QueuePair, RxQueue, TxQueue};
+use bywash_port::frame::{Arena, FRAME_DATA, MAX_FRAMES, Pool};
+use bywash_port::{Capabilities, Port, QueuePair, RxQueue, TxQueue};
 use bywash_sys::clock;
 
 use crate::crew::WorkerOptions;
@@ -78,4 +78,10 @@ pub(crate) fn pools(
 ) -> Result<Vec<Pool>, String> {
     let share = options.frames.unwrap_or(arena.unused() / workers);
     (0..workers).map(|_| arena.pool(share)).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+/// Bytes of the longest packet that can be sent on a port, without FCS.
+pub(crate) fn longest_packet(capabilities: &Capabilities) -> usize {
+    let frames = if capabilities.chains { MAX_FRAMES } else { 1 };
+    capabilities.max_len.min(frames * FRAME_DATA)
 }

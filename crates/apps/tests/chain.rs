@@ -61,9 +61,9 @@ fn finish_after(forward: Forward, stop: &Stop, packets: u64) -> forward::Summary
 
 #[test]
 fn everything_that_is_generated_arrives_once_in_order_and_whole() {
-    for (case, (queues, size, sources)) in [(1, 64, 1), (2, 300, 1000), (1, 1518, 7)].into_iter().enumerate()
-    {
-        let (arena, count) = (arena(), 100_000);
+    let cases = [(1, 64, 1, 100_000), (2, 300, 1000, 100_000), (1, 1518, 7, 100_000), (1, 9000, 7, 10_000)];
+    for (case, (queues, size, sources, count)) in cases.into_iter().enumerate() {
+        let arena = arena();
         let [a, b] = [format!("loop:chain{case}a"), format!("loop:chain{case}b")];
         let (near, far) = (open(&a, queues, arena), open(&b, queues, arena));
         let pair = Pair::Both(open(&a, queues, arena), open(&b, queues, arena));
@@ -379,8 +379,11 @@ fn what_does_not_go_together_is_refused_and_leaves_every_frame_at_home() {
     let options = generate::Options { rate: Some(Rate::Percent(5.0)), ..Default::default() };
     refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "unknown speed");
     let options =
-        generate::Options { frame: Frame { size: 2053.into(), ..Frame::default() }, ..Default::default() };
-    refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "at most 2052");
+        generate::Options { frame: Frame { size: 1519.into(), ..Frame::default() }, ..Default::default() };
+    refused(Generate::start(only_sends("tap:a", StuckTx), &options, arena, &stop()), "at most 1518 bytes");
+    let frame = Frame { size: 9000.into(), ..Frame::default() };
+    let options = generate::Options { frame, workers: workers(4), ..Default::default() };
+    refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "5 frames of memory");
     let options = generate::Options { workers: workers(1 << 20), ..Default::default() };
     refused(Generate::start(open("null:", 1, arena), &options, arena, &stop()), "--memory");
     let pair = Pair::Both(only_sends("tap:a", StuckTx), only_sends("tap:b", StuckTx));

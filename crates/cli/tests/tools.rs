@@ -315,7 +315,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("generate null: --burst-every 1s", "required"),
         ("generate null: --burst 2000000 --rate 1k", "1 to 1000000"),
         ("generate null: --size 64:0", "is no size"),
-        ("generate null: --size 9000", "at most 2052"),
+        ("generate null: --size 65540", "at most 65539"),
         ("generate null: --size 64 --proto tcp", "need 76"),
         ("generate null: --field ip.scr=1", "there is no field 'ip.scr'"),
         ("generate null: --field vlan.id=1", "no such VLAN tag"),

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bywash_frame::{BATCH, Batch, FRAME_SIZE, HEADROOM, Packet, Pool};
+use bywash_frame::{BATCH, Batch, FRAME_DATA, MAX_FRAMES, Packet, Pool};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
@@ -98,7 +98,7 @@ impl LoopPort {
     fn pair(name: &str, options: &OpenOptions) -> Result<(Self, Self), String> {
         let ring = options.ring.map_or(RING, |r| r as usize);
         let capabilities = Capabilities {
-            max_len: FRAME_SIZE - HEADROOM,
+            max_len: MAX_FRAMES * FRAME_DATA,
             tx_checksum: true,
             segmentation: true,
             chains: true,

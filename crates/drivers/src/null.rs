@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_frame::{Arena, Batch, FRAME_SIZE, Frame, HEADROOM, Packet, Pool, Segment};
+use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool, Segment};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 
 use crate::OpenOptions;
@@ -41,7 +41,7 @@ pub fn open(options: &OpenOptions, arena: &'static Arena) -> Result<NullPort, St
         return Err(format!("{need} frames for its rings, the arena has {} (--memory)", arena.frames()));
     }
     let capabilities = Capabilities {
-        max_len: FRAME_SIZE - HEADROOM,
+        max_len: MAX_FRAMES * FRAME_DATA,
         tx_checksum: true,
         segmentation: true,
         chains: true,

@@ -1,6 +1,7 @@
 //! Benchmark `inject`: how fast the kernel makes and hands over packets by our program, on a veth whose other end drops
 //! them in XDP, from one core. The other end's own count says whether any was lost.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -39,19 +40,7 @@ const KINDS: [(&str, &[&str]); 3] = [
 
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
     let binary = ours::build(record)?;
-    let mut build = project::cargo();
-    build.args([
-        "build",
-        "--release",
-        "--locked",
-        "--quiet",
-        "--package",
-        "bywash-lab",
-        "--example",
-        "xdp_drop",
-    ]);
-    record.run(&mut build, Duration::from_secs(20 * 60))?;
-    let drop = project::target().join("release/examples/xdp_drop");
+    let drop = build_drop(record)?;
     let ip = tools::find("ip").ok_or_else(|| Problem("ip is missing: add --install".into()))?;
     let namespace = xdp_send::namespace(&ip);
     let mut table = "| what varies | median, Mpps | lowest | highest | sent | lost |\n".to_owned();
@@ -85,6 +74,26 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
          other end.\n\n{table}\nAt least {AIM} Mpps and nothing lost: {verdict}.\n",
         options.seconds
     ))
+}
+
+/// Builds the program that drops at the other end and counts; where it is.
+///
+/// # Errors
+/// When it does not build.
+pub(super) fn build_drop(record: &mut Record) -> Result<PathBuf, Problem> {
+    let mut build = project::cargo();
+    build.args([
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--package",
+        "bywash-lab",
+        "--example",
+        "xdp_drop",
+    ]);
+    record.run(&mut build, Duration::from_secs(20 * 60))?;
+    Ok(project::target().join("release/examples/xdp_drop"))
 }
 
 /// What the other end has counted.

@@ -159,8 +159,8 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "rate-exactness",
-        sentence: "How exactly rates are kept over AF_XDP on a veth, and how even the gaps are.",
-        runs: "bywash generate xdp:VETH --rate",
+        sentence: "How exactly rates are kept on a veth, up to nine tenths of what it can do, and how even the gaps are.",
+        runs: "bywash generate xdp:VETH --rate; the same with --inject VETH; bywash replay FILE xdp:VETH --rate",
         programs: &["ip"],
         root: true,
         run: rate_exactness::run,

@@ -186,6 +186,8 @@ pub struct Summary {
     pub line_rate_percent: Option<f64>,
     /// Packets that were due and given up.
     pub missed_packets: u64,
+    /// Packets that were due before the end and left only after it.
+    pub overtime_packets: u64,
     /// From one packet of a queue to its next, as they were handed to the port; with a rate only.
     pub gap: Option<Percentiles>,
     /// How long after its time the first packet of each batch was handed to the port; with a rate only.
@@ -251,6 +253,7 @@ impl Summary {
             asked_pps: outline.asked_pps(),
             line_rate_percent: outline.link_bits.map(|bits| percent(rate_l1_bps, bits)),
             missed_packets: total(|queue| queue.missed),
+            overtime_packets: total(|queue| queue.overtime),
             gap: times(GAP),
             late: times(LATE),
             errors: total(|queue| queue.counters.errors),
@@ -333,6 +336,7 @@ impl Display for Summary {
         }
         for (count, what) in [
             (self.missed_packets, "were due and given up"),
+            (self.overtime_packets, "were due before the end and left after it"),
             (self.errors, "were refused"),
             (self.in_flight_packets, "were handed over and never left"),
         ] {

@@ -4,8 +4,11 @@
 //! checksums. So what a field is, and where it lies, is asked once per batch, and a field costs a packet a few
 //! instructions. A checksum is the sum over what never changes, worked out before, and what was patched in (RFC 1071,
 //! RFC 1624).
+//!
+//! All that varies lies in a packet's first frame. What follows in others is copied there for each packet, as nobody knows
+//! which frame will be whose; so packets of one frame, which find it prepared, are not slowed down by longer ones.
 
-use bywash_port::frame::{BATCH, Batch, FRAME_DATA, Frame, HEADROOM, Packet, Pool};
+use bywash_port::frame::{BATCH, Batch, FRAME_DATA, Frame, HEADROOM, Packet, Pool, Segment};
 
 use super::plan::{HEADS, Patch, Plan, Variant};
 use super::series::{self, Sequence, Series};
@@ -26,8 +29,12 @@ pub(super) struct Maker {
     /// Which size is next, and how far the one after it is away.
     size: usize,
     size_step: usize,
-    /// Those of a batch, while it is made.
+    /// The first ones of a batch's packets, while it is made.
     frames: Vec<Frame>,
+    /// Those that follow, of packets that are longer than one.
+    others: Vec<Frame>,
+    /// Frames of the longest packet.
+    most_frames: usize,
     columns: Box<Columns>,
 }
 
@@ -54,6 +61,8 @@ impl Maker {
             size,
             size_step,
             frames: Vec::with_capacity(BATCH),
+            others: Vec::with_capacity((plan.most_frames() - 1) * BATCH),
+            most_frames: plan.most_frames(),
             columns: Box::new(Columns {
                 added: [0; BATCH],
                 ip_sums: [0; BATCH],
@@ -70,10 +79,19 @@ impl Maker {
         self.sequence = sequence;
     }
 
-    /// Writes what does not vary into every frame of a pool.
-    pub(super) fn prepare(&self, pool: &mut Pool) {
+    /// Frames that have to be there for each packet, so that all find theirs.
+    #[inline]
+    pub(super) fn most_frames(&self) -> usize {
+        self.most_frames
+    }
+
+    /// Writes what does not vary into every frame of a pool, and says whether frames that come back will still hold it.
+    pub(super) fn prepare(&self, pool: &mut Pool) -> bool {
+        if self.most_frames > 1 {
+            return false;
+        }
         if !self.has_rest() {
-            return;
+            return true;
         }
         let n = pool.free();
         let mut frames: Vec<_> = pool.take_many(n).collect();
@@ -81,6 +99,7 @@ impl Maker {
             self.write_all(frame);
         }
         pool.give_many(frames.into_iter());
+        true
     }
 
     /// Makes `n` packets, or as many as the pool has frames for, and says how many. `time` is the probes'. Unless
@@ -94,7 +113,11 @@ impl Maker {
         pool: &mut Pool,
         batch: &mut Batch,
     ) -> usize {
-        self.frames.extend(pool.take_many(n.min(BATCH)));
+        if self.most_frames > 1 {
+            self.take_for_chains(n.min(BATCH), pool);
+        } else {
+            self.frames.extend(pool.take_many(n.min(BATCH)));
+        }
         let made = self.frames.len();
         self.start_sums(made);
         if is_prepared || !self.has_rest() {
@@ -110,15 +133,49 @@ impl Maker {
             self.write_probes(at, time);
         }
         self.write_checksums(made);
+        if self.most_frames > 1 {
+            self.join(pool, batch);
+            return made;
+        }
         let lens = self.columns.variants[..made].iter().map(|variant| usize::from(variant.len));
         batch.extend(self.frames.drain(..).zip(lens).map(|(frame, len)| {
             let mut packet = Packet::new(frame);
-            // A plan has no packet that is longer than a frame.
+            // No packet of this plan is longer than a frame.
             let fits = packet.set_len(len);
             debug_assert!(fits.is_ok());
             packet
         }));
         made
+    }
+
+    /// Takes frames for `n` packets, or for as many as the pool has frames for.
+    #[cold]
+    fn take_for_chains(&mut self, n: usize, pool: &mut Pool) {
+        self.others.extend(pool.take_many(n * self.most_frames));
+        let n = n.min(self.others.len() / self.most_frames);
+        self.frames.extend(self.others.drain(self.others.len() - n..));
+    }
+
+    /// Makes packets of the first frames and, where they are longer, of others.
+    #[cold]
+    fn join(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        for (frame, variant) in self.frames.drain(..).zip(&self.columns.variants) {
+            let len = usize::from(variant.len);
+            let mut packet = Packet::new(frame);
+            let fits = packet.set_len(len.min(FRAME_DATA));
+            debug_assert!(fits.is_ok());
+            let rest = self.plan.body.get(FRAME_DATA..len).unwrap_or_default();
+            for bytes in rest.chunks(FRAME_DATA) {
+                // As many were taken as the longest packets need.
+                let Some(mut frame) = self.others.pop() else { break };
+                frame.bytes_mut()[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+                if let Err(segment) = packet.push_segment(Segment::received(frame, bytes.len()), pool) {
+                    pool.give(segment.into_frame());
+                }
+            }
+            batch.push(packet);
+        }
+        pool.give_many(self.others.drain(..));
     }
 
     /// Whether packets are longer than what is written of each.
@@ -176,7 +233,7 @@ impl Maker {
     }
 
     fn write_all(&self, frame: &mut Frame) {
-        frame.bytes_mut()[HEADROOM..HEADROOM + FRAME_DATA].copy_from_slice(&self.plan.body);
+        frame.bytes_mut()[HEADROOM..HEADROOM + FRAME_DATA].copy_from_slice(&self.plan.body[..FRAME_DATA]);
     }
 
     /// Patches all fields in all packets, in runs within which no cursor begins anew.

@@ -14,7 +14,7 @@ use bywash_wire::line::FCS;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::queues::close_queues;
+use crate::queues::{close_queues, longest_packet};
 use crate::rate::Traffic;
 use crate::report::{Dial, Snapshot, Times};
 use crate::session::{App, PortSummary, StartError, close_port};
@@ -224,11 +224,11 @@ fn deal(
     let capabilities = port.capabilities();
     let plan = Plan::new(&options.frame, port.mac().map(Mac))
         .map_err(|reason| format!("can't be sent this: {reason}"))?;
-    let (longest, fcs) = (plan.longest(), FCS as usize);
-    if longest > capabilities.max_len {
+    let (longest, most, fcs) = (plan.longest(), longest_packet(capabilities), FCS as usize);
+    if longest > most {
         return Err(format!(
             "takes frames of at most {} bytes with FCS, --size {} is more",
-            capabilities.max_len + fcs,
+            most + fcs,
             longest + fcs,
         ));
     }
@@ -245,6 +245,13 @@ fn deal(
         _ => options.workers.count(senders.len())?,
     };
     let share = options.workers.frames.unwrap_or(arena.unused() / workers);
+    if share < plan.most_frames() {
+        return Err(format!(
+            "can't be sent this: --size {} needs {} frames of memory for each packet, and a worker has {share} (--memory)",
+            longest + fcs,
+            plan.most_frames()
+        ));
+    }
     let mut shares = Vec::with_capacity(workers);
     for _ in 0..workers {
         shares.push(arena.pool(share).map_err(|e| e.to_string())?);

@@ -22,6 +22,9 @@ use crate::probe::PROBE;
 /// frames already. Fixed sizes are copied without a call.
 pub(super) const HEADS: [usize; 4] = [64, 128, 256, FRAME_DATA];
 
+/// The longest frame that is made, without FCS: nothing in IP is longer.
+const LONGEST: usize = u16::MAX as usize;
+
 /// What is sent.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -96,11 +99,18 @@ impl Plan {
         let layers = Layers::of(&packet);
         let (headers, own) = (&packet[..layers.payload], &packet[layers.payload..layers.end]);
         let lengths = lengths(frame, headers.len(), own.len())?;
+        let has_probe = *frame.payload() == Payload::Probe;
+        if headers.len() + if has_probe { PROBE } else { 0 } > FRAME_DATA {
+            return Err(format!(
+                "the template's headers and the probe must lie in its first {FRAME_DATA} bytes"
+            ));
+        }
 
-        let mut body = vec![0; FRAME_DATA];
+        // All of a first frame is copied from it, and words are read that end behind the last field.
+        let longest = lengths.iter().map(|length| length.frame).max().unwrap_or_default();
+        let mut body = vec![0; longest.max(FRAME_DATA) + size_of::<u64>()];
         body[..headers.len()].copy_from_slice(headers);
         frame.payload().write(own, &mut body[headers.len()..]);
-        let has_probe = *frame.payload() == Payload::Probe;
         let probe = has_probe.then_some(headers.len());
         if let Some(at) = probe {
             body[at..at + PROBE].fill(0);
@@ -145,6 +155,11 @@ impl Plan {
         self.variants.iter().map(|variant| usize::from(variant.len)).max().unwrap_or_default()
     }
 
+    /// Frames of packet memory that the longest packet takes.
+    pub(super) fn most_frames(&self) -> usize {
+        self.longest().div_ceil(FRAME_DATA)
+    }
+
     /// Checksums under which nothing varies are written now and never again.
     fn write_constant_checksums(&mut self) {
         let [first] = *self.variants else { return };
@@ -174,8 +189,8 @@ impl Frame {
     fn check_headers(&self) -> Result<(), String> {
         if let Some(template) = &self.template {
             let len = template.len();
-            if !(bywash_wire::ETHERNET_HEADER..=FRAME_DATA).contains(&len) {
-                return Err(format!("the template has {len} bytes: 14 to {FRAME_DATA} can be sent"));
+            if !(bywash_wire::ETHERNET_HEADER..=LONGEST).contains(&len) {
+                return Err(format!("the template has {len} bytes: 14 to {LONGEST} can be sent"));
             }
         } else {
             if self.src_ip.is_ipv4() != self.dst_ip.is_ipv4() {
@@ -228,7 +243,7 @@ fn lengths(frame: &Frame, headers: usize, own: usize) -> Result<Vec<Length>, Str
     let sizes = match &frame.size {
         Sizes::Natural if *payload == Payload::Template => {
             let frame = shortest.max(headers + own);
-            return if frame > FRAME_DATA {
+            return if frame > LONGEST {
                 Err(too_long(frame + fcs))
             } else {
                 Ok(vec![Length { frame, payload: own }])
@@ -252,7 +267,7 @@ fn lengths(frame: &Frame, headers: usize, own: usize) -> Result<Vec<Length>, Str
                 ""
             };
             Err(format!("--size {size} (with FCS): {what} {0}; ask for {0} or more{or}", least + fcs))
-        } else if *size > FRAME_DATA + fcs {
+        } else if *size > LONGEST + fcs {
             Err(too_long(*size))
         } else {
             Ok(length(size - fcs))
@@ -262,10 +277,7 @@ fn lengths(frame: &Frame, headers: usize, own: usize) -> Result<Vec<Length>, Str
 }
 
 fn too_long(size: usize) -> String {
-    format!(
-        "frames of at most {} bytes with FCS can be made, --size {size} is more",
-        FRAME_DATA + FCS as usize
-    )
+    format!("frames of at most {} bytes with FCS can be made, --size {size} is more", LONGEST + FCS as usize)
 }
 
 /// A place and its values.
@@ -415,6 +427,12 @@ impl Varied {
             let is_constant = series.count == 1 || frame.flows == Some(1);
             let value = if is_constant { (series.value(0) & mask) << shift } else { 0 };
             write(body, at, width, kept | value);
+            if !is_constant && at + width > FRAME_DATA {
+                return Err(format!(
+                    "{}: what varies must lie in a packet's first {FRAME_DATA} bytes",
+                    self.option
+                ));
+            }
             if !is_constant {
                 patches.push(Patch { at, width, shift, mask, base: None, in_ip_sum, in_sum, series });
             }
@@ -495,7 +513,7 @@ fn variant(length: Length, layers: &Layers, body: &mut [u8], has_probe: bool) ->
     Variant { len: word(length.frame), ip_length, udp_length, ip_sum, sum, filler_crc }
 }
 
-/// No packet is longer than a frame.
+/// No packet is longer than [`LONGEST`].
 fn word(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }

@@ -1,25 +1,22 @@
 //! When each packet is due.
 //!
-//! Due times are exact: they are counted up in 2⁻⁶⁴ ns, so that no rate drifts. Whoever was kept from sending catches
-//! up, but by a tenth faster than the rate, not all at once: a stall must not become a burst that the receiver's rings
-//! cannot hold. What lies further back than [`LAG_NS`] is given up and counted as missed.
+//! Due times are exact: they are counted up in 2⁻⁶⁴ ns, so that no rate drifts. Nor do they move when a packet is late:
+//! whoever was kept from sending, by the scheduler or a full ring, catches up as fast as the port goes. So a pause costs no
+//! packet, and near what the port can do there is no slower way that would still keep the rate. (Linux's pktgen does the
+//! same: what it adds its delay to is when a packet was due, not when it left.)
+//!
+//! Time bounds what a pause can pile up for the receiver's rings: what is later than [`MAX_LAG_NS`] is given up and counted
+//! as missed. A port that cannot keep up so stays that far behind, and what it is short of is known.
 
 use bywash_sys::clock::SECOND;
 
-/// How far behind it may be before packets are given up; or one packet, at rates where that is more.
-const LAG_NS: u64 = SECOND;
-
-/// Packets that may leave together: a batch.
-const BURST: u128 = 64;
-
-/// Or as many as are due in this time: so much later than asked a sleeper can wake up.
-const BURST_NS: u128 = 100_000;
-
-/// How long after the end packets that were due before it are still made.
-pub(super) const OVERTIME_NS: u64 = 100_000_000;
+use crate::rate::MAX_LAG_NS;
 
 /// Nanoseconds are counted in units of 2⁻⁶⁴.
 const FRACTION: u32 = 64;
+
+/// A thousand seconds: by a rate in thousandths of a packet per second, the time from one packet to the next.
+const THOUSAND_SECONDS: u128 = (SECOND as u128 * 1000) << FRACTION;
 
 /// When packets are due: so many together, and so on. Times are in 2⁻⁶⁴ ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,33 +32,34 @@ pub(super) struct Pace {
 impl Pace {
     /// Packets one by one, so many thousandths per second, at least 1.
     pub(super) fn steady(millipackets: u64) -> Self {
-        Self { burst: 1, inner: 0, period: interval(millipackets) }
+        Self { burst: 1, inner: 0, period: period(millipackets) }
     }
 
     /// `burst` packets at once (at least 1), so that it makes so many thousandths per second.
     pub(super) fn bursts(burst: u64, millipackets: u64) -> Self {
-        Self { burst, inner: 0, period: interval(millipackets) * u128::from(burst) }
+        Self { burst, inner: 0, period: period(millipackets) * u128::from(burst) }
     }
 
     /// `burst` packets each `every` nanoseconds, at once or, within the burst, so many thousandths per second; `None` when
     /// that takes longer.
     pub(super) fn bursts_each(burst: u64, every: u64, millipackets: Option<u64>) -> Option<Self> {
-        let (inner, period) = (millipackets.map_or(0, interval), u128::from(every) << FRACTION);
+        let inner = millipackets.map_or(0, |millipackets| THOUSAND_SECONDS / u128::from(millipackets));
+        let period = u128::from(every) << FRACTION;
         (u128::from(burst) * inner <= period).then_some(Self { burst, inner, period })
     }
 
-    /// Thousandths of a packet per second, over all.
+    /// Thousandths of a packet per second, over all, rounded.
     pub(super) fn millipackets(self) -> u64 {
-        let per_burst = (u128::from(SECOND) * 1000) << FRACTION;
         // In two steps, so that a long burst does not overflow.
-        let milli = per_burst / self.period * u128::from(self.burst)
-            + per_burst % self.period * u128::from(self.burst) / self.period;
+        let milli = THOUSAND_SECONDS / self.period * u128::from(self.burst)
+            + (THOUSAND_SECONDS % self.period * u128::from(self.burst) + self.period / 2) / self.period;
         u64::try_from(milli).unwrap_or(u64::MAX)
     }
 }
 
-fn interval(millipackets: u64) -> u128 {
-    ((u128::from(SECOND) * 1000) << FRACTION) / u128::from(millipackets)
+/// Rounded up: in so many whole seconds no packet more is due than the rate says.
+fn period(millipackets: u64) -> u128 {
+    THOUSAND_SECONDS.div_ceil(u128::from(millipackets))
 }
 
 /// The due times of one queue's packets.
@@ -76,44 +74,41 @@ pub(super) struct Schedule {
     /// From a burst's last packet to the next burst.
     outer: u128,
     period: u128,
-    /// When the next packet may leave, were packets a tenth closer together: a token bucket as one number.
-    earliest: u128,
-    spacing: u128,
-    allowance: u128,
+    /// Packets given up.
     missed: u64,
+    /// Packets taken when the end had come.
+    overtime: u64,
 }
 
 impl Schedule {
     /// A pace that is shared by `queues`; their bursts take turns. `start` is in nanoseconds.
     pub(super) fn new(pace: Pace, (queue, queues): (usize, usize), start: u64) -> Self {
         let period = pace.period * queues as u128;
-        let spacing = period / u128::from(pace.burst) / 11 * 10;
-        let start = u128::from(start) << FRACTION;
         Self {
-            next: start + pace.period * queue as u128,
+            next: (u128::from(start) << FRACTION) + pace.period * queue as u128,
             position: 0,
             burst: pace.burst,
             inner: pace.inner,
             outer: period - pace.inner * u128::from(pace.burst - 1),
             period,
-            earliest: start,
-            spacing,
-            allowance: (spacing * BURST.max(pace.burst.into())).max(BURST_NS << FRACTION),
             missed: 0,
+            overtime: 0,
         }
     }
 
     /// How many packets were to leave before `end` and are due `now`, at most `most`. They count as sent.
     #[inline]
     pub(super) fn take_due(&mut self, now: u64, end: u64, most: usize) -> usize {
+        let is_overtime = now >= end;
         let (now, end) = (u128::from(now) << FRACTION, u128::from(end) << FRACTION);
         self.give_up(now);
-        self.earliest = self.earliest.max(now);
         let mut due = 0;
-        while due < most && self.next <= now && self.next < end && self.earliest <= now + self.allowance {
+        while due < most && self.next <= now && self.next < end {
             self.advance();
-            self.earliest += self.spacing;
             due += 1;
+        }
+        if is_overtime {
+            self.overtime += due as u64;
         }
         due
     }
@@ -126,7 +121,7 @@ impl Schedule {
             self.next -= if last { self.outer } else { self.inner };
             self.position = if last { self.burst } else { self.position } - 1;
         }
-        self.earliest -= u128::from(n) * self.spacing;
+        self.overtime = self.overtime.saturating_sub(n);
     }
 
     #[inline]
@@ -136,8 +131,9 @@ impl Schedule {
         self.position = if last { 0 } else { self.position + 1 };
     }
 
+    /// Gives up what is too late; never the last packet that was due, at rates of few packets.
     fn give_up(&mut self, now: u128) {
-        let limit = now.saturating_sub(self.period.max(u128::from(LAG_NS) << FRACTION));
+        let limit = now.saturating_sub(self.period.max(u128::from(MAX_LAG_NS) << FRACTION));
         if self.next < limit {
             self.skip_until(limit);
         }
@@ -155,16 +151,16 @@ impl Schedule {
         }
     }
 
-    /// When the next packet is due, in nanoseconds, rounded down.
+    /// When the next packet is due that is not too late `now`, in nanoseconds, rounded down.
     #[inline]
-    pub(super) fn due(&self) -> u64 {
+    pub(super) fn first_due(&mut self, now: u64) -> u64 {
+        self.give_up(u128::from(now) << FRACTION);
         u64::try_from(self.next >> FRACTION).unwrap_or(u64::MAX)
     }
 
-    /// When to ask again, in nanoseconds.
+    /// When to ask again, in nanoseconds: when the next packet is due, rounded up.
     pub(super) fn next_due(&self) -> u64 {
-        let at = self.next.max(self.earliest.saturating_sub(self.allowance));
-        u64::try_from((at >> FRACTION) + 1).unwrap_or(u64::MAX)
+        u64::try_from((self.next >> FRACTION) + 1).unwrap_or(u64::MAX)
     }
 
     /// Counts what was due before `end` and not taken as missed.
@@ -177,24 +173,23 @@ impl Schedule {
         self.next < u128::from(end) << FRACTION
     }
 
-    /// Lets so many nanoseconds' packets leave together, where that is more than usual: for whom each call costs much.
-    pub(super) fn allow(&mut self, nanoseconds: u64) {
-        self.allowance = self.allowance.max(u128::from(nanoseconds) << FRACTION);
-    }
-
     /// Packets given up so far.
     pub(super) fn missed(&self) -> u64 {
         self.missed
     }
+
+    /// Packets that were taken only when their end had come.
+    pub(super) fn overtime(&self) -> u64 {
+        self.overtime
+    }
 }
 
-/// Whether sending ends `now`. What was due before the end is still sent after it, for as long as it takes to see that
-/// it is not possible.
+/// Whether sending ends `now`. What was due before the end is still sent after it, until it would be given up.
 #[inline]
 pub(super) fn is_over(schedule: Option<&mut Schedule>, end: Option<u64>, now: u64) -> bool {
     let Some(end) = end.filter(|end| now >= *end) else { return false };
     let Some(schedule) = schedule else { return true };
-    let late = now - end > OVERTIME_NS;
+    let late = now - end > MAX_LAG_NS;
     if late || !schedule.has_due_before(end) {
         schedule.close(end);
         return true;
@@ -222,6 +217,12 @@ mod tests {
         let mut fast = Schedule::new(Pace::steady(14_880_952_381), (0, 1), 0);
         assert_eq!(taken(&mut fast, (0, SECOND / 10), 1000), 1_488_081);
         assert_eq!(fast.missed(), 0);
+        for rate in [1, 3_000, 14_880_952_381, 10_000_000_000_000] {
+            assert_eq!(
+                (Pace::steady(rate).millipackets(), Pace::bursts(7, rate).millipackets()),
+                (rate, rate)
+            );
+        }
     }
 
     #[test]
@@ -236,15 +237,63 @@ mod tests {
         assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]);
     }
 
+    /// What a port does with a schedule for five seconds: sent, missed, sent late, and the longest delay. It takes so many
+    /// packets per second, and a call takes a microsecond more; it takes none in the pauses, given as begin and length.
+    fn five_seconds(rate: u64, able: u64, pauses: &[(u64, u64)]) -> (u64, u64, u64, u64) {
+        let end = 5 * SECOND;
+        let mut schedule = Schedule::new(Pace::steady(rate * 1000), (0, 1), 0);
+        let (mut now, mut sent, mut latest) = (0, 0, 0);
+        while !is_over(Some(&mut schedule), Some(end), now) {
+            let due = schedule.first_due(now);
+            let taken = schedule.take_due(now, end, 64) as u64;
+            if taken > 0 {
+                latest = latest.max(now.saturating_sub(due));
+            }
+            sent += taken;
+            let before = now;
+            now += 1000 + taken * SECOND / able;
+            now +=
+                pauses.iter().filter(|(at, _)| (before..now).contains(at)).map(|(_, long)| long).sum::<u64>();
+        }
+        (sent, schedule.missed(), schedule.overtime(), latest)
+    }
+
+    const MS: u64 = 1_000_000;
+
     #[test]
-    fn after_a_stall_it_catches_up_without_a_burst() {
-        // 1 Mpps, stalled for 20 ms: 20 000 packets behind.
-        let mut schedule = Schedule::new(Pace::steady(1_000_000_000), (0, 1), 0);
-        let stalled = 20_000_000;
-        let first = taken(&mut schedule, (stalled, stalled + 1_000_000), 1000);
-        assert!((1_100..=1_300).contains(&first), "{first} in the first millisecond");
-        let rest = taken(&mut schedule, (stalled + 1_000_000, SECOND), 1000);
-        assert_eq!((first + rest, schedule.missed()), (1_000_000, 0));
+    fn at_nine_tenths_of_what_the_port_can_do_pauses_cost_nothing() {
+        // All in all 0.2 s of 5 s, which is less than the tenth that is left.
+        let pauses =
+            [(0, 5 * MS), (SECOND, 40 * MS), (2 * SECOND, 99 * MS), (3 * SECOND, 50 * MS), (4 * SECOND, MS)];
+        let (sent, missed, overtime, latest) = five_seconds(900_000, 1_000_000, &pauses);
+        // The last turn before the end takes as long as ten packets are apart.
+        assert!(overtime <= 10, "{overtime}");
+        assert_eq!((sent, missed), (4_500_000, 0));
+        assert!((99 * MS..100 * MS).contains(&latest), "{latest}");
+    }
+
+    #[test]
+    fn a_pause_before_the_end_is_made_up_for_after_it() {
+        let (sent, missed, overtime, _) = five_seconds(500_000, 1_000_000, &[(4_980 * MS, 60 * MS)]);
+        assert_eq!((sent, missed), (2_500_000, 0));
+        // What had been due when the pause began is sent; of what came then, nothing before the end.
+        assert!((9_900..=10_100).contains(&overtime), "{overtime}");
+    }
+
+    #[test]
+    fn of_a_long_pause_only_what_lies_too_far_back_is_lost() {
+        let (sent, missed, overtime, _) = five_seconds(500_000, 1_000_000, &[(SECOND, 300 * MS)]);
+        assert!(overtime <= 10, "{overtime}");
+        assert_eq!(sent + missed, 2_500_000);
+        assert!((99_900..=100_100).contains(&missed), "{missed}");
+    }
+
+    #[test]
+    fn a_port_that_is_too_slow_is_never_further_behind() {
+        let (sent, missed, _, latest) = five_seconds(1_500_000, 1_000_000, &[]);
+        assert_eq!(sent + missed, 7_500_000);
+        assert!((4_900_000..5_100_000).contains(&sent), "{sent}");
+        assert!((99 * MS..=MAX_LAG_NS).contains(&latest), "{latest}");
     }
 
     #[test]
@@ -252,10 +301,13 @@ mod tests {
         let mut schedule = Schedule::new(Pace::steady(1_000_000), (0, 1), 0);
         let end = 3 * SECOND;
         let sent = schedule.take_due(end, u64::MAX, 64) as u64;
-        assert_eq!(schedule.missed(), 2000);
+        assert_eq!(schedule.missed(), 2900);
         schedule.close(end);
         assert_eq!(sent + schedule.missed(), 3000);
         assert!(!schedule.has_due_before(end) && schedule.has_due_before(end + 1));
+        // Two packets in three seconds: the last one that was due is not too late.
+        let mut slow = Schedule::new(Pace::steady(500), (0, 1), 0);
+        assert_eq!((slow.take_due(end, u64::MAX, 64), slow.missed()), (1, 1));
     }
 
     #[test]

@@ -18,18 +18,25 @@ fn made(frame: &Frame, n: usize, (worker, workers): (u64, u64)) -> Vec<Vec<u8>> 
     let arena = Arena::new(vec![0xee; BATCH * FRAME_SIZE]).unwrap();
     let (mut pool, mut batch) = (arena.pool(BATCH).unwrap(), Batch::new());
     let mut packets = Vec::new();
-    maker.prepare(&mut pool);
+    let keeps = maker.prepare(&mut pool);
     while packets.len() < n {
         // Frames that hold what is known, and frames that do not, in turn.
-        let is_prepared = packets.len() % 128 == 0;
+        let is_prepared = keeps && packets.len() % 128 == 0;
         if !is_prepared {
             let mut frames: Vec<_> = pool.take_many(BATCH).collect();
             frames.iter_mut().for_each(|frame| frame.bytes_mut().fill(0xee));
             pool.give_many(frames.into_iter());
         }
-        maker.make((n - packets.len()).min(BATCH), 1234, is_prepared, &mut pool, &mut batch);
-        packets.extend(batch.iter().map(|packet| packet.head().to_vec()));
+        // Of long packets there are not frames for so many.
+        let made = maker.make((n - packets.len()).min(BATCH), 1234, is_prepared, &mut pool, &mut batch);
+        assert!(made > 0 && made == batch.len());
+        packets.extend(batch.iter().map(|packet| {
+            let mut bytes = vec![0; packet.len()];
+            packet.copy_to(&mut bytes);
+            bytes
+        }));
         pool.give_batch(&mut batch);
+        assert_eq!(pool.free(), BATCH, "no frame is lost");
         maker.prepare(&mut pool);
     }
     packets
@@ -124,7 +131,11 @@ fn sizes() -> impl Strategy<Value = (Sizes, Payload)> {
         Just("1518,151,152"),
         Just("151-999 random"),
         Just("150:3,1200:2"),
-        Just("2052")
+        Just("2052"),
+        Just("9000"),
+        Just("2049-2056"),
+        Just("2052,2053,6148,6149"),
+        Just("150:3,9000:2")
     ];
     let payload =
         prop_oneof!["probe", "zeros", "counting", "random:[0-9]{1,4}", "hex:(0a|ff){1,9}", "text:[a-z]{1,9}"];
@@ -403,7 +414,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(Frame { size: 63.into(), ..good() }, "64 or more");
     refused(Frame { size: 83.into(), ..v6() }, "need 84");
     refused(Frame { size: "64,63".parse().unwrap(), ..good() }, "--size 63");
-    refused(Frame { size: 2053.into(), ..good() }, "at most 2052 bytes");
+    refused(Frame { size: 65_540.into(), ..good() }, "at most 65539 bytes");
     refused(Frame { dst_ip: V6[0].parse().unwrap(), ..good() }, "two versions");
     refused(Frame { sources: 0, ..good() }, "1 to 65536");
     refused(Frame { sources: 65_537, ..good() }, "1 to 65536");
@@ -414,7 +425,9 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(Frame { flows: Some(70_000), ..good() }, "65536 sources are the most");
     refused(Frame { flows: Some(11), ..with(&["port.src=1-5", "port.dst=1,2"]) }, "only 10 different");
     refused(Frame { template: Some(vec![0; 13]), ..good() }, "13 bytes");
-    refused(Frame { template: Some(vec![0; 2049]), ..good() }, "2049 bytes");
+    refused(Frame { template: Some(vec![0; 65_536]), ..good() }, "65536 bytes");
+    let tags = [&[0; 12][..], &[0x81, 0, 0, 1].repeat(600), &[8, 0]].concat();
+    refused(Frame { template: Some(tags), payload: Some(Payload::Template), ..good() }, "first 2048 bytes");
     refused(with(&["vlan.id=1"]), "no such VLAN tag");
     refused(with(&["tcp.seq=1"]), "no TCP header");
     refused(with(&["ip.src=fd00::/64"]), "no IPv4 address");
@@ -434,4 +447,40 @@ fn what_cannot_be_is_refused_in_one_line() {
     let mut piece = made(&good(), 1, (0, 1)).remove(0);
     piece[20] = 0x20;
     refused(Frame { template: Some(piece), ..with(&["ip.src=10.0.0.0/8"]) }, "fragment");
+}
+
+#[test]
+fn long_packets_are_whole_and_their_probes_are_judged_right() {
+    for (size, frames) in [(2052, 1), (2053, 2), (9000, 5), (65_539, 32)] {
+        let frame = Frame { size: size.into(), sources: 5, ..Frame::default() };
+        assert_eq!(Plan::new(&frame, None).unwrap().most_frames(), frames);
+        for packet in made(&frame, 7, (0, 1)) {
+            let payload = judge(&packet);
+            assert_eq!((packet.len(), payload.len()), (size - 4, size - 4 - 42));
+            assert!(
+                Probe::read(payload.first_chunk().unwrap(), || crc32fast::hash(&payload[PROBE..])).is_ok()
+            );
+        }
+    }
+}
+
+#[test]
+fn long_templates_keep_their_bytes_and_vary_in_front_only() {
+    let long = Frame { size: 9000.into(), payload: Some(Payload::Random(7)), ..Frame::default() };
+    let template = made(&long, 1, (0, 1)).remove(0);
+    let of = |field: &str| Frame {
+        template: Some(template.clone()),
+        fields: fields(&[field]),
+        payload: Some(Payload::Template),
+        ..Frame::default()
+    };
+    let sent = made(&of("port.src=1-9"), 2, (0, 1)).remove(1);
+    judge(&sent);
+    assert_eq!((sent.len(), &sent[34..36], &sent[42..]), (8996, &[0, 2][..], &template[42..]));
+    // What does not vary may lie anywhere.
+    let sent = made(&of("frame[5000:2]=7"), 1, (0, 1)).remove(0);
+    judge(&sent);
+    assert_eq!((&sent[5000..5002], &sent[5002..]), (&[0, 7][..], &template[5002..]));
+    let reason = of("frame[2047:2]=1-9").check().unwrap_err();
+    assert!(reason.contains("first 2048 bytes") && !reason.contains('\n'), "{reason}");
 }

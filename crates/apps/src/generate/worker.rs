@@ -8,9 +8,10 @@ use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
 use super::maker::Maker;
-use super::schedule::{self, OVERTIME_NS, Schedule};
+use super::schedule::{self, Schedule};
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
+use crate::rate::MAX_LAG_NS;
 use crate::report::{Dial, Stopwatch};
 
 /// How soon to look again when the TX ring is full, or to fetch completions.
@@ -24,6 +25,8 @@ pub(super) struct Figures {
     pub(super) counters: QueueCounters,
     /// Packets that were due and could not be sent in time.
     pub(super) missed: u64,
+    /// Packets that were due before the end and left only after it.
+    pub(super) overtime: u64,
     /// Packets handed over of which nobody said that they were sent.
     pub(super) in_flight: u64,
 }
@@ -90,7 +93,7 @@ impl Generator {
         batch: usize,
         orders: Orders,
     ) -> Self {
-        orders.maker.prepare(&mut pool);
+        let is_prepared = orders.maker.prepare(&mut pool);
         let live = Live::new(Figures { number, ..Figures::default() });
         Self {
             tx,
@@ -102,7 +105,7 @@ impl Generator {
             schedule: None,
             end: None,
             timing: Timing::default(),
-            is_prepared: true,
+            is_prepared,
             is_over: false,
             live,
             publication: Publication::default(),
@@ -144,6 +147,7 @@ impl Generator {
             number: self.number,
             counters: self.tx.counters(),
             missed: self.schedule.as_ref().map_or(0, Schedule::missed),
+            overtime: self.schedule.as_ref().map_or(0, Schedule::overtime),
             in_flight: self.tx.in_flight() as u64,
         };
         self.live.publish(|to| *to = figures);
@@ -162,7 +166,7 @@ impl Generator {
         let most = most.min(self.batch.room());
         let due = match &mut self.schedule {
             Some(schedule) => {
-                let first = schedule.due();
+                let first = schedule.first_due(now);
                 let due = schedule.take_due(now, self.end.unwrap_or(u64::MAX), most);
                 if due > 0 {
                     self.timing.note(now, first, due);
@@ -174,7 +178,8 @@ impl Generator {
         if due == 0 {
             return;
         }
-        let frames = self.pool.free();
+        // That of the longest packets: what is left over is given back.
+        let frames = self.pool.free() / self.orders.maker.most_frames();
         if frames < due {
             // The TX ring has our frames, or a wire in memory has carried them away. Then others' frames come from the
             // arena, and what they hold is not known.
@@ -190,7 +195,7 @@ impl Generator {
     #[cold]
     fn give_up_if_over(&mut self) {
         let Some(end) = self.end else { return };
-        let grace = if self.schedule.is_some() { OVERTIME_NS } else { 0 };
+        let grace = if self.schedule.is_some() { MAX_LAG_NS } else { 0 };
         if clock::monotonic() < end.saturating_add(grace) {
             return;
         }

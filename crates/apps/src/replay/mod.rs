@@ -5,14 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use bywash_port::frame::{Arena, BATCH, FRAME_DATA, MAX_FRAMES};
+use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, QueuePair};
 use bywash_sys::worker::Stop;
 use bywash_wire::line::packets_per_second;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::queues::close_queues;
+use crate::queues::{close_queues, longest_packet};
 use crate::report::{Dial, Snapshot};
 use crate::session::{App, StartError, close_port, port_table};
 
@@ -214,10 +214,9 @@ fn prepare(
     if options.source == Source::Stdin && options.loops != Some(1) {
         return Err("standard input can be read once only: leave --loops out, or name a file".into());
     }
-    let longest = if capabilities.chains { MAX_FRAMES * FRAME_DATA } else { FRAME_DATA };
     let preparation = Preparation {
         rewrite: options.rewrite.clone(),
-        max_len: capabilities.max_len.min(longest),
+        max_len: longest_packet(capabilities),
         too_long: options.too_long,
         max_gap: options.max_gap.map_or(u64::MAX, |gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
     };

@@ -1,14 +1,13 @@
 //! When each packet of a file is due.
 //!
-//! Due times are exact and do not drift. A sender that was kept from sending catches up at once, but for [`LAG_NS`] at
-//! most: what lies further back is not given up, the rest of the replay is put off instead, so that a stall does not
-//! become a burst. What was put off is counted.
+//! Due times are exact and do not drift. A sender that was kept from sending catches up at once, but for [`MAX_LAG_NS`]
+//! at most: what lies further back is not given up, as all of the file is to be sent. The rest of the replay is put off
+//! instead, and by how much is counted.
 
 use bywash_sys::clock::SECOND;
 use bywash_wire::line::{l1_bits, l2_bits};
 
-/// How far behind it may be before the rest is put off.
-const LAG_NS: u64 = 10_000_000;
+use crate::rate::MAX_LAG_NS;
 
 /// Nanoseconds are counted in units of 2⁻³².
 const FRACTION: u32 = 32;
@@ -93,10 +92,10 @@ impl Pace {
     #[inline]
     pub(super) fn caught_up(&mut self, due: u64, now: u64) -> u64 {
         let late = now.saturating_sub(due);
-        if late <= LAG_NS || self.speed == Speed::Flat {
+        if late <= MAX_LAG_NS || self.speed == Speed::Flat {
             return due;
         }
-        let by = late - LAG_NS;
+        let by = late - MAX_LAG_NS;
         self.put_off = self.put_off.saturating_add(by);
         self.base += u128::from(by) << FRACTION;
         due + by
@@ -150,8 +149,8 @@ mod tests {
     fn after_a_stall_the_rest_is_put_off() {
         let mut pace = Pace::new(Speed::Original(1.0), 0);
         let due = pace.due(SECOND);
-        assert_eq!(pace.caught_up(due, SECOND + LAG_NS), due);
-        assert_eq!(pace.caught_up(due, SECOND + LAG_NS + 7), due + 7);
+        assert_eq!(pace.caught_up(due, SECOND + MAX_LAG_NS), due);
+        assert_eq!(pace.caught_up(due, SECOND + MAX_LAG_NS + 7), due + 7);
         assert_eq!((pace.put_off(), pace.due(2 * SECOND)), (7, 2 * SECOND + 7));
         let mut flat = Pace::new(Speed::Flat, 0);
         assert_eq!((flat.caught_up(0, SECOND), flat.put_off()), (0, 0));

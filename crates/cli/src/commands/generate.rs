@@ -45,7 +45,7 @@ Fields of --field: ";
 const EXPLANATIONS: &str = "
 
 A size counts the FCS, as RFC 2544 does: the shortest Ethernet frame is 64. imix is the Simple IMIX: 7 of 64, 4 of 594, 1
-of 1518. Rates are shown as packets/s, L2 bit/s (frames with FCS) and L1 bit/s (with preamble and gap: what fills the
+of 1518. Up to 65539 can be asked for, where the port takes so much: an interface's MTU bounds it. Rates are shown as packets/s, L2 bit/s (frames with FCS) and L1 bit/s (with preamble and gap: what fills the
 link). The probe, which is the payload unless you choose another, is a stream, a sequence number, the time and a check,
 by which `bywash receive` judges what came. What counts as sent is what the port says has left.
 

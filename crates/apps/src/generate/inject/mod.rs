@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use bywash_port::Counter;
+use bywash_port::frame::FRAME_DATA;
 use bywash_sys::clock;
 use bywash_sys::interface::{self, Interface};
 use bywash_sys::route::{LinkCounters, Route};
@@ -138,6 +139,14 @@ fn prepare(name: &str, options: &Options) -> Result<(Vec<Injector>, Outline, Out
             most + fcs,
             interface.mtu,
             plan.longest() + fcs
+        ));
+    }
+    // The kernel puts such a packet into one page, with things of its own.
+    if plan.most_frames() > 1 {
+        return Err(format!(
+            "frames of at most {} bytes with FCS are injected, --size {} is more; send by xdp:{name} instead",
+            FRAME_DATA + FCS as usize,
+            plan.longest() + FCS as usize
         ));
     }
     let link_bits = options.line_rate.or(interface.speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000));

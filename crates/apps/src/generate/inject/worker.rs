@@ -38,9 +38,6 @@ const FIRST: u64 = 1024;
 /// Most packets of a call.
 const MOST: u64 = 1 << 20;
 
-/// How long a burst may make up for: each call costs as much as a hundred packets do.
-const BURST_NS: u64 = 1_000_000;
-
 /// The name of what is loaded.
 const NAME: &str = "bywash_inject";
 
@@ -164,9 +161,6 @@ impl Injector {
     /// When to send, and when to end, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) fn set_times(&mut self, schedule: Option<Schedule>, end: Option<u64>) {
         self.schedule = schedule;
-        if let Some(schedule) = &mut self.schedule {
-            schedule.allow(BURST_NS);
-        }
         self.end = end;
     }
 
@@ -191,7 +185,8 @@ impl Injector {
             ..QueueCounters::default()
         };
         let missed = self.schedule.as_ref().map_or(0, Schedule::missed);
-        Figures { number: self.number, counters, missed, in_flight: 0 }
+        let overtime = self.schedule.as_ref().map_or(0, Schedule::overtime);
+        Figures { number: self.number, counters, missed, overtime, in_flight: 0 }
     }
 
     /// How many packets are due, as many as a call may have at most.
@@ -203,7 +198,7 @@ impl Injector {
             let share = u128::from(most) * u128::from(end - now) / u128::from(CALL_NS);
             return u64::try_from(share).unwrap_or(most).clamp(1, most);
         };
-        let first = schedule.due();
+        let first = schedule.first_due(now);
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let due = schedule.take_due(now, self.end.unwrap_or(u64::MAX), most);
         if due > 0 {
