@@ -7,6 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,12 +20,15 @@ use crate::{process, tools};
 /// What `cargo xtask fuzz` is told.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Which target; all of them when left out
+    /// Which targets; all of them when left out
     #[arg(value_name = "TARGET", value_parser = TARGETS.map(|target| target.name))]
-    target: Option<String>,
+    targets: Vec<String>,
     /// How long each target runs
     #[arg(long, default_value_t = 600, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     seconds: u32,
+    /// How many targets run at a time
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
     /// First fetch the crates it needs
     #[arg(long)]
     install: bool,
@@ -79,8 +84,10 @@ struct Outcome {
     edges: u64,
     features: u64,
     inputs: u64,
-    /// What made it fall.
-    crash: Option<String>,
+    /// Whether an input made it fall.
+    crash: bool,
+    /// Its command line and what it said.
+    said: String,
 }
 
 /// Runs the targets; the code is 1 when one of them fell.
@@ -107,23 +114,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
         String::from("| target | reads | s | executions | per s | edges | features | inputs | crashes |\n");
     table.push_str("|---|---|---|---|---|---|---|---|---|\n");
     let mut crashed = false;
-    for target in
-        TARGETS.iter().filter(|target| options.target.as_deref().is_none_or(|name| name == target.name))
-    {
-        println!("{}: {} s", target.name, options.seconds);
-        let seeds = seeds(target, &programs)?;
-        let outcome = fuzz(target, &programs, &seeds, options.seconds, &mut record)?;
-        let Outcome { executions, edges, features, inputs, crash } = &outcome;
-        let crashes = if crash.is_some() { "1" } else { "none" };
+    for (target, outcome) in run_targets(options, &programs)? {
+        let Outcome { executions, edges, features, inputs, crash, said } = &outcome;
+        record.note(said)?;
+        let crashes = if *crash { "1" } else { "none" };
         let per_second = executions / u64::from(options.seconds);
-        let line = format!(
+        table.push_str(&format!(
             "| {} | {} | {} | {executions} | {per_second} | {edges} | {features} | {inputs} | {crashes} |\n",
             target.name, target.reads, options.seconds
-        );
-        print!("{line}");
-        table.push_str(&line);
-        if let Some(crash) = crash {
-            println!("{crash}");
+        ));
+        if *crash {
+            println!("{said}");
             crashed = true;
         }
     }
@@ -132,6 +133,37 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
         &table,
     )?;
     Ok(ExitCode::from(u8::from(crashed)))
+}
+
+/// Runs the targets that are asked for, so many at a time, and returns how they did, in the table's order.
+fn run_targets(options: &Options, programs: &Path) -> Result<Vec<(&'static Target, Outcome)>, Problem> {
+    let is_asked_for = |target: &&Target| {
+        options.targets.is_empty() || options.targets.iter().any(|name| name == target.name)
+    };
+    let asked: Vec<&'static Target> = TARGETS.iter().filter(is_asked_for).collect();
+    let waiting = Mutex::new(asked.iter());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(target) = next() {
+            println!("{}: {} s", target.name, options.seconds);
+            let outcome =
+                seeds(target, programs).and_then(|seeds| fuzz(target, programs, &seeds, options.seconds))?;
+            done.push((target, outcome));
+        }
+        Ok(done)
+    };
+    let done: Vec<Result<Vec<_>, Problem>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        let lost = |_| Err(Problem("a thread that runs targets has panicked".into()));
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(lost)).collect()
+    });
+    let mut outcomes = Vec::new();
+    for done in done {
+        outcomes.extend(done?);
+    }
+    outcomes.sort_by_key(|(target, _)| TARGETS.iter().position(|other| other.name == target.name));
+    Ok(outcomes)
 }
 
 /// Where everything is that this makes.
@@ -186,13 +218,7 @@ fn seeds(target: &Target, programs: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(folders)
 }
 
-fn fuzz(
-    target: &Target,
-    programs: &Path,
-    seeds: &[PathBuf],
-    seconds: u32,
-    record: &mut Record,
-) -> Result<Outcome, Problem> {
+fn fuzz(target: &Target, programs: &Path, seeds: &[PathBuf], seconds: u32) -> Result<Outcome, Problem> {
     let artifacts = folder().join("artifacts").join(target.name);
     fs::create_dir_all(&artifacts).map_err(about(artifacts.display()))?;
     let mut command = Command::new(programs.join(target.name));
@@ -209,14 +235,15 @@ fn fuzz(
     // Thousands of lines say that an input was new.
     let kept: String =
         done.output.lines().filter(|line| !is_chatter(line)).map(|line| format!("{line}\n")).collect();
-    record.note(&format!("$ {}\n{kept}[{}]", process::typed(&command), done.ending()))?;
+    let said = format!("$ {}\n{kept}[{}]", process::typed(&command), done.ending());
     let [edges, features, inputs] = ["cov: ", "ft: ", "corp: "].map(|name| last(&done.output, name));
     Ok(Outcome {
         executions: last(&done.output, "stat::number_of_executed_units: "),
         edges,
         features,
         inputs,
-        crash: (!done.success()).then_some(kept),
+        crash: !done.success(),
+        said,
     })
 }
 

@@ -58,11 +58,11 @@ impl Port for Source {
 
 impl RxQueue for Rx {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
-        let (n, time) = (batch.room(), clock::realtime() & ((1 << 48) - 1));
+        let (n, time) = (batch.room(), clock::realtime());
         batch.extend(pool.take_many(n).map(|frame| {
             let mut packet = Packet::new(frame);
             packet.extend_from_slice(&self.template).unwrap();
-            let probe = Probe { stream: 7, sequence: self.sequence, time }.to_bytes(0);
+            let probe = Probe { stream: 7, sequence: self.sequence, time, flows: 1 }.to_bytes(0);
             packet.head_mut()[PROBE_AT..].copy_from_slice(&probe);
             self.sequence = self.sequence.wrapping_add(1);
             packet

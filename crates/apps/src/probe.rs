@@ -2,14 +2,18 @@
 //! places, came twice, was damaged, and how long it took.
 //!
 //! ```text
-//!     0      2        4          8             14        18
-//!     magic  stream   sequence   time sent     check     filler to the packet's end
+//!     0      2        4          8           13      15      18
+//!     magic  stream   sequence   time sent   flows   check   filler to the packet's end
 //! ```
 //!
 //! All in network byte order. Eighteen bytes is what the shortest Ethernet frame has room for, so numbers are cut to
 //! their lower bits and the receiver finds the others by what it expects: sequence numbers to 32 bits, nanoseconds of
-//! `CLOCK_REALTIME` to 48 (78 hours). The check is over everything: the fourteen bytes before it, mixed, and the CRC-32
-//! of the filler, which does not change from packet to packet and so costs the sender nothing.
+//! `CLOCK_REALTIME` to 40 (18 minutes). The check is over everything: the fifteen bytes before it and the CRC-32 of the
+//! filler, which does not change from packet to packet and so costs the sender nothing.
+//!
+//! A packet has no number in its flow. Where a stream's flows take turns, that they are so many says it all: each packet
+//! of a flow has a number of the stream that is so much higher than the one before, and a number that is missing names
+//! the flow it was of. So the sender need not remember its flows, and the shortest frame has room for it.
 
 /// Bytes of a probe.
 pub const PROBE: usize = 18;
@@ -17,9 +21,10 @@ pub const PROBE: usize = 18;
 pub(crate) const MAGIC: u16 = 0xb7a5;
 
 /// Bits of the time that are sent.
-pub(crate) const TIME_BITS: u32 = 48;
+pub(crate) const TIME_BITS: u32 = 40;
 
-const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+/// Bits of the check that lie in the second eight bytes: the number of flows stands before them.
+pub(crate) const CHECK_HERE: u32 = 8;
 
 /// What one packet says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +33,11 @@ pub struct Probe {
     pub stream: u16,
     /// Its number in the stream: the lower 32 bits.
     pub sequence: u32,
-    /// When it was sent, in nanoseconds of `CLOCK_REALTIME`: the lower 48 bits.
+    /// When it was sent, in nanoseconds of `CLOCK_REALTIME`: the lower 40 bits.
     pub time: u64,
+    /// Flows (protocol, addresses, ports) whose turn comes in the stream, each once before the first one's again; 0 where
+    /// it is not so.
+    pub flows: u16,
 }
 
 /// Why a payload is no right probe.
@@ -59,8 +67,9 @@ impl Probe {
     #[expect(clippy::cast_possible_truncation, reason = "the lower half of the check")]
     pub(crate) fn words(self, filler_crc: u32) -> (u64, u64, u16) {
         let first = u64::from(MAGIC) << 48 | u64::from(self.stream) << 32 | u64::from(self.sequence);
-        let check = check(first, u64::from(self.sequence) << 48 | self.time & TIME_MASK) ^ filler_crc;
-        (first, self.time << (64 - TIME_BITS) | u64::from(check >> 16), check as u16)
+        let second = self.time << (64 - TIME_BITS) | u64::from(self.flows) << CHECK_HERE;
+        let check = check(first, second, filler_crc);
+        (first, second | u64::from(check >> 16), check as u16)
     }
 
     /// Whether a payload begins as a probe does.
@@ -80,19 +89,20 @@ impl Probe {
     /// [`ProbeError`].
     #[inline]
     pub fn read(bytes: &[u8; PROBE], filler_crc: impl FnOnce() -> u32) -> Result<Self, ProbeError> {
-        let [m0, m1, s0, s1, n0, n1, n2, n3, t0, t1, t2, t3, t4, t5, c0, c1, c2, c3] = *bytes;
+        let [m0, m1, s0, s1, n0, n1, n2, n3, t0, t1, t2, t3, t4, f0, f1, c0, c1, c2] = *bytes;
         if u16::from_be_bytes([m0, m1]) != MAGIC {
             return Err(ProbeError::Foreign);
         }
         let first = u64::from_be_bytes([m0, m1, s0, s1, n0, n1, n2, n3]);
-        let second = u64::from_be_bytes([n2, n3, t0, t1, t2, t3, t4, t5]);
-        if u32::from_be_bytes([c0, c1, c2, c3]) != check(first, second) ^ filler_crc() {
+        let second = u64::from_be_bytes([t0, t1, t2, t3, t4, f0, f1, 0]);
+        if u32::from_be_bytes([0, c0, c1, c2]) != check(first, second, filler_crc()) {
             return Err(ProbeError::Damaged);
         }
         Ok(Self {
             stream: u16::from_be_bytes([s0, s1]),
             sequence: u32::from_be_bytes([n0, n1, n2, n3]),
-            time: u64::from_be_bytes([0, 0, t0, t1, t2, t3, t4, t5]),
+            time: second >> (64 - TIME_BITS),
+            flows: u16::from_be_bytes([f0, f1]),
         })
     }
 
@@ -100,7 +110,7 @@ impl Probe {
     #[inline]
     pub fn age(self, now: u64) -> i64 {
         let shift = 64 - TIME_BITS;
-        // The difference of 48-bit numbers, with its sign in the top bit.
+        // The difference of 40-bit numbers, with its sign in the top bit.
         (now.wrapping_sub(self.time) << shift).cast_signed() >> shift
     }
 }
@@ -108,15 +118,18 @@ impl Probe {
 /// What [`check`] multiplies by, first and then.
 pub(crate) const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
-/// How far [`check`] turns the last eight bytes to the left.
+/// How far [`check`] turns the second eight bytes to the left.
 pub(crate) const TURN: u32 = 29;
 
-/// The mixed first fourteen bytes: of these the first eight and the last eight. Each of its steps can be undone, so that
-/// no single change of bits goes unseen before the lower half is dropped.
+/// Bits of the mixed bytes that are dropped: 24 are left.
+pub(crate) const DROPPED: u32 = 40;
+
+/// The first fifteen bytes, as eight and eight of which the last is 0, mixed with the filler's CRC. Each of its steps can
+/// be undone, so that no single change of bits goes unseen before the lower part is dropped.
 #[inline]
-fn check(first: u64, second: u64) -> u32 {
-    let mixed = first.wrapping_mul(FACTORS[0]) ^ second.rotate_left(TURN);
-    (mixed.wrapping_mul(FACTORS[1]) >> 32) as u32
+fn check(first: u64, second: u64, filler_crc: u32) -> u32 {
+    let mixed = first.wrapping_mul(FACTORS[0]) ^ second.rotate_left(TURN) ^ u64::from(filler_crc);
+    (mixed.wrapping_mul(FACTORS[1]) >> DROPPED) as u32
 }
 
 /// Writes the filler of a packet: bytes without a pattern, the same in every packet.
@@ -135,7 +148,7 @@ pub(crate) fn fill(filler: &mut [u8]) {
 mod tests {
     use super::*;
 
-    const SENT: Probe = Probe { stream: 77, sequence: 0xfedc_ba98, time: 0x1234_5678_9abc };
+    const SENT: Probe = Probe { stream: 77, sequence: 0xfedc_ba98, time: 0x56_789a_bcde, flows: 0x1234 };
 
     #[test]
     fn what_was_written_is_read() {
@@ -155,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn the_age_is_right_over_the_wrap_of_48_bits_and_has_a_sign() {
-        let sent = (1 << 48) - 10;
-        let probe = Probe { time: sent & ((1 << 48) - 1), ..SENT };
+    fn the_age_is_right_over_the_wrap_of_40_bits_and_has_a_sign() {
+        let sent = (1 << 40) - 10;
+        let probe = Probe { time: sent & ((1 << 40) - 1), ..SENT };
         assert_eq!([probe.age(sent + 30), probe.age(sent), probe.age(sent - 7)], [30, 0, -7]);
         let now = 0x17f0_0000_0000_0000;
-        assert_eq!(Probe { time: (now - 5) & ((1 << 48) - 1), ..SENT }.age(now), 5);
+        assert_eq!(Probe { time: (now - 5) & ((1 << 40) - 1), ..SENT }.age(now), 5);
     }
 }

@@ -133,7 +133,7 @@ impl Probes {
             7 => n.wrapping_mul(10_000),
             _ => n.wrapping_mul(3),
         };
-        let mut probe = Probe { stream, sequence, time: u64::from(self.made) << 8 }.to_bytes(0);
+        let mut probe = Probe { stream, sequence, time: u64::from(self.made) << 8, flows: 3 }.to_bytes(0);
         probe[17] ^= u8::from(n % 16 == 9);
         packet[..self.head.len()].copy_from_slice(&self.head);
         packet[self.head.len()..][..probe.len()].copy_from_slice(&probe);

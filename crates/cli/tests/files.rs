@@ -39,7 +39,11 @@ impl Place {
     }
 
     fn read(&self, file: &str) -> Packets {
-        packets(&fs::read(self.0.path().join(file)).unwrap())
+        packets(&self.bytes(file))
+    }
+
+    fn bytes(&self, file: &str) -> Vec<u8> {
+        fs::read(self.0.path().join(file)).unwrap()
     }
 
     fn files(&self) -> Vec<String> {
@@ -157,8 +161,45 @@ fn a_file_is_forwarded_in_both_formats_and_received_as_it_was_sent() {
     let flows = summary["flows"].as_array().unwrap();
     let packets: Vec<_> = flows.iter().map(|flow| flow["packets"].as_u64().unwrap()).collect();
     assert_eq!((packets, &flows[4]["flow"]), (vec![30, 30, 30, 30, 180], &"others".into()), "{summary}");
+    assert!(flows.iter().all(|flow| flow["lost_packets"] == 0), "{summary}");
     let output = place.command("forward pcap:a.pcap").output().unwrap();
     assert!(text(&output.stderr).contains("give it a partner") && output.status.code() == Some(2));
+}
+
+#[test]
+fn what_a_flow_has_lost_is_told_of_that_flow() {
+    let place = Place::new();
+    for size in ["", "--size imix"] {
+        place.met(&format!("generate pcap:a.pcap --count 3000 --flows 30 {size}"));
+        // Behind the UDP header: magic, stream, number. One flow ends in the middle, another never begins, of a
+        // third one is lost, and of two more one comes again.
+        let kept = "not (src port 10004 and udp[12:4] >= 1500) and not src port 10009 and udp[12:4] != 605";
+        let mut command = place.command("capture pcap:a.pcap -w b.pcap");
+        assert!(command.arg(kept).output().unwrap().status.success());
+        let mut late = place.command("capture pcap:a.pcap -w late.pcap");
+        assert!(late.arg("udp[12:4] = 606 or udp[12:4] = 611").output().unwrap().status.success());
+        let (b, late) = (place.bytes("b.pcap"), place.bytes("late.pcap"));
+        fs::write(place.0.path().join("c.pcap"), [&b[..], &late[24..]].concat()).unwrap();
+        let output = place.command("receive pcap:c.pcap --flows 4 --json").output().unwrap();
+        let summary = summary(&output);
+        let flows = summary["flows"].as_array().unwrap();
+        let figures: Vec<String> = flows
+            .iter()
+            .map(|flow| {
+                let [lost, again] =
+                    ["lost_packets", "duplicate_packets"].map(|name| flow[name].as_u64().unwrap());
+                format!("{}: {lost} {again}", flow["flow"].as_str().unwrap())
+            })
+            .collect();
+        let flow =
+            |n: u32, rest: &str| format!("UDP 192.168.0.{}:{} > 198.18.0.1:9: {rest}", n + 1, 10_000 + n);
+        assert_eq!(
+            figures,
+            [flow(4, "50 0"), flow(6, "0 1"), flow(11, "0 1"), flow(5, "1 0"), "others: 100 0".to_owned()],
+            "{summary}"
+        );
+        assert_eq!(summary["lost_packets"], 151);
+    }
 }
 
 #[test]

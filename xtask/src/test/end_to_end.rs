@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{Context, Outcome};
-use crate::project::{self, Problem};
+use crate::project::{self, Problem, about};
 use crate::{process, tools};
 
 /// Who runs a command.
@@ -24,6 +24,8 @@ enum User {
 /// One command.
 struct Row {
     name: &'static str,
+    /// Commands that run before it, in the same directory: what follows `bywash` in each. They must end with 0.
+    before: &'static [&'static [&'static str]],
     /// What follows `bywash`.
     arguments: &'static [&'static str],
     user: User,
@@ -37,7 +39,8 @@ struct Row {
 }
 
 /// What a row that is not out of the ordinary looks like.
-const USUAL: Row = Row { name: "", arguments: &[], user: User::Any, code: 0, says: "", tries: 1 };
+const USUAL: Row =
+    Row { name: "", before: &[], arguments: &[], user: User::Any, code: 0, says: "", tries: 1 };
 
 /// To add a command is to add a row.
 const ROWS: &[Row] = &[
@@ -123,6 +126,24 @@ const ROWS: &[Row] = &[
         ..USUAL
     },
     Row {
+        name: "loss by flow",
+        before: &[
+            &["generate", "pcap:sent.pcap", "--flows", "50", "--count", "5000"],
+            // Of the flow from port 10007 those with the numbers 1000 to 1999, and one of another.
+            &[
+                "capture",
+                "pcap:sent.pcap",
+                "-w",
+                "came.pcap",
+                "not (src port 10007 and udp[12:4] >= 1000 and udp[12:4] < 2000) and udp[12:4] != 4000",
+            ],
+        ],
+        arguments: &["receive", "pcap:came.pcap", "--flows", "1"],
+        code: 1,
+        says: "flow UDP 192.168.0.8:10007 > 198.18.0.1:9: 80 packets",
+        ..USUAL
+    },
+    Row {
         name: "an impossible field",
         arguments: &["generate", "null:", "--field", "tcp.seq=1-9"],
         code: 2,
@@ -182,10 +203,12 @@ pub(super) fn run(context: &mut Context) -> Result<Outcome, Problem> {
     }
     // Where nobody in particular may run it, too: the project may lie in a directory that is closed to others.
     let open = std::env::temp_dir().join(format!("bywash-{}", std::process::id()));
-    fs::copy(&binary, &open).map_err(|error| Problem(format!("{}: {error}", open.display())))?;
-    let failed = all(context, &open);
+    let copy = open.join("bywash");
+    fs::create_dir(&open).map_err(about(open.display()))?;
+    fs::copy(&binary, &copy).map_err(about(copy.display()))?;
+    let failed = all(context, &copy);
     // What is left in the temporary directory does no harm.
-    let _ = fs::remove_file(&open);
+    let _ = fs::remove_dir_all(&open);
     Ok(match failed? {
         0 => Outcome::Passed,
         failed => Outcome::Failed(format!("{failed} of {} failed", ROWS.len())),
@@ -213,11 +236,24 @@ fn command(binary: &Path, row: &Row) -> Result<Outcome, Problem> {
     if row.user != User::Any && !project::is_root() {
         return Ok(Outcome::Skipped("needs root".into()));
     }
-    let mut command = Command::new(binary);
-    command.args(row.arguments).envs(tools::environment()).current_dir("/");
-    if row.user == User::Nobody {
-        command.uid(NOBODY).gid(NOBODY);
+    let bywash = |arguments: &[&str]| {
+        let mut command = Command::new(binary);
+        command.args(arguments).envs(tools::environment());
+        command.current_dir(binary.parent().unwrap_or(Path::new("/")));
+        if row.user == User::Nobody {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    };
+    for arguments in row.before {
+        let mut command = bywash(arguments);
+        let done = process::run(&mut command, LIMIT, |_| {})?;
+        if !done.success() {
+            let line = format!("{}: {}", process::typed(&command), done.ending());
+            return Ok(Outcome::Failed(format!("{}{line}", done.output)));
+        }
     }
+    let mut command = bywash(row.arguments);
     let done = process::run(&mut command, LIMIT, |_| {})?;
     let code = done.status.and_then(|status| status.code());
     if code == Some(row.code) && done.output.contains(row.says) {

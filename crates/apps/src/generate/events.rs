@@ -28,6 +28,8 @@ pub struct Start {
     sizes: usize,
     /// How many fields vary, beside the probe's.
     varied_fields: usize,
+    /// Flows that take turns, by which a receiver knows the loss of each; `None` when it cannot.
+    flows_in_turn: Option<u16>,
     asked_pps: Option<f64>,
     line_rate_pps: Option<u64>,
     link_bps: Option<u64>,
@@ -49,6 +51,7 @@ impl Start {
             size_bytes: outline.mean.rounded_size(),
             sizes: outline.sizes,
             varied_fields: outline.varied,
+            flows_in_turn: outline.turns.map(|turns| turns.flows),
             asked_pps: outline.asked_pps(),
             line_rate_pps: outline.link_bits.map(line_rate),
             link_bps: outline.link_bits,
@@ -61,6 +64,9 @@ impl Display for Start {
         let size = Size { mean: self.size_bytes, count: self.sizes };
         write!(f, "generating {size} on {} ({})", self.port, self.mode.join(", "))?;
         write!(f, ", {} worker(s), {} varying field(s), ", self.workers, self.varied_fields)?;
+        if let Some(flows @ 2..) = self.flows_in_turn {
+            write!(f, "{flows} flows in turn, ")?;
+        }
         match self.asked_pps {
             Some(rate) => write!(f, "{rate} packets/s")?,
             None => f.write_str("as fast as it goes")?,

@@ -13,12 +13,16 @@ use bywash_port::frame::{BATCH, Batch, FRAME_DATA, Frame, HEADROOM, Packet, Pool
 use super::plan::{HEADS, Patch, Plan, Variant};
 use super::series::{self, Sequence, Series};
 use super::share::{Cursor, Share};
-use crate::probe::{PROBE, Probe};
+use crate::probe::{CHECK_HERE, PROBE, Probe};
+
+/// The check's bits in the second eight bytes of a probe.
+const CHECKED: u64 = (1 << CHECK_HERE) - 1;
 
 /// Makes one worker's packets.
 pub(super) struct Maker {
     plan: Plan,
     stream: u16,
+    flows: u16,
     sequence: u32,
     /// Where each patch is, and where it began.
     cursors: Box<[Cursor]>,
@@ -50,9 +54,10 @@ struct Columns {
 impl Maker {
     /// Makes the packets of worker `worker` of `workers`, who take turns; its probes are of this stream.
     pub(super) fn new(plan: Plan, worker: (u64, u64), stream: u16) -> Self {
-        let Share { plan, cursors, circle, size, size_step } = Share::new(plan, worker);
+        let Share { plan, cursors, circle, size, size_step, flows } = Share::new(plan, worker);
         Self {
             stream,
+            flows,
             sequence: 0,
             starts: cursors.clone(),
             cursors,
@@ -277,17 +282,17 @@ impl Maker {
 
     #[inline]
     fn write_probes(&mut self, at: usize, time: u64) {
-        let mut probe = Probe { stream: self.stream, sequence: self.sequence, time };
+        let mut probe = Probe { stream: self.stream, sequence: self.sequence, time, flows: self.flows };
         let columns = &mut *self.columns;
         // What all probes of a batch have in common.
         let (first, second, _) = Probe { sequence: 0, ..probe }.words(0);
-        let common = halves(first) + halves(second & !0xffff);
+        let common = halves(first) + halves(second & !CHECKED);
         for ((frame, variant), sum) in self.frames.iter_mut().zip(&columns.variants).zip(&mut columns.sums) {
             let (first, second, last) = probe.words(variant.filler_crc);
             store(frame, at, first.to_be_bytes());
             store(frame, at + 8, second.to_be_bytes());
             store(frame, at + PROBE - 2, last.to_be_bytes());
-            let check = (second & 0xffff) as u32 + u32::from(last);
+            let check = (second & CHECKED) as u32 + u32::from(last);
             *sum += common + (probe.sequence >> 16) + (probe.sequence & 0xffff) + check;
             probe.sequence = probe.sequence.wrapping_add(1);
         }

@@ -34,6 +34,7 @@ mod series;
 mod share;
 mod size;
 mod template;
+mod turns;
 mod values;
 mod worker;
 
@@ -49,6 +50,7 @@ pub use template::packet_of_file;
 use maker::Maker;
 use plan::Plan;
 use schedule::{Pace, Schedule};
+use turns::Turns;
 use worker::{Figures, Generator, Orders};
 
 /// What to generate.
@@ -106,6 +108,8 @@ struct Outline {
     sizes: usize,
     /// How many fields vary, without those of the probe.
     varied: usize,
+    /// Flows that take turns, by which a receiver knows the loss of each.
+    turns: Option<Turns>,
 }
 
 /// A running generator.
@@ -237,8 +241,14 @@ fn deal(
     }
     let link_bits = options.line_rate.or(capabilities.link_mbps.map(|mbps| u64::from(mbps) * 1_000_000));
     let pace = rate::pace(options.rate, options.burst, plan.mean, link_bits)?;
-    let outline =
-        Outline { pace, mean: plan.mean, link_bits, sizes: plan.variants.len(), varied: plan.patches.len() };
+    let outline = Outline {
+        pace,
+        mean: plan.mean,
+        link_bits,
+        sizes: plan.variants.len(),
+        varied: plan.patches.len(),
+        turns: plan.turns,
+    };
     let workers = match options.workers.cores.len() {
         // No more workers than packets, so that each has something to send.
         0 => usize::try_from(options.count.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).clamp(1, senders.len()),

@@ -15,6 +15,7 @@ use super::layers::{Layers, Transport, Version};
 use super::payload::Payload;
 use super::series::{Sequence, Series, mixed};
 use super::size::{Mean, Sizes};
+use super::turns::{Turns, period};
 use super::values::{Order, Set, Values};
 use crate::probe::PROBE;
 
@@ -51,6 +52,8 @@ pub(super) struct Plan {
     pub(super) probe: Option<usize>,
     /// After so many packets all patches begin anew.
     pub(super) flows: Option<u64>,
+    /// The flows, where they take turns and probes say so.
+    pub(super) turns: Option<Turns>,
     pub(super) mean: Mean,
 }
 
@@ -139,6 +142,7 @@ impl Plan {
             udp_length: layers.udp_length().filter(|_| sizes_vary),
             probe,
             flows: frame.flows,
+            turns: probe.and_then(|_| Turns::of(&patches, &layers, frame.flows)),
             mean: Mean::of(&lens),
             body: body.into(),
             variants: variants.into(),
@@ -348,15 +352,7 @@ fn varied(frame: &Frame, layers: &Layers, packet: &[u8]) -> Result<Vec<Varied>, 
 
 /// How many packets it takes until all fields are back at their first values.
 fn different(all: &[Varied]) -> u128 {
-    let periods = all.iter().flat_map(|varied| &varied.series).map(|(_, series)| {
-        let count = if series.count == 0 { 1 << 64 } else { u128::from(series.count) };
-        if count == 1 { 1 } else { count.saturating_mul(u128::from(series.every)) }
-    });
-    periods.fold(1, |all, period| (all / gcd(all, period)).saturating_mul(period))
-}
-
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
+    period(all.iter().flat_map(|varied| &varied.series).map(|(_, series)| series))
 }
 
 fn own_seed(values: &Values, shift: u32) -> Values {

@@ -17,6 +17,8 @@ pub(super) struct Share {
     /// The first packet's size, and how far the next one's is away.
     pub(super) size: usize,
     pub(super) size_step: usize,
+    /// Flows that take turns in its stream, as its probes say.
+    pub(super) flows: u16,
 }
 
 impl Share {
@@ -35,6 +37,7 @@ impl Share {
                 patch.series = Series::list((0..circle).map(value).collect());
             }
         }
+        let flows = plan.turns.map_or(0, |turns| turns.of_worker(workers, circle));
         let cursor = |patch: &Patch| {
             if circle <= TABLE {
                 Cursor::new(&patch.series, 0, 1)
@@ -45,7 +48,7 @@ impl Share {
         let cursors: Box<[Cursor]> = plan.patches.iter().map(cursor).collect();
         let sizes = plan.cycle.len() as u64;
         let index = |n: u64| usize::try_from(n % sizes).unwrap_or_default();
-        Self { cursors, circle, size: index(worker), size_step: index(workers), plan }
+        Self { cursors, circle, size: index(worker), size_step: index(workers), flows, plan }
     }
 }
 

@@ -300,7 +300,7 @@ fn a_packet_holds_what_was_asked() {
     assert_eq!((header.ttl(), header.dcp().value(), header.ecn().value()), (9, 46, 0));
     assert_eq!((header.source(), header.destination()), ([192, 168, 0, 1], [198, 18, 0, 1]));
     let probe = judge(packet);
-    let expected = Probe { stream: 77, sequence: 0, time: 1234 };
+    let expected = Probe { stream: 77, sequence: 0, time: 1234, flows: 1 };
     assert_eq!(Probe::read(probe.first_chunk().unwrap(), || crc32fast::hash(&probe[PROBE..])), Ok(expected));
     let last = judge(&packets[4]);
     assert_eq!(Probe::read(last.first_chunk().unwrap(), || 0).unwrap().sequence, 4);

@@ -7,10 +7,9 @@ use std::time::Duration;
 use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
-use super::flows::{Flow, Key};
 use super::streams::MOST_STREAMS;
 use super::worker::{Delays, Figures, Kinds, QueueFigures, StreamFigures};
-use super::{Options, Received};
+use super::{Options, Received, worst};
 use crate::rate::Traffic;
 use crate::report::{Column, Distribution, Metric, Row, Snapshot, Table, Times};
 use crate::session::{self, PortSummary, QUEUE};
@@ -95,30 +94,18 @@ const STREAM: &[Column<StreamFigures>] = &[
     Column { metric: DAMAGED, of: |stream| stream.damaged },
 ];
 
-const FLOW: &[Column<Flow>] = &[
-    Column {
-        metric: Metric::packets("packets", "packets", "Packets of the flow that came, copies too"),
-        of: |flow| flow.traffic.packets,
-    },
-    Column {
-        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
-        of: |flow| flow.traffic.bytes,
-    },
-    Column { metric: REORDERED, of: |flow| flow.reordered },
-];
-
 const RIGHT: Metric =
     Metric::count("right_packets", "of a generator", "Packets of generators that came as they were sent");
-const LOST: Metric = Metric::fault(
+pub(super) const LOST: Metric = Metric::fault(
     "lost_packets",
     "lost",
     "Packets of generators that have not come, between the first and the last one that have",
 );
-const REORDERED: Metric =
+pub(super) const REORDERED: Metric =
     Metric::fault("reordered_packets", "reordered", "Packets of generators that came after a later one");
-const DUPLICATE: Metric =
+pub(super) const DUPLICATE: Metric =
     Metric::fault("duplicate_packets", "duplicated", "Packets of generators that came again");
-const DAMAGED: Metric =
+pub(super) const DAMAGED: Metric =
     Metric::fault("damaged_packets", "damaged", "Packets of generators that were damaged");
 const FOREIGN: Metric = Metric::count("foreign_packets", "foreign", "Packets of nobody's generator");
 
@@ -148,25 +135,6 @@ fn streams(figures: &[Figures]) -> BTreeMap<u16, StreamFigures> {
         streams.entry(*id).or_default().merge(part);
     }
     streams
-}
-
-/// The `most` flows with the most packets, put together from all queues, and last what all others had.
-fn flows(figures: &[Figures], most: usize) -> Table {
-    let mut flows = BTreeMap::<Key, Flow>::new();
-    for flow in figures.iter().flat_map(|worker| &worker.flows) {
-        flows.entry(flow.key).and_modify(|known| known.merge(flow)).or_insert(*flow);
-    }
-    let mut flows: Vec<Flow> = flows.into_values().collect();
-    flows.sort_by_key(|flow| std::cmp::Reverse(flow.traffic.packets));
-    let rest = flows.split_off(most.min(flows.len()));
-    let others = figures.iter().map(|worker| worker.other_flows).chain(rest.iter().map(|flow| flow.traffic));
-    let others = Flow::of_many(others.fold(Traffic::default(), |sum, more| sum + more));
-    let row = |name: &str, flow: &Flow| Row::new(vec![("flow", name.into())], FLOW, flow);
-    let mut rows: Vec<Row> = flows.iter().map(|flow| row(&flow.key.to_string(), flow)).collect();
-    if others.traffic.packets > 0 {
-        rows.push(row("others", &others));
-    }
-    Table { name: "flows", row: "flow", in_line: false, usual: 0, partial: true, rows }
 }
 
 /// What the workers have done so far; with so many flows.
@@ -220,7 +188,7 @@ pub(super) fn snapshot(
         ],
     };
     if most_flows > 0 {
-        snapshot.tables.push(flows(figures, most_flows));
+        snapshot.tables.push(worst::flows(figures, most_flows));
     }
     snapshot
 }

@@ -4,15 +4,17 @@
 //! hash of it. When all eight are taken, the flow with the fewest packets makes room, and what it had is counted with the
 //! others: a flood of made-up flows pushes out its own and not those with many packets.
 //!
-//! Loss is not known by flow. The number in a packet counts the packets of its stream, which is a generator's queue, and
-//! nobody says which flow a missing number was of. Order is known: numbers of a stream grow within a flow too.
+//! The number in a packet counts the packets of its stream, which is a generator's queue. Numbers of a stream grow within
+//! a flow too, so order and copies are known; and where a stream's flows take turns, as its probes say, the next packet
+//! of a flow has a number that is just so much higher, so loss is known. From the first packet of a flow on until the
+//! last one of its stream: a flow that has died goes on losing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol, VlanTag};
 
-use crate::probe::Probe;
+use super::sequence::{Counts, Order};
 use crate::rate::Traffic;
 
 /// Flows that one queue can tell apart.
@@ -44,13 +46,30 @@ const V4: u64 = 0xffff << 32;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
+    /// The stream it is of; `None` for what is no generator's, or of too many streams. Who sends a flow by two streams has
+    /// two here.
+    pub(super) stream: Option<u16>,
+    /// Flows that take turns in the stream; 0 when they do not.
+    pub(super) turns: u16,
     /// What is compared first: shorter than the key.
     hash: u64,
     pub(super) traffic: Traffic,
-    /// Packets that came after one of the same stream with a higher number.
-    pub(super) reordered: u64,
-    /// The stream of the last packet and its highest number.
-    highest: Option<(u16, u32)>,
+    /// Its part of the stream's numbers.
+    pub(super) counts: Counts,
+    /// Where the stream's count began in this queue.
+    base: u64,
+    /// Packets that say they are of it and are damaged. What was damaged may be just that.
+    pub(super) damaged: u64,
+}
+
+/// What a generator's packet says of its place in its stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbered {
+    pub(super) stream: u16,
+    pub(super) turns: u16,
+    pub(super) order: Order,
+    /// Where the stream's count began in this queue, and where the packet stands on it.
+    pub(super) places: (u64, u64),
 }
 
 /// The flows of one queue.
@@ -73,46 +92,53 @@ impl Flows {
 
     /// A packet came, which begins like this and has `len` bytes.
     #[inline]
-    pub(super) fn note(&mut self, head: &[u8], len: usize, probe: Option<&Probe>) {
+    pub(super) fn note(&mut self, head: &[u8], len: usize, numbered: Option<Numbered>) {
         let Some(key) = Key::of(head) else { return };
-        let hash = key.hash();
-        // The upper bits depend on all bits of the key.
-        let place = usize::try_from(hash >> (u64::BITS - SETS.trailing_zeros())).unwrap_or(0);
-        let Some(set) = self.sets.get_mut(place) else { return };
-        let is_it = |flow: &Flow| flow.hash == hash && flow.key == key && flow.traffic.packets > 0;
-        let known = set.iter().position(is_it);
+        let stream = numbered.map(|numbered| numbered.stream);
+        let hash = key.hash(stream);
+        let Some(set) = self.sets.get_mut(place(hash)) else { return };
+        let known = set.iter().position(|flow| flow.is(hash, &key, stream));
         let way = known.unwrap_or_else(|| room(set));
         let Some(flow) = set.get_mut(way) else { return };
         if known.is_none() {
             self.others += flow.traffic;
-            *flow = Flow { key, hash, ..Flow::default() };
+            let base = numbered.map_or(0, |numbered| numbered.places.0);
+            *flow = Flow { key, stream, hash, base, ..Flow::default() };
         }
         flow.traffic.packets += 1;
         flow.traffic.bytes += len as u64;
-        if let Some(Probe { stream, sequence, .. }) = probe {
-            match &mut flow.highest {
-                Some((of, highest)) if of == stream => {
-                    let ahead = sequence.wrapping_sub(*highest).cast_signed();
-                    flow.reordered += u64::from(ahead < 0);
-                    if ahead > 0 {
-                        *highest = *sequence;
-                    }
-                }
-                highest => *highest = Some((*stream, *sequence)),
-            }
+        if let Some(Numbered { turns, order, places: (_, place), .. }) = numbered {
+            flow.turns = turns;
+            flow.counts.note_part(place, order);
         }
     }
 
-    /// Writes those with the most packets behind `flows`, `most` of them at most; returns what all others had. Nothing is
-    /// allocated where there is room.
-    pub(super) fn top(&mut self, most: usize, flows: &mut Vec<Flow>) -> Traffic {
+    /// A packet came, which begins like this, says that it is of this stream and is damaged.
+    #[cold]
+    pub(super) fn note_damaged(&mut self, head: &[u8], stream: u16) {
+        let Some(key) = Key::of(head) else { return };
+        let hash = key.hash(Some(stream));
+        let set = self.sets.get_mut(place(hash)).into_iter().flatten();
+        if let Some(flow) = set.into_iter().find(|flow| flow.is(hash, &key, Some(stream))) {
+            flow.damaged += 1;
+        }
+    }
+
+    /// Writes the worst of them behind `flows`, and the largest of those that are as good, `most` of them at most; returns
+    /// what all others had. `end_of` says where a stream's highest number stands in this queue. Nothing is allocated where
+    /// there is room.
+    pub(super) fn top(&mut self, most: usize, end_of: impl Fn(u16) -> u64, flows: &mut Vec<Flow>) -> Traffic {
         let all = self.sets.as_flattened();
-        let packets = |place: &u16| all.get(usize::from(*place)).map_or(0, |flow| flow.traffic.packets);
+        let rank = |place: &u16| {
+            let flow = all.get(usize::from(*place))?;
+            let end = flow.stream.map_or(0, &end_of);
+            (flow.traffic.packets > 0).then(|| (flow.faults(end), flow.traffic.packets))
+        };
         self.order.clear();
         self.order.extend((0..all.len()).filter_map(|place| u16::try_from(place).ok()));
-        self.order.retain(|place| packets(place) > 0);
+        self.order.retain(|place| rank(place).is_some());
         if self.order.len() > most {
-            self.order.select_nth_unstable_by_key(most, |place| std::cmp::Reverse(packets(place)));
+            self.order.select_nth_unstable_by_key(most, |place| std::cmp::Reverse(rank(place)));
         }
         let (shown, rest) = self.order.split_at(most.min(self.order.len()));
         let at = |place: &u16| all.get(usize::from(*place));
@@ -128,16 +154,41 @@ fn room(set: &[Flow; WAYS]) -> usize {
     places.map_or(0, |(place, _)| place)
 }
 
+/// The set of a flow: the upper bits depend on all bits of the key.
+fn place(hash: u64) -> usize {
+    usize::try_from(hash >> (u64::BITS - SETS.trailing_zeros())).unwrap_or(0)
+}
+
 impl Flow {
-    /// Packets of many flows.
-    pub(super) fn of_many(traffic: Traffic) -> Self {
-        Self { traffic, ..Self::default() }
+    #[inline]
+    fn is(&self, hash: u64, key: &Key, stream: Option<u16>) -> bool {
+        self.hash == hash && self.key == *key && self.stream == stream && self.traffic.packets > 0
+    }
+
+    /// Packets that were lost, when its stream has come up to here; `None` when that is not known.
+    fn lost_until(&self, end: u64) -> Option<u64> {
+        (self.turns > 0).then(|| self.counts.lost_of_each(self.turns.into(), end))
+    }
+
+    /// Packets that were lost, when this came of its stream by all queues.
+    pub(super) fn lost(&self, stream: &Counts) -> Option<u64> {
+        self.lost_until(stream.end_for(self.base))
+    }
+
+    /// All that went wrong.
+    fn faults(&self, end: u64) -> u64 {
+        let Counts { duplicates, reordered, .. } = self.counts;
+        self.lost_until(end).unwrap_or(0).saturating_add(duplicates + reordered + self.damaged)
     }
 
     /// Puts what came by two queues together.
     pub(super) fn merge(&mut self, other: &Self) {
         self.traffic += other.traffic;
-        self.reordered += other.reordered;
+        self.counts.merge(&other.counts);
+        self.damaged += other.damaged;
+        self.turns = self.turns.min(other.turns);
+        // The queue that began before the wrap is the one whose count goes on.
+        self.base = self.base.max(other.base);
     }
 }
 
@@ -184,10 +235,11 @@ impl Key {
     }
 
     #[inline]
-    fn hash(&self) -> u64 {
+    fn hash(&self, stream: Option<u16>) -> u64 {
         let [a, b] = self.source;
         let [c, d] = self.destination;
-        let last = u64::from(self.ports) << 8 | u64::from(self.protocol);
+        let stream = stream.map_or(0, |stream| 1 << 16 | u64::from(stream));
+        let last = stream << 40 | u64::from(self.ports) << 8 | u64::from(self.protocol);
         let mut hash = 0_u64;
         for word in [a, b, c, d, last] {
             hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -218,6 +270,9 @@ impl std::fmt::Display for Key {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::sequence::Window;
     use super::*;
 
     fn packet(source: u32, port: u16) -> Vec<u8> {
@@ -232,7 +287,7 @@ mod tests {
 
     fn top(flows: &mut Flows, most: usize) -> (Vec<(String, u64)>, u64) {
         let mut found = Vec::new();
-        let others = flows.top(most, &mut found);
+        let others = flows.top(most, |_| 0, &mut found);
         found.sort_by_key(|flow| (std::cmp::Reverse(flow.traffic.packets), flow.key));
         (found.iter().map(|flow| (flow.key.to_string(), flow.traffic.packets)).collect(), others.packets)
     }
@@ -283,21 +338,124 @@ mod tests {
         assert_eq!(others, 100_000);
     }
 
-    #[test]
-    fn order_is_judged_within_a_flow_and_a_stream() {
-        let mut flows = Flows::new();
-        let mut note = |port, stream, sequence| {
-            let probe = Probe { stream, sequence, time: 0 };
-            flows.note(&packet(1, port), 60, Some(&probe));
-        };
-        for (port, stream, sequence) in
-            [(1, 1, u32::MAX), (2, 1, 5), (1, 1, 4), (2, 1, 3), (1, 1, 2), (1, 1, 4), (1, 2, 0), (1, 2, 1)]
-        {
-            note(port, stream, sequence);
+    /// A receiver's queue: judges the stream, and of which flow each of its packets was.
+    #[derive(Default)]
+    struct Queue {
+        stream: Counts,
+        window: Window,
+    }
+
+    impl Queue {
+        fn note(&mut self, flows: &mut Flows, port: u16, (stream, turns): (u16, u16), sequence: u32) {
+            let order = self.stream.note(&mut self.window, sequence);
+            let places = self.stream.place_of(sequence);
+            flows.note(&packet(1, port), 60, Some(Numbered { stream, turns, order, places }));
         }
+    }
+
+    fn found(flows: &mut Flows, most: usize, end: u64) -> Vec<Flow> {
         let mut found = Vec::new();
-        flows.top(10, &mut found);
-        found.sort_by_key(|flow| flow.key);
-        assert_eq!(found.iter().map(|flow| flow.reordered).collect::<Vec<_>>(), [1, 1]);
+        flows.top(most, |_| end, &mut found);
+        found.sort_by_key(|flow| (flow.key, flow.stream));
+        found
+    }
+
+    #[test]
+    fn order_and_copies_are_judged_within_a_flow_and_a_stream() {
+        let (mut flows, mut queues) = (Flows::new(), [Queue::default(), Queue::default()]);
+        for (port, stream, sequence) in
+            [(1, 0, u32::MAX), (2, 0, 5), (1, 0, 4), (2, 0, 3), (1, 0, 2), (1, 0, 4), (1, 1, 0), (1, 1, 1)]
+        {
+            queues[usize::from(stream)].note(&mut flows, port, (stream, 0), sequence);
+        }
+        let figures = |flow: &Flow| (flow.stream, flow.counts.reordered, flow.counts.duplicates);
+        let found = found(&mut flows, 10, 0);
+        assert_eq!(
+            found.iter().map(figures).collect::<Vec<_>>(),
+            [(Some(0), 1, 1), (Some(1), 0, 0), (Some(0), 1, 0)]
+        );
+        assert!(found.iter().all(|flow| flow.lost(&queues[0].stream).is_none()), "they do not take turns");
+    }
+
+    #[test]
+    fn a_damaged_packet_is_of_the_flow_that_it_names_if_there_is_one() {
+        let (mut flows, mut queue) = (Flows::new(), Queue::default());
+        queue.note(&mut flows, 1, (9, 1), 0);
+        for (port, stream) in [(1, 9), (2, 9), (1, 8)] {
+            flows.note_damaged(&packet(1, port), stream);
+        }
+        let found = found(&mut flows, 10, 0);
+        assert_eq!(found.iter().map(|flow| flow.damaged).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn the_worst_flows_come_before_the_largest() {
+        let (mut flows, mut queue) = (Flows::new(), Queue::default());
+        for n in (0..1000_u16).filter(|n| *n != 502) {
+            queue.note(&mut flows, n % 10, (9, 10), n.into());
+        }
+        for _ in 0..2000 {
+            flows.note(&packet(7, 7), 60, None);
+        }
+        let end = queue.stream.highest();
+        let one = |most, flows: &mut Flows| {
+            found(flows, most, end).iter().map(|f| f.traffic.packets).collect::<Vec<_>>()
+        };
+        assert_eq!(one(1, &mut flows), [99]);
+        assert_eq!(one(2, &mut flows), [99, 2000]);
+    }
+
+    proptest! {
+        /// Flows in turn, over a wrap of the numbers, by two queues; some packets are lost, from some point on all of
+        /// a flow, and some come late or twice. Against sets of what came.
+        #[test]
+        fn loss_is_of_the_flow_that_had_the_packet(
+            first: u32,
+            turns in 1_u16..20,
+            dead in (0_u16..20, 0_u32..2000),
+            fates in prop::collection::vec(0_u8..20, 50..2000),
+        ) {
+            let (mut flows, mut queues) = ([Flows::new(), Flows::new()], [Queue::default(), Queue::default()]);
+            let mut came: Vec<Vec<u32>> = vec![Vec::new(); turns.into()];
+            let (mut late, mut copies, mut end) = (None, 0, 0);
+            for (n, fate) in (0_u16..).zip(&fates) {
+                let (n, flow) = (u32::from(n), n % turns);
+                let mut note = |n: u32, flow: u16| {
+                    let queue = usize::from(flow % 2);
+                    queues[queue].note(&mut flows[queue], flow, (9, turns), first.wrapping_add(n));
+                };
+                if *fate == 0 || (flow == dead.0 && n > dead.1) {
+                    continue;
+                }
+                came[usize::from(flow)].push(n);
+                end = n;
+                if *fate == 1 && late.is_none() {
+                    late = Some((n, flow));
+                    continue;
+                }
+                note(n, flow);
+                if *fate == 2 {
+                    note(n, flow);
+                    copies += 1;
+                }
+                if let Some((n, flow)) = late.take() {
+                    note(n, flow);
+                }
+            }
+            if let Some((n, flow)) = late {
+                queues[usize::from(flow % 2)].note(&mut flows[usize::from(flow % 2)], flow, (9, turns), first.wrapping_add(n));
+            }
+            let mut stream = queues[0].stream;
+            stream.merge(&queues[1].stream);
+            let mut found: Vec<Flow> = flows.iter_mut().flat_map(|flows| found(flows, 100, 0)).collect();
+            found.sort_by_key(|flow| flow.key);
+            let expected: Vec<u64> = came.iter().filter_map(|numbers| {
+                let first = numbers.iter().min()?;
+                Some(u64::from((end - first) / u32::from(turns)) + 1 - numbers.len() as u64)
+            }).collect();
+            let lost: Vec<u64> = found.iter().filter_map(|flow| flow.lost(&stream)).collect();
+            prop_assert_eq!(lost, expected);
+            prop_assert_eq!(found.iter().map(|flow| flow.counts.duplicates).sum::<u64>(), copies);
+        }
     }
 }

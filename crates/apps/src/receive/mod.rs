@@ -20,6 +20,7 @@ mod payload;
 mod sequence;
 mod streams;
 mod worker;
+mod worst;
 
 pub use events::{LATENCY, Start, Summary};
 pub use flows::MOST_SHOWN as MOST_FLOWS_SHOWN;
@@ -33,7 +34,7 @@ pub struct Options {
     pub count: Option<u64>,
     /// Count packets and drop them, without a look at them.
     pub drop: bool,
-    /// Tell of so many flows (protocol, addresses, ports), those with the most packets, up to [`MOST_FLOWS_SHOWN`]; 0 for
+    /// Tell of so many flows (protocol, addresses, ports), the worst and then the largest ones, up to [`MOST_FLOWS_SHOWN`]; 0 for
     /// none. Nothing is told of flows when all packets are dropped.
     pub flows: usize,
     /// Packets received at once, at most; 1 to [`BATCH`].

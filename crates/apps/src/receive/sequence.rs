@@ -93,9 +93,6 @@ impl Counts {
             *self = *other;
             return;
         }
-        // Each queue counts from where its first number stands, and the wrap may lie between those: both began at about
-        // the same number, so the one that seems to be a wrap behind is.
-        let wraps = |behind: u64| behind.saturating_add(ORIGIN / 2) / ORIGIN * ORIGIN;
         let ours = wraps(other.lowest.saturating_sub(self.lowest));
         let theirs = wraps(self.lowest.saturating_sub(other.lowest));
         let add = u64::saturating_add;
@@ -106,12 +103,53 @@ impl Counts {
         self.reordered += other.reordered;
     }
 
+    /// Where the highest number that came stands on the long count.
+    pub(super) fn highest(&self) -> u64 {
+        self.highest
+    }
+
     /// Numbers between the lowest and the highest that did not come.
     pub(super) fn lost(&self) -> u64 {
+        self.lost_of_each(1, self.highest)
+    }
+
+    /// Of each `every`th number from the lowest to `end`, those that did not come.
+    pub(super) fn lost_of_each(&self, every: u64, end: u64) -> u64 {
         if self.received == 0 {
             return 0;
         }
-        (self.highest - self.lowest).saturating_add(1).saturating_sub(self.received)
+        let steps = (self.highest.max(end) - self.lowest) / every.max(1);
+        steps.saturating_add(1).saturating_sub(self.received)
+    }
+
+    /// Where the count of a queue begins, and where a number that came there stands on it.
+    pub(super) fn place_of(&self, number: u32) -> (u64, u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is compared")]
+        let behind = (self.highest as u32).wrapping_sub(number);
+        (self.lowest, self.highest.saturating_sub(behind.into()))
+    }
+
+    /// Where the highest number of this stream, put together from all queues, stands on the count of a queue that began
+    /// at `base`.
+    pub(super) fn end_for(&self, base: u64) -> u64 {
+        self.highest.saturating_sub(wraps(self.lowest.saturating_sub(base)))
+    }
+
+    /// A packet that is counted elsewhere, too, came: in this order, with a number at this place.
+    pub(super) fn note_part(&mut self, place: u64, order: Order) {
+        if order == Order::Duplicate {
+            self.duplicates += 1;
+        } else if self.received == 0 {
+            *self = Self { lowest: place, highest: place, received: 1, ..*self };
+        } else {
+            self.received += 1;
+            if place > self.highest {
+                self.highest = place;
+            } else {
+                self.reordered += 1;
+                self.lowest = self.lowest.min(place);
+            }
+        }
     }
 
     /// A packet with this number came.
@@ -156,6 +194,12 @@ impl Counts {
         self.lowest = self.lowest.min(number);
         Order::Late
     }
+}
+
+/// Each queue counts from where its first number stands, and the wrap may lie between those: all began at about the same
+/// number, so one that seems to be a wrap behind is.
+fn wraps(behind: u64) -> u64 {
+    behind.saturating_add(ORIGIN / 2) / ORIGIN * ORIGIN
 }
 
 #[inline]

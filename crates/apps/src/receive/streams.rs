@@ -67,6 +67,12 @@ impl Streams {
     }
 
     /// The stream with this id, if it has been met.
+    pub(super) fn get(&self, id: u16) -> Option<&Stream> {
+        let index = usize::from(self.index[usize::from(id)]).checked_sub(1)?;
+        self.streams.get(index).map(|(stream, _)| stream)
+    }
+
+    /// The same, to be changed.
     pub(super) fn known(&mut self, id: u16) -> Option<&mut Stream> {
         let index = usize::from(self.index[usize::from(id)]).checked_sub(1)?;
         self.streams.get_mut(index).map(|(stream, _)| stream)

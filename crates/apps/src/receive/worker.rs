@@ -9,7 +9,7 @@ use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
-use super::flows::{Flow, Flows};
+use super::flows::{Flow, Flows, Numbered};
 use super::payload::{Seen, read};
 use super::sequence::{Counts, Order};
 use super::streams::{MOST_STREAMS, Stream, Streams};
@@ -67,13 +67,17 @@ pub(super) struct Figures {
     pub(super) queues: Vec<QueueFigures>,
     /// A stream that came by two queues is here twice.
     pub(super) streams: Vec<(u16, StreamFigures)>,
-    /// The flows with the most packets, where they are asked for; one that came by two queues is here twice.
+    /// The worst and the largest flows, where they are asked for; one that came by two queues is here twice.
     pub(super) flows: Vec<Flow>,
+    /// What had come of each stream when the flows were published, and when that was, in ticks of [`FLOWS_INTERVAL`].
+    pub(super) flow_streams: Vec<(u16, Counts)>,
+    pub(super) flows_at: u64,
     /// What all other flows had.
     pub(super) other_flows: Traffic,
 }
 
-/// How many nanoseconds lie between two publications of the flows, at least.
+/// How many nanoseconds lie between two publications of the flows. All workers publish theirs at the same times, so that
+/// what one has seen of a stream can be compared with what others have.
 const FLOWS_INTERVAL: u64 = 50_000_000;
 
 /// How many packets are wanted, counted by all workers together.
@@ -126,9 +130,9 @@ pub(super) struct Receiver {
     goal: Option<Goal>,
     live: Live<Figures>,
     publication: Publication,
-    /// Flows of each queue that are published, and when that was last.
+    /// Flows of each queue that are published, and at which tick that was last.
     shown_flows: usize,
-    flows_published: u64,
+    flows_at: u64,
 }
 
 /// What a worker is to do.
@@ -159,6 +163,12 @@ impl Receiver {
             queues: Vec::with_capacity(lanes.len()),
             streams: Vec::with_capacity(if judge { lanes.len() * MOST_STREAMS } else { 0 }),
             flows: Vec::with_capacity(if judge { lanes.len() * shown_flows } else { 0 }),
+            flow_streams: Vec::with_capacity(if judge && shown_flows > 0 {
+                lanes.len() * MOST_STREAMS
+            } else {
+                0
+            }),
+            flows_at: 0,
             other_flows: Traffic::default(),
         };
         Self {
@@ -171,7 +181,7 @@ impl Receiver {
             live: Live::new(figures),
             publication: Publication::default(),
             shown_flows,
-            flows_published: 0,
+            flows_at: 0,
         }
     }
 
@@ -191,7 +201,8 @@ impl Receiver {
     /// The last figures; closes the queues.
     pub(super) fn close(mut self) -> Figures {
         self.publish();
-        self.publish_flows();
+        // Nothing more comes by any queue: the last figures of all are of one moment.
+        self.publish_flows(u64::MAX);
         let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: None });
         close_queues(ours.chain(self.unused), &mut self.pool);
         self.live.read()
@@ -217,13 +228,18 @@ impl Receiver {
     }
 
     /// More seldom than the rest: they are many, and have to be sorted.
-    fn publish_flows(&mut self) {
+    fn publish_flows(&mut self, at: u64) {
         let (lanes, most) = (&mut self.lanes, self.shown_flows);
         self.live.publish(|figures| {
             figures.flows.clear();
             figures.other_flows = Traffic::default();
-            for flows in lanes.iter_mut().filter_map(|lane| lane.flows.as_mut()) {
-                figures.other_flows += flows.top(most, &mut figures.flows);
+            figures.flow_streams.clear();
+            figures.flows_at = at;
+            for lane in lanes {
+                let (Some(flows), Some(streams)) = (&mut lane.flows, &lane.streams) else { continue };
+                figures.flow_streams.extend(streams.all().map(|stream| (stream.id, stream.counts)));
+                let end_of = |id| streams.get(id).map_or(0, |stream| stream.counts.highest());
+                figures.other_flows += flows.top(most, end_of, &mut figures.flows);
             }
         });
     }
@@ -259,33 +275,40 @@ impl Lane {
         let now = clock::realtime();
         for packet in batch {
             let seen = read(packet);
-            if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
-                match &seen {
-                    Seen::Right(probe) => flows.note(packet.head(), packet.len(), Some(probe)),
-                    Seen::Foreign => flows.note(packet.head(), packet.len(), None),
-                    // What is damaged may be what it says of its flow.
-                    Seen::Damaged(_) => {}
-                }
-            }
             let probe = match seen {
                 Seen::Right(probe) => probe,
                 Seen::Damaged(stream) => {
                     kinds.damaged += 1;
                     if let Some(stream) = stream.and_then(|id| streams.known(id)) {
                         stream.damaged += 1;
+                        // What is damaged may be what it says of its flow: one that is not known is not made of it.
+                        if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
+                            flows.note_damaged(packet.head(), stream.id);
+                        }
                     }
                     continue;
                 }
                 Seen::Foreign => {
                     kinds.foreign += 1;
+                    if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
+                        flows.note(packet.head(), packet.len(), None);
+                    }
                     continue;
                 }
             };
             kinds.right += 1;
             let Some((stream, order)) = streams.note(probe.stream, probe.sequence) else {
                 kinds.untracked += 1;
+                if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
+                    flows.note(packet.head(), packet.len(), None);
+                }
                 continue;
             };
+            if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
+                let places = stream.counts.place_of(probe.sequence);
+                let numbered = Numbered { stream: probe.stream, turns: probe.flows, order, places };
+                flows.note(packet.head(), packet.len(), Some(numbered));
+            }
             if order == Order::Duplicate {
                 kinds.duplicates += 1;
                 continue;
@@ -326,10 +349,12 @@ impl Task for Receiver {
         let busy = received > 0;
         if self.publication.is_due(busy) {
             self.publish();
-            let now = if self.shown_flows > 0 { clock::monotonic() } else { 0 };
-            if now > self.flows_published + FLOWS_INTERVAL {
-                self.flows_published = now;
-                self.publish_flows();
+        }
+        if self.shown_flows > 0 {
+            let tick = clock::monotonic() / FLOWS_INTERVAL;
+            if tick > self.flows_at {
+                self.flows_at = tick;
+                self.publish_flows(tick);
             }
         }
         if self.has_reached_goal(wanted) {

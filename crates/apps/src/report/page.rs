@@ -159,9 +159,10 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &Table, interval: &Inter
     let first = table.rows.first();
     let rated = first.is_some_and(|row| row.traffic().is_some());
     let has_bytes = first.and_then(|row| interval.rates(table, row)).is_some_and(|rates| rates.bps.is_some());
-    let metrics: Vec<_> =
-        first.map(|row| row.values.iter().map(|(metric, _)| *metric).collect()).unwrap_or_default();
-    let metrics: Vec<_> = metrics.into_iter().filter(|metric| metric.kind != Kind::Bytes).collect();
+    // Rows need not have the same figures: those of the row with the most are those of all.
+    let fullest = table.rows.iter().max_by_key(|row| row.values.len());
+    let metrics = fullest.into_iter().flat_map(|row| &row.values).map(|(metric, _)| *metric);
+    let metrics: Vec<_> = metrics.filter(|metric| metric.kind != Kind::Bytes).collect();
     let mut titles = vec![table.row.to_owned()];
     titles.extend(rated.then(|| "packets/s".to_owned()));
     titles.extend(has_bytes.then(|| "L1 bit/s".to_owned()));
@@ -173,7 +174,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &Table, interval: &Inter
         cells.extend(rated.then(|| right(Pps(rates.pps).to_string())));
         cells.extend(has_bytes.then(|| right(Bps(rates.bps.unwrap_or_default().1).to_string())));
         cells.extend(metrics.iter().map(|metric| {
-            let value = row.value(metric.name).unwrap_or(0);
+            let Some(value) = row.value(metric.name) else { return right("-".into()) };
             let cell = right(value.to_string());
             if metric.kind == Kind::Fault && value > 0 { cell.red() } else { cell }
         }));

@@ -45,9 +45,11 @@ Fields of --field: ";
 const EXPLANATIONS: &str = "
 
 A size counts the FCS, as RFC 2544 does: the shortest Ethernet frame is 64. imix is the Simple IMIX: 7 of 64, 4 of 594, 1
-of 1518. Up to 65539 can be asked for, where the port takes so much: an interface's MTU bounds it. Rates are shown as packets/s, L2 bit/s (frames with FCS) and L1 bit/s (with preamble and gap: what fills the
-link). The probe, which is the payload unless you choose another, is a stream, a sequence number, the time and a check,
-by which `bywash receive` judges what came. What counts as sent is what the port says has left.
+of 1518. Up to 65539 can be asked for, where the port takes so much: an interface's MTU bounds it. Rates are shown as
+packets/s, L2 bit/s (frames with FCS) and L1 bit/s (with preamble and gap: what fills the link). The probe, which is the
+payload unless you choose another, is a stream, a sequence number, the time, how many flows take turns, and a check: 18
+bytes, which the shortest frame has room for. By it `bywash receive` judges what came, of each flow too when each comes
+once before the first one comes again. What counts as sent is what the port says has left.
 
 --inject has the kernel make the packets by an XDP program and hand them to the interface, without a socket: on a veth some
 five million a second from one core. It takes CAP_BPF and CAP_NET_ADMIN, attaches nothing, and works where a driver sends

@@ -15,15 +15,16 @@ Examples:
   bywash receive xdp:eth2 --only 'udp dst port 9'           only the generator's packets; the kernel gets the rest
   bywash receive xdp:eth2/4 --count 1M --duration 30s       a million packets on queue 4, or fail after 30 s
   bywash receive xdp:eth2 --duration 10s --json | tail -1   the summary as JSON
-  bywash receive xdp:eth2 --flows 10                        and of the ten largest flows: rate and reordering of each
+  bywash receive xdp:eth2 --flows 10                        and of the ten worst flows, each by itself
   bywash receive xdp:eth2 --hdr delays.hlog                 each second's delays, for HistogramLogProcessor
   bywash receive xdp:eth2 --tui --prometheus 9100           a page in the terminal, and metrics to be scraped
   bywash receive xdp:eth2 --drop --duration 10s             how many packets can be received at all
 
 Of the packets of `bywash generate` it tells by queue and by stream (a generator's queue) how many were lost, came late
-(after one with a higher number), again, or damaged, and how long they took. Loss is known by stream only: one queue may
-have what another misses. Order is judged by queue. Others are counted as foreign. --flows tells of the flows too, a
-generator's and foreign ones: not of loss, since a packet's number is one of its stream and not of its flow.
+(after one with a higher number), again, or damaged, and how long they took. Loss is not known by queue: one may have what
+another misses. Order is judged by queue. Others are counted as foreign. --flows tells the same of flows, a generator's and
+foreign ones. The loss of each is known where the generator's flows take turns: it says so at its start (`1000 flows in
+turn`), and does so for all sets of addresses and ports up to 65535 flows, but not with `every N`.
 
 Latency is from when a packet was made until it was received: both machines' clocks must agree for that. Jitter is how
 much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.
@@ -43,7 +44,8 @@ pub(crate) struct Args {
     /// Count what comes and drop it, as fast as possible, without looking for a generator's packets
     #[arg(long)]
     drop: bool,
-    /// Tell of so many flows too (protocol, addresses, ports), those with the most packets: rate and reordering of each
+    /// Tell of so many flows too (protocol, addresses, ports): rate, loss, reordering, copies, damage of each. The worst
+    /// come first, then the largest
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with = "drop",
         value_parser = clap::value_parser!(u64).range(1..=MOST_FLOWS_SHOWN as u64))]
     flows: Option<u64>,

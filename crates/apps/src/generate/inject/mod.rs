@@ -151,8 +151,14 @@ fn prepare(name: &str, options: &Options) -> Result<(Vec<Injector>, Outline, Out
     }
     let link_bits = options.line_rate.or(interface.speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000));
     let pace = rate::pace(options.rate, options.burst, plan.mean, link_bits)?;
-    let outline =
-        Outline { pace, mean: plan.mean, link_bits, sizes: plan.variants.len(), varied: plan.patches.len() };
+    let outline = Outline {
+        pace,
+        mean: plan.mean,
+        link_bits,
+        sizes: plan.variants.len(),
+        varied: plan.patches.len(),
+        turns: plan.turns,
+    };
     let outlet = Outlet::open(&interface)?;
     let (workers, stream) = (options.workers.cores.len().max(1), first_stream());
     let mut tasks = Vec::with_capacity(workers);

@@ -16,7 +16,7 @@ use bywash_port::filter::xdp::{MD_DATA, MD_DATA_END, XDP_DROP, XDP_REDIRECT};
 use crate::generate::plan::{Patch, Plan, Variant};
 use crate::generate::series::{Sequence, Shuffle};
 use crate::generate::share::{Cursor, Share, TABLE};
-use crate::probe::{FACTORS, MAGIC, PROBE, TIME_BITS, TURN};
+use crate::probe::{CHECK_HERE, DROPPED, FACTORS, MAGIC, PROBE, TIME_BITS, TURN};
 
 /// So many packets carry the same time. A run of the kernel's begins with a new one, and its batches of 64 are whole
 /// multiples of this: so no packet is more than a few microseconds younger than it says.
@@ -43,7 +43,7 @@ pub(super) enum Place {
     Stamped = 24,
     /// What is to be added to `CLOCK_MONOTONIC` to make it `CLOCK_REALTIME`.
     Clock = 32,
-    /// The probes' time, shifted to the upper 48 bits.
+    /// The probes' time, shifted to the upper bits.
     Time = 40,
     /// The next probe's number.
     Sequence = 48,
@@ -459,28 +459,26 @@ impl Coder<'_> {
         a.number(first, u64::from(MAGIC) << 48 | u64::from(stream) << 32);
         a.operate(Operation::Or, first, Register::R2);
         a.load(Width::Double, time, STATE, Place::Time as i16);
-        // The last eight of the fourteen bytes: the number's lower half, and the time.
-        a.mov(Register::R5, time);
-        a.operate(Operation::ShiftRight, Register::R5, SPARE);
-        a.mov(Register::R0, Register::R2);
-        a.operate(Operation::ShiftLeft, Register::R0, 48);
-        a.operate(Operation::Or, Register::R5, Register::R0);
+        if self.share.flows > 0 {
+            a.operate(Operation::Or, time, i32::from(self.share.flows) << CHECK_HERE);
+        }
         a.operate32(Operation::Add, Register::R2, 1);
         a.store(Width::Word, STATE, Place::Sequence as i16, Register::R2);
         let turn = TURN.cast_signed();
-        a.mov(Register::R0, Register::R5);
+        a.mov(Register::R0, time);
         a.operate(Operation::ShiftLeft, Register::R0, turn);
+        a.mov(Register::R5, time);
         a.operate(Operation::ShiftRight, Register::R5, 64 - turn);
         a.operate(Operation::Or, Register::R5, Register::R0);
         a.mov(check, first);
         a.number(Register::R0, FACTORS[0]);
         a.operate(Operation::Multiply, check, Register::R0);
         a.operate(Operation::Xor, check, Register::R5);
-        a.number(Register::R0, FACTORS[1]);
-        a.operate(Operation::Multiply, check, Register::R0);
-        a.operate(Operation::ShiftRight, check, 32);
         a.load(Width::Double, Register::R0, Register::R10, FILLER);
         a.operate(Operation::Xor, check, Register::R0);
+        a.number(Register::R0, FACTORS[1]);
+        a.operate(Operation::Multiply, check, Register::R0);
+        a.operate(Operation::ShiftRight, check, DROPPED.cast_signed());
         a.mov(Register::R0, check);
         a.operate(Operation::ShiftRight, Register::R0, 16);
         a.operate(Operation::Or, time, Register::R0);

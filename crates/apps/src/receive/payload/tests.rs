@@ -12,7 +12,7 @@ fn pool() -> Pool {
 }
 
 fn sent(frame: &Frame) -> Vec<u8> {
-    template_of(frame, Mac([2, 0, 0, 0, 0, 1]), Probe { stream: 1, sequence: 2, time: 3 })
+    template_of(frame, Mac([2, 0, 0, 0, 0, 1]), Probe { stream: 1, sequence: 2, time: 3, flows: 1 })
 }
 
 fn judged(bytes: &[u8], pool: &mut Pool) -> Seen {
@@ -34,7 +34,7 @@ fn what_was_sent_is_right_also_with_vlan_tags_and_padding() {
     let mut pool = pool();
     for frame in frames() {
         let bytes = sent(&frame);
-        let probe = Seen::Right(Probe { stream: 1, sequence: 2, time: 3 });
+        let probe = Seen::Right(Probe { stream: 1, sequence: 2, time: 3, flows: 1 });
         assert_eq!(judged(&bytes, &mut pool), probe);
         let (addresses, rest) = bytes.split_at(12);
         assert_eq!(judged(&[addresses, &[0x81, 0, 0, 7], rest].concat(), &mut pool), probe);
@@ -104,7 +104,7 @@ fn a_filler_in_several_frames_is_checked_as_one() {
 #[test]
 fn what_tcp_and_echoes_carry_is_judged_too() {
     let mut pool = pool();
-    let probe = Probe { stream: 5, sequence: 6, time: 7 }.to_bytes(0);
+    let probe = Probe { stream: 5, sequence: 6, time: 7, flows: 0 }.to_bytes(0);
     let tcp = TcpHeader::new((1, 2), 3, 4, bywash_wire::TcpFlags::ACK, 5, 0);
     let echo = |kind: u8| [&[kind, 0, 0, 0, 0, 1, 0, 2][..], &probe].concat();
     let (tcp, from) = ([tcp.as_bytes(), &probe].concat(), [10, 0, 0, 1].into());
