@@ -182,6 +182,15 @@ fn what_cannot_be_is_refused_in_a_line_with_its_cure() {
     assert!(refused("--inject right").contains("`ip link set right up`"));
 }
 
+#[test]
+fn what_a_page_does_not_hold_is_refused() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = Lab::row(2, &PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
+    lab.hosts[1].ethtool().set_features("left", &["rx-gro"], true).unwrap();
+    let line = complaint(&run(&lab.hosts[0], "generate --inject right --size 9000"));
+    assert!(line.contains("at most 2052 bytes with FCS are injected"), "{line}");
+}
+
 /// Programs of ours that are loaded.
 fn loaded() -> usize {
     let names = program_ids().unwrap().into_iter().filter_map(|id| Program::by_id(id).ok()?.info().ok());

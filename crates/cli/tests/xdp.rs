@@ -68,6 +68,31 @@ fn packets_are_forwarded_with_frames_at_either_distance() {
 }
 
 #[test]
+fn long_packets_are_generated_as_chains_and_judged_whole() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = Lab::row(2, &PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
+    for port in ["xdp:right --force", "packet:right"] {
+        let receive = Tool::start(&lab.hosts[1], "receive xdp:left --count 1000 --duration 20s");
+        let mut command = lab.hosts[0].command(env!("CARGO_BIN_EXE_bywash")).unwrap();
+        // A pause's packets must find room in the receiver's rings, five frames each.
+        let words = format!(
+            "generate {port} --count 1000 --rate 2k --size 9000 --huge-pages off --memory 32M --json"
+        );
+        let output = command.args(words.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{port}: {output:?}");
+        let received = receive.end();
+        let right = (&received["met"], &received["right_packets"], &received["damaged_packets"]);
+        assert_eq!(right, (&true.into(), &1000.into(), &0.into()), "{port}: {received}");
+    }
+    let mut command = lab.hosts[0].command(env!("CARGO_BIN_EXE_bywash")).unwrap();
+    let words = "generate xdp:right --force --huge-pages off --size 9100 --count 1 --quiet";
+    let output = command.args(words.split(' ')).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("at most 9026 bytes with FCS, --size 9100 is more"), "{complaint}");
+}
+
+#[test]
 fn frames_far_apart_do_not_do_with_long_packets() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let lab = Lab::row(2, &PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
