@@ -11,8 +11,8 @@ use bywash_frame::{BATCH, Batch, Checksum, MAX_FRAMES, Packet, Pool, Segmentatio
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{
-    ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol,
-    TcpFlags, TcpHeader,
+    DONT_FRAGMENT, ETHERNET_HEADER, EtherType, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol,
+    TCP_HEADER, TcpFlags, TcpHeader,
 };
 
 use crate::packet::sum;
@@ -34,11 +34,46 @@ struct Seen {
     length: usize,
     sequence: u32,
     flags: TcpFlags,
+    flow: FlowKey,
+    says: Says,
+}
+
+/// Addresses, ports and tag, in words that are quickly compared.
+#[derive(Clone, Copy, Debug)]
+struct FlowKey {
+    addresses: [u128; 2],
+    /// Ports, and the tag plus one.
+    ports: u64,
     v4: bool,
 }
 
+/// What must be the same in all segments that are put together: the link header; of IP the class, the time to live and
+/// the don't-fragment bit, without which numbers would count; of TCP acknowledgment, window, urgent pointer, timestamps.
+#[derive(Clone, Copy, Debug)]
+struct Says([u64; 6]);
+
+impl FlowKey {
+    #[inline]
+    fn is(&self, other: &Self) -> bool {
+        let [a, b] = self.addresses;
+        let [c, d] = other.addresses;
+        self.ports == other.ports && (a ^ c) | (b ^ d) == 0 && self.v4 == other.v4
+    }
+}
+
+impl Says {
+    #[inline]
+    fn is(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+/// Bytes of timestamps and their fillers. Segments with other options are left alone.
+const STAMPS: usize = 12;
+
 impl Seen {
     /// The number after its last byte.
+    #[inline]
     fn end(&self) -> u32 {
         self.sequence.wrapping_add(u32::try_from(self.length).unwrap_or(u32::MAX))
     }
@@ -68,9 +103,9 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
             out.push(packet);
             continue;
         };
-        let found = flows.iter().position(|open| same_flow(&out[open.at], &open.first, &packet, &seen));
+        let found = flows.iter().position(|open| open.first.flow.is(&seen.flow));
         if let Some(i) = found {
-            if fits(&flows[i], &out[flows[i].at], &packet, &seen) && checked(&packet, &seen) {
+            if fits(&flows[i], &seen) && checked(&packet, &seen) {
                 join(&mut flows[i], &mut out, packet, &seen, pool);
                 continue;
             }
@@ -103,83 +138,81 @@ fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
         return None;
     }
     let head = packet.head();
-    let network = if ethernet {
-        let (link, _) = EthernetHeader::ref_from_prefix(head).ok()?;
-        matches!(EtherType(link.kind.get()), EtherType::IPV4 | EtherType::IPV6).then_some(ETHERNET_HEADER)?
-    } else {
-        0
-    };
+    let mut link = [0; 2];
+    let mut network = 0;
+    if ethernet {
+        let header = head.first_chunk::<ETHERNET_HEADER>()?;
+        let kind = EtherType(u16::from_be_bytes([header[12], header[13]]));
+        matches!(kind, EtherType::IPV4 | EtherType::IPV6).then_some(())?;
+        // The two words share two bytes.
+        link = [word(header), word(&header[6..])];
+        network = ETHERNET_HEADER;
+    }
     let bytes = &head[network..];
-    let v4 = bytes.first()? >> 4 == 4;
-    let (transport, end) = if v4 {
-        let ip = Ipv4Header::parse(bytes, bytes.len()).ok()?;
-        let plain = ip.protocol == Protocol::TCP.0 && ip.header_length() == IPV4_HEADER && !ip.is_fragment();
-        plain.then_some((network + IPV4_HEADER, network + usize::from(ip.total_length.get())))?
+    let (v4, addresses, ip, header, length) = if bytes.first()? >> 4 == 4 {
+        let (ip, _) = Ipv4Header::ref_from_prefix(bytes).ok()?;
+        let plain = ip.has_no_options() && ip.protocol == Protocol::TCP.0 && ip.is_sealed();
+        (plain && ip.fragment.get() == DONT_FRAGMENT).then_some(())?;
+        let addresses = [ip.source().to_bits().into(), ip.destination().to_bits().into()];
+        let says = u64::from(ip.traffic_class) << 8 | u64::from(ip.time_to_live);
+        (true, addresses, says, IPV4_HEADER, usize::from(ip.total_length.get()))
     } else {
         let ip = Ipv6Header::parse(bytes, bytes.len())?;
-        let plain = ip.next_header == Protocol::TCP.0;
-        plain.then_some((
-            network + IPV6_HEADER,
-            network + IPV6_HEADER + usize::from(ip.payload_length.get()),
-        ))?
+        (ip.next_header == Protocol::TCP.0).then_some(())?;
+        let addresses = [ip.source().to_bits(), ip.destination().to_bits()];
+        let says = u64::from(u32::from_be_bytes(*bytes.first_chunk()?)) << 8 | u64::from(ip.hop_limit);
+        (false, addresses, says, IPV6_HEADER, IPV6_HEADER + usize::from(ip.payload_length.get()))
     };
-    let tcp = TcpHeader::parse(head.get(transport..end)?)?;
+    let transport = network + header;
+    let tcp = (network + length == head.len()).then(|| TcpHeader::parse(head.get(transport..)?))??;
     let payload = transport + tcp.header_length();
-    (end == head.len() && payload <= end).then_some(Seen {
+    let options = match tcp.header_length() - TCP_HEADER {
+        0 => [0, 0],
+        // The two words share four bytes. What begins with a filler is not zero.
+        STAMPS => [word(&head[payload - STAMPS..]), word(&head[payload - 8..])],
+        _ => return None,
+    };
+    let window = u64::from(tcp.window.get()) << 16 | u64::from(tcp.urgent.get());
+    let ports = u64::from(tcp.source_port.get()) << 16 | u64::from(tcp.destination_port.get());
+    let tag = packet.offload.vlan().map_or(0, |tag| u64::from(tag) + 1);
+    Some(Seen {
         network,
         transport,
         payload,
-        length: end - payload,
+        length: head.len() - payload,
         sequence: tcp.sequence.get(),
         flags: tcp.flags,
-        v4,
+        flow: FlowKey { addresses, ports: tag << 32 | ports, v4 },
+        says: Says([
+            link[0],
+            link[1],
+            ip,
+            u64::from(tcp.acknowledgment.get()) << 32 | window,
+            options[0],
+            options[1],
+        ]),
     })
 }
 
-/// Whether two segments have the same addresses and ports, and came with the same tag.
+/// Eight bytes as one number; zero when there are fewer.
 #[inline]
-fn same_flow(one: &Packet, a: &Seen, other: &Packet, b: &Seen) -> bool {
-    let (x, y) = (one.head(), other.head());
-    let addresses = if a.v4 { 12..20 } else { 8..40 };
-    a.v4 == b.v4
-        && a.network == b.network
-        && x[a.network + addresses.start..a.network + addresses.end]
-            == y[b.network + addresses.start..b.network + addresses.end]
-        && x[a.transport..a.transport + 4] == y[b.transport..b.transport + 4]
-        && one.offload.vlan() == other.offload.vlan()
+fn word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Whether a segment continues what is open and says nothing else that is new: numbers, flags, window, options, the
-/// fields of IP.
-fn fits(open: &Open, one: &Packet, other: &Packet, b: &Seen) -> bool {
-    let (x, y, a) = (one.head(), other.head(), &open.first);
+/// Whether a segment continues what is open and says nothing else that is new.
+#[inline]
+fn fits(open: &Open, b: &Seen) -> bool {
+    let a = &open.first;
     let whole = a.payload - a.transport + open.pieces * open.size + b.length + IPV6_HEADER;
-    let flags = b.flags.0 & !TcpFlags::PSH.0 == a.flags.0;
-    // Behind the sequence number: acknowledgment; then offset and flags; window; behind the checksum: urgent pointer
-    // and options.
-    let tcp = x[a.transport + 8..a.transport + 12] == y[b.transport + 8..b.transport + 12]
-        && x[a.transport + 14..a.transport + 16] == y[b.transport + 14..b.transport + 16]
-        && a.payload == b.payload
-        && x[a.transport + 18..a.payload] == y[b.transport + 18..b.payload];
-    let ip = if a.v4 {
-        // Class; the don't-fragment bit, without which numbers would count; time to live.
-        let n = a.network;
-        x[n + 1] == y[n + 1] && x[n + 6..n + 9] == y[n + 6..n + 9] && x[n + 6] == 0x40
-    } else {
-        let n = a.network;
-        x[n..n + 4] == y[n..n + 4] && x[n + 7] == y[n + 7]
-    };
     !open.closed
         && b.sequence == open.next
         && b.length > 0
         && b.length <= open.size
         && open.pieces < MAX_FRAMES - 1
         && whole <= usize::from(u16::MAX)
-        && flags
-        && tcp
-        && ip
-        // Both link headers are the same, or one of them is not for us.
-        && x[..a.network] == y[..b.network]
+        && b.flags.without(TcpFlags::PSH) == a.flags
+        && a.says.is(&b.says)
 }
 
 /// Whether a segment's checksum is right: what is put together counts as summed.
@@ -187,11 +220,10 @@ fn checked(packet: &Packet, seen: &Seen) -> bool {
     match packet.offload.checksum() {
         Checksum::Valid => true,
         Checksum::Unknown => {
-            let bytes = &packet.head()[seen.network..];
-            let addresses = if seen.v4 { &bytes[12..20] } else { &bytes[8..40] };
-            let (source, destination) = addresses.split_at(addresses.len() / 2);
             let length = u32::try_from(packet.len() - seen.transport).unwrap_or(u32::MAX);
-            let start = Sum::pseudo(source, destination, Protocol::TCP.0, length);
+            let [source, destination] = seen.flow.addresses.map(u128::to_be_bytes);
+            // What an IPv4 address is filled up with is zero, and adds nothing.
+            let start = Sum::pseudo(&source, &destination, Protocol::TCP.0, length);
             sum(start, packet, seen.transport..packet.len()).checksum() == 0
         }
         Checksum::Bad | Checksum::Partial { .. } => false,
@@ -226,7 +258,7 @@ fn finish(packet: &mut Packet, open: &Open) {
         return;
     }
     let length = packet.len() - open.first.network;
-    let (network, v4) = (open.first.network, open.first.v4);
+    let (network, v4) = (open.first.network, open.first.flow.v4);
     let bytes = &mut packet.head_mut()[network..];
     if v4 {
         if let Ok((ip, _)) = Ipv4Header::mut_from_prefix(bytes) {

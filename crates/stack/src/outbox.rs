@@ -91,14 +91,6 @@ impl Outbox {
     /// Sends an IP packet whose link is known.
     #[inline]
     pub(crate) fn send_link(&mut self, mut packet: Packet, link: &Link, pool: &mut Pool) {
-        if link.port == PortId::NONE {
-            if self.to_ourselves.len() < QUEUE {
-                self.to_ourselves.push_back((link.interface, packet));
-            } else {
-                self.drop(packet, pool);
-            }
-            return;
-        }
         let header = link.header();
         #[expect(clippy::cast_possible_truncation, reason = "at most 18 bytes")]
         packet.offload.shift_checksum(header.len() as u16);
@@ -106,26 +98,52 @@ impl Outbox {
             Ok(front) => front[..header.len()].copy_from_slice(header),
             Err(_) => return self.drop(packet, pool),
         }
-        if packet.offload.asks_for_work() {
-            return self.send_finished(packet, link, pool);
+        self.send_framed(packet, (link.port, link.interface), header.len(), pool);
+    }
+
+    /// Sends a packet that begins with its link header, of `network` bytes.
+    #[inline]
+    pub(crate) fn send_framed(
+        &mut self,
+        packet: Packet,
+        (port, interface): (PortId, InterfaceId),
+        network: usize,
+        pool: &mut Pool,
+    ) {
+        if port == PortId::NONE {
+            if self.to_ourselves.len() < QUEUE {
+                self.to_ourselves.push_back((interface, packet));
+            } else {
+                self.drop(packet, pool);
+            }
+            return;
         }
-        self.enqueue(packet, link.port, pool);
+        if packet.offload.asks_for_work() {
+            return self.send_finished(packet, (port, interface), network, pool);
+        }
+        self.enqueue(packet, port, pool);
     }
 
     /// Sends a packet that leaves work to the port, and does the work that the port cannot.
-    fn send_finished(&mut self, packet: Packet, link: &Link, pool: &mut Pool) {
-        let offloads = self.snapshot.interface(link.interface).offloads;
+    fn send_finished(
+        &mut self,
+        packet: Packet,
+        (port, interface): (PortId, InterfaceId),
+        network: usize,
+        pool: &mut Pool,
+    ) {
+        let offloads = self.snapshot.interface(interface).offloads;
         let partial = matches!(packet.offload.checksum(), Checksum::Partial { .. });
         let whole = packet.offload.segmentation().is_some();
         // A port cuts only what it sums, too.
         if whole && !(offloads.segmentation && partial) || partial && !offloads.checksum {
-            let (network, sum) = (link.header().len(), !offloads.checksum);
-            if !cut(packet, network, sum, pool, |piece, pool| self.enqueue(piece, link.port, pool)) {
+            let sum = !offloads.checksum;
+            if !cut(packet, network, sum, pool, |piece, pool| self.enqueue(piece, port, pool)) {
                 self.dropped += 1;
             }
             return;
         }
-        self.enqueue(packet, link.port, pool);
+        self.enqueue(packet, port, pool);
     }
 
     /// Puts a packet that begins with its link header into a port's queue.

@@ -19,11 +19,14 @@ pub struct Snapshot {
     /// For each interface.
     pub(crate) links: Arc<Vec<LinkValues>>,
     pub(crate) addresses: Arc<Vec<Local>>,
-    /// Our addresses, and those of everyone on our links, sorted: they are looked for in every packet.
+    /// Our addresses, sorted: they are looked for in every packet.
     pub(crate) ours: Arc<Vec<Address>>,
     /// IPv6 groups that we hear, with their links, sorted.
     pub(crate) groups: Arc<Vec<Address>>,
-    pub(crate) broadcasts: Arc<Vec<Address>>,
+    /// Our IPv4 addresses.
+    pub(crate) ours_v4: Arc<Kept>,
+    /// IPv4 addresses of everyone on our links.
+    pub(crate) broadcasts: Arc<Kept>,
     pub(crate) fib: Fib,
     /// For each hop of `fib` with a router that is known to be there, how packets get to it.
     pub(crate) adjacent: Arc<Vec<Option<Adjacent>>>,
@@ -78,6 +81,11 @@ impl Default for Link {
 }
 
 impl Link {
+    /// No bytes in front of the IP header: of packets that wait for a neighbour on an interface.
+    pub(crate) fn none(interface: InterfaceId) -> Self {
+        Self { interface, ..Self::default() }
+    }
+
     #[inline]
     pub(crate) fn header(&self) -> &[u8] {
         &self.header[..usize::from(self.length)]
@@ -167,13 +175,17 @@ impl Snapshot {
     /// Whether an address is one of ours.
     #[inline]
     pub(crate) fn is_ours(&self, address: Address) -> bool {
-        address.is_loopback() || self.ours.binary_search(&address).is_ok()
+        address.is_loopback()
+            || match address.v4() {
+                Some(v4) => self.ours_v4.holds(v4.to_bits()),
+                None => self.ours.binary_search(&address).is_ok(),
+            }
     }
 
     /// Whether an address means everyone on an interface's link.
     #[inline]
     pub(crate) fn is_broadcast(&self, address: Address) -> bool {
-        address.is_broadcast() || self.broadcasts.binary_search(&address).is_ok()
+        address.v4().is_some_and(|v4| v4.is_broadcast() || self.broadcasts.holds(v4.to_bits()))
     }
 
     /// Whether packets to an IPv6 group are for us.
@@ -275,7 +287,7 @@ impl Snapshot {
         if path.interface == InterfaceId::LOOPBACK {
             // Its addresses may belong to a link: without it they could not be found again.
             let interface = path.next_hop.zone().unwrap_or(InterfaceId::LOOPBACK);
-            return Reach::Ready { link: Link { interface, ..Link::default() }, stale: false };
+            return Reach::Ready { link: Link::none(interface), stale: false };
         }
         let interface = self.interface(path.interface);
         let kind = if path.next_hop.is_v4() { EtherType::IPV4 } else { EtherType::IPV6 };

@@ -55,5 +55,5 @@ impl Sub<Duration> for Timestamp {
 /// Nanoseconds of a duration; 584 years is as long as it gets.
 #[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
 }

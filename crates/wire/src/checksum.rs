@@ -72,7 +72,7 @@ pub fn updated(checksum: u16, old: u16, new: u16) -> u16 {
 /// adding halves of words that cannot overflow, and less than vectors of them are without AVX2.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
-    let (blocks, rest) = bytes.as_chunks::<64>();
+    let (blocks, rest) = bytes.as_chunks::<256>();
     let mut sum = 0u64;
     for block in blocks {
         let (words, _) = block.as_chunks::<8>();
@@ -83,11 +83,19 @@ fn sum_words(bytes: &[u8]) -> u64 {
         // A sum that has wrapped is less than its largest: this cannot wrap again.
         sum += u64::from(carry);
     }
-    let mut sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let (words, rest) = rest.as_chunks::<4>();
+    let (words, rest) = rest.as_chunks::<8>();
     for word in words {
-        sum += u64::from(u32::from_ne_bytes(*word));
+        let (more, carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
+        sum = more + u64::from(carry);
     }
+    let mut sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let rest = match rest.split_first_chunk::<4>() {
+        Some((word, rest)) => {
+            sum += u64::from(u32::from_ne_bytes(*word));
+            rest
+        }
+        None => rest,
+    };
     match *rest {
         [a] => sum + u64::from(u32::from_ne_bytes([a, 0, 0, 0])),
         [a, b] => sum + u64::from(u32::from_ne_bytes([a, b, 0, 0])),

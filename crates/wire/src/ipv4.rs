@@ -62,10 +62,11 @@ impl Ipv4Header {
         if !right || total > len || header_length > bytes.len() {
             return Err(Ipv4Error::Malformed);
         }
-        if Sum::new().bytes(&bytes[..header_length]).checksum() != 0 {
-            return Err(Ipv4Error::Checksum);
-        }
-        Ok(header)
+        let sealed = match header.has_no_options() {
+            true => header.is_sealed(),
+            false => Sum::new().bytes(&bytes[..header_length]).checksum() == 0,
+        };
+        if sealed { Ok(header) } else { Err(Ipv4Error::Checksum) }
     }
 
     /// A header without options, checksum included, for `payload` bytes.

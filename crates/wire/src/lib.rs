@@ -27,6 +27,6 @@ pub use ipv6_extension::{ExtensionError, Next, Place};
 pub use mac::{Mac, MacError};
 pub use number::{EtherType, Protocol};
 pub use tcp::{TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader};
-pub use tcp_options::{SACK_BLOCKS, TcpOptions};
+pub use tcp_options::{SACK_BLOCKS, TcpOptions, stamps};
 pub use udp::{UDP_HEADER, UdpHeader};
 pub use zerocopy;

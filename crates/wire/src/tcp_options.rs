@@ -92,9 +92,7 @@ impl TcpOptions {
         if let (None, None, false, Some((value, echo)), []) =
             (self.mss, self.window_scale, self.sack_permitted, self.timestamps, &self.sack[..])
         {
-            // What nearly every segment has, in one piece.
-            let [[a, b, c, d], [e, f, g, h]] = [value.to_be_bytes(), echo.to_be_bytes()];
-            push(&mut bytes, &[NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h]);
+            push(&mut bytes, &stamps(value, echo));
             return bytes;
         }
         if let Some(mss) = self.mss {
@@ -126,6 +124,14 @@ impl TcpOptions {
         }
         bytes
     }
+}
+
+/// The bytes of timestamps alone, with their fillers: all the options that nearly every segment of a connection has
+/// (RFC 7323, appendix A).
+#[inline]
+pub fn stamps(value: u32, echo: u32) -> [u8; 12] {
+    let [[a, b, c, d], [e, f, g, h]] = [value.to_be_bytes(), echo.to_be_bytes()];
+    [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h]
 }
 
 #[inline]

@@ -103,6 +103,7 @@ impl Control {
             addresses: Arc::default(),
             ours: Arc::default(),
             groups: Arc::default(),
+            ours_v4: Arc::default(),
             broadcasts: Arc::default(),
             fib: Fib::default(),
             adjacent: Arc::default(),
@@ -248,10 +249,11 @@ impl Control {
                 new.links = Arc::new(self.links.clone());
                 let usable: Vec<Local> = self.addresses.iter().filter_map(OurAddress::usable).collect();
                 new.ours = sorted(usable.iter().map(|local| local.prefix.address()));
-                new.broadcasts = sorted(usable.iter().filter_map(|local| local.prefix.broadcast()));
-                let kept = new.ours.iter().chain(new.broadcasts.iter());
-                let kept = kept.filter_map(|address| address.v4()).map(std::net::Ipv4Addr::to_bits);
-                new.kept_v4 = Arc::new(Kept::of(kept));
+                let bits = |address: Address| address.v4().map(std::net::Ipv4Addr::to_bits);
+                let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
+                let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
+                new.kept_v4 = Arc::new(Kept::of(ours.clone().chain(broadcasts.clone())));
+                (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
                 new.addresses = Arc::new(usable);
                 new.groups = sorted(self.groups());
                 new.fib = self.routes.fib();

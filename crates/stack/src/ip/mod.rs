@@ -13,7 +13,7 @@ use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
-pub(crate) use output::{Fields, header_length, network_length, put_header};
+pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;

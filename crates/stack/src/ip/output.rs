@@ -40,10 +40,21 @@ pub(crate) fn network_length(bytes: &[u8]) -> Option<usize> {
 #[inline]
 pub(crate) fn put_header(packet: &mut Packet, fields: &Fields) -> bool {
     let Ok(length) = u16::try_from(packet.len()) else { return false };
+    let mut header = [0; IPV6_HEADER];
+    let Some(bytes) = write_header(fields, length, &mut header) else { return false };
+    #[expect(clippy::cast_possible_truncation, reason = "20 or 40 bytes")]
+    packet.offload.shift_checksum(bytes as u16);
+    packet.push_front(bytes).map(|front| front[..bytes].copy_from_slice(&header[..bytes])).is_ok()
+}
+
+/// Writes an IP header to the front of `to` for `length` bytes of payload, and says how long it is; `None` when the
+/// payload is too long, or the addresses are of two families.
+#[inline]
+pub(crate) fn write_header(fields: &Fields, length: u16, to: &mut [u8]) -> Option<usize> {
     match (fields.source.v4(), fields.destination.v4()) {
         (Some(source), Some(destination)) => {
             if length > u16::MAX - 20 {
-                return false;
+                return None;
             }
             let mut ip = Ipv4Header::new(source, destination, fields.protocol, length);
             if let Some(identification) = fields.identification {
@@ -53,7 +64,7 @@ pub(crate) fn put_header(packet: &mut Packet, fields: &Fields) -> bool {
                 ip.traffic_class = fields.class;
                 ip.seal();
             }
-            push(packet, ip.as_bytes())
+            ip.write_to_prefix(to).ok().map(|()| IPV4_HEADER)
         }
         (None, None) => {
             let (source, destination) = (fields.source.wire().into(), fields.destination.wire().into());
@@ -62,17 +73,10 @@ pub(crate) fn put_header(packet: &mut Packet, fields: &Fields) -> bool {
             if fields.class != 0 {
                 ip.set_traffic_class(fields.class);
             }
-            push(packet, ip.as_bytes())
+            ip.write_to_prefix(to).ok().map(|()| IPV6_HEADER)
         }
-        _ => false,
+        _ => None,
     }
-}
-
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "20 or 40 bytes")]
-fn push(packet: &mut Packet, header: &[u8]) -> bool {
-    packet.offload.shift_checksum(header.len() as u16);
-    packet.push_front(header.len()).map(|front| front[..header.len()].copy_from_slice(header)).is_ok()
 }
 
 /// Bytes of the largest packet that a packet becomes when it is cut; its own length unless it is a super-segment.

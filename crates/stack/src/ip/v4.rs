@@ -22,7 +22,10 @@ impl Stack {
             }
         };
         let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
-        if self.is_martian(arrival.interface == InterfaceId::LOOPBACK, source, destination) {
+        // Nearly every packet is from one host, another one, to one that is not "this host" (RFC 1122, 3.2.1.3).
+        let ordinary = self.out.snapshot.is_passed_on(ip.source().to_bits())
+            && !matches!(ip.destination().octets()[0], 0 | 127);
+        if !ordinary && self.is_martian(arrival.interface == InterfaceId::LOOPBACK, source, destination) {
             self.counters.martian += 1;
             return pool.give_packet(packet);
         }

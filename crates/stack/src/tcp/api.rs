@@ -98,7 +98,7 @@ impl Tcp {
         connection.ts_offset = listen::clock_offset(&flow, cx);
         connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
         connection.set_mss(default_mss(&flow).min(connection.offered_mss));
-        connection.board.push(connection.iss, connection.iss + 1, cx.now);
+        connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
         connection.stalled = Some(cx.now);
         let (id, iss) = (connection.id, connection.iss);
         self.table.insert(hash, Entry::Connection(i).value());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -37,6 +38,9 @@ const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 /// opens soon (RFC 5681, 4.2 lets receivers choose; Linux does the same).
 pub(super) const QUICK: u8 = 16;
 
+/// "Congestion experienced" in the IP header (RFC 3168, 5).
+pub(super) const MARKED: u8 = 3;
+
 impl Connection {
     /// Takes a segment for this connection.
     pub(super) fn arrive(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
@@ -45,6 +49,13 @@ impl Connection {
         if self.keepalive_at != NEVER {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
+        if self.is_predicted(segment, inbound.ecn) {
+            return self.arrive_predicted(segment, inbound, cx);
+        }
+        self.arrive_by_steps(segment, inbound, cx);
+    }
+
+    fn arrive_by_steps(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
@@ -109,7 +120,7 @@ impl Connection {
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
         self.step(Cause::Crossed);
-        self.board.timed_out(cx.now, None);
+        self.board.timed_out(cx.now, None, self.window.mss);
         Done
     }
 
@@ -282,17 +293,8 @@ impl Connection {
             return self.terminate(CloseReason::Reset, cx);
         }
         self.take_mark(segment, inbound.ecn);
-        self.tally.data_segments_in += 1;
-        let pause = cx.now.since(self.last_received);
-        self.last_received = cx.now;
-        if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
-            (self.quick, self.answers) = (QUICK, false);
-        }
+        self.note_data(segment, &inbound, cx.now);
         let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
-        // One that was put together of several counts as what they were (SHLD-19).
-        let each =
-            inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
-        self.largest = self.largest.max(length(each));
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
             self.duplicate = Some((seq, seq + old));
@@ -309,18 +311,39 @@ impl Connection {
         if len == 0 || dear {
             return cx.pool.give_packet(inbound.packet);
         }
-        let held = Held::new(inbound.packet, start, len);
         if seq != self.rcv_nxt {
             // RFC 5681, 4.2: at once, for a gap and for what fills one.
             self.ack_now = true;
             self.tally.out_of_order += 1;
-            if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
+            if let Some(twice) = self.receive.hold(seq, Held::new(inbound.packet, start, len), cx.pool) {
                 self.duplicate = Some(twice);
             }
             return;
         }
-        let gap = self.receive.has_gap();
-        self.receive.push(held, cx.pool);
+        self.take_next(start, len, inbound.packet, cx);
+    }
+
+    /// Notes when data came, and how large segments are.
+    #[inline]
+    pub(super) fn note_data(&mut self, segment: &Segment, inbound: &Inbound, now: Timestamp) {
+        self.tally.data_segments_in += 1;
+        let pause = now.since(self.last_received);
+        self.last_received = now;
+        if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
+            (self.quick, self.answers) = (QUICK, false);
+        }
+        // One that was put together of several counts as what they were (SHLD-19).
+        let len = segment.payload;
+        let each =
+            inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
+        self.largest = self.largest.max(length(each));
+    }
+
+    /// Takes `len` bytes of payload that come next.
+    #[inline]
+    pub(super) fn take_next(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
+        let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
+        self.receive.push(Held::new(packet, start, len), cx.pool);
         self.rcv_nxt = self.rcv_nxt + length(len);
         if gap {
             self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
@@ -340,7 +363,6 @@ impl Connection {
 
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
     fn take_mark(&mut self, segment: &Segment, ecn: u8) {
-        const MARKED: u8 = 3;
         if segment.has(TcpFlags::CWR) {
             self.echo = false;
         }

@@ -9,8 +9,8 @@ use super::scoreboard::Scoreboard;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::state::{Cause, State};
+use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
-use crate::snapshot::{Link, Path};
 use crate::stack::{Context, Event};
 use crate::{Flow, Timestamp, Unreachable};
 
@@ -73,9 +73,8 @@ pub(super) struct Connection {
     /// The program has let go of it.
     pub(super) released: bool,
     pub(super) dirty: bool,
-    /// The way to the peer, and of which snapshot; none while the neighbour is asked for.
-    pub(super) link: Option<(u32, Link)>,
-    pub(super) path: Path,
+    /// The way to the peer, once one was found.
+    pub(super) way: Option<Way>,
 
     // Sending.
     pub(super) iss: Seq,

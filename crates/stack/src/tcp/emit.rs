@@ -3,15 +3,18 @@
 use bywash_frame::{Checksum, FRAME_DATA, HEADROOM, Packet, Segmentation, SegmentationKind};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Protocol, TCP_CHECKSUM_OFFSET, TCP_HEADER, TcpFlags, TcpHeader, TcpOptions};
+use bywash_wire::{
+    Protocol, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions, stamps,
+};
 
 use super::connection::Connection;
 use super::receive_buffer::length;
 use super::seq::Seq;
-use crate::Flow;
+use super::way::{HEADERS, Way};
 use crate::ip::{Fields, pseudo, put_header};
-use crate::snapshot::{Path, Reach};
+use crate::snapshot::Path;
 use crate::stack::Context;
+use crate::{Flow, Timestamp};
 
 /// "This packet may be marked instead of dropped" (RFC 3168, 5).
 const ECT0: u8 = 2;
@@ -53,7 +56,9 @@ impl Bare {
         // 60 bytes fit a new frame.
         let built =
             packet.extend_from_slice(header.as_bytes()).and_then(|()| packet.extend_from_slice(&options));
-        finish(&mut packet, &self.flow, cx.out.snapshot.interface(path.interface).offloads.checksum);
+        let length = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+        let start = pseudo(self.flow.local, self.flow.remote, Protocol::TCP.0, length.into());
+        finish(&mut packet, 0, start, cx.out.snapshot.interface(path.interface).offloads.checksum);
         if built.is_ok() && put_header(&mut packet, &fields(&self.flow, path, class & !3, cx)) {
             cx.out.send(packet, path, cx.pool);
         } else {
@@ -62,11 +67,14 @@ impl Bare {
     }
 }
 
+/// Bytes of TCP header at most.
+const LONGEST: usize = TCP_HEADER + TCP_OPTIONS;
+
 impl Connection {
     /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when frames have run out. Every
     /// segment acknowledges what has come (MUST-58), and carries the window.
     pub(super) fn emit(&mut self, seq: Seq, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
-        if !self.find_link(cx) {
+        if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
             return true;
         }
         let Some(frame) = cx.pool.take() else {
@@ -74,68 +82,138 @@ impl Connection {
             return false;
         };
         let flags = self.mark(seq, len, flags);
-        let bare = self.bare(seq, flags, len, cx);
-        let (header, options) = bare.header();
-        let interface = self.link.as_ref().map_or(self.path.interface, |(_, link)| link.interface);
-        let offloads = cx.out.snapshot.interface(interface).offloads;
+        let (options, bytes) = self.options(flags, len, cx.now);
+        let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
+        let window = self.advertise(flags.has(TcpFlags::SYN));
+        let ports = (self.flow.local_port, self.flow.remote_port);
+        let header = TcpHeader::new(ports, seq.0, ack.0, flags, window, bytes);
+        let Some(way) = &self.way else { return true };
+        let (front, headers) = (way.transport(), TCP_HEADER + usize::from(bytes));
         let mut packet = Packet::new(frame);
-        let total = TCP_HEADER + options.len() + len as usize;
+        let length = headers + len as usize;
+        if length > way.longest() || packet.push_front(front).is_err() {
+            cx.pool.give_packet(packet);
+            return true;
+        }
+        // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
+        let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        let single = length <= FRAME_DATA;
+        let shown = if single { front + length } else { front + headers };
+        // Headers are copied in pieces of one size; what is too much of them is written over or cut off.
+        let mut built = packet.set_len(shown.max(front + LONGEST));
+        #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
+        let length = length as u16;
+        let head = packet.head_mut();
+        way.put(head, self.limits.traffic_class & !3 | ect, length);
+        if let Some(tcp) = head[front..].first_chunk_mut::<LONGEST>() {
+            tcp[..TCP_HEADER].copy_from_slice(header.as_bytes());
+            tcp[TCP_HEADER..].copy_from_slice(&options);
+        }
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
-        if packet.set_len(total).is_ok() && total <= FRAME_DATA {
-            let head = packet.head_mut();
-            head[..TCP_HEADER].copy_from_slice(header.as_bytes());
-            let mut at = TCP_HEADER + options.len();
-            head[TCP_HEADER..at].copy_from_slice(&options);
+        if single {
+            let mut at = front + headers;
             for slice in self.send.slices(from, len as usize) {
                 head[at..at + slice.len()].copy_from_slice(slice);
                 at += slice.len();
             }
+            built = built.and_then(|()| packet.set_len(shown));
         } else {
-            let built = packet
-                .set_len(0)
-                .and_then(|()| packet.append(header.as_bytes(), cx.pool))
-                .and_then(|()| packet.append(&options, cx.pool))
-                .and_then(|()| {
-                    let mut slices = self.send.slices(from, len as usize);
-                    slices.try_for_each(|slice| packet.append(slice, cx.pool))
-                });
-            if built.is_err() {
-                cx.counters.no_memory += 1;
-                cx.pool.give_packet(packet);
-                return false;
-            }
+            built = built.and_then(|()| packet.set_len(shown)).and_then(|()| {
+                let mut slices = self.send.slices(from, len as usize);
+                slices.try_for_each(|slice| packet.append(slice, cx.pool))
+            });
+        }
+        if built.is_err() {
+            cx.counters.no_memory += 1;
+            cx.pool.give_packet(packet);
+            return false;
         }
         // A super-segment is always left to the port: the checksum of each piece is its own.
         let cut = len > self.window.mss;
-        finish(&mut packet, &self.flow, offloads.checksum || cut);
+        finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
             let v4 = self.flow.remote.is_v4();
             let kind = if v4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
             packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
         }
-        // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
-        let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
-        let class = self.limits.traffic_class & !3 | ect;
-        if !put_header(&mut packet, &fields(&self.flow, self.path, class, cx)) {
-            cx.pool.give_packet(packet);
-            return true;
-        }
-        self.acknowledged_by(&bare);
-        self.tally.segments_out += 1;
-        if len > 0 {
-            self.tally.data_segments_out += 1;
-            self.tally.bytes_sent += u64::from(len);
-            // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
-            self.answers |= cx.now.since(self.last_received) < super::arrive::DELAYED_ACK;
-            self.last_data_sent = cx.now;
-        }
-        self.last_sent = cx.now;
-        match &self.link {
-            Some((_, link)) => cx.out.send_link(packet, link, cx.pool),
-            None => cx.out.send(packet, self.path, cx.pool),
-        }
+        way.send(packet, self.flow.remote, cx.out, cx.pool);
+        self.sent(1, len, flags, cx.now);
         true
+    }
+
+    /// Sends up to `count` full segments of new data, and says how many: what they have in common is made once. None when
+    /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
+    pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
+        let found = Way::current(&mut self.way, &self.flow, cx.out).is_some();
+        if !found || self.slowed {
+            return 0;
+        }
+        let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
+        let flags = self.mark(seq, mss, TcpFlags::ACK);
+        let (options, bytes) = self.options(flags, mss, cx.now);
+        let window = self.advertise(false);
+        let ports = (self.flow.local_port, self.flow.remote_port);
+        let header = TcpHeader::new(ports, seq.0, self.rcv_nxt.0, flags, window, bytes);
+        let Some(way) = &self.way else { return 0 };
+        let (front, payload) = (way.transport(), way.transport() + TCP_HEADER + usize::from(bytes));
+        let (total, length) = (payload + mss as usize, payload - front + mss as usize);
+        let Some(length) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
+        let mut headers = [0; HEADERS + LONGEST];
+        let ect = if self.ecn { ECT0 } else { 0 };
+        way.put(&mut headers, self.limits.traffic_class & !3 | ect, length);
+        headers[front..front + TCP_HEADER].copy_from_slice(header.as_bytes());
+        headers[front + TCP_HEADER..front + LONGEST].copy_from_slice(&options);
+        let (pseudo, mut from, mut sent) = (way.pseudo(length), (seq - self.base()) as usize, 0);
+        while sent < count {
+            let Some(frame) = cx.pool.take() else { break };
+            let mut packet = Packet::new(frame);
+            let room = packet.push_front(front).is_ok() && packet.set_len(total).is_ok();
+            let head = packet.head_mut();
+            let Some(place) = head.first_chunk_mut::<{ HEADERS + LONGEST }>().filter(|_| room) else {
+                cx.pool.give_packet(packet);
+                break;
+            };
+            *place = headers;
+            let at = seq + sent * mss;
+            place[front + 4..front + 8].copy_from_slice(&at.0.to_be_bytes());
+            if at + mss == end {
+                place[front + 13] |= TcpFlags::PSH.0;
+            }
+            let mut to = payload;
+            for slice in self.send.slices(from, mss as usize) {
+                head[to..to + slice.len()].copy_from_slice(slice);
+                to += slice.len();
+            }
+            finish(&mut packet, front, pseudo, way.offloads.checksum);
+            way.send(packet, self.flow.remote, cx.out, cx.pool);
+            (from, sent) = (from + mss as usize, sent + 1);
+        }
+        if sent > 0 {
+            self.sent(sent, sent * mss, flags, cx.now);
+        }
+        sent
+    }
+
+    /// Notes what was sent: segments, and bytes in them. What a segment has acknowledged needs no acknowledgment of its own.
+    #[inline]
+    fn sent(&mut self, segments: u32, bytes: u32, flags: TcpFlags, now: Timestamp) {
+        if flags.has(TcpFlags::ACK) {
+            self.last_ack_sent = self.rcv_nxt;
+            self.unacknowledged = 0;
+            self.quick = self.quick.saturating_sub(u8::try_from(segments).unwrap_or(u8::MAX));
+            self.ack_now = false;
+            self.ack_at = super::connection::NEVER;
+        }
+        self.tally.segments_out += segments;
+        if bytes > 0 {
+            self.tally.data_segments_out += segments;
+            self.tally.bytes_sent += u64::from(bytes);
+            // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
+            self.answers |= now.since(self.last_received) < super::arrive::DELAYED_ACK;
+            self.last_data_sent = now;
+        }
+        self.last_sent = now;
     }
 
     /// The bits of RFC 3168, 6.1: the request, the answer to it, the echo of a mark, the word that we have slowed down.
@@ -161,24 +239,29 @@ impl Connection {
         flags
     }
 
-    /// Finds the way to the peer once for each snapshot; `false` when there is none.
+    /// The options as they are now, and how many bytes they are.
     #[inline]
-    fn find_link(&mut self, cx: &mut Context<'_>) -> bool {
-        let generation = cx.out.snapshot.generation;
-        if self.link.as_ref().is_some_and(|(of, _)| *of == generation) {
-            return true;
+    fn options(&mut self, flags: TcpFlags, len: u32, now: Timestamp) -> ([u8; TCP_OPTIONS], u8) {
+        let syn = flags.has(TcpFlags::SYN);
+        let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
+        let mut bytes = [0; TCP_OPTIONS];
+        if !syn && !blocks {
+            if !self.timestamps {
+                return (bytes, 0);
+            }
+            let stamps = stamps(self.clock(now), self.ts_recent);
+            bytes[..stamps.len()].copy_from_slice(&stamps);
+            return (bytes, 12);
         }
-        let Some(path) = cx.out.snapshot.path(self.flow.remote) else { return false };
-        self.path = path;
-        self.link = match cx.out.reach(path) {
-            Reach::Ready { link, .. } => Some((generation, link)),
-            Reach::Unresolved | Reach::Absent => None,
-        };
-        true
+        let written = self.rare_options(flags, now).write();
+        bytes[..written.len()].copy_from_slice(&written);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 40")]
+        (bytes, written.len() as u8)
     }
 
-    /// The header's fields and the options as they are now.
-    fn bare(&mut self, seq: Seq, flags: TcpFlags, len: u32, cx: &Context<'_>) -> Bare {
+    /// Those of a SYN, and of an acknowledgment that tells of gaps.
+    #[cold]
+    fn rare_options(&mut self, flags: TcpFlags, now: Timestamp) -> TcpOptions {
         let syn = flags.has(TcpFlags::SYN);
         let mut options = TcpOptions::default();
         if syn {
@@ -188,16 +271,15 @@ impl Connection {
             options.window_scale =
                 (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.limits.scale());
             options.sack_permitted = self.sack || (asks && self.limits.sack);
-        } else if self.sack && len == 0 {
+        } else {
             // Beside payload there is no room: `output` sends them by themselves.
             let blocks = self.duplicate.take().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
         }
         if self.timestamps || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
-            options.timestamps = Some((self.clock(cx.now), self.ts_recent));
+            options.timestamps = Some((self.clock(now), self.ts_recent));
         }
-        let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
-        Bare { flow: self.flow, seq, ack, flags, window: self.advertise(syn), options }
+        options
     }
 
     /// The window to be told. Its right edge never moves left (SHLD-14), and moves right only by enough to be worth
@@ -220,17 +302,6 @@ impl Connection {
         };
         field
     }
-
-    /// What a segment that is sent has acknowledged needs no acknowledgment of its own.
-    fn acknowledged_by(&mut self, bare: &Bare) {
-        if bare.flags.has(TcpFlags::ACK) {
-            self.last_ack_sent = self.rcv_nxt;
-            self.unacknowledged = 0;
-            self.quick = self.quick.saturating_sub(1);
-            self.ack_now = false;
-            self.ack_at = super::connection::NEVER;
-        }
-    }
 }
 
 /// What the IP header of a segment says.
@@ -246,23 +317,23 @@ fn fields(flow: &Flow, path: Path, class: u8, cx: &Context<'_>) -> Fields {
     }
 }
 
-/// Puts the checksum in, or leaves it to the port.
+/// Puts the checksum of a segment in that begins at `front`, or leaves it to the port. `start` is the pseudo-header's sum.
 #[inline]
-fn finish(packet: &mut Packet, flow: &Flow, offload: bool) {
-    let length = packet.len();
-    let start = pseudo(flow.local, flow.remote, Protocol::TCP.0, length);
+fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
     let checksum = if offload {
-        packet.offload.set_checksum(Checksum::Partial { start: 0, offset: TCP_CHECKSUM_OFFSET });
+        #[expect(clippy::cast_possible_truncation, reason = "link and IP headers, below 100")]
+        packet.offload.set_checksum(Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET });
         start.partial()
     } else if packet.is_single() {
-        start.bytes(packet.head()).checksum()
+        start.bytes(&packet.head()[front..]).checksum()
     } else {
-        packet.segments().map(bywash_frame::Segment::bytes).fold(start, Sum::bytes).checksum()
+        crate::packet::sum(start, packet, front..packet.len()).checksum()
     };
-    let at = usize::from(TCP_CHECKSUM_OFFSET);
+    let at = front + usize::from(TCP_CHECKSUM_OFFSET);
     if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
 }
 
 const _: () = assert!(HEADROOM >= 128, "link, IP and TCP headers fit in front");
+const _: () = assert!(HEADERS <= 20 + LONGEST, "what is copied of headers lies in what is shown");

@@ -118,7 +118,7 @@ impl HalfOpen {
             (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
         }
         connection.set_mss(self.mss);
-        connection.board.push(self.iss, self.iss + 1, self.sent);
+        connection.board.push(self.iss, self.iss + 1, self.sent, connection.window.mss);
         if self.tries > 0 {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);

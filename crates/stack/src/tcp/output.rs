@@ -4,7 +4,9 @@ use bywash_wire::TcpFlags;
 
 use super::connection::{Connection, Phase};
 use super::receive_buffer::length;
+use super::seq::Seq;
 use super::state::State;
+use crate::Timestamp;
 use crate::stack::Context;
 
 /// Packets a connection may send before others have their turn.
@@ -49,7 +51,13 @@ impl Connection {
 
     /// Whether so many packets wait for the port that more would only wait, too.
     pub(super) fn port_is_full(&self, cx: &Context<'_>) -> bool {
-        self.link.as_ref().is_some_and(|(_, link)| cx.out.queued(link.port) >= BACKLOG)
+        self.way.as_ref().is_some_and(|way| cx.out.queued(way.port) >= BACKLOG)
+    }
+
+    /// Packets that the port's queue takes before it counts as full.
+    fn port_room(&self, cx: &Context<'_>) -> u32 {
+        let queued = self.way.as_ref().map_or(0, |way| cx.out.queued(way.port));
+        length(BACKLOG.saturating_sub(queued))
     }
 
     /// Sends again what is lost, as far as the window goes; `false` when its turn is over before.
@@ -72,7 +80,7 @@ impl Connection {
     }
 
     /// Sends a range of sequence numbers again, whatever is in it: a SYN, bytes, a FIN.
-    pub(super) fn send_range(&mut self, start: super::seq::Seq, len: u32, cx: &mut Context<'_>) -> bool {
+    pub(super) fn send_range(&mut self, start: Seq, len: u32, cx: &mut Context<'_>) -> bool {
         if start == self.iss {
             let flags =
                 if self.state == State::SynSent { TcpFlags::SYN } else { TcpFlags::SYN.with(TcpFlags::ACK) };
@@ -104,7 +112,14 @@ impl Connection {
             self.window.congestion = self.window.congestion.min(initial);
             self.congestion.algorithm().restarted();
         }
-        while let Some(len) = self.next_length(cx) {
+        while let Some(len) = self.next_length() {
+            let run = self.run_of(len).min(turn.saturating_sub(1)).min(self.port_room(cx));
+            let sent = if run > 1 { self.emit_run(run, cx) } else { 0 };
+            if sent > 0 {
+                *turn -= sent;
+                self.note_new(self.nxt + sent * len, cx.now);
+                continue;
+            }
             let fin = self.fin_wanted && self.nxt + len == self.data_end();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
@@ -117,14 +132,8 @@ impl Connection {
             if !self.may_send(turn, cx) || !self.emit(self.nxt, len, flags, cx) {
                 return false;
             }
-            let end = self.nxt + len + u32::from(fin);
-            self.board.push(self.nxt, end, cx.now);
-            self.stalled = self.stalled.or(Some(cx.now));
-            self.nxt = end;
             self.fin_sent |= fin;
-            if self.phase == Phase::Recovery {
-                self.prr_out += len;
-            }
+            self.note_new(self.nxt + len + u32::from(fin), cx.now);
             if fin {
                 break;
             }
@@ -132,8 +141,29 @@ impl Connection {
         true
     }
 
+    /// Notes that all up to `end` has been sent.
+    fn note_new(&mut self, end: Seq, now: Timestamp) {
+        self.board.push(self.nxt, end, now, self.window.mss);
+        self.stalled = self.stalled.or(Some(now));
+        if self.phase == Phase::Recovery {
+            self.prr_out += end - self.nxt;
+        }
+        self.nxt = end;
+    }
+
+    /// How many full segments in a row may go now if the next has `len` bytes. A FIN is left out.
+    fn run_of(&self, len: u32) -> u32 {
+        let (mss, available) = (self.window.mss, self.data_end() - self.nxt);
+        if len != mss || self.fin_wanted {
+            return 0;
+        }
+        let room = self.window.congestion.saturating_sub(self.pipe());
+        available.min(self.usable()).min(room) / mss
+    }
+
     /// How many bytes the next new segment has; zero for a FIN alone; `None` when nothing may go.
-    fn next_length(&mut self, cx: &Context<'_>) -> Option<u32> {
+    #[inline]
+    fn next_length(&mut self) -> Option<u32> {
         let mss = self.window.mss;
         let available = self.data_end() - self.nxt;
         if available == 0 {
@@ -151,7 +181,7 @@ impl Connection {
         let len = available.min(usable).min(room.max(mss));
         if len >= mss {
             self.limited |= room < available && room < usable;
-            return Some(if len > mss && self.is_cut_by_port(cx) { len.min(SUPER) / mss * mss } else { mss });
+            return Some(if len > mss && self.is_cut_by_port() { len.min(SUPER) / mss * mss } else { mss });
         }
         // RFC 9293, 3.8.6.2.1 (MUST-38) and 3.7.4 (SHLD-7): everything there is, when the peer has all that went
         // before or Nagle is off; or half of the largest window; else the persist timer will send it.
@@ -162,9 +192,8 @@ impl Connection {
         (len > 0 && !held && (all || half)).then_some(len)
     }
 
-    fn is_cut_by_port(&self, cx: &Context<'_>) -> bool {
-        let Some((_, link)) = &self.link else { return false };
-        cx.out.snapshot.interface(link.interface).offloads.segmentation
+    fn is_cut_by_port(&self) -> bool {
+        self.way.as_ref().is_some_and(|way| way.offloads.segmentation)
     }
 
     /// Bytes that wait and have not been sent.

@@ -72,6 +72,7 @@ impl ReceiveBuffer {
         self.cost
     }
 
+    #[inline]
     pub(super) fn has_gap(&self) -> bool {
         !self.waiting.is_empty()
     }

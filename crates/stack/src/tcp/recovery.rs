@@ -7,7 +7,7 @@ use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::stack::{Context, Event};
-use crate::{Request, ip};
+use crate::{Request, Timestamp, ip};
 
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
@@ -48,22 +48,32 @@ impl Connection {
         self.end_probe(ack, reported);
         self.take_echo(segment);
         self.find_losses(una, advanced, delivered, cx);
-        if self.phase != Phase::Recovery && advanced && delivered.bytes > 0 {
-            // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
-            let full = self.limited
-                || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
-            if full {
-                let rtt = self.round_trip();
-                self.congestion.algorithm().acknowledged(&mut self.window, delivered.bytes, rtt, cx.now);
-            }
+        if advanced {
+            self.grow(before, delivered.bytes, cx.now);
         }
         if advanced || delivered.bytes > 0 {
             self.restart_timer(cx.now);
         }
     }
 
+    /// Lets the congestion window grow by `delivered` bytes that have arrived; `before` were in flight.
+    #[inline]
+    pub(super) fn grow(&mut self, before: u32, delivered: u32, now: Timestamp) {
+        if self.phase == Phase::Recovery || delivered == 0 {
+            return;
+        }
+        // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
+        let full = self.limited
+            || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
+        if full {
+            let rtt = self.round_trip();
+            self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
+        }
+    }
+
     /// SND.WND, unless the segment is older than the one that set it last.
-    fn update_window(&mut self, segment: &Segment) -> bool {
+    #[inline]
+    pub(super) fn update_window(&mut self, segment: &Segment) -> bool {
         let newer =
             self.wl1.before(segment.seq) || (self.wl1 == segment.seq && !segment.ack.before(self.wl2));
         if !newer || segment.ack.before(self.una) {
@@ -108,7 +118,8 @@ impl Connection {
         reported
     }
 
-    fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
+    #[inline]
+    pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
         self.tally.bytes_acked += u64::from(bytes);
@@ -136,7 +147,14 @@ impl Connection {
     }
 
     /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
-    fn measure(&mut self, segment: &Segment, advanced: bool, delivered: &Delivered, cx: &Context<'_>) {
+    #[inline]
+    pub(super) fn measure(
+        &mut self,
+        segment: &Segment,
+        advanced: bool,
+        delivered: &Delivered,
+        cx: &Context<'_>,
+    ) {
         if let Some(rtt) = delivered.rtt {
             self.rtt.sample(rtt);
         } else if advanced
@@ -179,7 +197,13 @@ impl Connection {
     }
 
     /// Finds out what is lost, and moves between the phases.
-    fn find_losses(&mut self, una: Seq, advanced: bool, delivered: Delivered, cx: &mut Context<'_>) {
+    pub(super) fn find_losses(
+        &mut self,
+        una: Seq,
+        advanced: bool,
+        delivered: Delivered,
+        cx: &mut Context<'_>,
+    ) {
         if self.phase != Phase::Open && !self.una.before(self.recover) {
             self.recovered();
         }

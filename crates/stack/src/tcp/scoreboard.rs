@@ -10,6 +10,9 @@ use crate::Timestamp;
 /// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
 pub(super) const DUPLICATES: u32 = 3;
 
+/// Bytes of one record at most, but for the last segment in it.
+const JOINED: u32 = 64 << 10;
+
 /// What is believed of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -111,6 +114,7 @@ impl Scoreboard {
         *self = Self { sent, sendings, ..Self::default() };
     }
 
+    #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -127,6 +131,13 @@ impl Scoreboard {
         self.sacked
     }
 
+    /// Something is lost, or has arrived out of order.
+    #[inline]
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.lost > 0 || self.sacked > 0
+    }
+
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
@@ -147,10 +158,24 @@ impl Scoreboard {
         segments
     }
 
-    /// A new segment is sent.
+    /// A new segment is sent. What follows full segments of `mss` bytes of the same moment becomes one record with them,
+    /// as if a port had cut it: a window costs a record for each turn, not for each segment.
     #[inline]
-    pub(super) fn push(&mut self, start: Seq, end: Seq, at: Timestamp) {
+    pub(super) fn push(&mut self, start: Seq, end: Seq, at: Timestamp, mss: u32) {
         self.in_flight += end - start;
+        let joined = |sent: &Sent| {
+            let same =
+                sent.end == start && sent.at == at && sent.fate == Fate::InFlight && !sent.retransmitted;
+            same && sent.len().is_multiple_of(mss.max(1)) && sent.len() < JOINED
+        };
+        if let (Some(sent), Some(sending)) = (self.sent.back_mut(), self.sendings.back_mut())
+            && joined(sent)
+            && sending.end == start
+            && sending.at == at
+        {
+            (sent.end, sending.end) = (end, end);
+            return;
+        }
         self.sent.push_back(Sent { start, end, at, skip: start, fate: Fate::InFlight, retransmitted: false });
         self.sendings.push_back(Sending { at, start, end });
     }
@@ -169,7 +194,12 @@ impl Scoreboard {
     /// The last part of what is out, of at most `limit` bytes.
     pub(super) fn last(&self, limit: u32) -> Option<(Seq, Seq)> {
         let last = self.sent.iter().rev().find(|sent| sent.fate != Fate::Sacked)?;
-        Some((last.end - last.len().min(limit), last.end))
+        // As it was cut when it was sent.
+        let len = match last.len() % limit.max(1) {
+            0 => last.len().min(limit),
+            rest => rest,
+        };
+        Some((last.end - len, last.end))
     }
 
     /// A part of what was sent is sent again.
@@ -400,7 +430,10 @@ impl Scoreboard {
 
     /// The retransmission timer has run out (RFC 8985, 6.3): the first segment is lost, and all that are older than
     /// a round trip. What was said by blocks and not by numbers may have been taken back (RFC 2018, section 8).
-    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Option<Duration>) {
+    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Option<Duration>, mss: u32) {
+        if let Some(first) = self.sent.front().copied() {
+            self.split(first.start + first.len().min(mss));
+        }
         let reneged = self.sent.front().is_some_and(|first| first.fate == Fate::Sacked);
         let age = smoothed.unwrap_or_default() + self.window(None, None, false, u32::MAX);
         for i in 0..self.sent.len() {
@@ -457,7 +490,7 @@ mod tests {
     fn ten() -> Scoreboard {
         let mut board = Scoreboard::default();
         for i in 0..10 {
-            board.push(Seq(i * MSS), Seq((i + 1) * MSS), at(u64::from(i)));
+            board.push(Seq(i * MSS), Seq((i + 1) * MSS), at(u64::from(i)), MSS);
         }
         board
     }
@@ -508,7 +541,7 @@ mod tests {
     fn a_timeout_takes_the_first_and_the_old_and_survives_reneging() {
         let mut board = ten();
         sack(&mut board, 0, 2000, 100);
-        board.timed_out(at(105), Some(Duration::from_millis(100)));
+        board.timed_out(at(105), Some(Duration::from_millis(100)), MSS);
         assert_eq!(
             (board.sacked(), board.lost()),
             (0, 6000),
@@ -530,7 +563,7 @@ mod tests {
     #[test]
     fn a_super_segment_is_cut_where_the_port_cut_it() {
         let mut board = Scoreboard::default();
-        board.push(Seq(0), Seq(10_000), at(0));
+        board.push(Seq(0), Seq(10_000), at(0), MSS);
         assert_eq!(sack(&mut board, 2000, 5000, 110).bytes, 3000);
         assert_eq!(sack(&mut board, 9000, 10_000, 111).bytes, 1000);
         assert_eq!(sack(&mut board, 6001, 7999, 111).bytes, 0);
@@ -549,7 +582,7 @@ mod tests {
         const N: u32 = 20_000;
         let mut board = Scoreboard::default();
         for i in 0..N {
-            board.push(Seq(i * MSS), Seq((i + 1) * MSS), at(u64::from(i)));
+            board.push(Seq(i * MSS), Seq((i + 1) * MSS), at(u64::from(i)), MSS);
         }
         let start = std::time::Instant::now();
         for i in 2..N {

@@ -36,8 +36,8 @@ impl Connection {
             }
             return;
         }
-        let rto = now + self.rtt.timeout();
         if self.send_at == NEVER || self.send_timer == SendTimer::Persist {
+            let rto = now + self.rtt.timeout();
             (self.send_timer, self.send_at) = (SendTimer::Retransmission, rto);
             if let Some(wait) = self.probe_wait() {
                 (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
@@ -104,7 +104,7 @@ impl Connection {
         self.duplicates = 0;
         self.probe = None;
         let age = if self.sack { self.rtt.smoothed() } else { None };
-        self.board.timed_out(cx.now, age);
+        self.board.timed_out(cx.now, age, self.window.mss);
         self.rtt.back_off();
     }
 
@@ -114,7 +114,7 @@ impl Connection {
         if unsent > 0 {
             let end = self.nxt + unsent;
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
-                self.board.push(self.nxt, end, cx.now);
+                self.board.push(self.nxt, end, cx.now, self.window.mss);
                 self.nxt = end;
                 self.probe = Some((self.nxt, false));
             }
@@ -147,7 +147,7 @@ impl Connection {
         let len = self.unsent().min(self.usable()).min(self.window.mss);
         if len > 0 {
             if self.emit(self.nxt, len, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
-                self.board.push(self.nxt, self.nxt + len, cx.now);
+                self.board.push(self.nxt, self.nxt + len, cx.now, self.window.mss);
                 self.nxt = self.nxt + len;
             }
             return;

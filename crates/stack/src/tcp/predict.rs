@@ -1,0 +1,246 @@
+//! Header prediction, after Van Jacobson: the segment that an undisturbed connection expects next, taken in one go.
+//!
+//! What comes in order, acknowledges what was sent, and says nothing else, nearly every segment, needs few of the steps in
+//! `arrive`. Here is what those come to for it, and nothing that they would not do: a test plays the same conversations both
+//! ways and compares.
+
+use bywash_wire::TcpFlags;
+
+use super::connection::{Connection, Phase};
+use super::receive_buffer::length;
+use super::scoreboard::Delivered;
+use super::segment::Segment;
+use super::seq::Seq;
+use super::state::State;
+use crate::ip::Inbound;
+use crate::stack::Context;
+
+impl Connection {
+    /// Whether a segment is the next in order, with a plausible clock (RFC 7323, 5.3), on a connection on which nothing is
+    /// missing, either way, and nothing is to be told beside its payload and its acknowledgment.
+    #[inline]
+    pub(super) fn is_predicted(&self, segment: &Segment, ecn: u8) -> bool {
+        #[cfg(test)]
+        if tests::BY_STEPS.get() {
+            return false;
+        }
+        let stamps = match segment.options.timestamps {
+            Some((value, _)) => self.timestamps && !Seq(value).before(Seq(self.ts_recent)),
+            None => !self.timestamps,
+        };
+        let acknowledges = if segment.ack == self.una {
+            self.board.is_empty()
+        } else {
+            segment.ack.after(self.una) && !segment.ack.after(self.nxt) && !self.board.is_disturbed()
+        };
+        self.state == State::Established
+            && segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+            && segment.seq == self.rcv_nxt
+            && length(segment.payload) <= self.edge - self.rcv_nxt
+            && stamps
+            && acknowledges
+            && segment.options.sack.is_empty()
+            && self.phase == Phase::Open
+            && self.probe.is_none()
+            && self.slowed_at.is_none()
+            && self.duplicates == 0
+            && self.fin_at.is_none()
+            && !self.receive.has_gap()
+            && !self.released
+            && !(self.ecn && ecn == super::arrive::MARKED)
+    }
+
+    /// Takes such a segment.
+    #[inline]
+    pub(super) fn arrive_predicted(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        #[cfg(test)]
+        tests::PREDICTED.set(tests::PREDICTED.get() + 1);
+        if let Some((value, _)) = segment.options.timestamps
+            && !segment.seq.after(self.last_ack_sent)
+        {
+            (self.ts_recent, self.ts_recent_at) = (value, cx.now);
+        }
+        if segment.ack == self.una {
+            self.update_window(segment);
+            self.stalled = None;
+        } else {
+            self.acknowledge_next(segment, cx);
+        }
+        if segment.payload == 0 {
+            return cx.pool.give_packet(inbound.packet);
+        }
+        self.note_data(segment, &inbound, cx.now);
+        self.take_next(segment.start, segment.payload, inbound.packet, cx);
+    }
+
+    /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.
+    fn acknowledge_next(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        let (before, una) = (self.board.in_flight(), self.una);
+        self.update_window(segment);
+        let mut delivered = Delivered::default();
+        self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
+        self.tally.delivered += delivered.bytes.div_ceil(self.window.mss.max(1));
+        self.advance_una(segment.ack, cx);
+        self.measure(segment, true, &delivered, cx);
+        if self.board.is_empty() {
+            (self.stalled, self.reorder_wait) = (None, None);
+        } else {
+            self.find_losses(una, true, delivered, cx);
+        }
+        self.grow(before, delivered.bytes, cx.now);
+        self.restart_timer(cx.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use bywash_frame::{Arena, Batch, Pool};
+    use bywash_wire::Mac;
+    use proptest::prelude::*;
+
+    use crate::{
+        CongestionControl, ConnectionId, Event, Host, Interface, Limits, Medium, Offloads, PortId, Timestamp,
+    };
+
+    thread_local! {
+        /// Nothing is predicted: every segment goes by the steps.
+        pub(super) static BY_STEPS: Cell<bool> = const { Cell::new(false) };
+        /// Segments that were predicted.
+        pub(super) static PREDICTED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const PORT: PortId = PortId(0);
+
+    struct World {
+        hosts: [Host; 2],
+        connections: [ConnectionId; 2],
+        pool: Pool,
+        now: Timestamp,
+        sent: u8,
+        /// All that can be seen from outside: packets, events, numbers.
+        log: Vec<String>,
+    }
+
+    impl World {
+        fn new(limits: Limits) -> Self {
+            let mut pool = Arena::new(vec![0; 4 << 20]).unwrap().pool(1500).unwrap();
+            let now = Timestamp::from_nanos(1_000_000_000);
+            let host = |number: u8, pool: &mut Pool| {
+                let mut host = Host::new([number; 16], pool);
+                let interface = Interface {
+                    name: "wire".into(),
+                    port: PORT,
+                    medium: Medium::Ethernet { mac: Mac([2, 0, 0, 0, 0, number]), vlan: None },
+                    mtu: 1500,
+                    offloads: Offloads::default(),
+                };
+                let id = host.control.add_interface(interface).unwrap();
+                host.control.add_address(now, id, format!("10.0.0.{number}/24").parse().unwrap()).unwrap();
+                host.stack.set_limits(limits);
+                host.advance(now, pool);
+                host
+            };
+            let hosts = [host(1, &mut pool), host(2, &mut pool)];
+            let connections = [ConnectionId::default(); 2];
+            let mut world = Self { hosts, connections, pool, now, sent: 0, log: Vec::new() };
+            world.hosts[1].stack.listen(None, 80, 4).unwrap();
+            let to = (std::net::Ipv4Addr::new(10, 0, 0, 2).into(), 80);
+            let (stack, pool) = (&mut world.hosts[0].stack, &mut world.pool);
+            world.connections[0] = stack.connect(now, (None, 4000), to, pool).unwrap();
+            for _ in 0..8 {
+                world.carry(0, 0);
+                world.carry(1, 0);
+            }
+            world
+        }
+
+        /// Carries what one host sends to the other; `fault` says what becomes of it on the way.
+        fn carry(&mut self, from: usize, fault: u16) {
+            let mut batch = Batch::new();
+            self.hosts[from].advance(self.now, &mut self.pool);
+            self.hosts[from].transmit(PORT, &mut batch);
+            let mut packets: Vec<_> = batch.drain().collect();
+            self.log.extend(packets.iter().map(|packet| format!("{from}: {:02x?}", packet.head())));
+            if !packets.is_empty() {
+                let at = usize::from(fault >> 3) % packets.len();
+                match fault & 7 {
+                    1 => self.pool.give_packet(packets.remove(at)),
+                    2 => packets.rotate_left(at),
+                    3 => packets.drain(..).for_each(|packet| self.pool.give_packet(packet)),
+                    // One that looks whole but is marked "congestion experienced": its header's sum is wrong if it was not.
+                    4 => packets[at].head_mut()[15] ^= 3,
+                    _ => {}
+                }
+            }
+            batch.extend(packets.into_iter());
+            self.hosts[1 - from].receive(self.now, PORT, &mut batch, &mut self.pool);
+            self.hosts[1 - from].advance(self.now, &mut self.pool);
+            for host in 0..2 {
+                for event in self.hosts[host].stack.events().collect::<Vec<_>>() {
+                    if let Event::Accepted { connection, .. } = event {
+                        self.connections[host] = connection;
+                    }
+                    self.log.push(format!("{host}: {event:?}"));
+                }
+            }
+        }
+
+        fn step(&mut self, (action, amount): (u8, u16)) {
+            let end = usize::from(action & 1);
+            let (stack, pool, id) = (&mut self.hosts[end].stack, &mut self.pool, self.connections[end]);
+            match action >> 1 {
+                0 | 1 => {
+                    self.sent = self.sent.wrapping_add(1);
+                    let bytes = vec![self.sent; usize::from(amount) % 20_000];
+                    self.log.push(format!("{:?}", stack.send(self.now, id, &bytes, pool)));
+                }
+                2 => {
+                    let n = stack.readable_bytes(id).unwrap_or(0);
+                    self.log.push(format!("{n}: {:?}", stack.consume(self.now, id, n, pool)));
+                }
+                3 => self.now = self.now + Duration::from_micros(amount.into()),
+                4 => self.now = self.now + Duration::from_millis(u64::from(amount) % 300),
+                5 if amount < 2000 => drop(stack.shutdown(self.now, id, pool)),
+                _ => self.carry(end, amount),
+            }
+            for end in 0..2 {
+                let info = self.hosts[end].stack.tcp_info(self.now, self.connections[end]);
+                self.log.push(format!("{info:?}"));
+            }
+        }
+    }
+
+    fn play(by_steps: bool, limits: Limits, script: &[(u8, u16)]) -> Vec<String> {
+        BY_STEPS.set(by_steps);
+        let mut world = World::new(limits);
+        script.iter().for_each(|step| world.step(*step));
+        BY_STEPS.set(false);
+        world.log
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// Conversations with loss, reordering, marks and pauses: the same packets, events and numbers.
+        #[test]
+        fn prediction_is_what_the_steps_come_to(
+            script in prop::collection::vec((0u8..32, any::<u16>()), 1..120),
+            (sack, timestamps, ecn, newreno) in any::<(bool, bool, bool, bool)>(),
+        ) {
+            let congestion = if newreno { CongestionControl::NewReno } else { CongestionControl::Cubic };
+            let limits = Limits { sack, timestamps, ecn, congestion, ..Limits::default() };
+            prop_assert_eq!(play(false, limits, &script), play(true, limits, &script));
+        }
+    }
+
+    #[test]
+    fn nearly_all_of_an_undisturbed_stream_is_predicted() {
+        let before = PREDICTED.get();
+        let rounds = [(0, 15_000), (12, 0), (13, 0), (5, 0)].repeat(20);
+        play(false, Limits::default(), &rounds);
+        assert!(PREDICTED.get() - before >= 50, "{}", PREDICTED.get() - before);
+    }
+}

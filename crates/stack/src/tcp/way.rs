@@ -1,0 +1,139 @@
+//! The way of a connection's segments: found once for each snapshot, with the headers in front of TCP ready to be copied.
+
+use bywash_frame::{Packet, Pool};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol};
+
+use crate::ip::{Fields, pseudo, write_header};
+use crate::outbox::Outbox;
+use crate::snapshot::{Link, Reach};
+use crate::{Address, Flow, InterfaceId, Offloads, PortId};
+
+/// Bytes of link and IP header at most: Ethernet with a tag, and IPv6. All are copied in one go.
+pub(super) const HEADERS: usize = 18 + IPV6_HEADER;
+
+/// How segments get to the peer.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// Of which snapshot it is.
+    generation: u32,
+    /// Packets can be sent along the link; else the neighbour is asked for first.
+    ready: bool,
+    v4: bool,
+    /// Bytes of link header, and of that and the IP header.
+    network: u8,
+    transport: u8,
+    pub(super) port: PortId,
+    interface: InterfaceId,
+    pub(super) offloads: Offloads,
+    headers: [u8; HEADERS],
+    /// Sums of the IPv4 header and of the pseudo-header, without lengths and class.
+    header_sum: u16,
+    pseudo_sum: u16,
+}
+
+impl Way {
+    /// Finds the way for a flow; `None` without a route.
+    #[cold]
+    fn find(flow: &Flow, out: &mut Outbox) -> Option<Self> {
+        let path = out.snapshot.path(flow.remote)?;
+        let (ready, link) = match out.reach(path) {
+            Reach::Ready { link, .. } => (true, link),
+            Reach::Unresolved | Reach::Absent => (false, Link::none(path.interface)),
+        };
+        let fields = Fields {
+            source: flow.local,
+            destination: flow.remote,
+            protocol: Protocol::TCP.0,
+            class: 0,
+            hop_limit: out.snapshot.hop_limit(path),
+            identification: None,
+        };
+        let mut headers = [0; HEADERS];
+        let link_header = link.header();
+        headers[..link_header.len()].copy_from_slice(link_header);
+        let network = link_header.len();
+        let length = write_header(&fields, 0, &mut headers[network..])?;
+        let v4 = flow.remote.is_v4();
+        let mut header_sum = Sum::new();
+        if let (true, Ok((ip, _))) = (v4, Ipv4Header::mut_from_prefix(&mut headers[network..])) {
+            (ip.total_length, ip.checksum) = (0.into(), 0.into());
+            header_sum = header_sum.bytes(ip.as_bytes());
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most 58")]
+        Some(Self {
+            generation: out.snapshot.generation,
+            ready,
+            v4,
+            network: network as u8,
+            transport: (network + length) as u8,
+            port: link.port,
+            interface: link.interface,
+            offloads: out.snapshot.interface(link.interface).offloads,
+            headers,
+            header_sum: header_sum.partial(),
+            pseudo_sum: pseudo(flow.local, flow.remote, Protocol::TCP.0, 0).partial(),
+        })
+    }
+
+    /// Finds the way anew if the snapshot has changed, or as long as there is no neighbour; `None` when there is none.
+    #[inline]
+    pub(super) fn current<'a>(way: &'a mut Option<Self>, flow: &Flow, out: &mut Outbox) -> Option<&'a Self> {
+        let generation = out.snapshot.generation;
+        if !way.as_ref().is_some_and(|way| way.generation == generation && way.ready) {
+            *way = Self::find(flow, out);
+        }
+        way.as_ref()
+    }
+
+    /// Bytes in front of the TCP header.
+    #[inline]
+    pub(super) fn transport(&self) -> usize {
+        usize::from(self.transport)
+    }
+
+    /// Writes everything in front of the TCP header to the front of `head`, which has [`HEADERS`] bytes at least, for
+    /// `length` bytes of TCP.
+    #[inline]
+    pub(super) fn put(&self, head: &mut [u8], class: u8, length: u16) {
+        let Some(front) = head.first_chunk_mut::<HEADERS>() else { return };
+        *front = self.headers;
+        let network = &mut front[usize::from(self.network)..];
+        if self.v4 {
+            let whole = length + 20;
+            if let Ok((ip, _)) = Ipv4Header::mut_from_prefix(network) {
+                (ip.traffic_class, ip.total_length) = (class, whole.into());
+                let sum = Sum::new().word(self.header_sum).word(class.into()).word(whole);
+                ip.checksum = sum.checksum().into();
+            }
+        } else if let Ok((ip, _)) = Ipv6Header::mut_from_prefix(network) {
+            ip.payload_length = length.into();
+            ip.set_traffic_class(class);
+        }
+    }
+
+    /// The most bytes of TCP that IP has a length for.
+    #[inline]
+    pub(super) fn longest(&self) -> usize {
+        usize::from(u16::MAX) - if self.v4 { IPV4_HEADER } else { 0 }
+    }
+
+    /// The sum of the pseudo-header (RFC 9293, 3.1).
+    #[inline]
+    pub(super) fn pseudo(&self, length: u16) -> Sum {
+        Sum::new().word(self.pseudo_sum).word(length)
+    }
+
+    /// Sends a packet to `remote` that begins with these headers.
+    #[inline]
+    pub(super) fn send(&self, packet: Packet, remote: Address, out: &mut Outbox, pool: &mut Pool) {
+        if self.ready {
+            return out.send_framed(packet, (self.port, self.interface), usize::from(self.network), pool);
+        }
+        match out.snapshot.path(remote) {
+            Some(path) => out.send(packet, path, pool),
+            None => out.drop(packet, pool),
+        }
+    }
+}
