@@ -61,6 +61,31 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        name: "curl",
+        packages: &["curl"],
+        needed_for: "HTTP to Bywash's own stack",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "wget",
+        packages: &["wget"],
+        needed_for: "a large file from Bywash's own stack",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        // Debian's alternatives make the plain name of it.
+        name: "traceroute.db",
+        packages: &["traceroute"],
+        needed_for: "finding Bywash as a router",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
         name: "xdp-loader",
         packages: &["xdp-tools"],
         needed_for: "finding XDP programs of others on an interface",

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use bywash_apps::StartError;
+use bywash_engine::socket::SocketError;
 use bywash_port::OpenError;
 use bywash_port::filter::ParseError;
 use bywash_port::frame::ArenaError;
@@ -41,6 +42,12 @@ pub(crate) enum Failure {
     /// What was changed on the machine could not be read.
     #[error(transparent)]
     State(#[from] StateError),
+    /// An instance could not begin.
+    #[error(transparent)]
+    Instance(#[from] bywash_engine::StartError),
+    /// A control socket, or what is behind it.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// Ctrl-C could not be caught.
     #[error("signals can't be caught: {0}")]
     Signals(std::io::Error),

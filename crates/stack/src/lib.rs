@@ -69,6 +69,7 @@ mod routes;
 mod segmentation;
 mod slab;
 mod snapshot;
+mod sockets;
 mod source;
 mod stack;
 mod table;
@@ -89,6 +90,7 @@ pub use interface::{Interface, InterfaceId, Medium, Offloads, PortId};
 pub use request::{Notice, Request, Unreachable};
 pub use routes::Route;
 pub use snapshot::Snapshot;
+pub use sockets::{Socket, SocketState};
 pub use stack::{Event, Stack};
 pub use tcp::{
     CloseReason, CongestionControl, ConnectionId, LINUX_TCP_INFO, Limits, ListenerId, State, TcpError,

@@ -40,6 +40,11 @@ impl<T: Default> Slab<T> {
         self.pages.len() * PAGE - self.free.len()
     }
 
+    /// The numbers of all entries, in use or not.
+    pub(crate) fn numbers(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.pages.len() * PAGE).unwrap_or(u32::MAX)
+    }
+
     /// The entry, if there is one of that number, in use or not.
     pub(crate) fn peek(&self, number: u32) -> Option<&T> {
         self.pages.get(number as usize / PAGE).map(|page| &page[number as usize % PAGE])

@@ -226,6 +226,16 @@ impl Snapshot {
         self.path(destination).map(|path| (path.interface, path.next_hop))
     }
 
+    /// The address that packets of ours to a destination come from; `None` without a route.
+    pub fn source_for(&self, destination: Address) -> Option<Address> {
+        self.path(destination).and_then(|path| self.source(path, destination))
+    }
+
+    /// Whether an address is one of ours.
+    pub fn has_address(&self, address: Address) -> bool {
+        self.is_ours(address)
+    }
+
     /// Where a packet of others goes, which is for none of our addresses: its path and, if nothing is to be asked or
     /// told, its link.
     #[inline]

@@ -80,6 +80,11 @@ impl Stack {
         self.out.update(snapshot, pool);
     }
 
+    /// The picture it has now.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.out.snapshot
+    }
+
     /// Lets time pass, and takes packets to ourselves round once.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
         for (interface, packet) in self.fragments.expire(now, &mut self.counters, pool) {

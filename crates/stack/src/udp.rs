@@ -293,6 +293,17 @@ impl Udp {
         ids.iter().filter_map(|id| Some((fit(id)?, *id))).max_by_key(|(fit, _)| *fit).map(|(_, id)| id)
     }
 
+    /// For [`Stack::sockets`](crate::Stack::sockets).
+    pub(crate) fn list(&self) -> impl Iterator<Item = crate::Socket> {
+        self.sockets.values().map(|socket| crate::Socket {
+            state: crate::SocketState::Udp,
+            local: (socket.local, socket.port),
+            remote: socket.peer,
+            receive_queue: socket.queued,
+            send_queue: 0,
+        })
+    }
+
     fn free_port(&self, start: u64) -> Result<u16, UdpError> {
         let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let port = |i: u64| u16::try_from(u64::from(*EPHEMERAL.start()) + (start.wrapping_add(i)) % count);

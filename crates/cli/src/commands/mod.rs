@@ -11,8 +11,11 @@ mod forward;
 mod generate;
 mod man;
 mod ports;
+mod query;
 mod receive;
 mod replay;
+mod serve;
+mod tcp;
 
 /// User-space networking for Linux.
 #[derive(Parser, Debug)]
@@ -42,6 +45,20 @@ pub(crate) enum Command {
     Capture(capture::Args),
     /// Send the packets of a capture file, with its own timing or any other
     Replay(replay::Args),
+    /// Run a TCP/IP stack on ports: pings are answered, packets passed on if wanted
+    Serve(serve::Args),
+    /// Show or change the addresses of a running instance
+    Addr(query::Args),
+    /// Show or change its routes
+    Route(query::Args),
+    /// Show or change its neighbours
+    Neigh(query::Args),
+    /// Show its sockets
+    Sockets(query::ShowArgs),
+    /// Show what it has counted
+    Stats(query::ShowArgs),
+    /// Serve, connect, download and measure with TCP, on Bywash or on the kernel's sockets
+    Tcp(Box<tcp::Args>),
     /// Show in a few seconds that packets really move
     Demo(demo::Args),
     /// Show the NICs, what would be used of them, and what to fix
@@ -63,6 +80,13 @@ impl Command {
             Self::Receive(args) => receive::run(args),
             Self::Capture(args) => capture::run(args),
             Self::Replay(args) => replay::run(args),
+            Self::Serve(args) => serve::run(args),
+            Self::Addr(args) => query::addresses(&args),
+            Self::Route(args) => query::routes(&args),
+            Self::Neigh(args) => query::neighbours(&args),
+            Self::Sockets(args) => query::sockets(&args),
+            Self::Stats(args) => query::stats(&args),
+            Self::Tcp(args) => tcp::run(*args),
             Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),

@@ -246,6 +246,11 @@ impl Stack {
         self.tcp.limits = limits;
     }
 
+    /// What new connections may use.
+    pub fn limits(&self) -> Limits {
+        self.tcp.limits
+    }
+
     /// Listens on a port, on one of our addresses or on all. Each connection comes as [`crate::Event::Accepted`].
     /// With `backlog` handshakes under way, further ones are made without memory, by cookies.
     ///

@@ -6,6 +6,7 @@ mod congestion;
 mod connection;
 mod emit;
 mod info;
+mod list;
 mod listen;
 mod output;
 mod predict;

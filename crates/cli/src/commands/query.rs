@@ -1,0 +1,248 @@
+//! `bywash addr`, `route`, `neigh`, `sockets` and `stats`: what iproute2 and ss are to the kernel, to an instance.
+
+use bywash_engine::request::{
+    AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats,
+};
+use bywash_engine::socket::ask;
+
+use super::serve::DEFAULT_NAME;
+use crate::failure::{self, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  bywash addr                                       show the addresses of the instance `default`
+  bywash addr add 10.0.0.3/24 dev eth1 --name web   give another one to eth1 of the instance `web`
+  bywash addr del 10.0.0.3
+  bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
+  bywash route del default
+  bywash neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth1
+  bywash neigh --json
+
+Exit codes: 0 done; 2 the instance refuses, or there is none";
+
+/// Show or change something of a running instance.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// show, add or del, and what, as iproute2 writes it
+    #[arg(value_name = "WORDS")]
+    words: Vec<String>,
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+/// Of which instance, and how.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The instance
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
+    name: String,
+    /// One JSON value
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be done.
+enum Verb<'a> {
+    Show,
+    Add(&'a str),
+    Delete(&'a str),
+}
+
+/// A verb, its object, and what follows by pairs; `known` names what may.
+struct Words<'a> {
+    verb: Verb<'a>,
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Words<'a> {
+    fn parse(words: &'a [String], known: &[&str]) -> Result<Self, Failure> {
+        let mut words = words.iter().map(String::as_str);
+        let verb = match words.next() {
+            None | Some("show" | "list" | "ls") => {
+                return match words.next() {
+                    None => Ok(Self { verb: Verb::Show, pairs: Vec::new() }),
+                    Some(word) => Err(Failure::Usage(format!("'{word}' follows nothing: write show alone"))),
+                };
+            }
+            Some(verb @ ("add" | "del" | "delete")) => {
+                let object = words.next();
+                let object =
+                    object.ok_or_else(|| Failure::Usage(format!("{verb} what? An address must follow")))?;
+                if verb == "add" { Verb::Add(object) } else { Verb::Delete(object) }
+            }
+            Some(word) => {
+                return Err(Failure::Usage(format!("'{word}' is not known: write show, add or del")));
+            }
+        };
+        let mut pairs = Vec::new();
+        while let Some(word) = words.next() {
+            if !known.contains(&word) {
+                return Err(Failure::Usage(format!("'{word}' is not known: write {}", known.join(", "))));
+            }
+            let value = words.next().ok_or_else(|| Failure::Usage(format!("nothing follows '{word}'")))?;
+            pairs.push((word, value));
+        }
+        Ok(Self { verb, pairs })
+    }
+
+    fn value(&self, name: &str) -> Option<String> {
+        self.pairs.iter().find(|(word, _)| *word == name).map(|(_, value)| (*value).to_owned())
+    }
+}
+
+/// `bywash addr`.
+pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
+    let words = Words::parse(&args.words, &["dev"])?;
+    let interface = words.value("dev");
+    let request = match words.verb {
+        Verb::Show => {
+            return show(&args.show, &Request::Addresses {}, |row: &AddressRow| {
+                vec![
+                    row.interface.clone(),
+                    row.address.clone(),
+                    row.state.clone(),
+                    row.mac.clone().unwrap_or_default(),
+                    format!("mtu {}", row.mtu),
+                ]
+            });
+        }
+        Verb::Add(address) => Request::AddAddress { address: address.into(), interface },
+        Verb::Delete(address) => Request::RemoveAddress { address: address.into() },
+    };
+    change(&args.show, &request)
+}
+
+/// `bywash route`.
+pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
+    let words = Words::parse(&args.words, &["via", "dev", "metric"])?;
+    let metric = words.value("metric").map(|text| {
+        text.parse().map_err(|_| Failure::Usage(format!("'{text}' is no metric: write a number from 0")))
+    });
+    let metric = metric.transpose()?;
+    let route = |prefix: &str| RouteWords {
+        prefix: prefix.into(),
+        gateway: words.value("via"),
+        interface: words.value("dev"),
+        metric,
+    };
+    let request = match words.verb {
+        Verb::Show => {
+            return show(&args.show, &Request::Routes {}, |row: &RouteRow| {
+                let via = row.gateway.as_ref().map_or_else(String::new, |gateway| format!("via {gateway}"));
+                vec![
+                    row.prefix.clone(),
+                    via,
+                    format!("dev {}", row.interface),
+                    format!("metric {}", row.metric),
+                ]
+            });
+        }
+        Verb::Add(prefix) => Request::AddRoute(route(prefix)),
+        Verb::Delete(prefix) => Request::RemoveRoute(route(prefix)),
+    };
+    change(&args.show, &request)
+}
+
+/// `bywash neigh`.
+pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
+    let words = Words::parse(&args.words, &["lladdr", "dev"])?;
+    let interface = words.value("dev");
+    let request = match words.verb {
+        Verb::Show => {
+            return show(&args.show, &Request::Neighbours {}, |row: &NeighbourRow| {
+                vec![
+                    row.address.clone(),
+                    format!("dev {}", row.interface),
+                    row.mac.clone().unwrap_or_default(),
+                    row.state.clone(),
+                ]
+            });
+        }
+        Verb::Add(address) => {
+            let mac = words.value("lladdr");
+            let mac =
+                mac.ok_or_else(|| Failure::Usage("its Ethernet address must follow: lladdr MAC".into()))?;
+            Request::AddNeighbour { address: address.into(), mac, interface }
+        }
+        Verb::Delete(address) => Request::RemoveNeighbour { address: address.into(), interface },
+    };
+    change(&args.show, &request)
+}
+
+/// `bywash sockets`.
+pub(crate) fn sockets(args: &ShowArgs) -> Result<bool, Failure> {
+    show(args, &Request::Sockets {}, |row: &SocketRow| {
+        vec![
+            row.protocol.clone(),
+            row.state.clone(),
+            row.receive_queue.to_string(),
+            row.send_queue.to_string(),
+            row.local.clone(),
+            row.remote.clone(),
+            format!("engine {}", row.engine),
+        ]
+    })
+}
+
+/// `bywash stats`.
+pub(crate) fn stats(args: &ShowArgs) -> Result<bool, Failure> {
+    let value = answered(args, &Request::Stats {})?;
+    if args.json {
+        failure::print(&format!("{value}\n"));
+        return Ok(true);
+    }
+    let stats: Stats = understood(value)?;
+    let mut rows = Vec::new();
+    let engines = stats.engines.into_iter().enumerate();
+    let engines = engines.map(|(number, counted)| (format!("engine {number}"), counted));
+    for (what, counted) in stats.ports.into_iter().chain(engines) {
+        let counted = counted.into_iter().filter(|(_, count)| *count > 0);
+        rows.extend(counted.map(|(name, count)| vec![what.clone(), name, count.to_string()]));
+    }
+    failure::print(&table(&rows));
+    Ok(true)
+}
+
+fn answered(args: &ShowArgs, request: &Request) -> Result<serde_json::Value, Failure> {
+    match ask(&args.name, request)? {
+        Answer::Ok(value) => Ok(value),
+        Answer::Error(why) => Err(Failure::Usage(why)),
+    }
+}
+
+fn understood<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Result<T, Failure> {
+    serde_json::from_value(value)
+        .map_err(|error| Failure::Usage(format!("the instance is of another version: {error}")))
+}
+
+fn change(args: &ShowArgs, request: &Request) -> Result<bool, Failure> {
+    answered(args, request).map(|_| true)
+}
+
+fn show<T: serde::de::DeserializeOwned>(
+    args: &ShowArgs,
+    request: &Request,
+    row: impl Fn(&T) -> Vec<String>,
+) -> Result<bool, Failure> {
+    let value = answered(args, request)?;
+    if args.json {
+        failure::print(&format!("{value}\n"));
+        return Ok(true);
+    }
+    let rows: Vec<T> = understood(value)?;
+    failure::print(&table(&rows.iter().map(row).collect::<Vec<_>>()));
+    Ok(true)
+}
+
+/// Columns as wide as their widest cell.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.len()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,236 @@
+//! An instance as an app, so that it is reported on like the others.
+
+use std::fmt::{self, Display};
+use std::time::{Duration, Instant};
+
+use bywash_apps::report::{Column, Metric, Row, Snapshot, Table};
+use bywash_apps::{App, Summary as AppSummary};
+use bywash_engine::{Figures, Instance};
+use bywash_port::QueueCounters;
+use serde::Serialize;
+
+/// What a program on the instance has to tell beside what the instance counts.
+pub(crate) trait Telling: Send {
+    /// The numbers of everything together.
+    fn row(&self, elapsed: Duration) -> Row;
+
+    /// Times that were measured.
+    fn distributions(&self) -> Vec<bywash_apps::report::Distribution> {
+        Vec::new()
+    }
+
+    /// Why the aim was not met.
+    fn unmet(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// No program.
+impl Telling for () {
+    fn row(&self, _: Duration) -> Row {
+        Row::default()
+    }
+}
+
+/// A running instance.
+pub(crate) struct Running<T> {
+    pub(crate) start: Start,
+    pub(crate) instance: Instance,
+    pub(crate) telling: T,
+    pub(crate) began: Instant,
+}
+
+/// What an instance does, for the start of the report.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Start {
+    pub(crate) command: &'static str,
+    pub(crate) name: String,
+    pub(crate) ports: Vec<String>,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) engines: usize,
+    /// Where it can be asked; `None` when it can't.
+    pub(crate) socket: Option<String>,
+}
+
+impl Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { command, name, ports, addresses, engines, socket } = self;
+        write!(f, "{command} {name} on {} with {engines} engine(s)", ports.join(", "))?;
+        if !addresses.is_empty() {
+            write!(f, "\n  {}", addresses.join(", "))?;
+        }
+        if let Some(socket) = socket {
+            write!(f, "\n  asked at {socket}")?;
+        }
+        f.write_str("\nCtrl-C ends it")
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Summary {
+    met: bool,
+    unmet: Vec<String>,
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    #[serde(skip)]
+    warnings: Vec<String>,
+}
+
+impl Summary {
+    /// The aim was met where nothing is unmet.
+    pub(crate) fn new(unmet: Vec<String>, snapshot: Snapshot, warnings: Vec<String>) -> Self {
+        Self { met: unmet.is_empty(), unmet, snapshot, warnings }
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = self.snapshot.total.values.iter().filter(|(_, value)| *value > 0);
+        let numbers: Vec<String> =
+            numbers.map(|(metric, value)| format!("{value} {}", metric.noun)).collect();
+        let seconds = self.snapshot.elapsed.as_secs_f64();
+        write!(
+            f,
+            "{seconds:.1} s: {}",
+            if numbers.is_empty() { "nothing".into() } else { numbers.join(", ") }
+        )?;
+        for distribution in &self.snapshot.distributions {
+            if let Some(percentiles) = distribution.times.percentiles() {
+                write!(f, "\n  {}: {percentiles}", distribution.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AppSummary for Summary {
+    fn unmet(&self) -> &[String] {
+        &self.unmet
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn snapshot(&self) -> Option<&Snapshot> {
+        Some(&self.snapshot)
+    }
+}
+
+/// What all engines have done together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    rx: QueueCounters,
+    tx: QueueCounters,
+    forwarded: u64,
+    handed_over: u64,
+    lost: u64,
+}
+
+const TOTAL: &[Column<Total>] = &[
+    Column {
+        metric: Metric::packets("rx_packets", "packets received", "Packets received"),
+        of: |total| total.rx.packets,
+    },
+    Column {
+        metric: Metric::bytes("rx_bytes", "bytes received", "Bytes of received packets, without FCS"),
+        of: |total| total.rx.bytes,
+    },
+    Column {
+        metric: Metric::count("tx_packets", "packets sent", "Packets sent"),
+        of: |total| total.tx.packets,
+    },
+    Column {
+        metric: Metric::count("tx_bytes", "bytes sent", "Bytes of sent packets, without FCS"),
+        of: |total| total.tx.bytes,
+    },
+    Column {
+        metric: Metric::count("forwarded", "passed on", "Packets of others that were passed on"),
+        of: |total| total.forwarded,
+    },
+    Column {
+        metric: Metric::count("handed_over", "handed over", "Packets that one engine handed to another"),
+        of: |total| total.handed_over,
+    },
+    Column {
+        metric: Metric::fault("lost", "lost: no memory, or a queue was full", "Packets lost inside"),
+        of: |total| total.lost,
+    },
+];
+
+fn snapshot(
+    command: &'static str,
+    figures: &[Figures],
+    telling: &impl Telling,
+    elapsed: Duration,
+) -> Snapshot {
+    let of = |figures: &Figures| {
+        let ports = |which: fn(&(QueueCounters, QueueCounters)) -> QueueCounters| {
+            figures.ports.iter().map(which).fold(QueueCounters::default(), add)
+        };
+        Total {
+            rx: ports(|port| port.0),
+            tx: ports(|port| port.1),
+            forwarded: figures.stack.forwarded,
+            handed_over: figures.engine.handed_over,
+            lost: figures.stack.no_memory + figures.engine.ring_full,
+        }
+    };
+    let engines: Vec<Total> = figures.iter().map(of).collect();
+    let all = engines.iter().fold(Total::default(), |all, engine| Total {
+        rx: add(all.rx, engine.rx),
+        tx: add(all.tx, engine.tx),
+        forwarded: all.forwarded + engine.forwarded,
+        handed_over: all.handed_over + engine.handed_over,
+        lost: all.lost + engine.lost,
+    });
+    let rows = engines.iter().enumerate();
+    let rows = rows.map(|(number, engine)| Row::new(vec![("engine", number.into())], TOTAL, engine));
+    let total = telling.row(elapsed).and(TOTAL, &all);
+    let engines = Table {
+        name: "engines",
+        row: "engine",
+        in_line: false,
+        usual: usize::MAX,
+        partial: false,
+        rows: rows.collect(),
+    };
+    Snapshot { command, elapsed, total, tables: vec![engines], distributions: telling.distributions() }
+}
+
+fn add(a: QueueCounters, b: QueueCounters) -> QueueCounters {
+    QueueCounters {
+        packets: a.packets + b.packets,
+        bytes: a.bytes + b.bytes,
+        errors: a.errors + b.errors,
+        no_frame: a.no_frame + b.no_frame,
+    }
+}
+
+impl<T: Telling> App for Running<T> {
+    type Start = Start;
+    type Summary = Summary;
+
+    fn start(&self) -> Start {
+        self.start.clone()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let figures = self.instance.handle().figures();
+        snapshot(self.start.command, &figures, &self.telling, self.began.elapsed())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> bool {
+        self.instance.wait(timeout)
+    }
+
+    fn finish(self) -> Summary {
+        let elapsed = self.began.elapsed();
+        let closed = self.instance.close();
+        let mut unmet = closed.errors;
+        unmet.extend(self.telling.unmet());
+        let snapshot = snapshot(self.start.command, &closed.figures, &self.telling, elapsed);
+        Summary::new(unmet, snapshot, closed.warnings)
+    }
+}

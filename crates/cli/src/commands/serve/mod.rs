@@ -1,0 +1,189 @@
+//! `bywash serve`.
+
+mod app;
+mod config;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bywash_apps::report::Reporter;
+use bywash_engine::socket::ControlSocket;
+use bywash_engine::stack::AddressState;
+use bywash_engine::{Handle, Instance, Options, Program};
+use bywash_port::PortName;
+use bywash_sys::worker::Stop;
+
+use app::Running;
+pub(crate) use app::{Start, Summary, Telling};
+pub(crate) use config::Config;
+
+use crate::failure::Failure;
+use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::setup::set_up;
+
+const EXAMPLES: &str = "\
+Examples:
+  bywash serve --port xdp:eth1 --addr 10.0.0.2/24      answers pings on 10.0.0.2
+  bywash serve --port tap:t --addr 10.0.0.2/24 --addr fd00::2/64 --name web
+  bywash serve --port xdp:eth1 --port xdp:eth2 --addr eth1=10.0.0.1/24 --addr eth2=10.1.0.1/24 --forward
+  bywash serve --config web.toml                       all of that from a file
+
+The file:
+  name = \"web\"
+  forward = true
+  [[port]]
+  port = \"xdp:eth1\"
+  addresses = [\"10.0.0.2/24\", \"fd00::2/64\"]
+  [[route]]
+  prefix = \"default\"
+  via = \"10.0.0.1\"
+
+`bywash addr`, `route`, `neigh`, `sockets` and `stats` ask it while it runs.
+
+Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port could not be opened";
+
+/// Run a TCP/IP stack on ports.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Read name, ports, addresses and routes from this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "addr", "route"], required_unless_present = "port")]
+    config: Option<PathBuf>,
+    /// Pass packets for others on
+    #[arg(long)]
+    forward: bool,
+    #[command(flatten)]
+    ports: PortArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Where an instance is and what it is called.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Instance")]
+pub(crate) struct InstanceArgs {
+    /// A port to work on; several for several
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Vec<PortName>,
+    /// An address with its prefix length; INTERFACE=ADDRESS with several ports
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) addr: Vec<String>,
+    /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5'
+    #[arg(long, value_name = "ROUTE")]
+    pub(crate) route: Vec<String>,
+    /// Its name, by which it is asked
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+impl InstanceArgs {
+    /// As a configuration.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        Config::of(&self.port, &self.addr, &self.route)
+    }
+}
+
+/// What an instance is called without a name.
+pub(crate) const DEFAULT_NAME: &str = "default";
+
+/// Does it.
+pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    let mut config = match &args.config {
+        Some(path) => config::read(path)?,
+        None => args.instance.config()?,
+    };
+    config.forward |= args.forward;
+    config.name = args.instance.name.clone().or(config.name);
+    let plan = Plan { command: "serve", config, ports: &args.ports, worker: &args.worker };
+    let mut reporter = args.report.reporter()?;
+    plan.run(&mut |_, _| Box::new(()), (), args.report.duration, &mut reporter)
+}
+
+/// An instance that is to be run, with a program or without.
+pub(crate) struct Plan<'a> {
+    pub(crate) command: &'static str,
+    pub(crate) config: Config,
+    pub(crate) ports: &'a PortArgs,
+    pub(crate) worker: &'a WorkerArgs,
+}
+
+impl Plan<'_> {
+    /// Runs it until its end, and reports.
+    ///
+    /// # Errors
+    /// Why it did not begin.
+    pub(crate) fn run(
+        self,
+        program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
+        telling: impl Telling,
+        duration: Option<Duration>,
+        reporter: &mut Reporter,
+    ) -> Result<bool, Failure> {
+        let Self { command, config, ports: port_args, worker } = self;
+        if config.ports.is_empty() {
+            return Err(Failure::Usage("there is no port to work on; name one (--port)".into()));
+        }
+        let name = config.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
+        // Before anything is opened: two instances of one name are told apart by nobody.
+        let socket = ControlSocket::open(&name)?;
+        let mut open = port_args.open_options(&config.ports, Use::Both)?;
+        for options in &mut open {
+            // What is passed on must be as on a wire: nobody behind the other port would finish it.
+            options.plain = config.forward;
+        }
+        let mut setup = set_up(&config.ports, port_args, &open, reporter)?;
+        let (ports, arena, stop) = (std::mem::take(&mut setup.ports), setup.arena, setup.stop.clone());
+        let workers = worker.options();
+        let options = Options {
+            cores: workers.cores,
+            idle: workers.idle,
+            batch: worker.batch(),
+            forward: config.forward,
+            ..Options::default()
+        };
+        let configure = Box::new(|control: &mut _, now, ids: &[_]| config.apply(control, now, ids));
+        let instance = Instance::start(ports, arena, &options, &stop, configure, program)?;
+        let handle = instance.handle();
+        let path = socket.path().display().to_string();
+        let asked = socket.serve(handle.clone(), stop.clone());
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                drop(instance.close());
+                return Err(Failure::Usage(format!("no thread for the control socket: {error}")));
+            }
+        };
+        wait_for_addresses(&handle, &stop);
+        let start = Start {
+            command,
+            name,
+            ports: config.ports.iter().map(ToString::to_string).collect(),
+            addresses: config.addresses.iter().map(|(_, prefix)| prefix.to_string()).collect(),
+            engines: handle.figures().len(),
+            socket: Some(path),
+        };
+        let running = Running { start, instance, telling, began: Instant::now() };
+        let met = bywash_apps::run(running, duration, &stop, reporter);
+        // It ends with `stop`, which is set by now, and takes its file away.
+        drop(asked.join());
+        Ok(met)
+    }
+}
+
+/// Waits until all addresses are in use: those of IPv6 are looked for on the link first.
+fn wait_for_addresses(handle: &Handle, stop: &Stop) {
+    let until = Instant::now() + Duration::from_secs(5);
+    let tentative = || {
+        handle.control(|control, _| control.addresses().any(|(.., state)| state == AddressState::Tentative))
+    };
+    while !stop.is_set() && Instant::now() < until && tentative() == Ok(true) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

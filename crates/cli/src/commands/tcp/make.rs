@@ -1,0 +1,180 @@
+//! Services for engines and for the kernel's workers: each command makes one for each of them.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bywash_apps::report::Stopwatch;
+use bywash_programs::{
+    Clockwork, Connect, Counters, Dialect, Download, File, HttpServer, Load, Manner, Plan, Service,
+    StreamServer, Wanted,
+};
+
+/// What a command makes of itself.
+pub(super) trait Make {
+    /// Its service.
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static>: Service<Id>;
+
+    /// The service number `number` of `count`, which share the work. Times are told to `watch`.
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        number: usize,
+        count: usize,
+        counters: Counters,
+        watch: Watch,
+    ) -> Self::Service<Id>;
+
+    /// Whether one service is all there can be.
+    fn is_single(&self) -> bool {
+        false
+    }
+
+    /// Whether a connection that fails is a failure of the command's.
+    fn is_client(&self) -> bool {
+        true
+    }
+}
+
+/// Takes the times of answers.
+#[derive(Debug)]
+pub(super) struct Watch(pub(super) Stopwatch);
+
+impl Clockwork for Watch {
+    fn record(&mut self, ns: u64) {
+        self.0.record(ns);
+    }
+}
+
+/// A share of a whole, the first shares being larger by one where it does not come out even.
+fn share(whole: usize, number: usize, count: usize) -> usize {
+    whole / count + usize::from(number < whole % count)
+}
+
+pub(super) struct StreamMake {
+    pub(super) manner: Manner,
+    pub(super) port: u16,
+}
+
+impl Make for StreamMake {
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = StreamServer<Id>;
+
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        _: usize,
+        _: usize,
+        counters: Counters,
+        _: Watch,
+    ) -> StreamServer<Id> {
+        StreamServer::new(self.manner, self.port, counters)
+    }
+
+    fn is_client(&self) -> bool {
+        false
+    }
+}
+
+pub(super) struct HttpMake {
+    pub(super) port: u16,
+    pub(super) file: Option<File>,
+}
+
+impl Make for HttpMake {
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = HttpServer<Id>;
+
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        _: usize,
+        _: usize,
+        counters: Counters,
+        _: Watch,
+    ) -> HttpServer<Id> {
+        HttpServer::new(self.port, self.file.clone(), counters)
+    }
+
+    fn is_client(&self) -> bool {
+        false
+    }
+}
+
+pub(super) struct ConnectMake {
+    pub(super) to: SocketAddr,
+}
+
+impl Make for ConnectMake {
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = Connect<Id>;
+
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        number: usize,
+        _: usize,
+        counters: Counters,
+        _: Watch,
+    ) -> Connect<Id> {
+        Connect::new((number == 0).then_some(self.to), counters)
+    }
+
+    fn is_single(&self) -> bool {
+        true
+    }
+}
+
+pub(super) struct DownloadMake {
+    pub(super) from: SocketAddr,
+    pub(super) request: Vec<u8>,
+    pub(super) streams: usize,
+}
+
+impl Make for DownloadMake {
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = Download<Id>;
+
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        number: usize,
+        count: usize,
+        counters: Counters,
+        _: Watch,
+    ) -> Download<Id> {
+        let streams = share(self.streams, number, count);
+        Download::new(Wanted { from: self.from, request: self.request.clone(), streams }, counters)
+    }
+}
+
+pub(super) struct LoadMake {
+    pub(super) to: SocketAddr,
+    pub(super) dialect: Dialect,
+    pub(super) connections: usize,
+    pub(super) depth: usize,
+    /// Between two requests of all services together.
+    pub(super) interval: Option<Duration>,
+    pub(super) requests: Option<u64>,
+}
+
+impl Make for LoadMake {
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = Load<Id, Watch>;
+
+    fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
+        &self,
+        number: usize,
+        count: usize,
+        counters: Counters,
+        watch: Watch,
+    ) -> Load<Id, Watch> {
+        let connections = share(self.connections, number, count);
+        let all = self.requests.map(|all| usize::try_from(all).unwrap_or(usize::MAX));
+        let plan = Plan {
+            to: self.to,
+            dialect: self.dialect.clone(),
+            connections,
+            depth: self.depth,
+            interval: self.interval.map(|interval| interval * u32::try_from(count).unwrap_or(u32::MAX)),
+            // Who has no connection has nothing to do.
+            requests: if connections == 0 {
+                Some(0)
+            } else {
+                all.map(|all| share(all, number, count) as u64)
+            },
+        };
+        Load::new(plan, counters, watch)
+    }
+}

@@ -1,0 +1,217 @@
+//! `bywash tcp`: servers and clients, on Bywash or on the kernel's sockets.
+
+mod make;
+mod run;
+mod tally;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bywash_programs::{Dialect, File, Manner};
+use clap::{Subcommand, ValueEnum};
+
+use super::serve::InstanceArgs;
+use crate::failure::Failure;
+use crate::options::{PortArgs, ReportArgs, WorkerArgs};
+use crate::values;
+use make::{ConnectMake, DownloadMake, HttpMake, LoadMake, StreamMake};
+use run::run as start;
+
+const EXAMPLES: &str = "\
+Examples:
+  bywash tcp http --port xdp:eth1 --addr 10.0.0.2/24           a web server on Bywash
+  bywash tcp http --kernel --listen 8080 --file big.bin        the same on the kernel's sockets
+  bywash tcp load http 10.0.0.2:80 --kernel --connections 64   as fast as answers come
+  bywash tcp load redis 10.0.0.2:6379 --port xdp:eth1 --addr 10.0.0.1/24 --rate 100k
+  bywash tcp upload --port xdp:eth1 --addr 10.0.0.2/24         a stream without end to all who connect
+  bywash tcp download 10.0.0.2:19 --kernel --streams 4 --duration 10s
+  bywash tcp connect 10.0.0.2:7 --port xdp:eth1 --addr 10.0.0.1/24
+
+Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
+
+/// Servers and clients of TCP.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Send back what comes
+    Echo(ServerArgs),
+    /// Swallow what comes
+    Sink(ServerArgs),
+    /// Send as fast as TCP allows to all who connect
+    Upload(ServerArgs),
+    /// Serve HTTP: /N is N bytes, and --file under its name
+    Http(HttpArgs),
+    /// Send what is typed and show what comes
+    Connect(ConnectArgs),
+    /// Receive by parallel streams, as fast as it goes
+    Download(DownloadArgs),
+    /// Send requests and measure how long the answers take
+    Load(LoadArgs),
+}
+
+/// Where connections are made.
+#[derive(clap::Args, Debug)]
+pub(crate) struct PlaceArgs {
+    #[command(flatten)]
+    pub(crate) instance: InstanceArgs,
+    /// Use the kernel's sockets, to compare
+    #[arg(long, conflicts_with_all = ["port", "addr", "route", "name"], required_unless_present = "port")]
+    pub(crate) kernel: bool,
+    #[command(flatten)]
+    pub(crate) ports: PortArgs,
+    #[command(flatten)]
+    pub(crate) worker: WorkerArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct ServerArgs {
+    /// The port of TCP [default: that of the service: 7 echo, 9 sink, 19 upload, 80 http]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    listen: Option<u16>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct HttpArgs {
+    /// A file to serve under its name; it is read once, at the start
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct ConnectArgs {
+    /// The server
+    #[arg(value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct DownloadArgs {
+    /// The server
+    #[arg(value_name = "ADDRESS:PORT")]
+    from: SocketAddr,
+    /// Ask an HTTP server for this path; without, the server sends unasked
+    #[arg(long, value_name = "PATH")]
+    http: Option<String>,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    streams: u32,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct LoadArgs {
+    /// What is spoken
+    #[arg(value_name = "PROTOCOL")]
+    protocol: Protocol,
+    /// The server
+    #[arg(value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// The path that is asked for; http only
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    path: String,
+    /// Store values of so many bytes instead of asking for one; redis and memcached
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    set: Option<usize>,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// Requests under way on each connection at most
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    depth: u32,
+    /// Requests per second, due at their times whatever became of the others; as fast as answers come without it
+    #[arg(long, value_name = "RATE", value_parser = values::count)]
+    rate: Option<u64>,
+    /// Stop after so many answers
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    requests: Option<u64>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// What `load` speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    Http,
+    Redis,
+    Memcached,
+}
+
+/// Does it.
+pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    match args.command {
+        Command::Echo(args) => stream("tcp echo", Manner::Echo, 7, args),
+        Command::Sink(args) => stream("tcp sink", Manner::Sink, 9, args),
+        Command::Upload(args) => stream("tcp upload", Manner::Upload, 19, args),
+        Command::Http(args) => {
+            let file = args.file.as_deref().map(read).transpose()?;
+            let make = HttpMake { port: args.server.listen.unwrap_or(80), file };
+            start("tcp http", make, args.server.place)
+        }
+        Command::Connect(args) => start("tcp connect", ConnectMake { to: args.to }, args.place),
+        Command::Download(args) => {
+            let request = args.http.map(|path| {
+                format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", args.from.ip())
+            });
+            let make = DownloadMake {
+                from: args.from,
+                request: request.unwrap_or_default().into_bytes(),
+                streams: args.streams as usize,
+            };
+            start("tcp download", make, args.place)
+        }
+        Command::Load(args) => {
+            let make = load(&args)?;
+            start("tcp load", make, args.place)
+        }
+    }
+}
+
+fn stream(command: &'static str, manner: Manner, usual: u16, args: ServerArgs) -> Result<bool, Failure> {
+    start(command, StreamMake { manner, port: args.listen.unwrap_or(usual) }, args.place)
+}
+
+fn read(path: &std::path::Path) -> Result<File, Failure> {
+    let bytes =
+        std::fs::read(path).map_err(|error| Failure::Usage(format!("--file {}: {error}", path.display())))?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(File { name, bytes: bytes.into() })
+}
+
+fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
+    let dialect = match args.protocol {
+        Protocol::Http => Dialect::Http { path: args.path.clone(), host: args.to.ip().to_string() },
+        Protocol::Redis => Dialect::Redis { set: args.set },
+        Protocol::Memcached => Dialect::Memcached { set: args.set },
+    };
+    let http = args.protocol == Protocol::Http;
+    if http && args.set.is_some() {
+        return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));
+    }
+    if !args.path.starts_with('/') || args.path.contains(char::is_whitespace) || (!http && args.path != "/") {
+        return Err(Failure::Usage(format!("--path {}: a path begins with / and is for http", args.path)));
+    }
+    Ok(LoadMake {
+        to: args.to,
+        dialect,
+        connections: args.connections as usize,
+        depth: args.depth as usize,
+        interval: args.rate.map(|rate| Duration::from_nanos((1_000_000_000 / rate).max(1))),
+        requests: args.requests,
+    })
+}

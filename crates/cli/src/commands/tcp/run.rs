@@ -1,0 +1,159 @@
+//! Runs services on an instance of Bywash or on the kernel's sockets, and reports alike.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use bywash_apps::App;
+use bywash_apps::report::Snapshot;
+use bywash_engine::Program;
+use bywash_engine::stack::ConnectionId;
+use bywash_programs::{KernelId, KernelSockets, OnKernel, OnStack, Service};
+use bywash_sys::worker::{Placement, Stop, Worker};
+
+use super::super::serve::{Plan, Start, Summary, Telling};
+use super::PlaceArgs;
+use super::make::Make;
+use super::tally::Tally;
+use crate::failure::Failure;
+use crate::setup::catch_signals;
+
+/// Runs what `make` makes.
+///
+/// # Errors
+/// Why it did not begin.
+pub(super) fn run<M: Make>(command: &'static str, make: M, place: PlaceArgs) -> Result<bool, Failure> {
+    let tally = Tally::new(make.is_client());
+    // What `connect` receives goes to standard output.
+    let mut reporter =
+        if make.is_single() { place.report.reporter_beside_data()? } else { place.report.reporter()? };
+    if place.kernel {
+        return on_kernel(command, &make, &place, tally, &mut reporter);
+    }
+    let mut config = place.instance.config()?;
+    config.name = place.instance.name.clone();
+    let plan = Plan { command, config, ports: &place.ports, worker: &place.worker };
+    let programs = tally.clone();
+    let mut program = |number: usize, count: usize| {
+        let (counters, watch) = programs.add();
+        Box::new(OnStack::new(make.make::<ConnectionId>(number, count, counters, watch))) as Box<dyn Program>
+    };
+    plan.run(&mut program, tally, place.report.duration, &mut reporter)
+}
+
+fn on_kernel<M: Make>(
+    command: &'static str,
+    make: &M,
+    place: &PlaceArgs,
+    tally: Tally,
+    reporter: &mut bywash_apps::report::Reporter,
+) -> Result<bool, Failure> {
+    let stop = catch_signals()?;
+    let options = place.worker.options();
+    let count = if make.is_single() { 1 } else { options.cores.len().max(1) };
+    let mut services = Vec::with_capacity(count);
+    for number in 0..count {
+        let sockets = KernelSockets::new()
+            .map_err(|error| Failure::Usage(format!("the kernel gives no epoll set: {error}")))?;
+        let (counters, watch) = tally.add();
+        let mut service = OnKernel::new(make.make::<KernelId>(number, count, counters, watch), sockets);
+        // Listeners are open before anything is said to be running.
+        service.begin().map_err(Failure::Usage)?;
+        services.push(service);
+    }
+    let (tell, ends) = channel();
+    let mut workers = Vec::with_capacity(count);
+    for (number, service) in services.into_iter().enumerate() {
+        let core = options.cores.get(number).copied();
+        let placement = Placement { name: format!("kernel {number}"), core, idle: options.idle };
+        let tell = tell.clone();
+        let started = Worker::spawn(placement, stop.clone(), service, move |_| {
+            // Nobody listens any more at the end.
+            let _ = tell.send(());
+        });
+        match started {
+            Ok(worker) => workers.push(worker),
+            Err((_, error)) => {
+                stop.set();
+                workers.into_iter().for_each(|worker| drop(worker.join()));
+                return Err(Failure::Start(error.into()));
+            }
+        }
+    }
+    let start = Start {
+        command,
+        name: "on the kernel's sockets".into(),
+        ports: vec!["the kernel".into()],
+        addresses: Vec::new(),
+        engines: count,
+        socket: None,
+    };
+    let running = OnKernelApp {
+        start,
+        running: workers.len(),
+        workers,
+        ends,
+        tally,
+        began: Instant::now(),
+        stop: stop.clone(),
+    };
+    Ok(bywash_apps::run(running, place.report.duration, &stop, reporter))
+}
+
+/// Services on the kernel's sockets, as an app.
+struct OnKernelApp<T: Service<KernelId>> {
+    start: Start,
+    workers: Vec<Worker<OnKernel<T>>>,
+    ends: Receiver<()>,
+    running: usize,
+    tally: Tally,
+    began: Instant,
+    stop: Stop,
+}
+
+impl<T: Service<KernelId>> App for OnKernelApp<T> {
+    type Start = Start;
+    type Summary = Summary;
+
+    fn start(&self) -> Start {
+        self.start.clone()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let elapsed = self.began.elapsed();
+        Snapshot {
+            command: self.start.command,
+            elapsed,
+            total: self.tally.row(elapsed),
+            tables: Vec::new(),
+            distributions: self.tally.distributions(),
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> bool {
+        let since = Instant::now();
+        while self.running > 0 {
+            match self.ends.recv_timeout(timeout.saturating_sub(since.elapsed())) {
+                Ok(()) => self.running -= 1,
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => self.running = 0,
+            }
+        }
+        true
+    }
+
+    fn finish(mut self) -> Summary {
+        self.stop.set();
+        let mut unmet = self.tally.unmet();
+        let snapshot = self.snapshot();
+        for worker in std::mem::take(&mut self.workers) {
+            match worker.join() {
+                Ok((service, result)) => {
+                    unmet.extend(result.err().map(|error| error.to_string()));
+                    unmet.extend(service.failure().map(str::to_owned));
+                }
+                Err(error) => unmet.push(error.to_string()),
+            }
+        }
+        Summary::new(unmet, snapshot, Vec::new())
+    }
+}

@@ -1,0 +1,114 @@
+//! What services have done, for the report.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Stopwatch, Times};
+use bywash_programs::{Counted, Counters};
+
+use super::super::serve::Telling;
+use super::make::Watch;
+
+/// The numbers of all services. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    services: Arc<Mutex<Vec<(Counters, Dial)>>>,
+    client: bool,
+}
+
+const COUNTED: &[Column<Counted>] = &[
+    Column {
+        metric: Metric::count("connections", "connections", "Connections opened"),
+        of: |counted| counted.connections,
+    },
+    Column {
+        metric: Metric::count("requests", "requests", "Requests answered"),
+        of: |counted| counted.requests,
+    },
+    Column {
+        metric: Metric::count("received_bytes", "bytes of payload in", "Bytes of payload received"),
+        of: |counted| counted.received,
+    },
+    Column {
+        metric: Metric::count("sent_bytes", "bytes of payload out", "Bytes of payload sent"),
+        of: |counted| counted.sent,
+    },
+    Column {
+        metric: Metric::fault("errors", "errors", "Connections that failed, and wrong answers"),
+        of: |counted| counted.errors,
+    },
+];
+
+const REQUEST_RATE: Metric =
+    Metric::gauge("requests_per_second", "requests/s", "Requests answered per second since the start");
+const RECEIVED_RATE: Metric =
+    Metric::gauge("received_bits_per_second", "bit/s in", "Payload received per second since the start");
+const SENT_RATE: Metric =
+    Metric::gauge("sent_bits_per_second", "bit/s out", "Payload sent per second since the start");
+
+impl Tally {
+    /// None so far.
+    pub(super) fn new(client: bool) -> Self {
+        Self { services: Arc::default(), client }
+    }
+
+    /// The numbers of one more service.
+    pub(super) fn add(&self) -> (Counters, Watch) {
+        let (counters, watch) = (Counters::default(), Stopwatch::new());
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        services.push((counters.clone(), watch.dial()));
+        (counters, Watch(watch))
+    }
+
+    fn counted(&self) -> Counted {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        services.iter().map(|(counters, _)| counters.read()).fold(Counted::default(), |a, b| Counted {
+            connections: a.connections + b.connections,
+            requests: a.requests + b.requests,
+            received: a.received + b.received,
+            sent: a.sent + b.sent,
+            errors: a.errors + b.errors,
+        })
+    }
+}
+
+/// So many in so long, per second.
+fn per_second(n: u64, elapsed: Duration) -> u64 {
+    let per_second = u128::from(n) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    u64::try_from(per_second).unwrap_or(u64::MAX)
+}
+
+impl Telling for Tally {
+    fn row(&self, elapsed: Duration) -> Row {
+        let counted = self.counted();
+        let mut row = Row::new(Vec::new(), COUNTED, &counted);
+        row.values.extend([
+            (REQUEST_RATE, per_second(counted.requests, elapsed)),
+            (RECEIVED_RATE, per_second(counted.received.saturating_mul(8), elapsed)),
+            (SENT_RATE, per_second(counted.sent.saturating_mul(8), elapsed)),
+        ]);
+        row
+    }
+
+    fn distributions(&self) -> Vec<Distribution> {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = Times::read(services.iter().map(|(_, dial)| dial));
+        if times.count() == 0 {
+            return Vec::new();
+        }
+        let help = "How long answers took, counted from when the request was due";
+        vec![Distribution { name: "latency", help, times }]
+    }
+
+    fn unmet(&self) -> Vec<String> {
+        let counted = self.counted();
+        let mut unmet = Vec::new();
+        if self.client && counted.errors > 0 {
+            unmet.push(format!("{} connections failed or answers were wrong", counted.errors));
+        }
+        if self.client && counted.connections == 0 {
+            unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
+        }
+        unmet
+    }
+}

@@ -1,0 +1,102 @@
+//! A running `bywash serve` or `bywash tcp`, and what it is asked.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+
+use bywash_lab::{Host, HostOptions, Pair, PairOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+pub(crate) const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+
+/// Runs until it is dropped, or ended.
+pub(crate) struct Instance {
+    child: Child,
+    /// Where its control socket is: no test meets an instance of the machine's own.
+    folder: tempfile::TempDir,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+pub(crate) fn host() -> Host {
+    Host::with(&HostOptions { ipv6: true, ..HostOptions::default() }).unwrap()
+}
+
+/// A host with the kernel's stack and one for ours, with a cable between; ours is the far one.
+pub(crate) fn pair(addresses: &[&str]) -> (Host, Host, Pair) {
+    // The far kernel has nothing to say: the cable's end there is ours.
+    let (near, far) = (host(), Host::new().unwrap());
+    let mut options = PairOptions { neighbours: false, ..PairOptions::default() };
+    options.addresses = [addresses.iter().map(|text| text.parse().unwrap()).collect(), Vec::new()];
+    let pair = Pair::between(&near, &far, &options).unwrap();
+    (near, far, pair)
+}
+
+impl Instance {
+    /// Starts it on a host and waits until its addresses are in use. Words are parted by `|`.
+    pub(crate) fn start(host: &Host, words: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let common = "--huge-pages|off|--memory|48M|--json|--duration|120s";
+        let mut child = host
+            .command(BYWASH)
+            .unwrap()
+            .args(words.split('|').chain(common.split('|')))
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.find(|line| line.as_ref().unwrap().contains(r#""event":"start""#));
+        assert!(first.is_some(), "it did not start: {words}");
+        Self { child, folder, lines }
+    }
+
+    /// Asks it, as `bywash addr` does.
+    pub(crate) fn ask(&self, words: &str) -> Output {
+        let mut command = std::process::Command::new(BYWASH);
+        command.args(words.split(' ')).env("XDG_RUNTIME_DIR", self.folder.path()).output().unwrap()
+    }
+
+    /// Asks it something that it must not refuse; JSON, if it answers.
+    pub(crate) fn told(&self, words: &str) -> Value {
+        let output = self.ask(words);
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Where it can be asked by hand.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("bywash/default.sock")
+    }
+
+    /// Ends it, and returns its summary.
+    pub(crate) fn end(mut self) -> Value {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        let last = self.lines.by_ref().map(Result::unwrap).last().unwrap();
+        assert!(self.child.wait().unwrap().success(), "{last}");
+        serde_json::from_str(&last).unwrap()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Only after a failed test: `end` has waited for it otherwise.
+        if self.child.try_wait().unwrap().is_none() {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+}
+
+/// Runs one of Linux's own programs on a host and returns what it prints; `None` where this machine has none.
+pub(crate) fn run(host: &Host, program: &str, words: &str) -> Option<String> {
+    let output = match host.command(program).unwrap().args(words.split(' ')).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => panic!("{program}: {error}"),
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {words}: {text}{complaint}");
+    Some(text)
+}

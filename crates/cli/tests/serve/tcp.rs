@@ -1,0 +1,180 @@
+//! Servers and clients of TCP, against each other and against Linux's own programs.
+
+use std::process::Stdio;
+
+use bywash_lab::{Host, Pair, lock, skip};
+use serde_json::Value;
+
+use crate::instance::{BYWASH, Instance, host, pair, run};
+
+/// Runs a client until its end, and returns its exit code and summary.
+fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = host
+        .command(BYWASH)
+        .unwrap()
+        .args(words.split('|'))
+        .args(["--huge-pages", "off", "--memory", "48M", "--json"])
+        .env("XDG_RUNTIME_DIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().last().unwrap_or_else(|| panic!("{words}: {complaint}"));
+    (output.status.code(), serde_json::from_str(last).unwrap())
+}
+
+fn payload(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
+}
+
+fn server(far: &Host, pair: &Pair, words: &str) -> Instance {
+    let name = &pair.far.name;
+    Instance::start(far, &format!("{words}|--port|xdp:{name}|--addr|10.9.0.2/24|--addr|fd09::2/64"))
+}
+
+#[test]
+fn curl_and_wget_get_a_file_of_80_mb_intact() {
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24", "fd09::1/64"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (file, got) = (folder.path().join("big.bin"), folder.path().join("got.bin"));
+    let bytes = payload(80_000_000);
+    std::fs::write(&file, &bytes).unwrap();
+    let http = server(&far, &pair, &format!("tcp|http|--file|{}", file.display()));
+    let got_name = got.display();
+    let programs = [
+        ("curl", format!("-sS --max-time 60 -o {got_name} http://10.9.0.2/big.bin")),
+        ("curl", format!("-sS --max-time 60 -g -o {got_name} http://[fd09::2]/big.bin")),
+        ("wget", format!("-q -T 60 -t 1 -O {got_name} http://10.9.0.2/big.bin")),
+    ];
+    for (program, words) in programs {
+        if run(&near, program, &words).is_none() {
+            return skip("curl or wget is not installed");
+        }
+        let intact = std::fs::read(&got).unwrap() == bytes;
+        assert!(intact, "{program} {words}");
+        std::fs::remove_file(&got).unwrap();
+    }
+    let told = run(&near, "curl", "-sS -o /dev/null -w %{http_code} http://10.9.0.2/nothing");
+    assert_eq!(told.as_deref(), Some("404"));
+    // A listener on each engine, and what is left of the connections.
+    let sockets = http.told("sockets --json");
+    assert!(sockets.as_array().unwrap().iter().any(|row| row["state"] == "LISTEN"), "{sockets}");
+    let summary = http.end();
+    assert_eq!(summary["requests"], 4, "{summary}");
+}
+
+#[test]
+fn two_instances_talk_over_a_veth_in_each_language_and_manner() {
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&[]);
+    let http = server(&far, &pair, "tcp|http");
+    let place = format!("--force|--port|xdp:{}|--addr|10.9.0.1/24|--addr|fd09::1/64", pair.near.name);
+    for to in ["10.9.0.2:80", "[fd09::2]:80"] {
+        let (code, closed) = client(
+            &near,
+            &format!("tcp|load|http|{to}|--connections|8|--depth|4|--requests|2000|--duration|60s|{place}"),
+        );
+        assert_eq!((code, &closed["requests"]), (Some(0), &2000.into()), "{closed}");
+        assert_eq!(closed["latency"]["count"], 2000, "{closed}");
+    }
+    let (code, open) = client(
+        &near,
+        &format!(
+            "tcp|load|http|10.9.0.2:80|--path|/1000|--connections|4|--rate|500|--requests|500|--duration|60s|{place}"
+        ),
+    );
+    assert_eq!((code, &open["requests"]), (Some(0), &500.into()), "{open}");
+    let elapsed = open["elapsed_s"].as_f64().or_else(|| open["elapsed"].as_f64());
+    assert!(
+        elapsed.is_none_or(|seconds| seconds > 0.9),
+        "500 requests at 500 a second take a second: {open}"
+    );
+    http.end();
+    let upload = server(&far, &pair, "tcp|upload");
+    let (code, download) =
+        client(&near, &format!("tcp|download|10.9.0.2:19|--streams|4|--duration|1s|{place}"));
+    assert_eq!((code, &download["connections"]), (Some(0), &4.into()), "{download}");
+    assert!(download["received_bytes"].as_u64().unwrap() > 1_000_000, "{download}");
+    upload.end();
+}
+
+#[test]
+fn the_same_tools_work_on_the_kernels_sockets() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
+    let (code, load) = client(
+        &host,
+        "tcp|load|http|127.0.0.1:8080|--kernel|--connections|16|--depth|2|--requests|5000|--duration|60s",
+    );
+    assert_eq!((code, &load["requests"]), (Some(0), &5000.into()), "{load}");
+    let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/1000000|--streams|3");
+    assert_eq!(code, Some(0), "{download}");
+    assert!(download["received_bytes"].as_u64().unwrap() >= 3_000_000, "{download}");
+    assert_eq!(http.end()["requests"], 5003);
+    let (code, refused) = client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--duration|300ms");
+    assert_eq!((code, &refused["met"]), (Some(1), &false.into()), "nobody listens: {refused}");
+}
+
+#[test]
+fn what_is_typed_comes_back_from_echo() {
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let echo = server(&far, &pair, "tcp|echo");
+    let sent = payload(3_000_000);
+    let mut child = near
+        .command(BYWASH)
+        .unwrap()
+        .args(["tcp", "connect", "10.9.0.2:7", "--kernel", "--quiet", "--duration", "60s"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        // Closing it ends what is typed, and so the connection.
+        scope.spawn(|| {
+            std::io::Write::write_all(&mut stdin, &sent).unwrap();
+            drop(stdin);
+        });
+        child.wait_with_output().unwrap()
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout == sent, "{} of {} bytes", output.stdout.len(), sent.len());
+    if let Some(text) = run(&near, "traceroute.db", "-n -q 1 -w 2 -m 3 10.9.0.2") {
+        assert!(text.contains("10.9.0.2"), "{text}");
+    }
+    echo.end();
+}
+
+#[test]
+fn several_engines_share_one_queue() {
+    let Some(_guard) = lock() else { return };
+    let cores = bywash_lab::sys::worker::allowed_cores();
+    let [first, second, ..] = cores[..] else { return skip("there is one core only") };
+    let (near, far, pair) = pair(&["10.9.0.1/24", "fd09::1/64"]);
+    let http = server(&far, &pair, &format!("tcp|http|--cores|{first},{second}"));
+    for to in ["10.9.0.2:80", "[fd09::2]:80"] {
+        let (code, load) = client(
+            &near,
+            &format!("tcp|load|http|{to}|--kernel|--connections|32|--requests|4000|--duration|60s"),
+        );
+        assert_eq!((code, &load["requests"]), (Some(0), &4000.into()), "{load}");
+    }
+    let sockets = http.told("sockets --json");
+    let listeners = sockets.as_array().unwrap().iter().filter(|row| row["state"] == "LISTEN").count();
+    assert_eq!(listeners, 2, "{sockets}");
+    let summary = http.end();
+    assert!(summary["handed_over"].as_u64().unwrap() > 1000, "{summary}");
+    // And as clients: the answers must come back to the engine that has asked.
+    let kernel = Instance::start(&near, "tcp|http|--kernel");
+    let place = format!("--port|xdp:{}|--addr|10.9.0.2/24|--cores|{first},{second}", pair.far.name);
+    let (code, load) = client(
+        &far,
+        &format!("tcp|load|http|10.9.0.1:80|--connections|32|--requests|4000|--duration|60s|{place}"),
+    );
+    assert_eq!((code, &load["requests"]), (Some(0), &4000.into()), "{load}");
+    kernel.end();
+}

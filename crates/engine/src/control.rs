@@ -1,0 +1,185 @@
+//! The control thread: it owns addresses, routes and neighbours, answers ARP, neighbour discovery and ICMP whichever
+//! queue they came in on, and tells all engines of what has changed.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver as Channel;
+
+use bywash_stack::frame::{BATCH, Batch, Pool};
+use bywash_stack::{AddressState, Control, PortId, Request, Snapshot, Timestamp};
+use bywash_sys::worker::{Task, Turn};
+
+use crate::clock::Clock;
+use crate::engine::{Message, Work};
+use crate::handoff::{Bell, Receiver, Sender};
+
+/// What is done on the control thread.
+pub(crate) type Change = Box<dyn FnOnce(&mut Control, Timestamp) + Send>;
+
+/// What others want of the control thread.
+pub(crate) enum Command {
+    /// Something with addresses, routes and neighbours.
+    Control(Change),
+    /// Something with each stack, in the order of the engines.
+    Stacks(Vec<Work>),
+}
+
+/// The way to one engine.
+pub(crate) struct Engine {
+    pub(crate) requests: Receiver<Request>,
+    pub(crate) messages: Sender<Message>,
+    /// What must not be lost and found the ring full.
+    pub(crate) unsaid: VecDeque<Message>,
+}
+
+impl Engine {
+    /// Says something, now or when there is room.
+    fn say(&mut self, message: Message) {
+        self.unsaid.push_back(message);
+        self.catch_up();
+    }
+
+    fn catch_up(&mut self) {
+        while let Some(message) = self.unsaid.pop_front() {
+            if let Err(message) = self.messages.put(message) {
+                self.unsaid.push_front(message);
+                return;
+            }
+        }
+    }
+}
+
+/// The control as a task of a worker.
+pub(crate) struct ControlTask {
+    pub(crate) clock: Clock,
+    pub(crate) control: Control,
+    pub(crate) pool: Pool,
+    pub(crate) engines: Vec<Engine>,
+    /// Each port's interface number, and the engine that sends for the control there.
+    pub(crate) ports: Vec<(PortId, usize)>,
+    pub(crate) commands: Channel<Command>,
+    pub(crate) bell: Bell,
+    pub(crate) published: Arc<Snapshot>,
+    /// Snapshots that an engine may still read: the last one to let go frees them, and that should be us.
+    pub(crate) old: Vec<Arc<Snapshot>>,
+    pub(crate) begun: bool,
+    pub(crate) batch: Batch,
+    /// The bell may have rung since it was last hushed.
+    pub(crate) armed: bool,
+}
+
+/// Notices that wait for one engine at most; beyond, they are dropped, as ICMP may be.
+const NOTICES: usize = 1024;
+
+impl ControlTask {
+    fn answer(&mut self, now: Timestamp) -> usize {
+        let mut answered = 0;
+        for engine in &mut self.engines {
+            for _ in 0..BATCH {
+                let Some(request) = engine.requests.take() else { break };
+                self.control.handle(now, request, &mut self.pool);
+                answered += 1;
+            }
+        }
+        answered
+    }
+
+    fn obey(&mut self, now: Timestamp) -> usize {
+        let mut obeyed = 0;
+        while let Ok(command) = self.commands.try_recv() {
+            obeyed += 1;
+            match command {
+                Command::Control(change) => change(&mut self.control, now),
+                Command::Stacks(works) => {
+                    for (engine, work) in self.engines.iter_mut().zip(works) {
+                        engine.say(Message::Run(work));
+                    }
+                }
+            }
+        }
+        obeyed
+    }
+
+    /// Tells the engines what is new: the snapshot first, which what follows may rely on.
+    fn tell(&mut self) {
+        let snapshot = self.control.snapshot(&mut self.pool);
+        if !Arc::ptr_eq(&snapshot, &self.published) {
+            for engine in &mut self.engines {
+                engine.say(Message::Update(snapshot.clone()));
+            }
+            self.old.push(std::mem::replace(&mut self.published, snapshot));
+        }
+        self.old.retain(|old| Arc::strong_count(old) > 1);
+        if !self.begun && self.control.addresses().all(|(.., state)| state != AddressState::Tentative) {
+            self.begun = true;
+            self.engines.iter_mut().for_each(|engine| engine.say(Message::Begin));
+        }
+        for notice in self.control.notices() {
+            for engine in self.engines.iter_mut().filter(|engine| engine.unsaid.len() < NOTICES) {
+                engine.say(Message::Notice(notice));
+            }
+        }
+        while let Some((zone, packet)) = self.control.to_ourselves() {
+            let left =
+                self.engines.first_mut().map(|engine| engine.messages.put(Message::Deliver(zone, packet)));
+            give_back(left, &mut self.pool);
+        }
+        for (port, engine) in &self.ports {
+            loop {
+                self.control.transmit(*port, &mut self.batch);
+                if self.batch.is_empty() {
+                    break;
+                }
+                for packet in self.batch.drain() {
+                    let engine = self.engines.get_mut(*engine);
+                    let left = engine.map(|engine| engine.messages.put(Message::Send(*port, packet)));
+                    give_back(left, &mut self.pool);
+                }
+            }
+        }
+        for engine in &mut self.engines {
+            engine.catch_up();
+            engine.messages.flush();
+        }
+    }
+}
+
+/// A packet that an engine has no room for is lost, as on a wire.
+fn give_back(left: Option<Result<(), Message>>, pool: &mut Pool) {
+    if let Some(Err(Message::Send(_, packet) | Message::Deliver(_, packet))) = left {
+        pool.give_packet(packet);
+    }
+}
+
+impl Task for ControlTask {
+    fn turn(&mut self) -> Turn {
+        if std::mem::take(&mut self.armed) {
+            self.bell.hush();
+        }
+        let now = self.clock.now();
+        let done = self.answer(now) + self.obey(now);
+        self.control.advance(now, &mut self.pool);
+        self.tell();
+        if done > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.armed = true;
+        let engines = &self.engines;
+        // Commands always ring: one that has come since it was last looked for ends the sleep at once.
+        self.bell.arm(|| engines.iter().all(|engine| engine.requests.is_empty()))
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.push(self.bell.as_fd());
+    }
+
+    fn next_deadline(&self, now: u64) -> Option<u64> {
+        /// How soon to try again to say what found a ring full.
+        const AGAIN_NS: u64 = 1_000_000;
+        let unsaid = self.engines.iter().any(|engine| !engine.unsaid.is_empty());
+        let deadline = self.control.next_deadline().map(|at| self.clock.monotonic(at));
+        deadline.into_iter().chain(unsaid.then(|| now + AGAIN_NS)).min()
+    }
+}

@@ -1,0 +1,477 @@
+//! One engine: a worker's turn with its queues, its stack and its program.
+//!
+//! Packets that another engine's stack has the flow of, and packets for a port that another engine sends for, go over
+//! by hand-off rings, as they are. A ring that is full loses them and counts it, like a NIC's.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bywash_port::{QueueCounters, RxQueue, TxQueue};
+use bywash_stack::frame::{BATCH, Batch, Packet, Pool};
+use bywash_stack::{Event, InterfaceId, Notice, PortId, Request, Snapshot, Stack, Timestamp};
+use bywash_sys::clock::monotonic;
+use bywash_sys::worker::{Task, Turn};
+
+use crate::clock::Clock;
+use crate::figures::{self, Shared};
+use crate::handoff::{Bell, Receiver, Sender};
+use crate::program::{self, Io, Program};
+use crate::steer::Steering;
+
+/// Packets in a hand-off ring between two engines.
+pub(crate) const HANDOFF: usize = 1024;
+/// What the control may have said to an engine that it has not heard yet, and the other way round.
+pub(crate) const MESSAGES: usize = 1024;
+/// Requests that wait for room in the ring to the control. Beyond, the oldest are dropped.
+const PENDING: usize = 4096;
+/// Batches that one port is handed in a turn.
+const TX_BATCHES: usize = 16;
+/// Rounds in which the program and packets to ourselves cause each other in one turn.
+const ROUNDS: usize = 16;
+/// Turns between two publications of an engine that is never idle: every few hundred microseconds.
+const PUBLISH_TURNS: u32 = 256;
+/// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
+const TX_POLL_NS: u64 = 1_000_000;
+/// How long the last packets may take to leave at the end.
+const DRAIN_NS: u64 = 200_000_000;
+
+/// What one engine hands to another.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    /// A packet came in on a port: the other's stack has its flow.
+    Received(PortId, Packet),
+    /// A packet is to go out by a port that the other sends for.
+    ToSend(PortId, Packet),
+}
+
+/// What is done on an engine between two batches.
+pub(crate) type Work = Box<dyn FnOnce(&mut Stack, Timestamp) + Send>;
+
+/// What the control says to an engine.
+pub(crate) enum Message {
+    /// Send a packet by a port.
+    Send(PortId, Packet),
+    /// Take a packet of the control's own; see [`Stack::deliver`].
+    Deliver(InterfaceId, Packet),
+    /// ICMP told something.
+    Notice(Notice),
+    /// Addresses, routes or neighbours have changed.
+    Update(Arc<Snapshot>),
+    /// All addresses are in use: the program can begin.
+    Begin,
+    /// Somebody wants to know something.
+    Run(Work),
+}
+
+/// An engine's part of a port.
+pub(crate) struct Queues {
+    /// The port's interface in the stack has this number.
+    pub(crate) port: PortId,
+    pub(crate) rx: Vec<Box<dyn RxQueue>>,
+    /// Only the first sends.
+    pub(crate) tx: Vec<Box<dyn TxQueue>>,
+    /// Which engine sends for us where we have no queue to send by.
+    pub(crate) sender: usize,
+    /// On their way out.
+    pub(crate) waiting: Batch,
+}
+
+/// What an engine counts beside its stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct EngineCounters {
+    /// Packets that were another engine's and went there.
+    pub handed_over: u64,
+    /// Packets lost because the ring to another engine, or to the control, was full.
+    pub ring_full: u64,
+}
+
+/// Everything an engine begins with.
+pub(crate) struct Parts {
+    pub(crate) number: usize,
+    /// Packets received at once.
+    pub(crate) batch: usize,
+    pub(crate) clock: Clock,
+    pub(crate) stack: Stack,
+    pub(crate) pool: Pool,
+    pub(crate) ports: Vec<Queues>,
+    pub(crate) steering: Arc<Steering>,
+    pub(crate) bell: Bell,
+    pub(crate) from_control: Receiver<Message>,
+    pub(crate) to_control: Sender<Request>,
+    pub(crate) to_engines: Vec<Option<Sender<Handed>>>,
+    pub(crate) from_engines: Vec<Receiver<Handed>>,
+    pub(crate) program: Box<dyn Program>,
+    /// Programs that have not done all yet.
+    pub(crate) unfinished: Arc<AtomicUsize>,
+    /// Where the search for a port begins.
+    pub(crate) random: u16,
+    pub(crate) figures: Arc<Shared>,
+}
+
+/// How far a program is.
+#[derive(Debug, PartialEq, Eq)]
+enum Course {
+    /// Its addresses are not in use yet.
+    Waiting,
+    Running,
+    Done,
+    /// It could not begin.
+    Failed(String),
+}
+
+pub(crate) struct Engine {
+    parts: Parts,
+    batch: Batch,
+    events: Vec<Event>,
+    requests: VecDeque<Request>,
+    counters: EngineCounters,
+    next_port: u16,
+    course: Course,
+    /// Turns with work since the figures were published.
+    unpublished: u32,
+    /// The bell may have rung since it was last hushed.
+    armed: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let batch = Batch::with_limit(parts.batch);
+        let next_port = program::first_port(parts.random);
+        Self {
+            parts,
+            batch,
+            events: Vec::new(),
+            requests: VecDeque::new(),
+            counters: EngineCounters::default(),
+            next_port,
+            course: Course::Waiting,
+            unpublished: 0,
+            armed: false,
+        }
+    }
+
+    pub(crate) fn add_port(&mut self, queues: Queues) {
+        self.parts.ports.push(queues);
+    }
+
+    /// Why its program could not begin.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match &self.course {
+            Course::Failed(why) => Some(why),
+            Course::Waiting | Course::Running | Course::Done => None,
+        }
+    }
+
+    /// Closes the queues.
+    pub(crate) fn close(self) {
+        let Parts { ports, mut pool, .. } = self.parts;
+        for mut port in ports {
+            pool.give_batch(&mut port.waiting);
+            port.tx.into_iter().for_each(|tx| tx.close(&mut pool));
+            port.rx.into_iter().for_each(|rx| rx.close(&mut pool));
+        }
+    }
+
+    /// Takes what its queues have received, and keeps what is its own.
+    fn receive(&mut self, now: Timestamp) -> usize {
+        let Parts { ports, pool, stack, steering, to_engines, number, .. } = &mut self.parts;
+        let mut received = 0;
+        for Queues { port, rx, .. } in ports {
+            for rx in rx {
+                received += rx.rx(pool, &mut self.batch);
+                if steering.engines() > 1 {
+                    let to = Cell::new(*number);
+                    let keep = |packet: &mut Packet| {
+                        to.set(steering.engine_of(packet.head(), packet.offload.vlan().is_some()));
+                        to.get() == *number
+                    };
+                    let counters = &mut self.counters;
+                    let mut others = hand_over(to_engines, counters, pool);
+                    self.batch.retain(keep, |packet| others(to.get(), Handed::Received(*port, packet)));
+                }
+                stack.receive(now, *port, &mut self.batch, pool);
+            }
+        }
+        received
+    }
+
+    /// Takes what other engines have handed over.
+    fn take_over(&mut self, now: Timestamp) -> usize {
+        let Parts { ports, pool, stack, from_engines, .. } = &mut self.parts;
+        let mut taken = 0;
+        for ring in from_engines {
+            let mut last = None;
+            for _ in 0..BATCH {
+                let Some(handed) = ring.take() else { break };
+                taken += 1;
+                match handed {
+                    Handed::Received(port, packet) => {
+                        if last.is_some_and(|last| last != port) || self.batch.room() == 0 {
+                            stack.receive(now, last.unwrap_or(port), &mut self.batch, pool);
+                        }
+                        self.batch.push(packet);
+                        last = Some(port);
+                    }
+                    Handed::ToSend(port, packet) => send(ports, port, packet, &mut self.counters, pool),
+                }
+            }
+            if let Some(port) = last {
+                stack.receive(now, port, &mut self.batch, pool);
+            }
+        }
+        taken
+    }
+
+    /// Hears what the control says.
+    fn listen(&mut self, now: Timestamp) -> usize {
+        let mut heard = 0;
+        while heard < BATCH
+            && let Some(message) = self.parts.from_control.take()
+        {
+            heard += 1;
+            let Parts { ports, pool, stack, .. } = &mut self.parts;
+            match message {
+                Message::Send(port, packet) => send(ports, port, packet, &mut self.counters, pool),
+                Message::Deliver(zone, packet) => stack.deliver(now, zone, packet, pool),
+                Message::Notice(notice) => stack.notice(now, &notice, pool),
+                Message::Update(snapshot) => stack.update(snapshot, pool),
+                Message::Run(work) => work(stack, now),
+                Message::Begin => self.begin(now),
+            }
+        }
+        heard
+    }
+
+    fn begin(&mut self, now: Timestamp) {
+        if self.course != Course::Waiting {
+            return;
+        }
+        let (program, mut io) = self.io(now);
+        self.course = match program.start(&mut io) {
+            Ok(()) => Course::Running,
+            Err(why) => Course::Failed(why),
+        };
+        self.look_whether_done();
+    }
+
+    fn io(&mut self, now: Timestamp) -> (&mut Box<dyn Program>, Io<'_>) {
+        let Parts { stack, pool, steering, number, program, .. } = &mut self.parts;
+        let io = Io { now, stack, pool, steering, engine: *number, next_port: &mut self.next_port };
+        (program, io)
+    }
+
+    fn look_whether_done(&mut self) {
+        let over = match self.course {
+            Course::Running => self.parts.program.is_done(),
+            Course::Failed(_) => true,
+            Course::Waiting | Course::Done => false,
+        };
+        if over {
+            if self.course == Course::Running {
+                self.course = Course::Done;
+            }
+            self.parts.unfinished.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Lets the program do its part, and the stack what follows from it.
+    fn work(&mut self, now: Timestamp) -> usize {
+        let mut events = 0;
+        for _ in 0..ROUNDS {
+            self.parts.stack.advance(now, &mut self.parts.pool);
+            let mut happened = std::mem::take(&mut self.events);
+            happened.extend(self.parts.stack.events());
+            events += happened.len();
+            let running = self.course == Course::Running;
+            let due = running && self.parts.program.next_deadline().is_some_and(|at| at <= now);
+            if due || (running && !happened.is_empty()) {
+                let (program, mut io) = self.io(now);
+                program.turn(&happened, &mut io);
+                self.look_whether_done();
+            }
+            let settled = happened.is_empty() && !due && !self.parts.stack.has_own_packets();
+            happened.clear();
+            self.events = happened;
+            if settled {
+                break;
+            }
+        }
+        events
+    }
+
+    /// Leaves to the control what is the control's.
+    fn ask(&mut self) {
+        let Parts { stack, to_control, pool, .. } = &mut self.parts;
+        self.requests.extend(stack.requests());
+        while let Some(request) = self.requests.pop_front() {
+            if let Err(request) = to_control.put(request) {
+                self.requests.push_front(request);
+                break;
+            }
+        }
+        while self.requests.len() > PENDING {
+            self.counters.ring_full += 1;
+            let oldest = self.requests.pop_front();
+            oldest.and_then(into_packet).into_iter().for_each(|packet| pool.give_packet(packet));
+        }
+        to_control.flush();
+    }
+
+    /// Sends what is to be sent, as far as there is room.
+    fn transmit(&mut self) -> usize {
+        let Parts { ports, pool, stack, to_engines, .. } = &mut self.parts;
+        let mut sent = 0;
+        for Queues { port, tx, sender, waiting, .. } in ports {
+            for _ in 0..TX_BATCHES {
+                stack.transmit(*port, waiting);
+                if waiting.is_empty() {
+                    break;
+                }
+                match tx.first_mut() {
+                    Some(tx) => sent += tx.tx(pool, waiting),
+                    None => {
+                        let mut others = hand_over(to_engines, &mut self.counters, pool);
+                        for packet in waiting.drain() {
+                            sent += 1;
+                            others(*sender, Handed::ToSend(*port, packet));
+                        }
+                    }
+                }
+                if !waiting.is_empty() {
+                    break;
+                }
+            }
+            for tx in tx {
+                tx.flush(pool);
+            }
+        }
+        self.parts.to_engines.iter_mut().flatten().for_each(Sender::flush);
+        sent
+    }
+
+    fn is_sending(&self) -> bool {
+        self.parts
+            .ports
+            .iter()
+            .any(|port| !port.waiting.is_empty() || port.tx.iter().any(|tx| tx.in_flight() > 0))
+    }
+
+    fn publish(&mut self) {
+        let Parts { ports, stack, figures, .. } = &self.parts;
+        self.unpublished = 0;
+        figures.publish(|figures| {
+            figures.engine = self.counters;
+            figures.stack = stack.counters();
+            for (to, from) in figures.ports.iter_mut().zip(ports) {
+                let received = from.rx.iter().map(|rx| rx.counters());
+                to.0 = received.fold(QueueCounters::default(), figures::sum);
+                let sent = from.tx.iter().map(|tx| tx.counters());
+                to.1 = sent.fold(QueueCounters::default(), figures::sum);
+            }
+        });
+    }
+}
+
+/// Hands things over to other engines, and counts them.
+fn hand_over<'a>(
+    to_engines: &'a mut [Option<Sender<Handed>>],
+    counters: &'a mut EngineCounters,
+    pool: &'a mut Pool,
+) -> impl FnMut(usize, Handed) + 'a {
+    move |to, handed| {
+        counters.handed_over += 1;
+        let left = match to_engines.get_mut(to) {
+            Some(Some(ring)) => ring.put(handed).err(),
+            Some(None) | None => Some(handed),
+        };
+        if let Some(Handed::Received(_, packet) | Handed::ToSend(_, packet)) = left {
+            counters.ring_full += 1;
+            pool.give_packet(packet);
+        }
+    }
+}
+
+/// Lays a packet of somebody else's beside our own.
+fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut EngineCounters, pool: &mut Pool) {
+    let Some(queues) = ports.iter_mut().find(|queues| queues.port == port) else {
+        return pool.give_packet(packet);
+    };
+    if let (0, Some(tx)) = (queues.waiting.room(), queues.tx.first_mut()) {
+        tx.tx(pool, &mut queues.waiting);
+    }
+    if queues.waiting.room() == 0 || queues.tx.is_empty() {
+        counters.ring_full += 1;
+        return pool.give_packet(packet);
+    }
+    queues.waiting.push(packet);
+}
+
+fn into_packet(request: Request) -> Option<Packet> {
+    match request {
+        Request::Arp { packet, .. } | Request::Icmp { packet, .. } | Request::Report { packet, .. } => {
+            Some(packet)
+        }
+        _ => None,
+    }
+}
+
+impl Task for Engine {
+    fn turn(&mut self) -> Turn {
+        if std::mem::take(&mut self.armed) {
+            self.parts.bell.hush();
+        }
+        let now = self.parts.clock.now();
+        let mut done = self.listen(now);
+        done += self.receive(now);
+        done += self.take_over(now);
+        done += self.work(now);
+        self.ask();
+        done += self.transmit();
+        self.unpublished += u32::from(done > 0);
+        let due = if done > 0 { PUBLISH_TURNS } else { 1 };
+        if self.unpublished >= due {
+            self.publish();
+        }
+        if done > 0 { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.armed = true;
+        let Parts { ports, bell, from_control, from_engines, .. } = &mut self.parts;
+        // All of them, also after one that says no: they are asked again before the next sleep.
+        let queues = ports.iter_mut().flat_map(|port| &mut port.rx);
+        let armed = queues.fold(true, |armed, rx| rx.arm() & armed);
+        bell.arm(|| from_control.is_empty() && from_engines.iter().all(Receiver::is_empty)) & armed
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.push(self.parts.bell.as_fd());
+        let queues = self.parts.ports.iter().flat_map(|port| &port.rx);
+        fds.extend(queues.filter_map(|rx| rx.wake_fd()));
+    }
+
+    fn next_deadline(&self, now: u64) -> Option<u64> {
+        let program = match self.course {
+            Course::Running => self.parts.program.next_deadline(),
+            Course::Waiting | Course::Done | Course::Failed(_) => None,
+        };
+        let timers = self.parts.stack.next_deadline().into_iter().chain(program);
+        let timers = timers.map(|at| self.parts.clock.monotonic(at));
+        let waits = self.is_sending() || !self.requests.is_empty();
+        timers.chain(waits.then(|| now + TX_POLL_NS)).min()
+    }
+
+    fn finish(&mut self) {
+        let until = monotonic() + DRAIN_NS;
+        self.transmit();
+        while self.is_sending() && monotonic() < until {
+            self.transmit();
+            std::thread::yield_now();
+        }
+        self.publish();
+    }
+}

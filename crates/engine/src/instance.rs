@@ -1,0 +1,286 @@
+//! An instance: engines on their cores, one control thread, and the ports they work on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender as Channel, channel};
+use std::time::{Duration, Instant};
+
+use bywash_port::Port;
+use bywash_stack::frame::{Arena, ArenaError, BATCH};
+use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, Timestamp};
+use bywash_sys::worker::{Idle, Placement, Stop, Worker, WorkerError};
+
+use crate::control::{Command, ControlTask};
+use crate::engine::{Engine, Work};
+use crate::figures::{Figures, Shared};
+use crate::handoff::Bell;
+use crate::plan::{self, Plan};
+use crate::program::Program;
+
+/// How long an instance waits for an answer of its own threads, which they give between two batches.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How an instance is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The core of each engine. Empty: as many engines as a port has queues at most, free to move.
+    pub cores: Vec<usize>,
+    /// What an engine without work does.
+    pub idle: Idle,
+    /// Packets received at once, at most; 1 to [`BATCH`].
+    pub batch: usize,
+    /// Packets for others are passed on.
+    pub forward: bool,
+    /// What new connections may use.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cores: Vec::new(),
+            idle: Idle::default(),
+            batch: BATCH,
+            forward: false,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Why an instance did not start. Its ports are closed again.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is too little packet memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// An interface, address or route does not go with the others.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The kernel gave no eventfd, or no random numbers.
+    #[error("the kernel refuses what an engine needs: {0}")]
+    Kernel(#[from] std::io::Error),
+    /// No thread.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A port has nothing to send by.
+    #[error("{0} can't both send and receive: a stack needs both")]
+    OneWay(String),
+}
+
+/// The instance has ended, or a thread of it does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the instance has ended, or is too busy to answer")]
+pub struct NoAnswer;
+
+/// What addresses and routes an instance begins with: called once, before its threads start, with the interface of each
+/// port.
+pub type Configure<'a> = dyn FnOnce(&mut Control, Timestamp, &[InterfaceId]) -> Result<(), ControlError> + 'a;
+
+/// A running instance.
+pub struct Instance {
+    engines: Vec<Worker<Engine>>,
+    control: Worker<ControlTask>,
+    ports: Vec<Box<dyn Port>>,
+    stop: Stop,
+    handle: Handle,
+}
+
+/// A way to ask a running instance, from any thread. Clones reach the same instance.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) commands: Channel<Command>,
+    pub(crate) bell: Bell,
+    pub(crate) unfinished: Arc<AtomicUsize>,
+    pub(crate) figures: Vec<Arc<Shared>>,
+    pub(crate) ports: Arc<Vec<String>>,
+}
+
+/// What came of an instance.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// What went wrong: a program that could not begin, a worker that failed.
+    pub errors: Vec<String>,
+    /// What could not be undone.
+    pub warnings: Vec<String>,
+    /// Each engine's last figures.
+    pub figures: Vec<Figures>,
+}
+
+impl Instance {
+    /// Starts an instance on ports, with packets in `arena`, until `stop` is set. `configure` gives it its addresses and
+    /// routes. `program` makes each engine's program, of its number and how many engines there are.
+    ///
+    /// # Errors
+    /// [`StartError`], with the ports closed again.
+    pub fn start(
+        ports: Vec<Box<dyn Port>>,
+        arena: &'static Arena,
+        options: &Options,
+        stop: &Stop,
+        configure: Box<Configure<'_>>,
+        program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
+    ) -> Result<Self, StartError> {
+        let mut ports = ports;
+        let plan = plan::make(&mut ports, arena, options, configure, program);
+        match plan.and_then(|plan| launch(plan, options, stop)) {
+            Ok((engines, control, handle)) => {
+                Ok(Self { engines, control, ports, stop: stop.clone(), handle })
+            }
+            Err(error) => {
+                // Why it did not start matters more than what could not be undone.
+                ports.into_iter().for_each(|port| drop(port.close()));
+                Err(error)
+            }
+        }
+    }
+
+    /// A way to ask it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Waits until all programs have done all, or `stop` is set, for so long at most; says whether that is so.
+    pub fn wait(&self, patience: Duration) -> bool {
+        /// Between two looks: nobody waits for the end of an instance in earnest.
+        const LOOK: Duration = Duration::from_millis(10);
+        let start = Instant::now();
+        loop {
+            if self.handle.is_done() || self.stop.is_set() {
+                return true;
+            }
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Ends it: what is under way is sent, and the ports are closed.
+    pub fn close(self) -> Summary {
+        self.stop.set();
+        let mut summary = Summary::default();
+        // The control first: its packets are on their way by the engines.
+        if let Err(error) = self.control.join().and_then(|(_, result)| result) {
+            summary.errors.push(error.to_string());
+        }
+        for engine in self.engines {
+            match engine.join() {
+                Ok((engine, result)) => {
+                    summary.errors.extend(result.err().map(|error| error.to_string()));
+                    summary.errors.extend(engine.failure().map(str::to_owned));
+                    engine.close();
+                }
+                Err(error) => summary.errors.push(error.to_string()),
+            }
+        }
+        summary.figures = self.handle.figures();
+        for port in self.ports {
+            let name = port.name().to_string();
+            let sentences = port.close().err().into_iter().flatten();
+            summary.warnings.extend(sentences.map(|sentence| format!("{name}: {sentence}")));
+        }
+        summary
+    }
+}
+
+impl Handle {
+    /// Does something on the control thread and returns what came of it.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub fn control<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Control, Timestamp) -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        let (tell, answer) = channel();
+        // Nobody hears it who has given up waiting.
+        let change = move |control: &mut Control, now: Timestamp| drop(tell.send(work(control, now)));
+        self.send(Command::Control(Box::new(change)))?;
+        answer.recv_timeout(ANSWER).map_err(|_| NoAnswer)
+    }
+
+    /// Does something with the stack of each engine, and returns what came of it in their order.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub fn stacks<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Stack, Timestamp) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, NoAnswer> {
+        let mut answers = Vec::with_capacity(self.figures.len());
+        let works = self.figures.iter().map(|_| {
+            let (tell, answer) = channel();
+            answers.push(answer);
+            let work = work.clone();
+            let work = move |stack: &mut Stack, now: Timestamp| drop(tell.send(work(stack, now)));
+            Box::new(work) as Work
+        });
+        self.send(Command::Stacks(works.collect()))?;
+        answers.iter().map(|answer| answer.recv_timeout(ANSWER).map_err(|_| NoAnswer)).collect()
+    }
+
+    /// What each engine has counted.
+    pub fn figures(&self) -> Vec<Figures> {
+        self.figures.iter().map(|shared| shared.read()).collect()
+    }
+
+    /// The ports' names, in the order of the interfaces, of which the first is the loopback.
+    pub fn ports(&self) -> &[String] {
+        &self.ports
+    }
+
+    /// Whether all programs have done all they were to do.
+    pub fn is_done(&self) -> bool {
+        self.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    fn send(&self, command: Command) -> Result<(), NoAnswer> {
+        self.commands.send(command).map_err(|_| NoAnswer)?;
+        self.bell.ring_anyway();
+        Ok(())
+    }
+}
+
+/// Started threads, and the way to ask them.
+type Launched = (Vec<Worker<Engine>>, Worker<ControlTask>, Handle);
+
+/// Starts a thread for each part of a plan, or closes everything.
+fn launch(plan: Plan, options: &Options, stop: &Stop) -> Result<Launched, StartError> {
+    let Plan { engines, control, handle } = plan;
+    let placement = Placement { name: "control".into(), core: None, idle: Idle::Sleep };
+    let ended = |stop: &Stop| {
+        let stop = stop.clone();
+        // One that fails takes the others with it.
+        move |result: &Result<(), WorkerError>| {
+            if result.is_err() {
+                stop.set();
+            }
+        }
+    };
+    let control = match Worker::spawn(placement, stop.clone(), control, ended(stop)) {
+        Ok(control) => control,
+        Err((_, error)) => {
+            engines.into_iter().for_each(Engine::close);
+            return Err(error.into());
+        }
+    };
+    let mut workers = Vec::with_capacity(engines.len());
+    let mut engines = engines.into_iter().enumerate();
+    while let Some((number, engine)) = engines.next() {
+        let core = options.cores.get(number).copied();
+        let placement = Placement { name: format!("engine {number}"), core, idle: options.idle };
+        match Worker::spawn(placement, stop.clone(), engine, ended(stop)) {
+            Ok(worker) => workers.push(worker),
+            Err((engine, error)) => {
+                stop.set();
+                let started = workers.into_iter().filter_map(|worker: Worker<Engine>| worker.join().ok());
+                let all = started.map(|(engine, _)| engine).chain([engine]);
+                all.chain(engines.map(|(_, engine)| engine)).for_each(Engine::close);
+                drop(control.join());
+                return Err(error.into());
+            }
+        }
+    }
+    Ok((workers, control, handle))
+}

@@ -1,0 +1,213 @@
+//! Who gets what: interfaces for ports, engines for queues, and the rings between all threads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::channel;
+
+use bywash_port::{Port, QueuePair};
+use bywash_stack::frame::{Arena, Batch};
+use bywash_stack::wire::Mac;
+use bywash_stack::{Control, Interface, Medium, Offloads, PortId, Stack, Timestamp};
+use bywash_sys::interface::HEADERS;
+use bywash_sys::random;
+
+use crate::clock::Clock;
+use crate::control::{ControlTask, Engine as EngineEnd};
+use crate::engine::{Engine, HANDOFF, Handed, MESSAGES, Parts, Queues};
+use crate::figures::Shared;
+use crate::handoff::{Bell, Receiver, Sender, ring};
+use crate::instance::{Configure, Handle, Options, StartError};
+use crate::program::Program;
+use crate::steer::Steering;
+
+/// Frames that the control thread makes ARP, neighbour discovery and ICMP of.
+const CONTROL_FRAMES: usize = 256;
+
+/// All that is to be made into threads.
+pub(crate) struct Plan {
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) control: ControlTask,
+    pub(crate) handle: Handle,
+}
+
+/// Takes the queues of the ports and deals them out.
+///
+/// # Errors
+/// [`StartError`], with the queues closed again.
+pub(crate) fn make(
+    ports: &mut [Box<dyn Port>],
+    arena: &'static Arena,
+    options: &Options,
+    configure: Box<Configure<'_>>,
+    program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
+) -> Result<Plan, StartError> {
+    let queues: Vec<Vec<QueuePair>> = ports.iter_mut().map(|port| port.queues()).collect();
+    let most = queues.iter().map(Vec::len).max().unwrap_or(1).max(1);
+    let count = if options.cores.is_empty() { most } else { options.cores.len() };
+    let made = check(ports, &queues).and_then(|()| threads(ports, count, arena, options, configure, program));
+    match made {
+        Ok(mut plan) => {
+            deal(&mut plan, queues);
+            Ok(plan)
+        }
+        Err(error) => {
+            let mut pool = arena.pool(0)?;
+            for QueuePair { rx, tx } in queues.into_iter().flatten() {
+                tx.into_iter().for_each(|tx| tx.close(&mut pool));
+                rx.into_iter().for_each(|rx| rx.close(&mut pool));
+            }
+            Err(error)
+        }
+    }
+}
+
+fn check(ports: &[Box<dyn Port>], queues: &[Vec<QueuePair>]) -> Result<(), StartError> {
+    let both = |pairs: &Vec<QueuePair>| {
+        pairs.iter().any(|pair| pair.rx.is_some()) && pairs.iter().any(|pair| pair.tx.is_some())
+    };
+    match ports.iter().zip(queues).find(|(_, pairs)| !both(pairs)) {
+        Some((port, _)) => Err(StartError::OneWay(port.name().to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Engines without queues, and the control, with everything between them.
+fn threads(
+    ports: &[Box<dyn Port>],
+    count: usize,
+    arena: &'static Arena,
+    options: &Options,
+    configure: Box<Configure<'_>>,
+    program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
+) -> Result<Plan, StartError> {
+    let clock = Clock::start();
+    let mut pool = arena.pool(CONTROL_FRAMES)?;
+    let mut control = Control::new();
+    let mut interfaces = Vec::with_capacity(ports.len());
+    for (port, id) in ports.iter().zip(0..) {
+        interfaces.push(control.add_interface(interface(&**port, PortId(id))?)?);
+    }
+    control.set_forwarding(options.forward);
+    configure(&mut control, Timestamp::ZERO, &interfaces)?;
+    let snapshot = control.snapshot(&mut pool);
+    let steering = Arc::new(Steering::new(random::bytes()?, count));
+    let unfinished = Arc::new(AtomicUsize::new(count));
+    let bell = Bell::new()?;
+    let bells: Vec<Bell> = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>()?;
+    let figures: Vec<Arc<Shared>> = (0..count).map(|_| Arc::new(Shared::new(ports.len()))).collect();
+    let (commands, orders) = channel();
+    let share = arena.unused() / count;
+    let mut rings = mesh(&bells);
+    let (mut engines, mut ends) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for number in 0..count {
+        let (messages, from_control) = ring(MESSAGES, &bells[number]);
+        let (to_control, requests) = ring(MESSAGES, &bell);
+        ends.push(EngineEnd { requests, messages, unsaid: VecDeque::new() });
+        let (to_engines, from_engines) = std::mem::take(&mut rings[number]);
+        let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
+        stack.set_limits(options.limits);
+        let [a, b, ..] = random::bytes()?;
+        engines.push(Engine::new(Parts {
+            number,
+            batch: options.batch,
+            clock,
+            stack,
+            pool: arena.pool(share)?,
+            ports: Vec::new(),
+            steering: steering.clone(),
+            bell: bells[number].clone(),
+            from_control,
+            to_control,
+            to_engines,
+            from_engines,
+            program: program(number, count),
+            unfinished: unfinished.clone(),
+            random: u16::from_le_bytes([a, b]),
+            figures: figures[number].clone(),
+        }));
+    }
+    let control = ControlTask {
+        clock,
+        control,
+        pool,
+        engines: ends,
+        ports: Vec::new(),
+        commands: orders,
+        bell: bell.clone(),
+        published: snapshot,
+        old: Vec::new(),
+        begun: false,
+        batch: Batch::new(),
+        armed: false,
+    };
+    let ports = ports.iter().map(|port| port.name().to_string()).collect();
+    let handle = Handle { commands, bell, unfinished, figures, ports: Arc::new(ports) };
+    Ok(Plan { engines, control, handle })
+}
+
+/// One engine's ends of the rings: where it puts things, by engine, and where it takes them.
+type Ends = (Vec<Option<Sender<Handed>>>, Vec<Receiver<Handed>>);
+
+/// A ring from each engine to each other one.
+fn mesh(bells: &[Bell]) -> Vec<Ends> {
+    let mut ends: Vec<Ends> = bells.iter().map(|_| (Vec::new(), Vec::new())).collect();
+    for from in 0..bells.len() {
+        for (to, bell) in bells.iter().enumerate() {
+            let (sender, receiver) = ring(HANDOFF, bell);
+            ends[from].0.push((from != to).then_some(sender));
+            if from != to {
+                ends[to].1.push(receiver);
+            }
+        }
+    }
+    ends
+}
+
+/// Gives each queue to an engine. With more engines than queues, those without one send by the engine that has it.
+fn deal(plan: &mut Plan, queues: Vec<Vec<QueuePair>>) {
+    let count = plan.engines.len();
+    for (pairs, id) in queues.into_iter().zip(0..) {
+        let port = PortId(id);
+        let first = pairs.iter().position(|pair| pair.tx.is_some()).unwrap_or_default() % count;
+        let mut parts: Vec<Queues> = (0..count)
+            .map(|_| Queues { port, rx: Vec::new(), tx: Vec::new(), sender: first, waiting: Batch::new() })
+            .collect();
+        for (number, QueuePair { rx, tx }) in pairs.into_iter().enumerate() {
+            let part = &mut parts[number % count];
+            part.rx.extend(rx);
+            part.tx.extend(tx);
+        }
+        for (engine, part) in plan.engines.iter_mut().zip(parts) {
+            engine.add_port(part);
+        }
+        plan.control.ports.push((port, first));
+    }
+}
+
+/// What a port is to the stack.
+fn interface(port: &dyn Port, id: PortId) -> Result<Interface, std::io::Error> {
+    let capabilities = port.capabilities();
+    let mac = match port.mac() {
+        Some(mac) => Mac(mac),
+        None => {
+            let [a, b, c, d, e, ..] = random::bytes()?;
+            // Locally administered, and one station's (IEEE 802).
+            Mac([2, a, b, c, d, e])
+        }
+    };
+    let mtu = capabilities.max_len.saturating_sub(HEADERS as usize);
+    let name = port.name().to_string();
+    Ok(Interface {
+        name: name
+            .split_once(':')
+            .map(|(_, rest)| rest)
+            .filter(|rest| !rest.is_empty())
+            .unwrap_or(&name)
+            .into(),
+        port: id,
+        medium: Medium::Ethernet { mac, vlan: None },
+        mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+        offloads: Offloads { checksum: capabilities.tx_checksum, segmentation: capabilities.segmentation },
+    })
+}

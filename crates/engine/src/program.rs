@@ -1,0 +1,253 @@
+//! What a program is that lives on the workers, and what it can do there.
+//!
+//! A program runs to completion: it is called with all that has happened on its engine since the last time, does its
+//! part, and returns; what it sends leaves afterwards, together. It never waits. Bytes that came in are read where the
+//! NIC has put them. Each engine has a program of its own, so that a program needs no locks; listeners are to be opened
+//! on each, and a connection stays on the engine that has accepted or opened it.
+
+use bywash_stack::frame::Pool;
+use bywash_stack::{
+    Address, ConnectionId, Datagram, Event, Flow, Limits, ListenerId, Stack, TcpError, Timestamp, UdpError,
+    UdpId,
+};
+
+use crate::steer::Steering;
+
+/// A program on one engine.
+pub trait Program: Send + 'static {
+    /// Opens what there is to open. The addresses are in use by now.
+    ///
+    /// # Errors
+    /// Why it cannot do its work; [`Program::turn`] is not called then.
+    fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
+        let _ = io;
+        Ok(())
+    }
+
+    /// Does what follows from the events, in their order, and what is due by now. Called when there are events, and
+    /// without any when [`Program::next_deadline`] has passed.
+    fn turn(&mut self, events: &[Event], io: &mut Io<'_>);
+
+    /// When it is to be called next if nothing happens before.
+    fn next_deadline(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// Whether it has done all it was to do. An instance ends when all its programs have.
+    fn is_done(&self) -> bool {
+        false
+    }
+}
+
+/// No program: an instance that answers pings, or passes packets on.
+impl Program for () {
+    fn turn(&mut self, _: &[Event], _: &mut Io<'_>) {}
+}
+
+/// What a program does things with: its engine's sockets, for the time of one call.
+#[derive(Debug)]
+pub struct Io<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) stack: &'a mut Stack,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) steering: &'a Steering,
+    pub(crate) engine: usize,
+    /// Where the search for a port goes on.
+    pub(crate) next_port: &'a mut u16,
+}
+
+/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+/// A port to begin the search with.
+pub(crate) fn first_port(random: u16) -> u16 {
+    EPHEMERAL.start() + random % (EPHEMERAL.end() - EPHEMERAL.start())
+}
+
+impl Io<'_> {
+    /// The time of this call.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The engine's number, from 0.
+    pub fn engine(&self) -> usize {
+        self.engine
+    }
+
+    /// How many engines the instance has.
+    pub fn engines(&self) -> usize {
+        self.steering.engines()
+    }
+
+    /// The sockets, to look at.
+    pub fn stack(&self) -> &Stack {
+        self.stack
+    }
+
+    /// Listens on a port, see [`Stack::listen`].
+    ///
+    /// # Errors
+    /// [`TcpError::Taken`].
+    pub fn listen(
+        &mut self,
+        local: Option<Address>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<ListenerId, TcpError> {
+        self.stack.listen(local, port, backlog)
+    }
+
+    /// Opens a connection, see [`Stack::connect`]. With several engines, and without a port of its own, it gets one by
+    /// which the answers come back to this engine.
+    ///
+    /// # Errors
+    /// [`TcpError`]: nothing was sent.
+    pub fn connect(
+        &mut self,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        limits: Option<Limits>,
+    ) -> Result<ConnectionId, TcpError> {
+        let limits = limits.unwrap_or_else(|| self.stack.limits());
+        let source = local.0.or_else(|| self.stack.snapshot().source_for(remote.0));
+        let steered = self.engines() > 1 && local.1 == 0 && !self.stack.snapshot().has_address(remote.0);
+        let Some(source) = source.filter(|_| steered) else {
+            return self.stack.connect_with(self.now, local, remote, limits, self.pool);
+        };
+        for _ in EPHEMERAL {
+            let port = *self.next_port;
+            *self.next_port = if port >= *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
+            let flow = Flow { local: source, remote: remote.0, local_port: port, remote_port: remote.1 };
+            if self.steering.engine(&flow) != self.engine {
+                continue;
+            }
+            match self.stack.connect_with(self.now, (Some(source), port), remote, limits, self.pool) {
+                Err(TcpError::Exists | TcpError::Taken) => {}
+                opened => return opened,
+            }
+        }
+        Err(TcpError::NoPort)
+    }
+
+    /// Queues bytes to be sent and says how many, see [`Stack::send`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`].
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> Result<usize, TcpError> {
+        self.stack.send(self.now, id, bytes, self.pool)
+    }
+
+    /// What can be read, in place, packet by packet, see [`Stack::readable`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn readable(&self, id: ConnectionId) -> Result<impl Iterator<Item = &[u8]>, TcpError> {
+        self.stack.readable(id)
+    }
+
+    /// Takes bytes away that have been read, see [`Stack::consume`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn consume(&mut self, id: ConnectionId, n: usize) -> Result<(), TcpError> {
+        self.stack.consume(self.now, id, n, self.pool)
+    }
+
+    /// Reads what is there, in place: `take` is handed it piece by piece and says how much of each it has read. With
+    /// less than all of one it ends; the rest stays. Returns how much was read.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn read(
+        &mut self,
+        id: ConnectionId,
+        mut take: impl FnMut(&[u8]) -> usize,
+    ) -> Result<usize, TcpError> {
+        let mut read = 0;
+        for piece in self.stack.readable(id)? {
+            let taken = take(piece).min(piece.len());
+            read += taken;
+            if taken < piece.len() {
+                break;
+            }
+        }
+        self.consume(id, read)?;
+        Ok(read)
+    }
+
+    /// Bytes that [`Io::send`] would take now, see [`Stack::send_room`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn send_room(&self, id: ConnectionId) -> Result<usize, TcpError> {
+        self.stack.send_room(id)
+    }
+
+    /// Sends no more, see [`Stack::shutdown`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn shutdown(&mut self, id: ConnectionId) -> Result<(), TcpError> {
+        self.stack.shutdown(self.now, id, self.pool)
+    }
+
+    /// Lets go of a connection, see [`Stack::close`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn close(&mut self, id: ConnectionId) -> Result<(), TcpError> {
+        self.stack.close(self.now, id, self.pool)
+    }
+
+    /// Breaks a connection off, see [`Stack::abort`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn abort(&mut self, id: ConnectionId) -> Result<(), TcpError> {
+        self.stack.abort(self.now, id, self.pool)
+    }
+
+    /// Whether small segments go out at once, see [`Stack::set_nodelay`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) -> Result<(), TcpError> {
+        self.stack.set_nodelay(self.now, id, nodelay, self.pool)
+    }
+
+    /// Opens a UDP socket, see [`Stack::udp_bind`]. It hears the datagrams that come to this engine: open it on all of
+    /// them.
+    ///
+    /// # Errors
+    /// [`UdpError::Taken`], [`UdpError::NoPort`].
+    pub fn udp_bind(&mut self, local: Option<Address>, port: u16) -> Result<UdpId, UdpError> {
+        self.stack.udp_bind(local, port)
+    }
+
+    /// The next datagram, see [`Stack::udp_receive`]. Give it back by [`Io::udp_release`] when it is read.
+    ///
+    /// # Errors
+    /// [`UdpError`].
+    pub fn udp_receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
+        self.stack.udp_receive(id)
+    }
+
+    /// Takes a datagram back that has been read.
+    pub fn udp_release(&mut self, datagram: Datagram) {
+        datagram.release(self.pool);
+    }
+
+    /// Sends a datagram, see [`Stack::udp_send`].
+    ///
+    /// # Errors
+    /// [`UdpError`]: the datagram was not sent.
+    pub fn udp_send(
+        &mut self,
+        id: UdpId,
+        to: Option<(Address, u16)>,
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
+        self.stack.udp_send(self.now, id, to, payload, self.pool)
+    }
+}

@@ -1,0 +1,144 @@
+//! What can be asked of a running instance over its control socket, and what it answers: one JSON object per line.
+
+use serde::{Deserialize, Serialize};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// All addresses: a list of [`AddressRow`].
+    Addresses {},
+    /// Gives an interface an address.
+    AddAddress {
+        /// `10.0.0.1/24`.
+        address: String,
+        /// The interface; may be left out where there is one only.
+        interface: Option<String>,
+    },
+    /// Takes an address away.
+    RemoveAddress {
+        /// `10.0.0.1`, with a length or without.
+        address: String,
+    },
+    /// All routes: a list of [`RouteRow`].
+    Routes {},
+    /// Adds a route.
+    AddRoute(RouteWords),
+    /// Takes the routes away that fit.
+    RemoveRoute(RouteWords),
+    /// All neighbours: a list of [`NeighbourRow`].
+    Neighbours {},
+    /// Enters a neighbour by hand.
+    AddNeighbour {
+        /// Its address.
+        address: String,
+        /// Its Ethernet address.
+        mac: String,
+        /// The link it is on.
+        interface: Option<String>,
+    },
+    /// Forgets a neighbour.
+    RemoveNeighbour {
+        /// Its address.
+        address: String,
+        /// The link it is on; any when it is left out.
+        interface: Option<String>,
+    },
+    /// All sockets: a list of [`SocketRow`].
+    Sockets {},
+    /// What was counted: [`Stats`].
+    Stats {},
+}
+
+/// A route as it is typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteWords {
+    /// `10.0.0.0/8`, or `default`, `default6`.
+    pub prefix: String,
+    /// The router.
+    pub gateway: Option<String>,
+    /// The interface; found by the gateway when it is left out.
+    pub interface: Option<String>,
+    /// Among routes of the same prefix, the lowest is used; 0 when it is left out, and any where routes are taken away.
+    pub metric: Option<u32>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// What was asked for, or null where something was to be done and was.
+    Ok(serde_json::Value),
+    /// Why not, in one line. Nothing was changed.
+    Error(String),
+}
+
+/// One of the instance's addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressRow {
+    /// The interface's name.
+    pub interface: String,
+    /// The address and the length of its prefix.
+    pub address: String,
+    /// `preferred`, `tentative`, `deprecated`, `duplicate`.
+    pub state: String,
+    /// The interface's Ethernet address.
+    pub mac: Option<String>,
+    /// Bytes of the largest IP packet.
+    pub mtu: u16,
+}
+
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteRow {
+    /// Which destinations it is for.
+    pub prefix: String,
+    /// The router; none when they are on the link.
+    pub gateway: Option<String>,
+    /// The interface's name.
+    pub interface: String,
+    /// Among routes of the same prefix, the lowest is used.
+    pub metric: u32,
+}
+
+/// One neighbour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourRow {
+    /// Its address.
+    pub address: String,
+    /// The interface's name.
+    pub interface: String,
+    /// Its Ethernet address, once it is known.
+    pub mac: Option<String>,
+    /// RFC 4861's name: `incomplete`, `reachable`, `stale`, `delay`, `probe`, `failed`, `permanent`.
+    pub state: String,
+}
+
+/// One socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketRow {
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// The state of RFC 9293, as `ss` writes it: `LISTEN`, `ESTAB`.
+    pub state: String,
+    /// Bytes that the program has not read; of a listener, handshakes under way.
+    pub receive_queue: usize,
+    /// Bytes that the peer has not acknowledged; of a listener, handshakes that there may be.
+    pub send_queue: usize,
+    /// Our end.
+    pub local: String,
+    /// The other end; `*` when there is none.
+    pub remote: String,
+    /// Its engine's number.
+    pub engine: usize,
+}
+
+/// What an instance has counted, a map of names and numbers for each part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Each engine's stack.
+    pub engines: Vec<Vec<(String, u64)>>,
+    /// Each port's queues, all engines together.
+    pub ports: Vec<(String, Vec<(String, u64)>)>,
+}

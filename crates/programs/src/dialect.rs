@@ -1,0 +1,204 @@
+//! What a load generator says, and how it tells that an answer is whole: HTTP/1.1 (RFC 9112), redis (RESP), and
+//! memcached's text protocol.
+
+/// Bytes of a line or head at most.
+const LINE: usize = 16 << 10;
+
+/// A language, and the one thing that is said in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `GET` of a path.
+    Http {
+        /// The path.
+        path: String,
+        /// The value of `Host`.
+        host: String,
+    },
+    /// `SET` of a value, or `GET` of one.
+    Redis {
+        /// The value's length, for `SET`.
+        set: Option<usize>,
+    },
+    /// `set` of a value, or `get` of one.
+    Memcached {
+        /// The value's length, for `set`.
+        set: Option<usize>,
+    },
+}
+
+/// The key that all requests are about.
+const KEY: &str = "bywash:0";
+
+/// An answer that is not all there yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reader {
+    line: Vec<u8>,
+    /// Bytes of a body that are still to come.
+    body: u64,
+    /// After the body another line ends the answer.
+    tail: bool,
+}
+
+impl Dialect {
+    /// Appends a request.
+    pub fn request(&self, to: &mut Vec<u8>) {
+        let text = match self {
+            Self::Http { path, host } => format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            Self::Redis { set: None } => format!("*2\r\n$3\r\nGET\r\n${}\r\n{KEY}\r\n", KEY.len()),
+            Self::Redis { set: Some(n) } => {
+                format!("*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${n}\r\n{:x>n$}\r\n", KEY.len(), "", n = *n)
+            }
+            Self::Memcached { set: None } => format!("get {KEY}\r\n"),
+            Self::Memcached { set: Some(n) } => format!("set {KEY} 0 0 {n}\r\n{:x>n$}\r\n", "", n = *n),
+        };
+        to.extend_from_slice(text.as_bytes());
+    }
+
+    /// Reads on. How much of the bytes it has taken, and whether an answer is whole.
+    ///
+    /// # Errors
+    /// The answer is none of this language, or says that something is wrong.
+    pub(crate) fn read(&self, reader: &mut Reader, bytes: &[u8]) -> Result<(usize, bool), ()> {
+        if reader.body > 0 {
+            let n = usize::try_from(reader.body).unwrap_or(usize::MAX).min(bytes.len());
+            reader.body -= n as u64;
+            return Ok((n, reader.body == 0 && !reader.tail));
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let taken = end.unwrap_or(bytes.len());
+        reader.line.extend_from_slice(&bytes[..taken]);
+        if reader.line.len() > LINE {
+            return Err(());
+        }
+        if end.is_none() {
+            return Ok((taken, false));
+        }
+        let http = matches!(self, Self::Http { .. });
+        if http && !reader.line.ends_with(b"\r\n\r\n") {
+            return Ok((taken, false));
+        }
+        let line = std::mem::take(&mut reader.line);
+        let text = std::str::from_utf8(&line).map_err(|_| ())?;
+        let whole = match self {
+            Self::Http { .. } => http_head(text, reader)?,
+            Self::Redis { .. } => redis_line(text.trim_end(), reader)?,
+            Self::Memcached { .. } => memcached_line(text.trim_end(), reader)?,
+        };
+        Ok((taken, whole))
+    }
+}
+
+/// A head is there; whether the answer is whole with it.
+fn http_head(head: &str, reader: &mut Reader) -> Result<bool, ()> {
+    let mut lines = head.lines();
+    let mut words = lines.next().ok_or(())?.split(' ');
+    let status = words.next().filter(|version| version.starts_with("HTTP/1.")).and(words.next()).ok_or(())?;
+    if !status.starts_with('2') {
+        return Err(());
+    }
+    let length = lines.filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())
+    });
+    // Without a length the body ends with the connection, or has a form that nobody here reads.
+    reader.body = length.flatten().ok_or(())?;
+    Ok(reader.body == 0)
+}
+
+fn redis_line(line: &str, reader: &mut Reader) -> Result<bool, ()> {
+    match line.split_at_checked(1).ok_or(())? {
+        ("+" | ":", _) | ("$", "-1") => Ok(true),
+        ("$", length) => {
+            reader.body = length.parse::<u64>().map_err(|_| ())?.checked_add(2).ok_or(())?;
+            Ok(false)
+        }
+        _ => Err(()),
+    }
+}
+
+fn memcached_line(line: &str, reader: &mut Reader) -> Result<bool, ()> {
+    let mut words = line.split(' ');
+    match words.next() {
+        Some("END" | "STORED") => {
+            reader.tail = false;
+            Ok(true)
+        }
+        Some("VALUE") => {
+            let length: u64 = words.nth(2).and_then(|word| word.parse().ok()).ok_or(())?;
+            reader.body = length.checked_add(2).ok_or(())?;
+            reader.tail = true;
+            Ok(false)
+        }
+        _ => Err(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http() -> Dialect {
+        Dialect::Http { path: "/".into(), host: "a".into() }
+    }
+
+    /// Answers in `bytes`, however they are cut.
+    fn answers(dialect: &Dialect, bytes: &[u8], piece: usize) -> Result<usize, ()> {
+        let (mut reader, mut whole) = (Reader::default(), 0);
+        for mut rest in bytes.chunks(piece) {
+            while !rest.is_empty() {
+                let (taken, is_whole) = dialect.read(&mut reader, rest)?;
+                whole += usize::from(is_whole);
+                rest = &rest[taken..];
+            }
+        }
+        assert_eq!(reader, Reader::default(), "nothing is left over");
+        Ok(whole)
+    }
+
+    #[test]
+    fn answers_are_counted_however_they_are_cut() {
+        let get = (Dialect::Redis { set: None }, Dialect::Memcached { set: None });
+        for (dialect, bytes, expected) in [
+            (
+                http(),
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 204 No\r\ncontent-length:0\r\n\r\n",
+                2,
+            ),
+            (get.0.clone(), "$3\r\na\r\n\r\n$-1\r\n+OK\r\n:5\r\n$0\r\n\r\n", 5),
+            (get.1.clone(), "VALUE k 0 4\r\nEND\r\r\nEND\r\nEND\r\nSTORED\r\n", 3),
+        ] {
+            for piece in 1..bytes.len() {
+                assert_eq!(answers(&dialect, bytes.as_bytes(), piece), Ok(expected), "{bytes:?} by {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        for (dialect, bytes) in [
+            (http(), "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"),
+            (http(), "HTTP/1.1 200 OK\r\n\r\n"),
+            (http(), "SSH-2.0-x\r\n\r\n"),
+            (Dialect::Redis { set: None }, "-ERR no\r\n"),
+            (Dialect::Redis { set: None }, "$18446744073709551615\r\n"),
+            (Dialect::Memcached { set: None }, "ERROR\r\n"),
+            (Dialect::Memcached { set: None }, "VALUE k 0\r\n"),
+        ] {
+            assert_eq!(answers(&dialect, bytes.as_bytes(), 7), Err(()), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn requests_are_what_the_languages_say() {
+        let said = |dialect: &Dialect| {
+            let mut to = Vec::new();
+            dialect.request(&mut to);
+            String::from_utf8(to).unwrap()
+        };
+        assert_eq!(said(&http()), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(
+            said(&Dialect::Redis { set: Some(3) }),
+            "*3\r\n$3\r\nSET\r\n$8\r\nbywash:0\r\n$3\r\nxxx\r\n"
+        );
+        assert_eq!(said(&Dialect::Memcached { set: Some(3) }), "set bywash:0 0 0 3\r\nxxx\r\n");
+    }
+}

@@ -1,0 +1,280 @@
+//! A small server of HTTP/1.1 (RFC 9112): `GET` and `HEAD` of one file, and of `/N`, which is N bytes.
+//!
+//! Connections stay open unless the client says otherwise, and requests may be sent before the last one is answered.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use crate::counters::{Counted, Counters};
+use crate::sockets::{Happened, Service, Sockets};
+
+/// Bytes of a request's head at most.
+const HEAD: usize = 16 << 10;
+/// Requests that may wait for their answers; the rest waits unread.
+const WAITING: usize = 64;
+/// Bytes of `/N` at most, and what they are made of.
+const LARGEST: u64 = 1 << 40;
+const PIECE: usize = 64 << 10;
+
+/// A file that is served, by its name.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// `/` and this is where it is.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Arc<[u8]>,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct HttpServer<Id> {
+    port: u16,
+    file: Option<File>,
+    connections: HashMap<Id, Connection>,
+    counters: Counters,
+    piece: Arc<[u8]>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    /// A request that is not all there yet.
+    head: Vec<u8>,
+    /// What is to be sent, in order.
+    answers: VecDeque<Answer>,
+    /// No more requests are taken: the last answer ends the connection.
+    last: bool,
+    peer_closed: bool,
+}
+
+/// What is still to be sent of an answer.
+#[derive(Debug)]
+struct Answer {
+    head: Vec<u8>,
+    head_sent: usize,
+    body: Body,
+    left: u64,
+}
+
+#[derive(Debug)]
+enum Body {
+    File(Arc<[u8]>),
+    /// The same bytes again and again.
+    Made(Arc<[u8]>),
+}
+
+impl Answer {
+    /// Sends as much as there is room for; whether that was all.
+    fn send<S: Sockets>(&mut self, id: S::Id, sockets: &mut S, sent: &mut u64) -> bool {
+        while self.head_sent < self.head.len() {
+            let n = sockets.send(id, &self.head[self.head_sent..]);
+            (self.head_sent, *sent) = (self.head_sent + n, *sent + n as u64);
+            if n == 0 {
+                return false;
+            }
+        }
+        while self.left > 0 {
+            let rest = match &self.body {
+                Body::File(bytes) => &bytes[bytes.len().saturating_sub(to_usize(self.left))..],
+                Body::Made(bytes) => &bytes[..bytes.len().min(to_usize(self.left))],
+            };
+            let n = sockets.send(id, rest);
+            (self.left, *sent) = (self.left - n as u64, *sent + n as u64);
+            if n == 0 {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked<'a> {
+    method: &'a str,
+    path: &'a str,
+    /// The client wants the connection to stay open.
+    stays: bool,
+}
+
+/// Reads a head, without the empty line at its end; `None` when it is none.
+fn parse(head: &[u8]) -> Option<Asked<'_>> {
+    let text = std::str::from_utf8(head).ok()?;
+    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let mut words = lines.next()?.split(' ');
+    let (method, path, version) = (words.next()?, words.next()?, words.next()?);
+    let newer = match version {
+        "HTTP/1.1" => true,
+        "HTTP/1.0" => false,
+        _ => return None,
+    };
+    if words.next().is_some() || !path.starts_with('/') {
+        return None;
+    }
+    let mut stays = newer;
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("connection") {
+            let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
+            stays = (stays || has("keep-alive")) && !has("close");
+        } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
+            || name.eq_ignore_ascii_case("transfer-encoding")
+        {
+            // Nobody here reads a body.
+            return None;
+        }
+    }
+    Some(Asked { method, path, stays })
+}
+
+impl<Id: Copy + Eq + Hash> HttpServer<Id> {
+    /// One on a port.
+    pub fn new(port: u16, file: Option<File>, counters: Counters) -> Self {
+        let piece = (0..PIECE).map(|i| b'a' + u8::try_from(i % 26).unwrap_or(0)).collect();
+        Self { port, file, connections: HashMap::new(), counters, piece }
+    }
+
+    fn answer(&self, asked: Option<&Asked<'_>>) -> Answer {
+        let (body, length, status) = match asked {
+            None => (Body::Made(self.piece.clone()), 0, "400 Bad Request"),
+            Some(Asked { method, .. }) if !matches!(*method, "GET" | "HEAD") => {
+                (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed")
+            }
+            Some(asked) => self.find(asked.path),
+        };
+        let stays = asked.is_some_and(|asked| asked.stays);
+        let end = if stays { "keep-alive" } else { "close" };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nServer: bywash\r\nContent-Type: application/octet-stream\r\n\
+             Content-Length: {length}\r\nConnection: {end}\r\n\r\n"
+        );
+        let left = if asked.is_some_and(|asked| asked.method == "HEAD") { 0 } else { length };
+        Answer { head: head.into_bytes(), head_sent: 0, body, left }
+    }
+
+    fn find(&self, path: &str) -> (Body, u64, &'static str) {
+        let name = &path[1..];
+        if let Some(file) = self.file.as_ref().filter(|file| file.name == name) {
+            return (Body::File(file.bytes.clone()), file.bytes.len() as u64, "200 OK");
+        }
+        let length = if name.is_empty() { Some(64) } else { name.parse().ok() };
+        match length.filter(|length| *length <= LARGEST) {
+            Some(length) => (Body::Made(self.piece.clone()), length, "200 OK"),
+            None => (Body::Made(self.piece.clone()), 0, "404 Not Found"),
+        }
+    }
+
+    /// Reads requests and sends answers, as far as it goes.
+    fn work<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) -> Counted {
+        let mut counted = Counted::default();
+        let Some(mut connection) = self.connections.remove(&id) else { return counted };
+        loop {
+            while let Some(answer) = connection.answers.front_mut() {
+                if !answer.send(id, sockets, &mut counted.sent) {
+                    break;
+                }
+                counted.requests += 1;
+                connection.answers.pop_front();
+            }
+            if !connection.answers.is_empty() {
+                break;
+            }
+            if connection.last || connection.peer_closed {
+                // What else the client may have sent is not wanted; unread, it would reset the connection.
+                sockets.read(id, &mut |bytes| bytes.len());
+                sockets.close(id);
+                return counted;
+            }
+            let read = self.read(id, &mut connection, sockets);
+            counted.received += read;
+            if read == 0 {
+                break;
+            }
+        }
+        self.connections.insert(id, connection);
+        counted
+    }
+
+    fn read<S: Sockets<Id = Id>>(&self, id: Id, connection: &mut Connection, sockets: &mut S) -> u64 {
+        let read = sockets.read(id, &mut |bytes| {
+            for (at, byte) in bytes.iter().enumerate() {
+                if connection.last || connection.answers.len() >= WAITING {
+                    return at;
+                }
+                connection.head.push(*byte);
+                let whole = *byte == b'\n'
+                    && (connection.head.ends_with(b"\r\n\r\n") || connection.head.ends_with(b"\n\n"));
+                if whole || connection.head.len() > HEAD {
+                    let asked = whole.then(|| parse(connection.head.trim_ascii())).flatten();
+                    connection.answers.push_back(self.answer(asked.as_ref()));
+                    connection.last = !asked.is_some_and(|asked| asked.stays);
+                    connection.head.clear();
+                }
+            }
+            bytes.len()
+        });
+        read as u64
+    }
+}
+
+impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for HttpServer<Id> {
+    fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
+        sockets.listen(self.port)
+    }
+
+    fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {
+        for what in happened {
+            let counted = match *what {
+                Happened::Accepted(id) => {
+                    self.connections.insert(id, Connection::default());
+                    let counted = self.work(id, sockets);
+                    Counted { connections: counted.connections + 1, ..counted }
+                }
+                Happened::Connected(id) | Happened::Readable(id) | Happened::Writable(id) => {
+                    self.work(id, sockets)
+                }
+                Happened::PeerClosed(id) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.peer_closed = true;
+                    }
+                    self.work(id, sockets)
+                }
+                Happened::Closed(id, in_order) => {
+                    self.connections.remove(&id);
+                    sockets.close(id);
+                    Counted { errors: u64::from(!in_order), ..Counted::default() }
+                }
+            };
+            self.counters.add(counted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_says_what_is_asked_for_and_whether_the_connection_stays() {
+        let asked = |text: &'static str| parse(text.as_bytes()).map(|asked| (asked.path, asked.stays));
+        for (head, expected) in [
+            ("GET / HTTP/1.1\r\nHost: a", Some(("/", true))),
+            ("GET /9 HTTP/1.0\r\nHost: a", Some(("/9", false))),
+            ("GET /9 HTTP/1.0\r\nConnection: Keep-Alive", Some(("/9", true))),
+            ("HEAD /a HTTP/1.1\nConnection: foo, close", Some(("/a", false))),
+            ("GET / HTTP/2", None),
+            ("GET  / HTTP/1.1", None),
+            ("GET http://a/ HTTP/1.1", None),
+            ("POST / HTTP/1.1\r\nContent-Length: 3", None),
+            ("GET / HTTP/1.1\r\nnonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(asked(head), expected, "{head}");
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Services on the kernel's sockets: one worker with one epoll set.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bywash_engine::stack::Timestamp;
+use bywash_sys::clock::monotonic;
+use bywash_sys::worker::{Task, Turn};
+use rustix::event::{Timespec, epoll};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, shutdown, socket_with, sockopt,
+};
+
+use crate::sockets::{Happened, Service, Sockets};
+
+/// Handshakes that may be under way at a port.
+const BACKLOG: i32 = 4096;
+/// Bytes read at once.
+const READ: usize = 64 << 10;
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+/// A socket. A place is used again, and then has another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelId {
+    place: u32,
+    generation: u32,
+}
+
+impl KernelId {
+    fn data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.place)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    fn of(data: u64) -> Self {
+        Self { place: data as u32, generation: (data >> 32) as u32 }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    socket: Option<Socket>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    fd: OwnedFd,
+    kind: Kind,
+    /// Read and not taken.
+    rest: Vec<u8>,
+    /// The service knows that the peer sends no more, or that all is over.
+    told_end: bool,
+    told_closed: bool,
+    full: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Listener,
+    Connecting,
+    Open,
+}
+
+/// The kernel's sockets.
+#[derive(Debug)]
+pub struct KernelSockets {
+    epoll: OwnedFd,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    happened: VecDeque<Happened<KernelId>>,
+    buffer: Vec<u8>,
+    begun: u64,
+    now: Timestamp,
+}
+
+impl KernelSockets {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The kernel gives no epoll set.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            places: Vec::new(),
+            free: Vec::new(),
+            happened: VecDeque::new(),
+            buffer: vec![0; READ],
+            begun: monotonic(),
+            now: Timestamp::ZERO,
+        })
+    }
+
+    fn add(&mut self, fd: OwnedFd, kind: Kind) -> io::Result<KernelId> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.places.push(Place::default());
+                u32::try_from(self.places.len() - 1).map_err(io::Error::other)?
+            }
+        };
+        let entry = &mut self.places[place as usize];
+        let id = KernelId { place, generation: entry.generation };
+        // Listeners by level: what was not accepted in one turn is in the next.
+        let flags = match kind {
+            Kind::Listener => epoll::EventFlags::IN,
+            Kind::Connecting | Kind::Open => {
+                epoll::EventFlags::IN
+                    | epoll::EventFlags::OUT
+                    | epoll::EventFlags::RDHUP
+                    | epoll::EventFlags::ET
+            }
+        };
+        if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.data()), flags) {
+            self.free.push(place);
+            return Err(errno.into());
+        }
+        let socket = Socket { fd, kind, rest: Vec::new(), told_end: false, told_closed: false, full: false };
+        entry.socket = Some(socket);
+        Ok(id)
+    }
+
+    fn socket(&mut self, id: KernelId) -> Option<&mut Socket> {
+        let place = self.places.get_mut(id.place as usize)?;
+        place.socket.as_mut().filter(|_| place.generation == id.generation)
+    }
+
+    fn remove(&mut self, id: KernelId) -> Option<Socket> {
+        self.socket(id)?;
+        let place = &mut self.places[id.place as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(id.place);
+        place.socket.take()
+    }
+
+    /// Asks the kernel what happened, without waiting.
+    fn look(&mut self) -> io::Result<()> {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let (events, _) = match epoll::wait(&self.epoll, &mut events, Some(&none)) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            events => events?,
+        };
+        for event in events {
+            self.sort(KernelId::of(event.data.u64()), event.flags);
+        }
+        Ok(())
+    }
+
+    fn sort(&mut self, id: KernelId, flags: epoll::EventFlags) {
+        let Some(socket) = self.socket(id) else { return };
+        match socket.kind {
+            Kind::Listener => return self.accept(id),
+            Kind::Connecting => {
+                let failed = sockopt::socket_error(&socket.fd).is_ok_and(|result| result.is_err());
+                if failed || flags.contains(epoll::EventFlags::HUP | epoll::EventFlags::OUT) {
+                    socket.told_closed = true;
+                    return self.happened.push_back(Happened::Closed(id, false));
+                }
+                if !flags.contains(epoll::EventFlags::OUT) {
+                    return;
+                }
+                socket.kind = Kind::Open;
+                self.happened.push_back(Happened::Connected(id));
+            }
+            Kind::Open => {
+                if flags.contains(epoll::EventFlags::OUT) && std::mem::take(&mut socket.full) {
+                    self.happened.push_back(Happened::Writable(id));
+                }
+            }
+        }
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR) {
+            self.happened.push_back(Happened::Readable(id));
+        }
+    }
+
+    fn accept(&mut self, listener: KernelId) {
+        for _ in 0..EVENTS {
+            let Some(socket) = self.socket(listener) else { return };
+            // A peer that has gone again, or a process out of descriptors: the next turn tries again.
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let Ok(fd) = accept_with(&socket.fd, flags) else { return };
+            let _ = sockopt::set_tcp_nodelay(&fd, true);
+            if let Ok(id) = self.add(fd, Kind::Open) {
+                self.happened.push_back(Happened::Accepted(id));
+            }
+        }
+    }
+
+    /// The other end, or the kernel, has ended it.
+    fn over(&mut self, id: KernelId, in_order: bool) {
+        let Some(socket) = self.socket(id) else { return };
+        if in_order && !std::mem::replace(&mut socket.told_end, true) {
+            self.happened.push_back(Happened::PeerClosed(id));
+        } else if !in_order && !std::mem::replace(&mut socket.told_closed, true) {
+            self.happened.push_back(Happened::Closed(id, false));
+        }
+    }
+}
+
+fn stream(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+impl Sockets for KernelSockets {
+    type Id = KernelId;
+
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn listen(&mut self, port: u16) -> Result<(), String> {
+        let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
+        let opened = || -> io::Result<OwnedFd> {
+            // Both families by one socket, or IPv4 alone where the kernel has no IPv6.
+            let (fd, address) = match stream(&any) {
+                Ok(fd) => {
+                    sockopt::set_ipv6_v6only(&fd, false)?;
+                    (fd, any)
+                }
+                Err(_) => {
+                    let any = SocketAddr::from(([0, 0, 0, 0], port));
+                    (stream(&any)?, any)
+                }
+            };
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            // Each worker has a listener of its own, and the kernel deals out connections.
+            sockopt::set_socket_reuseport(&fd, true)?;
+            bind(&fd, &address)?;
+            listen(&fd, BACKLOG)?;
+            Ok(fd)
+        };
+        let added = opened().and_then(|fd| self.add(fd, Kind::Listener));
+        added.map(drop).map_err(|error| format!("port {port}: {error}"))
+    }
+
+    fn connect(&mut self, to: SocketAddr) -> Result<KernelId, String> {
+        let opened = || -> io::Result<OwnedFd> {
+            let fd = stream(&to)?;
+            sockopt::set_tcp_nodelay(&fd, true)?;
+            match connect(&fd, &to) {
+                Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
+                Err(errno) => Err(errno.into()),
+            }
+        };
+        opened().and_then(|fd| self.add(fd, Kind::Connecting)).map_err(|error| format!("{to}: {error}"))
+    }
+
+    fn send(&mut self, id: KernelId, bytes: &[u8]) -> usize {
+        let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) else { return 0 };
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match send(&socket.fd, &bytes[sent..], SendFlags::NOSIGNAL) {
+                Ok(n) => sent += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    socket.full = true;
+                    break;
+                }
+                Err(_) => {
+                    self.over(id, false);
+                    break;
+                }
+            }
+        }
+        sent
+    }
+
+    fn read(&mut self, id: KernelId, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut read = 0;
+        while let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) {
+            if !socket.rest.is_empty() {
+                let taken = take(&socket.rest).min(socket.rest.len());
+                socket.rest.drain(..taken);
+                read += taken;
+                if !socket.rest.is_empty() {
+                    break;
+                }
+            }
+            match recv(&socket.fd, &mut buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => {
+                    self.over(id, true);
+                    break;
+                }
+                Ok((n, _)) => {
+                    let taken = take(&buffer[..n]).min(n);
+                    read += taken;
+                    if taken < n {
+                        socket.rest.extend_from_slice(&buffer[taken..n]);
+                        break;
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => {
+                    self.over(id, false);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        read
+    }
+
+    fn shutdown(&mut self, id: KernelId) {
+        if let Some(socket) = self.socket(id) {
+            let _ = shutdown(&socket.fd, Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, id: KernelId) {
+        drop(self.remove(id));
+    }
+
+    fn abort(&mut self, id: KernelId) {
+        if let Some(socket) = self.remove(id) {
+            let _ = sockopt::set_socket_linger(&socket.fd, Some(std::time::Duration::ZERO));
+        }
+    }
+}
+
+/// A service on the kernel's sockets, as the task of a worker.
+#[derive(Debug)]
+pub struct OnKernel<T> {
+    service: T,
+    sockets: KernelSockets,
+    happened: Vec<Happened<KernelId>>,
+    failure: Option<String>,
+}
+
+impl<T: Service<KernelId>> OnKernel<T> {
+    /// The service, to be started.
+    pub fn new(service: T, sockets: KernelSockets) -> Self {
+        Self { service, sockets, happened: Vec::new(), failure: None }
+    }
+
+    /// Starts the service: its listeners are open then.
+    ///
+    /// # Errors
+    /// Why it cannot do its work.
+    pub fn begin(&mut self) -> Result<(), String> {
+        self.service.start(&mut self.sockets)
+    }
+
+    /// Why it ended before its time.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
+
+impl<T: Service<KernelId>> Task for OnKernel<T> {
+    fn turn(&mut self) -> Turn {
+        self.sockets.now = Timestamp::from_nanos(monotonic() - self.sockets.begun);
+        if let Err(error) = self.sockets.look() {
+            self.failure = Some(format!("epoll: {error}"));
+            return Turn::Done;
+        }
+        self.happened.clear();
+        self.happened.extend(self.sockets.happened.drain(..));
+        let due = self.service.next_deadline().is_some_and(|at| at <= self.sockets.now);
+        if due || !self.happened.is_empty() {
+            self.service.turn(&self.happened, &mut self.sockets);
+        }
+        match (self.service.is_done(), due || !self.happened.is_empty()) {
+            (true, _) => Turn::Done,
+            (false, true) => Turn::Busy,
+            (false, false) => Turn::Idle,
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.sockets.happened.is_empty()
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.push(self.sockets.epoll.as_fd());
+    }
+
+    fn next_deadline(&self, _: u64) -> Option<u64> {
+        self.service.next_deadline().map(|at| self.sockets.begun.saturating_add(at.as_nanos()))
+    }
+}

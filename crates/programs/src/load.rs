@@ -1,0 +1,266 @@
+//! A load generator: requests at a rate, or as fast as answers come, and how long each answer took.
+//!
+//! At a rate (open loop) a request has a time at which it is due, whatever became of those before it, and the answer's
+//! delay is counted from there: a server that stands still for a while is charged for all requests that it kept waiting,
+//! not for one ("coordinated omission" leaves the others out). Without a rate (closed loop) each connection keeps as many
+//! requests under way as its depth, and delays are counted from when each was sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bywash_engine::stack::Timestamp;
+
+use crate::counters::{Counted, Counters};
+use crate::dialect::{Dialect, Reader};
+use crate::sockets::{Happened, Service, Sockets};
+
+/// Requests that are due and find no connection free, at most: beyond, the rate is too high to make sense of.
+const BACKLOG: usize = 1 << 20;
+/// How soon a connection that could not be opened is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What is to be generated, by one service.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The server.
+    pub to: SocketAddr,
+    /// What is spoken.
+    pub dialect: Dialect,
+    /// Connections.
+    pub connections: usize,
+    /// Requests under way on each connection at most.
+    pub depth: usize,
+    /// Time between two requests; none is a closed loop.
+    pub interval: Option<Duration>,
+    /// Requests in all; until it is stopped when `None`.
+    pub requests: Option<u64>,
+}
+
+/// Takes the time of each answer, in nanoseconds.
+pub trait Clockwork: Send + 'static {
+    /// One more.
+    fn record(&mut self, ns: u64);
+}
+
+/// The generator.
+#[derive(Debug)]
+pub struct Load<Id, W> {
+    plan: Plan,
+    counters: Counters,
+    watch: W,
+    connections: HashMap<Id, Connection>,
+    /// Those that may take a request, in turns.
+    free: VecDeque<Id>,
+    /// Requests that are due.
+    due: VecDeque<Timestamp>,
+    next: Option<Timestamp>,
+    /// Requests handed to connections, and answered or lost.
+    asked: u64,
+    answered: u64,
+    /// When to open those connections that are missing.
+    open_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    open: bool,
+    /// It is in `free`, once for all.
+    listed: bool,
+    out: Vec<u8>,
+    /// When each request under way was due, or sent.
+    waiting: VecDeque<Timestamp>,
+    reader: Reader,
+}
+
+impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
+    /// One that has not begun.
+    pub fn new(plan: Plan, counters: Counters, watch: W) -> Self {
+        Self {
+            plan,
+            counters,
+            watch,
+            connections: HashMap::new(),
+            free: VecDeque::new(),
+            due: VecDeque::new(),
+            next: None,
+            asked: 0,
+            answered: 0,
+            open_at: Some(Timestamp::ZERO),
+        }
+    }
+
+    fn open<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
+        self.open_at = None;
+        while self.connections.len() < self.plan.connections {
+            let id = sockets.connect(self.plan.to)?;
+            self.connections.insert(id, Connection::default());
+        }
+        Ok(())
+    }
+
+    /// Notes what is due by now.
+    fn tick(&mut self, now: Timestamp) {
+        let Some(interval) = self.plan.interval else { return };
+        let any_open = self.connections.values().any(|connection| connection.open);
+        if self.next.is_none() && any_open {
+            self.next = Some(now);
+        }
+        while let Some(at) = self.next.filter(|at| *at <= now) {
+            if self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all) {
+                break;
+            }
+            if self.due.len() < BACKLOG {
+                self.due.push_back(at);
+            } else {
+                self.counters.add(Counted { errors: 1, ..Counted::default() });
+            }
+            self.next = Some(at + interval);
+        }
+    }
+
+    /// Hands requests to connections that may take one.
+    fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
+        let closed_loop = self.plan.interval.is_none();
+        while !self.free.is_empty() {
+            let left = self.plan.requests.is_none_or(|all| self.asked < all);
+            let at = match self.due.front() {
+                _ if !left => return,
+                Some(at) => *at,
+                None if closed_loop => now,
+                None => return,
+            };
+            let Some(id) = self.free.pop_front() else { return };
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.listed = false;
+            self.due.pop_front();
+            connection.waiting.push_back(at);
+            self.plan.dialect.request(&mut connection.out);
+            self.asked += 1;
+            self.list(id);
+            self.send(id, sockets);
+        }
+    }
+
+    /// Puts a connection among the free ones if it is.
+    fn list(&mut self, id: Id) {
+        let depth = self.plan.depth;
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.open
+            && !connection.listed
+            && connection.waiting.len() < depth
+        {
+            connection.listed = true;
+            self.free.push_back(id);
+        }
+    }
+
+    fn send<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let sent = sockets.send(id, &connection.out);
+        connection.out.drain(..sent);
+        self.counters.add(Counted { sent: sent as u64, ..Counted::default() });
+    }
+
+    fn receive<S: Sockets<Id = Id>>(&mut self, id: Id, now: Timestamp, sockets: &mut S) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (mut answers, mut wrong) = (0, false);
+        let Connection { reader, .. } = connection;
+        let dialect = &self.plan.dialect;
+        let received = sockets.read(id, &mut |bytes| {
+            let mut rest = bytes;
+            while !rest.is_empty() && !wrong {
+                match dialect.read(reader, rest) {
+                    Ok((taken, whole)) => {
+                        answers += u64::from(whole);
+                        rest = &rest[taken..];
+                    }
+                    Err(()) => wrong = true,
+                }
+            }
+            bytes.len()
+        });
+        for _ in 0..answers {
+            match connection.waiting.pop_front() {
+                Some(at) => self.watch.record(u64::try_from(now.since(at).as_nanos()).unwrap_or(u64::MAX)),
+                None => wrong = true,
+            }
+        }
+        self.answered += answers;
+        self.counters.add(Counted { requests: answers, received: received as u64, ..Counted::default() });
+        if wrong {
+            sockets.abort(id);
+            self.lose(id, now);
+        } else {
+            self.list(id);
+        }
+    }
+
+    /// A connection has ended before its time: what it owed is lost, and another is opened in its place.
+    fn lose(&mut self, id: Id, now: Timestamp) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.free.retain(|other| *other != id);
+        let lost = connection.waiting.len() as u64;
+        self.answered += lost;
+        // A server may end a connection that owes nothing; that is no error.
+        let errors = if connection.open { lost } else { 1 };
+        self.counters.add(Counted { errors, ..Counted::default() });
+        let soon = if connection.open { now } else { now + AGAIN };
+        self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
+    }
+}
+
+impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<Id, W> {
+    fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
+        self.open(sockets)
+    }
+
+    fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {
+        let now = sockets.now();
+        for what in happened {
+            match *what {
+                Happened::Connected(id) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.open = true;
+                        self.counters.add(Counted { connections: 1, ..Counted::default() });
+                    }
+                    self.list(id);
+                }
+                Happened::Readable(id) => self.receive(id, now, sockets),
+                Happened::Writable(id) => self.send(id, sockets),
+                Happened::PeerClosed(id) => {
+                    self.receive(id, now, sockets);
+                    sockets.close(id);
+                    self.lose(id, now);
+                }
+                Happened::Closed(id, _) => {
+                    sockets.close(id);
+                    self.lose(id, now);
+                }
+                // Nobody connects to a client.
+                Happened::Accepted(id) => sockets.abort(id),
+            }
+        }
+        if self.open_at.is_some_and(|at| at <= now) && self.open(sockets).is_err() {
+            self.counters.add(Counted { errors: 1, ..Counted::default() });
+            self.open_at = Some(now + AGAIN);
+        }
+        self.tick(now);
+        self.ask(now, sockets);
+        if self.is_done() {
+            for (id, _) in self.connections.drain() {
+                sockets.close(id);
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        let done = self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all);
+        self.next.filter(|_| !done).into_iter().chain(self.open_at.filter(|_| !self.is_done())).min()
+    }
+
+    fn is_done(&self) -> bool {
+        self.plan.requests.is_some_and(|all| self.answered >= all)
+    }
+}
