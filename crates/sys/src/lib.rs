@@ -22,6 +22,7 @@ pub mod spool;
 pub mod state;
 pub mod sysctl;
 pub mod tun;
+pub mod vfio;
 pub mod vfio_user;
 pub mod virtio_header;
 pub mod worker;
