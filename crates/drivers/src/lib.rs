@@ -10,6 +10,7 @@ mod nic;
 mod open;
 mod virtio;
 
+pub mod igb;
 pub mod ixgbe;
 pub mod link;
 pub mod loopback;

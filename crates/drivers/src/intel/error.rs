@@ -55,6 +55,12 @@ pub enum NicError {
         /// FWSM.
         fwsm: u32,
     },
+    /// The PHY refused.
+    #[error("MDIC is {mdic:#010x}: the PHY does not answer; power the machine off and on")]
+    Phy {
+        /// MDIC.
+        mdic: u32,
+    },
     /// No usable address.
     #[error("RAL[0] and RAH[0] hold {0:02x?}, which is no address of one NIC: set one")]
     Mac([u8; 6]),

@@ -30,7 +30,7 @@ pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) ->
     if loopback {
         bar.change(&HLREG0, 0, HLREG0::LPBK.mask);
     }
-    init::guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
+    init::SEMAPHORE.guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
         let autoc = bar.get(&AUTOC);
         let autoc = match media {
             // The link is forced up: there need be no other side.

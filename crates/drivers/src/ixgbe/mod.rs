@@ -29,6 +29,8 @@ pub use crate::intel::NicError;
 pub use link::Link;
 pub use steer::{FiveTuple, Multicast, Protocol, Rss};
 
+pub(crate) use steer::check_unicast;
+
 use crate::intel::{Bar, RingParts, Switch};
 use stats::Watch;
 
@@ -181,7 +183,7 @@ fn check(settings: &Settings) -> Result<(), NicError> {
     if *moderation_us > 1022 {
         return refuse(format!("{moderation_us} µs between interrupts: at most 1022"));
     }
-    settings.rss.check(settings.queues)
+    settings.rss.check(settings.queues.min(RSS_QUEUES), settings.queues)
 }
 
 /// Memory that the NIC reaches: packets, and all rings in one piece.
@@ -282,7 +284,7 @@ impl<F: Function> Ixgbe<F> {
     /// # Errors
     /// [`NicError::Setting`] when the table names a queue that is not there.
     pub fn set_rss(&mut self, rss: &Rss) -> Result<(), NicError> {
-        rss.check(self.settings.queues)?;
+        rss.check(self.settings.queues.min(RSS_QUEUES), self.settings.queues)?;
         steer::rss(&self.bar, rss, self.settings.queues);
         Ok(())
     }
