@@ -11,6 +11,7 @@ mod open;
 mod virtio;
 
 pub mod ixgbe;
+pub mod ixgbevf;
 pub mod link;
 pub mod loopback;
 pub mod null;

@@ -9,7 +9,8 @@ use bywash_port::{Port, PortName};
 use bywash_sys::function::Function;
 use bywash_sys::vfio_user::VfioUser;
 
-use crate::ixgbe::{self, RSS_QUEUES, Settings};
+use crate::ixgbe::{self, RSS_QUEUES};
+use crate::ixgbevf;
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
@@ -51,8 +52,9 @@ fn open<F: Function + 'static>(
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     match pci::known(vendor, device).map(|nic| nic.family) {
         Some(Family::Ixgbe) => open_ixgbe(function, name, options, arena),
+        Some(Family::IxgbeVf) => open_ixgbevf(function, name, options, arena),
         _ => Err(format!(
-            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599 or X540"
+            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599 or X540, or a virtual function of one"
         )),
     }
 }
@@ -63,25 +65,50 @@ fn open_ixgbe<F: Function + 'static>(
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let queues = options.queues.unwrap_or_else(|| u16::try_from(cores).unwrap_or(RSS_QUEUES).min(RSS_QUEUES));
+    let queues = options.queues.unwrap_or_else(|| cores().min(RSS_QUEUES));
     if queues > RSS_QUEUES {
         return Err(format!(
             "{queues} queues: the 82599 spreads packets over {RSS_QUEUES} at most (--queues)"
         ));
     }
-    let settings = Settings {
+    let settings = ixgbe::Settings {
         queues,
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        ..Settings::default()
+        ..ixgbe::Settings::default()
     };
     let mut port =
         ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let port: Box<dyn Port> = Box::new(port);
     Ok(Opened { port, warnings: down.into_iter().collect() })
+}
+
+fn open_ixgbevf<F: Function + 'static>(
+    function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let settings = ixgbevf::Settings {
+        queues: options.queues,
+        most_queues: cores(),
+        ring: options.ring.unwrap_or(RING),
+        receives: !options.tx_only,
+        sends: !options.rx_only,
+        ..ixgbevf::Settings::default()
+    };
+    let mut port =
+        ixgbevf::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
+    let narrowed = if options.tx_only { Vec::new() } else { port.warnings() };
+    Ok(Opened { port: Box::new(port), warnings: down.into_iter().chain(narrowed).collect() })
+}
+
+/// Processors that may be used: so many workers there will be.
+fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| u16::try_from(cores.get()).unwrap_or(u16::MAX))
 }
 
 /// An error without the function's name, which whoever reports it puts in front.
