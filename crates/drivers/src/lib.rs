@@ -17,6 +17,7 @@ pub mod loopback;
 pub mod null;
 pub mod packet;
 pub mod pcap;
+pub mod registers;
 pub mod tap;
 pub mod xdp;
 

@@ -133,3 +133,6 @@ registers! {
     TPR "All packets received" RC [0x040d0];
     TPT "All packets transmitted" RC [0x040d4];
 }
+
+/// Registers that reading changes though they are neither counters nor causes: it takes the semaphore.
+pub const TAKEN_BY_READING: &[&str] = &["SWSM"];
