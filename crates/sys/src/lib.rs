@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod netdev;
 pub mod netlink;
 pub mod packet_socket;
+pub mod pci;
 pub mod region;
 pub mod route;
 pub mod shared;
