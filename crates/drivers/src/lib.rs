@@ -12,11 +12,13 @@ mod virtio;
 
 pub mod igb;
 pub mod ixgbe;
+pub mod ixgbevf;
 pub mod link;
 pub mod loopback;
 pub mod null;
 pub mod packet;
 pub mod pcap;
+pub mod registers;
 pub mod tap;
 pub mod xdp;
 

@@ -13,13 +13,14 @@ use bywash_sys::vfio_user::VfioUser;
 
 use crate::igb;
 use crate::ixgbe::{self, RSS_QUEUES};
+use crate::ixgbevf;
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Families that there is a driver for.
-const DRIVEN: [Family; 2] = [Family::Ixgbe, Family::Igb];
+const DRIVEN: [Family; 3] = [Family::Ixgbe, Family::IxgbeVf, Family::Igb];
 
 /// Descriptors in a ring.
 const RING: u32 = 1024;
@@ -68,7 +69,9 @@ pub(crate) fn open_pci(
 fn family(vendor: u16, device: u16) -> Result<Family, String> {
     let family = pci::known(vendor, device).map(|nic| nic.family);
     family.filter(|family| DRIVEN.contains(family)).ok_or_else(|| {
-        format!("{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599, X540 or 82576")
+        format!(
+            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599, an X540, a virtual function of one, or an 82576"
+        )
     })
 }
 
@@ -85,8 +88,9 @@ fn open<F: Function + 'static>(
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     match family(vendor, device)? {
         Family::Ixgbe => open_ixgbe(function, name, options, arena),
+        Family::IxgbeVf => open_ixgbevf(function, name, options, arena),
         Family::Igb => open_igb(function, name, options, arena),
-        family => Err(format!("there is no driver for {}", family.name())),
+        family @ Family::IgbVf => Err(format!("there is no driver for {}", family.name())),
     }
 }
 
@@ -114,6 +118,27 @@ fn open_ixgbe<F: Function + 'static>(
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let port: Box<dyn Port> = Box::new(port);
     Ok(Opened { port, warnings: down.into_iter().collect() })
+}
+
+fn open_ixgbevf<F: Function + 'static>(
+    function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let settings = ixgbevf::Settings {
+        queues: options.queues,
+        most_queues: cores(),
+        ring: options.ring.unwrap_or(RING),
+        receives: !options.tx_only,
+        sends: !options.rx_only,
+        ..ixgbevf::Settings::default()
+    };
+    let mut port =
+        ixgbevf::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
+    let narrowed = if options.tx_only { Vec::new() } else { port.warnings() };
+    Ok(Opened { port: Box::new(port), warnings: down.into_iter().chain(narrowed).collect() })
 }
 
 fn open_igb<F: Function + 'static>(

@@ -41,5 +41,5 @@ pub(super) fn queue<R: Registers>(
     let thresholds = TXDCTL::PTHRESH.with(8) | TXDCTL::HTHRESH.with(1) | TXDCTL::WTHRESH.with(1);
     bar.put_at(&TXDCTL, queue, thresholds | TXDCTL::ENABLE.mask);
     bar.wait(&TXDCTL, queue, Wait::set(TXDCTL::ENABLE.mask, SHORT, "the transmit queue does not start"))?;
-    Ok(TxRing::new(TxParts { ring, max_len: settings.max_len }))
+    Ok(TxRing::new(TxParts { ring, max_len: settings.max_len, names_context: false }))
 }

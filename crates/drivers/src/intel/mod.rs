@@ -3,6 +3,7 @@
 
 mod bar;
 mod error;
+mod mailbox;
 mod memory;
 mod offload;
 mod power;
@@ -12,8 +13,10 @@ mod ticker;
 mod tx;
 
 pub use error::NicError;
+pub use mailbox::MailboxError;
 
 pub(crate) use bar::{Bar, SHORT, Wait};
+pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;
 pub(crate) use power::{identify, power_down, power_up};
 pub(crate) use rx::{RxParts, RxRing, Wake};

@@ -55,8 +55,8 @@ pub(super) fn state<R: Registers>(bar: &Bar<R>) -> Link {
     of(bar.get(&LINKS))
 }
 
-/// What LINKS says. All ones say that there is no device.
-pub(super) fn of(links: u32) -> Link {
+/// What LINKS says, or a virtual function's VFLINKS. All ones say that there is no device.
+pub(crate) fn of(links: u32) -> Link {
     let up = LINKS::UP.is_set(links) && links != u32::MAX;
     let mbps = match LINKS::SPEED.of(links) {
         3 => Some(10_000),

@@ -163,3 +163,6 @@ registers! {
     BPTC "Broadcast packets transmitted" RC [0x040f4];
     TSCTC "Packets cut into segments" RC [0x040f8];
 }
+
+/// Registers that reading changes though they are neither counters nor causes: it takes the semaphore.
+pub const TAKEN_BY_READING: &[&str] = &["SWSM"];

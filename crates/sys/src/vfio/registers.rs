@@ -23,6 +23,8 @@ pub struct MappedRegisters {
 // SAFETY: `base` points into the mapping that `_held` keeps, which belongs to the process; it is only reached by volatile
 // accesses of aligned words, which no other access can tear.
 unsafe impl Send for MappedRegisters {}
+// SAFETY: as above.
+unsafe impl Sync for MappedRegisters {}
 
 impl MappedRegisters {
     pub(super) fn new(held: &Arc<Held>) -> Self {
