@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use bywash_apps::StartError;
+use bywash_drivers::registers::RegistersError;
 use bywash_engine::socket::SocketError;
 use bywash_port::OpenError;
 use bywash_port::filter::ParseError;
@@ -39,6 +40,9 @@ pub(crate) enum Failure {
     /// The kernel does not tell of its interfaces, or there is no such one.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
+    /// Registers can't be shown.
+    #[error(transparent)]
+    Registers(#[from] RegistersError),
     /// What was changed on the machine could not be read.
     #[error(transparent)]
     State(#[from] StateError),

@@ -38,7 +38,7 @@ pub(crate) struct PortArgs {
     /// Poll the NIC from the worker's own core, so many microseconds per call; xdp: only
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
     busy_poll: Option<u32>,
-    /// Take all of an interface even when the machine needs it (it has an address or the default route)
+    /// Take all of an interface, or its NIC (pci:), even when the machine needs it (it has an address or the default route)
     #[arg(long)]
     force: bool,
     /// Packet memory, in bytes or with K, M, G
@@ -136,19 +136,25 @@ impl PortArgs {
             (self.zero_copy != ZeroCopyArg::Auto, "--zero-copy"),
             (self.xdp != XdpArg::Auto, "--xdp"),
             (self.busy_poll.is_some(), "--busy-poll"),
-            (self.force, "--force"),
         ];
+        let is_pci = |name: &PortName| matches!(name, PortName::Pci { .. });
         let is_xdp = |name: &PortName| matches!(name, PortName::Xdp { .. });
         if let Some((_, flag)) = given.iter().find(|(is_given, _)| *is_given)
             && !names.iter().any(is_xdp)
         {
             return Err(Failure::Usage(format!("{flag} is for xdp: ports and there is none; leave it out")));
         }
+        if self.force && !names.iter().any(|name| is_xdp(name) || is_pci(name)) {
+            return Err(Failure::Usage(
+                "--force is for xdp: and pci: ports and there is none; leave it out".into(),
+            ));
+        }
         let common = OpenOptions {
             queues: self.queues,
             ring: self.ring,
             tx_only: usage == Use::Send,
             rx_only: usage == Use::Receive,
+            force: self.force,
             ..OpenOptions::default()
         };
         let xdp = OpenOptions {
@@ -164,7 +170,6 @@ impl PortArgs {
                 XdpArg::Generic => Some(XdpMode::Generic),
             },
             busy_poll: self.busy_poll,
-            force: self.force,
             ..common.clone()
         };
         Ok(names.iter().map(|name| if is_xdp(name) { xdp.clone() } else { common.clone() }).collect())

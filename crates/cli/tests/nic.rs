@@ -22,8 +22,12 @@ struct Served {
 
 impl Served {
     fn new(nics: usize, mapped: bool) -> Self {
+        Self::boards(nics, mapped, Board::default().device)
+    }
+
+    fn boards(nics: usize, mapped: bool, device: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let boards = [1, 2].map(|last| Board { mac: [2, 0, 0, 0, 0, last], ..Board::default() });
+        let boards = [1, 2].map(|last| Board { mac: [2, 0, 0, 0, 0, last], device });
         let world = Shared::new(&boards[..nics], Impairment::default());
         let stop = Arc::new(AtomicBool::new(false));
         let time = (world.clone(), stop.clone());
@@ -48,7 +52,10 @@ impl Served {
             "NIC0" | "NIC1" => format!("vfio-user:{}", self.path(usize::from(word == "NIC1")).display()),
             word => word.to_owned(),
         };
-        command.args(words.split_whitespace().map(place)).args(["--huge-pages", "off", "--memory", "16M"]);
+        command.args(words.split_whitespace().map(place));
+        if !words.starts_with("registers") {
+            command.args(["--huge-pages", "off", "--memory", "16M"]);
+        }
         command
     }
 
@@ -74,8 +81,8 @@ fn summary(output: &[u8]) -> Value {
 
 #[test]
 fn a_generator_and_a_receiver_are_joined_by_a_cable() {
-    for mapped in [false, true] {
-        let served = Served::new(2, mapped);
+    for (mapped, device) in [(false, 0x10fb), (true, 0x10fb), (false, 0x10ed)] {
+        let served = Served::boards(2, mapped, device);
         let mut receive = served.command("receive NIC1 --queues 1 --count 5k --duration 15s --json");
         let receive = receive.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It is ready when its receiver is on.
@@ -85,7 +92,9 @@ fn a_generator_and_a_receiver_are_joined_by_a_cable() {
             thread::sleep(std::time::Duration::from_millis(20));
         }
         thread::sleep(std::time::Duration::from_millis(500));
-        let sent = served.command("generate NIC0 --queues 1 --count 5k --rate 5k --json").output().unwrap();
+        let mut sent = served
+            .command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --count 5k --rate 5k --json");
+        let sent = sent.output().unwrap();
         assert_eq!(sent.status.code(), Some(0), "{sent:?}");
         let received = receive.wait_with_output().unwrap();
         assert_eq!(received.status.code(), Some(0), "{received:?}");
@@ -117,4 +126,63 @@ fn what_a_nic_has_no_use_for_is_refused() {
     let output = served.command("receive NIC1 --duration 1s").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("is a device being served at this socket?") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn a_virtual_function_forwards_with_as_many_queues_as_it_is_granted() {
+    let served = Served::boards(1, false, 0x10ed);
+    let output = served.command("forward NIC0 null: --duration 1s --json").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("gives packets to other addresses than its own to no virtual one"), "{text}");
+    let output = served.command("receive NIC0 --queues 4 --duration 1s").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("4 queues: the physical function grants 2"), "{text}");
+    served.check(1);
+}
+
+#[test]
+fn registers_are_shown_by_name_and_field_and_left_as_they_were() {
+    let served = Served::boards(1, false, 0x10fb);
+    served.world.with(0, |device| device.nic.receive(&[0; 60], true));
+    let all = served.command("registers NIC0").output().unwrap();
+    let text = String::from_utf8(all.stdout).unwrap();
+    assert!(text.contains("82599ES SFP+ [8086:10fb]"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("LINKS") && line.contains("UP=1")), "{text}");
+    assert!(!text.contains("\nGPRC") && !text.contains("\nSWSM"), "{text}");
+    let told = String::from_utf8(all.stderr).unwrap();
+    assert!(told.contains("not read") && told.contains("EICR") && told.contains("SWSM"), "{told}");
+    let one = served.command("registers NIC0 rdt[127] --json").output().unwrap();
+    let one = &summary(&one.stdout)["registers"][0];
+    assert_eq!((&one["name"], &one["index"], &one["offset"]), (&"RDT".into(), &127.into(), &0xdfd8.into()));
+    let part = served.command("registers NIC0 autoc --json").output().unwrap();
+    let names: Vec<_> =
+        summary(&part.stdout)["registers"].as_array().unwrap().iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["AUTOC"]);
+    let pattern = served.command("registers NIC0 AUTOC*").output().unwrap();
+    assert_eq!(String::from_utf8(pattern.stdout).unwrap().lines().count(), 3);
+    // What reading takes is read when it is asked for in full.
+    let taken = served.command("registers NIC0 SWSM --json").output().unwrap();
+    assert_eq!(summary(&taken.stdout)["registers"][0]["fields"]["SMBI"], 0);
+    let taken = served.command("registers NIC0 SWSM --json").output().unwrap();
+    assert_eq!(summary(&taken.stdout)["registers"][0]["fields"]["SMBI"], 1);
+    for (words, says) in [
+        ("registers NIC0 RXDCTRL", "has no register 'RXDCTRL'; did you mean RXDCTL?"),
+        ("registers NIC0 QQQQQ", "has no register 'QQQQQ'; without a name all are listed"),
+        ("registers NIC0 RDT[128]", "has no register 'RDT[128]'"),
+        ("registers null:", "null: has no registers that could be read"),
+        ("registers NIC1", "is a device being served at this socket?"),
+    ] {
+        let output = served.command(words).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && text.contains(says) && text.lines().count() == 1,
+            "{text}"
+        );
+    }
+    served.check(1);
+    let function = Served::boards(1, false, 0x10ed);
+    let output = function.command("registers NIC0 VFLINKS").output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("VFLINKS  0x00010"));
+    function.check(1);
 }

@@ -298,7 +298,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("forward null: null: --cores 9999", "this process may not use core 9999"),
         ("forward null: null: --frame-stride 2048", "invalid value '2048' for '--frame-stride <BYTES>'"),
         ("forward null: null: --only udp", "--only is for xdp: ports"),
-        ("forward null: null: --force", "--force is for xdp: ports"),
+        ("forward null: null: --force", "--force is for xdp: and pci: ports"),
         ("forward null: null: --busy-poll", "--busy-poll is for xdp: ports"),
         ("forward null: null: --zero-copy off", "--zero-copy is for xdp: ports"),
         ("forward null: null: --duration 5d", "'d' is no unit of time"),

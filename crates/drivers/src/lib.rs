@@ -10,12 +10,15 @@ mod nic;
 mod open;
 mod virtio;
 
+pub mod igb;
 pub mod ixgbe;
+pub mod ixgbevf;
 pub mod link;
 pub mod loopback;
 pub mod null;
 pub mod packet;
 pub mod pcap;
+pub mod registers;
 pub mod tap;
 pub mod xdp;
 

@@ -7,13 +7,20 @@ use bywash_frame::Arena;
 use bywash_hw::pci::{self, Family, config};
 use bywash_port::{Port, PortName};
 use bywash_sys::function::Function;
+use bywash_sys::pci::{Address, AddressError, Device};
+use bywash_sys::vfio::Vfio;
 use bywash_sys::vfio_user::VfioUser;
 
-use crate::ixgbe::{self, RSS_QUEUES, Settings};
+use crate::igb;
+use crate::ixgbe::{self, RSS_QUEUES};
+use crate::ixgbevf;
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Families that there is a driver for.
+const DRIVEN: [Family; 3] = [Family::Ixgbe, Family::IxgbeVf, Family::Igb];
 
 /// Descriptors in a ring.
 const RING: u32 = 1024;
@@ -38,6 +45,36 @@ pub(crate) fn open_socket(
     Ok(opened)
 }
 
+/// Opens the NIC at an address of the PCI bus, taken from the kernel's driver.
+///
+/// # Errors
+/// The reason. The kernel's driver has it again then.
+pub(crate) fn open_pci(
+    address: &str,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let address: Address = address.parse().map_err(|error: AddressError| error.to_string())?;
+    let none = || format!("there is no PCI device at {address}; lspci -D lists those there are");
+    let device = Device::at(address).ok_or_else(none)?;
+    let (vendor, model) = device.ids().ok_or_else(none)?;
+    // Before anything is done to a device that is no NIC of ours.
+    family(vendor, model)?;
+    let function = Vfio::open(&device, &name.to_string(), options.force).map_err(|e| e.to_string())?;
+    open(function, name, options, arena)
+}
+
+/// Which driver a device wants.
+fn family(vendor: u16, device: u16) -> Result<Family, String> {
+    let family = pci::known(vendor, device).map(|nic| nic.family);
+    family.filter(|family| DRIVEN.contains(family)).ok_or_else(|| {
+        format!(
+            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599, an X540, a virtual function of one, or an 82576"
+        )
+    })
+}
+
 /// Opens the NIC behind `function` by the driver that it wants.
 fn open<F: Function + 'static>(
     mut function: F,
@@ -49,11 +86,11 @@ fn open<F: Function + 'static>(
     function.read_config(config::VENDOR, &mut id).map_err(|error| plain(name, &error))?;
     let [a, b, c, d] = id;
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    match pci::known(vendor, device).map(|nic| nic.family) {
-        Some(Family::Ixgbe) => open_ixgbe(function, name, options, arena),
-        _ => Err(format!(
-            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599 or X540"
-        )),
+    match family(vendor, device)? {
+        Family::Ixgbe => open_ixgbe(function, name, options, arena),
+        Family::IxgbeVf => open_ixgbevf(function, name, options, arena),
+        Family::Igb => open_igb(function, name, options, arena),
+        family @ Family::IgbVf => Err(format!("there is no driver for {}", family.name())),
     }
 }
 
@@ -63,25 +100,69 @@ fn open_ixgbe<F: Function + 'static>(
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let queues = options.queues.unwrap_or_else(|| u16::try_from(cores).unwrap_or(RSS_QUEUES).min(RSS_QUEUES));
+    let queues = options.queues.unwrap_or_else(|| cores().min(RSS_QUEUES));
     if queues > RSS_QUEUES {
         return Err(format!(
             "{queues} queues: the 82599 spreads packets over {RSS_QUEUES} at most (--queues)"
         ));
     }
-    let settings = Settings {
+    let settings = ixgbe::Settings {
         queues,
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        ..Settings::default()
+        ..ixgbe::Settings::default()
     };
     let mut port =
         ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let port: Box<dyn Port> = Box::new(port);
     Ok(Opened { port, warnings: down.into_iter().collect() })
+}
+
+fn open_ixgbevf<F: Function + 'static>(
+    function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let settings = ixgbevf::Settings {
+        queues: options.queues,
+        most_queues: cores(),
+        ring: options.ring.unwrap_or(RING),
+        receives: !options.tx_only,
+        sends: !options.rx_only,
+        ..ixgbevf::Settings::default()
+    };
+    let mut port =
+        ixgbevf::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
+    let narrowed = if options.tx_only { Vec::new() } else { port.warnings() };
+    Ok(Opened { port: Box::new(port), warnings: down.into_iter().chain(narrowed).collect() })
+}
+
+fn open_igb<F: Function + 'static>(
+    function: F,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let settings = igb::Settings {
+        queues: options.queues.unwrap_or_else(|| cores().min(igb::MAX_QUEUES)),
+        ring: options.ring.unwrap_or(RING),
+        receives: !options.tx_only,
+        sends: !options.rx_only,
+        ..igb::Settings::default()
+    };
+    let mut port =
+        igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
+    Ok(Opened { port: Box::new(port), warnings: down.into_iter().collect() })
+}
+
+/// Processors that may be used: so many workers there will be.
+fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| u16::try_from(cores.get()).unwrap_or(u16::MAX))
 }
 
 /// An error without the function's name, which whoever reports it puts in front.

@@ -40,7 +40,7 @@ pub struct OpenOptions {
     pub xdp_mode: Option<XdpMode>,
     /// Poll the NIC from the worker's own core for so many microseconds per call.
     pub busy_poll: Option<u32>,
-    /// Take all of an interface that the machine needs.
+    /// Take all of an interface that the machine needs, or its NIC.
     pub force: bool,
     /// Nothing will be received: take nothing away from the kernel.
     pub tx_only: bool,
@@ -97,6 +97,11 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
                 return Err(error("the kernel sizes a tap's ring; leave --ring out".into()));
             }
             Box::new(tap::open(interface, &options.into(), arena)?)
+        }
+        PortName::Pci { address } => {
+            let port = nic::open_pci(address, name, options, arena).map_err(error)?;
+            warnings.extend(port.warnings);
+            port.port
         }
         PortName::VfioUser { socket } => {
             let port = nic::open_socket(socket, name, options, arena).map_err(error)?;

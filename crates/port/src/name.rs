@@ -32,6 +32,11 @@ pub enum PortName {
         /// The interface's name.
         interface: String,
     },
+    /// `pci:0000:03:00.0`: a NIC taken from the kernel's driver, driven by our own.
+    Pci {
+        /// Its address on the PCI bus.
+        address: String,
+    },
     /// `vfio-user:SOCKET`: a PCI device behind a Unix socket, driven by our own driver.
     VfioUser {
         /// The socket's path.
@@ -68,6 +73,9 @@ pub enum NameError {
     /// `pcap:` needs a file.
     #[error("'pcap:' names no file: write pcap:trace.pcapng, say, or pcap:- for standard input or output")]
     NoFile,
+    /// `pci:` needs an address.
+    #[error("'pci:' names no device: write pci:0000:03:00.0, say; lspci -D lists them")]
+    NoAddress,
     /// `link:` needs a socket.
     #[error(
         "'link:' names no socket: write link:/run/x.sock, say; two processes with the same path are its two ends"
@@ -84,7 +92,7 @@ pub enum NameError {
     Queue(String, String),
 }
 
-const KINDS: &str = "xdp:, packet:, tap:, pcap:, vfio-user:, null:, loop:, link:";
+const KINDS: &str = "xdp:, packet:, tap:, pcap:, pci:, vfio-user:, null:, loop:, link:";
 
 impl FromStr for PortName {
     type Err = NameError;
@@ -109,6 +117,8 @@ impl FromStr for PortName {
             }
             "packet" => Ok(Self::Packet { interface: interface(need()?)? }),
             "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
+            "pci" if name.is_empty() => Err(NameError::NoAddress),
+            "pci" => Ok(Self::Pci { address: name.into() }),
             "vfio-user" => Ok(Self::VfioUser { socket: need()?.into() }),
             "loop" => Ok(Self::Loop { name: need()?.into() }),
             "link" if name.is_empty() => Err(NameError::NoSocket),
@@ -143,6 +153,7 @@ impl fmt::Display for PortName {
             }
             Self::Packet { interface } => write!(f, "packet:{interface}"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
+            Self::Pci { address } => write!(f, "pci:{address}"),
             Self::VfioUser { socket } => write!(f, "vfio-user:{socket}"),
             Self::Pcap { file } => write!(f, "pcap:{file}"),
             Self::Null => f.write_str("null:"),
@@ -164,6 +175,7 @@ mod tests {
             "xdp:eth1/4/rx",
             "packet:enp3s0.7",
             "tap:bw0",
+            "pci:0000:03:00.0",
             "vfio-user:/run/a b/nic.sock",
             "null:",
             "loop:a b",
@@ -183,6 +195,7 @@ mod tests {
         assert_eq!(error("dpdk:eth1"), NameError::Kind("dpdk:eth1".into()));
         assert_eq!(error("xdp:"), NameError::Empty("xdp:".into()));
         assert_eq!(error("link:"), NameError::NoSocket);
+        assert_eq!(error("pci:"), NameError::NoAddress);
         assert_eq!(error("loop:"), NameError::Empty("loop:".into()));
         assert_eq!(error("pcap:"), NameError::NoFile);
         assert_eq!(error("null:x"), NameError::NotEmpty("null:".into()));

@@ -60,7 +60,7 @@ pub trait Function: Send {
 }
 
 /// The registers of a [`Function`]. Clones reach the same ones, from any thread.
-pub trait Registers: Clone + Send + 'static {
+pub trait Registers: Clone + Send + Sync + 'static {
     /// Reads the register at `offset`, in bytes, a multiple of four. All ones when the function is gone, as on PCI.
     fn read32(&self, offset: u32) -> u32;
 

@@ -248,6 +248,7 @@ fn interface(name: &PortName) -> String {
             interface.clone()
         }
         PortName::Pcap { .. }
+        | PortName::Pci { .. }
         | PortName::VfioUser { .. }
         | PortName::Null
         | PortName::Loop { .. }

@@ -13,6 +13,7 @@ mod man;
 mod ports;
 mod query;
 mod receive;
+mod registers;
 mod replay;
 mod serve;
 mod tcp;
@@ -28,7 +29,7 @@ pub(crate) struct Cli {
 
 const AFTER_HELP: &str = "\
 Ports: xdp:eth1 (AF_XDP), xdp:eth1/4 (queue 4 of it), packet:eth1 (AF_PACKET), tap:NAME, pcap:FILE,
-null:, loop:NAME, link:/run/x.sock (a wire between two processes)
+null:, loop:NAME, link:/run/x.sock (a wire between two processes), vfio-user:SOCKET (a NIC behind a socket)
 
 Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
 
@@ -63,6 +64,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Show the NICs, what would be used of them, and what to fix
     Ports(ports::Args),
+    /// Show what the registers of a NIC hold, by name and field
+    Registers(registers::Args),
     /// Undo what killed processes have left behind
     Cleanup(cleanup::Args),
     /// Write the completions for a shell to standard output
@@ -89,6 +92,7 @@ impl Command {
             Self::Tcp(args) => tcp::run(*args),
             Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
+            Self::Registers(args) => registers::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),
             Self::Completions(args) => man::completions(&args),
             Self::Man(args) => man::pages(&args),

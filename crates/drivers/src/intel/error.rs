@@ -5,6 +5,8 @@ use std::time::Duration;
 use bywash_sys::function::FunctionError;
 use bywash_sys::memory::MemoryError;
 
+use super::MailboxError;
+
 /// Why a NIC could not be made ready. Registers are named as the datasheet names them.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
@@ -55,8 +57,14 @@ pub enum NicError {
         /// FWSM.
         fwsm: u32,
     },
+    /// The PHY refused.
+    #[error("MDIC is {mdic:#010x}: the PHY does not answer; power the machine off and on")]
+    Phy {
+        /// MDIC.
+        mdic: u32,
+    },
     /// No usable address.
-    #[error("RAL[0] and RAH[0] hold {0:02x?}, which is no address of one NIC: set one")]
+    #[error("{0:02x?} is no address of one NIC: set another")]
     Mac([u8; 6]),
     /// A setting that the NIC does not have.
     #[error("{0}")]
@@ -66,6 +74,9 @@ pub enum NicError {
         "packet memory is not backed by a file, so no device can be given it: allocate it by sys::memory"
     )]
     PrivateMemory,
+    /// The physical function does not do what its virtual one asks.
+    #[error(transparent)]
+    Mailbox(#[from] MailboxError),
     /// How the device is reached.
     #[error(transparent)]
     Function(#[from] FunctionError),

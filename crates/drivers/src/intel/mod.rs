@@ -3,14 +3,25 @@
 
 mod bar;
 mod error;
+mod mailbox;
+mod memory;
 mod offload;
+mod power;
 mod rx;
+mod semaphore;
+mod ticker;
 mod tx;
 
 pub use error::NicError;
+pub use mailbox::MailboxError;
 
 pub(crate) use bar::{Bar, SHORT, Wait};
+pub(crate) use mailbox::{Mailbox, News, Post};
+pub(crate) use memory::Memory;
+pub(crate) use power::{identify, power_down, power_up};
 pub(crate) use rx::{RxParts, RxRing, Wake};
+pub(crate) use semaphore::Semaphore;
+pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
 
 use bywash_frame::Arena;

@@ -7,7 +7,7 @@ use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
 use bywash_hw::ixgbe::desc::{context, tx};
 
 /// Ethernet addresses, and the EtherType that follows.
-const ETHERNET: usize = 14;
+const ETHERNET: u32 = 14;
 /// EtherTypes of VLAN tags, four bytes each.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// Where the checksum lies in TCP's header, and in UDP's.
@@ -48,6 +48,11 @@ struct Layout {
     ipv4: bool,
 }
 
+/// A context that asks for nothing and says where an Ethernet header without tags ends.
+pub(super) fn plain() -> Context {
+    finished([context::MACLEN.with(ETHERNET), 0, 0, 0])
+}
+
 /// What is to be done with a packet of which no piece may be longer than `max_len`; `None` when what it asks for can't be.
 /// Its checksum fields are made what the NIC expects.
 pub(super) fn plan(packet: &mut Packet, max_len: usize) -> Option<Work> {
@@ -73,7 +78,7 @@ pub(super) fn plan(packet: &mut Packet, max_len: usize) -> Option<Work> {
     }
     if let Some(tag) = packet.offload.vlan() {
         if words[0] == 0 {
-            words[0] = context::MACLEN.with(number(ETHERNET)?);
+            words[0] = context::MACLEN.with(ETHERNET);
         }
         words[0] |= context::VLAN.with(u32::from(tag));
         command |= tx::VLE.mask;
@@ -141,7 +146,7 @@ fn finished(mut words: [u32; 4]) -> Context {
 
 /// Where the network header begins, behind any VLAN tags, and whether it is IPv4's; `None` when it is no IP.
 fn network(head: &[u8]) -> Option<(usize, bool)> {
-    let mut at = ETHERNET;
+    let mut at = ETHERNET as usize;
     loop {
         let kind = u16::from_be_bytes([*head.get(at - 2)?, *head.get(at - 1)?]);
         match kind {

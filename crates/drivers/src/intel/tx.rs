@@ -36,6 +36,9 @@ pub(crate) struct TxParts<R> {
     pub(crate) ring: RingParts<R>,
     /// Most bytes of a packet, without FCS.
     pub(crate) max_len: usize,
+    /// Each packet names a context (CC), also when it asks for nothing: a virtual function's must, because the switch in the
+    /// NIC looks at its headers.
+    pub(crate) names_context: bool,
 }
 
 /// A transmitting ring.
@@ -49,6 +52,8 @@ pub(crate) struct TxRing<R> {
     tail: u32,
     switch: Switch,
     max_len: usize,
+    /// The fourth word's bits that every packet has.
+    olinfo: u32,
     /// The descriptor that is filled next, the oldest that is not done, and what the tail register says; free-running.
     next: u32,
     oldest: u32,
@@ -101,10 +106,10 @@ impl Blocks {
 
 impl<R: Registers> TxRing<R> {
     pub(crate) fn new(parts: TxParts<R>) -> Self {
-        let TxParts { ring, max_len } = parts;
+        let TxParts { ring, max_len, names_context } = parts;
         let RingParts { bar, descriptors, tail, switch, arena, arena_address } = ring;
         let size = descriptors.count();
-        Self {
+        let mut ring = Self {
             bar,
             frames: SlotLedger::new(arena, size as usize),
             ring: descriptors,
@@ -112,6 +117,7 @@ impl<R: Registers> TxRing<R> {
             tail,
             switch,
             max_len,
+            olinfo: if names_context { tx::CC.mask } else { 0 },
             next: 0,
             oldest: 0,
             told: 0,
@@ -121,7 +127,23 @@ impl<R: Registers> TxRing<R> {
             context: None,
             queued: 0,
             counters: QueueCounters::default(),
+        };
+        if names_context {
+            ring.put_context(offload::plain());
+            // There is nothing to send yet: the NIC reads it together with the first packet.
+            ring.told = ring.next;
         }
+        ring
+    }
+
+    /// Fills the next descriptor with a context.
+    fn put_context(&mut self, context: Context) {
+        let [first, second] = context.words();
+        self.ring.at(self.next).put(first, second);
+        self.open.contexts = true;
+        self.next = self.next.wrapping_add(1);
+        self.open.descriptors += 1;
+        self.context = Some(context);
     }
 
     /// Descriptors that may be filled: one stays empty, because a tail that has caught up with the head means none.
@@ -203,7 +225,7 @@ impl<R: Registers> TxRing<R> {
     fn simple(&mut self, batch: &mut Batch) {
         let room = self.room() as usize;
         let count = batch.iter().take(room).take_while(|packet| self.is_simple(packet)).count();
-        let (mut left, address) = (count, self.address);
+        let (mut left, address, whole) = (count, self.address, WHOLE | u64::from(self.olinfo) << 32);
         while left > 0 {
             // To the end of the block, or of the ring.
             let most = left.min((BLOCK - self.open.descriptors) as usize);
@@ -212,7 +234,7 @@ impl<R: Registers> TxRing<R> {
             let packets = batch.drain_front(run.len());
             self.frames.lend_packets(self.next, run.iter(), packets, |descriptor, offset, length| {
                 let length = length as u64;
-                last = WHOLE | length << 46 | length;
+                last = whole | length << 46 | length;
                 bytes += length;
                 descriptor.put(address + offset as u64, last);
             });
@@ -246,13 +268,9 @@ impl<R: Registers> TxRing<R> {
             }
         };
         if let Some(context) = work.context.filter(|context| self.context != Some(*context)) {
-            let [first, second] = context.words();
-            self.ring.at(self.next).put(first, second);
-            self.open.contexts = true;
-            self.next = self.next.wrapping_add(1);
-            self.open.descriptors += 1;
-            self.context = Some(context);
+            self.put_context(context);
         }
+        let olinfo = work.olinfo | self.olinfo;
         let length = packet.len();
         let mut left = length;
         let mut command = DATA | work.command;
@@ -267,7 +285,7 @@ impl<R: Registers> TxRing<R> {
             if left == 0 {
                 command |= tx::EOP.mask;
             }
-            self.put(segment, command, work.olinfo);
+            self.put(segment, command, olinfo);
         });
         self.queued += 1;
         self.packet_ends(length);

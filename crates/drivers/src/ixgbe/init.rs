@@ -1,4 +1,4 @@
-//! From whatever state the NIC was left in to one that is known: power, quiet, reset, EEPROM, empty tables.
+//! From whatever state the NIC was left in to one that is known: quiet, reset, EEPROM, empty tables.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,67 +9,13 @@ use bywash_hw::ixgbe::regs::{
     CTRL, CTRL_EXT, EEC, EERD, EIMC, EIMC_EX, FCRTH, FTQF, FWSM, GCR_EXT, HLREG0, MPSAR, MTA, PFUTA, PFVLVF,
     PFVLVFB, RAH, RDRXCTL, RXCTRL, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL, VFTA,
 };
-use bywash_hw::pci::{self, Family, Nic, POWER_CONTROL, capability, command, config};
-use bywash_sys::function::{Function, FunctionError, Registers};
+use bywash_sys::function::Registers;
 
 use super::ALL_QUEUES;
-use crate::intel::{Bar, NicError, SHORT, Wait};
+use crate::intel::{Bar, NicError, SHORT, Semaphore, Wait};
 
-/// Which NIC it is.
-pub(super) fn identify<F: Function>(function: &mut F) -> Result<&'static Nic, NicError> {
-    let mut id = [0; 4];
-    function.read_config(config::VENDOR, &mut id)?;
-    let [a, b, c, d] = id;
-    let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    if (vendor, device) == (u16::MAX, u16::MAX) {
-        return Err(NicError::Gone);
-    }
-    let known = pci::known(vendor, device).filter(|nic| nic.family == Family::Ixgbe);
-    known.ok_or(NicError::Unknown { vendor, device })
-}
-
-/// Wakes it up (state D0) and lets it be reached and reach memory; no legacy interrupts.
-pub(super) fn power_up<F: Function>(function: &mut F) -> Result<(), NicError> {
-    if let Some(power) = find_capability(function, capability::POWER)? {
-        let state = read16(function, power + POWER_CONTROL)?;
-        if state & 3 != 0 {
-            function.write_config(power + POWER_CONTROL, &(state & !3).to_le_bytes())?;
-            // Ten milliseconds (PCI Power Management) from D3 to D0.
-            sleep(Duration::from_millis(10));
-        }
-    }
-    let on =
-        read16(function, config::COMMAND)? | command::MEMORY | command::BUS_MASTER | command::INTX_DISABLE;
-    Ok(function.write_config(config::COMMAND, &on.to_le_bytes())?)
-}
-
-/// No DMA any more.
-pub(super) fn power_down<F: Function>(function: &mut F) -> Result<(), NicError> {
-    let off = read16(function, config::COMMAND)? & !command::BUS_MASTER;
-    Ok(function.write_config(config::COMMAND, &off.to_le_bytes())?)
-}
-
-fn read16<F: Function>(function: &mut F, offset: u64) -> Result<u16, FunctionError> {
-    let mut bytes = [0; 2];
-    function.read_config(offset, &mut bytes)?;
-    Ok(u16::from_le_bytes(bytes))
-}
-
-/// Offset of a capability. The list has at most 48 entries in 192 bytes, so a longer one is a circle.
-fn find_capability<F: Function>(function: &mut F, wanted: u8) -> Result<Option<u64>, FunctionError> {
-    let mut at = read16(function, config::CAPABILITIES)? & 0xfc;
-    for _ in 0..48 {
-        if at == 0 {
-            break;
-        }
-        let [id, next] = read16(function, u64::from(at))?.to_le_bytes();
-        if id == wanted {
-            return Ok(Some(u64::from(at)));
-        }
-        at = u16::from(next & 0xfc);
-    }
-    Ok(None)
-}
+/// What keeps firmware and other drivers away from what is used by one at a time.
+pub(super) const SEMAPHORE: Semaphore = Semaphore { swsm: &SWSM, sync: &SW_FW_SYNC, firmware: 5 };
 
 /// Makes it quiet: interrupts masked, queues off, no more requests on the bus.
 pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
@@ -146,7 +92,7 @@ pub(super) fn reset<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
 
 /// Adds up the EEPROM's words: a wrong sum means that nothing it configured can be believed.
 pub(super) fn check_eeprom<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
-    let sum = guarded(bar, SW_FW_SYNC::SW_EEP.mask, || {
+    let sum = SEMAPHORE.guarded(bar, SW_FW_SYNC::SW_EEP.mask, || {
         let mut sum = 0_u16;
         for at in 0..=CHECKSUM_WORD {
             let word = read_eeprom(bar, at)?;
@@ -172,70 +118,6 @@ fn read_eeprom<R: Registers>(bar: &Bar<R>, at: u16) -> Result<u16, NicError> {
     let done = Wait::set(EERD::DONE.mask, SHORT, "the EEPROM is not read");
     let value = bar.wait(&EERD, 0, done)?;
     Ok(u16::try_from(EERD::DATA.of(value)).unwrap_or(u16::MAX))
-}
-
-/// Does something while no other driver and no firmware does it: `bits` of SW_FW_SYNC.
-pub(super) fn guarded<R: Registers, T>(
-    bar: &Bar<R>,
-    bits: u32,
-    act: impl FnOnce() -> Result<T, NicError>,
-) -> Result<T, NicError> {
-    // The firmware's bits lie five above ours.
-    let held = bits | bits << 5;
-    let mut left = 200;
-    loop {
-        take_swsm(bar)?;
-        let sync = bar.get(&SW_FW_SYNC);
-        if sync & held == 0 {
-            bar.put(&SW_FW_SYNC, sync | bits);
-            release_swsm(bar);
-            break;
-        }
-        release_swsm(bar);
-        left -= 1;
-        if left == 0 {
-            let waited = Duration::from_secs(1);
-            let meaning = "another driver or the firmware keeps the semaphore; unbind the other driver, or power off and on";
-            return Err(NicError::Timeout { register: "SW_FW_SYNC", index: 0, value: sync, waited, meaning });
-        }
-        sleep(Duration::from_millis(5));
-    }
-    let result = act();
-    if take_swsm(bar).is_ok() {
-        bar.change(&SW_FW_SYNC, bits, 0);
-        release_swsm(bar);
-    }
-    result
-}
-
-/// SMBI is taken by reading it as 0, then SWESMBI by writing it and seeing it stay.
-fn take_swsm<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
-    let meaning = "another driver keeps the semaphore; unbind it, or power the machine off and on";
-    let free = Wait::clear(SWSM::SMBI.mask, Duration::from_millis(100), meaning);
-    if let Err(error) = bar.wait(&SWSM, 0, free) {
-        if matches!(error, NicError::Gone) {
-            return Err(error);
-        }
-        // A driver that was killed may have left it taken: it is given back once, and asked for again.
-        release_swsm(bar);
-        bar.wait(&SWSM, 0, Wait { within: SHORT, ..free })?;
-    }
-    for _ in 0..100 {
-        bar.change(&SWSM, 0, SWSM::SWESMBI.mask);
-        if SWSM::SWESMBI.is_set(bar.get(&SWSM)) {
-            return Ok(());
-        }
-        sleep(Duration::from_millis(1));
-    }
-    release_swsm(bar);
-    let (register, waited) = ("SWSM", Duration::from_millis(100));
-    let meaning = "the firmware keeps the semaphore; power the machine off and on";
-    Err(NicError::Timeout { register, index: 0, value: bar.get(&SWSM), waited, meaning })
-}
-
-fn release_swsm<R: Registers>(bar: &Bar<R>) {
-    bar.change(&SWSM, SWSM::SMBI.mask | SWSM::SWESMBI.mask, 0);
-    bar.flush();
 }
 
 /// Empties the filters that a reset leaves as they were.

@@ -30,7 +30,7 @@ pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) ->
     if loopback {
         bar.change(&HLREG0, 0, HLREG0::LPBK.mask);
     }
-    init::guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
+    init::SEMAPHORE.guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
         let autoc = bar.get(&AUTOC);
         let autoc = match media {
             // The link is forced up: there need be no other side.
@@ -55,8 +55,8 @@ pub(super) fn state<R: Registers>(bar: &Bar<R>) -> Link {
     of(bar.get(&LINKS))
 }
 
-/// What LINKS says. All ones say that there is no device.
-pub(super) fn of(links: u32) -> Link {
+/// What LINKS says, or a virtual function's VFLINKS. All ones say that there is no device.
+pub(crate) fn of(links: u32) -> Link {
     let up = LINKS::UP.is_set(links) && links != u32::MAX;
     let mbps = match LINKS::SPEED.of(links) {
         3 => Some(10_000),

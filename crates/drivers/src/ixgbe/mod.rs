@@ -9,7 +9,7 @@
 //! MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
 mod init;
-mod link;
+pub(crate) mod link;
 mod rx;
 mod stats;
 mod steer;
@@ -18,18 +18,18 @@ mod tx;
 use std::time::Duration;
 
 use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
-use bywash_hw::pci::Nic;
-use bywash_hw::{ixgbe as hw, ixgbe::desc};
+use bywash_hw::ixgbe as hw;
+use bywash_hw::pci::{Family, Nic};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
-use bywash_sys::dma::DmaBuffer;
-use bywash_sys::function::{DmaMemory, Function};
-use bywash_sys::memory;
+use bywash_sys::function::Function;
 
 pub use crate::intel::NicError;
 pub use link::Link;
 pub use steer::{FiveTuple, Multicast, Protocol, Rss};
 
-use crate::intel::{Bar, RingParts, Switch};
+pub(crate) use steer::check_unicast;
+
+use crate::intel::{Bar, Memory, identify, power_down, power_up};
 use stats::Watch;
 
 /// Queue pairs: without virtualisation the NIC transmits from 64 queues, and it has as many vectors.
@@ -92,7 +92,7 @@ impl Default for Settings {
 }
 
 /// Longest packet, without FCS: 9728 bytes with it is what Intel's own drivers allow.
-const LONGEST: usize = 9724;
+pub(crate) const LONGEST: usize = 9724;
 
 /// An 82599 that is up and running.
 #[expect(missing_debug_implementations, reason = "queues are trait objects")]
@@ -108,7 +108,7 @@ pub struct Ixgbe<F: Function> {
     settings: Settings,
     watch: Watch<F::Registers>,
     closed: bool,
-    _rings: DmaBuffer,
+    _memory: Memory,
 }
 
 /// Resets and starts the NIC behind `function`, on packets in `arena`. Its link need not be up when this returns:
@@ -123,8 +123,8 @@ pub fn open<F: Function>(
     arena: &'static Arena,
 ) -> Result<Ixgbe<F>, NicError> {
     check(settings)?;
-    let nic = init::identify(&mut function)?;
-    init::power_up(&mut function)?;
+    let nic = identify(&mut function, Family::Ixgbe)?;
+    power_up(&mut function)?;
     let bar = Bar::new(function.registers());
     init::stop(&bar)?;
     init::reset(&bar)?;
@@ -133,7 +133,7 @@ pub fn open<F: Function>(
     let mac = steer::own_address(&bar, settings.mac)?;
     stats::clear(&bar);
 
-    let memory = Memory::new(&mut function, settings, arena)?;
+    let memory = Memory::new(&mut function, arena, settings.queues, settings.ring)?;
     let bells = if settings.receives { function.interrupts(settings.queues)? } else { Vec::new() };
     rx::prepare(&bar, settings)?;
     rx::prepare_interrupts(&bar, settings);
@@ -161,8 +161,8 @@ pub fn open<F: Function>(
         link_mbps: link::state(&bar).mbps,
     };
     let (settings, closed) = (settings.clone(), false);
-    let _rings = memory.rings;
-    Ok(Ixgbe { function, bar, nic, name, capabilities, mac, queues, settings, watch, closed, _rings })
+    let _memory = memory;
+    Ok(Ixgbe { function, bar, nic, name, capabilities, mac, queues, settings, watch, closed, _memory })
 }
 
 /// What the NIC does not have is refused before it is touched.
@@ -181,51 +181,7 @@ fn check(settings: &Settings) -> Result<(), NicError> {
     if *moderation_us > 1022 {
         return refuse(format!("{moderation_us} µs between interrupts: at most 1022"));
     }
-    settings.rss.check(settings.queues)
-}
-
-/// Memory that the NIC reaches: packets, and all rings in one piece.
-#[derive(Debug)]
-struct Memory {
-    arena: &'static Arena,
-    arena_address: u64,
-    rings: DmaBuffer,
-    rings_address: u64,
-    /// Bytes of one ring.
-    ring_bytes: usize,
-}
-
-impl Memory {
-    fn new<F: Function>(
-        function: &mut F,
-        settings: &Settings,
-        arena: &'static Arena,
-    ) -> Result<Self, NicError> {
-        let (address, bytes) = (arena.base(), arena.bytes());
-        let (file, offset) = memory::file_of(address, bytes).ok_or(NicError::PrivateMemory)?;
-        let file = std::os::fd::AsFd::as_fd(&file);
-        let arena_address = function.map(&DmaMemory { address, bytes, file, offset })?;
-        let ring_bytes = settings.ring as usize * desc::SIZE;
-        let rings = DmaBuffer::new(2 * usize::from(settings.queues) * ring_bytes)?;
-        let rings_address = function.map(&rings.memory())?;
-        Ok(Self { arena, arena_address, rings, rings_address, ring_bytes })
-    }
-
-    /// Ring number `number`: its device address, and what its engine is made of.
-    fn ring<R>(
-        &self,
-        bar: Bar<R>,
-        number: usize,
-        tail: u32,
-        switch: Switch,
-    ) -> Result<(u64, RingParts<R>), NicError> {
-        let offset = number * self.ring_bytes;
-        let count = u32::try_from(self.ring_bytes / desc::SIZE).unwrap_or(0);
-        let descriptors = self.rings.descriptors(offset, count).map_err(NicError::Ring)?;
-        let (arena, arena_address) = (self.arena, self.arena_address);
-        let parts = RingParts { bar, descriptors, tail, switch, arena, arena_address };
-        Ok((self.rings_address + offset as u64, parts))
-    }
+    settings.rss.check(settings.queues.min(RSS_QUEUES), settings.queues)
 }
 
 impl<F: Function> Ixgbe<F> {
@@ -282,7 +238,7 @@ impl<F: Function> Ixgbe<F> {
     /// # Errors
     /// [`NicError::Setting`] when the table names a queue that is not there.
     pub fn set_rss(&mut self, rss: &Rss) -> Result<(), NicError> {
-        rss.check(self.settings.queues)?;
+        rss.check(self.settings.queues.min(RSS_QUEUES), self.settings.queues)?;
         steer::rss(&self.bar, rss, self.settings.queues);
         Ok(())
     }
@@ -319,7 +275,7 @@ impl<F: Function> Ixgbe<F> {
         self.watch.stop();
         let stopped = [
             init::stop(&self.bar).err().map(|error| error.to_string()),
-            init::power_down(&mut self.function).err().map(|error| error.to_string()),
+            power_down(&mut self.function).err().map(|error| error.to_string()),
         ];
         stopped.into_iter().flatten().collect()
     }

@@ -11,8 +11,8 @@ use bywash_hw::ixgbe::regs::{
 };
 use bywash_sys::function::Registers;
 
-use super::{Memory, Settings, steer};
-use crate::intel::{Bar, NicError, RxParts, RxRing, SHORT, Switch, Wait, Wake};
+use super::{Settings, steer};
+use crate::intel::{Bar, Memory, NicError, RxParts, RxRing, SHORT, Switch, Wait, Wake};
 
 /// Bytes of the packet buffer: all of it, because there is one.
 const PACKET_BUFFER: u32 = 512 * 1024;
@@ -69,11 +69,12 @@ pub(super) fn queue<R: Registers>(
     bell: OwnedFd,
 ) -> Result<RxRing<R>, NicError> {
     let switch = Switch { offset: RXDCTL.at(queue), name: (RXDCTL.name, queue), enable: RXDCTL::ENABLE.mask };
-    let (address, ring) = memory.ring(bar.clone(), 2 * queue as usize, RDT.at(queue), switch)?;
-    let [low, high] = halves(address);
+    let number = 2 * queue;
+    let ring = memory.ring(bar.clone(), number, RDT.at(queue), switch)?;
+    let [low, high] = memory.ring_address(number);
     bar.put_at(&RDBAL, queue, low);
     bar.put_at(&RDBAH, queue, high);
-    bar.put_at(&RDLEN, queue, u32::try_from(memory.ring_bytes).unwrap_or(0));
+    bar.put_at(&RDLEN, queue, memory.ring_bytes());
     bar.put_at(&RDH, queue, 0);
     bar.put_at(&RDT, queue, 0);
     // With several queues, one that is not emptied must not hold up the others: what is for it is dropped.
@@ -120,10 +121,4 @@ fn hold<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     bar.change(&SECRXCTRL, 0, SECRXCTRL::RX_DIS.mask);
     let empty = Wait::set(SECRXSTAT::SECRX_RDY.mask, SHORT, "the receive data path does not become empty");
     bar.wait(&SECRXSTAT, 0, empty).map(|_| ())
-}
-
-/// The low and the high half of a ring's address.
-pub(super) fn halves(address: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
-    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }

@@ -1,8 +1,7 @@
 //! What the NIC counts, kept as 64 bits: its own counters are cleared by reading and stick at their end, the shortest at
 //! full rate after 288 seconds, so a thread of its own reads them, and looks at the link.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bywash_hw::ixgbe::regs::{self, LINKS};
@@ -11,7 +10,7 @@ use bywash_port::Counter;
 use bywash_sys::function::Registers;
 
 use super::link::{self, Link};
-use crate::intel::Bar;
+use crate::intel::{Bar, Ticker, lock};
 
 /// A counter: its name, its register, and the register of its upper bits when it has more than 32.
 type Statistic = (&'static str, &'static Register, Option<&'static Register>);
@@ -104,28 +103,16 @@ impl Counted {
     }
 }
 
-/// What the thread and its owner share.
-#[derive(Debug)]
-struct Shared {
-    counted: Mutex<Counted>,
-    stop: Mutex<bool>,
-    bell: Condvar,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Looks at link and statistics from time to time.
 #[derive(Debug)]
 pub(super) struct Watch<R> {
     bar: Bar<R>,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    counted: Arc<Mutex<Counted>>,
+    ticker: Ticker,
 }
 
 impl<R: Registers> Watch<R> {
-    /// Begins to; without a period nothing is looked at until it is asked for.
+    /// Begins to; without a period nothing is looked at until it is asked for. All that is lost then is what sticks meanwhile.
     pub(super) fn start(bar: Bar<R>, period: Option<Duration>) -> Self {
         let counted = Counted {
             statistics: [0; STATISTICS.len()],
@@ -133,33 +120,22 @@ impl<R: Registers> Watch<R> {
             link_losses: 0,
             gone: false,
         };
-        let shared =
-            Arc::new(Shared { counted: Mutex::new(counted), stop: Mutex::new(false), bell: Condvar::new() });
-        let thread = period.and_then(|period| {
-            let (bar, shared) = (bar.clone(), shared.clone());
-            let look = move || {
-                let mut stop = lock(&shared.stop);
-                while !*stop {
-                    stop = shared.bell.wait_timeout(stop, period).unwrap_or_else(PoisonError::into_inner).0;
-                    if !*stop {
-                        lock(&shared.counted).update(&bar);
-                    }
-                }
-            };
-            // Without a thread counters are read when asked for: all that is lost is what sticks meanwhile.
-            std::thread::Builder::new().name("ixgbe-watch".into()).spawn(look).ok()
+        let counted = Arc::new(Mutex::new(counted));
+        let ticker = Ticker::start("ixgbe-watch", period, {
+            let (bar, counted) = (bar.clone(), counted.clone());
+            move || lock(&counted).update(&bar)
         });
-        Self { bar, shared, thread }
+        Self { bar, counted, ticker }
     }
 
     /// Somebody has looked at the link.
     pub(super) fn see(&self, link: Link) {
-        lock(&self.shared.counted).see(link);
+        lock(&self.counted).see(link);
     }
 
     /// Everything as of now.
     pub(super) fn counters(&self) -> Vec<Counter> {
-        let mut counted = lock(&self.shared.counted);
+        let mut counted = lock(&self.counted);
         counted.update(&self.bar);
         let statistics =
             STATISTICS.iter().zip(counted.statistics).map(|(statistic, value)| (statistic.0, value));
@@ -169,11 +145,6 @@ impl<R: Registers> Watch<R> {
 
     /// Ends the thread.
     pub(super) fn stop(&mut self) {
-        *lock(&self.shared.stop) = true;
-        self.shared.bell.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // It only fails when the thread panicked, and said so.
-            thread.join().ok();
-        }
+        self.ticker.stop();
     }
 }

@@ -51,14 +51,52 @@ impl Rss {
         Self { key: std::array::from_fn(|i| [0x6d, 0x5a][i % 2]), table: None }
     }
 
-    pub(super) fn check(&self, queues: u16) -> Result<(), NicError> {
-        let most = queues.min(RSS_QUEUES);
+    /// Whether its table names none but the first `most` of so many queues.
+    pub(crate) fn check(&self, most: u16, queues: u16) -> Result<(), NicError> {
         match self.table.iter().flatten().find(|queue| u16::from(**queue) >= most) {
             None => Ok(()),
             Some(queue) => Err(NicError::Setting(format!(
                 "queue {queue} in the RSS table: it may name the first {most} of {queues}"
             ))),
         }
+    }
+}
+
+impl Rss {
+    /// The key as registers hold it.
+    pub(crate) fn key_words(&self) -> [u32; 10] {
+        let (words, _) = self.key.as_chunks::<4>();
+        std::array::from_fn(|i| u32::from_le_bytes(words[i]))
+    }
+
+    /// The table as registers hold it, for `queues` queues.
+    pub(crate) fn table_words(&self, queues: u16) -> [u32; 32] {
+        let in_turn = || std::array::from_fn(|i| u8::try_from(i % usize::from(queues)).unwrap_or(0));
+        let table = self.table.unwrap_or_else(in_turn);
+        let (words, _) = table.as_chunks::<4>();
+        std::array::from_fn(|i| u32::from_le_bytes(words[i]))
+    }
+}
+
+impl Multicast {
+    /// The table of hashes (MTA), with 12 bits of the address from bit 36 on as hash; empty unless groups are named.
+    pub(crate) fn table(&self) -> Result<[u32; 128], NicError> {
+        let mut table = [0; 128];
+        let Self::Groups(groups) = self else { return Ok(table) };
+        for group in groups {
+            if group[0] & 1 == 0 {
+                return Err(NicError::Setting(format!("{group:02x?} is no multicast address")));
+            }
+            // Bits 47:36 of the address, its first byte lowest.
+            let hash = u16::from_le_bytes([group[4], group[5]]) >> 4;
+            table[usize::from(hash >> 5)] |= 1 << (hash & 31);
+        }
+        Ok(table)
+    }
+
+    /// Whether groups are told by their hashes.
+    pub(crate) fn is_by_group(&self) -> bool {
+        matches!(self, Self::Groups(groups) if !groups.is_empty())
     }
 }
 
@@ -113,7 +151,8 @@ pub(super) fn add_address<R: Registers>(bar: &Bar<R>, mac: [u8; 6]) -> Result<()
     Ok(())
 }
 
-fn check_unicast(mac: [u8; 6]) -> Result<(), NicError> {
+/// Refuses what is no address of one NIC.
+pub(crate) fn check_unicast(mac: [u8; 6]) -> Result<(), NicError> {
     if mac == [0; 6] || mac[0] & 1 != 0 { Err(NicError::Mac(mac)) } else { Ok(()) }
 }
 
@@ -126,23 +165,13 @@ fn write_address<R: Registers>(bar: &Bar<R>, index: u32, [a, b, c, d, e, f]: [u8
 
 /// Says which packets pass the address filters. The receiver must be off.
 pub(super) fn filter<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<(), NicError> {
-    let groups = match &settings.multicast {
-        Multicast::Groups(groups) => groups.as_slice(),
-        Multicast::None | Multicast::All => &[],
-    };
-    let mut table = [0_u32; 128];
-    for group in groups {
-        if group[0] & 1 == 0 {
-            return Err(NicError::Setting(format!("{group:02x?} is no multicast address")));
-        }
-        // MCSTCTRL.MO 0: bits 47:36 of the address, its first byte lowest.
-        let hash = u16::from_le_bytes([group[4], group[5]]) >> 4;
-        table[usize::from(hash >> 5)] |= 1 << (hash & 31);
-    }
+    let table = settings.multicast.table()?;
     for (index, word) in (0..).zip(table) {
         bar.put_at(&MTA, index, word);
     }
-    bar.put(&MCSTCTRL, MCSTCTRL::MO.with(0) | if groups.is_empty() { 0 } else { MCSTCTRL::MFE.mask });
+    // MCSTCTRL.MO 0: the hash that the table has.
+    let by_group = if settings.multicast.is_by_group() { MCSTCTRL::MFE.mask } else { 0 };
+    bar.put(&MCSTCTRL, MCSTCTRL::MO.with(0) | by_group);
     let any = if settings.promiscuous { FCTRL::UPE.mask | FCTRL::MPE.mask } else { 0 };
     let multicast = if settings.multicast == Multicast::All { FCTRL::MPE.mask } else { 0 };
     bar.put(&FCTRL, FCTRL::BAM.mask | any | multicast);
@@ -151,15 +180,11 @@ pub(super) fn filter<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<
 
 /// Spreads packets over queues: IPv4 and IPv6, with the ports of TCP and UDP. With one queue there is still a hash.
 pub(super) fn rss<R: Registers>(bar: &Bar<R>, rss: &Rss, queues: u16) {
-    let (words, _) = rss.key.as_chunks::<4>();
-    for (index, word) in (0..).zip(words) {
-        bar.put_at(&RSSRK, index, u32::from_le_bytes(*word));
+    for (index, word) in (0..).zip(rss.key_words()) {
+        bar.put_at(&RSSRK, index, word);
     }
-    let most = usize::from(queues.min(RSS_QUEUES));
-    let table = rss.table.unwrap_or_else(|| std::array::from_fn(|i| u8::try_from(i % most).unwrap_or(0)));
-    let (entries, _) = table.as_chunks::<4>();
-    for (index, entry) in (0..).zip(entries) {
-        bar.put_at(&RETA, index, u32::from_le_bytes(*entry));
+    for (index, word) in (0..).zip(rss.table_words(queues.min(RSS_QUEUES))) {
+        bar.put_at(&RETA, index, word);
     }
     let fields = [
         MRQC::RSS_IPV4,

@@ -6,9 +6,9 @@ use bywash_hw::ixgbe::regs::{
 };
 use bywash_sys::function::Registers;
 
-use super::rx::{FCS, halves};
-use super::{ALL_QUEUES, Memory, Settings};
-use crate::intel::{Bar, NicError, SHORT, Switch, TxParts, TxRing, Wait};
+use super::rx::FCS;
+use super::{ALL_QUEUES, Settings};
+use crate::intel::{Bar, Memory, NicError, SHORT, Switch, TxParts, TxRing, Wait};
 
 /// Bytes of the packet buffer: all of it, because there is one.
 const PACKET_BUFFER: u32 = 160 * 1024;
@@ -43,11 +43,12 @@ pub(super) fn queue<R: Registers>(
     queue: u32,
 ) -> Result<TxRing<R>, NicError> {
     let switch = Switch { offset: TXDCTL.at(queue), name: (TXDCTL.name, queue), enable: TXDCTL::ENABLE.mask };
-    let (address, ring) = memory.ring(bar.clone(), 2 * queue as usize + 1, TDT.at(queue), switch)?;
-    let [low, high] = halves(address);
+    let number = 2 * queue + 1;
+    let ring = memory.ring(bar.clone(), number, TDT.at(queue), switch)?;
+    let [low, high] = memory.ring_address(number);
     bar.put_at(&TDBAL, queue, low);
     bar.put_at(&TDBAH, queue, high);
-    bar.put_at(&TDLEN, queue, u32::try_from(memory.ring_bytes).unwrap_or(0));
+    bar.put_at(&TDLEN, queue, memory.ring_bytes());
     bar.put_at(&TDH, queue, 0);
     bar.put_at(&TDT, queue, 0);
     // Done is said in descriptors, not by the head in memory; and in order, or it would be believed too early.
@@ -57,5 +58,5 @@ pub(super) fn queue<R: Registers>(
     let thresholds = TXDCTL::PTHRESH.with(32) | TXDCTL::HTHRESH.with(1) | TXDCTL::WTHRESH.with(0);
     bar.put_at(&TXDCTL, queue, thresholds | TXDCTL::ENABLE.mask);
     bar.wait(&TXDCTL, queue, Wait::set(TXDCTL::ENABLE.mask, SHORT, "the transmit queue does not start"))?;
-    Ok(TxRing::new(TxParts { ring, max_len: settings.max_len }))
+    Ok(TxRing::new(TxParts { ring, max_len: settings.max_len, names_context: false }))
 }

@@ -33,8 +33,8 @@ pub(crate) fn world(nics: usize) -> Shared {
 }
 
 /// A NIC that is open, with all its queues.
-pub(crate) struct End {
-    pub(crate) port: Ixgbe<InProcess>,
+pub(crate) struct End<P: Port = Ixgbe<InProcess>> {
+    pub(crate) port: P,
     pub(crate) rx: Vec<Box<dyn RxQueue>>,
     pub(crate) tx: Vec<Box<dyn TxQueue>>,
     world: Shared,
@@ -46,15 +46,20 @@ pub(crate) fn end(world: &Shared, index: usize, settings: &Settings, arena: &'st
     let function = InProcess::new(world, index);
     let mut port = ixgbe::open(function, PortName::Null, settings, arena).unwrap();
     port.wait_for_link(PATIENCE).unwrap();
-    let (mut rx, mut tx) = (Vec::new(), Vec::new());
-    for queue in port.queues() {
-        rx.extend(queue.rx);
-        tx.extend(queue.tx);
-    }
-    End { port, rx, tx, world: world.clone(), index }
+    End::new(port, world, index)
 }
 
-impl End {
+impl<P: Port> End<P> {
+    /// A port to NIC `index` of a world.
+    pub(crate) fn new(mut port: P, world: &Shared, index: usize) -> Self {
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for queue in port.queues() {
+            rx.extend(queue.rx);
+            tx.extend(queue.tx);
+        }
+        Self { port, rx, tx, world: world.clone(), index }
+    }
+
     /// Sends packets by queue 0, at once.
     pub(crate) fn send(&mut self, packets: impl IntoIterator<Item = Packet>, pool: &mut Pool) {
         let mut batch = Batch::new();

@@ -1,4 +1,4 @@
-//! The ixgbe driver against the model of the NIC, in this process: deterministic but for the clock, and without root.
+//! The ixgbe and ixgbevf drivers against the models of the NIC and of its virtual function, in this process: deterministic but for the clock, and without root.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "numbers in tests are small, or cut on purpose")]
 
@@ -10,3 +10,4 @@ mod opening;
 mod socket;
 mod spreading;
 mod traffic;
+mod virtual_function;

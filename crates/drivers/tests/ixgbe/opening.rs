@@ -196,7 +196,7 @@ fn settings_that_the_nic_does_not_have_are_refused_before_it_is_touched() {
         (Settings { max_len: 9725, ..quiet() }, "packets of 9725 bytes: the longest may have 1518 to 9724"),
         (Settings { moderation_us: 1023, ..quiet() }, "1023 µs between interrupts"),
         (Settings { rss: table(1), ..quiet() }, "queue 1 in the RSS table: it may name the first 1 of 1"),
-        (Settings { mac: Some([3, 0, 0, 0, 0, 0]), ..quiet() }, "which is no address of one NIC"),
+        (Settings { mac: Some([3, 0, 0, 0, 0, 0]), ..quiet() }, "is no address of one NIC"),
     ] {
         let error = refusal(&world(1), &settings, arena).to_string();
         assert!(error.contains(words), "{error}");

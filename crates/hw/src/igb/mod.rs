@@ -6,7 +6,9 @@ pub mod regs;
 pub const BAR_SIZE: u32 = 0x2_0000;
 /// Receive queues, and as many transmit queues.
 pub const QUEUES: u32 = 16;
-/// MSI-X vectors.
+/// MSI-X vectors, of the physical function and all virtual ones.
 pub const VECTORS: u32 = 25;
+/// Most bytes of a frame, its check sequence included (RLPML's value after a reset).
+pub const MAX_FRAME: u32 = 0x2600;
 /// Virtual functions.
 pub const POOLS: u32 = 8;

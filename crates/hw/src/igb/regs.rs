@@ -1,6 +1,7 @@
 //! Registers of the 82576, as far as drivers touch them.
 //!
-//! Offsets as in Intel's published driver (`e1000_regs.h` of ethernet-linux-igb, commit afaa453); queue registers by their
+//! Offsets as in Intel's published driver (`e1000_regs.h` of ethernet-linux-igb, commit afaa453; statistics and the bits of
+//! semaphores and MDIC as in DPDK's copy of it, commit 1858060); queue registers by their
 //! own addresses, with the second ones of the first four queues as aliases. `tests/registers.rs` compares with other sources.
 
 use crate::reg::{Access, Range, Register, registers};
@@ -18,7 +19,7 @@ registers! {
     LEDCTL "LED control" RW [0x00e00];
     SWSM "Software semaphore" RW [0x05b50] { SMBI 0, SWESMBI 1 };
     FWSM "Firmware semaphore" RO [0x05b54] { FW_MODE 3:1, FW_VALID 15 };
-    SW_FW_SYNC "Software and firmware synchronisation" RW [0x05b5c];
+    SW_FW_SYNC "Software and firmware synchronisation" RW [0x05b5c] { SW_EEP 0, SW_PHY0 1, SW_PHY1 2 };
 
     // Interrupts
     ICR "Legacy interrupt cause" W1C [0x000c0]
@@ -80,7 +81,7 @@ registers! {
     RQDPC "Packets dropped by a queue" RC [0x0c030 + 0x40 * 16] also [0x02830 + 0x100 * 4];
 
     // Transmit
-    TCTL "Transmit control" RW [0x00400] { EN 1, PSP 3, CT 11:4, COLD 21:12 };
+    TCTL "Transmit control" RW [0x00400] { EN 1, PSP 3, CT 11:4, COLD 21:12, RTLC 24 };
     TIPG "Gap between transmitted packets" RW [0x00410];
     TXPBS "Transmit packet buffer size" RW [0x03404];
     DTXSWC "Transmit switch control" RW [0x03500] { MAC_SPOOF 7:0, VLAN_SPOOF 15:8, LLE 23:16, LOOPBACK 31 };
@@ -115,8 +116,21 @@ registers! {
 
     // Statistics
     CRCERRS "Frames with a wrong check sequence" RC [0x04000];
+    ALGNERRC "Frames with an alignment error" RC [0x04004];
+    SYMERRS "Symbol errors" RC [0x04008];
+    RXERRC "Receive errors" RC [0x0400c];
     MPC "Missed packets" RC [0x04010];
     RLEC "Receive length errors" RC [0x04040];
+    XONRXC "Pause frames received that end one" RC [0x04048];
+    XONTXC "Pause frames sent that end one" RC [0x0404c];
+    XOFFRXC "Pause frames received" RC [0x04050];
+    XOFFTXC "Pause frames sent" RC [0x04054];
+    PRC64 "Packets received of 64 bytes" RC [0x0405c];
+    PRC127 "Packets received of 65 to 127 bytes" RC [0x04060];
+    PRC255 "Packets received of 128 to 255 bytes" RC [0x04064];
+    PRC511 "Packets received of 256 to 511 bytes" RC [0x04068];
+    PRC1023 "Packets received of 512 to 1023 bytes" RC [0x0406c];
+    PRC1522 "Packets received of 1024 bytes and more" RC [0x04070];
     GPRC "Good packets received" RC [0x04074];
     BPRC "Broadcast packets received" RC [0x04078];
     MPRC "Multicast packets received" RC [0x0407c];
@@ -127,9 +141,28 @@ registers! {
     GOTCH "Good bytes transmitted, high" RC [0x04094];
     RNBC "Packets without a buffer" RC [0x040a0];
     RUC "Undersized frames" RC [0x040a4];
+    RFC "Fragments" RC [0x040a8];
     ROC "Oversized frames" RC [0x040ac];
+    RJC "Jabber" RC [0x040b0];
+    MGTPRC "Management packets received" RC [0x040b4];
+    MGTPDC "Management packets dropped" RC [0x040b8];
+    MGTPTC "Management packets transmitted" RC [0x040bc];
     TORL "All bytes received, low" RC [0x040c0];
     TORH "All bytes received, high" RC [0x040c4];
+    TOTL "All bytes transmitted, low" RC [0x040c8];
+    TOTH "All bytes transmitted, high" RC [0x040cc];
     TPR "All packets received" RC [0x040d0];
     TPT "All packets transmitted" RC [0x040d4];
+    PTC64 "Packets transmitted of 64 bytes" RC [0x040d8];
+    PTC127 "Packets transmitted of 65 to 127 bytes" RC [0x040dc];
+    PTC255 "Packets transmitted of 128 to 255 bytes" RC [0x040e0];
+    PTC511 "Packets transmitted of 256 to 511 bytes" RC [0x040e4];
+    PTC1023 "Packets transmitted of 512 to 1023 bytes" RC [0x040e8];
+    PTC1522 "Packets transmitted of 1024 bytes and more" RC [0x040ec];
+    MPTC "Multicast packets transmitted" RC [0x040f0];
+    BPTC "Broadcast packets transmitted" RC [0x040f4];
+    TSCTC "Packets cut into segments" RC [0x040f8];
 }
+
+/// Registers that reading changes though they are neither counters nor causes: it takes the semaphore.
+pub const TAKEN_BY_READING: &[&str] = &["SWSM"];

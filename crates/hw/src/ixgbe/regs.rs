@@ -337,3 +337,6 @@ registers! {
     TXDGBCL "Bytes taken from the host, low" RC [0x087a4] = 0;
     TXDGBCH "Bytes taken from the host, high" RC [0x087a8] = 0;
 }
+
+/// Registers that reading changes though they are neither counters nor causes: it takes the semaphore.
+pub const TAKEN_BY_READING: &[&str] = &["SWSM"];

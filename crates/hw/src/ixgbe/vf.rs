@@ -23,14 +23,16 @@ registers! {
     VTEIMC "Interrupt mask clear" WO [0x0010c] & 0x0000_0007;
     VTEIAC "Interrupt auto clear" RW [0x00110] = 0 & 0x0000_0007;
     VTEIAM "Interrupt auto mask" RW [0x00114] = 0 & 0x0000_0007;
-    VTIVAR "Interrupt vector allocation, two queues" RW [0x00120 + 4 * 4];
+    VTIVAR "Interrupt vector allocation, two queues" RW [0x00120 + 4 * 4]
+        { RX_EVEN 1:0, RX_EVEN_VALID 7, TX_EVEN 9:8, TX_EVEN_VALID 15, RX_ODD 17:16, RX_ODD_VALID 23, TX_ODD 25:24,
+          TX_ODD_VALID 31 };
     VTIVAR_MISC "Interrupt vector allocation, mailbox" RW [0x00140] { MAILBOX 1:0, MAILBOX_VALID 7 };
     VTRSCINT "Receive side coalescing interrupt" RW [0x00180 + 4 * 3];
     VFMBMEM "Mailbox message" RW [0x00200 + 4 * 16];
     VFMAILBOX "Mailbox" RW [0x002fc] = 0
         { REQ 0, ACK 1, VFU 2, PFU 3, PFSTS 4, PFACK 5, RSTI 6, RSTD 7 };
     VFPSRTYPE "Packet split and RSS queues" RW [0x00300] { RQPL 31:29 };
-    VTEITR "Interrupt throttle" RW [0x00820 + 4 * 3] = 0;
+    VTEITR "Interrupt throttle" RW [0x00820 + 4 * 3] = 0 { INTERVAL 11:3, CNT_WDIS 31 };
     VFRDBAL "Receive ring address, low" RW [0x01000 + 0x40 * 8];
     VFRDBAH "Receive ring address, high" RW [0x01004 + 0x40 * 8];
     VFRDLEN "Receive ring length in bytes" RW [0x01008 + 0x40 * 8] = 0;
@@ -58,6 +60,9 @@ registers! {
     VFTDWBAH "Transmit head write-back address, high" RW [0x0203c + 0x40 * 8];
 }
 
+/// Registers that reading changes though they are neither counters nor causes: it takes what the other side has said.
+pub const TAKEN_BY_READING: &[&str] = &["VFMAILBOX"];
+
 /// Messages: the low half of their first word.
 pub mod message {
     /// Reset; the answer has the MAC address and the type of multicast filter.
@@ -76,8 +81,16 @@ pub mod message {
     pub const API_NEGOTIATE: u32 = 0x08;
     /// How many queues there are.
     pub const GET_QUEUES: u32 = 0x09;
-    /// How much multicast to receive.
+    /// The RSS table: two bits for each of its 128 entries.
+    pub const GET_RETA: u32 = 0x0a;
+    /// The RSS key.
+    pub const GET_RSS_KEY: u32 = 0x0b;
+    /// How much to receive that is not for its own addresses: see [`super::xcast`].
     pub const UPDATE_XCAST_MODE: u32 = 0x0c;
+    /// Whether the host lets the function have a link.
+    pub const GET_LINK_STATE: u32 = 0x10;
+    /// From the physical function, unasked: it is there, or, without [`CLEAR_TO_SEND`], it was reset.
+    pub const CONTROL: u32 = 0x100;
 
     /// In an answer: done.
     pub const ACK: u32 = 0x8000_0000;
@@ -86,3 +99,18 @@ pub mod message {
     /// In an answer: the function may go on sending messages.
     pub const CLEAR_TO_SEND: u32 = 0x2000_0000;
 }
+
+/// Modes of [`message::UPDATE_XCAST_MODE`].
+pub mod xcast {
+    /// Groups that were named.
+    pub const MULTICAST: u32 = 1;
+    /// All groups.
+    pub const ALL_MULTICAST: u32 = 2;
+    /// Everything; from version 1.3 on.
+    pub const PROMISCUOUS: u32 = 3;
+}
+
+/// Versions of the messages, the oldest first, as [`message::API_NEGOTIATE`] numbers them: 2.0, which is 1, was never used
+/// by these. 1.6 and later ones are other NICs'.
+pub const API_VERSIONS: [(&str, u32); 6] =
+    [("1.0", 0), ("1.1", 2), ("1.2", 3), ("1.3", 4), ("1.4", 5), ("1.5", 6)];

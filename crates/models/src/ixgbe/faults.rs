@@ -41,7 +41,7 @@ pub struct Faults {
     pub mailbox_wrong_every: u32,
     /// How long each answer to a virtual function takes, in microseconds.
     pub mailbox_delay_us: u64,
-    /// How many of the five versions of messages, the newest first, the physical function does not know.
+    /// How many of the six versions of messages, the newest first, the physical function does not know.
     pub mailbox_versions_missing: usize,
     /// The device is gone: every read is all ones, every write is lost.
     pub removed: bool,

@@ -19,6 +19,7 @@ mod interrupts;
 mod link;
 mod offload;
 mod parse;
+mod physical_function;
 mod rss;
 mod rx;
 mod sfp;
@@ -33,6 +34,7 @@ use bywash_hw::pci::{INTEL, Media, known};
 use bywash_hw::reg::Register;
 
 pub use faults::Faults;
+pub use physical_function::Policy;
 pub use strict::{Rule, Violation};
 
 use crate::host::Host;
@@ -97,6 +99,8 @@ pub struct Observed {
     pub writes: u64,
     /// Packets that were handed over to be cut into segments.
     pub tso_packets: u64,
+    /// Packets of a virtual function that named no context (CC): its host cannot check for whom they claim to speak.
+    pub unchecked_packets: u64,
     /// Rules broken.
     pub violations: u64,
 }
@@ -107,6 +111,8 @@ pub struct Nic {
     board: Board,
     /// Faults it has now.
     pub faults: Faults,
+    /// What a virtual function's host allows it.
+    pub policy: Policy,
     file: File,
     eeprom: Eeprom,
     module: Module,
@@ -136,6 +142,7 @@ impl Nic {
         let mut nic = Self {
             board,
             faults: Faults::default(),
+            policy: Policy::default(),
             file: File::new(),
             eeprom: Eeprom::new(board.mac, !board.has_cage()),
             module: Module::new(),

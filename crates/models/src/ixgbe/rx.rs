@@ -55,7 +55,7 @@ impl Nic {
     pub(super) fn arrive(&mut self, frame: &[u8], check_good: bool, looped: bool) {
         let on = RXCTRL::RXEN.is_set(self.file.one(&RXCTRL));
         let dark = !looped && !self.link.up;
-        if !on || dark || SECRXCTRL::RX_DIS.is_set(self.file.one(&SECRXCTRL)) {
+        if !on || dark || !self.may_receive() || SECRXCTRL::RX_DIS.is_set(self.file.one(&SECRXCTRL)) {
             return;
         }
         stats::arrived(&mut self.file, frame);

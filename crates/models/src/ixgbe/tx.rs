@@ -174,6 +174,8 @@ impl Nic {
             Err(rule) => return self.bad(queue, data, rule),
         };
         stats::taken(&mut self.file, queue, length);
+        let checked = tx::DEXT.is_set(data[2]) && tx::CC.is_set(data[3]);
+        self.observed.unchecked_packets += u64::from(self.board.is_virtual() && !checked);
         self.observed.tso_packets += u64::from(tx::DEXT.is_set(data[2]) && tx::TSE.is_set(data[2]));
         for frame in frames {
             self.send(queue, data, frame, host);

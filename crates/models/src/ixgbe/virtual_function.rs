@@ -4,34 +4,41 @@
 //! There is one function and one pool; what is said of other functions (spoof checks, VLANs that the host sets) is not modelled.
 
 use bywash_hw::ixgbe::regs::{self, FCTRL, HLREG0, IVAR, LINKS, MAXFRS, MCSTCTRL, MRQC, PSRTYPE};
-use bywash_hw::ixgbe::vf::{self, MAILBOX_WORDS, VFCTRL, VFMAILBOX, VTIVAR_MISC, message};
+use bywash_hw::ixgbe::vf::{self, VFCTRL, VFMAILBOX, VTIVAR_MISC, message};
 use bywash_hw::reg::{Register, find};
 
 use super::Nic;
 use super::interrupts::Interrupts;
+use super::physical_function::Words;
 use super::rx::Receiver;
 use super::strict::Rule;
 use super::tx::Transmitter;
 
-/// Queues that the physical function grants.
-const QUEUES: u32 = 2;
+/// How long the physical function takes to come back after a reset, in microseconds.
+const PF_RESET_US: u64 = 2_000;
+
+/// Bytes are counted in 36 bits.
+const BYTES: u64 = (1 << 36) - 1;
 
 /// The mailbox, and what has no register of the NIC's behind it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VirtualFunction {
     mailbox: u32,
-    words: [u32; MAILBOX_WORDS as usize],
+    words: Words,
     ivar_misc: u32,
     /// It was reset, and may send other messages.
-    clear_to_send: bool,
+    pub(super) clear_to_send: bool,
+    /// Which version of messages was agreed on, by its place in the table.
+    pub(super) version: usize,
+    /// The physical function lets it receive.
+    pub(super) receives: bool,
     /// Messages so far: which have no answer, or a wrong one, goes by it.
     messages: u32,
     /// An answer, and when it is to be there.
-    answer: Option<(u64, [u32; MAILBOX_WORDS as usize])>,
+    answer: Option<(u64, Words)>,
+    /// When a reset of the physical function ends.
+    pf_back_at: Option<u64>,
 }
-
-/// Versions of the messages that the physical function knows, 1.0 to 1.4, as messages name them; 2.0, which is 1, is none.
-const API_VERSIONS: [u32; 5] = [0, 2, 3, 4, 5];
 
 /// Bits of VFMAILBOX that reading clears.
 const READ_TO_CLEAR: u32 = VFMAILBOX::PFSTS.mask | VFMAILBOX::PFACK.mask | VFMAILBOX::RSTD.mask;
@@ -75,10 +82,17 @@ impl Nic {
         let kinds =
             MRQC::RSS_IPV4.mask | MRQC::RSS_IPV4_TCP.mask | MRQC::RSS_IPV6.mask | MRQC::RSS_IPV6_TCP.mask;
         file.put(&MRQC, MRQC::MRQE.with(1) | kinds);
-        (0..regs::RETA.count()).for_each(|i| file.set(&regs::RETA, i, 0x0100_0100));
+        file.put(&regs::RXCSUM, regs::RXCSUM::PCSD.mask);
         (0..regs::RSSRK.count()).for_each(|i| file.set(&regs::RSSRK, i, 0x6d5a_56da_u32.rotate_left(i * 5)));
         file.put(&regs::RXCTRL, regs::RXCTRL::RXEN.mask);
         file.put(&regs::DMATXCTL, file.one(&regs::DMATXCTL) | regs::DMATXCTL::TE.mask);
+        self.spread_over(self.policy.queues);
+    }
+
+    /// Fills the RSS table, which is the physical function's, with so many queues in turn.
+    pub fn spread_over(&mut self, queues: u32) {
+        let entry = |i: u32| (0..4).fold(0, |word, byte| word | (((4 * i + byte) % queues) << (8 * byte)));
+        (0..regs::RETA.count()).for_each(|i| self.file.set(&regs::RETA, i, entry(i)));
     }
 
     /// The function is reset: its queues, its vectors, its mailbox. The link stays as it is.
@@ -91,9 +105,25 @@ impl Nic {
         }
         (self.rx, self.tx, self.starting) = (Receiver::default(), Transmitter::new(), (0, 0));
         self.interrupts = Interrupts::new();
-        let messages = self.virtual_function.messages;
-        let mailbox = VFMAILBOX::RSTD.mask;
-        self.virtual_function = VirtualFunction { mailbox, messages, ..VirtualFunction::default() };
+        let VirtualFunction { messages, pf_back_at, .. } = self.virtual_function;
+        let mailbox = if pf_back_at.is_some() { VFMAILBOX::RSTI.mask } else { VFMAILBOX::RSTD.mask };
+        self.virtual_function =
+            VirtualFunction { mailbox, messages, pf_back_at, ..VirtualFunction::default() };
+    }
+
+    /// The physical function is reset under its virtual one, as by its driver's watchdog: queues and vectors stop, and no
+    /// message but a reset is heard. When it is back it says so.
+    pub fn reset_physical_function(&mut self) {
+        self.virtual_function.pf_back_at = Some(self.now + PF_RESET_US);
+        self.reset_virtual_function();
+        self.file.put(&FCTRL, FCTRL::BAM.mask);
+        (0..regs::VFTA.count()).for_each(|i| self.file.set(&regs::VFTA, i, 0));
+        (0..regs::MTA.count()).for_each(|i| self.file.set(&regs::MTA, i, 0));
+    }
+
+    /// Whether a frame may come in: a virtual function's must have been let.
+    pub(super) fn may_receive(&self) -> bool {
+        !self.board.is_virtual() || self.virtual_function.receives
     }
 
     /// Of the queues that RSS may choose, how many the function has asked for.
@@ -119,16 +149,22 @@ impl Nic {
             }
             "VFMBMEM" => self.virtual_function.words[index as usize],
             "VTIVAR_MISC" => self.virtual_function.ivar_misc,
-            // These do not clear, but wrap.
-            "VFGPRC" => self.file.one(&regs::GPRC),
-            "VFMPRC" => self.file.one(&regs::MPRC),
-            "VFGORC_LSB" => self.file.one(&regs::GORCL),
-            "VFGORC_MSB" => self.file.one(&regs::GORCH),
-            "VFGPTC" => self.file.one(&regs::GPTC),
-            "VFGOTC_LSB" => self.file.one(&regs::GOTCL),
-            "VFGOTC_MSB" => self.file.one(&regs::GOTCH),
+            "VFGPRC" => self.counted(&regs::GPRC, None)[0],
+            "VFMPRC" => self.counted(&regs::MPRC, None)[0],
+            "VFGORC_LSB" => self.counted(&regs::GORCL, Some(&regs::GORCH))[0],
+            "VFGORC_MSB" => self.counted(&regs::GORCL, Some(&regs::GORCH))[1],
+            "VFGPTC" => self.counted(&regs::GPTC, None)[0],
+            "VFGOTC_LSB" => self.counted(&regs::GOTCL, Some(&regs::GOTCH))[0],
+            "VFGOTC_MSB" => self.counted(&regs::GOTCL, Some(&regs::GOTCH))[1],
             name => behind(name).map_or(0, |register| self.read_register(register.at(index))),
         }
+    }
+
+    /// The two halves of a counter, which does not clear, but wraps.
+    fn counted(&self, low: &Register, high: Option<&Register>) -> [u32; 2] {
+        let high = high.map_or(0, |high| u64::from(self.file.one(high)) << 32);
+        let sum = self.policy.counted.wrapping_add(high | u64::from(self.file.one(low))) & BYTES;
+        [sum & 0xffff_ffff, sum >> 32].map(|half| u32::try_from(half).unwrap_or(0))
     }
 
     /// Writes the function's register at `offset`.
@@ -154,7 +190,7 @@ impl Nic {
     fn mailbox(&mut self, value: u32) {
         let held = VFMAILBOX::VFU.mask & value;
         self.virtual_function.mailbox = self.virtual_function.mailbox & !VFMAILBOX::VFU.mask | held;
-        if !VFMAILBOX::REQ.is_set(value) {
+        if !VFMAILBOX::REQ.is_set(value) || self.virtual_function.pf_back_at.is_some() {
             return;
         }
         let mut words = self.virtual_function.words;
@@ -179,9 +215,14 @@ impl Nic {
         self.step_mailbox();
     }
 
-    /// Time has passed: an answer may be due.
+    /// Time has passed: an answer may be due, or the physical function is back.
     pub(super) fn step_mailbox(&mut self) {
         let function = &mut self.virtual_function;
+        if function.pf_back_at.take_if(|at| *at <= self.now).is_some() {
+            function.mailbox = function.mailbox & !VFMAILBOX::RSTI.mask | VFMAILBOX::RSTD.mask;
+            function.words[0] = message::CONTROL;
+            function.mailbox |= VFMAILBOX::PFSTS.mask;
+        }
         let Some((_, words)) = function.answer.take_if(|(due, _)| *due <= self.now) else { return };
         function.words = words;
         function.mailbox |= VFMAILBOX::PFSTS.mask | VFMAILBOX::PFACK.mask;
@@ -189,83 +230,4 @@ impl Nic {
             self.interrupts.set_vectors(0, 1 << VTIVAR_MISC::MAILBOX.of(function.ivar_misc));
         }
     }
-
-    /// Does what a message asks, and puts what is to be known into its words. False when it is not done.
-    fn answer(&mut self, kind: u32, words: &mut [u32; MAILBOX_WORDS as usize]) -> bool {
-        let detail = words[0] >> 16 & 0xff;
-        match kind {
-            message::RESET => {
-                let [a, b, c, d, e, f] = self.board.mac;
-                self.address(0, Some(self.board.mac));
-                (words[1], words[2]) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]));
-                // Multicast hashes are of bits 47:36 of an address.
-                words[3] = 0;
-                self.virtual_function.clear_to_send = true;
-                true
-            }
-            message::SET_MAC => {
-                self.address(0, Some(mac(words)));
-                true
-            }
-            message::SET_MACVLAN if detail == 0 => {
-                (1..regs::RAL.count()).for_each(|i| self.address(i, None));
-                true
-            }
-            message::SET_MACVLAN => {
-                self.address(detail.min(regs::RAL.count() - 1), Some(mac(words)));
-                true
-            }
-            message::SET_MULTICAST => {
-                (0..regs::MTA.count()).for_each(|i| self.file.set(&regs::MTA, i, 0));
-                let hashes = words[1..].iter().flat_map(|word| [word & 0xfff, word >> 16 & 0xfff]);
-                for hash in hashes.take(detail as usize) {
-                    let row = self.file.get(&regs::MTA, hash >> 5);
-                    self.file.set(&regs::MTA, hash >> 5, row | 1 << (hash & 31));
-                }
-                true
-            }
-            message::SET_VLAN => {
-                let (row, bit) = (words[1] >> 5 & 0x7f, 1 << (words[1] & 31));
-                let before = self.file.get(&regs::VFTA, row);
-                self.file.set(&regs::VFTA, row, if detail == 0 { before & !bit } else { before | bit });
-                true
-            }
-            message::SET_LPE => {
-                let fits = words[1] <= 9728;
-                if fits {
-                    self.file.put(&MAXFRS, MAXFRS::MFS.with(words[1].max(1518)));
-                }
-                fits
-            }
-            message::API_NEGOTIATE => {
-                let at = API_VERSIONS.iter().position(|version| *version == words[1]);
-                at.is_some_and(|at| at + self.faults.mailbox_versions_missing < API_VERSIONS.len())
-            }
-            message::GET_QUEUES => {
-                words[1..=4].copy_from_slice(&[QUEUES, QUEUES, 0, 0]);
-                true
-            }
-            message::UPDATE_XCAST_MODE => {
-                let all = words[1] == 2;
-                self.file.put(&FCTRL, FCTRL::MPE.put(self.file.one(&FCTRL), u32::from(all)));
-                // An 82599 cannot give a function everything.
-                words[1] <= 2
-            }
-            _ => false,
-        }
-    }
-
-    /// Sets or clears receive address `i`.
-    fn address(&mut self, i: u32, mac: Option<[u8; 6]>) {
-        let [a, b, c, d, e, f] = mac.unwrap_or_default();
-        let valid = if mac.is_some() { 0x80 } else { 0 };
-        self.file.set(&regs::RAL, i, u32::from_le_bytes([a, b, c, d]));
-        self.file.set(&regs::RAH, i, u32::from_le_bytes([e, f, 0, valid]));
-    }
-}
-
-/// The address in a message's second and third word.
-fn mac(words: &[u32]) -> [u8; 6] {
-    let ([a, b, c, d], [e, f, ..]) = (words[1].to_le_bytes(), words[2].to_le_bytes());
-    [a, b, c, d, e, f]
 }

@@ -17,6 +17,7 @@ use crate::bpf::Program;
 use crate::ethtool::{Channels, Driver, Ethtool, EthtoolError, Feature, Pause, Rings};
 use crate::netdev::{Netdev, XdpFeatures};
 use crate::netlink::NetlinkError;
+use crate::pci::Device;
 use crate::route::{Address, Gateway, Link, Mac, Prefix, Route};
 
 /// Why the interfaces can't be looked at.
@@ -134,7 +135,7 @@ pub fn report(frame: u32) -> Result<Report, InterfaceError> {
     let mut look = Look::open()?;
     let interfaces: Vec<Interface> = (0..look.links.len()).map(|at| look.interface(at, frame)).collect();
     let here: Vec<&str> = interfaces.iter().map(|interface| interface.driver.bus.as_str()).collect();
-    let pci = pci::nics(std::path::Path::new(pci::DEVICES), &here);
+    let pci = pci::nics(&Device::all(), &here);
     Ok(Report { interfaces, pci })
 }
 
@@ -200,8 +201,7 @@ impl Look {
         {
             driver.bus.clone_from(device);
         }
-        let device = std::path::Path::new(pci::DEVICES).join(&driver.bus);
-        let on_pci = !driver.bus.is_empty() && device.exists();
+        let device = driver.bus.parse().ok().and_then(Device::at).map(|device| device.directory());
         let features = ethtool.features(name).unwrap_or_default();
         let feature = |name: &str| features.get(name).copied().unwrap_or_default();
         let made_with = Channels {
@@ -225,8 +225,8 @@ impl Look {
             speed_mbps: if link.kind.is_none() { ethtool.speed(name).ok().flatten() } else { None },
             queues: ethtool.channels(name).unwrap_or(made_with),
             rings: ethtool.rings(name).ok(),
-            numa_node: if on_pci { pci::numa_node(&device) } else { None },
-            pcie: if on_pci { pci::pcie(&device) } else { None },
+            numa_node: device.as_deref().and_then(pci::numa_node),
+            pcie: device.as_deref().and_then(pci::pcie),
             xdp_features: self.netdev.as_mut().and_then(|netdev| netdev.features(link.index).ok()),
             xdp_program: program(link),
             ntuple: feature("rx-ntuple-filter"),

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// Every PCI device has a directory here, whatever the network namespace.
-pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
+use crate::pci::Device;
 
 /// A device's connection to the PCI Express bus.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -61,43 +60,26 @@ pub struct PciNic {
     pub pcie: Option<Pcie>,
 }
 
-/// Class 02 (network), subclass 00 (Ethernet), of PCI's code assignment.
-const ETHERNET: &str = "0x0200";
-
-/// All Ethernet NICs but those at the addresses of `interfaces`.
-pub(super) fn nics(devices: &Path, interfaces: &[&str]) -> Vec<PciNic> {
-    let mut nics: Vec<PciNic> = Vec::new();
-    for entry in fs::read_dir(devices).into_iter().flatten().flatten() {
-        let (device, name) = (entry.path(), entry.file_name());
-        let Some(address) = name.to_str().filter(|address| !interfaces.contains(address)) else { continue };
-        if !read(&device, "class").is_some_and(|class| class.starts_with(ETHERNET)) || has_interface(&device)
+/// All Ethernet NICs of a bus that are no interface, but those at the addresses of `interfaces`.
+pub(super) fn nics(devices: &[Device], interfaces: &[&str]) -> Vec<PciNic> {
+    let describe = |device: &Device| {
+        let address = device.address().to_string();
+        if interfaces.contains(&address.as_str()) || !device.is_ethernet() || !device.interfaces().is_empty()
         {
-            continue;
+            return None;
         }
-        let id = |file| u16::from_str_radix(read(&device, file)?.trim_start_matches("0x"), 16).ok();
-        let (Some(vendor), Some(model)) = (id("vendor"), id("device")) else { continue };
-        let linked = |file| Some(fs::read_link(device.join(file)).ok()?.file_name()?.to_str()?.to_owned());
-        nics.push(PciNic {
-            address: address.into(),
+        let ((vendor, model), directory) = (device.ids()?, device.directory());
+        Some(PciNic {
+            address,
             vendor,
             device: model,
-            driver: linked("driver"),
-            iommu_group: linked("iommu_group").and_then(|group| group.parse().ok()),
-            numa_node: numa_node(&device),
-            pcie: pcie(&device),
-        });
-    }
-    nics.sort_by(|a, b| a.address.cmp(&b.address));
-    nics
-}
-
-/// A virtio NIC's interface belongs to the virtio device below the PCI device.
-fn has_interface(device: &Path) -> bool {
-    let below = fs::read_dir(device).into_iter().flatten().flatten();
-    let mut virtio = below.filter(|entry| entry.file_name().to_string_lossy().starts_with("virtio"));
-    let some =
-        |directory: &Path| fs::read_dir(directory.join("net")).is_ok_and(|mut net| net.next().is_some());
-    some(device) || virtio.any(|entry| some(&entry.path()))
+            driver: device.driver(),
+            iommu_group: device.group().map(|group| group.number()),
+            numa_node: numa_node(&directory),
+            pcie: pcie(&directory),
+        })
+    };
+    devices.iter().filter_map(describe).collect()
 }
 
 pub(super) fn numa_node(device: &Path) -> Option<u32> {
@@ -126,8 +108,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn device(bus: &Path, address: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
-        let device = bus.join(address);
-        fs::create_dir(&device).unwrap();
+        let device = bus.join("devices").join(address);
+        fs::create_dir_all(&device).unwrap();
         for (name, content) in files {
             fs::write(device.join(name), format!("{content}\n")).unwrap();
         }
@@ -154,7 +136,7 @@ mod tests {
         device(bus.path(), "0000:00:1f.0", &[("class", "0x010601")]);
         device(bus.path(), "0000:05:00.0", &nic);
 
-        let nics = nics(bus.path(), &["0000:05:00.0"]);
+        let nics = nics(&Device::all_on(bus.path()), &["0000:05:00.0"]);
         assert_eq!(nics.len(), 1, "{nics:?}");
         let found = &nics[0];
         assert_eq!((found.address.as_str(), found.vendor, found.device), ("0000:03:00.0", 0x8086, 0x10fb));

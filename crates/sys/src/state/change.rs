@@ -1,6 +1,6 @@
 //! Kinds of changes, and how each is undone.
 //!
-//! A later kind (an RSS table, a driver's binding) is one more variant of [`Change`] and one more arm of `undo`.
+//! A later kind (an RSS table) is one more variant of [`Change`] and one more arm of `undo`.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{StateError, Undone};
+use crate::pci::Device;
 
 /// One change, as the state file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,17 @@ pub(super) enum Change {
         path: PathBuf,
         /// By how much it was raised.
         added: u64,
+    },
+    /// Which driver has a PCI function.
+    Driver {
+        /// The function's address.
+        device: String,
+        /// Its driver at first.
+        before: Option<String>,
+        /// The driver that it was reserved for at first.
+        reserved: Option<String>,
+        /// Its driver after the change.
+        set: String,
     },
 }
 
@@ -63,6 +75,24 @@ pub(super) fn first_value(others: &[Record], path: &Path, now: &str) -> String {
     theirs.unwrap_or_else(|| now.to_owned())
 }
 
+/// The driver and the reservation that a PCI function had before anybody of us changed it: `now`, unless another's record
+/// says that it is a change of theirs.
+pub(super) fn first_driver(
+    others: &[Record],
+    address: &str,
+    now: (Option<String>, Option<String>),
+) -> (Option<String>, Option<String>) {
+    let theirs = others.iter().find_map(|record| match &record.change {
+        Change::Driver { device, before, reserved, set }
+            if device == address && now.0.as_ref() == Some(set) =>
+        {
+            Some((before.clone(), reserved.clone()))
+        }
+        _ => None,
+    });
+    theirs.unwrap_or(now)
+}
+
 impl Change {
     /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be
     /// lowered
@@ -80,30 +110,41 @@ impl Change {
 
     /// Undoes it. `living` are the changes that somebody still wants.
     pub(super) fn undo(&self, living: &[Record]) -> Result<Undone, StateError> {
-        let (Self::File { path, .. } | Self::Added { path, .. }) = self;
-        let name = path.display();
-        if !path.exists() {
-            return Ok(Undone::LeftAlone(format!("{name} is gone")));
+        match self {
+            Self::Driver { device, before, reserved, set } => {
+                let wanted = living.iter().any(
+                    |record| matches!(&record.change, Self::Driver { device: theirs, .. } if theirs == device),
+                );
+                give_back(device, before.as_deref(), reserved.as_deref(), set, wanted)
+            }
+            Self::File { path, .. } | Self::Added { path, .. } if !path.exists() => {
+                Ok(Undone::LeftAlone(format!("{} is gone", path.display())))
+            }
+            Self::Added { path, .. } => {
+                let name = path.display();
+                Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")))
+            }
+            Self::File { path, before, set } => Self::undo_file(path, before, set, living),
         }
-        let Self::File { before, set, .. } = self else {
-            return Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")));
-        };
-        let now = read(path)?;
+    }
+
+    fn undo_file(path: &Path, before: &str, set: &str, living: &[Record]) -> Result<Undone, StateError> {
+        let (name, now) = (path.display(), read(path)?);
         let theirs = living.iter().filter_map(|record| match &record.change {
             Self::File { path: theirs, set, .. } if theirs == path => Some((record.at, set)),
             _ => None,
         });
         let wanted = theirs.max().map(|(_, set)| set);
-        if let Some(wanted) = wanted.filter(|_| now == *set) {
+        if let Some(wanted) = wanted.filter(|_| now == set) {
             write(path, wanted)?;
             return Ok(Undone::LeftAlone(format!(
                 "{name} holds '{wanted}', which another process still wants"
             )));
         }
-        if now == *before {
+        if now == before {
             return Ok(Undone::Back(format!("{name} holds '{before}' again")));
         }
-        if now != *set {
+        if now != set {
             return Ok(Undone::LeftAlone(format!(
                 "{name} holds '{now}' by now: somebody else has changed it since we set '{set}' (it was '{before}')"
             )));
@@ -111,6 +152,40 @@ impl Change {
         write(path, before)?;
         Ok(Undone::Back(format!("{name} holds '{before}' again, not '{set}'")))
     }
+}
+
+/// Gives a PCI function back to the driver that had it, unless somebody else has given it away since, or a process that
+/// lives has taken it over.
+fn give_back(
+    address: &str,
+    before: Option<&str>,
+    reserved: Option<&str>,
+    set: &str,
+    wanted: bool,
+) -> Result<Undone, StateError> {
+    let Some(device) = address.parse().ok().and_then(Device::at) else {
+        return Ok(Undone::LeftAlone(format!("{address} is gone")));
+    };
+    if wanted {
+        return Ok(Undone::LeftAlone(format!("{address} is another process's by now")));
+    }
+    let now = device.driver();
+    // Without a driver it is as we left it if we did not get further than that.
+    if let Some(other) = now.as_deref().filter(|now| *now != set && Some(*now) != before) {
+        let line = format!("{address} is driven by {other} by now: somebody else has changed it since");
+        return Ok(Undone::LeftAlone(line));
+    }
+    if now.is_some() && now.as_deref() != before && device.is_open() {
+        return Err(StateError::Open { device: address.into() });
+    }
+    device.give_to(before, reserved).map_err(|source| StateError::Driver {
+        device: address.into(),
+        driver: before.unwrap_or("no driver").into(),
+        source,
+    })?;
+    let driver =
+        before.map_or_else(|| "has no driver again".into(), |name| format!("is driven by {name} again"));
+    Ok(Undone::Back(format!("{address} {driver}, not by {set}")))
 }
 
 /// What a file holds, without blanks around it.

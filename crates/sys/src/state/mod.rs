@@ -8,7 +8,8 @@
 //!
 //! - who changes what another has changed takes over that record's first value as the one to put back;
 //! - who undoes a change while another process still has one on the same file leaves that one's value there;
-//! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then.
+//! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then;
+//! - a PCI function ([`set_driver`]) goes back to the driver that had it before the first of us.
 //!
 //! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own
 //! need no record: they end with it.
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use cleanup::{Report, cleanup};
 
+use crate::pci::Device;
 use change::{Change, Record};
 use store::{Owner, Store};
 
@@ -62,6 +64,22 @@ pub enum StateError {
         /// Why.
         source: std::io::Error,
     },
+    /// A PCI function can't be given to a driver.
+    #[error("can't give {device} to {driver}: {source}")]
+    Driver {
+        /// The function's address.
+        device: String,
+        /// Who should get it.
+        driver: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A PCI function can't be taken from a program.
+    #[error("{device} is open in another program: end that first")]
+    Open {
+        /// The function's address.
+        device: String,
+    },
     /// A number was expected.
     #[error("{} holds '{value}', which is no number", .path.display())]
     NoNumber {
@@ -96,6 +114,14 @@ pub fn set_file(path: impl AsRef<Path>, value: &str) -> Result<Undo, StateError>
 /// When the change can't be recorded or made; then the file is as it was.
 pub fn add_to_file(path: impl AsRef<Path>, add: u64) -> Result<Undo, StateError> {
     State::of_process()?.add_to_file(path, add)
+}
+
+/// Gives a PCI function to another driver until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made; then the driver that had it has it again.
+pub fn set_driver(device: &Device, driver: &str) -> Result<Undo, StateError> {
+    State::of_process()?.set_driver(device, driver)
 }
 
 /// Where state files are: `/run/bywash` for root, else in the user's own directory for such things.
@@ -208,6 +234,33 @@ impl State {
         }
         self.store.save(&self.owner, &records)?;
         Ok(Undo { state: Arc::clone(self), record: Some(id), added })
+    }
+
+    /// As [`set_driver`].
+    ///
+    /// # Errors
+    /// As [`set_driver`].
+    pub fn set_driver(self: &Arc<Self>, device: &Device, driver: &str) -> Result<Undo, StateError> {
+        let address = device.address().to_string();
+        let _lock = self.store.lock()?;
+        let mut records = self.records();
+        let now = (device.driver(), device.reserved_for());
+        let is_set = now.0.as_deref() == Some(driver);
+        let (before, reserved) = change::first_driver(&self.others(&records), &address, now);
+        if is_set && before.as_deref() == Some(driver) {
+            return Ok(Undo { state: Arc::clone(self), record: None, added: 0 });
+        }
+        let (device_before, reserved_before) = (before.clone(), reserved.clone());
+        let change = Change::Driver { device: address.clone(), before, reserved, set: driver.into() };
+        let id = self.record(&mut records, change)?;
+        if let Err(source) = device.give_to(Some(driver), Some(driver)) {
+            // When the old driver does not take it either, the record stays for a cleanup.
+            if device.give_to(device_before.as_deref(), reserved_before.as_deref()).is_ok() {
+                self.forget(&mut records, id)?;
+            }
+            return Err(StateError::Driver { device: address, driver: driver.into(), source });
+        }
+        Ok(Undo { state: Arc::clone(self), record: Some(id), added: 0 })
     }
 
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {

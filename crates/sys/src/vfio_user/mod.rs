@@ -67,6 +67,8 @@ pub struct VfioUser {
     maps: Vec<(u64, u64)>,
     next: u64,
     vectors: u32,
+    /// It was told more than to read its registers.
+    used: bool,
 }
 
 /// Its registers.
@@ -101,7 +103,7 @@ impl VfioUser {
         let vectors = word(&irqs, 12);
         let areas = areas(&mut connection).map_err(failed)?.ok_or(ConnectError::NotPci)?;
         let registers = SocketRegisters { connection: Arc::new(Mutex::new(connection)), areas: areas.into() };
-        Ok(Self { name: name.into(), registers, maps: Vec::new(), next: FIRST_ADDRESS, vectors })
+        Ok(Self { name: name.into(), registers, maps: Vec::new(), next: FIRST_ADDRESS, vectors, used: false })
     }
 
     /// Whether queues' registers are mapped, so that telling the device of packets is no message.
@@ -269,6 +271,7 @@ impl Function for VfioUser {
     }
 
     fn write_config(&mut self, offset: u64, from: &[u8]) -> Result<(), FunctionError> {
+        self.used = true;
         let result = access(offset, CONFIG, from.len()).and_then(|head| {
             let body = [&head[..], from].concat();
             self.connection().call(Command::RegionWrite, &body, None)
@@ -281,6 +284,7 @@ impl Function for VfioUser {
     }
 
     fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+        self.used = true;
         let (address, bytes) = (self.next, memory.bytes as u64);
         let mut body = [32, READ_WRITE].map(u32::to_le_bytes).concat();
         body.extend([memory.offset, address, bytes].map(u64::to_le_bytes).concat());
@@ -306,6 +310,7 @@ impl Function for VfioUser {
     }
 
     fn interrupts(&mut self, count: u16) -> Result<Vec<OwnedFd>, FunctionError> {
+        self.used = true;
         self.set_vectors(count).map_err(|source| FunctionError::Interrupts {
             function: self.name.clone(),
             wanted: count,
@@ -320,9 +325,10 @@ impl Function for VfioUser {
 }
 
 impl Drop for VfioUser {
-    /// The device is reset and forgets our memory, also when handles to its registers live on.
+    /// The device is reset and forgets our memory, also when handles to its registers live on. One that was only looked at
+    /// stays as it is.
     fn drop(&mut self) {
-        if self.reset().is_ok() {
+        if self.used && self.reset().is_ok() {
             for (address, bytes) in std::mem::take(&mut self.maps) {
                 self.unmap_range(address, bytes).ok();
             }

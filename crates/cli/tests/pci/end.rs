@@ -1,0 +1,175 @@
+//! What is done at both ends of the cable: `0000:01:00.0` is taken, `0000:02:00.0` stays Linux's, as `peer` with 192.0.2.2 in a
+//! namespace of its own.
+
+use bywash_lab::guest::{Guest, GuestError};
+
+/// What is different from NIC to NIC.
+pub(crate) struct Checks {
+    /// Linux's driver for it.
+    pub(crate) driver: &'static str,
+    /// Queues that RSS is to spread packets over.
+    pub(crate) queues: usize,
+    /// What ethtool calls the link's speed.
+    pub(crate) speed: &'static str,
+}
+
+/// Words for every script. `tool` starts bywash in the background and waits until it has the NIC.
+const WORDS: &str = "
+    nic=/sys/bus/pci/devices/0000:01:00.0
+    driver() { basename $(readlink $nic/driver); }
+    memory='--memory 32M --huge-pages require'
+    tool() {
+        /host/bywash $* $memory >/run/tool.out 2>/run/tool.err & pid=$!
+        for try in $(seq 300); do
+            grep -q . /run/tool.out && break
+            kill -0 $pid || break
+            sleep 0.1
+        done
+        test $(driver) = vfio-pci || { cat /run/tool.err; exit 9; }
+    }
+    stop() { kill -INT $pid; wait $pid || { cat /run/tool.err; exit 8; }; }
+    peer() { ip netns exec peer $*; }
+    linked() {
+        for try in $(seq 150); do
+            grep -q 1 /sys/class/net/$1/carrier 2>/dev/null && return
+            sleep 0.1
+        done
+        false
+    }";
+
+/// Everything, in one guest: to boot one takes longer than most of it.
+pub(crate) fn checks(guest: &mut Guest, checks: &Checks) -> Result<(), GuestError> {
+    let mut run = |script: &str| guest.run(&format!("{WORDS}\n{script}"));
+    run(&format!(
+        "echo 48 > /proc/sys/vm/nr_hugepages
+        modprobe {driver}; modprobe veth; modprobe af_packet || true
+        sysctl -q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+        ip netns add peer
+        ip link set dev $(ls /sys/bus/pci/devices/0000:02:00.0/net) name peer netns peer
+        ip -n peer addr add 192.0.2.2/24 dev peer
+        ip -n peer link set dev peer promisc on up",
+        driver = checks.driver
+    ))?;
+    refusals(&mut run, checks)?;
+    traffic(&mut run, checks)?;
+    generated(&mut run, checks)?;
+    spread(&mut run, checks)?;
+    killed(&mut run, checks)?;
+    let faults = run("dmesg | grep 'DMAR:.*fault' || true")?;
+    assert_eq!(faults, "");
+    Ok(())
+}
+
+type Run<'a> = dyn FnMut(&str) -> Result<String, GuestError> + 'a;
+
+/// What is missing or in the way is said in a line, and nothing is changed.
+fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
+    let output = run(
+        "name=$(ls $nic/net); ip addr add 198.51.100.1/24 dev $name
+        refused() { /host/bywash receive pci:$1 --duration 1s --memory 8M --huge-pages off 2>&1 && exit 7 || echo code $?; }
+        refused 0000:01:00.0; driver
+        ip addr del 198.51.100.1/24 dev $name
+        refused 0000:01:00.0; driver
+        modprobe vfio-pci
+        refused 0000:09:00.0
+        refused 0000:00:00.0
+        refused 0000:02:00.0
+        refused eth0",
+    )?;
+    let lines: Vec<&str> = output.lines().collect();
+    let wanted = [
+        "has the address 198.51.100.1/24",
+        "code 2",
+        checks.driver,
+        "modprobe vfio-pci",
+        "code 2",
+        checks.driver,
+        "there is no PCI device at 0000:09:00.0",
+        "code 2",
+        "is no NIC that there is a driver for",
+        "code 2",
+        "its interface is in another network namespace",
+        "code 2",
+        "is no PCI address",
+        "code 2",
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{output}");
+    assert!(lines.iter().zip(wanted).all(|(line, wanted)| line.contains(wanted)), "{output}");
+    Ok(())
+}
+
+/// A veth's packets go by the NIC: what the kernel leaves to its device, checksums and cutting, the NIC does.
+fn traffic(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
+    let output = run("ip link add inside type veth peer name outside
+        ip addr add 192.0.2.1/24 dev inside; ip link set dev inside up; ip link set dev outside up
+        tool forward pci:0000:01:00.0 packet:outside --queues 1 --json
+        ip netns exec peer ethtool -K peer rx off
+        ping -c 20 -i 0.05 -w 20 192.0.2.2
+        peer ethtool peer | grep Speed
+        peer iperf3 -s -D
+        for try in $(seq 50); do peer netstat -ltn | grep -q :5201 && break; sleep 0.1; done
+        iperf3 -c 192.0.2.2 -n 16M
+        iperf3 -c 192.0.2.2 -n 8M -R
+        peer nstat -asz TcpInCsumErrors; nstat -asz TcpInCsumErrors
+        stop; cat /run/tool.err; tail -n 1 /run/tool.out
+        ip link del inside; driver")?;
+    assert!(output.contains(" 20 received, 0% packet loss"), "{output}");
+    assert!(output.contains(checks.speed), "{output}");
+    assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
+    assert_eq!(output.lines().last(), Some(checks.driver), "{output}");
+    Ok(())
+}
+
+/// What is generated arrives, all of it.
+fn generated(run: &mut Run<'_>, _: &Checks) -> Result<(), GuestError> {
+    let output = run("count() { peer cat /sys/class/net/peer/statistics/rx_packets; }
+        before=$(count)
+        /host/bywash generate pci:0000:01:00.0 --queues 2 --count 4k --rate 4k --json $memory | tail -n 1
+        sleep 0.5
+        echo arrived $(($(count) - before))")?;
+    assert!(output.contains("\"tx_packets\":4000"), "{output}");
+    let arrived: u64 = output.rsplit(' ').next().unwrap().parse().unwrap();
+    // Linux may say a word of its own; nobody else is on the cable.
+    assert!((4000..4010).contains(&arrived), "{output}");
+    Ok(())
+}
+
+/// Packets of many sources are spread over the queues, each of which gets a fair share.
+fn spread(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
+    let output = run(&format!(
+        "tool receive pci:0000:01:00.0 --queues {} --json --duration 60s
+        for try in $(seq 100); do peer cat /sys/class/net/peer/carrier | grep -q 1 && break; sleep 0.1; done
+        # It says so by its exit code when emulation is too slow for the rate.
+        peer /host/bywash generate packet:peer --count 2k --rate 500 --spread --quiet --memory 8M --huge-pages off || true
+        sleep 1
+        stop; tail -n 1 /run/tool.out",
+        checks.queues
+    ))?;
+    let last = output.lines().last().unwrap();
+    let report: serde_json::Value = serde_json::from_str(last).unwrap();
+    let shares: Vec<u64> =
+        report["queues"].as_array().unwrap().iter().map(|row| row["packets"].as_u64().unwrap()).collect();
+    let all: u64 = shares.iter().sum();
+    assert_eq!(shares.len(), checks.queues, "{last}");
+    assert!(all >= 2000 && shares.iter().all(|share| share * 100 > all * 15), "{last}");
+    Ok(())
+}
+
+/// A killed process leaves the NIC quiet; `cleanup` gives it back to Linux's driver, which goes on with it.
+fn killed(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
+    let output = run("tool receive pci:0000:01:00.0 --json --duration 60s
+        kill -9 $pid; wait $pid || true
+        driver
+        /host/bywash cleanup
+        driver; cat $nic/driver_override
+        name=$(ls $nic/net)
+        ip addr add 192.0.2.1/24 dev $name; ip link set dev $name up; linked $name
+        ping -c 5 -i 0.1 -w 20 192.0.2.2")?;
+    let back = format!(
+        "vfio-pci\nput back: 0000:01:00.0 is driven by {0} again, not by vfio-pci\n{0}\n(null)\n",
+        checks.driver
+    );
+    assert!(output.contains(&back), "{output}");
+    assert!(output.contains(" 5 received, 0% packet loss"), "{output}");
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What drivers and firmware share is used by one at a time: two semaphores, and a register of who has what.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use bywash_hw::ixgbe::regs::SWSM;
+use bywash_hw::reg::Register;
+use bywash_sys::function::Registers;
+
+use super::{Bar, NicError, SHORT, Wait};
+
+/// Where a NIC has them. The bits of the first register are the same on all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Semaphore {
+    /// The semaphores.
+    pub(crate) swsm: &'static Register,
+    /// Who has what.
+    pub(crate) sync: &'static Register,
+    /// By how much the firmware's bits lie above ours.
+    pub(crate) firmware: u32,
+}
+
+impl Semaphore {
+    /// Does something while no other driver and no firmware does it: `bits` of the register of who has what.
+    pub(crate) fn guarded<R: Registers, T>(
+        &self,
+        bar: &Bar<R>,
+        bits: u32,
+        act: impl FnOnce() -> Result<T, NicError>,
+    ) -> Result<T, NicError> {
+        let held = bits | bits << self.firmware;
+        let mut left = 200;
+        loop {
+            self.take(bar)?;
+            let sync = bar.get(self.sync);
+            if sync & held == 0 {
+                bar.put(self.sync, sync | bits);
+                self.release(bar);
+                break;
+            }
+            self.release(bar);
+            left -= 1;
+            if left == 0 {
+                let (register, waited) = (self.sync.name, Duration::from_secs(1));
+                let meaning = "another driver or the firmware keeps the semaphore; unbind the other driver, or power off and on";
+                return Err(NicError::Timeout { register, index: 0, value: sync, waited, meaning });
+            }
+            sleep(Duration::from_millis(5));
+        }
+        let result = act();
+        if self.take(bar).is_ok() {
+            bar.change(self.sync, bits, 0);
+            self.release(bar);
+        }
+        result
+    }
+
+    /// SMBI is taken by reading it as 0, then SWESMBI by writing it and seeing it stay.
+    fn take<R: Registers>(&self, bar: &Bar<R>) -> Result<(), NicError> {
+        let meaning = "another driver keeps the semaphore; unbind it, or power the machine off and on";
+        let free = Wait::clear(SWSM::SMBI.mask, Duration::from_millis(100), meaning);
+        if let Err(error) = bar.wait(self.swsm, 0, free) {
+            if matches!(error, NicError::Gone) {
+                return Err(error);
+            }
+            // A driver that was killed may have left it taken: it is given back once, and asked for again.
+            self.release(bar);
+            bar.wait(self.swsm, 0, Wait { within: SHORT, ..free })?;
+        }
+        for _ in 0..100 {
+            bar.change(self.swsm, 0, SWSM::SWESMBI.mask);
+            if SWSM::SWESMBI.is_set(bar.get(self.swsm)) {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(1));
+        }
+        self.release(bar);
+        let (register, waited) = (self.swsm.name, Duration::from_millis(100));
+        let meaning = "the firmware keeps the semaphore; power the machine off and on";
+        Err(NicError::Timeout { register, index: 0, value: bar.get(self.swsm), waited, meaning })
+    }
+
+    fn release<R: Registers>(&self, bar: &Bar<R>) {
+        bar.change(self.swsm, SWSM::SMBI.mask | SWSM::SWESMBI.mask, 0);
+        bar.flush();
+    }
+}

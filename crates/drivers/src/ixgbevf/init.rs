@@ -1,0 +1,222 @@
+//! From whatever state the function was left in to one that both sides agree on: quiet, reset, and then the messages.
+
+use std::hash::{BuildHasher, RandomState};
+use std::thread::sleep;
+use std::time::Duration;
+
+use bywash_hw::ixgbe::regs::{DCA_RXCTRL, DCA_TXCTRL, RXDCTL, SRRCTL, TXDCTL};
+use bywash_hw::ixgbe::vf::{
+    API_VERSIONS, VFCTRL, VFDCA_RXCTRL, VFDCA_TXCTRL, VFPSRTYPE, VFRDT, VFRXDCTL, VFSRRCTL, VFTDH, VFTDT,
+    VFTDWBAH, VFTDWBAL, VFTXDCTL, VTEICR, VTEIMC, message,
+};
+use bywash_sys::function::Registers;
+
+use super::{ALL_QUEUES, MAX_QUEUES, SHORT_FRAMES, Settings, steer};
+use crate::intel::{Bar, Mailbox, NicError, Post, SHORT, Wait};
+use crate::ixgbe::{LONGEST, Multicast};
+
+/// Bytes of the frame check sequence.
+const FCS: usize = 4;
+
+/// Version 1.1, by its place in the table: from it on queues are granted by number.
+const V1_1: usize = 1;
+/// Version 1.5: from it on the mailbox is held while a message is under way.
+const V1_5: usize = 5;
+
+/// What the two sides have agreed on, and what is asked for again when the physical function was reset.
+#[derive(Clone, Debug)]
+pub(super) struct Agreed {
+    /// Version of the messages, by its place in the table.
+    pub(super) api: usize,
+    /// The function's own address.
+    pub(super) mac: [u8; 6],
+    pub(super) more_macs: Vec<[u8; 6]>,
+    /// Which bits of an address the multicast filter takes.
+    pub(super) multicast_bits: u32,
+    pub(super) promiscuous: bool,
+    pub(super) multicast: Multicast,
+    pub(super) vlans: Vec<u16>,
+    pub(super) queues: u16,
+    pub(super) max_len: usize,
+    /// What was wished and is not given.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Agreed {
+    /// The version's name.
+    pub(super) fn version(&self) -> &'static str {
+        API_VERSIONS[self.api].0
+    }
+}
+
+/// Makes it quiet: interrupts masked, queues off.
+pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
+    if bar.is_gone() {
+        return Err(NicError::Gone);
+    }
+    bar.put(&VTEIMC, VTEIMC.writable);
+    bar.get(&VTEICR);
+    for queue in 0..ALL_QUEUES {
+        bar.put_at(&VFTXDCTL, queue, TXDCTL::SWFLSH.mask);
+        if RXDCTL::ENABLE.is_set(bar.get_at(&VFRXDCTL, queue)) {
+            bar.change_at(&VFRXDCTL, queue, RXDCTL::ENABLE.mask, 0);
+            let off = Wait::clear(RXDCTL::ENABLE.mask, SHORT, "the queue does not stop");
+            bar.wait(&VFRXDCTL, queue, off)?;
+        }
+    }
+    bar.put(&VFPSRTYPE, 0);
+    // What queues had begun is done by then.
+    sleep(Duration::from_micros(100));
+    Ok(())
+}
+
+/// Resets the function, and agrees with the physical one on all that `settings` wish.
+pub(super) fn agree<R: Registers>(
+    bar: &Bar<R>,
+    mailbox: &mut Mailbox<R>,
+    settings: &Settings,
+) -> Result<Agreed, NicError> {
+    let (address, multicast_bits) = reset(bar, mailbox)?;
+    let api = negotiate(mailbox)?;
+    let mac = match settings.mac.or(address) {
+        Some(mac) => mac,
+        None => any_mac(),
+    };
+    if Some(mac) != address {
+        steer::set_mac(mailbox, mac)?;
+    }
+    let granted = if api >= V1_1 { granted(mailbox)? } else { 1 };
+    let queues = settings.queues.unwrap_or_else(|| down(granted.min(settings.most_queues)));
+    if queues > granted {
+        return Err(NicError::Setting(format!(
+            "{queues} queues: the physical function grants {granted} (fewer virtual functions have more each)"
+        )));
+    }
+    let mut agreed = Agreed {
+        api,
+        mac,
+        more_macs: Vec::new(),
+        multicast_bits,
+        promiscuous: settings.promiscuous,
+        multicast: settings.multicast.clone(),
+        vlans: settings.vlans.clone(),
+        queues,
+        max_len: longest(mailbox, settings.max_len)?,
+        warnings: Vec::new(),
+    };
+    steer::filter(mailbox, &mut agreed)?;
+    agreed.vlans.iter().try_for_each(|vlan| steer::set_vlan(mailbox, *vlan, true))?;
+    Ok(agreed)
+}
+
+/// As [`agree`], after the physical function was reset: everything is to be as it was.
+pub(super) fn agree_again<R: Registers>(
+    bar: &Bar<R>,
+    mailbox: &mut Mailbox<R>,
+    settings: &Settings,
+    before: &Agreed,
+) -> Result<Agreed, NicError> {
+    let same = Settings {
+        queues: Some(before.queues),
+        max_len: Some(before.max_len),
+        mac: Some(before.mac),
+        promiscuous: before.promiscuous,
+        multicast: before.multicast.clone(),
+        vlans: before.vlans.clone(),
+        ..settings.clone()
+    };
+    let mut agreed = agree(bar, mailbox, &same)?;
+    for (number, mac) in (1..).zip(&before.more_macs) {
+        steer::add_mac(mailbox, *mac, number)?;
+    }
+    agreed.more_macs.clone_from(&before.more_macs);
+    Ok(agreed)
+}
+
+/// The handshake: resets the function, waits for the physical one, and says so. Returns the address that it has for us, if it
+/// has one, and which bits its multicast filter takes.
+fn reset<R: Registers>(bar: &Bar<R>, mailbox: &mut Mailbox<R>) -> Result<(Option<[u8; 6]>, u32), NicError> {
+    bar.put(&VFCTRL, VFCTRL::RST.mask);
+    bar.flush();
+    // Ten milliseconds as after any reset; then it says itself when it is done.
+    sleep(Duration::from_millis(10));
+    mailbox.wait_until_ready()?;
+    clear(bar);
+    let (words, has_address) =
+        mailbox.ask_whether(Post { name: "RESET", words: &[message::RESET], cure: "" })?;
+    let ([a, b, c, d], [e, f, ..]) = (words[1].to_le_bytes(), words[2].to_le_bytes());
+    let mac = [a, b, c, d, e, f];
+    let is_one = mac != [0; 6] && mac[0] & 1 == 0;
+    Ok(((has_address && is_one).then_some(mac), words[3] & 3))
+}
+
+/// Registers that a reset of the function alone leaves as the last driver set them.
+fn clear<R: Registers>(bar: &Bar<R>) {
+    bar.put(&VFPSRTYPE, 0);
+    for queue in 0..ALL_QUEUES {
+        bar.put_at(&VFRXDCTL, queue, 0);
+        bar.put_at(&VFTXDCTL, queue, 0);
+        for register in [&VFRDT, &VFTDH, &VFTDT, &VFTDWBAH, &VFTDWBAL] {
+            bar.put_at(register, queue, 0);
+        }
+        bar.put_at(&VFSRRCTL, queue, SRRCTL::BSIZEPACKET.with(2));
+        let receive = [DCA_RXCTRL::DESC_RRO_EN, DCA_RXCTRL::DATA_WRO_EN, DCA_RXCTRL::HEAD_WRO_EN];
+        bar.put_at(&VFDCA_RXCTRL, queue, receive.iter().fold(0, |all, field| all | field.mask));
+        // Descriptors are written back in order, or they would be believed too early.
+        let transmit = DCA_TXCTRL::DESC_RRO_EN.mask | DCA_TXCTRL::DATA_RRO_EN.mask;
+        bar.put_at(&VFDCA_TXCTRL, queue, transmit);
+    }
+    bar.flush();
+}
+
+/// Finds the newest version of the messages that both sides know. Who does not know this question speaks 1.0.
+fn negotiate<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<usize, NicError> {
+    for (at, (_, number)) in API_VERSIONS.iter().enumerate().rev() {
+        let words = [message::API_NEGOTIATE, *number];
+        let (_, known) = mailbox.ask_whether(Post { name: "API_NEGOTIATE", words: &words, cure: "" })?;
+        if known {
+            mailbox.holds = at >= V1_5;
+            return Ok(at);
+        }
+    }
+    Ok(0)
+}
+
+/// How many queues the physical function grants.
+fn granted<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<u16, NicError> {
+    let cure = "update its driver";
+    let words = mailbox.ask(Post { name: "GET_QUEUES", words: &[message::GET_QUEUES], cure })?;
+    // To send and to receive; an absurd number is no grant.
+    let number = |word: u32| u16::try_from(word).unwrap_or(1).clamp(1, MAX_QUEUES);
+    Ok(number(words[1]).min(number(words[2])))
+}
+
+/// The largest power of two that is not larger.
+fn down(queues: u16) -> u16 {
+    1 << queues.max(1).ilog2()
+}
+
+/// Says how long packets may be; this is what lets the function receive at all, so it is always said.
+fn longest<R: Registers>(mailbox: &mut Mailbox<R>, wanted: Option<usize>) -> Result<usize, NicError> {
+    let first = wanted.unwrap_or(LONGEST);
+    for max_len in [first, SHORT_FRAMES] {
+        let frame = u32::try_from(max_len + FCS).unwrap_or(u32::MAX);
+        let words = [message::SET_LPE, frame];
+        if mailbox.ask_whether(Post { name: "SET_LPE", words: &words, cure: "" })?.1 {
+            return Ok(max_len);
+        }
+        if wanted.is_some() {
+            break;
+        }
+    }
+    Err(NicError::Setting(format!(
+        "packets of {first} bytes: the physical function does not let them pass; an 82599 has one length for all, so set \
+         the MTU of its interface to match (`ip link set dev PF mtu N`)"
+    )))
+}
+
+/// An address of our own choice: a local one, of one NIC.
+fn any_mac() -> [u8; 6] {
+    let [a, b, c, d, e, ..] = RandomState::new().hash_one("mac").to_le_bytes();
+    [0x02, a, b, c, d, e]
+}

@@ -1,0 +1,109 @@
+//! A physical function that is reset under its virtual one, and a device that goes away.
+
+use std::time::{Duration, Instant};
+
+use bywash_drivers::ixgbevf::{Multicast, Settings};
+use bywash_drivers::port::frame::Batch;
+
+use super::{end, functions, quiet, set_faults, set_policy};
+use crate::bed::{PATIENCE, frame, memory, no_violations, packet};
+
+#[test]
+fn everything_is_agreed_on_anew_and_packets_go_on() {
+    let world = functions(2);
+    let (arena, mut pool) = memory(8192);
+    let group = [1, 0, 0x5e, 1, 2, 3];
+    let settings =
+        Settings { queues: Some(1), multicast: Multicast::Groups(vec![group]), vlans: vec![9], ..quiet() };
+    let (mut near, mut far) = (end(&world, 0, &settings, arena), end(&world, 1, &settings, arena));
+    far.port.set_mac([2, 0, 0, 0, 0, 0x77]).unwrap();
+    far.port.add_mac([2, 0, 0, 0, 0, 0x78]).unwrap();
+    far.receive(0, &mut pool);
+    let frames: Vec<Vec<u8>> = [[2, 0, 0, 0, 0, 0x77], [2, 0, 0, 0, 0, 0x78], group]
+        .into_iter()
+        .map(|address| [&address[..], &frame(3, 600)[6..]].concat())
+        .chain([[&[2, 0, 0, 0, 0, 0x77, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 9, 8, 0][..], &[0; 50]].concat()])
+        .collect();
+    for round in 0..3_u64 {
+        for _ in 0..40 {
+            let packets: Vec<_> = frames.iter().map(|bytes| packet(bytes, 2048, &mut pool)).collect();
+            near.send(packets, &mut pool);
+            assert!(far.received(&mut pool) == frames, "round {round}");
+        }
+        assert_eq!(far.rx[0].counters().packets, 160 * (round + 1), "what earlier rings have counted counts");
+        assert_eq!((far.counter("pf_resets"), near.counter("pf_resets")), (round, round));
+        for index in 0..2 {
+            world.with(index, |device| device.nic.reset_physical_function());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while [&near, &far].iter().any(|end| end.counter("pf_resets") <= round) {
+            assert!(Instant::now() < deadline);
+        }
+        assert_eq!((far.counter("pf_failures"), near.counter("pf_failures")), (0, 0));
+        far.receive(0, &mut pool);
+        assert!(!far.port.link().up || far.port.wait_for_link(PATIENCE).is_ok());
+    }
+    near.close(&mut pool).unwrap();
+    far.close(&mut pool).unwrap();
+    assert_eq!((pool.free(), arena.orphaned()), (8192, 0));
+    no_violations(&world, 2);
+}
+
+#[test]
+fn a_watch_notices_by_itself_and_what_was_to_be_sent_is_counted_as_lost() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let watched = Settings { watch: Some(Duration::from_millis(5)), queues: Some(1), ..quiet() };
+    let mut end = end(&world, 0, &watched, arena);
+    set_faults(&world, 0, |faults| faults.transmitter_hangs = true);
+    let mut batch = Batch::new();
+    (0..20).for_each(|seed| batch.push(packet(&frame(seed, 64), 2048, &mut pool)));
+    end.tx[0].tx(&mut pool, &mut batch);
+    end.tx[0].flush(&mut pool);
+    assert_eq!(end.tx[0].in_flight(), 20);
+    world.with(0, |device| {
+        device.nic.reset_physical_function();
+        device.nic.faults.transmitter_hangs = false;
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while end.tx[0].in_flight() > 0 {
+        assert!(Instant::now() < deadline);
+        end.tx[0].flush(&mut pool);
+    }
+    assert_eq!(end.tx[0].counters().errors, 20);
+    assert_eq!((end.counter("pf_resets"), pool.free()), (1, 4096));
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
+fn a_host_that_grants_less_after_a_reset_is_a_failure_that_is_counted_and_can_end() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &quiet(), arena);
+    set_policy(&world, 0, |policy| policy.queues = 1);
+    world.with(0, |device| device.nic.reset_physical_function());
+    assert!(end.counter("pf_failures") > 0);
+    assert_eq!(end.receive(1, &mut pool).len(), 0);
+    set_policy(&world, 0, |policy| policy.queues = 2);
+    let failures = end.counter("pf_failures");
+    assert_eq!((end.counter("pf_failures"), end.counter("pf_resets")), (failures, 1));
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
+fn a_device_that_is_pulled_out_ends_nothing_but_itself() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &Settings { queues: Some(1), ring: 128, ..quiet() }, arena);
+    end.receive(0, &mut pool);
+    set_faults(&world, 0, |faults| faults.removed = true);
+    assert!(end.received(&mut pool).is_empty());
+    assert_eq!(end.counter("device_gone"), 1);
+    assert!(!end.port.link().up);
+    assert!(end.port.set_mac([2, 0, 0, 0, 0, 1]).is_err());
+    let errors = end.close(&mut pool).unwrap_err();
+    assert!(errors[0].starts_with("the device is gone"), "{errors:?}");
+    assert_eq!((pool.free(), arena.orphaned()), (4096 - 128, 0), "whether it still writes nobody knows");
+}
