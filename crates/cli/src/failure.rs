@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use bywash_apps::StartError;
+use bywash_apps::filter::RuleFileError;
 use bywash_port::OpenError;
 use bywash_port::filter::ParseError;
 use bywash_port::frame::ArenaError;
@@ -38,6 +39,9 @@ pub(crate) enum Failure {
     /// The kernel does not tell of its interfaces, or there is no such one.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
+    /// A rule file is wrong.
+    #[error(transparent)]
+    Rules(#[from] RuleFileError),
     /// What was changed on the machine could not be read.
     #[error(transparent)]
     State(#[from] StateError),
