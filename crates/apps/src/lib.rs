@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod filter;
 pub mod forward;
 pub mod generate;
 pub mod probe;

@@ -28,6 +28,11 @@ impl<T: Clone> Live<T> {
         }
     }
 
+    /// Changes what is shown for certain, also when somebody is reading just now: for what is done seldom.
+    pub(crate) fn replace(&self, write: impl FnOnce(&mut T)) {
+        write(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     pub(crate) fn read(&self) -> T {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use bywash_apps::StartError;
+use bywash_apps::filter::RuleFileError;
 use bywash_drivers::registers::RegistersError;
 use bywash_engine::socket::SocketError;
 use bywash_port::OpenError;
@@ -43,6 +44,9 @@ pub(crate) enum Failure {
     /// Registers can't be shown.
     #[error(transparent)]
     Registers(#[from] RegistersError),
+    /// A rule file is wrong.
+    #[error(transparent)]
+    Rules(#[from] RuleFileError),
     /// What was changed on the machine could not be read.
     #[error(transparent)]
     State(#[from] StateError),

@@ -43,7 +43,20 @@ pub(crate) fn set_up(
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    let stop = catch_signals()?;
+    set_up_until(catch_signals()?, names, args, options, reporter)
+}
+
+/// The same, with signals caught already.
+///
+/// # Errors
+/// The first thing that did not work; what was opened is closed again.
+pub(crate) fn set_up_until(
+    stop: Stop,
+    names: &[PortName],
+    args: &PortArgs,
+    options: &[OpenOptions],
+    reporter: &mut Reporter,
+) -> Result<Setup, Failure> {
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
     let arena = Arena::with_stride(allocation.memory, args.stride())?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();

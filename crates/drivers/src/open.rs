@@ -2,7 +2,7 @@
 
 use bywash_filter::Expression;
 use bywash_frame::Arena;
-use bywash_port::{OpenError, Port, PortName};
+use bywash_port::{OpenError, Port, PortName, Rules};
 
 use crate::{link, loopback, nic, null, packet, pcap, tap, xdp};
 
@@ -34,6 +34,8 @@ pub struct OpenOptions {
     pub ring: Option<u32>,
     /// Take just these packets and leave the others to the kernel.
     pub only: Option<Expression>,
+    /// What becomes of these packets; what rules take out goes back by the sending halves.
+    pub rules: Option<Rules>,
     /// Zero-copy where the driver has it, else copy, when `None`.
     pub zero_copy: Option<ZeroCopy>,
     /// Native, else generic, when `None`.
@@ -55,6 +57,7 @@ impl OpenOptions {
     fn xdp_only(&self) -> Option<&'static str> {
         let set = [
             (self.only.is_some(), "--only"),
+            (self.rules.is_some(), "--rules"),
             (self.zero_copy.is_some(), "--zero-copy"),
             (self.xdp_mode.is_some(), "--xdp"),
             (self.busy_poll.is_some(), "--busy-poll"),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bywash_frame::{Arena, MAX_FRAMES};
-use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
+use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair, TxQueue};
 use bywash_sys::route::{Link, Mac, Route};
 use bywash_sys::tun::{MAX_QUEUES, Tap, TunError};
 use rustix::event::epoll;
@@ -99,6 +99,11 @@ fn opened(
     let control = Arc::clone(&taps[0]);
     let queues = taps.into_iter().zip(wakes).collect();
     Ok(TapPort { name, capabilities, control, made, queues, gone })
+}
+
+/// A sending half alone: what is written comes out of the kernel's end.
+pub(crate) fn sender(tap: Arc<Tap>, gone: Arc<AtomicBool>) -> Box<dyn TxQueue> {
+    Box::new(TapTx::new(tap, gone))
 }
 
 /// The first queue of an interface, and whether it was made.

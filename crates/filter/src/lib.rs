@@ -13,6 +13,7 @@
 //! ```text
 //!     text ──► language ──► meaning ──► graph ──► matcher      in this process
 //!                                         └─────► ebpf ──► xdp   in the kernel
+//!     rules: expressions and lists, and what becomes of what they match, in both
 //! ```
 //!
 //! Packets begin with their Ethernet header. VLAN tags are looked for in the packet, not beside it: who takes packets
@@ -64,6 +65,7 @@ mod matcher;
 mod meaning;
 #[cfg(test)]
 mod mutants;
+pub mod rules;
 mod sets;
 mod walk;
 pub mod xdp;

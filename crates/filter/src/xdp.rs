@@ -66,7 +66,7 @@ pub struct Maps {
     pub sockets: RawFd,
     /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`, a [`Heartbeat`] for each queue.
     pub heartbeat: RawFd,
-    /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`].
+    /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], and from [`RULES_AT`] on for each rule.
     pub counters: RawFd,
 }
 
@@ -115,6 +115,9 @@ impl Verdict {
     }
 }
 
+/// Where the counters of rules begin in the map of counters, behind those of verdicts.
+pub const RULES_AT: u32 = 8;
+
 /// One entry of the map of counters, for each CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -139,19 +142,31 @@ pub const MD_DATA_END: i16 = 4;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
 /// What is kept in registers that survive calls. Behind the expression the first two are free again.
-const DATA: Register = Register::R6;
-const DATA_END: Register = Register::R7;
-const CONTEXT: Register = Register::R8;
-const LENGTH: Register = Register::R9;
-const BASES: Bases = Bases { data: DATA, data_end: DATA_END, length: LENGTH };
+pub(crate) const DATA: Register = Register::R6;
+pub(crate) const DATA_END: Register = Register::R7;
+pub(crate) const CONTEXT: Register = Register::R8;
+pub(crate) const LENGTH: Register = Register::R9;
+pub(crate) const BASES: Bases = Bases { data: DATA, data_end: DATA_END, length: LENGTH };
 
 /// The stack's first four bytes hold the key for a map.
-const KEY: i16 = -4;
+pub(crate) const KEY: i16 = -4;
 
 /// A program that leaves everything to the kernel.
 pub fn pass_program() -> Program {
     let mut assembler = Assembler::new();
     assembler.mov(Register::R0, XDP_PASS);
+    assembler.exit();
+    assembler.finish_without_jumps()
+}
+
+/// A TCX program that moves every packet to where packets come in at another interface.
+pub fn return_program(interface: u32) -> Program {
+    /// `BPF_F_INGRESS`.
+    const INGRESS: i32 = 1;
+    let mut assembler = Assembler::new();
+    assembler.number(Register::R1, interface.into());
+    assembler.mov(Register::R2, INGRESS);
+    assembler.call(Helper::Redirect);
     assembler.exit();
     assembler.finish_without_jumps()
 }
@@ -211,7 +226,7 @@ impl Steering<'_> {
     /// When the expression is too long for one program.
     pub fn program(&self) -> Result<Program, AssembleError> {
         let mut assembler = Assembler::new();
-        let exits = Exits { count: assembler.label(), verdicts: Verdict::ALL.map(|_| assembler.label()) };
+        let exits = Exits::new(&mut assembler);
         prologue(&mut assembler);
         if let Some(never_take) = &self.never_take {
             let ours = assembler.label();
@@ -229,76 +244,91 @@ impl Steering<'_> {
             filter(&mut assembler, expression.graph(), BASES, ours, exits.of(Verdict::Left));
             assembler.place(ours);
         }
-        self.check_heartbeat(&mut assembler, &exits);
-        self.redirect(&mut assembler, &exits);
-        self.leave(&mut assembler, &exits);
-        self.count(&mut assembler, &exits);
+        check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, &exits);
+        redirect(&mut assembler, &self.maps, &exits);
+        leave(&mut assembler, &exits);
+        count(&mut assembler, &self.maps, &exits);
         assembler.finish()
     }
+}
 
-    fn check_heartbeat(&self, assembler: &mut Assembler, exits: &Exits) {
-        const ENTRY: Register = Register::R6;
-        let (beat, seen, when) = (0, 8, 16);
-        let alive = assembler.label();
-        let silent = assembler.label();
-        assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
-        assembler.store(Width::Word, Register::R10, KEY, Register::R1);
-        lookup(assembler, self.maps.heartbeat);
-        assembler.jump_if(Register::R0, Condition::Equal, 0, exits.of(Verdict::NoSocket));
-        assembler.mov(ENTRY, Register::R0);
-        assembler.call(Helper::Jiffies);
-        assembler.load(Width::Double, Register::R1, ENTRY, beat);
-        assembler.jump_if(Register::R1, Condition::Equal, 0, exits.of(Verdict::NoSocket));
-        assembler.load(Width::Double, Register::R2, ENTRY, seen);
-        assembler.jump_if(Register::R1, Condition::Equal, Register::R2, silent);
-        assembler.store(Width::Double, ENTRY, seen, Register::R1);
-        assembler.store(Width::Double, ENTRY, when, Register::R0);
-        assembler.jump(alive);
-        assembler.place(silent);
-        assembler.load(Width::Double, Register::R1, ENTRY, when);
-        assembler.operate(Operation::Subtract, Register::R0, Register::R1);
-        assembler.number(Register::R1, self.hung_after_jiffies);
-        assembler.jump_if(Register::R0, Condition::Greater, Register::R1, exits.of(Verdict::Hung));
-        assembler.place(alive);
-    }
+/// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r6.
+pub(crate) fn check_heartbeat(
+    assembler: &mut Assembler,
+    maps: &Maps,
+    hung_after_jiffies: u64,
+    exits: &Exits,
+) {
+    const ENTRY: Register = Register::R6;
+    let (beat, seen, when) = (0, 8, 16);
+    let alive = assembler.label();
+    let silent = assembler.label();
+    assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
+    assembler.store(Width::Word, Register::R10, KEY, Register::R1);
+    lookup(assembler, maps.heartbeat);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, exits.of(Verdict::NoSocket));
+    assembler.mov(ENTRY, Register::R0);
+    assembler.call(Helper::Jiffies);
+    assembler.load(Width::Double, Register::R1, ENTRY, beat);
+    assembler.jump_if(Register::R1, Condition::Equal, 0, exits.of(Verdict::NoSocket));
+    assembler.load(Width::Double, Register::R2, ENTRY, seen);
+    assembler.jump_if(Register::R1, Condition::Equal, Register::R2, silent);
+    assembler.store(Width::Double, ENTRY, seen, Register::R1);
+    assembler.store(Width::Double, ENTRY, when, Register::R0);
+    assembler.jump(alive);
+    assembler.place(silent);
+    assembler.load(Width::Double, Register::R1, ENTRY, when);
+    assembler.operate(Operation::Subtract, Register::R0, Register::R1);
+    assembler.number(Register::R1, hung_after_jiffies);
+    assembler.jump_if(Register::R0, Condition::Greater, Register::R1, exits.of(Verdict::Hung));
+    assembler.place(alive);
+}
 
-    fn redirect(&self, assembler: &mut Assembler, exits: &Exits) {
-        assembler.map(Register::R1, self.maps.sockets);
-        assembler.load(Width::Word, Register::R2, CONTEXT, MD_RX_QUEUE_INDEX);
-        // Without a socket the function returns this, and the packet stays with the kernel.
-        assembler.mov(Register::R3, XDP_PASS);
-        assembler.call(Helper::RedirectMap);
-        assembler.jump_if(Register::R0, Condition::NotEqual, XDP_REDIRECT, exits.of(Verdict::NoSocket));
-        verdict(assembler, XDP_REDIRECT, Verdict::Taken);
+/// Gives the packet to the socket of its queue.
+pub(crate) fn redirect(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
+    assembler.place(exits.take);
+    assembler.map(Register::R1, maps.sockets);
+    assembler.load(Width::Word, Register::R2, CONTEXT, MD_RX_QUEUE_INDEX);
+    // Without a socket the function returns this, and the packet stays with the kernel.
+    assembler.mov(Register::R3, XDP_PASS);
+    assembler.call(Helper::RedirectMap);
+    assembler.jump_if(Register::R0, Condition::NotEqual, XDP_REDIRECT, exits.of(Verdict::NoSocket));
+    verdict(assembler, XDP_REDIRECT, Verdict::Taken);
+    assembler.jump(exits.count);
+}
+
+/// The ways out that leave a packet to the kernel.
+pub(crate) fn leave(assembler: &mut Assembler, exits: &Exits) {
+    for kind in Verdict::ALL.into_iter().filter(|kind| *kind != Verdict::Taken) {
+        assembler.place(exits.of(kind));
+        verdict(assembler, XDP_PASS, kind);
         assembler.jump(exits.count);
     }
+}
 
-    /// The ways out that leave a packet to the kernel.
-    fn leave(&self, assembler: &mut Assembler, exits: &Exits) {
-        for kind in Verdict::ALL.into_iter().filter(|kind| *kind != Verdict::Taken) {
-            assembler.place(exits.of(kind));
-            verdict(assembler, XDP_PASS, kind);
-            assembler.jump(exits.count);
-        }
-    }
+/// Counts the packet under the key on the stack, and ends.
+pub(crate) fn count(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
+    assembler.place(exits.count);
+    add_to_counter(assembler, maps);
+    assembler.place(exits.end);
+    assembler.mov(Register::R0, RESULT);
+    assembler.exit();
+}
 
-    fn count(&self, assembler: &mut Assembler, exits: &Exits) {
-        let end = assembler.label();
-        assembler.place(exits.count);
-        lookup(assembler, self.maps.counters);
-        assembler.jump_if(Register::R0, Condition::Equal, 0, end);
-        for (field, more) in [(0, None), (8, Some(LENGTH))] {
-            assembler.load(Width::Double, Register::R1, Register::R0, field);
-            match more {
-                Some(bytes) => assembler.operate(Operation::Add, Register::R1, bytes),
-                None => assembler.operate(Operation::Add, Register::R1, 1),
-            }
-            assembler.store(Width::Double, Register::R0, field, Register::R1);
+/// Counts the packet under the key on the stack. Uses r0 to r5.
+pub(crate) fn add_to_counter(assembler: &mut Assembler, maps: &Maps) {
+    let end = assembler.label();
+    lookup(assembler, maps.counters);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+    for (field, more) in [(0, None), (8, Some(LENGTH))] {
+        assembler.load(Width::Double, Register::R1, Register::R0, field);
+        match more {
+            Some(bytes) => assembler.operate(Operation::Add, Register::R1, bytes),
+            None => assembler.operate(Operation::Add, Register::R1, 1),
         }
-        assembler.place(end);
-        assembler.mov(Register::R0, RESULT);
-        assembler.exit();
+        assembler.store(Width::Double, Register::R0, field, Register::R1);
     }
+    assembler.place(end);
 }
 
 fn prologue(assembler: &mut Assembler) {
@@ -310,7 +340,7 @@ fn prologue(assembler: &mut Assembler) {
 }
 
 /// What the program will return, once it has counted.
-const RESULT: Register = Register::R7;
+pub(crate) const RESULT: Register = Register::R7;
 
 fn verdict(assembler: &mut Assembler, result: i32, kind: Verdict) {
     assembler.mov(RESULT, result);
@@ -326,13 +356,24 @@ fn lookup(assembler: &mut Assembler, map: RawFd) {
 }
 
 /// Where the program goes when a packet's fate is known.
-struct Exits {
+pub(crate) struct Exits {
     verdicts: [Label; 5],
-    count: Label,
+    /// To the socket.
+    pub(crate) take: Label,
+    /// The result is known, and the counter's key is on the stack.
+    pub(crate) count: Label,
+    /// The result is known, and counted.
+    pub(crate) end: Label,
 }
 
 impl Exits {
-    fn of(&self, verdict: Verdict) -> Label {
+    pub(crate) fn new(assembler: &mut Assembler) -> Self {
+        let verdicts = Verdict::ALL.map(|_| assembler.label());
+        let [take, count, end] = [(); 3].map(|()| assembler.label());
+        Self { verdicts, take, count, end }
+    }
+
+    pub(crate) fn of(&self, verdict: Verdict) -> Label {
         self.verdicts[verdict as usize]
     }
 }

@@ -1,10 +1,11 @@
 //! Ports and queues.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters};
+use crate::{Counter, PortName, QueueCounters, RuleCount, Rules};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -95,6 +96,31 @@ pub trait Port: Send {
 
     /// What the port counts beside its queues: what the kernel or the NIC dropped, what stayed with the kernel.
     fn counters(&self) -> Vec<Counter>;
+
+    /// Puts other rules in the place of those that the port was opened with, in one step: each packet is decided by the
+    /// ones or by the others. A rule keeps its counter as long as there is one of its name.
+    ///
+    /// # Errors
+    /// In one line why not; the old rules are still there.
+    fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
+        let _ = rules;
+        Err(format!("{} has no rules", self.name()))
+    }
+
+    /// Has the rule with this name, a limit, drop all that comes from a source from now on, or no longer. Other rules make
+    /// an end of that.
+    ///
+    /// # Errors
+    /// In one line why not.
+    fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
+        let _ = (source, on);
+        Err(format!("{} has no rule '{rule}'", self.name()))
+    }
+
+    /// What each rule has counted by itself, in order: without what was left to user space.
+    fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
 
     /// Gives the machine back: what was attached, steered or set is as it was before. Close its queues first.
     ///

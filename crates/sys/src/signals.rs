@@ -1,6 +1,8 @@
 //! Ctrl-C and its kin: the first asks everything to stop, the second ends the process at once.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,13 +16,26 @@ use crate::worker::Stop;
 /// # Errors
 /// The process may have no more threads or handlers.
 pub fn stop_on_signals(stop: Stop) -> io::Result<()> {
+    watch(stop, None)
+}
+
+/// The same, but SIGHUP sets `reload`: what a program does that runs for long by a file.
+///
+/// # Errors
+/// The process may have no more threads or handlers.
+pub fn stop_or_reload_on_signals(stop: Stop, reload: Arc<AtomicBool>) -> io::Result<()> {
+    watch(stop, Some(reload))
+}
+
+fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            if stop.is_set() {
-                exit(128 + signal);
+            match &reload {
+                Some(reload) if signal == SIGHUP => reload.store(true, Ordering::Relaxed),
+                _ if stop.is_set() => exit(128 + signal),
+                _ => stop.set(),
             }
-            stop.set();
         }
     })?;
     Ok(())

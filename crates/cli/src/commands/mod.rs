@@ -7,6 +7,7 @@ use crate::failure::Failure;
 mod capture;
 mod cleanup;
 mod demo;
+mod filter;
 mod forward;
 mod generate;
 mod man;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Generate(Box<generate::Args>),
     /// Receive and judge the packets of a generator: rate, loss, order, damage, delay
     Receive(receive::Args),
+    /// Drop a flood by rules, in XDP where that can be, and give all else to the kernel as if nothing had been
+    Filter(Box<filter::Args>),
     /// Write the packets that come to a file, a copy of them or themselves
     Capture(capture::Args),
     /// Send the packets of a capture file, with its own timing or any other
@@ -81,6 +84,7 @@ impl Command {
             Self::Forward(args) => forward::run(args),
             Self::Generate(args) => generate::run(*args),
             Self::Receive(args) => receive::run(args),
+            Self::Filter(args) => filter::run(*args),
             Self::Capture(args) => capture::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Serve(args) => serve::run(args),

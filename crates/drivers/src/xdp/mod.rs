@@ -9,6 +9,7 @@
 //! as hung and the kernel gets the packets. A worker that sleeps because nothing comes loses none: the first packet after
 //! that is still its own, and wakes it.
 
+mod back;
 mod bind;
 mod busy;
 mod chain;
@@ -16,15 +17,17 @@ mod life;
 mod look;
 mod open;
 mod program;
+mod rules;
 mod rx;
 mod tx;
 mod unsummed;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bywash_frame::Arena;
 use bywash_port::filter::Expression;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, Rules};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
 
@@ -33,9 +36,11 @@ pub use open::open;
 
 use crate::{OpenOptions, XdpMode, ZeroCopy};
 
+use back::Back;
 use busy::Deferral;
 use life::Life;
 use program::Maps;
+use rules::Ruled;
 
 /// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +79,8 @@ pub struct Options {
     pub ring_size: u32,
     /// Take only the packets this matches; all of them when absent.
     pub only: Option<Expression>,
+    /// What becomes of them. The sending halves then lead back into the kernel, to where the packets came in.
+    pub rules: Option<Rules>,
     /// Copy or not.
     pub copy: CopyMode,
     /// Where the program is attached.
@@ -96,6 +103,7 @@ impl Default for Options {
             max_queues: None,
             ring_size: 2048,
             only: None,
+            rules: None,
             copy: CopyMode::default(),
             attach: Attach::default(),
             busy_poll: None,
@@ -114,6 +122,7 @@ impl From<&OpenOptions> for Options {
             max_queues: options.queues,
             ring_size: options.ring.unwrap_or(own.ring_size),
             only: options.only.clone(),
+            rules: options.rules.clone(),
             copy: match options.zero_copy {
                 None => CopyMode::Auto,
                 Some(ZeroCopy::Off) => CopyMode::Copy,
@@ -142,7 +151,10 @@ pub struct XdpPort {
     queues: Vec<QueuePair>,
     lives: Vec<Arc<Life>>,
     maps: Option<Arc<Maps>>,
+    ruled: Option<Ruled>,
     link: Option<Link>,
+    /// Goes when the port goes.
+    _back: Option<Back>,
     deferral: Option<Deferral>,
     arena: &'static Arena,
 }
@@ -197,6 +209,30 @@ impl Port for XdpPort {
             named("abandoned_frames", abandoned as u64),
         ]);
         counters
+    }
+
+    fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
+        let (Some(ruled), Some(maps), Some(link)) = (&self.ruled, &self.maps, &self.link) else {
+            return Err(format!("{} was opened without rules", self.name));
+        };
+        let (next, program) = ruled.next(maps, rules)?;
+        link.update(&program).map_err(|error| error.to_string())?;
+        self.ruled = Some(next);
+        Ok(())
+    }
+
+    fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
+        match &self.ruled {
+            Some(ruled) => ruled.block(rule, source, on),
+            None => Err(format!("{} was opened without rules", self.name)),
+        }
+    }
+
+    fn rule_counts(&self) -> Vec<RuleCount> {
+        match (&self.ruled, &self.maps) {
+            (Some(ruled), Some(maps)) => ruled.counts(maps),
+            _ => Vec::new(),
+        }
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {

@@ -12,11 +12,13 @@ use bywash_sys::route::Route;
 use bywash_sys::xsk::{CopyMode, Socket};
 use rustix::io::Errno;
 
+use super::back::Back;
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
 use super::look::{HEADERS, Halves, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
 use super::program::{self, Beat, Maps};
+use super::rules::Ruled;
 use super::{Attach, Options, XdpPort, rx, tx};
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
@@ -64,7 +66,8 @@ impl<'a> Opening<'a> {
         options: &'a Options,
         arena: &'static Arena,
     ) -> Result<Self, String> {
-        let tx = options.tx && !choice.rx_only;
+        // By rules the packets go back where they came from, not out of the interface.
+        let tx = options.tx && !choice.rx_only && options.rules.is_none();
         if !options.ring_size.is_power_of_two() || options.ring_size > 1 << 20 {
             return Err(format!("a ring of {} packets: it must be a power of two", options.ring_size));
         }
@@ -79,6 +82,7 @@ impl<'a> Opening<'a> {
     /// Whether nothing of what comes in would be left to the kernel.
     fn takes_everything(&self) -> bool {
         self.options.only.is_none()
+            && self.options.rules.is_none()
             && self.interface.queues.rx > 0
             && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
@@ -112,15 +116,17 @@ impl<'a> Opening<'a> {
     fn open(mut self, name: PortName) -> Result<XdpPort, String> {
         let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
-        let (maps, mut link, mut generic) = if takes {
-            let maps = Maps::create(self.interface.queues.rx).map_err(|error| error.to_string())?;
+        let (maps, ruled, mut link, mut generic) = if takes {
+            let maps = Maps::create(self.interface.queues.rx, self.options.rules.is_some())
+                .map_err(|error| error.to_string())?;
             let never_take = self.never_take(&mut warnings)?;
-            let program = program::load(&maps, self.options.only.as_ref(), never_take)?;
+            let (ruled, program) = self.load(&maps, never_take)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
-            (Some(Arc::new(maps)), Some(link), mode == XdpMode::Generic)
+            (Some(Arc::new(maps)), ruled, Some(link), mode == XdpMode::Generic)
         } else {
-            (None, None, self.options.attach == Attach::Generic)
+            (None, None, None, self.options.attach == Attach::Generic)
         };
+        let back = self.way_back(generic)?;
         let mut pool = self.stock()?;
         let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
@@ -141,7 +147,7 @@ impl<'a> Opening<'a> {
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
         let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
         let capabilities = self.capabilities(zero_copy, generic, link.is_some());
-        let (queues, lives) = self.hand_out(bound, beats, maps.as_ref(), &capabilities);
+        let (queues, lives) = self.hand_out(bound, beats, maps.as_ref(), &capabilities, back.as_ref());
         let mac = self.interface.mac.map(|mac| mac.0);
         Ok(XdpPort {
             name,
@@ -151,10 +157,39 @@ impl<'a> Opening<'a> {
             queues,
             lives,
             maps,
+            ruled,
             link,
+            _back: back,
             deferral,
             arena: self.arena,
         })
+    }
+
+    /// The program: by rules, or what takes all of what is chosen.
+    fn load(&self, maps: &Maps, never_take: Option<NeverTake>) -> Result<(Option<Ruled>, Program), String> {
+        let only = self.options.only.as_ref();
+        match &self.options.rules {
+            None => Ok((None, program::load(maps, only, never_take)?)),
+            Some(rules) => {
+                let never_take = never_take.unwrap_or_default();
+                let (ruled, program) = Ruled::load(maps, rules, only, &never_take)?;
+                Ok((Some(ruled), program))
+            }
+        }
+    }
+
+    /// Where packets go back to the kernel, if rules take some out.
+    fn way_back(&self, generic: bool) -> Result<Option<Back>, String> {
+        if self.options.rules.is_none() {
+            return Ok(None);
+        }
+        if generic {
+            return Err(format!(
+                "{} has generic XDP only, which sees what is given back a second time: rules need native XDP",
+                self.interface.name
+            ));
+        }
+        Back::open(&self.interface, self.queues.len()).map(Some)
     }
 
     /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.
@@ -334,9 +369,10 @@ impl<'a> Opening<'a> {
         beats: Vec<Option<Beat>>,
         maps: Option<&Arc<Maps>>,
         capabilities: &Capabilities,
+        back: Option<&Back>,
     ) -> (Vec<QueuePair>, Vec<Arc<Life>>) {
         let (mut pairs, mut lives) = (Vec::new(), Vec::new());
-        for ((Halves { queue, .. }, bound), beat) in bound.into_iter().zip(beats) {
+        for (index, ((Halves { queue, .. }, bound), beat)) in bound.into_iter().zip(beats).enumerate() {
             let Bound { rings, socket, probe, filled, polls, .. } = bound;
             let halves = u8::from(rings.rx.is_some()) + u8::from(rings.tx.is_some());
             let maps = maps.filter(|_| rings.rx.is_some());
@@ -376,6 +412,7 @@ impl<'a> Opening<'a> {
                     chains: capabilities.chains,
                 })) as Box<dyn TxQueue>
             });
+            let tx = tx.or_else(|| back.and_then(|back| back.sender(index)));
             pairs.push(QueuePair { rx, tx });
             lives.push(life);
         }

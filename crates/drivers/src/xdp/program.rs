@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bywash_filter::xdp::{Count, Heartbeat, NeverTake, Steering, Take, Verdict, pass_program};
+use bywash_filter::rules::MOST_RULES;
+use bywash_filter::xdp::{Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, pass_program};
 use bywash_filter::{Expression, xdp};
 use bywash_port::Counter;
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, jiffies};
@@ -40,17 +41,17 @@ impl Beat {
 }
 
 impl Maps {
-    /// Maps for an interface with so many receive queues.
-    pub(super) fn create(queues: u32) -> Result<Self, BpfError> {
+    /// Maps for an interface with so many receive queues, and with counters for rules if there are any.
+    pub(super) fn create(queues: u32, has_rules: bool) -> Result<Self, BpfError> {
         let map = |kind, name, value_size: usize, entries, mappable| {
             let value_size = u32::try_from(value_size).unwrap_or(u32::MAX);
             Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
         };
-        let verdicts = u32::try_from(Verdict::ALL.len()).unwrap_or(u32::MAX);
+        let counters = RULES_AT + if has_rules { u32::try_from(MOST_RULES).unwrap_or(u32::MAX) } else { 0 };
         let heartbeat = map(MapKind::Array, "bywash_beat", size_of::<Heartbeat>(), queues, true)?;
         Ok(Self {
             sockets: map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?,
-            counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), verdicts, false)?,
+            counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
         })
@@ -81,11 +82,23 @@ impl Maps {
         Word::u64_at(&self.beats, queue as usize * size_of::<Heartbeat>() + offset_of!(Heartbeat, beat))
     }
 
+    /// Packets and bytes of the counter with this number.
+    pub(super) fn counted(&self, number: u32) -> [u64; 2] {
+        self.counters.sum::<2>(number).unwrap_or_default()
+    }
+
+    pub(super) fn descriptors(&self) -> xdp::Maps {
+        xdp::Maps {
+            sockets: self.sockets.as_raw_fd(),
+            heartbeat: self.heartbeat.as_raw_fd(),
+            counters: self.counters.as_raw_fd(),
+        }
+    }
+
     /// What became of the packets that the program has seen.
     pub(super) fn counters(&self) -> Vec<Counter> {
-        let count = |verdict: Verdict| self.counters.sum::<2>(verdict as u32).unwrap_or_default();
-        let named = |verdict| {
-            let [packets, bytes] = count(verdict);
+        let named = |verdict: Verdict| {
+            let [packets, bytes] = self.counted(verdict as u32);
             let counter = |name, value| Counter { name, value };
             [counter(verdict.name(), packets), counter(bytes_name(verdict), bytes)]
         };
@@ -112,15 +125,16 @@ pub(super) fn load(
     let steering = Steering {
         take: only.map_or(Take::All, Take::Matching),
         never_take,
-        maps: xdp::Maps {
-            sockets: maps.sockets.as_raw_fd(),
-            heartbeat: maps.heartbeat.as_raw_fd(),
-            counters: maps.counters.as_raw_fd(),
-        },
-        hung_after_jiffies: jiffies(HUNG),
+        maps: maps.descriptors(),
+        hung_after_jiffies: hung_after(),
     };
     let program = steering.program().map_err(|error| error.to_string())?;
     load_words("bywash", &program.to_words())
+}
+
+/// How many jiffies a worker may be silent.
+pub(super) fn hung_after() -> u64 {
+    jiffies(HUNG)
 }
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
@@ -128,7 +142,8 @@ pub(super) fn load_pass() -> Result<Program, String> {
     load_words("bywash_pass", &pass_program().to_words())
 }
 
-fn load_words(name: &str, instructions: &[u64]) -> Result<Program, String> {
+/// Loads an XDP program.
+pub(super) fn load_words(name: &str, instructions: &[u64]) -> Result<Program, String> {
     let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name, instructions };
     Program::load(&spec).map_err(|error| error.to_string())
 }

@@ -26,8 +26,9 @@ const FARTHEST: u64 = 0xffff;
 /// The value being computed.
 pub(super) const VALUE: Register = Register::R2;
 
-/// Appends an expression: it goes on at `yes` or at `no`. Uses r0 to r5 and the stack from the top down.
-pub(crate) fn filter(assembler: &mut Assembler, graph: &Graph, bases: Bases, yes: Label, no: Label) {
+/// Appends an expression: it goes on at `yes` or at `no`. Uses r0 to r5 and the stack from the top down, so many bytes of it
+/// as are returned.
+pub(crate) fn filter(assembler: &mut Assembler, graph: &Graph, bases: Bases, yes: Label, no: Label) -> usize {
     let places: Vec<Label> = graph.nodes.iter().map(|_| assembler.label()).collect();
     let mut coder = Coder {
         assembler,
@@ -39,6 +40,7 @@ pub(crate) fn filter(assembler: &mut Assembler, graph: &Graph, bases: Bases, yes
         proven: 0,
         walked: 0,
         slots: graph.walks.len(),
+        deepest: graph.walks.len(),
     };
     if let Some(label) = coder.unless_next(graph.entry, 0) {
         coder.assembler.jump(label);
@@ -56,6 +58,7 @@ pub(crate) fn filter(assembler: &mut Assembler, graph: &Graph, bases: Bases, yes
             }
         }
     }
+    8 * coder.deepest
 }
 
 pub(super) struct Coder<'a> {
@@ -72,6 +75,8 @@ pub(super) struct Coder<'a> {
     pub(super) walked: u32,
     /// Slots of the stack in use.
     slots: usize,
+    /// Most of them that were in use at once.
+    deepest: usize,
 }
 
 impl Coder<'_> {
@@ -306,6 +311,7 @@ impl Coder<'_> {
     pub(super) fn save(&mut self) -> i16 {
         let slot = slot(self.slots);
         self.slots += 1;
+        self.deepest = self.deepest.max(self.slots);
         self.assembler.store(Width::Double, Register::R10, slot, VALUE);
         slot
     }

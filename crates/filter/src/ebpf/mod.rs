@@ -44,6 +44,14 @@ pub enum AssembleError {
         /// How many instructions lie between.
         distance: i64,
     },
+    /// Expressions need more of the stack than a program has.
+    #[error("an expression is nested too deeply for the kernel: {bytes} bytes of stack, at most {most}")]
+    TooDeep {
+        /// What it needs.
+        bytes: usize,
+        /// What there is.
+        most: usize,
+    },
     /// A jump to a label that was never placed.
     #[error("the jump at instruction {at} leads nowhere")]
     Unplaced {
@@ -60,6 +68,10 @@ pub enum Helper {
     MapLookup = 1,
     /// `bpf_ktime_get_ns()`: `CLOCK_MONOTONIC`.
     Monotonic = 5,
+    /// `bpf_get_prandom_u32()`.
+    Random = 7,
+    /// `bpf_redirect(interface, flags)`.
+    Redirect = 23,
     /// `bpf_redirect_map(map, key, flags)`.
     RedirectMap = 51,
     /// `bpf_xdp_adjust_tail(context, difference)`.

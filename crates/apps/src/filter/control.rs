@@ -1,0 +1,303 @@
+//! What may change while the workers judge: the rules, and what the port drops for a while.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use bywash_port::{Action, Limit, Rules};
+use rtrb::Consumer;
+use serde_json::{Value, json};
+
+use super::{Options, RuleFile, SharedPort};
+
+/// How soon a change is seen.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often files are looked at.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// Sources that one worker may have told of at once.
+pub(super) const MOST_WAITING: usize = 1024;
+
+/// A source that a worker wants to be blocked, by the rule with this number in the rules of this generation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) generation: u64,
+    pub(super) rule: usize,
+    pub(super) source: IpAddr,
+}
+
+/// The rules that hold now, for the workers.
+pub(super) struct Shared {
+    generation: AtomicU64,
+    rules: Mutex<Rules>,
+}
+
+impl Shared {
+    pub(super) fn new(rules: Rules) -> Arc<Self> {
+        Arc::new(Self { generation: AtomicU64::new(1), rules: Mutex::new(rules) })
+    }
+
+    /// Changes with the rules.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The rules that hold now.
+    pub(super) fn rules(&self) -> Rules {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, rules: Rules) {
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What has been done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    /// Times other rules took the place of the old ones.
+    pub(super) reloads: u64,
+    /// Times a rule file was refused.
+    pub(super) refused: u64,
+    /// Sources that were blocked.
+    pub(super) blocked: u64,
+    /// Sources that are blocked now.
+    pub(super) blocks: u64,
+}
+
+/// The thread that does it.
+pub(super) struct Control {
+    thread: JoinHandle<Vec<String>>,
+    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    done: Done,
+    trouble: Option<String>,
+}
+
+impl Control {
+    pub(super) fn start(
+        port: SharedPort,
+        shared: Arc<Shared>,
+        options: &Options,
+        blocks: Vec<Consumer<Block>>,
+    ) -> Result<Self, String> {
+        let (stop, state) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(State::default())));
+        let file = options.file.clone();
+        let seen = file.as_ref().map(|file| stamps(&file.files)).unwrap_or_default();
+        let mut work = Work {
+            port,
+            shared: Arc::clone(&shared),
+            stop: Arc::clone(&stop),
+            state: Arc::clone(&state),
+            reload: Arc::clone(&options.reload),
+            expiry: file.as_ref().and_then(|file| file.next_expiry(SystemTime::now())),
+            file,
+            seen,
+            blocks,
+            blocked: HashMap::new(),
+            audit: options.audit.clone(),
+            warnings: Vec::new(),
+        };
+        work.note(&json!({ "event": "start", "rules": shared.rules().set.rules().len() }));
+        let thread = std::thread::Builder::new().name("filter control".into()).spawn(move || work.run());
+        let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
+        Ok(Self { thread, stop, shared, state })
+    }
+
+    /// The rules that hold now.
+    pub(super) fn rules(&self) -> Rules {
+        self.shared.rules()
+    }
+
+    pub(super) fn done(&self) -> Done {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).done
+    }
+
+    /// Why the last rule file was refused.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    }
+
+    /// Ends it; what was done, and what went wrong.
+    pub(super) fn finish(self) -> (Done, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let warnings = self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()]);
+        let done = self.state.lock().unwrap_or_else(PoisonError::into_inner).done;
+        (done, warnings)
+    }
+}
+
+struct Work {
+    port: SharedPort,
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    state: Arc<Mutex<State>>,
+    reload: Arc<AtomicBool>,
+    file: Option<RuleFile>,
+    /// How the files looked when they were read.
+    seen: Vec<Option<(SystemTime, u64)>>,
+    expiry: Option<SystemTime>,
+    blocks: Vec<Consumer<Block>>,
+    /// What is blocked by which rule, and until when.
+    blocked: HashMap<(String, IpAddr), Instant>,
+    audit: Option<Arc<File>>,
+    warnings: Vec<String>,
+}
+
+impl Work {
+    fn run(mut self) -> Vec<String> {
+        let mut watched = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(INTERVAL);
+            self.block();
+            self.unblock();
+            let asked = self.reload.swap(false, Ordering::Relaxed);
+            let looks = watched.elapsed() >= WATCH;
+            if looks {
+                watched = Instant::now();
+            }
+            if asked || (looks && self.has_changed()) {
+                self.read_again();
+            }
+            if self.expiry.is_some_and(|end| end <= SystemTime::now()) {
+                self.expire();
+            }
+        }
+        self.note(&json!({ "event": "stop" }));
+        self.warnings
+    }
+
+    fn has_changed(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| stamps(&file.files) != self.seen)
+    }
+
+    fn read_again(&mut self) {
+        let Some(old) = self.file.as_ref().map(|file| file.files.clone()) else { return };
+        // Before they are read: what changes meanwhile is seen the next time.
+        self.seen = stamps(&old);
+        let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
+        match read.and_then(|file| self.apply(&file).map(|()| file)) {
+            Ok(file) => {
+                if file.files != old {
+                    self.seen = stamps(&file.files);
+                }
+                self.note(&json!({ "event": "reload", "rules": file.rules.len() }));
+                self.file = Some(file);
+            }
+            Err(why) => {
+                self.note(&json!({ "event": "refused", "why": why }));
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.done.refused += 1;
+                state.trouble = Some(format!("{why}; the rules stay as they were"));
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        let Some(file) = self.file.clone() else { return };
+        match self.apply(&file) {
+            Ok(()) => {
+                self.note(&json!({ "event": "expired", "rules": self.shared.rules().set.rules().len() }))
+            }
+            Err(why) => {
+                self.expiry = None;
+                self.warnings.push(format!("a rule that has expired could not be taken out: {why}"));
+            }
+        }
+    }
+
+    /// Puts the rules of a file in the place of those that hold.
+    fn apply(&mut self, file: &RuleFile) -> Result<(), String> {
+        let now = SystemTime::now();
+        let rules = file.live(now)?;
+        self.port.lock().unwrap_or_else(PoisonError::into_inner).set_rules(&rules)?;
+        self.shared.set(rules);
+        self.expiry = file.next_expiry(now);
+        self.blocked.clear();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.done.reloads += 1;
+        state.done.blocks = 0;
+        state.trouble = None;
+        Ok(())
+    }
+
+    /// Has the port drop what workers have told of.
+    fn block(&mut self) {
+        let generation = self.shared.generation();
+        let rules = self.shared.rules();
+        let mut told = Vec::new();
+        for blocks in &mut self.blocks {
+            told.extend(std::iter::from_fn(|| blocks.pop().ok()).take(MOST_WAITING));
+        }
+        for block in told.into_iter().filter(|block| block.generation == generation) {
+            let Some(rule) = rules.set.rules().get(block.rule) else { continue };
+            let Action::Limit(Limit { block: Some(time), .. }) = rule.action else { continue };
+            let key = (rule.name.clone(), block.source);
+            if self.blocked.contains_key(&key) {
+                continue;
+            }
+            let done = self.port.lock().unwrap_or_else(PoisonError::into_inner).block(&key.0, key.1, true);
+            if let Err(why) = done {
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
+                continue;
+            }
+            let seconds = time.as_secs();
+            self.note(&json!({ "event": "block", "rule": key.0, "source": key.1, "seconds": seconds }));
+            self.blocked.insert(key, Instant::now() + time);
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.done.blocked += 1;
+            state.done.blocks += 1;
+        }
+    }
+
+    /// Ends what has been blocked for long enough.
+    fn unblock(&mut self) {
+        let now = Instant::now();
+        let over: Vec<_> =
+            self.blocked.iter().filter(|(_, end)| **end <= now).map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.blocked.remove(&key);
+            let done = self.port.lock().unwrap_or_else(PoisonError::into_inner).block(&key.0, key.1, false);
+            if let Err(why) = done {
+                self.warnings.push(format!("{} stays blocked by '{}': {why}", key.1, key.0));
+            }
+            self.note(&json!({ "event": "unblock", "rule": key.0, "source": key.1 }));
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
+        }
+    }
+
+    /// Writes to the audit log.
+    fn note(&mut self, event: &Value) {
+        let Some(audit) = &self.audit else { return };
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut line = event.clone();
+        line["time"] = json!(since.as_secs_f64());
+        if let Err(error) = writeln!(&**audit, "{line}") {
+            self.warnings.push(format!("the audit log ends here: {error}"));
+            self.audit = None;
+        }
+    }
+}
+
+/// When each file was changed last, and how long it is.
+fn stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
+    let stamp = |file: &PathBuf| {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    files.iter().map(stamp).collect()
+}

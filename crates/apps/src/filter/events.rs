@@ -1,0 +1,271 @@
+//! What is told of filtering, to people and to programs.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use bywash_port::{Port, Rule, RuleCount, Rules};
+use serde::Serialize;
+
+use super::control::Done;
+use super::judge::Counted;
+use super::worker::{Figures, LaneFigures};
+use crate::report::{Column, Metric, Row, Snapshot, Table};
+use crate::session::{self, PortSummary, port_table};
+
+/// What it is called on the command line.
+pub(super) const COMMAND: &str = "filter";
+
+/// What is about to be filtered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Start {
+    pub(super) command: &'static str,
+    pub(super) port: String,
+    pub(super) mode: Vec<&'static str>,
+    pub(super) workers: usize,
+    /// The rule file; none when everything is given back.
+    pub(super) rules: Option<String>,
+    /// Rules that the XDP program decides.
+    pub(super) kernel: usize,
+    /// Rules that user space has the last word on.
+    pub(super) user_space: usize,
+}
+
+impl Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "filtering {} ({}), {} worker(s)", self.port, self.mode.join(", "), self.workers)?;
+        match &self.rules {
+            Some(file) => {
+                write!(f, "\n  {file}: {} rules in XDP, {} in user space", self.kernel, self.user_space)?;
+            }
+            None => f.write_str("\n  no rules: everything is counted and given back to the kernel")?,
+        }
+        f.write_str("\nCtrl-C ends it")
+    }
+}
+
+/// A rule and all that it has counted.
+struct RuleFigures {
+    about: RuleCount,
+    dropped: u64,
+}
+
+const RULE: &[Column<RuleFigures>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Packets that the rule was about"),
+        of: |rule| rule.about.packets,
+    },
+    Column {
+        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
+        of: |rule| rule.about.bytes,
+    },
+    Column {
+        metric: Metric::count(
+            "dropped_packets",
+            "dropped",
+            "Packets that the rule dropped, or would have in a dry run",
+        ),
+        of: |rule| rule.dropped,
+    },
+];
+
+const LANE: &[Column<LaneFigures>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Packets that came to user space by the queue"),
+        of: |lane| lane.received.packets,
+    },
+    Column {
+        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
+        of: |lane| lane.received.bytes,
+    },
+    Column {
+        metric: Metric::count("given_back_packets", "given back", "Packets given back to the kernel"),
+        of: |lane| lane.given_back.packets,
+    },
+    Column {
+        metric: Metric::count("dropped_packets", "dropped", "Packets dropped in user space"),
+        of: |lane| lane.dropped,
+    },
+    Column { metric: LOST, of: |lane| lane.lost + lane.given_back.errors },
+    Column {
+        metric: Metric::fault(
+            "no_frame",
+            "times without a free frame (give more: --memory)",
+            "Times no frame was free",
+        ),
+        of: |lane| lane.received.no_frame,
+    },
+];
+
+const LOST: Metric = Metric::fault(
+    "lost_packets",
+    "lost on the way back",
+    "Packets that the kernel had no room for on their way back",
+);
+
+/// Everything together.
+struct Total {
+    dropped: RuleCount,
+    taken: u64,
+    given_back: u64,
+    lost: u64,
+    samples: u64,
+    lost_samples: u64,
+    done: Done,
+}
+
+const TOTAL: &[Column<Total>] = &[
+    Column {
+        metric: Metric::packets("dropped_packets", "dropped", "Packets that rules dropped"),
+        of: |total| total.dropped.packets,
+    },
+    Column {
+        metric: Metric::count("taken_packets", "to user space", "Packets that came to user space"),
+        of: |total| total.taken,
+    },
+    Column {
+        metric: Metric::count("given_back_packets", "given back", "Packets given back to the kernel"),
+        of: |total| total.given_back,
+    },
+    Column { metric: LOST, of: |total| total.lost },
+    Column {
+        metric: Metric::count("sampled_packets", "sampled", "Packets written to the file of samples"),
+        of: |total| total.samples,
+    },
+    Column {
+        metric: Metric::fault(
+            "lost_samples",
+            "samples lost: the disk is too slow",
+            "Samples there was no room for",
+        ),
+        of: |total| total.lost_samples,
+    },
+    Column {
+        metric: Metric::count("reloads", "reloads", "Times other rules took the place of the old ones"),
+        of: |total| total.done.reloads,
+    },
+    Column {
+        metric: Metric::fault("refused_reloads", "rule files refused", "Times a rule file was refused"),
+        of: |total| total.done.refused,
+    },
+    Column {
+        metric: Metric::count("blocked_sources", "sources blocked", "Sources that limits have blocked"),
+        of: |total| total.done.blocked,
+    },
+    Column {
+        metric: Metric::gauge("blocks", "blocked now", "Sources that are blocked now"),
+        of: |total| total.done.blocks,
+    },
+];
+
+/// What has been done so far.
+pub(super) fn snapshot(
+    port: &dyn Port,
+    rules: &Rules,
+    figures: &[Figures],
+    done: &Done,
+    elapsed: Duration,
+) -> Snapshot {
+    let mut here: HashMap<&str, Counted> = HashMap::new();
+    for (name, counted) in figures.iter().flat_map(|worker| &worker.rules) {
+        let sum = here.entry(name).or_default();
+        sum.about.packets += counted.about.packets;
+        sum.about.bytes += counted.about.bytes;
+        sum.dropped += counted.dropped;
+    }
+    let of = |rule: &Rule, kernel: RuleCount| {
+        let here = here.get(rule.name.as_str()).copied().unwrap_or_default();
+        let about = RuleCount {
+            packets: kernel.packets + here.about.packets,
+            bytes: kernel.bytes + here.about.bytes,
+        };
+        // What the kernel counts for a limit are sources that are blocked.
+        let drops = !matches!(rule.action, bywash_port::Action::Pass | bywash_port::Action::Count);
+        let dropped = here.dropped + if drops { kernel.packets } else { 0 };
+        RuleFigures { about, dropped }
+    };
+    let counted = rules.set.rules().iter().zip(port.rule_counts());
+    let rules: Vec<_> = counted.map(|(rule, kernel)| (rule, of(rule, kernel))).collect();
+    let rows = rules.iter().map(|(rule, figures)| {
+        let labels = vec![("rule", rule.name.as_str().into()), ("action", rule.action.name().into())];
+        Row::new(labels, RULE, figures)
+    });
+    let mut lanes: Vec<LaneFigures> =
+        figures.iter().flat_map(|worker| worker.lanes.iter().copied()).collect();
+    lanes.sort_by_key(|lane| lane.number);
+    let queues = lanes.iter().map(|lane| Row::new(vec![("queue", lane.number.into())], LANE, lane));
+    let real = rules.iter().filter(|(rule, _)| !rule.dry_run);
+    let total = Total {
+        dropped: RuleCount { packets: real.map(|(_, figures)| figures.dropped).sum(), bytes: 0 },
+        taken: lanes.iter().map(|lane| lane.received.packets).sum(),
+        given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
+        lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
+        samples: figures.iter().map(|worker| worker.samples).sum(),
+        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
+        done: *done,
+    };
+    let table = |name, row, usual, rows| Table { name, row, in_line: false, usual, partial: false, rows };
+    Snapshot {
+        command: COMMAND,
+        elapsed,
+        total: Row::new(Vec::new(), TOTAL, &total),
+        tables: vec![
+            table("rules", "rule", 0, rows.collect()),
+            table("queues", "queue", 1, queues.collect()),
+            port_table([port]),
+        ],
+        distributions: Vec::new(),
+    }
+}
+
+/// What came of filtering.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// It ran until its end.
+    pub met: bool,
+    /// Why not.
+    pub unmet: Vec<String>,
+    /// What was done.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+    /// What the port counted.
+    pub port: Option<PortSummary>,
+    /// What could not be undone, and the like.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
+    #[serde(skip)]
+    rules: usize,
+}
+
+impl Summary {
+    pub(super) fn new(
+        snapshot: Snapshot,
+        unmet: Vec<String>,
+        rules: usize,
+        port: Option<PortSummary>,
+        warnings: Vec<String>,
+    ) -> Self {
+        Self { met: unmet.is_empty(), unmet, snapshot, port, warnings, rules }
+    }
+}
+
+impl session::Summary for Summary {
+    fn unmet(&self) -> &[String] {
+        &self.unmet
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |name| self.snapshot.value(name).unwrap_or(0);
+        write!(f, "filtered for {:.3} s by {} rule(s)", self.snapshot.elapsed.as_secs_f64(), self.rules)?;
+        write!(f, "\n  {} dropped", count("dropped_packets"))?;
+        write!(f, "; {} to user space, {} given back", count("taken_packets"), count("given_back_packets"))?;
+        self.snapshot.write_rows(f)?;
+        session::write_counters(f, self.port.as_slice())
+    }
+}

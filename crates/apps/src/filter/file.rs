@@ -1,0 +1,485 @@
+//! Rule files: TOML, checked as a whole before anything is made of it, with line and column of what is wrong.
+
+use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bywash_port::filter::Expression;
+use bywash_port::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet, Rules};
+use serde::Deserialize;
+use toml::Spanned;
+use toml::value::{Datetime, Offset};
+
+/// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}{}: {what}", shown(*.line, *.column))]
+pub struct RuleFileError {
+    /// The file; one that it names, perhaps.
+    pub file: String,
+    /// The line, from 1 on; 0 where the file can't be read.
+    pub line: usize,
+    /// The column, from 1 on.
+    pub column: usize,
+    /// What is wrong, and what to write instead.
+    pub what: String,
+}
+
+/// `:LINE:COLUMN`, where there is a line.
+fn shown(line: usize, column: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}:{column}") }
+}
+
+/// A rule file that was read.
+#[derive(Clone, Debug)]
+pub struct RuleFile {
+    /// All its rules, in order.
+    pub rules: Vec<Rule>,
+    /// What is never dropped.
+    pub never: Vec<Expression>,
+    /// The file itself and those that it names.
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    never_drop: Vec<Spanned<String>>,
+    #[serde(default)]
+    rule: Vec<Spanned<RawRule>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    name: Spanned<String>,
+    action: Spanned<String>,
+    #[serde(rename = "match")]
+    expression: Option<Spanned<String>>,
+    #[serde(default)]
+    from: Vec<Spanned<String>>,
+    #[serde(default)]
+    to: Vec<Spanned<String>>,
+    from_file: Option<Spanned<PathBuf>>,
+    to_file: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    from_ports: Vec<Spanned<RawPorts>>,
+    #[serde(default)]
+    to_ports: Vec<Spanned<RawPorts>>,
+    sample: Option<Spanned<u32>>,
+    expires: Option<Spanned<Datetime>>,
+    #[serde(default)]
+    dry_run: bool,
+    rate: Option<Spanned<u32>>,
+    burst: Option<Spanned<u32>>,
+    per: Option<Spanned<String>>,
+    block_seconds: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawPorts {
+    One(u16),
+    Range(String),
+}
+
+/// What is wrong, and where in the text.
+struct Fault {
+    at: Range<usize>,
+    what: String,
+}
+
+fn fault<T>(at: &Spanned<T>, what: impl Display) -> Fault {
+    Fault { at: at.span(), what: what.to_string() }
+}
+
+/// Where a name can be understood only together with the file that it stands in.
+enum Wrong {
+    Here(Fault),
+    Elsewhere(RuleFileError),
+}
+
+impl From<Fault> for Wrong {
+    fn from(fault: Fault) -> Self {
+        Self::Here(fault)
+    }
+}
+
+impl RuleFile {
+    /// Reads a rule file.
+    ///
+    /// # Errors
+    /// [`RuleFileError`]
+    pub fn read(path: &Path) -> Result<Self, RuleFileError> {
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        Self::parse(&text, path)
+    }
+
+    /// The same of its text; `path` says what it is called, and where the files are that it names.
+    ///
+    /// # Errors
+    /// [`RuleFileError`]
+    pub fn parse(text: &str, path: &Path) -> Result<Self, RuleFileError> {
+        let at = |fault: Fault| {
+            let (line, column) = place(text, fault.at.start);
+            RuleFileError { file: path.display().to_string(), line, column, what: fault.what }
+        };
+        let raw: RawFile = toml::from_str(text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(" ");
+            at(Fault { at: error.span().unwrap_or_default(), what })
+        })?;
+        let mut file = Self { rules: Vec::new(), never: Vec::new(), files: vec![path.into()] };
+        for never in &raw.never_drop {
+            file.never.push(never_drop(never).map_err(at)?);
+        }
+        for raw in &raw.rule {
+            let rule = file.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
+                Wrong::Here(fault) => at(fault),
+                Wrong::Elsewhere(error) => error,
+            })?;
+            if file.rules.iter().any(|other| other.name == rule.name) {
+                let twice = format!("the name '{}' is there twice: counters are known by it", rule.name);
+                return Err(at(fault(&raw.get_ref().name, twice)));
+            }
+            file.rules.push(rule);
+        }
+        // What the rules are too many or too long for is no single line's fault.
+        file.live(SystemTime::UNIX_EPOCH).map_err(|what| at(Fault { at: 0..0, what }))?;
+        Ok(file)
+    }
+
+    /// The rules that have not expired.
+    ///
+    /// # Errors
+    /// Why they can't be a set.
+    pub fn live(&self, now: SystemTime) -> Result<Rules, String> {
+        let live = self.rules.iter().filter(|rule| rule.expires.is_none_or(|end| end > now));
+        let set = RuleSet::new(live.cloned().collect()).map_err(|error| error.to_string())?;
+        Ok(Rules { set: Arc::new(set), never: self.never.clone() })
+    }
+
+    /// When the next rule expires.
+    pub fn next_expiry(&self, now: SystemTime) -> Option<SystemTime> {
+        self.rules.iter().filter_map(|rule| rule.expires).filter(|end| *end > now).min()
+    }
+
+    fn rule(&mut self, raw: &RawRule, path: &Path) -> Result<Rule, Wrong> {
+        let name = raw.name.get_ref();
+        if name.trim().is_empty() {
+            return Err(fault(&raw.name, "a rule needs a name: counters are known by it").into());
+        }
+        let mut condition = Condition {
+            expression: raw.expression.as_ref().map(expression).transpose()?,
+            from: prefixes(&raw.from)?,
+            to: prefixes(&raw.to)?,
+            from_ports: ports(&raw.from_ports)?,
+            to_ports: ports(&raw.to_ports)?,
+        };
+        for (list, named) in [(&mut condition.from, &raw.from_file), (&mut condition.to, &raw.to_file)] {
+            if let Some(named) = named {
+                let path = path.parent().unwrap_or(Path::new(".")).join(named.get_ref());
+                let more = prefix_file(&path).map_err(Wrong::Elsewhere)?;
+                if more.is_empty() {
+                    return Err(
+                        fault(named, "this file has no prefix: a list without any would match all").into()
+                    );
+                }
+                list.extend(more);
+                self.files.push(path);
+            }
+        }
+        if condition == Condition::default() {
+            return Err(fault(
+                &raw.name,
+                format!("'{name}' says not which packets: give it match, from, to, from_ports or to_ports (match = \"\" is all)"),
+            )
+            .into());
+        }
+        let sample = match &raw.sample {
+            None => None,
+            Some(sample) => Some(
+                NonZeroU32::new(*sample.get_ref())
+                    .ok_or_else(|| fault(sample, "one in 0: write 1 for all"))?,
+            ),
+        };
+        let expires = raw.expires.as_ref().map(moment).transpose()?;
+        Ok(Rule {
+            name: name.clone(),
+            condition,
+            action: action(raw)?,
+            sample,
+            expires,
+            dry_run: raw.dry_run,
+        })
+    }
+}
+
+fn action(raw: &RawRule) -> Result<Action, Fault> {
+    let limits = [
+        raw.rate.as_ref().map(Spanned::span),
+        raw.burst.as_ref().map(Spanned::span),
+        raw.per.as_ref().map(Spanned::span),
+        raw.block_seconds.as_ref().map(Spanned::span),
+    ];
+    let action = match raw.action.get_ref().as_str() {
+        "drop" => Action::Drop,
+        "pass" => Action::Pass,
+        "count" => Action::Count,
+        "sample" if raw.sample.is_some() => Action::Count,
+        "sample" => return Err(fault(&raw.action, "say how many: sample = 1000 keeps one in a thousand")),
+        "limit" => return limit(raw).map(Action::Limit),
+        other => {
+            let what = format!("'{other}' is no action: write drop, pass, count, sample or limit");
+            return Err(fault(&raw.action, what));
+        }
+    };
+    match limits.into_iter().flatten().next() {
+        Some(at) => Err(Fault { at, what: "this is for action = \"limit\"".into() }),
+        None => Ok(action),
+    }
+}
+
+fn limit(raw: &RawRule) -> Result<Limit, Fault> {
+    let rate =
+        raw.rate.as_ref().ok_or_else(|| fault(&raw.action, "a limit needs a rate, in packets per second"))?;
+    let positive = |value: &Spanned<u32>| match *value.get_ref() {
+        0 => Err(fault(value, "0 lets nothing through: write action = \"drop\" for that")),
+        value => Ok(value),
+    };
+    let burst = raw.burst.as_ref().map_or(Ok(*rate.get_ref()), positive)?;
+    let per = raw.per.as_ref().map_or(Ok(Per::Source { v4: 32, v6: 64 }), per)?;
+    let block = raw.block_seconds.as_ref();
+    if let Some(block) = block.filter(|_| !matches!(per, Per::Source { .. })) {
+        return Err(fault(block, "only sources can be blocked: leave it out, or write per = \"source\""));
+    }
+    let block = block.map(|seconds| positive(seconds).map(|seconds| Duration::from_secs(seconds.into())));
+    Ok(Limit { rate: positive(rate)?, burst, per, block: block.transpose()? })
+}
+
+fn per(text: &Spanned<String>) -> Result<Per, Fault> {
+    let wrong = || {
+        let what =
+            format!("'{}': write source, source/24, source/24/56 (IPv6), flow or rule", text.get_ref());
+        fault(text, what)
+    };
+    let mut parts = text.get_ref().split('/');
+    let kind = parts.next().unwrap_or_default();
+    let mut bits = |whole: u8, most: u8| match parts.next() {
+        None => Ok(whole),
+        Some(bits) => bits.parse().ok().filter(|bits| (1..=most).contains(bits)).ok_or_else(wrong),
+    };
+    let (v4, v6) = (bits(32, 32)?, bits(64, 128)?);
+    match (kind, text.get_ref().contains('/'), parts.next()) {
+        ("source", _, None) => Ok(Per::Source { v4, v6 }),
+        ("flow", false, None) => Ok(Per::Flow),
+        ("rule", false, None) => Ok(Per::Rule),
+        _ => Err(wrong()),
+    }
+}
+
+fn expression(text: &Spanned<String>) -> Result<Expression, Fault> {
+    text.get_ref().parse::<Expression>().map_err(|error| {
+        let cure = error.cure().map_or_else(String::new, |cure| format!(" ({cure})"));
+        // Behind the quotation mark. A text with escapes is shown a little too far left.
+        let start = text.span().start + 1 + error.at();
+        Fault { at: start..start, what: format!("expression: {}{cure}", error.what()) }
+    })
+}
+
+/// An address or a prefix, whoever sends; or an expression.
+fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
+    match text.get_ref().parse::<Prefix>() {
+        Ok(prefix) => {
+            let all = format!("anyvlan and net {prefix}");
+            all.parse::<Expression>().map_err(|error| fault(text, error.what()))
+        }
+        Err(_) => expression(text),
+    }
+}
+
+fn prefixes(list: &[Spanned<String>]) -> Result<Vec<Prefix>, Fault> {
+    list.iter().map(|text| text.get_ref().parse().map_err(|error| fault(text, error))).collect()
+}
+
+fn ports(list: &[Spanned<RawPorts>]) -> Result<Vec<RangeInclusive<u16>>, Fault> {
+    let read = |text: &str| {
+        let (from, to) = text.split_once('-')?;
+        let range = from.trim().parse().ok()?..=to.trim().parse().ok()?;
+        (!range.is_empty()).then_some(range)
+    };
+    let of = |ports: &Spanned<RawPorts>| match ports.get_ref() {
+        RawPorts::One(port) => Ok(*port..=*port),
+        RawPorts::Range(text) => read(text)
+            .ok_or_else(|| fault(ports, format!("'{text}' is no range of ports: write \"1000-2000\""))),
+    };
+    list.iter().map(of).collect()
+}
+
+/// A prefix on each line; `#` begins a comment.
+fn prefix_file(path: &Path) -> Result<Vec<Prefix>, RuleFileError> {
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let lines = text.lines().zip(1..).map(|(line, number)| {
+        let entry = line.split('#').next().unwrap_or_default();
+        let column = 1 + entry.len() - entry.trim_start().len();
+        (entry.trim(), number, column)
+    });
+    let of = |(entry, line, column): (&str, usize, usize)| {
+        let wrong = |error: bywash_port::filter::rules::PrefixError| RuleFileError {
+            file: path.display().to_string(),
+            line,
+            column,
+            what: error.to_string(),
+        };
+        entry.parse::<Prefix>().map_err(wrong)
+    };
+    lines.filter(|(entry, ..)| !entry.is_empty()).map(of).collect()
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> RuleFileError {
+    let file = path.display().to_string();
+    RuleFileError { file, line: 0, column: 0, what: format!("it can't be read: {error}") }
+}
+
+/// A moment with date, time and offset.
+fn moment(text: &Spanned<Datetime>) -> Result<SystemTime, Fault> {
+    let wrong = || fault(text, "write date, time and offset: 2026-12-01T18:00:00Z");
+    let &Datetime { date: Some(date), time: Some(time), offset: Some(offset) } = text.get_ref() else {
+        return Err(wrong());
+    };
+    let minutes = match offset {
+        Offset::Z => 0,
+        Offset::Custom { minutes } => i64::from(minutes),
+    };
+    let days = days_since_1970(i64::from(date.year), i64::from(date.month), i64::from(date.day));
+    let of_day =
+        i64::from(time.hour) * 3600 + i64::from(time.minute) * 60 + i64::from(time.second.unwrap_or(0));
+    let seconds = days * 86_400 + of_day - minutes * 60;
+    let seconds = u64::try_from(seconds).map_err(|_| wrong())?;
+    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// Days from the first of January 1970 in the Gregorian calendar: years are counted from March, so that a leap day is the
+/// last of its year.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let month = (month + 9) % 12;
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    365 * year + year / 4 - year / 100 + year / 400 + of_year - 719_468
+}
+
+/// Line and column of a byte, from 1 on.
+fn place(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..text.floor_char_boundary(at)];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<RuleFile, RuleFileError> {
+        RuleFile::parse(text, Path::new("rules.toml"))
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_is_meant() {
+        let file = parse(
+            r#"
+never_drop = ["192.0.2.0/24", "tcp port 179"]
+
+[[rule]]
+name = "amplification"
+match = "udp and len > 400"
+from_ports = [53, 123, "1900-1902"]
+action = "drop"
+sample = 1000
+expires = 2026-12-01T00:00:00Z
+
+[[rule]]
+name = "dns"
+to_ports = [53]
+action = "limit"
+rate = 100
+per = "source/24/48"
+block_seconds = 10
+dry_run = true
+"#,
+        )
+        .unwrap();
+        let [first, second] = &file.rules[..] else { panic!("{file:?}") };
+        assert_eq!(first.condition.from_ports, [53..=53, 123..=123, 1900..=1902]);
+        assert_eq!((first.action, first.sample), (Action::Drop, NonZeroU32::new(1000)));
+        let unix = first.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(unix.as_secs(), 1_796_083_200);
+        let per = Per::Source { v4: 24, v6: 48 };
+        let limit = Limit { rate: 100, burst: 100, per, block: Some(Duration::from_secs(10)) };
+        assert_eq!((second.action, second.dry_run), (Action::Limit(limit), true));
+        assert_eq!(file.never.len(), 2);
+        let live = |seconds| file.live(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        assert_eq!(live(1_796_083_199).set.rules().len(), 2);
+        assert_eq!(live(1_796_083_200).set.rules().len(), 1);
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_place() {
+        let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
+        let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
+        for (found, place, what) in [
+            (with("match = \"udp prot 53\""), "4:14", "prot"),
+            (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
+            (with("from = [\n  \"10.0.0.0/8\",\n  \"10.0.0.0/40\",\n]"), "6:3", "no such length"),
+            (with("to_ports = [\"9-3\"]"), "4:13", "no range of ports"),
+            (with("to_ports = [70000]"), "4:13", ""),
+            (with("match = \"\"\nrate = 5"), "5:8", "for action = \"limit\""),
+            (with("match = \"\"\nsample = 0"), "5:10", "write 1 for all"),
+            (with("match = \"\"\nexpires = 2026-12-01"), "5:11", "date, time and offset"),
+            (with("mach = \"udp\""), "4:1", "unknown field `mach`"),
+            (with(""), "2:8", "says not which packets"),
+            (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
+            (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),
+            (rule("match = \"\"\naction = \"limit\"\nrate = 0"), "5:8", "0 lets nothing through"),
+            (rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"src\""), "6:7", "source/24"),
+            (
+                rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"flow\"\nblock_seconds = 1"),
+                "7:17",
+                "only sources",
+            ),
+            (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
+            (rule("match = \"\""), "1:1", "missing field `action`"),
+            (error("[[rule]\nname = 1"), "1:8", ""),
+            (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),
+        ] {
+            assert!(found.starts_with(&format!("rules.toml:{place}: ")), "{found} not at {place}");
+            assert!(found.contains(what) && !found.contains('\n'), "{found} without {what}");
+        }
+        let twice = "[[rule]]\nname = \"a\"\nmatch = \"\"\naction = \"drop\"\n";
+        assert!(error(&format!("{twice}{twice}")).starts_with("rules.toml:6:8: the name 'a'"));
+    }
+
+    #[test]
+    fn lists_in_files_are_read_and_their_mistakes_named_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        let list = folder.path().join("nets.txt");
+        let text = "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n";
+        std::fs::write(&list, "# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
+        let file = RuleFile::parse(text, &path).unwrap();
+        assert_eq!(file.rules[0].condition.from.len(), 2);
+        assert_eq!(file.files, [path.clone(), list.clone()]);
+        std::fs::write(&list, "10.0.0.0/8\n  10.0.0.300\n").unwrap();
+        let error = RuleFile::parse(text, &path).unwrap_err();
+        assert_eq!((error.line, error.column), (2, 3));
+        assert!(error.file.ends_with("nets.txt"));
+        std::fs::write(&list, "").unwrap();
+        assert!(RuleFile::parse(text, &path).unwrap_err().what.contains("no prefix"));
+    }
+}

@@ -1,0 +1,200 @@
+//! What user space says of a packet: the rules again, with those that need memory.
+
+use std::net::IpAddr;
+
+use bywash_port::filter::rules::{Headers, Next};
+use bywash_port::{Action, Rule, RuleCount, RuleSet};
+
+use super::limit::{Limiter, Measured};
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Judgement {
+    /// It is gone.
+    pub(super) is_dropped: bool,
+    /// It is to be kept as a sample.
+    pub(super) is_sample: bool,
+    /// The kernel shall drop what comes from there, by this rule.
+    pub(super) block: Option<(usize, IpAddr)>,
+}
+
+/// What one rule has counted here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// What it was about.
+    pub(super) about: RuleCount,
+    /// Of those, what it dropped, or would have in a dry run.
+    pub(super) dropped: u64,
+}
+
+/// The rules' memory: one of each worker's.
+#[derive(Default)]
+pub(super) struct Judge {
+    limiters: Vec<Option<Limiter>>,
+    counted: Vec<Counted>,
+    /// Packets until the next sample, by rule.
+    until_sample: Vec<u32>,
+}
+
+impl Judge {
+    /// For these rules; limits that were in `before` by the same name and alike go on.
+    pub(super) fn new(set: &RuleSet, before: Option<(&RuleSet, Self)>) -> Self {
+        let mut old: std::collections::HashMap<&str, (Option<Limiter>, Counted)> = before
+            .into_iter()
+            .flat_map(|(rules, judge)| {
+                let kept = judge.limiters.into_iter().zip(judge.counted);
+                rules.rules().iter().map(|rule| rule.name.as_str()).zip(kept)
+            })
+            .collect();
+        let mut judge = Self::default();
+        for rule in set.rules() {
+            let (limiter, counted) = old.remove(rule.name.as_str()).unwrap_or_default();
+            let limiter = match rule.action {
+                Action::Limit(limit) => {
+                    let kept = limiter.filter(|limiter| limiter.limit() == limit);
+                    Some(kept.unwrap_or_else(|| Limiter::new(limit)))
+                }
+                _ => None,
+            };
+            judge.limiters.push(limiter);
+            judge.counted.push(counted);
+            judge.until_sample.push(0);
+        }
+        judge
+    }
+
+    pub(super) fn counted(&self) -> &[Counted] {
+        &self.counted
+    }
+
+    /// Judges a packet, at `now` in nanoseconds. `is_first` when nobody has looked at it before: else the kernel has
+    /// counted it for the rules up to the one by which it came here.
+    #[inline]
+    pub(super) fn judge(
+        &mut self,
+        set: &RuleSet,
+        (packet, wire_len): (&[u8], usize),
+        now: u64,
+        is_first: bool,
+    ) -> Judgement {
+        let mut judgement = Judgement::default();
+        let mut counts_here = is_first;
+        set.walk_len(packet, wire_len, |index, rule| {
+            let was_counted = !counts_here && !rule.asks_user_space();
+            if !was_counted || (rule.decides() && rule.sample.is_none()) {
+                let counted = &mut self.counted[index].about;
+                counted.packets += 1;
+                counted.bytes += wire_len as u64;
+            }
+            // The kernel has drawn lots for it already.
+            let by_sample = was_counted && rule.sample.is_some();
+            judgement.is_sample |= by_sample || (!was_counted && self.draws(index, rule));
+            counts_here |= rule.asks_user_space() || by_sample;
+            self.decide(index, rule, (packet, now), &mut judgement)
+        });
+        judgement
+    }
+
+    fn decide(
+        &mut self,
+        index: usize,
+        rule: &Rule,
+        (packet, now): (&[u8], u64),
+        judgement: &mut Judgement,
+    ) -> Next<()> {
+        let is_above = match (rule.action, &mut self.limiters[index]) {
+            (Action::Limit(_), Some(limiter)) => match limiter.measure(&Headers::of(packet), now) {
+                Measured::Within => false,
+                Measured::Above => true,
+                Measured::Flood(source) => {
+                    judgement.block = Some((index, source)).filter(|_| !rule.dry_run);
+                    true
+                }
+            },
+            (action, _) => action == Action::Drop,
+        };
+        self.counted[index].dropped += u64::from(is_above);
+        if rule.dry_run {
+            return Next::Continue(());
+        }
+        match rule.action {
+            Action::Drop | Action::Limit(_) if is_above => {
+                judgement.is_dropped = true;
+                Next::Break(())
+            }
+            Action::Pass | Action::Queue => Next::Break(()),
+            _ => Next::Continue(()),
+        }
+    }
+
+    /// Whether this is one of so many.
+    fn draws(&mut self, index: usize, rule: &Rule) -> bool {
+        let Some(sample) = rule.sample else { return false };
+        let left = &mut self.until_sample[index];
+        let is_it = *left == 0;
+        *left = if is_it { sample.get() - 1 } else { *left - 1 };
+        is_it
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use bywash_port::{Condition, Limit, Per};
+
+    use super::*;
+
+    fn rule(name: &str, action: Action, text: &str) -> Rule {
+        let condition = Condition { expression: Some(text.parse().unwrap()), ..Condition::default() };
+        Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
+    }
+
+    fn packets(judge: &Judge) -> Vec<u64> {
+        judge.counted().iter().map(|counted| counted.about.packets).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_has_counted_is_not_counted_again() {
+        let limit = Limit { rate: 1, burst: 1, per: Per::Rule, block: None };
+        let set = RuleSet::new(vec![
+            rule("seen", Action::Count, ""),
+            rule("limited", Action::Limit(limit), ""),
+            rule("after", Action::Count, ""),
+        ])
+        .unwrap();
+        let mut judge = Judge::new(&set, None);
+        let packet = ([0; 60].as_slice(), 60);
+        assert!(!judge.judge(&set, packet, 9, false).is_dropped);
+        assert!(judge.judge(&set, packet, 9, false).is_dropped);
+        assert_eq!(packets(&judge), [0, 2, 1]);
+        assert!(judge.judge(&set, packet, 9, true).is_dropped);
+        assert_eq!(packets(&judge), [1, 3, 1]);
+        assert_eq!(judge.counted()[1].dropped, 2);
+        let next = RuleSet::new(vec![rule("limited", Action::Limit(limit), "")]).unwrap();
+        let mut judge = Judge::new(&next, Some((&set, judge)));
+        assert!(judge.judge(&next, packet, 9, false).is_dropped, "the limit goes on");
+        assert_eq!(packets(&judge), [4]);
+    }
+
+    #[test]
+    fn a_sample_of_what_the_kernel_drops_is_kept_and_dropped() {
+        let sampled = Rule { sample: NonZeroU32::new(10), ..rule("flood", Action::Drop, "") };
+        let set = RuleSet::new(vec![sampled]).unwrap();
+        let mut judge = Judge::new(&set, None);
+        let packet = ([0; 60].as_slice(), 60);
+        let judgement = judge.judge(&set, packet, 9, false);
+        assert_eq!((judgement.is_dropped, judgement.is_sample, packets(&judge)), (true, true, vec![0]));
+        let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, 9, true)).collect();
+        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
+        assert_eq!(packets(&judge), [20]);
+    }
+
+    #[test]
+    fn a_dry_run_counts_and_drops_nothing() {
+        let set = RuleSet::new(vec![Rule { dry_run: true, ..rule("flood", Action::Drop, "") }]).unwrap();
+        let mut judge = Judge::new(&set, None);
+        assert!(!judge.judge(&set, (&[0; 60], 60), 9, true).is_dropped);
+        assert_eq!(judge.counted()[0], Counted { about: RuleCount { packets: 1, bytes: 60 }, dropped: 1 });
+    }
+}

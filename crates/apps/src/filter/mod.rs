@@ -1,0 +1,253 @@
+//! Dropping a flood and nothing else: what the port's rules decide is decided there; what needs memory comes to a worker,
+//! and what is not dropped goes back into the kernel where it came in.
+//!
+//! The workers judge packets. A thread of its own watches the rule file, puts new rules in the place of the old ones in one
+//! step, ends rules that expire, and has the port drop what sources send that a limit has found to flood.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bywash_pcap::{Format, Interface};
+use bywash_port::frame::{Arena, BATCH};
+use bywash_port::{Port, Rules};
+use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target};
+use bywash_sys::worker::Stop;
+
+use crate::crew::{Crew, WorkerOptions};
+use crate::live::Live;
+use crate::queues::{Halves, close_unused, pools};
+use crate::report::Snapshot;
+use crate::session::{App, StartError, close_port, launch};
+
+mod control;
+mod events;
+mod file;
+mod judge;
+mod limit;
+mod trial;
+mod worker;
+
+pub use events::{Start, Summary};
+pub use file::{RuleFile, RuleFileError};
+pub use trial::{Trial, TrialError, TrialRule, try_rules};
+
+use control::{Control, Shared};
+use worker::{Figures, Filterer};
+
+/// How to filter.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file of the rules that the port was opened with; watched for changes. None when everything is given back.
+    pub file: Option<RuleFile>,
+    /// The rules that the port was opened with.
+    pub rules: Rules,
+    /// Set to read the rule file again.
+    pub reload: Arc<AtomicBool>,
+    /// Where samples go.
+    pub samples: Option<(PathBuf, Rotation)>,
+    /// Where changes are noted, a JSON object on a line.
+    pub audit: Option<Arc<File>>,
+    /// Packets received at once, at most; 1 to [`BATCH`].
+    pub batch: usize,
+    /// How the workers run.
+    pub workers: WorkerOptions,
+}
+
+impl Options {
+    /// By these rules, and no more.
+    #[must_use]
+    pub fn new(file: Option<RuleFile>, rules: Rules) -> Self {
+        Self {
+            file,
+            rules,
+            reload: Arc::default(),
+            samples: None,
+            audit: None,
+            batch: BATCH,
+            workers: WorkerOptions::default(),
+        }
+    }
+}
+
+/// A port that the workers' packets come from and that the control thread gives new rules.
+pub(crate) type SharedPort = Arc<Mutex<Box<dyn Port>>>;
+
+/// Memory for samples on their way to the disk.
+const SAMPLE_MEMORY: usize = 8 << 20;
+
+/// A running filter.
+pub struct Filter {
+    crew: Crew<Filterer>,
+    live: Vec<Live<Figures>>,
+    control: Control,
+    port: SharedPort,
+    samples: Option<Spool>,
+    options: Options,
+    start: Start,
+    started: Instant,
+}
+
+impl Filter {
+    /// Starts filtering what `port`, opened with the same rules, takes, with frames of `arena`, until `stop` is set.
+    ///
+    /// # Errors
+    /// [`StartError`], with the port closed again.
+    pub fn start(
+        mut port: Box<dyn Port>,
+        options: &Options,
+        arena: &'static Arena,
+        stop: &Stop,
+    ) -> Result<Self, StartError> {
+        let mut queues = Halves::of(&mut *port);
+        let name = port.name().to_string();
+        let shared = Shared::new(options.rules.clone());
+        let planned = deal(&mut queues, options, &shared, &name, arena);
+        let unused = close_unused(queues.into_pairs(), arena);
+        let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
+            Ok((tasks, blocks, samples)) => (Ok(tasks), blocks, samples),
+            Err(reason) => (Err(format!("{name} {reason}")), Vec::new(), None),
+        };
+        let live: Vec<_> = tasks.iter().flatten().map(Filterer::live).collect();
+        let start = Start {
+            command: events::COMMAND,
+            port: name,
+            mode: port.capabilities().mode.clone(),
+            workers: live.len(),
+            rules: options.file.as_ref().map(|file| file.files[0].display().to_string()),
+            kernel: count(&options.rules, false),
+            user_space: count(&options.rules, true),
+        };
+        let started = Instant::now();
+        let (crew, [port]) =
+            launch("filter", &options.workers, tasks, [port], stop, |task: Filterer| drop(task.close()))?;
+        let port = Arc::new(Mutex::new(port));
+        let control = match Control::start(Arc::clone(&port), shared, options, blocks) {
+            Ok(control) => control,
+            Err(reason) => {
+                stop.set();
+                crew.join().0.into_iter().for_each(|task| drop(task.close()));
+                // Why it did not start matters more than what could not be undone.
+                drop(Arc::into_inner(port).and_then(|port| port.into_inner().ok()).map(Port::close));
+                return Err(StartError::Refused(reason));
+            }
+        };
+        Ok(Self { crew, live, control, port, samples, options: options.clone(), start, started })
+    }
+}
+
+/// Rules that user space has the last word on, or the others.
+fn count(rules: &Rules, user_space: bool) -> usize {
+    rules.set.rules().iter().filter(|rule| rule.asks_user_space() == user_space).count()
+}
+
+type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<Spool>);
+
+fn deal(
+    queues: &mut Halves,
+    options: &Options,
+    shared: &Arc<Shared>,
+    port: &str,
+    arena: &'static Arena,
+) -> Result<Planned, String> {
+    if queues.rx.is_empty() || queues.rx.len() != queues.tx.len() {
+        return Err("has no way back for what is not dropped: filter needs an xdp: port".into());
+    }
+    let workers = options.workers.count(queues.rx.len())?;
+    let pools = pools(arena, workers, &options.workers)?;
+    let (samples, producers) = match &options.samples {
+        None => (None, Vec::new()),
+        Some((path, rotation)) => {
+            let (spool, producers) = samples(path, rotation, port, workers)?;
+            (Some(spool), producers)
+        }
+    };
+    let mut hands: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
+    for (index, (rx, (_, tx))) in queues.rx.drain(..).zip(queues.tx.drain(..)).enumerate() {
+        hands[index % workers].push((rx.0, rx.1, tx));
+    }
+    let mut producers = producers.into_iter();
+    let (mut tasks, mut blocks) = (Vec::new(), Vec::new());
+    for (lanes, pool) in hands.into_iter().zip(pools) {
+        let (tell, told) = rtrb::RingBuffer::new(control::MOST_WAITING);
+        tasks.push(Filterer::new(lanes, (pool, options.batch), Arc::clone(shared), tell, producers.next()));
+        blocks.push(told);
+    }
+    Ok((tasks, blocks, samples))
+}
+
+fn samples(
+    path: &std::path::Path,
+    rotation: &Rotation,
+    port: &str,
+    producers: usize,
+) -> Result<(Spool, Vec<Producer>), String> {
+    let format = Format::Pcapng;
+    let plan = Plan {
+        target: Target::File(path.into()),
+        rotation: rotation.clone(),
+        header: format.file_header(&Interface::named(port)),
+        record_len: Box::new(move |bytes| format.record_len_at(bytes)),
+        trailer: Box::new(Vec::new),
+        producers,
+        memory: SAMPLE_MEMORY,
+    };
+    Spool::start(plan).map_err(|error| error.to_string())
+}
+
+impl App for Filter {
+    type Start = Start;
+    type Summary = Summary;
+
+    fn start(&self) -> Start {
+        self.start.clone()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
+        let port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        events::snapshot(
+            &**port,
+            &self.control.rules(),
+            &figures,
+            &self.control.done(),
+            self.started.elapsed(),
+        )
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.control.trouble()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> bool {
+        self.crew.wait(timeout)
+    }
+
+    fn finish(self) -> Summary {
+        let (tasks, failures) = self.crew.join();
+        let rules = self.control.rules();
+        let (done, mut warnings) = self.control.finish();
+        let elapsed = self.started.elapsed();
+        let figures: Vec<Figures> = tasks.into_iter().map(Filterer::close).collect();
+        let mut unmet: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        unmet.extend(self.samples.map(Spool::finish).and_then(|written| written.failure));
+        let Some(port) = Arc::into_inner(self.port) else {
+            // Only the control thread had it as well, and that has ended.
+            unmet.push("the port is still in use".into());
+            return Summary::new(
+                Snapshot::default(),
+                unmet,
+                self.options.rules.set.rules().len(),
+                None,
+                warnings,
+            );
+        };
+        let port = port.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = events::snapshot(&*port, &rules, &figures, &done, elapsed);
+        let count = rules.set.rules().len();
+        let port = close_port(port, &mut warnings);
+        Summary::new(snapshot, unmet, count, Some(port), warnings)
+    }
+}

@@ -1,0 +1,292 @@
+//! The loop that filters: what one worker does with the packets that the port has left to it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use bywash_pcap::Format;
+use bywash_port::frame::{Batch, Packet, Pool};
+use bywash_port::{QueueCounters, QueuePair, RuleSet, RxQueue, TxQueue};
+use bywash_sys::clock;
+use bywash_sys::spool::Producer;
+use bywash_sys::worker::{Task, Turn};
+use rtrb::Producer as Teller;
+
+use super::control::{Block, Shared};
+use super::judge::{Counted, Judge};
+use crate::live::{Live, Publication};
+use crate::queues::{close_queues, drain};
+
+/// Bytes of a sample, at most.
+const SNAP: usize = 256;
+
+/// How soon to look again while packets wait for the way back.
+const RETRY_NS: u64 = 100_000;
+
+/// How long packets wait for the way back before they are lost. A queue that is not looked at for half a second counts as
+/// hung.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// What one queue has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaneFigures {
+    /// Its number on its port.
+    pub(super) number: usize,
+    pub(super) received: QueueCounters,
+    /// What went back to the kernel.
+    pub(super) given_back: QueueCounters,
+    pub(super) dropped: u64,
+    /// Packets that found no room on the way back.
+    pub(super) lost: u64,
+}
+
+/// What one worker has done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) lanes: Vec<LaneFigures>,
+    /// What rules have counted here, by name.
+    pub(super) rules: Vec<(String, Counted)>,
+    pub(super) samples: u64,
+    /// Samples for which there was no room: the disk is too slow.
+    pub(super) lost_samples: u64,
+}
+
+/// A queue's number on its port, the queue, and the way back for what comes by it.
+pub(super) type Queue = (usize, Box<dyn RxQueue>, Box<dyn TxQueue>);
+
+/// The same at work.
+struct Lane {
+    number: usize,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    /// On the way back.
+    batch: Batch,
+    waiting_since: Option<u64>,
+    dropped: u64,
+    lost: u64,
+}
+
+/// One worker's share of the work.
+pub(super) struct Filterer {
+    lanes: Vec<Lane>,
+    pool: Pool,
+    batch: Batch,
+    shared: Arc<Shared>,
+    generation: u64,
+    set: Arc<RuleSet>,
+    judge: Judge,
+    tell: Teller<Block>,
+    samples: Option<Producer>,
+    sampled: u64,
+    lost_samples: u64,
+    live: Live<Figures>,
+    publication: Publication,
+}
+
+impl Filterer {
+    pub(super) fn new(
+        queues: Vec<Queue>,
+        (pool, batch): (Pool, usize),
+        shared: Arc<Shared>,
+        tell: Teller<Block>,
+        samples: Option<Producer>,
+    ) -> Self {
+        let lane = |(number, rx, tx)| Lane {
+            number,
+            rx,
+            tx,
+            batch: Batch::with_limit(batch),
+            waiting_since: None,
+            dropped: 0,
+            lost: 0,
+        };
+        let generation = shared.generation();
+        let set = shared.rules().set;
+        let judge = Judge::new(&set, None);
+        let mut filterer = Self {
+            lanes: queues.into_iter().map(lane).collect(),
+            pool,
+            batch: Batch::with_limit(batch),
+            shared,
+            generation,
+            set,
+            judge,
+            tell,
+            samples,
+            sampled: 0,
+            lost_samples: 0,
+            live: Live::new(Figures::default()),
+            publication: Publication::default(),
+        };
+        filterer.name_rules();
+        filterer
+    }
+
+    pub(super) fn live(&self) -> Live<Figures> {
+        self.live.clone()
+    }
+
+    /// The last figures; closes the queues.
+    pub(super) fn close(mut self) -> Figures {
+        self.publish();
+        let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: Some(lane.tx) });
+        close_queues(ours, &mut self.pool);
+        self.live.read()
+    }
+
+    /// Takes over other rules. Not in the path of a packet: once for each change.
+    #[cold]
+    fn change_rules(&mut self) {
+        self.generation = self.shared.generation();
+        let set = self.shared.rules().set;
+        let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
+        (self.set, self.judge) = (set, judge);
+        self.name_rules();
+    }
+
+    /// Makes room in the figures for the rules that hold now.
+    fn name_rules(&mut self) {
+        let (set, lanes) = (&self.set, self.lanes.len());
+        self.live.replace(|figures| {
+            figures.rules = set.rules().iter().map(|rule| (rule.name.clone(), Counted::default())).collect();
+            figures.lanes = vec![LaneFigures::default(); lanes];
+        });
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let Self { lanes, judge, sampled, lost_samples, .. } = &*self;
+        self.live.publish(|figures| {
+            for (to, lane) in figures.lanes.iter_mut().zip(lanes) {
+                *to = LaneFigures {
+                    number: lane.number,
+                    received: lane.rx.counters(),
+                    given_back: lane.tx.counters(),
+                    dropped: lane.dropped,
+                    lost: lane.lost,
+                };
+            }
+            for ((_, to), counted) in figures.rules.iter_mut().zip(judge.counted()) {
+                *to = *counted;
+            }
+            (figures.samples, figures.lost_samples) = (*sampled, *lost_samples);
+        });
+    }
+
+    /// Judges what has come by a queue: what stays goes to the batch on its way back.
+    fn judge(&mut self, lane: usize) {
+        let now = clock::monotonic();
+        for packet in self.batch.drain() {
+            let bytes = (packet.head(), packet.len());
+            let judgement = self.judge.judge(&self.set, bytes, now, false);
+            if let Some((rule, source)) = judgement.block {
+                // When there is no room it will be told again.
+                let _ = self.tell.push(Block { generation: self.generation, rule, source });
+            }
+            if judgement.is_sample
+                && let Some(samples) = &mut self.samples
+            {
+                let kept = keep(samples, &packet);
+                self.sampled += u64::from(kept);
+                self.lost_samples += u64::from(!kept);
+            }
+            let lane = &mut self.lanes[lane];
+            if judgement.is_dropped {
+                lane.dropped += 1;
+                self.pool.give_packet(packet);
+            } else {
+                lane.batch.push(packet);
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// Gives back what waits for it. What finds no room for too long is lost.
+    fn give_back(&mut self, pool: &mut Pool) -> usize {
+        let sent = if self.batch.is_empty() { 0 } else { self.tx.tx(pool, &mut self.batch) };
+        self.tx.flush(pool);
+        if self.batch.is_empty() {
+            self.waiting_since = None;
+        } else {
+            let now = clock::monotonic();
+            if now - *self.waiting_since.get_or_insert(now) > PATIENCE_NS {
+                self.lost += self.batch.len() as u64;
+                pool.give_batch(&mut self.batch);
+            }
+        }
+        sent
+    }
+}
+
+impl Task for Filterer {
+    #[inline]
+    fn turn(&mut self) -> Turn {
+        if self.shared.generation() != self.generation {
+            self.change_rules();
+        }
+        let mut moved = 0;
+        for index in 0..self.lanes.len() {
+            let lane = &mut self.lanes[index];
+            moved += lane.give_back(&mut self.pool);
+            if !lane.batch.is_empty() {
+                continue;
+            }
+            let received = lane.rx.rx(&mut self.pool, &mut self.batch);
+            if received > 0 {
+                moved += received;
+                self.judge(index);
+                self.lanes[index].give_back(&mut self.pool);
+            }
+        }
+        let busy = moved > 0;
+        if self.publication.is_due(busy) {
+            self.publish();
+            if let Some(samples) = self.samples.as_mut().filter(|_| !busy) {
+                samples.flush();
+            }
+        }
+        if busy { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn arm(&mut self) -> bool {
+        // All of them, also after one that says no: they are asked again before the next sleep.
+        self.lanes.iter_mut().fold(true, |may_sleep, lane| lane.rx.arm() & may_sleep)
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.extend(self.lanes.iter().filter_map(|lane| lane.rx.wake_fd()));
+    }
+
+    fn next_deadline(&self, now: u64) -> Option<u64> {
+        self.lanes.iter().any(|lane| !lane.batch.is_empty()).then(|| now + RETRY_NS)
+    }
+
+    fn finish(&mut self) {
+        // What came before the end goes back as well.
+        for _ in 0..self.lanes.len() * 64 {
+            if self.turn() != Turn::Busy {
+                break;
+            }
+        }
+        for lane in &mut self.lanes {
+            lane.give_back(&mut self.pool);
+            drain(&mut *lane.tx, &mut self.pool);
+            lane.lost += lane.batch.len() as u64;
+            self.pool.give_batch(&mut lane.batch);
+        }
+    }
+}
+
+/// Writes a sample; false when there was no room for it.
+fn keep(samples: &mut Producer, packet: &Packet) -> bool {
+    let bytes = &packet.head()[..packet.head().len().min(SNAP)];
+    let [captured, original] = [bytes.len(), packet.len()].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
+    if !samples.has_room(Format::Pcapng.record_len(captured)) {
+        return false;
+    }
+    samples.put(Format::Pcapng.record_head(clock::realtime(), captured, original).bytes());
+    samples.put(bytes);
+    samples.put(Format::Pcapng.record_tail(captured).bytes());
+    samples.end();
+    true
+}

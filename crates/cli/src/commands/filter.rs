@@ -1,0 +1,167 @@
+//! `bywash filter`, and `bywash filter test`.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use bywash_apps::filter::{Filter, Options, RuleFile, try_rules};
+use bywash_apps::sys::spool::Rotation;
+use bywash_apps::sys::{signals, worker::Stop};
+use bywash_port::filter::Expression;
+use bywash_port::{Action, Condition, PortName, Rule, RuleSet, Rules};
+
+use crate::failure::{Failure, print};
+use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::setup::set_up_until;
+use crate::values;
+
+const EXAMPLES: &str = "\
+Examples:
+  bywash filter xdp:eth1 --rules rules.toml            drop by rules; the file is read again when it changes
+  bywash filter xdp:eth1 --only 'udp dst port 53'      no rules: count these packets and give them back
+  bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
+  bywash filter test --rules r.toml --pcap attack.pcapng
+                                                       what each rule would have done
+
+A rule file:
+  never_drop = ['192.0.2.0/24', 'tcp port 179']
+  [[rule]]
+  name = 'reflection'
+  from_ports = [53, 123, '1900-1902']
+  match = 'udp and len > 400'
+  action = 'drop'                                      drop, pass, count, sample or limit
+
+docs/flood-filter.md has the rest. ARP, ND, the default gateway and your ssh are never dropped.
+
+Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or the port could not be opened";
+
+/// Drop a flood by rules and give all else to the kernel.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The port whose packets are filtered: an xdp: port
+    #[arg(value_name = "PORT", required = true)]
+    name: Option<PortName>,
+    /// The rules; without them everything is counted and given back
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Keep the samples that rules ask for in this file, as pcapng
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    samples: Option<PathBuf>,
+    /// Go on in another file of samples before one is longer than this: 100M
+    #[arg(long, value_name = "SIZE", requires = "samples", value_parser = values::bytes)]
+    rotate_size: Option<usize>,
+    /// Keep so many files of samples, the last ones
+    #[arg(long, value_name = "N", requires = "rotate_size", value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
+    /// Note what is changed, when and why, at the end of this file: a JSON object on each line
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    audit: Option<PathBuf>,
+    #[command(flatten)]
+    port: PortArgs,
+    #[command(flatten)]
+    worker: WorkerArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Say what each rule would have done with the packets of a capture file
+    Test(TestArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct TestArgs {
+    /// The rules
+    #[arg(long, value_name = "FILE")]
+    rules: PathBuf,
+    /// The capture
+    #[arg(long, value_name = "FILE")]
+    pcap: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
+pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    let name = match (args.command, args.name) {
+        (Some(Command::Test(args)), _) => return test(&args),
+        (None, Some(name)) => name,
+        (None, None) => return Err(Failure::Usage("name a PORT (see `bywash filter --help`)".into())),
+    };
+    if !matches!(name, PortName::Xdp { .. }) {
+        return Err(Failure::Usage(format!(
+            "{name}: filter needs an xdp: port, which leaves the rest to the kernel"
+        )));
+    }
+    let file = args.rules.as_deref().map(RuleFile::read).transpose()?;
+    let rules = match &file {
+        Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,
+        None => give_back()?,
+    };
+    let reload = Arc::new(AtomicBool::new(false));
+    let rotation = Rotation {
+        bytes: args.rotate_size.map(|bytes| bytes as u64),
+        time: None::<Duration>,
+        keep: args.files,
+    };
+    let options = Options {
+        reload: Arc::clone(&reload),
+        samples: args.samples.map(|path| (path, rotation)),
+        audit: args.audit.as_deref().map(audit).transpose()?,
+        batch: args.worker.batch(),
+        workers: args.worker.options(),
+        ..Options::new(file, rules.clone())
+    };
+    let names = [name];
+    let mut open = args.port.open_options(&names, Use::Both)?;
+    open.iter_mut().for_each(|open| open.rules = Some(rules.clone()));
+    let mut reporter = args.report.reporter()?;
+    let stop = Stop::new().map_err(Failure::Signals)?;
+    signals::stop_or_reload_on_signals(stop.clone(), reload).map_err(Failure::Signals)?;
+    let mut setup = set_up_until(stop, &names, &args.port, &open, &mut reporter)?;
+    let port = setup.ports.remove(0);
+    let app = Filter::start(port, &options, setup.arena, &setup.stop)?;
+    Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))
+}
+
+fn audit(path: &Path) -> Result<Arc<File>, Failure> {
+    let file = File::options().create(true).append(true).open(path);
+    let failed = |error| Failure::Usage(format!("--audit {}: it can't be written: {error}", path.display()));
+    file.map(Arc::new).map_err(failed)
+}
+
+/// What stands in for rules: everything comes to user space, is counted, and goes back.
+fn give_back() -> Result<Rules, Failure> {
+    let everything = Rule {
+        name: "everything".into(),
+        condition: Condition { expression: Some("".parse::<Expression>()?), ..Condition::default() },
+        action: Action::Queue,
+        sample: None,
+        expires: None,
+        dry_run: false,
+    };
+    let set = RuleSet::new(vec![everything]).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(Rules { set: Arc::new(set), never: Vec::new() })
+}
+
+fn test(args: &TestArgs) -> Result<bool, Failure> {
+    let file = RuleFile::read(&args.rules)?;
+    let failed = |why: String| Failure::Usage(format!("{}: {why}", args.pcap.display()));
+    let capture = File::open(&args.pcap).map_err(|error| failed(error.to_string()))?;
+    let trial = try_rules(&file, BufReader::new(capture)).map_err(|error| failed(error.to_string()))?;
+    if args.json {
+        let json = serde_json::to_string(&trial).map_err(|error| failed(error.to_string()))?;
+        print(&format!("{json}\n"));
+    } else {
+        print(&format!("{trial}\n"));
+    }
+    Ok(true)
+}

@@ -1,0 +1,400 @@
+//! `bywash filter` over a cable between hosts of the test's own: a flood dies, and whoever is served stays served.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bywash_lab::{Host, Lab, PairOptions, Snapshot};
+use bywash_pcap::Reader;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A server behind a cable, a filter in front of it, and a client.
+struct Bed {
+    // In the order in which they go.
+    server: UdpSocket,
+    client: UdpSocket,
+    lab: Lab,
+    folder: tempfile::TempDir,
+}
+
+const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
+
+impl Bed {
+    fn new(queues: u32) -> Self {
+        let lab = Lab::row(2, &PairOptions { queues, ..PairOptions::default() }).unwrap();
+        let bind = |host: &Host, address: &str| host.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
+        let (server, client) = (bind(&lab.hosts[1], "10.0.0.2:7"), bind(&lab.hosts[0], "10.0.0.1:5000"));
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_millis(1000))).unwrap();
+        }
+        let bed = Self { server, client, lab, folder: tempfile::tempdir().unwrap() };
+        bed.check_sources(true);
+        bed
+    }
+
+    /// Has the server refuse what comes in by another interface than where the way back to its source begins.
+    fn check_sources(&self, on: bool) {
+        for interface in ["all", "left"] {
+            let name = format!("net.ipv4.conf.{interface}.rp_filter");
+            self.lab.hosts[1].sysctl(&name, if on { "1" } else { "0" }).unwrap();
+        }
+    }
+
+    fn rules(&self, text: &str) -> PathBuf {
+        let path = self.folder.path().join("rules.toml");
+        // In one step: a file that is half written would be half read.
+        let fresh = self.folder.path().join("fresh.toml");
+        std::fs::write(&fresh, text).unwrap();
+        std::fs::rename(fresh, &path).unwrap();
+        path
+    }
+
+    /// Sends numbers to the server, and counts those that arrive, in order.
+    fn ask(&self, count: u32) -> u32 {
+        let mut last = None;
+        let mut arrived = 0;
+        for number in 0..count {
+            self.client.send_to(&number.to_be_bytes(), SERVER).unwrap();
+            let mut bytes = [0; 4];
+            if self.server.recv(&mut bytes).is_ok() {
+                let number = u32::from_be_bytes(bytes);
+                assert!(last.is_none_or(|last| last < number), "out of order");
+                last = Some(number);
+                arrived += 1;
+            }
+        }
+        arrived
+    }
+
+    fn flood(&self, words: &str) -> Output {
+        let all =
+            format!("generate --inject right --dst 10.0.0.2 --dst-mac 02:00:00:00:00:02 {words} --json");
+        let output = self.lab.hosts[0].command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
+        // A machine that is busy may miss the rate.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        output
+    }
+}
+
+const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+
+/// Words, of which those in quotation marks are one.
+fn arguments(words: &str) -> Vec<String> {
+    let parts = words.split('\'').enumerate();
+    let of = |(n, part): (usize, &str)| match n % 2 {
+        0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+        _ => vec![part.to_owned()],
+    };
+    parts.flat_map(of).collect()
+}
+
+/// A running filter.
+struct Filter {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Filter {
+    fn start(bed: &Bed, words: &str) -> Self {
+        let mut command = bed.lab.hosts[1].command(BYWASH).unwrap();
+        let memory = "--huge-pages off --memory 32M --json --duration 60s";
+        command.args(arguments(&format!("filter xdp:left {words}"))).args(arguments(memory));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");
+        Self { child, lines }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// All that it has told since it began, the summary last.
+    fn end(mut self) -> Vec<Value> {
+        self.signal(Signal::INT);
+        let lines: Vec<Value> =
+            self.lines.by_ref().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{lines:?}");
+        lines
+    }
+}
+
+fn summary(told: &[Value]) -> &Value {
+    told.last().unwrap()
+}
+
+/// A number of the rule with this name.
+fn of_rule(event: &Value, name: &str, number: &str) -> u64 {
+    let rules = event["rules"].as_array().unwrap();
+    let rule =
+        rules.iter().find(|rule| rule["rule"] == name).unwrap_or_else(|| panic!("no '{name}' in {event}"));
+    rule[number].as_u64().unwrap()
+}
+
+/// All that was sent was dropped, but for what a worker left to the kernel that had no CPU for half a second.
+fn is_all(dropped: u64, sent: u64, summary: &Value) {
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    assert!(dropped <= sent && dropped + hung >= sent, "{dropped} of {sent}: {summary}");
+}
+
+/// The kernel gives back what a process had in the background.
+fn unchanged(before: &Snapshot) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !before.difference().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(before.difference(), Vec::<String>::new());
+}
+
+const RULES: &str = r#"
+never_drop = ["10.0.0.99"]
+[[rule]]
+name = "flood"
+match = "udp dst port 9"
+action = "drop"
+[[rule]]
+name = "sources"
+from = ["10.7.0.0/16", "10.8.0.0/24"]
+action = "drop"
+[[rule]]
+name = "asked"
+to_ports = [7]
+action = "count"
+"#;
+
+#[test]
+fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(1);
+        let rules = bed.rules(RULES);
+        let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+        bed.flood("--dport 9 --src 10.1.0.0/24 --count 30000");
+        bed.flood("--dport 7 --src '10.7.1.0/24' --count 20000");
+        bed.flood("--dport 9 --src 10.0.0.99 --count 1000");
+        assert_eq!(bed.ask(200), 200);
+        let told = filter.end();
+        let summary = summary(&told);
+        is_all(of_rule(summary, "flood", "packets"), 30_000, summary);
+        is_all(of_rule(summary, "sources", "dropped_packets"), 20_000, summary);
+        is_all(of_rule(summary, "asked", "packets"), 200, summary);
+        is_all(summary["dropped_packets"].as_u64().unwrap(), 50_000, summary);
+        assert_eq!(summary["taken_packets"], 0, "nothing had to leave the kernel: {summary}");
+        assert_eq!(bed.ask(10), 10, "without it");
+    }
+    unchanged(&before);
+}
+
+#[test]
+fn without_rules_everything_goes_through_user_space_and_back_in_order() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(2);
+        let filter = Filter::start(&bed, "");
+        assert_eq!(bed.ask(2000), 2000);
+        let told = filter.end();
+        let summary = summary(&told);
+        let count = |name: &str| summary[name].as_u64().unwrap();
+        assert!(count("taken_packets") >= 2000, "{summary}");
+        assert_eq!(count("taken_packets"), count("given_back_packets"), "{summary}");
+        assert_eq!((count("dropped_packets"), count("lost_packets")), (0, 0), "{summary}");
+    }
+    unchanged(&before);
+}
+
+#[test]
+fn a_limit_lets_the_rate_through_blocks_who_floods_and_keeps_samples() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let text = r#"
+[[rule]]
+name = "rate"
+to_ports = [7, 8]
+action = "limit"
+rate = 1000
+burst = 100
+per = "source/24"
+block_seconds = 30
+sample = 10
+"#;
+    let rules = bed.rules(text);
+    let [samples, audit] = ["samples.pcapng", "audit.log"].map(|name| bed.folder.path().join(name));
+    let files = format!("--samples {} --audit {}", samples.display(), audit.display());
+    let filter = Filter::start(&bed, &format!("--rules {} {files}", rules.display()));
+    assert_eq!(bed.ask(50), 50);
+    bed.flood("--dport 8 --src 10.9.1.0/24 --rate 5k --count 20000");
+    // Another source is not held to account for that one.
+    assert_eq!(bed.ask(50), 50);
+    let told = filter.end();
+    let summary = summary(&told);
+    let taken = summary["taken_packets"].as_u64().unwrap();
+    is_all(of_rule(summary, "rate", "packets"), 20_100, summary);
+    assert!(of_rule(summary, "rate", "dropped_packets") > 15_000, "{summary}");
+    assert!(taken < 15_000, "the rest has died in XDP: {summary}");
+    assert_eq!(summary["blocked_sources"], 1, "{summary}");
+    let log = std::fs::read_to_string(audit).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["start", "block", "stop"]);
+    assert_eq!(events[1]["source"], "10.9.1.0");
+    assert_eq!(count(&samples), summary["sampled_packets"].as_u64().unwrap());
+    assert!(count(&samples) >= taken / 10 - 10, "{summary}");
+}
+
+fn count(file: &Path) -> u64 {
+    let mut reader = Reader::new(std::fs::File::open(file).unwrap()).unwrap();
+    let mut count = 0;
+    while reader.next_record().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn rules_change_under_a_flood_and_no_packet_is_judged_by_half_of_them() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    // In each of them the flood is dropped by one rule or by the other, and never by both or by none.
+    let text = |turn: u32| {
+        let (first, second) = if turn.is_multiple_of(2) { (9, 10) } else { (10, 9) };
+        format!(
+            "[[rule]]\nname = \"a\"\nto_ports = [{first}]\naction = \"drop\"\n\
+             [[rule]]\nname = \"b\"\nmatch = \"udp dst port {second}\"\naction = \"drop\"\n# {}\n",
+            "x".repeat(turn as usize % 97)
+        )
+    };
+    let rules = bed.rules(&text(0));
+    let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+    let sent = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| bed.flood("--dport 9,10 --src 10.1.0.0/24 --rate 100k --duration 6s"));
+        let mut turn = 1;
+        while !flood.is_finished() {
+            bed.rules(&text(turn));
+            filter.signal(Signal::HUP);
+            turn += 1;
+            assert_eq!(bed.ask(5), 5);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let output = flood.join().unwrap();
+        let last = String::from_utf8(output.stdout).unwrap();
+        serde_json::from_str::<Value>(last.lines().last().unwrap()).unwrap()["tx_packets"].as_u64().unwrap()
+    });
+    bed.rules("[[rule]]\nname = \"a\"\nto_ports = [9]\naction = \"dorp\"\n");
+    std::thread::sleep(Duration::from_millis(1500));
+    let told = filter.end();
+    let summary = summary(&told);
+    is_all(of_rule(summary, "a", "packets") + of_rule(summary, "b", "packets"), sent, summary);
+    assert!(summary["reloads"].as_u64().unwrap() >= 40, "{summary}");
+    assert_eq!(summary["refused_reloads"], 1, "{summary}");
+    let warned = told.iter().filter(|event| event["event"] == "warning");
+    let wrong = warned.filter(|event| event["message"].as_str().unwrap().contains("rules.toml:4:10: 'dorp'"));
+    assert_eq!(wrong.count(), 1, "{told:?}");
+    for name in ["a", "b"] {
+        let of = |event: &&Value| event["event"] == "interval";
+        let counts: Vec<u64> = told.iter().filter(of).map(|event| of_rule(event, name, "packets")).collect();
+        assert!(counts.is_sorted() && counts.len() >= 4, "{name}: {counts:?}");
+    }
+}
+
+#[test]
+fn whatever_becomes_of_it_the_kernel_is_served() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(1);
+        let rules = bed.rules("[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n");
+        let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+        bed.client.send_to(b"gone", SERVER).unwrap();
+        assert!(bed.server.recv(&mut [0; 4]).is_err(), "it is dropped");
+        filter.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(700));
+        // The first packet after that may still find it alive.
+        bed.client.send_to(b"lost", SERVER).unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        while bed.server.recv(&mut [0; 4]).is_ok() {}
+        assert_eq!(bed.ask(20), 20, "it hangs");
+        filter.signal(Signal::CONT);
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            bed.client.send_to(b"gone", SERVER).unwrap();
+            if bed.server.recv(&mut [0; 4]).is_err() {
+                break;
+            }
+            assert!(Instant::now() < until, "it drops again");
+        }
+        let (link, host) = (bed.lab.pairs[0].far.index, &bed.lab.hosts[1]);
+        // The server loses its route to the client by this.
+        bed.check_sources(false);
+        host.route().set_up(link, false).unwrap();
+        host.route().set_up(link, true).unwrap();
+        host.wait_until_running("left").unwrap();
+        filter.signal(Signal::KILL);
+        let mut child = filter.child;
+        child.wait().unwrap();
+        let until = Instant::now() + Duration::from_secs(5);
+        while bed.ask(1) == 0 {
+            assert!(Instant::now() < until, "it is dead");
+        }
+        assert_eq!(bed.ask(20), 20);
+    }
+    unchanged(&before);
+}
+
+#[test]
+fn wrong_rules_are_refused_by_line_and_column_and_nothing_is_changed() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(1);
+        let refused = |words: &str| {
+            let mut command = bed.lab.hosts[1].command(BYWASH).unwrap();
+            let output = command.args(arguments(words)).output().unwrap();
+            let text = String::from_utf8(output.stderr.clone()).unwrap();
+            assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{output:?}");
+            text
+        };
+        let rules = bed.rules("[[rule]]\nname = \"a\"\nmatch = \"udp prot 9\"\naction = \"drop\"\n");
+        assert!(
+            refused(&format!("filter xdp:left --rules {}", rules.display())).contains("rules.toml:3:14: ")
+        );
+        let rules = bed.rules("[[rule]]\nname = \"a\"\nfrom = [\"10.0.0.0/33\"]\naction = \"drop\"\n");
+        assert!(
+            refused(&format!("filter xdp:left --rules {}", rules.display())).contains("rules.toml:3:9: ")
+        );
+        assert!(refused("filter xdp:left --rules /absent.toml").contains("can't be read"));
+        assert!(refused("filter packet:left").contains("filter needs an xdp: port"));
+        assert!(refused("filter xdp:left --xdp generic").contains("rules need native XDP"));
+    }
+    unchanged(&before);
+}
+
+#[test]
+fn a_trial_says_what_each_rule_would_have_done() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let [capture, rules] = ["attack.pcapng", "rules.toml"].map(|name| folder.path().join(name));
+    let here = Host::here().unwrap();
+    let run = |words: &str| {
+        let output = here.command(BYWASH).unwrap().args(arguments(words)).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        output.stdout
+    };
+    let made = "--sport 53 --dport 1-10 --src 10.7.0.1,10.8.1.1 --count 1000 --src-mac 02:00:00:00:00:01";
+    run(&format!("generate pcap:{} {made} --huge-pages off", capture.display()));
+    let dry = "[[rule]]\nname = \"dry\"\nmatch = \"udp\"\naction = \"drop\"\ndry_run = true\n";
+    std::fs::write(&rules, format!("{dry}{RULES}").replace("never_drop = [\"10.0.0.99\"]\n", "")).unwrap();
+    let words = format!("filter test --rules {} --pcap {}", rules.display(), capture.display());
+    let told: Value = serde_json::from_slice(&run(&format!("{words} --json"))).unwrap();
+    assert_eq!(told["packets"], 1000, "{told}");
+    assert_eq!(of_rule(&told, "dry", "dropped_packets"), 1000, "{told}");
+    let dropped = of_rule(&told, "flood", "packets") + of_rule(&told, "sources", "packets");
+    assert_eq!(told["dropped_packets"], dropped, "{told}");
+    assert!(dropped >= 500 && told["passed_packets"].as_u64().unwrap() == 1000 - dropped, "{told}");
+    assert!(String::from_utf8(run(&words)).unwrap().contains("dry (drop): 1000 packets"));
+}

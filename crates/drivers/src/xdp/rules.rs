@@ -1,0 +1,216 @@
+//! The rules of a port: their program and its maps, their counters, and how one set takes the place of another.
+//!
+//! Each set has maps of its own for its lists, filled before its program is attached; the program is then changed in one
+//! step, so that no packet is decided by half a set. Counters lie in one map for as long as the port is open, and a rule
+//! keeps its own as long as there is one of its name.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use bywash_filter::Expression;
+use bywash_filter::rules::{
+    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SetKey6,
+};
+use bywash_filter::xdp::{NeverTake, RULES_AT};
+use bywash_port::{RuleCount, Rules};
+use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, Program};
+
+use super::program::{self, Maps};
+
+/// The rules that a port runs.
+pub(super) struct Ruled {
+    never: Vec<Expression>,
+    only: Option<Expression>,
+    set: Arc<RuleSet>,
+    slots: Slots,
+    /// What limits have blocked, where there is one that does.
+    blocks: Option<Map>,
+}
+
+/// Most sources that are blocked at once.
+const MOST_BLOCKS: usize = 1 << 16;
+
+impl Ruled {
+    /// Loads the program of the first rules.
+    pub(super) fn load(
+        maps: &Maps,
+        rules: &Rules,
+        only: Option<&Expression>,
+        never_take: &NeverTake,
+    ) -> Result<(Self, Program), String> {
+        let ruled = Self {
+            never: vec![never_take.expression()],
+            only: only.cloned(),
+            set: Arc::clone(&rules.set),
+            slots: Slots::default(),
+            blocks: None,
+        };
+        ruled.next(maps, rules)
+    }
+
+    /// Loads the program of other rules; the counters of those that stay go on.
+    pub(super) fn next(&self, maps: &Maps, rules: &Rules) -> Result<(Self, Program), String> {
+        let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
+        let numbers: Vec<u32> = rules.set.rules().iter().map(|rule| slots.number(&rule.name)).collect();
+        let lists = Lists::create(&rules.set, &numbers).map_err(|error| error.to_string())?;
+        let never: Vec<Expression> = self.never[..1].iter().chain(&rules.never).cloned().collect();
+        let program = RuleProgram {
+            rules: &rules.set,
+            slots: &numbers,
+            only: self.only.as_ref(),
+            never: &never,
+            maps: maps.descriptors(),
+            sets: lists.descriptors(),
+            hung_after_jiffies: program::hung_after(),
+        };
+        let program = program.program().map_err(|error| {
+            format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
+        })?;
+        let program = program::load_words("bywash_rules", &program.to_words())?;
+        let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
+        Ok((Self { never, only, set, slots, blocks: lists.blocks }, program))
+    }
+
+    /// Has a limit drop what comes from a source, or no longer.
+    pub(super) fn block(&self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
+        let Some(blocks) = &self.blocks else { return Err(format!("the rule '{rule}' blocks nobody")) };
+        let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
+        let done = if on { blocks.update(&key, &[0; 4]) } else { blocks.delete(&key).map(drop) };
+        done.map_err(|error| error.to_string())
+    }
+
+    /// What each rule has counted, in order.
+    pub(super) fn counts(&self, maps: &Maps) -> Vec<RuleCount> {
+        let count = |name: &str| {
+            let slot = self.slots.by_name.get(name).copied().unwrap_or_default();
+            let now = maps.counted(RULES_AT + slot.number);
+            let [packets, bytes] = [0, 1].map(|word| now[word].saturating_sub(slot.before[word]));
+            RuleCount { packets, bytes }
+        };
+        self.set.rules().iter().map(|rule| count(&rule.name)).collect()
+    }
+}
+
+/// The maps of a set's lists. The program that uses them keeps them.
+struct Lists {
+    array: Option<Map>,
+    hash6: Option<Map>,
+    blocks: Option<Map>,
+}
+
+impl Lists {
+    fn create(set: &RuleSet, slots: &[u32]) -> Result<Self, BpfError> {
+        let tables = set.tables();
+        let map = |kind, name, key_size, value_size: usize, entries: usize| {
+            let [value_size, entries] = [value_size, entries].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+            let mappable = kind == MapKind::Array;
+            Map::create(&MapSpec { kind, name, key_size, value_size, entries, mappable })
+        };
+        let array = if tables.array_len() > 0 {
+            let array = map(MapKind::Array, "bywash_lists", 4, tables.array_len(), 1)?;
+            let bytes: Vec<u8> = tables.array(slots).into_iter().flat_map(u64::to_ne_bytes).collect();
+            array.map_memory()?.copy_in(0, &bytes);
+            Some(array)
+        } else {
+            None
+        };
+        let hash6 = if tables.count6() > 0 {
+            let key_size = u32::try_from(SetKey6::SIZE).unwrap_or(u32::MAX);
+            let hash6 = map(MapKind::Hash, "bywash_lists6", key_size, 4, tables.count6())?;
+            for (key, class) in tables.entries6() {
+                hash6.update(&key.to_bytes(), &class.to_ne_bytes())?;
+            }
+            Some(hash6)
+        } else {
+            None
+        };
+        let blocks = |rule: &Rule| matches!(rule.action, Action::Limit(Limit { block: Some(_), .. }));
+        let blocks = if set.rules().iter().any(blocks) {
+            let key_size = u32::try_from(BlockKey::SIZE).unwrap_or(u32::MAX);
+            Some(map(MapKind::Hash, "bywash_blocks", key_size, 4, MOST_BLOCKS)?)
+        } else {
+            None
+        };
+        Ok(Self { array, hash6, blocks })
+    }
+
+    fn descriptors(&self) -> MapSet {
+        let descriptor = |map: &Option<Map>| map.as_ref().map_or(-1, Map::as_raw_fd) as RawFd;
+        MapSet {
+            array: descriptor(&self.array),
+            hash6: descriptor(&self.hash6),
+            blocks: descriptor(&self.blocks),
+        }
+    }
+}
+
+/// Which counter is which rule's.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    by_name: HashMap<String, Slot>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slot {
+    number: u32,
+    /// What rules before this one have counted there.
+    before: [u64; 2],
+}
+
+impl Slots {
+    /// Counters for the rules of `set`: those that were there keep theirs.
+    fn with(&self, set: &RuleSet, counted: impl Fn(u32) -> [u64; 2]) -> Self {
+        let mut is_free = vec![true; MOST_RULES];
+        let kept = set.rules().iter().filter_map(|rule| self.by_name.get(&rule.name));
+        for slot in kept {
+            is_free[slot.number as usize] = false;
+        }
+        // A set has no more rules than there are counters.
+        let mut free = (0..).zip(is_free).filter_map(|(number, is_free)| is_free.then_some(number));
+        let slot = |name: &str| {
+            self.by_name.get(name).copied().unwrap_or_else(|| {
+                let number = free.next().unwrap_or(0);
+                Slot { number, before: counted(number) }
+            })
+        };
+        let mut slot = slot;
+        let by_name = set.rules().iter().map(|rule| (rule.name.clone(), slot(&rule.name))).collect();
+        Self { by_name }
+    }
+
+    fn number(&self, name: &str) -> u32 {
+        self.by_name.get(name).map_or(0, |slot| slot.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_filter::rules::Condition;
+
+    use super::*;
+
+    fn set(names: &[&str]) -> RuleSet {
+        let rule = |name: &&str| Rule {
+            name: (*name).into(),
+            condition: Condition::default(),
+            action: Action::Count,
+            sample: None,
+            expires: None,
+            dry_run: false,
+        };
+        RuleSet::new(names.iter().map(rule).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_rule_keeps_its_counter_and_a_new_one_begins_at_nothing() {
+        let counted = |slot: u32| [u64::from(slot) + 10, 100];
+        let first = Slots::default().with(&set(&["a", "b", "c"]), |_| [0, 0]);
+        assert_eq!(["a", "b", "c"].map(|name| first.number(name)), [0, 1, 2]);
+        let second = first.with(&set(&["c", "d", "a"]), counted);
+        assert_eq!(["a", "d", "c"].map(|name| second.number(name)), [0, 1, 2]);
+        assert_eq!(second.by_name["d"].before, [11, 100]);
+        assert_eq!(second.by_name["a"].before, [0, 0]);
+    }
+}

@@ -1,0 +1,360 @@
+//! Rules: which packets, and what becomes of them; the same for every kind of port.
+//!
+//! A packet is held against the rules from the first to the last. The first one that decides ends it; one that only counts
+//! does not decide. What no rule decides is passed to the kernel.
+//!
+//! A rule's condition has an expression, lists of prefixes and ports, or several of these, which must all hold. Lists are
+//! for what is long: they lie in [`Tables`], where ten thousand prefixes cost hardly more than ten, and the program that is
+//! made of the rules knows only their shape. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
+//! process ([`RuleSet::walk`]).
+
+mod headers;
+mod program;
+mod tables;
+mod trie;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use crate::Expression;
+pub use headers::Headers;
+pub use program::{BlockKey, MapSet, RuleProgram};
+pub use tables::{SetKey6, Tables};
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What it is called: unique in its set, and what its counters are known by.
+    pub name: String,
+    /// Which packets it is about.
+    pub condition: Condition,
+    /// What becomes of them.
+    pub action: Action,
+    /// One in so many of these packets is shown to user space as well.
+    pub sample: Option<NonZeroU32>,
+    /// From then on it does nothing any more.
+    pub expires: Option<SystemTime>,
+    /// It only counts what it would have decided.
+    pub dry_run: bool,
+}
+
+/// Which packets a rule is about: those for which all of this holds. What is empty holds always.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Condition {
+    /// They match.
+    pub expression: Option<Expression>,
+    /// They come from one of these.
+    pub from: Vec<Prefix>,
+    /// They go to one of these.
+    pub to: Vec<Prefix>,
+    /// Their source port, of TCP, UDP or SCTP, is one of these.
+    pub from_ports: Vec<RangeInclusive<u16>>,
+    /// Their destination port is one of these.
+    pub to_ports: Vec<RangeInclusive<u16>>,
+}
+
+/// What becomes of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// They are gone.
+    Drop,
+    /// They go on to the kernel, whatever later rules say.
+    Pass,
+    /// They go to our queue: user space decides.
+    Queue,
+    /// They are counted, and the next rule has its say.
+    Count,
+    /// They go on as long as they are not too many; user space counts them.
+    Limit(Limit),
+}
+
+/// How many packets may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Packets per second.
+    pub rate: u32,
+    /// Packets that may come at once.
+    pub burst: u32,
+    /// What has a rate of its own.
+    pub per: Per,
+    /// Who sends more than twice the rate is dropped by the kernel for so long.
+    pub block: Option<Duration>,
+}
+
+/// Whose packets are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// All that the rule is about.
+    Rule,
+    /// Those from one prefix, of so many bits for IPv4 and for IPv6.
+    Source {
+        /// Bits of an IPv4 address.
+        v4: u8,
+        /// Bits of an IPv6 address.
+        v6: u8,
+    },
+    /// Those of one flow: addresses, protocol and ports.
+    Flow,
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u8,
+}
+
+/// Why a text is no prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixError {
+    /// Not an address.
+    #[error("'{0}' is no address: write 192.0.2.0/24 or 2001:db8::/32, or an address alone")]
+    Address(String),
+    /// Too many bits, or no number.
+    #[error("'{0}' has no such length: 0 to 32 for IPv4, 0 to 128 for IPv6")]
+    Bits(String),
+    /// The address has bits behind the prefix.
+    #[error("'{0}' has bits set behind its length: write {1}")]
+    Behind(String, Prefix),
+}
+
+/// Why rules can't be made a set of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// Two rules have one name.
+    #[error("the name '{0}' is there twice: counters are known by it")]
+    Name(String),
+    /// More rules than there are counters.
+    #[error(
+        "{0} rules: at most {MOST_RULES}; put prefixes and ports that share a fate into one rule's lists"
+    )]
+    Rules(usize),
+    /// More conditions that join lists than can be kept track of.
+    #[error(
+        "{0} lists stand in rules beside another condition: at most {MOST_JOINED}; put rules that are alike together"
+    )]
+    Joined(usize),
+    /// More prefixes than there is room for.
+    #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
+    Prefixes,
+}
+
+/// Most rules of a set.
+pub const MOST_RULES: usize = 16_384;
+
+/// Most lists that stand beside another condition.
+pub const MOST_JOINED: usize = 1024;
+
+/// Rules in order, ready to be run.
+#[derive(Debug)]
+pub struct RuleSet {
+    rules: Vec<Rule>,
+    plans: Vec<Plan>,
+    /// Those rules that are not just a list.
+    coded: Vec<usize>,
+    tables: Tables,
+}
+
+/// How a rule is run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// The tables tell: its only condition is one list, and it decides.
+    Listed,
+    /// Its lists' bits must be set, and then its expression must match.
+    Coded(Vec<u32>),
+}
+
+/// What comes next for a packet that a rule is about.
+pub type Next<B> = ControlFlow<B>;
+
+impl RuleSet {
+    /// Makes a set of rules.
+    ///
+    /// # Errors
+    /// [`RuleError`]
+    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
+        if rules.len() > MOST_RULES {
+            return Err(RuleError::Rules(rules.len()));
+        }
+        let mut names = std::collections::HashSet::new();
+        if let Some(twice) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
+            return Err(RuleError::Name(twice.name.clone()));
+        }
+        let mut builder = tables::Builder::default();
+        let mut joined = 0;
+        let mut plans = Vec::with_capacity(rules.len());
+        for (index, rule) in (0..).zip(&rules) {
+            if rule.is_listed() {
+                builder.add(&rule.condition, |_| tables::Member::Rule(index, rule.action.into()));
+                plans.push(Plan::Listed);
+                continue;
+            }
+            let mut bits = Vec::new();
+            builder.add(&rule.condition, |_| {
+                let bit = joined;
+                joined += 1;
+                bits.push(bit);
+                tables::Member::Bit(bit)
+            });
+            plans.push(Plan::Coded(bits));
+        }
+        if joined as usize > MOST_JOINED {
+            return Err(RuleError::Joined(joined as usize));
+        }
+        let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
+        let is_coded = |index: &usize| plans[*index] != Plan::Listed;
+        let coded = (0..plans.len()).filter(is_coded).collect();
+        Ok(Self { rules, plans, coded, tables })
+    }
+
+    /// The rules, in order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The lists.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off.
+    #[inline]
+    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(usize, &Rule) -> Next<B>) -> Option<B> {
+        self.walk_len(packet, packet.len(), each)
+    }
+
+    /// The same for a packet that had `wire_len` bytes, of which `packet` has the first.
+    #[inline]
+    pub fn walk_len<B>(
+        &self,
+        packet: &[u8],
+        wire_len: usize,
+        mut each: impl FnMut(usize, &Rule) -> Next<B>,
+    ) -> Option<B> {
+        let mut found = self.tables.found();
+        if self.tables.is_used() {
+            self.tables.find(&Headers::of(packet), &mut found);
+        }
+        let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
+        for &index in self.coded.iter().take_while(|index| **index < first) {
+            let (Plan::Coded(bits), rule) = (&self.plans[index], &self.rules[index]) else { continue };
+            let holds = bits.iter().all(|bit| found.has(*bit))
+                && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len));
+            if holds && let ControlFlow::Break(end) = each(index, rule) {
+                return Some(end);
+            }
+        }
+        match each(first, self.rules.get(first)?) {
+            ControlFlow::Break(end) => Some(end),
+            ControlFlow::Continue(()) => None,
+        }
+    }
+
+    pub(crate) fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+}
+
+impl Rule {
+    /// Whether user space has the last word on what it is about.
+    pub fn asks_user_space(&self) -> bool {
+        matches!(self.action, Action::Queue | Action::Limit(_))
+    }
+
+    /// Whether it decides what becomes of a packet, or asks user space for that.
+    pub fn decides(&self) -> bool {
+        !self.dry_run && self.action != Action::Count
+    }
+
+    fn is_listed(&self) -> bool {
+        let Condition { expression, from, to, from_ports, to_ports } = &self.condition;
+        let lists = [!from.is_empty(), !to.is_empty(), !from_ports.is_empty(), !to_ports.is_empty()];
+        expression.is_none()
+            && lists.into_iter().filter(|used| *used).count() == 1
+            && matches!(self.action, Action::Drop | Action::Pass)
+            && self.sample.is_none()
+            && !self.dry_run
+    }
+}
+
+impl Action {
+    /// Its name, as rule files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Queue => "queue",
+            Self::Count => "count",
+            Self::Limit(_) => "limit",
+        }
+    }
+}
+
+impl Prefix {
+    /// The first `bits` bits of `address`.
+    ///
+    /// # Errors
+    /// [`PrefixError`]
+    pub fn new(address: IpAddr, bits: u8) -> Result<Self, PrefixError> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        if bits > most {
+            return Err(PrefixError::Bits(format!("{address}/{bits}")));
+        }
+        let cut = Self { address, bits }.cut();
+        if cut.address != address {
+            return Err(PrefixError::Behind(format!("{address}/{bits}"), cut));
+        }
+        Ok(cut)
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits are the same.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    fn cut(self) -> Self {
+        let address = match self.address {
+            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & mask32(self.bits)).into()),
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & mask128(self.bits)).into()),
+        };
+        Self { address, ..self }
+    }
+}
+
+pub(crate) fn mask32(bits: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0)
+}
+
+pub(crate) fn mask128(bits: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let address: IpAddr = address.parse().map_err(|_| PrefixError::Address(text.into()))?;
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| PrefixError::Bits(text.into()))?;
+        Self::new(address, bits)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+//! Lists of prefixes and ports as tables: one search for each kind of list, however many rules have one.
+//!
+//! Each address and each port belongs to a class: the lists that it is in. The tables say which class; a class says which
+//! rule comes first of those that are met by this list alone, and has a bit for every other list. So all that is asked of
+//! one source address is answered by one search.
+//!
+//! What the kernel gets is one array, which holds everything but IPv6, and a hash for that: a key for each prefix, and a
+//! search for each length in use, the longest first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use super::headers::Headers;
+use super::trie::{BLOCK, ROOT, Trie};
+use super::{Action, Condition, mask128};
+
+/// A kind of list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    From,
+    To,
+    FromPorts,
+    ToPorts,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] = [Self::From, Self::To, Self::FromPorts, Self::ToPorts];
+
+    /// 0 where it is about the source, 1 for the destination.
+    pub(crate) fn side(self) -> usize {
+        match self {
+            Self::From | Self::FromPorts => 0,
+            Self::To | Self::ToPorts => 1,
+        }
+    }
+}
+
+/// What being in a list means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Member {
+    /// This rule is met, and does that.
+    Rule(u32, Fate),
+    /// This list is met.
+    Bit(u32),
+}
+
+/// What a rule that decides by a list does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Fate {
+    Drop = 0,
+    Pass = 1,
+}
+
+impl From<Action> for Fate {
+    fn from(action: Action) -> Self {
+        if action == Action::Drop { Self::Drop } else { Self::Pass }
+    }
+}
+
+/// The lists that an address or a port is in.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Class {
+    /// The first rule that is met by one of them alone.
+    first: Option<(u32, Fate)>,
+    bits: Vec<u64>,
+}
+
+/// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct SetKey6 {
+    /// 0 for sources, 1 for destinations.
+    pub side: u8,
+    /// Bits of the prefix.
+    pub bits: u8,
+    /// The prefix, the rest zero.
+    pub address: [u8; 16],
+}
+
+impl SetKey6 {
+    /// Bytes of a key: the fields, and padding before the address.
+    pub const SIZE: usize = 24;
+
+    /// As the kernel sees it.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[0] = self.side;
+        bytes[1] = self.bits;
+        bytes[8..].copy_from_slice(&self.address);
+        bytes
+    }
+}
+
+/// The lists of a set of rules.
+#[derive(Debug)]
+pub struct Tables {
+    classes: Vec<Class>,
+    /// Words of a class's bits.
+    words: usize,
+    /// By the side.
+    tries: [Option<Trie>; 2],
+    ports: [Option<Vec<u32>>; 2],
+    /// Prefixes of IPv6, and their classes.
+    six: [HashMap<(u8, u128), u32>; 2],
+    /// Their lengths, the longest first.
+    lengths: [Vec<u8>; 2],
+}
+
+/// What was found for a packet.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) first: Option<(u32, Fate)>,
+    bits: [u64; super::MOST_JOINED / 64],
+}
+
+impl Found {
+    #[inline]
+    pub(super) fn has(&self, bit: u32) -> bool {
+        self.bits[bit as usize / 64] & 1 << (bit % 64) != 0
+    }
+}
+
+/// Where things lie in the array that the kernel gets, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// From one class to the next. A class: the first rule as a number, then its bits.
+    pub(crate) stride: usize,
+    /// Where the last class begins.
+    pub(crate) last_class: usize,
+    /// The tables of ports, by side.
+    pub(crate) ports: [Option<usize>; 2],
+    /// The first tables of the tries, by side.
+    pub(crate) roots: [Option<usize>; 2],
+    /// All blocks of both tries.
+    pub(crate) blocks: usize,
+    /// How many they are, by side; the first side's come first.
+    pub(crate) block_counts: [usize; 2],
+    pub(crate) len: usize,
+}
+
+/// No rule is met by a list alone.
+pub(crate) const NO_RULE: u64 = u64::MAX;
+
+/// The first rule of a class as a number, so that of two the lower one comes first: the rule's index, its counter, its fate.
+fn first_word(first: Option<(u32, Fate)>, slots: &[u32]) -> u64 {
+    first.map_or(NO_RULE, |(index, fate)| {
+        let slot = slots.get(index as usize).copied().unwrap_or(0);
+        u64::from(index) << 32 | u64::from(slot) << 1 | fate as u64
+    })
+}
+
+impl Tables {
+    /// Whether there is any list.
+    pub(super) fn is_used(&self) -> bool {
+        self.classes.len() > 1
+    }
+
+    /// Words of bits in a class.
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+
+    pub(crate) fn uses(&self, kind: Kind) -> bool {
+        let side = kind.side();
+        match kind {
+            Kind::From | Kind::To => self.tries[side].is_some() || !self.six[side].is_empty(),
+            Kind::FromPorts | Kind::ToPorts => self.ports[side].is_some(),
+        }
+    }
+
+    /// Lengths of IPv6 prefixes, the longest first.
+    pub(crate) fn lengths(&self, kind: Kind) -> &[u8] {
+        &self.lengths[kind.side()]
+    }
+
+    pub(super) fn found(&self) -> Found {
+        Found { first: None, bits: [0; super::MOST_JOINED / 64] }
+    }
+
+    /// Searches for all that lists ask about.
+    #[inline]
+    pub(super) fn find(&self, headers: &Headers, found: &mut Found) {
+        for side in 0..2 {
+            let address = headers.addresses.map(|both| both[side]);
+            let class = match address {
+                Some(IpAddr::V4(address)) => {
+                    self.tries[side].as_ref().map(|trie| trie.find(address.to_bits()))
+                }
+                Some(IpAddr::V6(address)) => self.find6(side, address.to_bits()),
+                None => None,
+            };
+            self.add(class, found);
+            let port = headers.ports.map(|both| usize::from(both[side]));
+            self.add(self.ports[side].as_ref().zip(port).map(|(table, port)| table[port]), found);
+        }
+    }
+
+    fn find6(&self, side: usize, address: u128) -> Option<u32> {
+        let of = |bits: &u8| self.six[side].get(&(*bits, address & mask128(*bits))).copied();
+        self.lengths[side].iter().find_map(of)
+    }
+
+    #[inline]
+    fn add(&self, class: Option<u32>, found: &mut Found) {
+        let Some(class) =
+            class.filter(|class| *class != 0).and_then(|class| self.classes.get(class as usize))
+        else {
+            return;
+        };
+        if let Some(first) = class.first {
+            found.first = Some(found.first.map_or(first, |before| before.min(first)));
+        }
+        for (to, from) in found.bits.iter_mut().zip(&class.bits) {
+            *to |= from;
+        }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        let stride = 8 + 8 * self.words;
+        let mut len = self.classes.len() * stride;
+        let mut place = |wanted: bool, bytes: usize| {
+            let at = len;
+            len += if wanted { bytes } else { 0 };
+            wanted.then_some(at)
+        };
+        let ports = [0, 1].map(|side| place(self.ports[side].is_some(), 4 * ROOT));
+        let roots = [0, 1].map(|side| place(self.tries[side].is_some(), 4 * ROOT));
+        let block_counts = [0, 1].map(|side| self.tries[side].as_ref().map_or(0, |trie| trie.blocks.len()));
+        let blocks = len;
+        len += 4 * BLOCK * block_counts.iter().sum::<usize>();
+        let last_class = (self.classes.len() - 1) * stride;
+        Layout { stride, last_class, ports, roots, blocks, block_counts, len }
+    }
+
+    /// How long the array is that the kernel gets, in bytes.
+    pub fn array_len(&self) -> usize {
+        self.layout().len
+    }
+
+    /// The array that the kernel gets, 8 bytes at a time; `slots` are the counters of the rules.
+    pub fn array(&self, slots: &[u32]) -> Vec<u64> {
+        let layout = self.layout();
+        let mut words = Vec::with_capacity(layout.len / 8);
+        for class in &self.classes {
+            words.push(first_word(class.first, slots));
+            words.extend(class.bits.iter().copied().chain(std::iter::repeat(0)).take(self.words));
+        }
+        // The kernel's program is spared a multiplication: its entries say where a class begins.
+        let leaf = |class: u32| class * u32::try_from(layout.stride).unwrap_or(0);
+        for table in self.ports.iter().flatten() {
+            push_halves(&mut words, table.iter().map(|class| leaf(*class)));
+        }
+        let before = [0, u32::try_from(layout.block_counts[0]).unwrap_or(0)];
+        let sides: Vec<_> = self.tries.iter().zip(before).collect();
+        let entry = |entry: u32, before: u32| {
+            if entry & super::trie::INNER != 0 { entry + before } else { leaf(entry) }
+        };
+        for (trie, before) in &sides {
+            let root = trie.iter().flat_map(|trie| &trie.root);
+            push_halves(&mut words, root.map(|cell| entry(*cell, *before)));
+        }
+        for (trie, before) in &sides {
+            let blocks = trie.iter().flat_map(|trie| trie.blocks.iter().flatten());
+            push_halves(&mut words, blocks.map(|cell| entry(*cell, *before)));
+        }
+        words
+    }
+
+    /// The entries of the hash for IPv6: the values are 4 bytes.
+    pub fn entries6(&self) -> impl Iterator<Item = (SetKey6, u32)> {
+        let stride = u32::try_from(self.layout().stride).unwrap_or(0);
+        (0..).zip(&self.six).flat_map(move |(side, prefixes)| {
+            prefixes.iter().map(move |(&(bits, address), class)| {
+                (SetKey6 { side, bits, address: address.to_be_bytes() }, class * stride)
+            })
+        })
+    }
+
+    /// How many entries the hash for IPv6 has.
+    pub fn count6(&self) -> usize {
+        self.six.iter().map(HashMap::len).sum()
+    }
+}
+
+/// Four bytes at a time, as they lie in memory; there is an even number of them.
+fn push_halves(words: &mut Vec<u64>, halves: impl Iterator<Item = u32>) {
+    let mut halves = halves;
+    while let Some(first) = halves.next() {
+        let [a, b, c, d] = first.to_ne_bytes();
+        let [e, f, g, h] = halves.next().unwrap_or(0).to_ne_bytes();
+        words.push(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
+/// Lists on their way into tables.
+#[derive(Default)]
+pub(super) struct Builder {
+    prefixes: [Vec<(super::Prefix, Member)>; 2],
+    ports: [Vec<(std::ops::RangeInclusive<u16>, Member)>; 2],
+}
+
+impl Builder {
+    /// Adds the lists of a condition; `member` is asked once for each that is there.
+    pub(super) fn add(&mut self, condition: &Condition, mut member: impl FnMut(Kind) -> Member) {
+        for kind in Kind::ALL {
+            let side = kind.side();
+            match kind {
+                Kind::From | Kind::To => {
+                    let list = [&condition.from, &condition.to][side];
+                    if !list.is_empty() {
+                        let member = member(kind);
+                        self.prefixes[side].extend(list.iter().map(|prefix| (*prefix, member)));
+                    }
+                }
+                Kind::FromPorts | Kind::ToPorts => {
+                    let list = [&condition.from_ports, &condition.to_ports][side];
+                    if !list.is_empty() {
+                        let member = member(kind);
+                        self.ports[side].extend(list.iter().map(|range| (range.clone(), member)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// `None` when there are too many prefixes.
+    pub(super) fn build(self, bits: u32) -> Option<Tables> {
+        let mut classes = Classes::new();
+        let (mut tries, mut six) = ([None, None], [HashMap::new(), HashMap::new()]);
+        let mut lengths = [Vec::new(), Vec::new()];
+        for (side, mut prefixes) in self.prefixes.into_iter().enumerate() {
+            prefixes.sort_by_key(|(prefix, _)| prefix.bits());
+            let mut by_prefix: BTreeMap<(u8, u128), Vec<Member>> = BTreeMap::new();
+            for (prefix, member) in prefixes {
+                match prefix.address() {
+                    IpAddr::V4(address) => {
+                        let trie = tries[side].get_or_insert_with(Trie::new);
+                        trie.paint(address.to_bits(), prefix.bits(), |class| classes.with(class, member))?;
+                    }
+                    IpAddr::V6(address) => {
+                        by_prefix.entry((prefix.bits(), address.to_bits())).or_default().push(member);
+                    }
+                }
+            }
+            lengths[side] = by_prefix.keys().map(|(bits, _)| *bits).collect::<Vec<_>>();
+            lengths[side].dedup();
+            lengths[side].reverse();
+            for (&(bits, address), members) in &by_prefix {
+                // Shorter prefixes are there already, with all that is shorter still.
+                let above = lengths[side].iter().filter(|shorter| **shorter < bits);
+                let mut above = above.filter_map(|b| six[side].get(&(*b, address & mask128(*b))).copied());
+                let class = above.next().unwrap_or(0);
+                let class = members.iter().fold(class, |class, member| classes.with(class, *member));
+                six[side].insert((bits, address), class);
+            }
+        }
+        let ports = self.ports.map(|ranges| {
+            (!ranges.is_empty()).then(|| {
+                let mut table = vec![0; ROOT];
+                for (range, member) in ranges {
+                    for port in range {
+                        let cell: &mut u32 = &mut table[usize::from(port)];
+                        *cell = classes.with(*cell, member);
+                    }
+                }
+                table
+            })
+        });
+        let words = (bits as usize).div_ceil(64);
+        let classes = classes.finish(words);
+        Some(Tables { classes, words, tries, ports, six, lengths })
+    }
+}
+
+/// All classes, each once.
+struct Classes {
+    members: Vec<Vec<Member>>,
+    numbers: HashMap<Vec<Member>, u32>,
+    steps: HashMap<(u32, Member), u32>,
+}
+
+impl Classes {
+    fn new() -> Self {
+        let none = Vec::new();
+        Self { numbers: HashMap::from([(none.clone(), 0)]), members: vec![none], steps: HashMap::new() }
+    }
+
+    /// The class of what is in all lists of `class` and in another one.
+    fn with(&mut self, class: u32, member: Member) -> u32 {
+        if let Some(known) = self.steps.get(&(class, member)) {
+            return *known;
+        }
+        let mut members = self.members[class as usize].clone();
+        let decider = members.iter().position(|known| matches!(known, Member::Rule(..)));
+        match (member, decider) {
+            // Of the rules that decide alone, only the first matters.
+            (Member::Rule(..), Some(at)) => members[at] = member.min(members[at]),
+            _ if members.contains(&member) => {}
+            _ => members.push(member),
+        }
+        members.sort_unstable();
+        let next = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(members.clone()).or_insert(next);
+        if number == next {
+            self.members.push(members);
+        }
+        self.steps.insert((class, member), number);
+        number
+    }
+
+    fn finish(self, words: usize) -> Vec<Class> {
+        let class = |members: Vec<Member>| {
+            let mut class = Class { first: None, bits: vec![0; words] };
+            for member in members {
+                match member {
+                    Member::Rule(index, fate) => class.first = Some((index, fate)),
+                    Member::Bit(bit) => class.bits[bit as usize / 64] |= 1 << (bit % 64),
+                }
+            }
+            class
+        };
+        self.members.into_iter().map(class).collect()
+    }
+}

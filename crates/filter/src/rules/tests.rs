@@ -1,0 +1,128 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn rule(name: &str, action: Action, condition: Condition) -> Rule {
+    Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
+}
+
+fn from(list: &[&str]) -> Condition {
+    Condition { from: list.iter().map(|text| prefix(text)).collect(), ..Condition::default() }
+}
+
+/// An IPv4 or IPv6 packet with UDP ports.
+fn packet(from: &str, to: &str, ports: [u16; 2]) -> Vec<u8> {
+    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let mut packet = vec![0; 12];
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            packet.extend([0x08, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+            packet.extend(from.octets().into_iter().chain(to.octets()));
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+            packet.extend(from.octets().into_iter().chain(to.octets()));
+        }
+        _ => panic!("two families"),
+    }
+    packet.extend(ports.into_iter().flat_map(u16::to_be_bytes));
+    packet.extend([0, 8, 0, 0]);
+    packet
+}
+
+/// The rule that decides, by index.
+fn decided(set: &RuleSet, packet: &[u8]) -> Option<usize> {
+    set.walk(packet, |index, rule| if rule.decides() { Next::Break(index) } else { Next::Continue(()) })
+}
+
+#[test]
+fn prefixes_are_read_or_refused_with_the_reason() {
+    assert_eq!(prefix("10.0.0.0/8").to_string(), "10.0.0.0/8");
+    assert_eq!(prefix("10.1.2.3").bits(), 32);
+    assert_eq!(prefix("2001:db8::/32").to_string(), "2001:db8::/32");
+    assert_eq!(prefix("0.0.0.0/0").bits(), 0);
+    let error = |text: &str| text.parse::<Prefix>().unwrap_err().to_string();
+    assert!(error("10.0.0.1/8").ends_with("write 10.0.0.0/8"));
+    assert!(error("10.0.0.0/33").contains("no such length"));
+    assert!(error("10.0.0.0/x").contains("no such length"));
+    assert!(error("example.com").contains("no address"));
+}
+
+#[test]
+fn the_first_rule_that_is_met_decides() {
+    let ports = Condition { to_ports: vec![53..=53, 1000..=2000], ..Condition::default() };
+    let both = Condition { expression: Some("udp".parse().unwrap()), ..from(&["10.9.0.0/16"]) };
+    let set = RuleSet::new(vec![
+        rule("keep", Action::Pass, from(&["10.1.1.1", "2001:db8:1::/48"])),
+        rule("nets", Action::Drop, from(&["10.1.0.0/16", "2001:db8::/32"])),
+        rule("seen", Action::Count, from(&["10.0.0.0/8"])),
+        rule("both", Action::Drop, both),
+        rule("ports", Action::Drop, ports),
+    ])
+    .unwrap();
+    let of = |from: &str, port| {
+        let to = if from.contains(':') { "::1" } else { "1.1.1.1" };
+        decided(&set, &packet(from, to, [7, port]))
+    };
+    assert_eq!(of("10.1.1.1", 53), Some(0));
+    assert_eq!(of("10.1.1.2", 53), Some(1));
+    assert_eq!(of("2001:db8:1::5", 9), Some(0));
+    assert_eq!(of("2001:db8:2::5", 9), Some(1));
+    assert_eq!(of("10.9.0.1", 9), Some(3));
+    assert_eq!(of("11.0.0.1", 53), Some(4));
+    assert_eq!(of("11.0.0.1", 1500), Some(4));
+    assert_eq!(of("11.0.0.1", 2001), None);
+    let mut counted = Vec::new();
+    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |index, _| {
+        counted.push(index);
+        Next::Continue(())
+    });
+    assert_eq!((none, counted), (None, vec![2]));
+}
+
+#[test]
+fn sets_that_can_not_be_are_refused() {
+    let twice = vec![rule("a", Action::Drop, from(&[])), rule("a", Action::Pass, from(&[]))];
+    assert_eq!(RuleSet::new(twice).unwrap_err(), RuleError::Name("a".into()));
+    let joined = |index: usize| {
+        let expression = Some("udp".parse().unwrap());
+        rule(&index.to_string(), Action::Drop, Condition { expression, ..from(&["10.0.0.0/8"]) })
+    };
+    let all = (0..=MOST_JOINED).map(joined).collect();
+    assert_eq!(RuleSet::new(all).unwrap_err(), RuleError::Joined(MOST_JOINED + 1));
+}
+
+/// Whether an address is in a prefix, by the definition.
+fn is_in(address: u32, prefix: (u32, u8)) -> bool {
+    prefix.1 == 0 || (address ^ prefix.0) >> (32 - prefix.1) == 0
+}
+
+proptest! {
+    #[test]
+    fn a_list_of_prefixes_means_what_its_prefixes_mean(
+        lists in prop::collection::vec(prop::collection::vec((0_u32..1 << 12, 0_u8..=32), 1..6), 1..6),
+        addresses in prop::collection::vec(0_u32..1 << 12, 1..40),
+    ) {
+        // Few addresses spread over all bytes, so that prefixes meet.
+        let spread = |n: u32| (n & 7) << 29 | (n >> 3 & 7) << 14 | (n >> 6 & 7) << 6 | n >> 9 & 7;
+        let lists: Vec<Vec<(u32, u8)>> = lists.into_iter().map(|list| {
+            list.into_iter().map(|(address, bits)| (spread(address) & mask32(bits), bits)).collect()
+        }).collect();
+        let rules = lists.iter().enumerate().map(|(index, list)| {
+            let from = list.iter().map(|(a, bits)| Prefix::new(IpAddr::V4((*a).into()), *bits).unwrap()).collect();
+            // Every other one stands beside an expression that holds always.
+            let expression = (index % 2 == 1).then(|| "ip".parse().unwrap());
+            rule(&index.to_string(), Action::Drop, Condition { expression, from, ..Condition::default() })
+        });
+        let set = RuleSet::new(rules.collect()).unwrap();
+        for address in addresses.into_iter().map(spread) {
+            let right = lists.iter().position(|list| list.iter().any(|prefix| is_in(address, *prefix)));
+            let text = std::net::Ipv4Addr::from(address).to_string();
+            prop_assert_eq!(decided(&set, &packet(&text, "9.9.9.9", [1, 2])), right);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Classes of IPv4 addresses: a table by the first 16 bits, and blocks of 256 for those where longer prefixes begin.
+//!
+//! An address costs one load, two where there are prefixes longer than /16, three where there are some longer than /24,
+//! however many there are. (The kernel's own trie costs a comparison for each bit, and a call.)
+
+use super::mask32;
+
+/// Set in an entry that leads to a block.
+pub(super) const INNER: u32 = 1 << 31;
+
+/// Entries of the first table.
+pub(super) const ROOT: usize = 1 << 16;
+
+/// Entries of a block.
+pub(super) const BLOCK: usize = 256;
+
+/// Most blocks; a block has 1 KiB.
+pub(super) const MOST_BLOCKS: usize = 1 << 18;
+
+/// A class for each IPv4 address; 0 for those in no prefix.
+#[derive(Debug)]
+pub(super) struct Trie {
+    pub(super) root: Vec<u32>,
+    pub(super) blocks: Vec<[u32; BLOCK]>,
+}
+
+impl Trie {
+    pub(super) fn new() -> Self {
+        Self { root: vec![0; ROOT], blocks: Vec::new() }
+    }
+
+    /// Changes the class of all addresses of a prefix by `change`. Shorter prefixes come before longer ones. `None` when
+    /// there would be too many blocks.
+    pub(super) fn paint(&mut self, address: u32, bits: u8, mut change: impl FnMut(u32) -> u32) -> Option<()> {
+        let [a, b, c, d] = (address & mask32(bits)).to_be_bytes();
+        let top = usize::from(u16::from_be_bytes([a, b]));
+        let cells = |bits: u8, of: u8| 1_usize << (of - bits);
+        if bits <= 16 {
+            self.root[top..top + cells(bits, 16)].iter_mut().for_each(|cell| *cell = change(*cell));
+            return Some(());
+        }
+        let second = Self::block_at(&mut self.blocks, &mut self.root[top])?;
+        let (c, d) = (usize::from(c), usize::from(d));
+        if bits <= 24 {
+            let cells = &mut self.blocks[second][c..c + cells(bits, 24)];
+            cells.iter_mut().for_each(|cell| *cell = change(*cell));
+            return Some(());
+        }
+        let mut cell = self.blocks[second][c];
+        let third = Self::block_at(&mut self.blocks, &mut cell)?;
+        self.blocks[second][c] = cell;
+        let cells = &mut self.blocks[third][d..d + cells(bits, 32)];
+        cells.iter_mut().for_each(|cell| *cell = change(*cell));
+        Some(())
+    }
+
+    /// The block that an entry leads to, made when there is none.
+    fn block_at(blocks: &mut Vec<[u32; BLOCK]>, entry: &mut u32) -> Option<usize> {
+        if *entry & INNER != 0 {
+            return Some((*entry & !INNER) as usize);
+        }
+        if blocks.len() == MOST_BLOCKS {
+            return None;
+        }
+        blocks.push([*entry; BLOCK]);
+        let index = blocks.len() - 1;
+        *entry = INNER | u32::try_from(index).ok()?;
+        Some(index)
+    }
+
+    /// The class of an address.
+    #[inline]
+    pub(super) fn find(&self, address: u32) -> u32 {
+        let [a, b, c, d] = address.to_be_bytes();
+        let mut entry = self.root[usize::from(u16::from_be_bytes([a, b]))];
+        for byte in [c, d] {
+            if entry & INNER == 0 {
+                return entry;
+            }
+            entry = self.blocks[(entry & !INNER) as usize][usize::from(byte)];
+        }
+        entry
+    }
+}

@@ -1,0 +1,306 @@
+//! Rules in the kernel: its verifier takes their programs, and they decide as this process does.
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::os::fd::AsRawFd;
+
+use bywash_filter::rules::{
+    Action, BlockKey, Condition, Limit, MapSet, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
+};
+use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, Verdict};
+use bywash_filter::{Expression, NoNames, Options};
+use bywash_lab::skip;
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+fn rights() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("bpf(2) needs root");
+    }
+    root
+}
+
+/// A loaded set of rules, and its maps.
+struct Loaded {
+    program: Program,
+    counters: Map,
+    heartbeat: Map,
+    blocks: Map,
+    _kept: Vec<Map>,
+}
+
+fn map(kind: MapKind, key_size: u32, value_size: usize, entries: usize) -> Map {
+    let [value_size, entries] = [value_size, entries].map(|number| u32::try_from(number).unwrap());
+    let mappable = kind == MapKind::Array;
+    Map::create(&MapSpec { kind, name: "test_rules", key_size, value_size, entries, mappable }).unwrap()
+}
+
+impl Loaded {
+    fn new(set: &RuleSet, never: &[Expression]) -> Self {
+        let rules = set.rules().len();
+        let sockets = map(MapKind::XskMap, 4, 4, 1);
+        let heartbeat = map(MapKind::Array, 4, size_of::<Heartbeat>(), 1);
+        let counters = map(MapKind::PerCpuArray, 4, size_of::<Count>(), RULES_AT as usize + rules);
+        let slots: Vec<u32> = (0..u32::try_from(rules).unwrap()).collect();
+        let words = set.tables().array(&slots);
+        let array = map(MapKind::Array, 4, 8 * words.len(), 1);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        array.update(&[0; 4], &bytes).unwrap();
+        let hash6 =
+            map(MapKind::Hash, u32::try_from(SetKey6::SIZE).unwrap(), 4, set.tables().count6().max(1));
+        for (key, class) in set.tables().entries6() {
+            hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
+        }
+        let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 4, 4);
+        let program = RuleProgram {
+            rules: set,
+            slots: &slots,
+            only: None,
+            never,
+            maps: Maps {
+                sockets: sockets.as_raw_fd(),
+                heartbeat: heartbeat.as_raw_fd(),
+                counters: counters.as_raw_fd(),
+            },
+            sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
+            hung_after_jiffies: 1 << 40,
+        };
+        let program = program.program().unwrap();
+        let spec = ProgramSpec {
+            kind: ProgramKind::XdpFrags,
+            name: "rules_test",
+            instructions: &program.to_words(),
+        };
+        let program = Program::load(&spec).unwrap_or_else(|error| panic!("{error}\n{program}"));
+        let loaded = Self { program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
+        loaded.beat(1);
+        loaded
+    }
+
+    fn beat(&self, beat: u64) {
+        let mut entry = [0; 24];
+        entry[..8].copy_from_slice(&beat.to_ne_bytes());
+        self.heartbeat.update(&[0; 4], &entry).unwrap();
+    }
+
+    fn run(&self, packet: &[u8]) -> u32 {
+        self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap().verdict
+    }
+
+    fn counted(&self, rule: u32) -> u64 {
+        self.counters.sum::<2>(RULES_AT + rule).unwrap()[0]
+    }
+
+    fn verdict(&self, verdict: Verdict) -> u64 {
+        self.counters.sum::<2>(verdict as u32).unwrap()[0]
+    }
+}
+
+fn rule(name: &str, action: Action, condition: Condition) -> Rule {
+    Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
+}
+
+fn expression(text: &str) -> Option<Expression> {
+    Some(Expression::new(text, &Options { names: &NoNames, netmask: None }).unwrap())
+}
+
+/// What a random packet is made of: addresses of few values, so that they meet prefixes.
+#[derive(Clone, Debug)]
+struct Shape {
+    tags: usize,
+    six: bool,
+    addresses: [u8; 4],
+    protocol: u8,
+    fragment: u16,
+    options: u8,
+    ports: [u16; 2],
+    cut: usize,
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let protocols = prop::sample::select(vec![6_u8, 17, 132, 1, 58]);
+    let fragments = prop::sample::select(vec![0_u16, 0, 0, 0x2000, 5]);
+    let cuts = prop::sample::select(vec![0_usize, 0, 0, 0, 3, 9, 30]);
+    let ports = prop::array::uniform2(0_u16..6);
+    (0_usize..4, any::<bool>(), prop::array::uniform4(0_u8..3), protocols, fragments, 5_u8..8, ports, cuts)
+        .prop_map(|(tags, six, addresses, protocol, fragment, options, ports, cut)| Shape {
+            tags,
+            six,
+            addresses,
+            protocol,
+            fragment,
+            options,
+            ports,
+            cut,
+        })
+}
+
+impl Shape {
+    fn packet(&self) -> Vec<u8> {
+        let mut packet = vec![2; 12];
+        for _ in 0..self.tags {
+            packet.extend([0x81, 0, 0, 1]);
+        }
+        let [a, b, c, d] = self.addresses;
+        if self.six {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, self.protocol, 64]);
+            for (one, other) in [(a, b), (c, d)] {
+                packet.extend([0x20, one, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, other]);
+            }
+        } else {
+            let [high, low] = self.fragment.to_be_bytes();
+            packet.extend([8, 0, 0x40 | self.options, 0, 0, 60, 0, 0, high, low, 64, self.protocol, 0, 0]);
+            packet.extend([10, a, 0, b, 10, c, 0, d]);
+            packet.extend(vec![0; usize::from(self.options - 5) * 4]);
+        }
+        packet.extend(self.ports.into_iter().flat_map(u16::to_be_bytes));
+        packet.extend([0; 20]);
+        let len = packet.len() - self.cut;
+        packet.truncate(len.max(14));
+        packet
+    }
+}
+
+/// A list that some of these packets meet.
+fn prefixes() -> impl Strategy<Value = Vec<Prefix>> {
+    let four = prop::sample::select(vec![
+        "10.0.0.0/16",
+        "10.1.0.0/24",
+        "10.2.0.1",
+        "10.0.0.0/8",
+        "0.0.0.0/0",
+        "10.0.0.0/15",
+        "10.1.0.0/30",
+    ]);
+    let six =
+        prop::sample::select(vec!["2000::/16", "2001::/16", "2002::1", "::/0", "2000::/10", "2001::/127"]);
+    let one = prop_oneof![four, six].prop_map(|text| text.parse().unwrap());
+    prop::collection::vec(one, 0..4)
+}
+
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    let ports =
+        || prop::collection::vec((0_u16..5, 0_u16..2).prop_map(|(from, more)| from..=from + more), 0..2);
+    let texts =
+        vec![None, None, None, Some("udp"), Some("ip6 or vlan"), Some("len > 60"), Some("tcp dst port 3")];
+    let one =
+        (prefixes(), prefixes(), ports(), ports(), prop::sample::select(texts), 0_usize..5, any::<bool>());
+    let rule = one.prop_map(|(from, to, from_ports, to_ports, text, kind, alone)| {
+        // Half of them have one list only.
+        let (to, from_ports, to_ports) =
+            if alone && !from.is_empty() { (vec![], vec![], vec![]) } else { (to, from_ports, to_ports) };
+        let expression = text.filter(|_| !alone).and_then(expression);
+        let condition = Condition { expression, from, to, from_ports, to_ports };
+        let action = [Action::Drop, Action::Pass, Action::Count, Action::Queue, Action::Drop][kind];
+        Rule { dry_run: kind == 4, ..rule("", action, condition) }
+    });
+    prop::collection::vec(rule, 1..12).prop_map(|rules| {
+        rules.into_iter().enumerate().map(|(n, rule)| Rule { name: n.to_string(), ..rule }).collect()
+    })
+}
+
+#[test]
+fn the_kernel_decides_and_counts_as_this_process_does() {
+    if !rights() {
+        return;
+    }
+    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+    let cases = (rules(), prop::collection::vec(shapes(), 60));
+    let run = runner.run(&cases, |(rules, shapes)| {
+        let set = RuleSet::new(rules).unwrap();
+        let loaded = Loaded::new(&set, &[]);
+        let mut counts = vec![0_u64; set.rules().len()];
+        for shape in &shapes {
+            let packet = shape.packet();
+            let end = set.walk(&packet, |index, rule| {
+                if rule.asks_user_space() && rule.action == Action::Queue {
+                    // Without a socket it stays with the kernel.
+                    return Next::Break(2);
+                }
+                counts[index] += 1;
+                match rule.action {
+                    _ if !rule.decides() => Next::Continue(()),
+                    Action::Drop => Next::Break(1),
+                    _ => Next::Break(2),
+                }
+            });
+            prop_assert_eq!(loaded.run(&packet), end.unwrap_or(2), "{:?} {:?}", shape, set.rules());
+        }
+        for (index, count) in (0..).zip(&counts) {
+            prop_assert_eq!(loaded.counted(index), *count, "rule {} of {:?}", index, set.rules());
+        }
+        Ok(())
+    });
+    run.unwrap();
+}
+
+#[test]
+fn what_is_never_dropped_stays_and_so_does_everything_when_nobody_beats() {
+    if !rights() {
+        return;
+    }
+    let set = RuleSet::new(vec![rule(
+        "all",
+        Action::Drop,
+        Condition { expression: expression(""), ..Condition::default() },
+    )]);
+    let never = NeverTake { gateways: vec!["10.0.0.1".parse().unwrap()], operator: None };
+    let loaded = Loaded::new(&set.unwrap(), &[never.expression()]);
+    let arp = [&[0; 12][..], &[8, 6], &[0; 46]].concat();
+    let shape = Shape {
+        tags: 1,
+        six: false,
+        addresses: [0, 1, 0, 2],
+        protocol: 17,
+        fragment: 0,
+        options: 5,
+        ports: [1, 2],
+        cut: 0,
+    };
+    assert_eq!(loaded.run(&arp), 2);
+    assert_eq!(loaded.run(&shape.packet()), 2, "the gateway's own, tagged");
+    assert_eq!(loaded.run(&Shape { addresses: [1, 1, 0, 2], ..shape.clone() }.packet()), 1);
+    assert_eq!((loaded.verdict(Verdict::NeverTake), loaded.counted(0)), (2, 1));
+    loaded.beat(0);
+    assert_eq!(loaded.run(&Shape { addresses: [1, 1, 0, 2], ..shape }.packet()), 2);
+    assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.counted(0)), (1, 1));
+}
+
+#[test]
+fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
+    if !rights() {
+        return;
+    }
+    let limit = Limit {
+        rate: 1,
+        burst: 1,
+        per: Per::Source { v4: 24, v6: 64 },
+        block: Some(std::time::Duration::from_secs(1)),
+    };
+    let condition = Condition { expression: expression("anyvlan and udp"), ..Condition::default() };
+    let loaded =
+        Loaded::new(&RuleSet::new(vec![rule("limit", Action::Limit(limit), condition)]).unwrap(), &[]);
+    for source in ["10.1.0.0", "2001::"] {
+        let key = BlockKey { slot: 0, source: source.parse().unwrap() };
+        loaded.blocks.update(&key.to_bytes(), &[0; 4]).unwrap();
+    }
+    let shape = |six, host, net, protocol| Shape {
+        tags: 1,
+        six,
+        addresses: [net, host, 0, 2],
+        protocol,
+        fragment: 0,
+        options: 5,
+        ports: [1, 2],
+        cut: 0,
+    };
+    for six in [false, true] {
+        assert_eq!(loaded.run(&shape(six, 1, 1, 17).packet()), 1);
+        assert_eq!(loaded.run(&shape(six, 2, 1, 17).packet()), 1, "the same prefix");
+        // Without a socket the others stay with the kernel.
+        assert_eq!(loaded.run(&shape(six, 1, 2, 17).packet()), 2, "another one");
+        assert_eq!(loaded.run(&shape(six, 1, 1, 6).packet()), 2, "another protocol");
+    }
+    assert_eq!((loaded.counted(0), loaded.verdict(Verdict::NoSocket)), (4, 2));
+}
