@@ -1,3 +1,5 @@
+//! Which rule decides of a packet: the search in its tables, beside one rule after the other.
+
 use proptest::prelude::*;
 
 use super::*;
