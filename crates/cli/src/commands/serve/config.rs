@@ -244,7 +244,7 @@ mod tests {
         for (file, line, column, says) in [
             ("name = \"web\nforward = true", 1, 12, "string"),
             ("forward = 3", 1, 11, "boolean"),
-            ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 30, "10.0.0.3/99"),
+            ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 29, "10.0.0.3/99"),
             ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
             ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
             ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 1, 1, "'eth1' is no address"),
