@@ -80,9 +80,9 @@ struct RawRule {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a port is a number, or a range: \"1000-2000\"")]
 enum RawPorts {
-    One(u16),
+    One(i64),
     Range(String),
 }
 
@@ -311,7 +311,10 @@ fn ports(list: &[Spanned<RawPorts>]) -> Result<Vec<RangeInclusive<u16>>, Fault> 
         (!range.is_empty()).then_some(range)
     };
     let of = |ports: &Spanned<RawPorts>| match ports.get_ref() {
-        RawPorts::One(port) => Ok(*port..=*port),
+        RawPorts::One(port) => match u16::try_from(*port) {
+            Ok(port) => Ok(port..=port),
+            Err(_) => Err(fault(ports, format!("{port} is no port: they go from 0 to 65535"))),
+        },
         RawPorts::Range(text) => read(text)
             .ok_or_else(|| fault(ports, format!("'{text}' is no range of ports: write \"1000-2000\""))),
     };
@@ -438,7 +441,7 @@ dry_run = true
             (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
             (with("from = [\n  \"10.0.0.0/8\",\n  \"10.0.0.0/40\",\n]"), "6:3", "no such length"),
             (with("to_ports = [\"9-3\"]"), "4:13", "no range of ports"),
-            (with("to_ports = [70000]"), "4:13", ""),
+            (with("to_ports = [70000]"), "4:13", "no port"),
             (with("match = \"\"\nrate = 5"), "5:8", "for action = \"limit\""),
             (with("match = \"\"\nsample = 0"), "5:10", "write 1 for all"),
             (with("match = \"\"\nexpires = 2026-12-01"), "5:11", "date, time and offset"),

@@ -58,8 +58,10 @@ pub(crate) enum Command {
     /// Show or change its neighbours
     Neigh(query::Args),
     /// Show its sockets
+    #[command(after_help = query::SHOW_EXAMPLES)]
     Sockets(query::ShowArgs),
     /// Show what it has counted
+    #[command(after_help = query::SHOW_EXAMPLES)]
     Stats(query::ShowArgs),
     /// Serve, connect, download and measure with TCP, on Bywash or on the kernel's sockets
     Tcp(Box<tcp::Args>),

@@ -20,6 +20,14 @@ Examples:
 
 Exit codes: 0 done; 2 the instance refuses, or there is none";
 
+/// Below the options of what only shows.
+pub(super) const SHOW_EXAMPLES: &str = "\
+Examples:
+  bywash sockets                    what listens and what is connected in the instance `default`
+  bywash stats --name web --json    all that the instance `web` counts
+
+Exit codes: 0 done; 2 there is no such instance, or it is another user's";
+
 /// Show or change something of a running instance.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
