@@ -237,6 +237,21 @@ impl Arena {
     }
 }
 
+/// Appends `N` values to `list`, each made where it stays: unlike what is pushed, it is not made elsewhere and moved. When
+/// `make` panics the list is as it was, and what was made is lost.
+///
+/// # Panics
+/// When `list` has no room for them.
+#[inline]
+pub(crate) fn append<T, const N: usize>(list: &mut Vec<T>, mut make: impl FnMut(usize) -> T) {
+    let places = list.spare_capacity_mut().first_chunk_mut::<N>().expect("room in the list");
+    for (i, place) in places.iter_mut().enumerate() {
+        place.write(make(i));
+    }
+    // SAFETY: the `N` places behind the last value were in `list`'s capacity, and the loop has written each of them.
+    unsafe { list.set_len(list.len() + N) };
+}
+
 /// One buffer of packet memory, owned by whoever holds it.
 ///
 /// Give it back with [`Pool::give`]; one that is dropped instead goes to the arena's spare list, which costs a lock.

@@ -2,6 +2,7 @@
 
 use std::vec::Drain;
 
+use crate::arena::append;
 use crate::{Packet, Segment};
 
 /// Packets in a full batch.
@@ -73,6 +74,12 @@ impl Batch {
     pub fn extend(&mut self, packets: impl Iterator<Item = Packet>) {
         let room = self.room();
         self.packets.extend(packets.take(room));
+    }
+
+    /// Appends `N` packets, for which there must be room.
+    #[inline]
+    pub(crate) fn append<const N: usize>(&mut self, make: impl FnMut(usize) -> Packet) {
+        append::<_, N>(&mut self.packets, make);
     }
 
     /// Exchanges all packets for those of `other`, without moving one of them: nothing is done, and it is false, when

@@ -61,12 +61,13 @@ pub struct Offload {
 }
 
 // What `Offload::flags` says. No more than one of the three about the checksum is set, nor of those about segmentation.
-const CHECKSUM_VALID: u32 = 1 << 0;
-const CHECKSUM_BAD: u32 = 1 << 1;
-const CHECKSUM_PARTIAL: u32 = 1 << 2;
-const SEGMENT_TCP6: u32 = 1 << 3;
-const SEGMENT_UDP: u32 = 1 << 4;
-const SEGMENT_TCP4: u32 = 1 << 5;
+// That of a valid checksum is where Intel's NICs have "was looked at" in a descriptor: it is made from that for every packet.
+const CHECKSUM_BAD: u32 = 1 << 0;
+const CHECKSUM_PARTIAL: u32 = 1 << 1;
+const SEGMENT_TCP6: u32 = 1 << 2;
+const SEGMENT_UDP: u32 = 1 << 3;
+const SEGMENT_TCP4: u32 = 1 << 4;
+const CHECKSUM_VALID: u32 = 1 << 5;
 const HASH: u32 = 1 << 6;
 const VLAN: u32 = 1 << 7;
 
@@ -77,8 +78,10 @@ impl Offload {
     /// What a NIC says of most packets: their hash, and whether it verified the checksum.
     #[inline]
     pub fn received(hash: Option<u32>, is_valid: bool) -> Self {
-        let flags = if hash.is_some() { HASH } else { 0 } | if is_valid { CHECKSUM_VALID } else { 0 };
-        Self { hash: hash.unwrap_or_default(), flags, ..Self::default() }
+        let valid = if is_valid { CHECKSUM_VALID } else { 0 };
+        // One question for both fields.
+        let (hash, has_hash) = hash.map_or((0, 0), |hash| (hash, HASH));
+        Self { hash, flags: valid | has_hash, ..Self::default() }
     }
 
     /// When the packet was received, in nanoseconds of `CLOCK_REALTIME`, if the port knows.

@@ -2,6 +2,7 @@
 
 use std::vec::Drain;
 
+use crate::arena::append;
 use crate::packet::Chain;
 use crate::{Arena, Batch, Frame, Packet};
 
@@ -63,6 +64,18 @@ impl Pool {
         self.free.drain(self.free.len().saturating_sub(n)..)
     }
 
+    /// Takes out `N` free frames, each of them there, if there are so many here and in the arena's spare list.
+    #[inline]
+    pub(crate) fn take_block<const N: usize>(&mut self) -> Option<[Option<Frame>; N]> {
+        if self.free.len() < N {
+            self.refill();
+            if self.free.len() < N {
+                return None;
+            }
+        }
+        Some(std::array::from_fn(|_| self.free.pop()))
+    }
+
     /// Takes a frame back.
     #[inline]
     pub fn give(&mut self, frame: Frame) {
@@ -79,6 +92,14 @@ impl Pool {
         while self.free.len() > self.high_water {
             self.send_home();
         }
+    }
+
+    /// Takes `N` frames back. The surplus stays until others are given back.
+    #[inline]
+    pub(crate) fn give_block<const N: usize>(&mut self, each: impl FnMut(usize) -> Frame) {
+        // There is room for every frame of the arena; only others' could make this allocate.
+        self.free.reserve(N);
+        append::<_, N>(&mut self.free, each);
     }
 
     /// Takes back all frames of a packet.

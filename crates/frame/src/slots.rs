@@ -1,5 +1,7 @@
 //! Frames that are lent by place: a NIC's ring, whose driver knows which frame lies in which descriptor.
 
+use std::mem::ManuallyDrop;
+
 use crate::{Arena, Batch, Frame, Packet, Pool};
 
 /// The frames that one ring has lent to a NIC, each in the slot of its descriptor.
@@ -40,75 +42,85 @@ impl SlotLedger {
         self.slots[slot as usize & self.mask].take()
     }
 
-    /// Lends packets' only frames in the slots from `first`, which wraps, to the last one, which must be empty as for
-    /// [`SlotLedger::lend`]: as many as there are packets and slots. Tells `each` where a packet's first byte lies in the
-    /// arena, and how many there are. Packets of several frames end it.
+    /// Lends the only frames of packets from the front of `batch` in the slots from `first`, which wraps, which must be empty
+    /// as for [`SlotLedger::lend`]: as many as there are packets and of `beside`, and up to the first packet that has several
+    /// frames or that `fill` refuses, which is told where the packet's frame lies in the arena. Returns how many.
     ///
     /// # Panics
-    /// When a frame is another arena's.
+    /// When a frame is another arena's, or `beside` has more than there are slots to the last one.
     #[inline]
     pub fn lend_packets<T>(
         &mut self,
         first: u32,
-        beside: impl Iterator<Item = T>,
-        packets: impl Iterator<Item = Packet>,
-        mut each: impl FnMut(T, usize, usize),
-    ) {
+        beside: &[T],
+        batch: &mut Batch,
+        mut fill: impl FnMut(&T, &Packet, usize) -> bool,
+    ) -> usize {
+        let slots = &mut self.slots[first as usize & self.mask..][..beside.len()];
         let (base, mut furthest) = (self.arena.base(), 0);
-        let slots = self.slots[first as usize & self.mask..].iter_mut();
-        for ((beside, slot), packet) in beside.zip(slots).zip(packets) {
-            let Ok(segment) = packet.into_single() else { break };
-            let (start, len) = (segment.start(), segment.len());
-            let frame = segment.into_frame();
-            let offset = frame.address().wrapping_sub(base);
+        let mut all = beside.iter().zip(batch.iter());
+        let refused = all.position(|(beside, packet)| {
+            let offset = packet.head_segment().frame().address().wrapping_sub(base);
             // Looked at when all are done: a loop that can panic keeps its state in memory.
             furthest = offset.max(furthest);
-            std::mem::forget(slot.replace(frame));
-            each(beside, offset + start, len);
-        }
+            !(packet.is_single() && fill(beside, packet, offset))
+        });
         assert!(furthest < self.arena.bytes(), "a frame of another arena");
+        let count = refused.unwrap_or(beside.len().min(batch.len()));
+        for (slot, packet) in slots.iter_mut().zip(batch.drain_front(count)) {
+            let Ok(segment) = packet.into_single() else { break };
+            std::mem::forget(slot.replace(segment.into_frame()));
+        }
+        count
     }
 
-    /// Puts `fresh` frames in the slots from `first`, which wraps, to the last one, and appends to `batch` what `make`
-    /// makes of those that were lent there, each with its fresh one's offset in the arena: as many as there are of all, and
-    /// of `beside`. An empty slot stays empty, and its fresh frame is taken for the old one.
+    /// Puts `N` fresh frames in the slots from `first`, which wraps, and appends to `batch` what `make` makes of those that
+    /// were lent there, each with its number and its fresh one's offset in the arena. False, and nothing is done, when the
+    /// pool has not so many frames, the batch no room, or the last slot is nearer.
     ///
     /// # Panics
-    /// When a fresh frame is another arena's.
+    /// When a slot is empty, or a fresh frame another arena's.
     #[inline]
-    pub fn exchange<T>(
+    pub fn exchange<const N: usize>(
         &mut self,
         first: u32,
-        fresh: impl Iterator<Item = Frame>,
-        beside: impl Iterator<Item = T>,
+        pool: &mut Pool,
         batch: &mut Batch,
-        mut make: impl FnMut(Frame, usize, T) -> Packet,
-    ) {
+        mut make: impl FnMut(usize, Frame, usize) -> Packet,
+    ) -> bool {
+        let slots = self.slots[first as usize & self.mask..].first_chunk_mut::<N>();
+        let (Some(slots), true) = (slots, batch.room() >= N) else { return false };
+        let Some(fresh) = pool.take_block::<N>() else { return false };
+        // All are taken out of it below: there is nothing to drop.
+        let mut fresh = ManuallyDrop::new(fresh);
         let (base, mut furthest) = (self.arena.base(), 0);
-        let slots = self.slots[first as usize & self.mask..].iter_mut();
-        batch.extend(beside.zip(slots).zip(fresh).map(|((beside, slot), fresh)| {
-            let offset = fresh.address().wrapping_sub(base);
+        batch.append::<N>(|i| {
+            let offset = fresh[i].as_ref().map_or(0, Frame::address).wrapping_sub(base);
+            // Looked at when all are done, as above.
             furthest = offset.max(furthest);
-            let old = match slot {
-                Some(lent) => std::mem::replace(lent, fresh),
-                None => fresh,
-            };
-            make(old, offset, beside)
-        }));
+            let old = std::mem::replace(&mut slots[i], fresh[i].take());
+            make(i, old.expect("a slot whose frame was not lent"), offset)
+        });
         assert!(furthest < self.arena.bytes(), "a frame of another arena");
+        true
     }
 
     /// Takes back the frames in the `count` slots from `first`, which wraps, or in those to the last slot when that is
-    /// nearer. All of them must be lent.
+    /// nearer, and returns how many. All of them must be lent.
     ///
     /// # Panics
     /// When one of them is not.
     #[inline]
-    pub fn reclaim_run(&mut self, first: u32, count: usize) -> impl ExactSizeIterator<Item = Frame> {
+    pub fn reclaim_run(&mut self, first: u32, count: usize, pool: &mut Pool) -> usize {
         let slots = &mut self.slots[first as usize & self.mask..];
         let count = count.min(slots.len());
-        // An iterator over a slice: what collects it knows how many there are, and looks for room once.
-        slots[..count].iter_mut().map(|slot| slot.take().expect("a slot whose frame was not lent"))
+        let lent = |slot: &mut Option<Frame>| slot.take().expect("a slot whose frame was not lent");
+        let (blocks, rest) = slots[..count].as_chunks_mut::<8>();
+        for block in blocks {
+            pool.give_block::<8>(|i| lent(&mut block[i]));
+        }
+        pool.give_many(rest.iter_mut().map(lent));
+        count
     }
 
     /// Takes back what is lent in the `count` slots from `first` on, which wraps.
@@ -179,49 +191,79 @@ mod tests {
     #[test]
     fn a_run_ends_with_the_slots() {
         let arena = arena();
-        let mut pool = arena.pool(16).unwrap();
-        let mut ledger = SlotLedger::new(arena, 8);
-        let mut offsets = Vec::new();
-        let packets: Vec<_> =
-            pool.take_many(6).map(|frame| Packet::from_segment(Segment::received(frame, 9))).collect();
-        let mut packets = packets.into_iter();
-        ledger.lend_packets(13, 0.., packets.by_ref(), |beside, offset, len| {
-            offsets.push((beside, offset, len))
-        });
-        assert_eq!(
-            offsets.iter().map(|(beside, _, len)| (*beside, *len)).collect::<Vec<_>>(),
-            [(0, 9), (1, 9), (2, 9)]
-        );
-        let run = ledger.reclaim_run(5, 6);
-        assert_eq!(run.len(), 3);
-        pool.give_many(run);
-        packets.for_each(|packet| pool.give_packet(packet));
-        assert_eq!(pool.free(), 16);
+        let mut pool = arena.pool(32).unwrap();
+        let mut ledger = SlotLedger::new(arena, 16);
+        let (mut batch, mut offsets) = (Batch::new(), Vec::new());
+        let mut fill = |_: &(), packet: &Packet, offset| {
+            offsets.push((offset, packet.len()));
+            packet.len() != 9 + 11
+        };
+        batch.extend((0..13).map(|i| Packet::from_segment(Segment::received(pool.take().unwrap(), 9 + i))));
+        let frames: Vec<_> =
+            batch.iter().map(|packet| (arena.offset(packet.head_segment().frame()), packet.len())).collect();
+        assert_eq!(ledger.lend_packets(21, &[(); 11], &mut batch, &mut fill), 11);
+        // What is refused stays, and so does what comes behind it.
+        assert_eq!((ledger.lend_packets(0, &[(); 2], &mut batch, &mut fill), batch.len()), (0, 2));
+        assert_eq!(offsets, frames[..12]);
+        assert_eq!((ledger.reclaim_run(21, 10, &mut pool), pool.free()), (10, 29));
+        assert_eq!((ledger.reclaim_run(31, 5, &mut pool), pool.free()), (1, 30));
+        pool.give_batch(&mut batch);
+        assert_eq!(pool.free(), 32);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot whose frame was not lent")]
+    fn an_empty_slot_has_nothing_to_give() {
+        let arena = arena();
+        let mut ledger = SlotLedger::new(arena, 4);
+        ledger.reclaim_run(1, 1, &mut arena.pool(1).unwrap());
     }
 
     #[test]
     fn lent_frames_are_exchanged_for_fresh_ones() {
         let arena = arena();
-        let mut pool = arena.pool(16).unwrap();
+        let mut pool = arena.pool(8).unwrap();
         let mut ledger = SlotLedger::new(arena, 4);
-        let old: Vec<_> = (0..3).map(|slot| ledger.lend(slot, pool.take().unwrap())).collect();
-        let fresh: Vec<_> = pool.take_many(3).collect();
-        let mut batch = Batch::new();
-        let mut offsets = Vec::new();
-        // Slot 3 is empty, and the last one.
-        ledger.exchange(5, fresh.into_iter(), 7.., &mut batch, |frame, offset, beside| {
+        let old: Vec<_> = (0..4).map(|slot| ledger.lend(slot, pool.take().unwrap())).collect();
+        let (mut batch, mut offsets) = (Batch::with_limit(4), Vec::new());
+        let mut make = |i, frame, offset| {
             offsets.push(offset);
-            Packet::from_segment(Segment::received(frame, beside))
-        });
+            Packet::from_segment(Segment::received(frame, 7 + i))
+        };
+        assert!(ledger.exchange::<3>(5, &mut pool, &mut batch, &mut make));
         let got: Vec<_> =
             batch.iter().map(|packet| (arena.offset(packet.head_segment().frame()), packet.len())).collect();
-        assert_eq!(got, [(old[1], 7), (old[2], 8), (offsets[2], 9)]);
+        assert_eq!(got, [(old[1], 7), (old[2], 8), (old[3], 9)]);
+        // No room in the batch; and below, no slots behind the last one.
+        assert!(!ledger.exchange::<2>(0, &mut pool, &mut batch, &mut make));
         pool.give_batch(&mut batch);
-        for slot in 0..3 {
-            pool.give(ledger.reclaim(slot).unwrap());
-        }
-        assert!(ledger.reclaim(3).is_none());
-        assert_eq!(pool.free(), 16);
+        assert!(!ledger.exchange::<2>(7, &mut pool, &mut batch, &mut make));
+        let fresh: Vec<_> = (1..4).map(|slot| ledger.reclaim(slot).unwrap()).collect();
+        assert_eq!(fresh.iter().map(|frame| arena.offset(frame)).collect::<Vec<_>>(), offsets);
+        pool.give_many(fresh.into_iter());
+        pool.give(ledger.reclaim(0).unwrap());
+        assert_eq!(pool.free(), 8);
+    }
+
+    #[test]
+    fn a_panic_in_an_exchange_gives_no_frame_two_owners() {
+        let arena = arena();
+        let mut pool = arena.pool(8).unwrap();
+        let mut ledger = SlotLedger::new(arena, 4);
+        (0..4).for_each(|slot| _ = ledger.lend(slot, pool.take().unwrap()));
+        let mut batch = Batch::new();
+        let exchange = std::panic::AssertUnwindSafe(|| {
+            ledger.exchange::<4>(0, &mut pool, &mut batch, |i, frame, _| {
+                assert!(i < 2, "this one can't be made");
+                Packet::from_segment(Segment::received(frame, 9))
+            })
+        });
+        assert!(std::panic::catch_unwind(exchange).is_err() && batch.is_empty());
+        let mut frames: Vec<_> = (0..4).filter_map(|slot| ledger.reclaim(slot)).collect();
+        frames.extend(std::iter::from_fn(|| pool.take()));
+        let offsets: std::collections::BTreeSet<_> = frames.iter().map(|frame| arena.offset(frame)).collect();
+        // Two were made and one was still to be exchanged: those three are lost.
+        assert_eq!((frames.len(), offsets.len()), (61, 61));
     }
 
     #[test]

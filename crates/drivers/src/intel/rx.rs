@@ -4,16 +4,16 @@
 //! that it has none. A descriptor is done when DD is set in its second word, which the NIC writes last.
 //!
 //! Every slot has a frame, but for the start and for when the pool has none: a packet's frame is exchanged for a fresh one
-//! as it is taken out, in one loop over the packets that are simply whole.
+//! as it is taken out, four at a time where they are simply whole.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bywash_frame::{
-    BATCH, Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
+    Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
 };
 use bywash_hw::ixgbe::desc::{packet_type, rx};
 use bywash_port::{QueueCounters, RxQueue};
-use bywash_sys::dma::Descriptors;
+use bywash_sys::dma::{Descriptor, Descriptors};
 use bywash_sys::function::Registers;
 
 use super::{Bar, RingParts, SHORT, Switch, Wait};
@@ -56,8 +56,6 @@ pub(crate) struct RxRing<R> {
     told: u32,
     /// A packet whose last descriptor has not come yet.
     partial: Partial,
-    /// Second words of the descriptors that are looked at.
-    words: Box<[u64; BATCH]>,
     counters: QueueCounters,
     dry: bool,
 }
@@ -91,7 +89,6 @@ impl<R: Registers> RxRing<R> {
             given: 0,
             told: 0,
             partial: Partial::None,
-            words: Box::new([0; BATCH]),
             counters: QueueCounters::default(),
             dry: false,
         }
@@ -131,37 +128,23 @@ impl<R: Registers> RxRing<R> {
     #[inline]
     fn whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
         let run = self.ring.run(self.next, batch.room());
-        // Looked at before anything is taken: so many are taken then, and each word is read once.
-        let mut count = 0;
-        for (descriptor, word) in run.iter().zip(&mut *self.words) {
-            *word = descriptor.second();
-            if word.wrapping_sub(1 << 32) & LOOKED != WHOLE {
-                break;
-            }
-            count += 1;
+        let (mut taken, mut bytes) = (0, 0);
+        let mut exchange = Exchange { frames: &mut self.frames, address: self.address, pool, batch };
+        for block in run.as_chunks::<AT_ONCE>().0 {
+            let Some(more) = exchange.block(self.next.wrapping_add(number(taken)), block) else { break };
+            taken += AT_ONCE;
+            bytes += more;
         }
-        let fresh = pool.take_many(count);
-        let count = fresh.len();
-        if count == 0 {
-            return false;
+        for one in run[taken..].as_chunks::<1>().0 {
+            let Some(more) = exchange.block(self.next.wrapping_add(number(taken)), one) else { break };
+            taken += 1;
+            bytes += more;
         }
-        let (mut bytes, address) = (0, self.address);
-        let beside = run[..count].iter().zip(&self.words[..count]);
-        self.frames.exchange(self.next, fresh, beside, batch, |frame, offset, (descriptor, second)| {
-            frame.prefetch();
-            let first = descriptor.first();
-            descriptor.put(address + offset as u64, 0);
-            let length = length(*second);
-            bytes += length;
-            let mut packet = Packet::from_segment(Segment::received(frame, length));
-            packet.offload = Offload::received(hash(first), second & u64::from(rx::L4CS.mask) != 0);
-            packet
-        });
-        self.next = self.next.wrapping_add(number(count));
-        self.given = self.given.wrapping_add(number(count));
-        self.counters.packets += count as u64;
+        self.next = self.next.wrapping_add(number(taken));
+        self.given = self.given.wrapping_add(number(taken));
+        self.counters.packets += taken as u64;
         self.counters.bytes += bytes as u64;
-        count == run.len()
+        taken > 0 && taken == run.len()
     }
 
     /// Takes the next descriptor, if it is done, and appends the packet that it completes, if it does. False when it is
@@ -242,6 +225,49 @@ impl<R: Registers> RxRing<R> {
         self.given == self.next || self.ring.at(self.next).second() & u64::from(rx::DD.mask) == 0
     }
 }
+
+/// Descriptors that are looked at, and frames that are exchanged, in one go.
+const AT_ONCE: usize = 4;
+
+/// What received frames are exchanged for, and where they go.
+struct Exchange<'a> {
+    frames: &'a mut SlotLedger,
+    /// The device's address of the first byte behind the headroom of the arena's first frame.
+    address: u64,
+    pool: &'a mut Pool,
+    batch: &'a mut Batch,
+}
+
+impl Exchange<'_> {
+    /// Takes the packets of all these descriptors, the first of them in slot `first`, and returns how many bytes they have;
+    /// `None`, and none is taken, when not all are whole, or the pool has not so many frames.
+    #[inline]
+    fn block<const N: usize>(&mut self, first: u32, run: &[Descriptor; N]) -> Option<usize> {
+        let (mut words, mut odd) = ([0; N], 0);
+        for (word, descriptor) in words.iter_mut().zip(run) {
+            *word = descriptor.second();
+            odd |= word.wrapping_sub(1 << 32) ^ WHOLE;
+        }
+        if odd & LOOKED != 0 {
+            return None;
+        }
+        let (mut bytes, address) = (0, self.address);
+        let taken = self.frames.exchange::<N>(first, self.pool, self.batch, |i, frame, offset| {
+            frame.prefetch();
+            let first = run[i].first();
+            run[i].put(address + offset as u64, 0);
+            let length = length(words[i]);
+            bytes += length;
+            let mut packet = Packet::from_segment(Segment::received(frame, length));
+            packet.offload = Offload::received(hash(first), words[i] & u64::from(rx::L4CS.mask) != 0);
+            packet
+        });
+        taken.then_some(bytes)
+    }
+}
+
+// A length less one fits a frame when the bits above the frame's are 0; that of 0 has them all set.
+const _: () = assert!(FRAME_DATA.is_power_of_two());
 
 /// Status bits, and the upper ones of the length less one, that tell a simple packet.
 const LOOKED: u64 =

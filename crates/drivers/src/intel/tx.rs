@@ -152,14 +152,6 @@ impl<R: Registers> TxRing<R> {
         self.ring.count() - 1 - self.next.wrapping_sub(self.oldest)
     }
 
-    /// Whether a packet is one descriptor and needs nothing done.
-    #[inline]
-    fn is_simple(&self, packet: &Packet) -> bool {
-        packet.is_single()
-            && !packet.offload.asks_for_work()
-            && packet.head_segment().len().wrapping_sub(SHORTEST) <= self.max_len - SHORTEST
-    }
-
     /// Fills the next descriptor with a frame's bytes.
     #[inline]
     fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
@@ -205,11 +197,9 @@ impl<R: Registers> TxRing<R> {
                 self.frames.reclaim_some(self.oldest, block.descriptors, pool);
             } else {
                 let count = block.descriptors as usize;
-                let run = self.frames.reclaim_run(self.oldest, count);
-                let (first, rest) = (number(run.len()), count - run.len());
-                pool.give_many(run);
-                if rest > 0 {
-                    pool.give_many(self.frames.reclaim_run(self.oldest.wrapping_add(first), rest));
+                let first = self.frames.reclaim_run(self.oldest, count, pool);
+                if first < count {
+                    self.frames.reclaim_run(self.oldest.wrapping_add(number(first)), count - first, pool);
                 }
             }
             self.oldest = block.end.wrapping_add(1);
@@ -220,34 +210,40 @@ impl<R: Registers> TxRing<R> {
         }
     }
 
-    /// Queues packets from the front that are simple, as far as there is room.
+    /// Queues packets from the front that are one descriptor each and need nothing done, as far as there is room.
     #[inline]
     fn simple(&mut self, batch: &mut Batch) {
-        let room = self.room() as usize;
-        let count = batch.iter().take(room).take_while(|packet| self.is_simple(packet)).count();
-        let (mut left, address, whole) = (count, self.address, WHOLE | u64::from(self.olinfo) << 32);
-        while left > 0 {
+        let (address, longest) = (self.address, self.max_len - SHORTEST);
+        let whole = WHOLE | u64::from(self.olinfo) << 32;
+        loop {
             // To the end of the block, or of the ring.
-            let most = left.min((BLOCK - self.open.descriptors) as usize);
-            let run = self.ring.run(self.next, most);
-            let (mut last, mut bytes) = (0, 0);
-            let packets = batch.drain_front(run.len());
-            self.frames.lend_packets(self.next, run.iter(), packets, |descriptor, offset, length| {
-                let length = length as u64;
-                last = whole | length << 46 | length;
-                bytes += length;
-                descriptor.put(address + offset as u64, last);
+            let most = self.room().min(BLOCK - self.open.descriptors);
+            let run = self.ring.run(self.next, most as usize);
+            let (mut last, mut bytes) = (self.last, 0);
+            let lent = self.frames.lend_packets(self.next, run, batch, |descriptor, packet, offset| {
+                let segment = packet.head_segment();
+                let simple =
+                    !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
+                if simple {
+                    let length = segment.len() as u64;
+                    last = whole | length << 46 | length;
+                    bytes += length;
+                    descriptor.put(address + (offset + segment.start()) as u64, last);
+                }
+                simple
             });
-            let filled = number(run.len());
-            left -= run.len();
+            let (filled, full) = (number(lent), lent == run.len());
             self.last = last;
             self.next = self.next.wrapping_add(filled);
             self.open.descriptors += filled;
             self.open.packets += filled;
             self.open.bytes += bytes;
+            self.queued += lent;
             self.end_full_block();
+            if lent == 0 || !full || batch.is_empty() {
+                return;
+            }
         }
-        self.queued += count;
     }
 
     /// Queues the first packet, whatever it is. False when there is no room for it.

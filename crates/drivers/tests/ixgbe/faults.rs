@@ -57,6 +57,21 @@ fn lengths_beyond_the_buffer_are_not_believed() {
 }
 
 #[test]
+fn packets_of_no_bytes_are_none() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &looped(), arena);
+    end.receive(0, &mut pool);
+    end.set_faults(Faults { empty_every: 5, ..Faults::default() });
+    send(&mut end, 40, 300, &mut pool);
+    let received = end.received(&mut pool);
+    assert!(received.len() == 32 && received.iter().all(|bytes| bytes.len() == 300));
+    assert_eq!(end.rx[0].counters().errors, 8);
+    end.close(&mut pool).unwrap();
+    assert_eq!((pool.free(), arena.orphaned()), (4096, 0));
+}
+
+#[test]
 fn a_link_that_goes_down_in_traffic_is_counted_and_comes_back() {
     let world = world(2);
     let (arena, mut pool) = memory(8192);

@@ -29,6 +29,8 @@ pub struct Faults {
     pub error_every: u32,
     /// One in so many received packets is written back with this many bytes more than its buffer has; 0 is none.
     pub overlong_every: u32,
+    /// One in so many received packets is written back with a length of 0; 0 is none.
+    pub empty_every: u32,
     /// Interrupts are lost.
     pub no_interrupts: bool,
     /// One in so many ticks raises vector 0 for nothing; 0 is none.

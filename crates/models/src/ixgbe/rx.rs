@@ -221,8 +221,12 @@ impl Nic {
     }
 
     fn length(&self, queue: u32, length: usize) -> u32 {
-        let overlong = self.befallen(self.faults.overlong_every);
-        u32::try_from(if overlong { self.buffer_size(queue) + 1 } else { length }).unwrap_or(u32::MAX)
+        let length = match length {
+            _ if self.befallen(self.faults.overlong_every) => self.buffer_size(queue) + 1,
+            _ if self.befallen(self.faults.empty_every) => 0,
+            length => length,
+        };
+        u32::try_from(length).unwrap_or(u32::MAX)
     }
 
     /// The words of an advanced write-back. What is said of the packet stands in its last descriptor.
