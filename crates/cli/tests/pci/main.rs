@@ -30,8 +30,8 @@ fn an_82599_is_driven_and_given_back() -> Result<(), GuestError> {
     guest.power_off()
 }
 
-/// With an IOMMU, and the folder of the program.
+/// With an IOMMU, and the folder of the program. It is done in a minute or two when the machine has nothing else to do.
 fn prepared(machine: Machine) -> Machine {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_bywash"));
-    machine.iommu().share(program.parent().unwrap()).limit(Duration::from_secs(400))
+    machine.iommu().share(program.parent().unwrap()).limit(Duration::from_secs(900))
 }
