@@ -11,6 +11,8 @@ use bywash_port::filter::ParseError;
 use bywash_port::frame::ArenaError;
 use bywash_sys::interface::InterfaceError;
 use bywash_sys::memory::MemoryError;
+use bywash_sys::netlink::NetlinkError;
+use bywash_sys::pci::SriovError;
 use bywash_sys::state::StateError;
 use clap::error::ErrorKind;
 
@@ -50,6 +52,12 @@ pub(crate) enum Failure {
     /// What was changed on the machine could not be read.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Virtual functions can't be made, or must stay.
+    #[error(transparent)]
+    Sriov(#[from] SriovError),
+    /// The kernel did not say, or refused.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
     /// An instance could not begin.
     #[error(transparent)]
     Instance(#[from] bywash_engine::StartError),

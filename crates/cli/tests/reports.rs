@@ -225,7 +225,7 @@ fn each_command_has_a_manual_page_with_its_examples() {
     for line in page("bywash").lines() {
         names.extend(line.strip_suffix("(1)").map(|name| name.replace('\\', "")));
     }
-    for command in ["forward", "generate", "receive", "demo", "ports", "cleanup", "man", "completions"] {
+    for command in ["forward", "receive", "ports", "registers", "bind", "vf", "setup", "cleanup", "man"] {
         assert!(names.contains(&format!("bywash-{command}")), "{command} is not in {names:?}");
     }
     for name in &names {
@@ -236,6 +236,7 @@ fn each_command_has_a_manual_page_with_its_examples() {
         );
     }
     assert!(page("bywash-receive").contains("bywash receive xdp:eth2/4 \\-\\-count 1M"));
+    assert!(page("bywash-vf").contains("create") && !page("bywash-vf").contains("vf\\-create(1)"));
     let files = std::fs::read_dir(&directory).unwrap().count();
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(files, names.len() + 1);

@@ -23,4 +23,5 @@ pub mod tap;
 pub mod xdp;
 
 pub use bywash_port as port;
+pub use nic::{Known, known};
 pub use open::{OpenOptions, Opened, XdpMode, ZeroCopy, open};

@@ -25,6 +25,24 @@ const DRIVEN: [Family; 3] = [Family::Ixgbe, Family::IxgbeVf, Family::Igb];
 /// Descriptors in a ring.
 const RING: u32 = 1024;
 
+/// A NIC that we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// What it is sold as.
+    pub name: &'static str,
+    /// What its driver is called.
+    pub driver: &'static str,
+    /// Whether we have that driver.
+    pub is_driven: bool,
+}
+
+/// The NIC with these PCI ids, if we know it.
+pub fn known(vendor: u16, device: u16) -> Option<Known> {
+    let nic = pci::known(vendor, device)?;
+    let is_driven = DRIVEN.contains(&nic.family);
+    Some(Known { name: nic.name, driver: nic.family.name(), is_driven })
+}
+
 /// Opens the device behind a vfio-user socket.
 ///
 /// # Errors

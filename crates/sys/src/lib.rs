@@ -9,6 +9,7 @@ pub mod ethtool;
 pub mod function;
 pub mod interface;
 pub mod memory;
+pub mod modules;
 pub mod namespace;
 pub mod netdev;
 pub mod netlink;

@@ -212,6 +212,19 @@ pub fn allocate(bytes: usize, pages: HugePages, node: Option<u32>) -> Result<All
     Ok(Allocation { memory, file, warning: None, reservation })
 }
 
+/// How many huge pages the machine lacks for so many bytes.
+pub fn missing_huge_pages(bytes: usize) -> usize {
+    bytes.div_ceil(HUGE_PAGE).saturating_sub(Pool::of(None).free())
+}
+
+/// Adds huge pages to the machine's pool until the [`Undo`] is dropped.
+///
+/// # Errors
+/// [`MemoryError::NotFound`] when the kernel does not find so many; then the pool is as it was.
+pub fn add_huge_pages(count: usize) -> Result<Undo, MemoryError> {
+    Pool::of(None).reserve(count)
+}
+
 /// The cure alone, without the alternatives that are none when huge pages were not demanded.
 fn too_few_hint(error: &MemoryError) -> String {
     match error {

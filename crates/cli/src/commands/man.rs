@@ -82,8 +82,10 @@ fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     if command.get_arguments().any(|argument| !argument.is_hide_set()) {
         man.render_options_section(&mut text)?;
     }
-    if command.has_subcommands() {
+    if name == "bywash" {
         man.render_subcommands_section(&mut text)?;
+    } else if command.has_subcommands() {
+        parts(command).to_writer(&mut text)?;
     }
     for part in below.split("\n\n").filter(|part| !part.trim().is_empty()) {
         below_the_options(part).to_writer(&mut text)?;
@@ -97,6 +99,18 @@ fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     }
     see_also.to_writer(&mut text)?;
     Ok(text)
+}
+
+/// The parts of a command that has some: they have no pages of their own.
+fn parts(command: &Command) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["COMMANDS"]);
+    for part in command.get_subcommands().filter(|part| part.get_name() != "help") {
+        roff.control("TP", []);
+        roff.text([bold(part.get_name())]);
+        roff.text([part.get_about().map(ToString::to_string).unwrap_or_default().into()]);
+    }
+    roff
 }
 
 /// A paragraph that begins with `Examples:`, `Exit codes:` or the like has that for a heading.

@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
 
+mod bind;
 mod capture;
 mod cleanup;
 mod demo;
@@ -17,7 +18,9 @@ mod receive;
 mod registers;
 mod replay;
 mod serve;
+mod setup;
 mod tcp;
+mod vf;
 
 /// User-space networking for Linux.
 #[derive(Parser, Debug)]
@@ -71,6 +74,14 @@ pub(crate) enum Command {
     Ports(ports::Args),
     /// Show what the registers of a NIC hold, by name and field
     Registers(registers::Args),
+    /// Give NICs to programs, or show who has which
+    Bind(bind::BindArgs),
+    /// Give NICs back to the kernel
+    Unbind(bind::UnbindArgs),
+    /// Make, set, show and remove virtual functions of a NIC
+    Vf(Box<vf::Args>),
+    /// Prepare the machine: huge pages, and the kernel's VFIO module
+    Setup(setup::Args),
     /// Undo what killed processes have left behind
     Cleanup(cleanup::Args),
     /// Write the completions for a shell to standard output
@@ -99,6 +110,10 @@ impl Command {
             Self::Demo(args) => demo::run(&args),
             Self::Ports(args) => ports::run(&args),
             Self::Registers(args) => registers::run(&args),
+            Self::Bind(args) => bind::bind(&args),
+            Self::Unbind(args) => bind::unbind(&args),
+            Self::Vf(args) => vf::run(&args),
+            Self::Setup(args) => setup::run(&args),
             Self::Cleanup(args) => cleanup::run(&args),
             Self::Completions(args) => man::completions(&args),
             Self::Man(args) => man::pages(&args),

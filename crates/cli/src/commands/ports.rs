@@ -5,8 +5,10 @@ use std::fmt::Write;
 use bywash_port::frame::FRAME_DATA;
 use bywash_sys::ethtool::Feature;
 use bywash_sys::interface::{self, Interface, PciNic, Pcie, Report, Severity};
+use bywash_sys::pci::Device;
 use clap::Args as ClapArgs;
 
+use super::bind::prospect;
 use crate::failure::{self, Failure};
 
 const EXAMPLES: &str = "\
@@ -122,6 +124,9 @@ fn below(interface: &Interface) -> String {
         // Writing to a string can't fail.
         let _ = writeln!(text, "    xdp:{}: {}", interface.name, interface.would_use);
     }
+    if let Some(line) = pci_device(&interface.driver.bus).as_ref().and_then(prospect) {
+        let _ = writeln!(text, "    {line}");
+    }
     for finding in &interface.advice {
         let sign = match finding.severity {
             Severity::Error => "error",
@@ -133,8 +138,22 @@ fn below(interface: &Interface) -> String {
     text
 }
 
+/// The PCI function at an address, when there is one.
+fn pci_device(address: &str) -> Option<Device> {
+    address.parse().ok().and_then(Device::at)
+}
+
 fn unbound(nic: &PciNic) -> String {
     let driver = nic.driver.as_deref().map_or("no driver".into(), |name| format!("driver {name}"));
     let group = nic.iommu_group.map_or("no IOMMU group".into(), |group| format!("IOMMU group {group}"));
-    format!("{} [{:04x}:{:04x}]  no interface here; {driver}, {group}\n", nic.address, nic.vendor, nic.device)
+    let name =
+        bywash_drivers::known(nic.vendor, nic.device).map_or(String::new(), |nic| format!("{} ", nic.name));
+    let line = pci_device(&nic.address).as_ref().and_then(prospect);
+    format!(
+        "{} {name}[{:04x}:{:04x}]  no interface here; {driver}, {group}\n{}",
+        nic.address,
+        nic.vendor,
+        nic.device,
+        line.map_or(String::new(), |line| format!("    {line}\n"))
+    )
 }

@@ -88,6 +88,11 @@ impl Device {
         self.group().is_some_and(|group| std::fs::File::open(group.file()).is_err_and(busy))
     }
 
+    /// Lets the kernel find a driver for it.
+    pub(crate) fn probe(&self) -> io::Result<()> {
+        self.write(Path::new("drivers_probe"), &self.address().to_string())
+    }
+
     /// Takes it from its driver, if it has one, and gives it to `driver`, if there is to be one; and reserves it for
     /// `reserve`, or for none. When that fails it may be left without a driver.
     ///

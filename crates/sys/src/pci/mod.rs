@@ -4,6 +4,7 @@
 mod address;
 mod driver;
 mod group;
+mod sriov;
 
 use std::fs;
 use std::io;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub use address::{Address, AddressError};
 pub use driver::{InUse, VFIO};
 pub use group::{Group, Member};
+pub use sriov::SriovError;
 
 /// Where the kernel shows the PCI bus, whatever the network namespace.
 const BUS: &str = "/sys/bus/pci";

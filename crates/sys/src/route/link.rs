@@ -275,7 +275,7 @@ impl Route {
 }
 
 /// `struct ifinfomsg`.
-fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
+pub(super) fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
@@ -348,7 +348,7 @@ fn counters(answer: &[u8]) -> Option<LinkCounters> {
 
 // linux/if_link.h and linux/if.h; libc has these for some targets only.
 const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;

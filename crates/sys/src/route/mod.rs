@@ -4,11 +4,13 @@ mod address;
 mod link;
 mod neighbour;
 mod table;
+mod virtual_function;
 
 pub use address::{Address, Prefix, PrefixError};
 pub use link::{Link, LinkCounters, LinkXdp, Mac, Veth, VethEnd};
 pub use neighbour::Neighbour;
 pub use table::{Gateway, NewRoute, RouteEntry};
+pub use virtual_function::{VfInfo, VfLink, VfSetting};
 
 use crate::netlink::{Family, NetlinkError, Socket};
 
@@ -77,6 +79,7 @@ mod tests {
             address::parse(&answer);
             neighbour::parse(&answer);
             table::parse(&answer);
+            virtual_function::parse(&answer);
         }
 
         /// As above, with attributes that are whole.

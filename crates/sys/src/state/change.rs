@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{StateError, Undone};
+use crate::modules;
 use crate::pci::Device;
 
 /// One change, as the state file has it.
@@ -42,6 +43,18 @@ pub(super) enum Change {
         reserved: Option<String>,
         /// Its driver after the change.
         set: String,
+    },
+    /// Virtual functions of a NIC that had none.
+    VirtualFunctions {
+        /// The NIC's address.
+        device: String,
+        /// How many it has after the change.
+        set: u32,
+    },
+    /// A kernel module that was not loaded.
+    Module {
+        /// Its name.
+        name: String,
     },
 }
 
@@ -125,6 +138,8 @@ impl Change {
                 Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")))
             }
             Self::File { path, before, set } => Self::undo_file(path, before, set, living),
+            Self::VirtualFunctions { device, set } => remove_functions(device, *set),
+            Self::Module { name } => unload(name),
         }
     }
 
@@ -186,6 +201,38 @@ fn give_back(
     let driver =
         before.map_or_else(|| "has no driver again".into(), |name| format!("is driven by {name} again"));
     Ok(Undone::Back(format!("{address} {driver}, not by {set}")))
+}
+
+/// Removes a NIC's virtual functions, unless one is in use or their number is not ours.
+fn remove_functions(address: &str, set: u32) -> Result<Undone, StateError> {
+    let Some(device) = address.parse().ok().and_then(Device::at) else {
+        return Ok(Undone::LeftAlone(format!("{address} is gone")));
+    };
+    match device.virtual_functions() {
+        0 => {}
+        now if now != set => {
+            let line = format!(
+                "{address} has {now} virtual functions by now: somebody else has changed that since we made {set}"
+            );
+            return Ok(Undone::LeftAlone(line));
+        }
+        _ => {
+            device.check_virtual_functions_unused()?;
+            device.write_virtual_functions(0)?;
+        }
+    }
+    Ok(Undone::Back(format!("{address} has no virtual functions again, not {set}")))
+}
+
+/// Unloads a module, unless somebody needs it by now.
+fn unload(name: &str) -> Result<Undone, StateError> {
+    if !modules::is_loaded(name) {
+        return Ok(Undone::LeftAlone(format!("module {name} is gone")));
+    }
+    Ok(match modules::unload(name) {
+        Ok(()) => Undone::Back(format!("module {name} is not loaded again")),
+        Err(error) => Undone::LeftAlone(format!("module {name} stays loaded: {error}")),
+    })
 }
 
 /// What a file holds, without blanks around it.

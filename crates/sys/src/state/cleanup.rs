@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::change::Record;
+use super::change::{Change, Record};
 use super::store::{Owner, StateFile, Store};
 use super::{StateError, Undone, directory};
+use crate::pci::Device;
 
 /// What a cleanup did: a sentence for each thing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,12 +38,70 @@ pub fn cleanup() -> Result<Report, StateError> {
     super::State::at(directory())?.cleanup()
 }
 
+/// Undoes what [`Undo::keep`](super::Undo::keep) has left of one sort; nothing when there is no such change.
+fn undo_kept(is_meant: impl Fn(&Change) -> bool) -> Result<Report, StateError> {
+    if !directory().exists() {
+        return Ok(Report::default());
+    }
+    super::State::at(directory())?.cleanup_of(Some(&is_meant))
+}
+
+/// Puts back what was set up and kept: numbers of huge pages, modules.
+///
+/// # Errors
+/// As [`cleanup`].
+pub fn undo_setup() -> Result<Report, StateError> {
+    undo_kept(|change| matches!(change, Change::Added { .. } | Change::Module { .. }))
+}
+
+/// Gives a PCI function that a program may have back to the kernel: to the driver that had it, or, when that was not recorded,
+/// to the one that the kernel finds. Returns a sentence about it.
+///
+/// # Errors
+/// When it is open in a program, or the kernel refuses.
+pub fn give_back(device: &Device) -> Result<String, StateError> {
+    let address = device.address().to_string();
+    if device.is_open() {
+        return Err(StateError::Open { device: address });
+    }
+    let report = undo_kept(|change| matches!(change, Change::Driver { device, .. } if *device == address))?;
+    if let Some(line) = report.undone.into_iter().next() {
+        return Ok(line);
+    }
+    let refused =
+        |source| StateError::Driver { device: address.clone(), driver: "the kernel".into(), source };
+    device.give_to(None, None).and_then(|()| device.probe()).map_err(refused)?;
+    Ok(device.driver().map_or_else(
+        || format!("{address} has no driver: the kernel knows none for it"),
+        |driver| format!("{address} is driven by {driver}"),
+    ))
+}
+
+/// Removes all virtual functions of a NIC, whoever has made them.
+///
+/// # Errors
+/// When one is in use, or the kernel refuses.
+pub fn remove_virtual_functions(nic: &Device) -> Result<(), StateError> {
+    let address = nic.address().to_string();
+    nic.check_virtual_functions_unused()?;
+    undo_kept(|change| matches!(change, Change::VirtualFunctions { device, .. } if *device == address))?;
+    if nic.virtual_functions() != 0 {
+        nic.write_virtual_functions(0)?;
+    }
+    Ok(())
+}
+
 impl super::State {
     /// As [`cleanup`].
     ///
     /// # Errors
     /// As [`cleanup`].
     pub fn cleanup(&self) -> Result<Report, StateError> {
+        self.cleanup_of(None)
+    }
+
+    /// As [`cleanup`], but, where that is said, only of changes that are meant.
+    fn cleanup_of(&self, is_meant: Option<&dyn Fn(&Change) -> bool>) -> Result<Report, StateError> {
         let _lock = self.store.lock()?;
         let mut report = Report::default();
         let (mut living, mut dead) = (Vec::new(), Vec::new());
@@ -50,11 +109,9 @@ impl super::State {
             match file.load() {
                 Err(error) => report.failed.push(error.to_string()),
                 Ok(records) if file.owner.lives() => {
-                    let (pid, count) = (file.owner.pid(), records.len());
-                    report.left_alone.push(format!(
-                        "process {pid} lives; it will undo its {count} change{} itself",
-                        if count == 1 { "" } else { "s" }
-                    ));
+                    if is_meant.is_none() {
+                        report.left_alone.push(lives(&file, records.len()));
+                    }
                     living.extend(records);
                 }
                 Ok(records) => dead.push((file, records)),
@@ -63,7 +120,9 @@ impl super::State {
         // The last change first, whoever made it.
         let mut order: Vec<(u64, usize, u64)> = Vec::new();
         for (place, (_, records)) in dead.iter().enumerate() {
-            order.extend(records.iter().map(|record| (record.at, place, record.id)));
+            let meant =
+                records.iter().filter(|record| is_meant.is_none_or(|is_meant| is_meant(&record.change)));
+            order.extend(meant.map(|record| (record.at, place, record.id)));
         }
         order.sort_unstable_by(|a, b| b.cmp(a));
         for (_, place, id) in order {
@@ -76,6 +135,11 @@ impl super::State {
         }
         Ok(report)
     }
+}
+
+fn lives(file: &StateFile, count: usize) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("process {} lives; it will undo its {count} change{plural} itself", file.owner.pid())
 }
 
 /// Undoes one change of a process that has ended; its record is kept when that fails.

@@ -21,9 +21,10 @@ mod store;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-pub use cleanup::{Report, cleanup};
+pub use cleanup::{Report, cleanup, give_back, remove_virtual_functions, undo_setup};
 
-use crate::pci::Device;
+use crate::modules;
+use crate::pci::{Device, SriovError};
 use change::{Change, Record};
 use store::{Owner, Store};
 
@@ -80,6 +81,17 @@ pub enum StateError {
         /// The function's address.
         device: String,
     },
+    /// Virtual functions can't be made, or must stay.
+    #[error(transparent)]
+    VirtualFunctions(#[from] SriovError),
+    /// A kernel module can't be loaded.
+    #[error("can't load the kernel's module {name}: {source}")]
+    Module {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A number was expected.
     #[error("{} holds '{value}', which is no number", .path.display())]
     NoNumber {
@@ -122,6 +134,22 @@ pub fn add_to_file(path: impl AsRef<Path>, add: u64) -> Result<Undo, StateError>
 /// When the change can't be recorded or made; then the driver that had it has it again.
 pub fn set_driver(device: &Device, driver: &str) -> Result<Undo, StateError> {
     State::of_process()?.set_driver(device, driver)
+}
+
+/// Makes virtual functions of a NIC that has none, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made; then there are none.
+pub fn set_virtual_functions(device: &Device, count: u32) -> Result<Undo, StateError> {
+    State::of_process()?.set_virtual_functions(device, count)
+}
+
+/// Loads a kernel module that is not loaded, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made.
+pub fn load_module(name: &str) -> Result<Undo, StateError> {
+    State::of_process()?.load_module(name)
 }
 
 /// Where state files are: `/run/bywash` for root, else in the user's own directory for such things.
@@ -263,6 +291,42 @@ impl State {
         Ok(Undo { state: Arc::clone(self), record: Some(id), added: 0 })
     }
 
+    /// As [`set_virtual_functions`].
+    ///
+    /// # Errors
+    /// As [`set_virtual_functions`].
+    pub fn set_virtual_functions(self: &Arc<Self>, device: &Device, count: u32) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        device.check_virtual_functions(count)?;
+        let change = Change::VirtualFunctions { device: device.address().to_string(), set: count };
+        self.make(change, || Ok(device.write_virtual_functions(count)?))
+    }
+
+    /// As [`load_module`].
+    ///
+    /// # Errors
+    /// As [`load_module`].
+    pub fn load_module(self: &Arc<Self>, name: &str) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        let failed = |source| StateError::Module { name: name.into(), source };
+        self.make(Change::Module { name: name.into() }, || modules::load(name).map_err(failed))
+    }
+
+    /// Records a change and makes it. The lock is held.
+    fn make(
+        self: &Arc<Self>,
+        change: Change,
+        make: impl FnOnce() -> Result<(), StateError>,
+    ) -> Result<Undo, StateError> {
+        let mut records = self.records();
+        let id = self.record(&mut records, change)?;
+        if let Err(error) = make() {
+            self.forget(&mut records, id)?;
+            return Err(error);
+        }
+        Ok(Undo { state: Arc::clone(self), record: Some(id), added: 0 })
+    }
+
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {
         // Each change to the list is whole before anything that could panic.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
@@ -319,6 +383,11 @@ impl Undo {
             Some(id) => self.state.undo(id),
             None => Ok(Undone::Back("nothing was changed".into())),
         }
+    }
+
+    /// Leaves the change as it is when this process ends: until somebody undoes it, or `bywash cleanup` does.
+    pub fn keep(mut self) {
+        self.record = None;
     }
 
     /// By how much the number was really raised, after [`add_to_file`].

@@ -1,0 +1,175 @@
+//! NICs given away and taken back, and virtual functions made and removed, in guests: QEMU's 82576 and an 82599 in software, with
+//! Linux's own drivers on them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use bywash_lab::guest::{Guest, GuestError, Kit, Machine, kit};
+use bywash_models::cable::Impairment;
+use bywash_models::ixgbe::Board;
+use bywash_models::server::Server;
+use bywash_models::world::Shared;
+
+/// A guest in which `bywash` is on PATH, and `$PF` is the 82576's interface.
+fn boot(kit: &Kit) -> Result<Guest, GuestError> {
+    let binary = Path::new(env!("CARGO_BIN_EXE_bywash"));
+    let machine = Machine::default().iommu().share(binary.parent().unwrap_or(binary));
+    let machine = machine.igb(0, "02:aa:00:00:00:01").virtio_net(0, "02:bb:00:00:00:02");
+    let mut guest = kit.boot(&machine.limit(Duration::from_secs(400)))?;
+    guest.run("modprobe igb; modprobe virtio_net; mkdir -p /run; ip link set lo up")?;
+    guest.run(&format!("{PF} ip link set $PF up; $BYWASH --version; {CARRIER}"))?;
+    Ok(guest)
+}
+
+/// Waits for the link: without one the driver limits no rate.
+const CARRIER: &str =
+    "for i in $(seq 100); do [ \"$(cat $NIC/net/$PF/carrier)\" = 1 ] && break; sleep 0.2; done";
+
+/// What each script begins with.
+const PF: &str =
+    "BYWASH=/host/bywash; NIC=/sys/bus/pci/devices/0000:01:00.0; PF=$(ls $NIC/net 2>/dev/null || true);";
+
+/// A script's output, its errors too, and its exit code at the end.
+fn run(guest: &mut Guest, script: &str) -> Result<String, GuestError> {
+    guest.run(&format!("{PF} set +e\n({script}) 2>&1; echo \"code $?\""))
+}
+
+#[test]
+fn virtual_functions_are_made_set_shown_and_removed() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let mut guest = boot(&kit)?;
+    let none = run(&mut guest, "$BYWASH vf list $PF")?;
+    assert!(none.contains("no virtual functions") && none.ends_with("code 0"), "{none}");
+    let many = run(&mut guest, "$BYWASH vf create $PF 100")?;
+    assert!(many.contains("virtual functions, not 100") && many.ends_with("code 2"), "{many}");
+    let dry = run(&mut guest, "$BYWASH vf create $PF 2 --dry-run; cat $NIC/sriov_numvfs")?;
+    assert!(dry.contains("would get 2 virtual functions\n0\n"), "{dry}");
+    let created = run(&mut guest, "$BYWASH vf create $PF 2")?;
+    assert!(created.contains("0  0000:01:10.0") && created.ends_with("code 0"), "{created}");
+    let again = run(&mut guest, "$BYWASH vf create $PF 3")?;
+    assert!(again.contains("has 2 virtual functions already") && again.ends_with("code 2"), "{again}");
+
+    let set = run(
+        &mut guest,
+        "$BYWASH vf set $PF 1 --mac 02:00:00:00:00:10 --vlan 7:3 --spoof-check off --trust on --rate 500 &&
+         ip link show dev $PF",
+    )?;
+    for words in ["vf 1", "02:00:00:00:00:10", "vlan 7, qos 3", "spoof checking off", "trust on", "500"] {
+        assert!(set.contains(words), "{words}: {set}");
+    }
+    let listed = run(&mut guest, "$BYWASH vf list")?;
+    for words in
+        ["0000:01:10.0", "mac 02:00:00:00:00:10", "vlan 7:3", "spoof check off", "trust on", "500 Mbit/s"]
+    {
+        assert!(listed.contains(words), "{words}: {listed}");
+    }
+    let json = run(&mut guest, "$BYWASH vf list $PF --json")?;
+    assert!(json.contains("\"spoof_check\":false") && json.contains("\"vlan\":7"), "{json}");
+    // Linux's igb cannot set a function's link: what a driver does not know is named.
+    let link = run(&mut guest, "$BYWASH vf set $PF 0 --link enable")?;
+    assert!(link.contains("does not take --link") && link.ends_with("code 2"), "{link}");
+    let absent = run(&mut guest, "$BYWASH vf set $PF 2 --trust on")?;
+    assert!(
+        absent.contains("no virtual function 2: it has 0 to 1") && absent.ends_with("code 2"),
+        "{absent}"
+    );
+
+    in_use(&mut guest)?;
+    let destroyed = run(&mut guest, "$BYWASH vf destroy $PF; cat $NIC/sriov_numvfs; ls /run/bywash")?;
+    assert!(destroyed.starts_with("0\n") && !destroyed.contains(".json"), "{destroyed}");
+    let cleanup = "$BYWASH vf create $PF 2 >/dev/null; $BYWASH cleanup; cat $NIC/sriov_numvfs";
+    let cleaned = run(&mut guest, cleanup)?;
+    assert!(cleaned.contains("has no virtual functions again, not 2\n0\n"), "{cleaned}");
+    // Whatever the moment at which it is killed: a cleanup leaves no function behind.
+    for wait in ["0", "0.02", "0.05", "0.1", "0.3"] {
+        let killed = format!(
+            "$BYWASH vf create $PF 2 >/dev/null & sleep {wait}; kill -9 $!; wait $!; $BYWASH cleanup >/dev/null; cat $NIC/sriov_numvfs"
+        );
+        let killed = run(&mut guest, &killed)?;
+        assert!(killed.contains("0\ncode 0"), "after {wait} s: {killed}");
+    }
+    let traffic = run(&mut guest, "ip link show dev $PF")?;
+    assert!(traffic.contains("UP"), "the NIC itself stays as it was: {traffic}");
+    guest.power_off()
+}
+
+/// A function that is in use stays, by whatever command.
+fn in_use(guest: &mut Guest) -> Result<(), GuestError> {
+    guest.run("modprobe igbvf; sleep 1")?;
+    let use_it = "VF=$(ls $NIC/virtfn0/net) && ip addr add 192.0.2.9/24 dev $VF && ip link set $VF up";
+    let refused = run(guest, &format!("{use_it} && $BYWASH vf destroy $PF"))?;
+    assert!(refused.contains("virtual function 0 (0000:01:10.0) is in use"), "{refused}");
+    assert!(refused.contains("it has the address 192.0.2.9/24") && refused.ends_with("code 2"), "{refused}");
+    let cleanup = run(guest, "$BYWASH cleanup; cat $NIC/sriov_numvfs")?;
+    assert!(cleanup.contains("is in use") && cleanup.contains("\n2\n"), "{cleanup}");
+    guest.run("ip addr flush dev $(ls /sys/bus/pci/devices/0000:01:00.0/virtfn0/net)")?;
+    Ok(())
+}
+
+/// An 82599 in software, served to one guest until the test ends.
+fn served(folder: &Path) -> PathBuf {
+    let world = Shared::new(&[Board::default()], Impairment::default());
+    let path = folder.join("nic.sock");
+    let mut server = Server::new(&path, &world, 0).unwrap();
+    thread::spawn(move || server.serve());
+    thread::spawn(move || world.run(&AtomicBool::new(false)));
+    path
+}
+
+#[test]
+fn a_nic_is_given_to_programs_and_back_and_the_machine_is_set_up() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let folder = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_bywash"));
+    let machine = Machine::default().iommu().share(binary.parent().unwrap_or(binary));
+    let machine = machine.vfio_user(&served(folder.path())).virtio_net(0, "02:bb:00:00:00:02");
+    let mut guest = kit.boot(&machine.limit(Duration::from_secs(400)))?;
+    guest.run("modprobe ixgbe; modprobe virtio_net; mkdir -p /run; ip link set lo up; sleep 2")?;
+    let shown = run(&mut guest, "$BYWASH bind; $BYWASH ports")?;
+    assert!(shown.contains("0000:01:00.0  8086:10fb  82599ES SFP+  ixgbe, "), "{shown}");
+    assert!(shown.contains("vfio-pci is not loaded: `bywash setup` loads it"), "{shown}");
+    let early = run(
+        &mut guest,
+        "$BYWASH setup --dry-run; $BYWASH setup; lsmod | grep vfio_pci; cat /proc/sys/vm/nr_hugepages",
+    )?;
+    assert!(early.contains("would add 64 huge pages") && early.contains("loaded vfio-pci"), "{early}");
+    assert!(early.contains("\n64\ncode 0"), "{early}");
+    let ready = run(&mut guest, "$BYWASH bind; $BYWASH ports $PF")?;
+    assert_eq!(ready.matches("our ixgbe can drive it").count(), 2, "{ready}");
+
+    let strange = run(&mut guest, "$BYWASH bind 0000:02:00.0")?;
+    assert!(
+        strange.contains("is no NIC that there is a driver for") && strange.ends_with("code 2"),
+        "{strange}"
+    );
+    let used = run(&mut guest, "ip addr add 192.0.2.1/24 dev $PF; $BYWASH bind $PF")?;
+    assert!(used.contains("it has the address 192.0.2.1/24") && used.ends_with("code 2"), "{used}");
+    guest.run(&format!("{PF} ip addr flush dev $PF"))?;
+    let driver = "basename $(readlink $NIC/driver)";
+    let bound =
+        run(&mut guest, &format!("$BYWASH bind $PF --dry-run; {driver}; $BYWASH bind $PF; {driver}"))?;
+    assert!(bound.contains("would be given to vfio-pci\nixgbe\nvfio-pci\ncode 0"), "{bound}");
+    let back = run(&mut guest, &format!("$BYWASH unbind 01:00.0; {driver}; $BYWASH unbind 01:00.0"))?;
+    assert!(back.contains("is driven by ixgbe again, not by vfio-pci\nixgbe\n"), "{back}");
+    assert!(back.contains("is the kernel's already"), "{back}");
+    let cleaned = run(&mut guest, &format!("$BYWASH bind 01:00.0; {driver}; $BYWASH cleanup -q; {driver}"))?;
+    assert!(cleaned.contains("vfio-pci\nixgbe\ncode 0"), "{cleaned}");
+    // Bound by somebody else: given to whom the kernel finds.
+    let foreign =
+        "modprobe vfio-pci; echo vfio-pci > $NIC/driver_override; echo 0000:01:00.0 > $NIC/driver/unbind;
+         echo 0000:01:00.0 > /sys/bus/pci/drivers_probe";
+    let given = run(&mut guest, &format!("{foreign}; {driver}; $BYWASH unbind 01:00.0"))?;
+    assert!(given.contains("vfio-pci\n0000:01:00.0 is driven by ixgbe\n"), "{given}");
+    // What was set up went with the cleanup; once more, and undone by name.
+    let undone = run(
+        &mut guest,
+        "modprobe -r vfio-pci; $BYWASH setup >/dev/null; $BYWASH setup --undo; cat /proc/sys/vm/nr_hugepages; lsmod | grep -c vfio_pci",
+    )?;
+    assert!(undone.contains("module vfio-pci is not loaded again"), "{undone}");
+    assert!(undone.contains("\n0\n0\n"), "{undone}");
+    guest.power_off()
+}
