@@ -133,7 +133,7 @@ fn a_virtual_function_forwards_with_as_many_queues_as_it_is_granted() {
     let served = Served::boards(1, false, 0x10ed);
     let output = served.command("forward NIC0 null: --duration 1s --json").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("gives packets to other addresses than its own to no virtual one"), "{text}");
     let output = served.command("receive NIC0 --queues 4 --duration 1s").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
