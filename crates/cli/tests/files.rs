@@ -291,25 +291,25 @@ fn what_can_not_be_replayed_whole_is_said_with_its_place() {
         assert!(complaint.contains("broken at byte 708: a packet of 76 bytes begins there"), "{complaint}");
         assert_eq!((output.status.code(), place.read("out.pcap").len()), (Some(1), 9), "{words}");
     }
-    // A port that takes 65536 bytes, and a packet of 66000.
+    // A port that takes 69632 bytes, and a packet of 70000.
     fs::write(
         place.0.path().join("long.pcap"),
-        [pcap(&[0; 2], 60), pcap(&[0], 66000)[24..].to_vec()].concat(),
+        [pcap(&[0; 2], 60), pcap(&[0], 70000)[24..].to_vec()].concat(),
     )
     .unwrap();
     let summary = place.met("replay long.pcap null: --rate max --too-long skip");
     assert_eq!((&summary["tx_packets"], &summary["files"][0]["too_long_packets"]), (&2.into(), &1.into()));
     let summary = place.met("replay long.pcap null: --rate max --too-long cut");
-    assert_eq!((&summary["tx_packets"], &summary["tx_bytes"]), (&3.into(), &(60 + 60 + 65536).into()));
+    assert_eq!((&summary["tx_packets"], &summary["tx_bytes"]), (&3.into(), &(60 + 60 + 69632).into()));
     let output = place.command("replay long.pcap null: --rate max --preload 0").output().unwrap();
-    assert!(text(&output.stderr).contains("packet 3 has 66000 bytes"), "{output:?}");
+    assert!(text(&output.stderr).contains("packet 3 has 70000 bytes"), "{output:?}");
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn wrong_input_is_one_line_and_exit_code_2() {
     let place = Place::new();
-    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 66000)).unwrap();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 70000)).unwrap();
     let mut raw = pcap(&[0; 3], 60);
     raw[20] = 101;
     fs::write(place.0.path().join("raw.pcap"), raw).unwrap();
@@ -329,7 +329,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("capture bw-absent-interface -w a", "can't be an interface"),
         ("replay a.pcap", "required arguments"),
         ("replay nowhere.pcap null:", "nowhere.pcap can't be read"),
-        ("replay a.pcap null:", "packet 1 has 66000 bytes and the port takes at most 65536"),
+        ("replay a.pcap null:", "packet 1 has 70000 bytes and the port takes at most 69632"),
         ("replay raw.pcap null:", "raw IP (link type 101), and only Ethernet can be sent"),
         ("replay empty.pcap null:", "no packet that can be sent"),
         ("replay a.gz null:", "compressed: unpack it first, with gunzip"),
