@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use bywash_lab::sys::bpf::{Program, ProgramKind, ProgramSpec};
 use bywash_lab::{Host, Lab, Pair, PairOptions, Snapshot, lock};
@@ -30,6 +31,17 @@ impl Drop for Daemon {
     }
 }
 
+/// Waits until a process runs `program` and shows its environment, by which it is known: while it becomes another program
+/// it has none.
+fn settle(process: u32, program: &str) {
+    let read = |what: &str| std::fs::read(format!("/proc/{process}/{what}")).unwrap();
+    let start = Instant::now();
+    while read("comm") != format!("{program}\n").as_bytes() || read("environ").is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not become {program}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn what_is_left_behind_is_found() {
     let Some(guard) = lock() else { return };
@@ -48,7 +60,9 @@ fn what_is_left_behind_is_found() {
     let daemon = found(|| {
         let host = Host::new().unwrap();
         let mut setsid = host.command("setsid").unwrap();
-        Daemon(setsid.args(["--wait", "sleep", "60"]).spawn().unwrap())
+        let daemon = Daemon(setsid.args(["--wait", "sleep", "60"]).spawn().unwrap());
+        settle(daemon.0.id(), "sleep");
+        daemon
     });
     assert!(daemon.contains("new network namespace net:["), "{daemon}");
 

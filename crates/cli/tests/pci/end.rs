@@ -29,7 +29,7 @@ const WORDS: &str = "
         test $(driver) = vfio-pci || { cat /run/tool.err; exit 9; }
         linked peer peer
     }
-    stop() { kill -INT $pid; wait $pid || { cat /run/tool.err; exit 8; }; }
+    stop() { kill -INT $pid || tail -n 3 /run/tool.out /run/tool.err; wait $pid || { cat /run/tool.err; exit 8; }; }
     peer() { ip netns exec peer $*; }
     linked() {
         for try in $(seq 150); do
