@@ -26,7 +26,7 @@ pub(super) const STEPS: &[Step] = &[
 ];
 
 /// No step takes longer; more means that something hangs.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The workspace of the fuzz targets, from the project's folder, in which cargo is run.
 const FUZZ: &str = "fuzz/Cargo.toml";
