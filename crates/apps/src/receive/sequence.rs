@@ -58,12 +58,16 @@ impl Window {
     /// it likes in each packet.
     #[cold]
     fn forget(&mut self, from: u64, to: u64) {
-        let mut at = from.max(to.saturating_sub(WINDOW));
-        while at < to {
-            let (word, bit) = place(at);
-            let bits = (64 - bit).min(to - at);
-            self.0[word] &= !(u64::MAX >> (64 - bits) << bit);
-            at += bits;
+        for (word, bits) in words(from.max(to.saturating_sub(WINDOW)), to) {
+            self.0[word] &= !bits;
+        }
+    }
+
+    /// Sets numbers `from..to`.
+    #[inline]
+    fn set_all(&mut self, from: u64, to: u64) {
+        for (word, bits) in words(from, to) {
+            self.0[word] |= bits;
         }
     }
 }
@@ -178,6 +182,15 @@ impl Counts {
         self.note_late(window, ahead.unsigned_abs())
     }
 
+    /// The `n` packets after the highest one came, in order.
+    #[inline]
+    pub(super) fn note_next(&mut self, window: &mut Window, n: u64) {
+        let highest = self.highest;
+        self.highest = highest.saturating_add(n);
+        self.received += n;
+        window.set_all(highest.saturating_add(1), self.highest.saturating_add(1));
+    }
+
     /// A packet came whose number is so far behind the highest one.
     #[cold]
     fn note_late(&mut self, window: &mut Window, behind: u64) -> Order {
@@ -200,6 +213,19 @@ impl Counts {
 /// number, so one that seems to be a wrap behind is.
 fn wraps(behind: u64) -> u64 {
     behind.saturating_add(ORIGIN / 2) / ORIGIN * ORIGIN
+}
+
+/// The places of numbers `from..to`: words, and which bits of each.
+#[inline]
+fn words(from: u64, to: u64) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let left = to.checked_sub(at).filter(|&left| left > 0)?;
+        let (word, bit) = place(at);
+        let bits = (64 - bit).min(left);
+        at += bits;
+        Some((word, u64::MAX >> (64 - bits) << bit))
+    })
 }
 
 #[inline]
@@ -286,6 +312,33 @@ mod tests {
             one.merge(&counts([0xffff_fffe, 0xffff_fffe]));
             assert_eq!(figures(one), [0, 1, 0, 1001]);
         }
+    }
+
+    #[test]
+    fn packets_noted_together_count_as_one_by_one() {
+        for start in [0, 0xffff_ffe0, 8100] {
+            let [mut one_by_one, mut together] = [(); 2].map(|()| (Counts::default(), Window::default()));
+            for n in [1, 3, 64, 200, 63, 1] {
+                let after = |counts: &Counts| start_of(start, counts);
+                one_by_one.0.note(&mut one_by_one.1, after(&one_by_one.0));
+                together.0.note(&mut together.1, after(&together.0));
+                for _ in 0..n {
+                    one_by_one.0.note(&mut one_by_one.1, after(&one_by_one.0));
+                }
+                together.0.note_next(&mut together.1, n);
+                // A gap, so that the window has some of each.
+                let skipped = after(&one_by_one.0).wrapping_add(40);
+                one_by_one.0.note(&mut one_by_one.1, skipped);
+                together.0.note(&mut together.1, skipped);
+            }
+            assert_eq!(one_by_one.0, together.0);
+            assert_eq!(one_by_one.1.0, together.1.0);
+        }
+    }
+
+    /// The number after the highest one, or the first.
+    fn start_of(first: u32, counts: &Counts) -> u32 {
+        if counts.received == 0 { first } else { (counts.highest as u32).wrapping_add(1) }
     }
 
     proptest! {

@@ -66,6 +66,15 @@ impl Streams {
         Some((stream, order))
     }
 
+    /// So many packets came by a stream that has been met, in order after its last one.
+    #[inline]
+    pub(super) fn note_next(&mut self, id: u16, n: u64) {
+        let index = usize::from(self.index[usize::from(id)]).wrapping_sub(1);
+        if let Some((stream, window)) = self.streams.get_mut(index) {
+            stream.counts.note_next(window, n);
+        }
+    }
+
     /// The stream with this id, if it has been met.
     pub(super) fn get(&self, id: u16) -> Option<&Stream> {
         let index = usize::from(self.index[usize::from(id)]).checked_sub(1)?;

@@ -14,6 +14,7 @@ use super::payload::{Seen, read};
 use super::sequence::{Counts, Order};
 use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
+use crate::probe::Probe;
 use crate::queues::close_queues;
 use crate::rate::Traffic;
 use crate::report::{Dial, Stopwatch};
@@ -273,9 +274,9 @@ impl Lane {
     fn look_at_each<const FLOWS: bool>(&mut self, batch: &Batch, clocks: &mut Clocks) {
         let Self { kinds, streams: Some(streams), flows, .. } = self else { return };
         let now = clock::realtime();
+        let mut run = Run::default();
         for packet in batch {
-            let seen = read(packet);
-            let probe = match seen {
+            let probe = match read(packet) {
                 Seen::Right(probe) => probe,
                 Seen::Damaged(stream) => {
                     kinds.damaged += 1;
@@ -296,6 +297,12 @@ impl Lane {
                     continue;
                 }
             };
+            let age = probe.age(packet.offload.timestamp().map_or(now, u64::from));
+            // Of flows nothing can be said for several packets at once.
+            if !FLOWS && run.goes_on(&probe, age) {
+                continue;
+            }
+            std::mem::take(&mut run).end(kinds, streams, clocks);
             kinds.right += 1;
             let Some((stream, order)) = streams.note(probe.stream, probe.sequence) else {
                 kinds.untracked += 1;
@@ -313,17 +320,64 @@ impl Lane {
                 kinds.duplicates += 1;
                 continue;
             }
-            let age = probe.age(packet.offload.timestamp().map_or(now, u64::from));
             match u64::try_from(age) {
                 Ok(age) => clocks.latency.record(age),
                 Err(_) => kinds.clock_errors += 1,
             }
             if order == Order::Late {
                 kinds.reordered += 1;
-            } else if let Some(jitter) = stream.jitter(age) {
-                clocks.jitter.record(jitter);
+            } else {
+                if let Some(jitter) = stream.jitter(age) {
+                    clocks.jitter.record(jitter);
+                }
+                run = Run::after(&probe, age);
             }
         }
+        run.end(kinds, streams, clocks);
+    }
+}
+
+/// Packets that are alike: of one stream, each with the next number, all as old as the first. A sender makes its packets
+/// by the batch, with one look at the clock, so that is what most of them are; they are counted together.
+#[derive(Default)]
+struct Run {
+    /// The next packet's, if it goes on.
+    stream: u16,
+    sequence: u32,
+    age: i64,
+    /// How many there are after the one that it began with; `None` before there is one.
+    packets: Option<u64>,
+}
+
+impl Run {
+    /// What may follow after this packet, which came in order.
+    #[inline]
+    fn after(probe: &Probe, age: i64) -> Self {
+        // A clock that is wrong is counted packet by packet.
+        let packets = (age >= 0).then_some(0);
+        Self { stream: probe.stream, sequence: probe.sequence.wrapping_add(1), age, packets }
+    }
+
+    /// Takes a packet that goes on with it; false when it does not.
+    #[inline]
+    fn goes_on(&mut self, probe: &Probe, age: i64) -> bool {
+        let Some(packets) = &mut self.packets else { return false };
+        let goes_on = (probe.stream, probe.sequence) == (self.stream, self.sequence) && age == self.age;
+        if goes_on {
+            *packets += 1;
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+        goes_on
+    }
+
+    /// Counts its packets.
+    #[inline]
+    fn end(self, kinds: &mut Kinds, streams: &mut Streams, clocks: &mut Clocks) {
+        let Some(packets @ 1..) = self.packets else { return };
+        kinds.right += packets;
+        streams.note_next(self.stream, packets);
+        clocks.latency.record_many(self.age.unsigned_abs(), packets);
+        clocks.jitter.record_many(0, packets);
     }
 }
 
