@@ -144,14 +144,13 @@ impl Tx {
             };
             pool.give(frame);
             let (len, is_last) = self.lengths.pop();
-            self.bytes += u64::from(len);
-            if is_last {
-                self.completed += 1;
-                if self.dropped > 0 {
-                    self.dropped -= 1;
-                } else {
-                    self.packets += 1;
-                }
+            let packets = u64::from(is_last);
+            self.completed += packets;
+            if self.dropped == 0 {
+                self.packets += packets;
+                self.bytes += u64::from(len);
+            } else {
+                self.dropped -= packets;
             }
         }
         self.parts.completion.release();

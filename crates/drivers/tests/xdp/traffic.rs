@@ -190,7 +190,8 @@ fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
     // One byte more than the interface lets pass: sent by us, dropped by it, and not counted as sent.
     batch.push(line.packet(&bytes(7, 1520)));
     line.send(&mut batch);
-    assert_eq!((line.tx.counters().packets, line.tx.counters().errors), (1, 6));
+    let counters = line.tx.counters();
+    assert_eq!((counters.packets, counters.bytes, counters.errors), (1, 100, 6));
     line.close();
 }
 
