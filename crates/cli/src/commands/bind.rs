@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bywash_drivers::known;
-use bywash_sys::pci::{Address, Device, VFIO};
+use bywash_sys::pci::{Address, Device, NO_IOMMU_CURE, VFIO};
 use bywash_sys::state;
 use clap::Args as ClapArgs;
 use serde_json::json;
@@ -121,11 +121,9 @@ fn check(device: &Device, force: bool) -> Result<(), Failure> {
         return refuse(error.to_string());
     }
     let Some(group) = device.group() else {
-        return refuse(
-            "there is no IOMMU that would keep it from the rest of memory: switch VT-d or AMD-Vi on in the machine's \
-             firmware, and on Intel's add intel_iommu=on to the kernel's command line"
-                .into(),
-        );
+        return refuse(format!(
+            "there is no IOMMU that would keep it from the rest of memory: {NO_IOMMU_CURE}"
+        ));
     };
     let others: Vec<String> = group.in_the_way(device).iter().map(ToString::to_string).collect();
     if !others.is_empty() {

@@ -1,6 +1,6 @@
 //! `bywash setup`: what a machine needs before programs can drive NICs: huge pages, and the kernel's VFIO module.
 
-use bywash_sys::pci::{Device, VFIO};
+use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
 use bywash_sys::{memory, modules, state};
 use clap::Args as ClapArgs;
 
@@ -56,10 +56,9 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     }
     let isolated = Device::all().iter().any(|device| device.group().is_some());
     if !isolated {
-        failure::warn(
-            "there is no IOMMU, without which no program can have a NIC: switch VT-d or AMD-Vi on in the machine's \
-             firmware, and on Intel's add intel_iommu=on to the kernel's command line",
-        );
+        failure::warn(&format!(
+            "there is no IOMMU, without which no program can have a NIC: {NO_IOMMU_CURE}"
+        ));
     }
     Ok(isolated)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use bywash_sys::pci::{Device, VFIO};
+use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
 use bywash_sys::route::{Mac, Route, VfInfo, VfLink, VfSetting};
 use bywash_sys::state;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -23,7 +23,8 @@ Examples:
 
 What is created stays when this command ends; `bywash cleanup` removes it, too. A function that is in use is not removed.
 
-Exit codes: 0 it was done; 2 it could not be, and nothing was changed";
+Exit codes: 0 it was done; 2 it could not be, and nothing was changed (of several settings, those in front of the one
+that the message names are made)";
 
 /// What is to be done.
 #[derive(ClapArgs, Debug)]
@@ -169,10 +170,9 @@ fn create(nic: &Device, count: u32, dry_run: bool) -> Result<bool, Failure> {
     state::set_virtual_functions(nic, count)?.keep();
     let functions = nic.virtual_function_devices();
     if functions.iter().any(|function| function.group().is_none()) {
-        failure::warn(
-            "there is no IOMMU, so a virtual function can be no program's: switch VT-d or AMD-Vi on in the machine's \
-             firmware, and on Intel's add intel_iommu=on to the kernel's command line",
-        );
+        failure::warn(&format!(
+            "there is no IOMMU, so a virtual function can be no program's: {NO_IOMMU_CURE}"
+        ));
     }
     for (number, function) in functions.iter().enumerate() {
         failure::print(&format!("{number}  {}\n", function.address()));

@@ -14,6 +14,9 @@ pub struct Group {
     number: u32,
 }
 
+/// What to do where there are no groups.
+pub const NO_IOMMU_CURE: &str = "switch VT-d or AMD-Vi on in the machine's firmware, and on Intel's add intel_iommu=on to the kernel's command line";
+
 /// A function of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {

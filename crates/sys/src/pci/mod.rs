@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use address::{Address, AddressError};
 pub use driver::{InUse, VFIO};
-pub use group::{Group, Member};
+pub use group::{Group, Member, NO_IOMMU_CURE};
 pub use sriov::SriovError;
 
 /// Where the kernel shows the PCI bus, whatever the network namespace.

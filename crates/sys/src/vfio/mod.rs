@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::function::{DmaMemory, Function, FunctionError};
 use crate::memory::HUGE_PAGE;
-use crate::pci::{Device, InUse, VFIO};
+use crate::pci::{Device, InUse, NO_IOMMU_CURE, VFIO};
 use crate::shared::Mapping;
 use crate::state::{self, StateError, Undo};
 
@@ -47,10 +47,7 @@ pub enum VfioError {
     #[error(transparent)]
     InUse(#[from] InUse),
     /// There is no IOMMU.
-    #[error(
-        "it is in no IOMMU group, so nothing would keep it from other memory: switch the IOMMU on in the firmware (VT-d, \
-         AMD-Vi) and start the kernel with intel_iommu=on"
-    )]
+    #[error("it is in no IOMMU group, so nothing would keep it from other memory: {NO_IOMMU_CURE}")]
     NoIommu,
     /// Its group has others in it.
     #[error(
