@@ -2,13 +2,13 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_port::frame::{Batch, Packet, Pool};
+use bywash_port::frame::{Batch, FRAME_DATA, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
 use super::pace::{Pace, Speed};
-use super::trace::{Next, Notes, Trace};
+use super::trace::{Entry, Next, Notes, Piece, Trace};
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
 use crate::report::Stopwatch;
@@ -172,22 +172,38 @@ impl Replayer {
                     self.is_over = true;
                     return;
                 }
-                let due = self.pace.due(entry.time);
-                if due > now {
-                    self.due = Some(due);
-                    return;
-                }
-                let Some(packet) = packet(piece.packet(entry), &mut self.pool) else { return };
-                let due = self.pace.caught_up(due, now);
-                if let Some((last_due, last_sent)) = self.last.replace((due, now)) {
-                    self.gaps.record((now - last_sent).abs_diff(due.saturating_sub(last_due)));
-                }
-                self.batch.push(packet);
-                self.pace.advance(entry.len);
-                self.turn = (self.turn.0 + 1, entry.time);
-                self.at += 1;
+                let (count, last) = if self.orders.speed == Speed::Flat {
+                    let entries = &piece.entries[self.at..];
+                    let most = entries.len().min(self.batch.room());
+                    let most = self
+                        .orders
+                        .count
+                        .map_or(most, |left| most.min(usize::try_from(left).unwrap_or(most)));
+                    let copied = copy(piece, &entries[..most], &mut self.pool, &mut self.batch);
+                    if copied == 0 {
+                        return;
+                    }
+                    (copied, entries[copied - 1])
+                } else {
+                    let due = self.pace.due(entry.time);
+                    if due > now {
+                        self.due = Some(due);
+                        return;
+                    }
+                    if copy(piece, &[entry], &mut self.pool, &mut self.batch) == 0 {
+                        return;
+                    }
+                    let due = self.pace.caught_up(due, now);
+                    if let Some((last_due, last_sent)) = self.last.replace((due, now)) {
+                        self.gaps.record((now - last_sent).abs_diff(due.saturating_sub(last_due)));
+                    }
+                    self.pace.advance(entry.len);
+                    (1, entry)
+                };
+                self.turn = (self.turn.0 + count as u64, last.time);
+                self.at += count;
                 if let Some(left) = &mut self.orders.count {
-                    *left -= 1;
+                    *left -= count as u64;
                 }
             }
             self.at = 0;
@@ -196,15 +212,37 @@ impl Replayer {
     }
 }
 
-/// A packet with these bytes; `None` when there are too few frames now.
+/// Copies packets of a piece, as many as there are frames for now; how many.
 #[inline]
-fn packet(bytes: &[u8], pool: &mut Pool) -> Option<Packet> {
-    let mut packet = Packet::new(pool.take()?);
-    if packet.append(bytes, pool).is_ok() {
-        return Some(packet);
+fn copy(piece: &Piece, entries: &[Entry], pool: &mut Pool, batch: &mut Batch) -> usize {
+    let single = entries.iter().take_while(|entry| entry.len as usize <= FRAME_DATA).count();
+    if single == 0 {
+        return usize::from(
+            entries.first().is_some_and(|&entry| copy_chain(piece.packet(entry), pool, batch)),
+        );
     }
-    pool.give_packet(packet);
-    None
+    let before = batch.len();
+    batch.extend(pool.take_many(single).zip(entries).map(|(frame, &entry)| {
+        let mut packet = Packet::new(frame);
+        let fits = packet.extend_from_slice(piece.packet(entry));
+        debug_assert!(fits.is_ok(), "it is no longer than a frame");
+        packet
+    }));
+    batch.len() - before
+}
+
+/// Copies a packet that needs several frames; false when there are too few now.
+#[cold]
+fn copy_chain(bytes: &[u8], pool: &mut Pool, batch: &mut Batch) -> bool {
+    let Some(frame) = pool.take() else { return false };
+    let mut packet = Packet::new(frame);
+    let fits = packet.append(bytes, pool).is_ok();
+    if fits {
+        batch.push(packet);
+    } else {
+        pool.give_packet(packet);
+    }
+    fits
 }
 
 impl Task for Replayer {
