@@ -233,6 +233,14 @@ pub(crate) fn close_port(port: Box<dyn Port>, warnings: &mut Vec<String>) -> Por
     summary
 }
 
+/// A sentence for each port whose interface went away while it was open.
+pub(crate) fn gone<'a>(ports: impl IntoIterator<Item = &'a PortSummary>) -> impl Iterator<Item = String> {
+    let is_gone = |port: &&PortSummary| {
+        port.counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0)
+    };
+    ports.into_iter().filter(is_gone).map(|port| format!("the interface of {} is gone", port.name))
+}
+
 /// The ports' own counters that are not 0, a line each.
 pub(crate) fn write_counters(f: &mut fmt::Formatter<'_>, ports: &[PortSummary]) -> fmt::Result {
     for port in ports {

@@ -6,6 +6,7 @@ use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::PortName;
 use bywash_port::filter::Expression;
 use bywash_port::frame::Stride;
+use bywash_sys::interface;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
 use std::io::IsTerminal;
@@ -38,7 +39,8 @@ pub(crate) struct PortArgs {
     /// Poll the NIC from the worker's own core, so many microseconds per call; xdp: only
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
     busy_poll: Option<u32>,
-    /// Take all of an interface, or its NIC (pci:), even when the machine needs it (it has an address or the default route)
+    /// Take all of an interface, or its NIC (pci:), even when the machine needs it (it has an address or the default
+    /// route); send on it as fast as it goes
     #[arg(long)]
     force: bool,
     /// Packet memory, in bytes or with K, M, G
@@ -126,6 +128,22 @@ impl PortArgs {
         self.frame_stride.0
     }
 
+    /// A flood on the interface of the default route would cut the machine off, and whoever is behind that route.
+    ///
+    /// # Errors
+    /// When it would be one, and nobody insists.
+    pub(crate) fn refuse_flood(&self, interface: &str) -> Result<(), Failure> {
+        // What is no interface is refused when it is opened.
+        let is_default = interface::kernel_use(interface).is_ok_and(|it| it.default_route);
+        if !is_default || self.force {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "the default route goes by {interface}: packets as fast as it goes would cut this machine off, and may hit others; \
+             give a --rate, or --force"
+        )))
+    }
+
     /// How to open each of `names`. What only `xdp:` ports know goes to those alone.
     ///
     /// # Errors
@@ -144,7 +162,8 @@ impl PortArgs {
         {
             return Err(Failure::Usage(format!("{flag} is for xdp: ports and there is none; leave it out")));
         }
-        if self.force && !names.iter().any(|name| is_xdp(name) || is_pci(name)) {
+        let floods = |name: &PortName| usage == Use::Send && matches!(name, PortName::Packet { .. });
+        if self.force && !names.iter().any(|name| is_xdp(name) || is_pci(name) || floods(name)) {
             return Err(Failure::Usage(
                 "--force is for xdp: and pci: ports and there is none; leave it out".into(),
             ));
@@ -154,7 +173,7 @@ impl PortArgs {
             ring: self.ring,
             tx_only: usage == Use::Send,
             rx_only: usage == Use::Receive,
-            force: self.force,
+            force: self.force && names.iter().all(|name| !floods(name)),
             ..OpenOptions::default()
         };
         let xdp = OpenOptions {

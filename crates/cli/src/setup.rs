@@ -4,12 +4,13 @@ use bywash_apps::report::Reporter;
 use bywash_drivers::{OpenOptions, Opened};
 use bywash_port::frame::Arena;
 use bywash_port::{Port, PortName};
+use bywash_sys::interface::core_conflicts;
 use bywash_sys::memory;
 use bywash_sys::state::Undo;
 use bywash_sys::worker::Stop;
 
 use crate::failure::Failure;
-use crate::options::PortArgs;
+use crate::options::{PortArgs, WorkerArgs};
 
 /// The machine's part of a run.
 pub(crate) struct Setup {
@@ -39,11 +40,11 @@ pub(crate) fn catch_signals() -> Result<Stop, Failure> {
 /// The first thing that did not work; what was opened is closed again.
 pub(crate) fn set_up(
     names: &[PortName],
-    args: &PortArgs,
+    (args, worker): (&PortArgs, &WorkerArgs),
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    set_up_until(catch_signals()?, names, args, options, reporter)
+    set_up_until(catch_signals()?, names, (args, worker), options, reporter)
 }
 
 /// The same, with signals caught already.
@@ -53,7 +54,7 @@ pub(crate) fn set_up(
 pub(crate) fn set_up_until(
     stop: Stop,
     names: &[PortName],
-    args: &PortArgs,
+    (args, worker): (&PortArgs, &WorkerArgs),
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
@@ -75,8 +76,14 @@ pub(crate) fn set_up_until(
             }
         }
     }
+    let cores = worker.options().cores;
+    for name in names {
+        if let PortName::Xdp { interface, .. } = name {
+            warnings.extend(core_conflicts(interface, &cores));
+        }
+    }
     for warning in warnings {
-        reporter.warning(&warning);
+        reporter.warn_at_start(warning);
     }
     Ok(Setup { ports, arena, stop, _reservation: allocation.reservation })
 }

@@ -1,7 +1,7 @@
 //! The smallest receiver: one RX queue, and of that only the packets an expression names; the kernel keeps the others.
 //!
 //! `cargo run --release -p bywash-drivers --example receive -- xdp:eth1/0/rx 'udp dst port 53'`
-#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,14 @@ use bywash_drivers::{OpenOptions, open};
 use bywash_frame::{Arena, Batch, Stride};
 use bywash_sys::memory::{HugePages, allocate};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().ok_or("name a port: xdp:eth1/0/rx")?.parse()?;
     let only = arguments.next().map(|expression| expression.parse()).transpose()?;

@@ -1,7 +1,7 @@
 //! The smallest sender: one AF_XDP queue, a packet built once per frame, as many of them as the queue takes for a second.
 //!
 //! `cargo run --release -p bywash-drivers --example send -- xdp:eth1/0`
-#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,20 @@ use bywash_drivers::{OpenOptions, open};
 use bywash_frame::{Arena, Batch, Packet, Stride};
 use bywash_sys::memory::{HugePages, allocate};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).ok_or("name a port: xdp:eth1/0")?.parse()?;
     let memory = allocate(Stride::Packed.memory_for(8192), HugePages::Auto, None)?.memory;
     let arena = Arena::new(memory)?;
     let mut pool = arena.pool(4096)?;
 
-    let options = OpenOptions { tx_only: true, queues: Some(1), ..OpenOptions::default() };
+    let options = OpenOptions { tx_only: true, ..OpenOptions::default() };
     let mut port = open(&name, &options, arena)?.port;
     let mut tx = port.queues().remove(0).tx.ok_or("this port does not send")?;
 

@@ -61,6 +61,11 @@ impl Expression {
         self.inner.matcher.matches(packet, u32::try_from(wire_len).unwrap_or(u32::MAX))
     }
 
+    /// Whether it matches packets that have nothing in common, as an empty one does: then it hardly leaves any.
+    pub fn takes_all_kinds(&self) -> bool {
+        KINDS.iter().all(|packet| self.matches(packet))
+    }
+
     /// What matches no packet.
     pub(crate) fn nothing() -> Self {
         let graph = Graph { entry: Target::NoMatch, nodes: Vec::new(), walks: Vec::new() };
@@ -71,6 +76,23 @@ impl Expression {
     pub(crate) fn graph(&self) -> &Graph {
         &self.inner.graph
     }
+}
+
+/// Packets that have nothing in common: of an EtherType for experiments, ARP, UDP on IPv4, TCP on IPv6.
+const KINDS: [[u8; 60]; 4] = [
+    packet([0x88, 0xb5], 0, 0),
+    packet([0x08, 0x06], 0, 1),
+    packet([0x08, 0x00], 0x45, 0x11),
+    packet([0x86, 0xdd], 0x60, 0x06),
+];
+
+/// An Ethernet frame, with the first byte of what it carries and what stands at both places of an IP protocol.
+const fn packet(kind: [u8; 2], first: u8, protocol: u8) -> [u8; 60] {
+    let mut bytes = [0; 60];
+    (bytes[12], bytes[13]) = (kind[0], kind[1]);
+    bytes[14] = first;
+    bytes[if first == 0x60 { 14 + 6 } else { 14 + 9 }] = protocol;
+    bytes
 }
 
 impl FromStr for Expression {

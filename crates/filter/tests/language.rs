@@ -16,6 +16,20 @@ fn error(text: &str) -> String {
 }
 
 #[test]
+fn what_takes_packets_that_have_nothing_in_common_takes_all() {
+    let takes_all = |text: &str| text.parse::<Expression>().unwrap().takes_all_kinds();
+    for text in ["", "  ", "ip or not ip", "len >= 0", "not udp port 9999", "not host 192.0.2.1", "greater 1"]
+    {
+        assert!(takes_all(text), "{text}");
+    }
+    for text in
+        ["ip", "not ip", "udp port 53", "arp", "not tcp", "ip or ip6", "greater 100", "ether proto 0x88b5"]
+    {
+        assert!(!takes_all(text), "{text}");
+    }
+}
+
+#[test]
 fn an_error_shows_the_place_and_suggests() {
     assert_eq!(
         error("tcp prot 80"),

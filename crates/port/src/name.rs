@@ -70,6 +70,12 @@ pub enum NameError {
     /// The kind needs a name.
     #[error("'{0}' names no interface: write {0}eth1, say")]
     Empty(String),
+    /// `tap:` needs the name of an interface, which is made where there is none.
+    #[error("'tap:' names no interface: write tap:tap0, say, which is made if it is not there")]
+    NoTap,
+    /// `loop:` needs a name.
+    #[error("'loop:' has no name: write loop:a, say; two ports with the same name are its two ends")]
+    NoName,
     /// `pcap:` needs a file.
     #[error("'pcap:' names no file: write pcap:trace.pcapng, say, or pcap:- for standard input or output")]
     NoFile,
@@ -116,11 +122,13 @@ impl FromStr for PortName {
                 Ok(Self::Xdp { interface, queues })
             }
             "packet" => Ok(Self::Packet { interface: interface(need()?)? }),
+            "tap" if name.is_empty() => Err(NameError::NoTap),
             "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
             "pci" if name.is_empty() => Err(NameError::NoAddress),
             "pci" => Ok(Self::Pci { address: name.into() }),
             "vfio-user" => Ok(Self::VfioUser { socket: need()?.into() }),
-            "loop" => Ok(Self::Loop { name: need()?.into() }),
+            "loop" if name.is_empty() => Err(NameError::NoName),
+            "loop" => Ok(Self::Loop { name: name.into() }),
             "link" if name.is_empty() => Err(NameError::NoSocket),
             "link" => Ok(Self::Link { path: name.into() }),
             "pcap" if name.is_empty() => Err(NameError::NoFile),

@@ -11,6 +11,9 @@ use std::process::ExitCode;
 
 use crate::project::{self, Problem, about};
 
+/// A table whose last column names tests.
+const TRAPS: &str = "docs/af-xdp-traps.md";
+
 /// Prints what is wrong; the code is 1 when something is.
 ///
 /// # Errors
@@ -38,5 +41,7 @@ pub(crate) fn check() -> Result<Vec<String>, Problem> {
     findings.extend(manifests::arrows(&rows, &members));
     findings.extend(manifests::unused(&manifests::workspace_dependencies()?, &members, &files));
     findings.extend(sources::check(&rows, &files));
+    let traps = fs::read_to_string(project::root().join(TRAPS)).map_err(about(TRAPS))?;
+    findings.extend(sources::missing_tests(TRAPS, &traps, &files));
     Ok(findings)
 }

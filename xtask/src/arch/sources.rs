@@ -81,6 +81,24 @@ pub(super) fn check(rows: &[Row], files: &[File]) -> Vec<String> {
     findings
 }
 
+/// Tests that the last column of a document's tables names and that no file has. What is named there otherwise has no
+/// `_`.
+pub(super) fn missing_tests(path: &str, text: &str, files: &[File]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(cell) = line.strip_suffix('|').and_then(|line| line.rsplit('|').next()) else { continue };
+        let names =
+            cell.split('`').skip(1).step_by(2).filter(|name| name.contains('_') && !name.contains(' '));
+        for name in names {
+            let test = format!("fn {name}(");
+            if !files.iter().any(|file| file.text.contains(&test)) {
+                findings.push(format!("{path}:{}: there is no test {name}", number + 1));
+            }
+        }
+    }
+    findings
+}
+
 fn head(file: &File) -> Option<String> {
     let ok = file.text.starts_with("//! ");
     (!ok).then(|| format!("{}:1: the file does not begin with `//!` and the one job it has", file.path))

@@ -161,7 +161,8 @@ impl Summary {
         (port, warnings): (PortSummary, Vec<String>),
     ) -> Self {
         let file = file(&options.target);
-        let mut unmet: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        let mut unmet: Vec<String> =
+            failures.iter().map(ToString::to_string).chain(session::gone([&port])).collect();
         unmet.extend(written.failure.clone());
         let count = |name| snapshot.value(name).unwrap_or(0);
         if let Some(wanted) = options.count.filter(|wanted| written.records < *wanted && !written.is_gone) {

@@ -143,8 +143,9 @@ impl App for Forward {
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Forwarder::close).collect();
         let mut warnings = Vec::new();
-        let ports = self.ports.into_iter().map(|port| close_port(port, &mut warnings)).collect();
-        let unmet: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let ports: Vec<_> = self.ports.into_iter().map(|port| close_port(port, &mut warnings)).collect();
+        let unmet: Vec<String> =
+            errors.iter().map(ToString::to_string).chain(session::gone(&ports)).collect();
         let snapshot = summary::snapshot(&self.directions, &figures, elapsed);
         Summary { met: unmet.is_empty(), unmet, snapshot, ports, warnings }
     }

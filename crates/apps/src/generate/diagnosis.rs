@@ -21,6 +21,14 @@ pub(super) fn why_nothing(port: &dyn Port, figures: &[Figures]) -> String {
     reason(name, state, in_flight, errors)
 }
 
+/// Why nothing would leave, of a port that counts what it hands over as sent: the kernel loses all that is handed to an
+/// interface without a link.
+pub(super) fn obstacle(port: &dyn Port) -> Option<String> {
+    let PortName::Packet { interface } = port.name() else { return None };
+    let state = interface::one(interface, u32::MAX).ok().filter(|state| !state.up || !state.carrier)?;
+    Some(reason(port.name(), Some((interface.as_str(), Some(state))), 0, 0))
+}
+
 fn reason(name: &PortName, state: Option<(&str, Option<Interface>)>, in_flight: u64, errors: u64) -> String {
     match &state {
         Some((interface, None)) => {

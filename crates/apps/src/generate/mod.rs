@@ -137,6 +137,11 @@ impl Generate {
         arena: &'static Arena,
         stop: &Stop,
     ) -> Result<Self, StartError> {
+        if let Some(why) = diagnosis::obstacle(&*port) {
+            // Why it did not start matters more than what could not be undone.
+            drop(port.close());
+            return Err(StartError::Refused(why));
+        }
         let queues = port.queues();
         let refused = match plan(&*port, queues, options, arena) {
             Ok((tasks, outline)) => {

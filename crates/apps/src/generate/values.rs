@@ -142,7 +142,7 @@ fn show(value: u128, kind: Kind) -> String {
 fn set(text: &str, kind: Kind) -> Result<Set, String> {
     let wrong = |text: &str| match kind {
         Kind::Number => format!("'{text}' is no number"),
-        Kind::Mac => format!("'{text}' is no Ethernet address"),
+        Kind::Mac => format!("'{text}' is no Ethernet address: write 02:00:00:00:00:01, say"),
         Kind::Ipv4 => format!("'{text}' is no IPv4 address"),
         Kind::Ipv6 => format!("'{text}' is no IPv6 address"),
         Kind::Flags => format!("'{text}' is none of the TCP flags fin, syn, rst, psh, ack, urg, ece, cwr"),

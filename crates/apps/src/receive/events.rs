@@ -236,7 +236,7 @@ impl Summary {
             warnings
                 .push(format!("{count} packets came before they were sent: synchronise the clocks (PTP)"));
         }
-        let unmet = failures.iter().map(ToString::to_string).collect();
+        let unmet = failures.iter().map(ToString::to_string).chain(session::gone([&port])).collect();
         let mut summary = Self { met: true, unmet, received, snapshot, port, warnings, drop: options.drop };
         summary.judge(options);
         summary.met = summary.unmet.is_empty();

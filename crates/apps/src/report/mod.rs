@@ -65,6 +65,8 @@ pub struct Reporter {
     server: Option<Server>,
     times_log: Option<TimesLog>,
     failures: Vec<String>,
+    /// Warnings for when it starts.
+    at_start: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +100,7 @@ impl Reporter {
             server: None,
             times_log: None,
             failures: Vec::new(),
+            at_start: Vec::new(),
         }
     }
 
@@ -176,8 +179,16 @@ impl Reporter {
         }
     }
 
+    /// A warning that matters only if there is a start: who is refused gets the reason, and nothing else.
+    pub fn warn_at_start(&mut self, message: String) {
+        self.at_start.push(message);
+    }
+
     /// What is about to happen.
     pub fn start(&mut self, event: &(impl Serialize + Display)) {
+        for warning in std::mem::take(&mut self.at_start) {
+            self.warning(&warning);
+        }
         match self.style {
             Style::Human { .. } => self.say(&event.to_string()),
             Style::Json => self.json("start", event),

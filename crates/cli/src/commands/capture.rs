@@ -105,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     }
     let is_piped = options.target == Target::Stdout;
     let mut reporter = if is_piped { args.report.reporter_beside_data()? } else { args.report.reporter()? };
-    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
+    let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Capture::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

@@ -33,6 +33,12 @@ pub(crate) struct Args {
 /// Undoes what it can. The aim is met when nothing failed.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let report = state::cleanup()?;
+    if state::root_left_something() {
+        return Err(Failure::Usage(format!(
+            "{}: what root's processes have changed only root can put back: run it as root",
+            state::directory_of_root().display()
+        )));
+    }
     if args.json {
         let text = serde_json::to_string(&report).map_err(|error| Failure::Usage(error.to_string()))?;
         failure::print(&format!("{text}\n"));

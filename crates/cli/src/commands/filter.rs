@@ -126,7 +126,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let mut reporter = args.report.reporter()?;
     let stop = Stop::new().map_err(Failure::Signals)?;
     signals::stop_or_reload_on_signals(stop.clone(), reload).map_err(Failure::Signals)?;
-    let mut setup = set_up_until(stop, &names, &args.port, &open, &mut reporter)?;
+    let mut setup = set_up_until(stop, &names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Filter::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     for warning in names.iter().zip(&partners).filter_map(|(name, partner)| super_segments(name, *partner)) {
         reporter.warning(&warning);
     }
-    let setup = set_up(&names, &args.port, &open, &mut reporter)?;
+    let setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let mut ports = setup.ports.into_iter();
     let opened = pairs.iter().filter_map(|(_, second)| {
         let first = ports.next()?;

@@ -59,21 +59,12 @@ One worker sends, or one on each of --cores. What counts as sent is what the int
 Exit codes: 0 all was sent, at the rate that was asked; 1 it was not; 2 wrong input, or the port could not be opened";
 
 /// What says how a port is opened: without one there is nothing to say.
-const PORT_OPTIONS: [&str; 10] = [
-    "queues",
-    "only",
-    "ring",
-    "zero_copy",
-    "xdp",
-    "busy_poll",
-    "force",
-    "memory",
-    "huge_pages",
-    "frame_stride",
-];
+const PORT_OPTIONS: [&str; 9] =
+    ["queues", "only", "ring", "zero_copy", "xdp", "busy_poll", "memory", "huge_pages", "frame_stride"];
 
 /// Send packets of any kind, as fast as it goes or on an exact schedule.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("only", |only| only.hide(true)), mut_arg("xdp", |xdp| xdp.hide(true)))]
 #[command(after_help = format!("{EXAMPLES}{}{EXPLANATIONS}", bywash_apps::generate::field_names()))]
 pub(crate) struct Args {
     /// Where to send
@@ -157,15 +148,23 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     };
     let patience: Option<Duration> = options.patience();
     if let Some(interface) = &args.inject {
+        if options.rate.is_none() {
+            args.port.refuse_flood(interface)?;
+        }
         let mut reporter = args.report.reporter()?;
         let stop = catch_signals()?;
         let app = Inject::start(interface, &options, &stop)?;
         return Ok(bywash_apps::run(app, patience, &stop, &mut reporter));
     }
     let names = [args.name.ok_or_else(|| Failure::Usage("name a PORT, or --inject IFACE".into()))?];
+    if options.rate.is_none()
+        && let PortName::Xdp { interface, .. } | PortName::Packet { interface } = &names[0]
+    {
+        args.port.refuse_flood(interface)?;
+    }
     let open = args.port.open_options(&names, Use::Send)?;
     let mut reporter = args.report.reporter()?;
-    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
+    let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Generate::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, patience, &setup.stop, &mut reporter))

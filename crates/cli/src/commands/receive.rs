@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         let failed = |error| Failure::Usage(format!("--hdr {}: {error}", path.display()));
         reporter.log_times(path).map_err(failed)?;
     }
-    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
+    let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Receive::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

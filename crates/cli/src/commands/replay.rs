@@ -33,6 +33,7 @@ Exit codes: 0 all was sent, in time; 1 it was not, or the file is broken (what s
 
 /// Send the packets of a capture file, with its own timing or any other.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("only", |only| only.hide(true)), mut_arg("xdp", |xdp| xdp.hide(true)))]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The file, pcap or pcapng; - is standard input
@@ -152,9 +153,14 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         ..whole
     };
     let names = [args.name];
+    if options.timing == Timing::Flat
+        && let PortName::Xdp { interface, .. } | PortName::Packet { interface } = &names[0]
+    {
+        args.port.refuse_flood(interface)?;
+    }
     let open = args.port.open_options(&names, Use::Send)?;
     let mut reporter = args.report.reporter()?;
-    let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
+    let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Replay::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

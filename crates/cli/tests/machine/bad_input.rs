@@ -2,10 +2,11 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Lab, Pair, PairOptions, Snapshot};
 
-use crate::setup::{OpenToAll, Tool, bywash, words_of};
+use crate::setup::{OpenToAll, PATIENCE, Tool, bywash, words_of};
 
 /// The user without rights.
 const NOBODY: u32 = 65_534;
@@ -23,11 +24,13 @@ enum User {
 type Row = (User, &'static str, [&'static str; 3]);
 
 /// On a host whose `right` has the address 10.0.0.1, whose `taken` another `bywash` sends on, whose `full` another one
-/// receives from, and whose `wide` has an MTU of 40000.
+/// receives from, whose `wide` has an MTU of 40000, and whose `dark` has no link.
 const ROWS: &[Row] = &[
     (User::Root, "forward null: --mac-swop", ["unexpected argument", "'--mac-swop'", "exists: '--mac-swap'"]),
     (User::Root, "receive xpd:right", ["invalid value 'xpd:right'", "is not a port", "write KIND:NAME"]),
     (User::Root, "receive xdp:", ["'xdp:'", "names no interface", "write xdp:eth1"]),
+    (User::Root, "receive tap:", ["'tap:'", "names no interface", "write tap:tap0"]),
+    (User::Root, "forward loop: null:", ["'loop:'", "has no name", "write loop:a"]),
     (User::Root, "receive xdp:right/x", ["'right/x'", "is no queue", "write xdp:right/4"]),
     (User::Root, "receive xdp:right/7 --force", ["xdp:right/7:", "no queue 7", "its queues are 0 to 0"]),
     (User::Root, "receive xdp:absent", ["xdp:absent:", "there is no interface 'absent'", "there is: "]),
@@ -48,12 +51,23 @@ const ROWS: &[Row] = &[
         "receive xdp:taken --force",
         ["queue 0 of taken", "in use by another", "name another queue"],
     ),
-    (User::Root, "receive xdp:full --force", ["full has an XDP program already", "'bywash'", "xdp off"]),
+    (
+        User::Root,
+        "receive xdp:full --force",
+        ["full has an XDP program already", "it is Bywash's", "one port at a time"],
+    ),
     (
         User::Root,
         "receive xdp:wide --force",
         ["the MTU of wide is 40000", "more than 18 frames hold", "set it to"],
     ),
+    // With the warnings that there would be otherwise.
+    (
+        User::Root,
+        "generate xdp:wide --size 60000 --memory 16M",
+        ["xdp:wide takes", "at most 36868 bytes", "--size 60000 is more"],
+    ),
+    (User::Root, "generate packet:dark", ["dark has no carrier", "its partner", "is not up"]),
     (
         User::Root,
         "generate packet:right --size 1600",
@@ -125,8 +139,14 @@ fn one_line_and_nothing_changed() {
         mtu,
         ..PairOptions::default()
     };
-    let cables = [("taken", 1500), ("full", 1500), ("wide", 40_000)];
-    let _cables = cables.map(|(name, mtu)| Pair::between(host, other, &bare(name, mtu)).unwrap());
+    let cables = [("taken", 1500), ("full", 1500), ("wide", 40_000), ("dark", 1500)];
+    let cables = cables.map(|(name, mtu)| Pair::between(host, other, &bare(name, mtu)).unwrap());
+    other.route().set_up(cables[3].far.index, false).unwrap();
+    let start = Instant::now();
+    while host.link("dark").unwrap().running {
+        assert!(start.elapsed() < PATIENCE, "it keeps its link");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let sender = Tool::start(&mut bywash(host, "generate xdp:taken --rate 100 --json"));
     let receiver = Tool::start(&mut bywash(host, "receive xdp:full --force --json"));
 

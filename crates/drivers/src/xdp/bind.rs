@@ -176,7 +176,7 @@ impl BindError {
                  queue (xdp:{interface}/N)"
             ),
             (Step::Bind, Errno::OPNOTSUPP | Errno::INVAL) if mode == CopyMode::ZeroCopy => format!(
-                "the driver of {interface} can't do zero-copy on queue {queue} ({}): leave zero-copy to auto, or copy",
+                "the driver of {interface} can't do zero-copy on queue {queue} ({}): leave --zero-copy out, or off",
                 self.source
             ),
             (Step::Bind, Errno::OPNOTSUPP | Errno::INVAL) if plan.multi_buffer => format!(

@@ -12,6 +12,9 @@ pub(super) const HEADERS: usize = interface::HEADERS as usize;
 /// Highest MTU whose packets fit one frame, bytes.
 pub(super) const MAX_SINGLE_MTU: usize = FRAME_DATA - HEADERS;
 
+/// Bytes of the longest packet of several frames.
+pub(super) const LONGEST: usize = tx::MAX_FRAMES * FRAME_DATA;
+
 /// Which halves of a queue to open.
 #[derive(Clone, Copy)]
 pub(super) struct Halves {
@@ -89,7 +92,7 @@ pub(super) fn choose(
     }
     if let Some(wanted) = options.max_queues.filter(|&wanted| queues.len() < usize::from(wanted)) {
         return Err(format!(
-            "{interface} has {} queues for this, not {wanted}: lower --queues, or leave it out",
+            "{interface} has only {} of {wanted} queues for this: lower --queues, or leave it out",
             queues.len()
         ));
     }
@@ -112,12 +115,13 @@ fn refuse_unused(options: &Options, receives: bool) -> Result<(), String> {
 pub(super) fn multi_buffer(link: &Interface, options: &Options, stride: Stride) -> Result<bool, String> {
     let (interface, mtu) = (&link.name, link.mtu as usize);
     let needed = mtu > MAX_SINGLE_MTU;
-    let cure =
-        format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
-    let too_long = mtu + HEADERS > tx::MAX_FRAMES * FRAME_DATA;
+    let lower = |most: usize| format!("set it to {most} or less (`ip link set dev {interface} mtu {most}`)");
+    let cure = lower(MAX_SINGLE_MTU);
+    let too_long = mtu + HEADERS > LONGEST;
     match (options.multi_buffer.unwrap_or(needed), stride) {
         _ if too_long && options.rx => {
-            Err(format!("the MTU of {interface} is {mtu}, more than {} frames hold: {cure}", tx::MAX_FRAMES))
+            let (frames, cure) = (tx::MAX_FRAMES, lower(LONGEST - HEADERS));
+            Err(format!("the MTU of {interface} is {mtu}, more than {frames} frames hold: {cure}"))
         }
         (false, _) if needed => Err(format!(
             "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
@@ -173,7 +177,7 @@ mod tests {
         };
         let count = |max_queues| Options { max_queues: Some(max_queues), ..Options::default() };
         assert!(refused(Some(3), count(2)).contains("leave --queues out"));
-        assert!(refused(None, count(8)).contains("eth1 has 4 queues for this, not 8"));
+        assert!(refused(None, count(8)).contains("eth1 has only 4 of 8 queues"));
         let send = Options { rx: false, ..Options::default() };
         let only = Options { only: Some("ip".parse().unwrap()), ..send.clone() };
         assert!(refused(None, only).starts_with("--only is for receiving"));

@@ -198,6 +198,8 @@ impl Port for XdpPort {
         let sum = |field: fn(&Statistics) -> u64| statistics.iter().map(field).sum();
         let abandoned: usize = self.lives.iter().map(|life| life.abandoned()).sum();
         let named = |name, value| Counter { name, value };
+        let is_gone =
+            self.link.as_ref().and_then(|link| link.info().ok()).is_some_and(|info| info.interface == 0);
         counters.extend([
             named("rx_dropped", sum(|s| s.rx_dropped)),
             named("rx_ring_full", sum(|s| s.rx_ring_full)),
@@ -207,6 +209,7 @@ impl Port for XdpPort {
             named("tx_ring_empty", sum(|s| s.tx_ring_empty)),
             named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
             named("abandoned_frames", abandoned as u64),
+            named("interface_gone", u64::from(is_gone)),
         ]);
         counters
     }

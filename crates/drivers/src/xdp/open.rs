@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bywash_filter::xdp::NeverTake;
-use bywash_frame::{Arena, Ledger, Pool};
+use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::interface::{self, Interface, Topic};
@@ -16,7 +16,7 @@ use super::back::Back;
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
-use super::look::{HEADERS, Halves, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
+use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
 use super::program::{self, Beat, Maps};
 use super::rules::Ruled;
 use super::{Attach, Options, XdpPort, rx, tx};
@@ -81,8 +81,11 @@ impl<'a> Opening<'a> {
 
     /// Whether nothing of what comes in would be left to the kernel.
     fn takes_everything(&self) -> bool {
-        self.options.only.is_none()
-            && self.options.rules.is_none()
+        self.options.only.is_none() && self.takes_all_queues()
+    }
+
+    fn takes_all_queues(&self) -> bool {
+        self.options.rules.is_none()
             && self.interface.queues.rx > 0
             && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
@@ -100,7 +103,9 @@ impl<'a> Opening<'a> {
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
     fn refuse_everything(self) -> Result<Self, String> {
-        if !self.takes_everything() || self.options.force {
+        let only = self.options.only.as_ref();
+        if self.options.force || !self.takes_all_queues() || only.is_some_and(|only| !only.takes_all_kinds())
+        {
             return Ok(self);
         }
         let name = &self.interface.name;
@@ -353,8 +358,11 @@ impl<'a> Opening<'a> {
         if self.multi_buffer {
             mode.push("multi-buffer");
         }
+        // Without copies a NIC has a limit of its own.
+        let features = self.interface.xdp_features.filter(|_| zero_copy);
+        let frames = features.map_or(tx::MAX_FRAMES, |features| features.zero_copy_segments.max(1) as usize);
         Capabilities {
-            max_len: self.interface.mtu as usize + HEADERS,
+            max_len: (self.interface.mtu as usize + HEADERS).min(LONGEST).min(frames * FRAME_DATA),
             chains: self.multi_buffer,
             zero_copy,
             mode,
@@ -409,6 +417,7 @@ impl<'a> Opening<'a> {
                     busy_poll: polls,
                     zero_copy: capabilities.zero_copy,
                     max_len: capabilities.max_len,
+                    max_frames: capabilities.max_len.div_ceil(FRAME_DATA),
                     chains: capabilities.chains,
                 })) as Box<dyn TxQueue>
             });

@@ -10,7 +10,9 @@ use bywash_filter::rules::MOST_RULES;
 use bywash_filter::xdp::{Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, pass_program};
 use bywash_filter::{Expression, xdp};
 use bywash_port::Counter;
-use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, jiffies};
+use bywash_sys::bpf::{
+    BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
+};
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
 
@@ -129,7 +131,7 @@ pub(super) fn load(
         hung_after_jiffies: hung_after(),
     };
     let program = steering.program().map_err(|error| error.to_string())?;
-    load_words("bywash", &program.to_words())
+    load_words(OUR_PROGRAM, &program.to_words())
 }
 
 /// How many jiffies a worker may be silent.
@@ -139,7 +141,7 @@ pub(super) fn hung_after() -> u64 {
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
 pub(super) fn load_pass() -> Result<Program, String> {
-    load_words("bywash_pass", &pass_program().to_words())
+    load_words(&format!("{OUR_PROGRAM}_pass"), &pass_program().to_words())
 }
 
 /// Loads an XDP program.

@@ -15,7 +15,7 @@ use bywash_filter::rules::{
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
 use bywash_port::{RuleCount, Rules};
-use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, Program};
+use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 
 use super::program::{self, Maps};
 
@@ -68,7 +68,7 @@ impl Ruled {
         let program = program.program().map_err(|error| {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
-        let program = program::load_words("bywash_rules", &program.to_words())?;
+        let program = program::load_words(&format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
         Ok((Self { never, only, set, slots, blocks: lists.blocks }, program))
     }

@@ -25,6 +25,8 @@ pub(super) struct Parts {
     pub(super) life: Arc<Life>,
     pub(super) busy_poll: bool,
     pub(super) max_len: usize,
+    /// Frames of one packet.
+    pub(super) max_frames: usize,
     pub(super) chains: bool,
     pub(super) zero_copy: bool,
 }
@@ -108,7 +110,7 @@ impl Tx {
     #[cold]
     fn is_sendable_chain(&self, packet: &Packet) -> bool {
         self.parts.chains
-            && packet.frames() <= MAX_FRAMES.min(self.parts.ring.size() as usize)
+            && packet.frames() <= self.parts.max_frames.min(self.parts.ring.size() as usize)
             && packet.head().len() >= MIN_LEN
             && packet.segments().all(|segment| !segment.bytes().is_empty())
     }

@@ -5,6 +5,8 @@ mod allocating;
 #[cfg(test)]
 mod closing;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod failing;
 #[cfg(test)]
 mod memory;

@@ -76,7 +76,7 @@ fn a_busy_queue_and_an_interface_with_a_program() {
         &cable,
         "right",
         &options(),
-        &["'bywash' (native)", "right has an XDP program already", "xdp off"],
+        &["'bywash' (native)", "right has an XDP program already", "it is Bywash's: one port at a time"],
     );
     let (rx, tx) = halves(&mut port);
     rx.close(&mut pool);
@@ -91,7 +91,12 @@ fn a_busy_queue_and_an_interface_with_a_program() {
     let index = cable.lab.pairs[0].near.index;
     let link = cable.near().enter(|| Link::xdp(&theirs, index, XdpMode::Native)).unwrap().unwrap();
     let id = theirs.info().unwrap().id.to_string();
-    refused(&cable, "right", &options(), &["an XDP program already", &id, "'theirs'"]);
+    refused(
+        &cable,
+        "right",
+        &options(),
+        &["an XDP program already", &id, "'theirs'", "`ip link set right xdp off`"],
+    );
     drop(link);
 }
 
@@ -100,6 +105,11 @@ fn taking_everything_of_an_interface_that_is_in_use() {
     let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
     let careful = Options { force: false, ..options() };
     refused(&cable, "right", &careful, &["the address 10.0.0.1", "--only", "--force"]);
+    // What an expression takes that hardly leaves any is all as well.
+    for only in ["", "ip or not ip"] {
+        let only = Options { only: Some(only.parse().unwrap()), ..careful.clone() };
+        refused(&cable, "right", &only, &["the address 10.0.0.1", "--force"]);
+    }
     // One queue of two is a part; sending takes nothing.
     let arena = arena(4096);
     let choice = QueueChoice { queue: Some(1), rx_only: true };

@@ -36,6 +36,8 @@ pub struct Attached {
     pub link_id: u32,
     /// The number of the program it runs now.
     pub program_id: u32,
+    /// The interface's number; 0 when the interface is gone.
+    pub interface: u32,
 }
 
 /// A program's place on an interface; dropping it detaches.
@@ -92,6 +94,9 @@ struct RawInfo {
     id: u32,
     prog_id: u32,
     _pad: u32,
+    /// XDP and TCX: `ifindex`.
+    interface: u32,
+    _rest: u32,
 }
 
 impl Link {
@@ -161,7 +166,7 @@ impl Link {
             .map_err(|error| BpfError::new("detaching a program", error))
     }
 
-    /// Its number and its program's.
+    /// Its number, its program's and its interface's.
     ///
     /// # Errors
     /// What the kernel says.
@@ -175,7 +180,7 @@ impl Link {
         // SAFETY: `info` is as long as `info_len` says and lives through the call; it holds no pointer.
         unsafe { bpf(Command::ObjectInfo, &mut attributes) }
             .map_err(|error| BpfError::new("asking about an attached program", error))?;
-        Ok(Attached { link_id: info.id, program_id: info.prog_id })
+        Ok(Attached { link_id: info.id, program_id: info.prog_id, interface: info.interface })
     }
 }
 

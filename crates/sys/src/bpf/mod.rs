@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// What the names of our XDP programs begin with, by which they are told from others'.
+pub const OUR_PROGRAM: &str = "bywash";
+
 pub use link::{Attached, Link, TcxDirection, XdpMode};
 pub use map::{Map, MapKind, MapSpec, possible_cpus};
 pub use program::{

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Interface;
+use crate::bpf::OUR_PROGRAM;
 
 /// How bad a finding is, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -118,9 +119,13 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(program) = &interface.xdp_program {
         let called = if program.name.is_empty() { String::new() } else { format!(" '{}'", program.name) };
+        let cure = if program.name.starts_with(OUR_PROGRAM) {
+            format!("it is Bywash's: one port at a time has {name}, all its queues or one")
+        } else {
+            format!("stop who attached it, or, if that was `ip`, `ip link set {name} xdp off`")
+        };
         let text = format!(
-            "{name} has an XDP program already, number {}{called} ({}), which is not replaced: stop the program it \
-             belongs to, or `ip link set {name} xdp off`",
+            "{name} has an XDP program already, number {}{called} ({}), which is not replaced: {cure}",
             program.id, program.mode
         );
         findings.push(Finding::error(Topic::Program, text));
@@ -148,6 +153,19 @@ fn xdp(interface: &Interface) -> Vec<Finding> {
 fn native_refused(interface: &Interface, frame: u32) -> Vec<String> {
     let (name, driver) = (&interface.name, &interface.driver.name);
     let Some(features) = interface.xdp_features else { return Vec::new() };
+    // The kernel takes native XDP out of a veth's features then.
+    let crowded = interface.peer.as_ref().filter(|peer| peer.tx_queues > interface.queues.rx);
+    let is_veth = interface.kind.as_deref() == Some("veth");
+    if crowded.is_some() || (is_veth && !features.native) {
+        let (other, count) = crowded.map_or((String::new(), String::new()), |peer| {
+            (format!(" {}", peer.name), format!(" ({})", peer.tx_queues))
+        });
+        return vec![format!(
+            "{name} has fewer receive queues ({}) than its other end{other} has transmit queues{count}, so it refuses \
+             native XDP: generic XDP is slower; make the pair with as many",
+            interface.queues.rx
+        )];
+    }
     if !features.native {
         return vec![format!(
             "{name}: its driver {driver} has no native XDP: generic XDP is several times slower; choose another NIC \
@@ -170,13 +188,6 @@ fn native_refused(interface: &Interface, frame: u32) -> Vec<String> {
             "{name}: with its MTU of {mtu} a packet has up to {longest} bytes, a frame holds {frame}, and its driver \
              has no native XDP for packets of several frames: generic XDP is several times slower; {}",
             shorter(interface, frame)
-        ));
-    }
-    if let Some(peer) = interface.peer.as_ref().filter(|peer| peer.tx_queues > interface.queues.rx) {
-        refused.push(format!(
-            "{name} has fewer receive queues ({}) than its other end {} has transmit queues ({}), so it refuses \
-             native XDP: generic XDP is slower; make the pair with as many",
-            interface.queues.rx, peer.name, peer.tx_queues
         ));
     }
     refused

@@ -4,12 +4,14 @@
 //! the calling thread's network namespace.
 
 mod advice;
+mod cores;
 mod guard;
 mod pci;
 
 use serde::Serialize;
 
 pub use advice::{Finding, HEADERS, Severity, Topic};
+pub use cores::core_conflicts;
 pub use guard::{KernelUse, NeverTake, SshConnection, kernel_use, never_take};
 pub use pci::{PciNic, Pcie};
 

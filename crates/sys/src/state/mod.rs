@@ -152,12 +152,26 @@ pub fn load_module(name: &str) -> Result<Undo, StateError> {
     State::of_process()?.load_module(name)
 }
 
-/// Where state files are: `/run/bywash` for root, else in the user's own directory for such things.
+/// Where root's state files are.
+#[must_use]
+pub fn directory_of_root() -> PathBuf {
+    "/run/bywash".into()
+}
+
+/// Whether there are state files of root's, and we are not root: what they say is not ours to undo, or to read.
+#[must_use]
+pub fn root_left_something() -> bool {
+    let is_file = |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|it| it == "json");
+    !rustix::process::geteuid().is_root()
+        && std::fs::read_dir(directory_of_root()).is_ok_and(|entries| entries.flatten().any(is_file))
+}
+
+/// Where state files are: in root's own directory for root, else in the user's own for such things.
 #[must_use]
 pub fn directory() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() {
-        return "/run/bywash".into();
+        return directory_of_root();
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(own) if !own.is_empty() => PathBuf::from(own).join("bywash"),

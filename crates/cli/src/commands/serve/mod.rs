@@ -138,7 +138,7 @@ impl Plan<'_> {
             // What is passed on must be as on a wire: nobody behind the other port would finish it.
             options.plain = config.forward;
         }
-        let mut setup = set_up(&config.ports, port_args, &open, reporter)?;
+        let mut setup = set_up(&config.ports, (port_args, worker), &open, reporter)?;
         let (ports, arena, stop) = (std::mem::take(&mut setup.ports), setup.arena, setup.stop.clone());
         let workers = worker.options();
         let options = Options {

@@ -119,6 +119,20 @@ fn what_works_badly_is_a_warning_with_its_cure() {
 }
 
 #[test]
+fn a_veth_with_fewer_queues_than_its_other_end_says_so() {
+    // The kernel takes native XDP out of its features; what is elsewhere is not seen.
+    let features = veth().xdp_features.map(|features| XdpFeatures { native: false, ..features });
+    for (peer, part) in [
+        (Some(Peer { name: "far".into(), tx_queues: 9 }), "its other end far has transmit queues (9)"),
+        (None, "its other end has transmit queues"),
+    ] {
+        let (severity, text) = only(Interface { xdp_features: features, peer, ..veth() });
+        assert_eq!(severity, Severity::Warning);
+        assert!(text.contains(part) && text.contains("make the pair with as many"), "{text}");
+    }
+}
+
+#[test]
 fn what_the_driver_would_refuse_is_not_promised() {
     let long = Interface { mtu: 9000, ..good() };
     assert_eq!(would_use(&long, FRAME), "generic XDP, copy, 8 queues");

@@ -1,0 +1,131 @@
+//! Which cores are a bad place for workers: one that takes the NIC's interrupts, two that are threads of one core, one far
+//! from the NIC.
+//!
+//! The kernel says it in `/sys/class/net/NAME/device` (`msi_irqs`, `numa_node`), `/proc/irq`, and
+//! `/sys/devices/system` (`cpu`, `node`). Where it says nothing, as of virtual interfaces, there is nothing to tell.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What is to be told of `workers`, the cores of those who serve an interface: a line each, with the cure.
+pub fn core_conflicts(interface: &str, workers: &[usize]) -> Vec<String> {
+    conflicts(Path::new("/"), interface, workers)
+}
+
+fn conflicts(root: &Path, interface: &str, workers: &[usize]) -> Vec<String> {
+    let device = root.join("sys/class/net").join(interface).join("device");
+    let interrupts = interrupts(root, &device);
+    let takes = |core: usize| {
+        let (number, _) = interrupts.iter().find(|(_, cores)| cores.contains(&core))?;
+        Some(format!(
+            "core {core}, a worker's, takes interrupts of {interface}: name another (--cores), or write another to \
+             /proc/irq/{number}/smp_affinity_list"
+        ))
+    };
+    let mut found: Vec<String> = workers.iter().filter_map(|&core| takes(core)).collect();
+    for (index, &core) in workers.iter().enumerate() {
+        let path = format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+        let threads = cores(&root.join(path));
+        if let Some(other) =
+            workers[index + 1..].iter().find(|other| **other != core && threads.contains(other))
+        {
+            found.push(format!(
+                "cores {core} and {other} are two threads of one core, so each worker is slower: name others (--cores)"
+            ));
+        }
+    }
+    found.extend(far(root, &device, interface, workers));
+    found
+}
+
+/// Those that are not on the NIC's NUMA node.
+fn far(root: &Path, device: &Path, interface: &str, workers: &[usize]) -> Option<String> {
+    // -1 where there is but one.
+    let node: u32 = fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()?;
+    let near = cores(&root.join(format!("sys/devices/system/node/node{node}/cpulist")));
+    let core = workers.iter().find(|core| !near.is_empty() && !near.contains(core))?;
+    Some(format!(
+        "core {core}, a worker's, is not on NUMA node {node}, where {interface} is, so memory is slower: name one of {} \
+         (--cores)",
+        near.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    ))
+}
+
+/// A device's interrupts, and the cores that take each.
+fn interrupts(root: &Path, device: &Path) -> Vec<(u32, BTreeSet<usize>)> {
+    let entries = fs::read_dir(device.join("msi_irqs")).into_iter().flatten().flatten();
+    let mut found: Vec<(u32, BTreeSet<usize>)> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .map(|number: u32| {
+            let directory = root.join(format!("proc/irq/{number}"));
+            // Where it goes now; else where it may go.
+            let now = cores(&directory.join("effective_affinity_list"));
+            (number, if now.is_empty() { cores(&directory.join("smp_affinity_list")) } else { now })
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// A file's list of cores, `0-3,8`; empty when it is none.
+fn cores(path: &Path) -> BTreeSet<usize> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine of two nodes with two cores of two threads each, whose NIC is on the first.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/class/net/eth1/device/numa_node", "0\n");
+        write("sys/class/net/eth1/device/msi_irqs/45", "msix\n");
+        write("sys/class/net/eth1/device/msi_irqs/46", "msix\n");
+        write("proc/irq/45/effective_affinity_list", "0\n");
+        write("proc/irq/45/smp_affinity_list", "0-7\n");
+        write("proc/irq/46/smp_affinity_list", "5\n");
+        write("sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+        for core in 0..8 {
+            let list = format!("{},{}\n", core % 4, core % 4 + 4);
+            write(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"), &list);
+        }
+        root
+    }
+
+    #[test]
+    fn each_conflict_names_its_cores_and_the_cure() {
+        let root = machine();
+        let told = |workers: &[usize]| conflicts(root.path(), "eth1", workers);
+        assert_eq!(told(&[1]), [""; 0]);
+        assert_eq!(told(&[1, 4]), [""; 0]);
+        for (workers, words) in [
+            (&[0_usize, 1][..], ["core 0, a worker's, takes interrupts of eth1", "/proc/irq/45/"]),
+            (&[5], ["core 5, a worker's, takes interrupts of eth1", "/proc/irq/46/"]),
+            (&[4, 1, 0][..1], ["", ""]),
+            (&[2], ["core 2, a worker's, is not on NUMA node 0", "one of 0,1,4,5"]),
+        ] {
+            let told = told(workers).join("\n");
+            assert!(words.iter().all(|word| told.contains(word)), "{workers:?}: {told}");
+            assert_eq!(told.lines().count(), usize::from(!words[0].is_empty()), "{told}");
+        }
+        assert!(told(&[1, 5]).iter().any(|line| line.starts_with("cores 1 and 5 are two threads of one")));
+    }
+
+    #[test]
+    fn of_an_interface_without_a_device_nothing_is_told() {
+        assert_eq!(conflicts(machine().path(), "veth0", &[0, 1]), [""; 0]);
+        assert_eq!(core_conflicts("lo", &[0]), [""; 0]);
+    }
+}
