@@ -209,6 +209,17 @@ impl Tcp {
         self.settle(i, cx);
         Ok(())
     }
+
+    fn abort_all(&mut self, cx: &mut Context<'_>) {
+        for i in self.connections.numbers() {
+            let connection = &mut self.connections[i];
+            if connection.state != State::Closed {
+                connection.released = true;
+                connection.abort(cx);
+                self.settle(i, cx);
+            }
+        }
+    }
 }
 
 impl Connection {
@@ -393,6 +404,11 @@ impl Stack {
     /// [`TcpError::Closed`].
     pub fn abort(&mut self, now: Timestamp, id: ConnectionId, pool: &mut Pool) -> Result<(), TcpError> {
         self.with_tcp(now, pool, |tcp, cx| tcp.abort(id, cx))
+    }
+
+    /// Breaks all connections off, at the end: peers need not find out by themselves that nobody is there any more.
+    pub fn abort_all(&mut self, now: Timestamp, pool: &mut Pool) {
+        self.with_tcp(now, pool, Tcp::abort_all);
     }
 
     /// Whether small segments go out at once (`TCP_NODELAY`: MUST-17) or wait for an acknowledgment (Nagle).
