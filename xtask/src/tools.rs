@@ -112,6 +112,15 @@ pub(crate) const PROGRAMS: &[Program] = &[
         // The path that is compiled in lies in /usr/lib.
         options: "-d \"$root/usr/lib/@/dpdk/pmds-23.0\"",
     },
+    Program {
+        name: "dpdk-test-fib",
+        packages: &["dpdk-dev", "librte-mempool-ring23"],
+        needed_for: "DPDK's look-ups of routes beside ours",
+        by_tests: false,
+        environment: &[],
+        // Nothing else of what may lie beside it is needed, nor what that depends on.
+        options: "-d \"$root/usr/lib/@/dpdk/pmds-23.0/librte_mempool_ring.so\"",
+    },
 ];
 
 /// Where tcpdump, ethtool and ip may lie; not on the PATH of Debian's ordinary users.

@@ -149,15 +149,32 @@ impl Outbox {
     /// Puts a packet that begins with its link header into a port's queue.
     #[inline]
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
+        let queue = self.queue(port);
+        if queue.len() < QUEUE {
+            queue.push_back(packet);
+        } else {
+            self.drop(packet, pool);
+        }
+    }
+
+    /// Puts all packets of a batch that begin with their link headers into a port's queue.
+    pub(crate) fn enqueue_all(&mut self, batch: &mut Batch, port: PortId, pool: &mut Pool) {
+        let queue = self.queue(port);
+        if queue.len() + batch.len() <= QUEUE {
+            return queue.extend(batch.drain());
+        }
+        for packet in batch.drain() {
+            self.enqueue(packet, port, pool);
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, port: PortId) -> &mut VecDeque<Packet> {
         let port = usize::from(port.0);
         if self.ports.len() <= port {
             self.ports.resize_with(port + 1, VecDeque::new);
         }
-        if self.ports[port].len() < QUEUE {
-            self.ports[port].push_back(packet);
-        } else {
-            self.drop(packet, pool);
-        }
+        &mut self.ports[port]
     }
 
     /// Packets in a port's queue.

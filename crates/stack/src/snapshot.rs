@@ -252,10 +252,17 @@ impl Snapshot {
         self.adjacent.get(hop as usize).and_then(Option::as_ref)
     }
 
-    /// The hop for an IPv4 address.
+    /// Finds the routes of IPv4 addresses, in host byte order: for each the number of a hop, or 0. Many at once, because
+    /// their memory accesses overlap.
     #[inline]
-    pub(crate) fn hop_v4(&self, address: u32) -> u32 {
-        self.fib.find_v4(address)
+    pub fn hops_v4(&self, addresses: &[u32], hops: &mut [u32]) {
+        self.fib.find_many_v4(addresses, hops);
+    }
+
+    /// The same for IPv6 addresses.
+    #[inline]
+    pub fn hops_v6(&self, addresses: &[u128], hops: &mut [u32]) {
+        self.fib.find_many_v6(addresses, hops);
     }
 
     /// Whether an IPv4 address can be an end of a packet that is passed on: one host's, and not ours.
