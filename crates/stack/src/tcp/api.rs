@@ -157,15 +157,26 @@ impl Tcp {
 
     fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
         let i = self.index(id)?;
+        self.connections[i].receive.consume(n, cx.pool);
+        self.has_read(i, n, cx);
+        Ok(())
+    }
+
+    fn read(&mut self, id: ConnectionId, to: &mut [u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+        let i = self.index(id)?;
+        let n = self.connections[i].receive.read(to, cx.pool);
+        self.has_read(i, n, cx);
+        Ok(n)
+    }
+
+    fn has_read(&mut self, i: u32, n: usize, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        connection.receive.consume(n, cx.pool);
         connection.grow_window(n, cx.now);
         connection.told_readable = connection.receive.readable() > 0;
         if connection.state.takes_data() && connection.window_opens() {
             connection.ack_now = true;
             self.settle(i, cx);
         }
-        Ok(())
     }
 
     fn shutdown(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
@@ -368,17 +379,7 @@ impl Stack {
         to: &mut [u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        let mut done = 0;
-        for slice in self.readable(id)? {
-            let n = slice.len().min(to.len() - done);
-            to[done..done + n].copy_from_slice(&slice[..n]);
-            done += n;
-            if done == to.len() {
-                break;
-            }
-        }
-        self.consume(now, id, done, pool)?;
-        Ok(done)
+        self.with_tcp(now, pool, |tcp, cx| tcp.read(id, to, cx))
     }
 
     /// Sends no more: a FIN follows what is queued. Reading goes on.
