@@ -519,6 +519,11 @@ impl Stack {
         Ok(self.tcp.connections[self.tcp.index(id)?].receive.readable())
     }
 
+    /// Whether all that the peer will ever have said has been read. So it is with a connection that there is not.
+    pub fn is_at_end(&self, id: ConnectionId) -> bool {
+        self.tcp.index(id).map_or(true, |i| self.tcp.connections[i].is_at_end())
+    }
+
     /// Bytes that [`Stack::send`] would take now.
     ///
     /// # Errors

@@ -235,6 +235,12 @@ impl Connection {
         wanted.min(self.limits.send_max as usize).saturating_sub(self.send.len())
     }
 
+    /// Nothing is left to be read, and nothing more will come.
+    pub(super) fn is_at_end(&self) -> bool {
+        let comes = matches!(self.state, State::SynSent | State::SynReceived) || self.state.takes_data();
+        !comes && self.receive.readable() == 0
+    }
+
     /// Tells the program that there is something to read, once until it has read everything.
     pub(super) fn tell_readable(&mut self, cx: &mut Context<'_>) {
         if !self.told_readable && !self.released {
