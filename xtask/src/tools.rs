@@ -86,6 +86,31 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        // Debian's alternatives make the plain name of it.
+        name: "nc.openbsd",
+        packages: &["netcat-openbsd"],
+        needed_for: "talking to Bywash's servers as people do",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "redis-server",
+        packages: &["redis-server"],
+        needed_for: "a server for `bywash tcp load redis`",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "memcached",
+        packages: &["memcached"],
+        needed_for: "a server for `bywash tcp load memcached`",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
         name: "xdp-loader",
         packages: &["xdp-tools"],
         needed_for: "finding XDP programs of others on an interface",

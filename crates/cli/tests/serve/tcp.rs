@@ -3,30 +3,8 @@
 use std::process::Stdio;
 
 use bywash_lab::{Host, Pair, lock, skip};
-use serde_json::Value;
 
-use crate::instance::{BYWASH, Instance, host, pair, run};
-
-/// Runs a client until its end, and returns its exit code and summary.
-fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = host
-        .command(BYWASH)
-        .unwrap()
-        .args(words.split('|'))
-        .args(["--huge-pages", "off", "--memory", "48M", "--json"])
-        .env("XDG_RUNTIME_DIR", folder.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let last = text.lines().last().unwrap_or_else(|| panic!("{words}: {complaint}"));
-    (output.status.code(), serde_json::from_str(last).unwrap())
-}
-
-fn payload(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
-}
+use crate::instance::{BYWASH, Instance, client, host, pair, payload, run};
 
 fn server(far: &Host, pair: &Pair, words: &str) -> Instance {
     let name = &pair.far.name;
