@@ -105,7 +105,9 @@ fn the_same_tools_work_on_the_kernels_sockets() {
     let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/1000000|--streams|3");
     assert_eq!(code, Some(0), "{download}");
     assert!(download["received_bytes"].as_u64().unwrap() >= 3_000_000, "{download}");
-    assert_eq!(http.end()["requests"], 5003);
+    let (code, missing) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/nothing");
+    assert_eq!((code, &missing["errors"]), (Some(1), &1.into()), "404 is no download: {missing}");
+    assert_eq!(http.end()["requests"], 5004);
     let (code, refused) = client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--duration|300ms");
     assert_eq!((code, &refused["met"]), (Some(1), &false.into()), "nobody listens: {refused}");
     // A peer that takes all as fast as it comes does not keep the server from its other connections.
