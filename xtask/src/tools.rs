@@ -86,6 +86,31 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        // Debian's alternatives make the plain name of it.
+        name: "nc.openbsd",
+        packages: &["netcat-openbsd"],
+        needed_for: "talking to Bywash's servers as people do",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "redis-server",
+        packages: &["redis-server"],
+        needed_for: "a server for `bywash tcp load redis`",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "memcached",
+        packages: &["memcached"],
+        needed_for: "a server for `bywash tcp load memcached`",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
         name: "xdp-loader",
         packages: &["xdp-tools"],
         needed_for: "finding XDP programs of others on an interface",
@@ -111,6 +136,15 @@ pub(crate) const PROGRAMS: &[Program] = &[
         environment: &[("LIBXDP_OBJECT_PATH", "usr/lib/@/bpf")],
         // The path that is compiled in lies in /usr/lib.
         options: "-d \"$root/usr/lib/@/dpdk/pmds-23.0\"",
+    },
+    Program {
+        name: "dpdk-test-fib",
+        packages: &["dpdk-dev", "librte-mempool-ring23"],
+        needed_for: "DPDK's look-ups of routes beside ours",
+        by_tests: false,
+        environment: &[],
+        // Nothing else of what may lie beside it is needed, nor what that depends on.
+        options: "-d \"$root/usr/lib/@/dpdk/pmds-23.0/librte_mempool_ring.so\"",
     },
 ];
 

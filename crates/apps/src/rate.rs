@@ -23,13 +23,13 @@ pub struct Traffic {
 impl Traffic {
     /// Bits of frames with FCS per second: what RFC 2544 calls the frame's size.
     pub fn l2_rate(self, seconds: f64) -> u64 {
-        rate((self.bytes + self.packets * u64::from(FCS)) * 8, seconds)
+        per_second((self.bytes + self.packets * u64::from(FCS)) * 8, seconds)
     }
 
     /// Bits per second that the wire is busy: with preamble and gap, short frames padded (as if all had the same length).
     pub fn l1_rate(self, seconds: f64) -> u64 {
         let bytes = self.bytes.max(self.packets * u64::from(MIN_FRAME));
-        rate((bytes + self.packets * u64::from(FCS + PREAMBLE_AND_GAP)) * 8, seconds)
+        per_second((bytes + self.packets * u64::from(FCS + PREAMBLE_AND_GAP)) * 8, seconds)
     }
 }
 
@@ -64,18 +64,14 @@ impl Sub for Traffic {
     }
 }
 
-/// `packets` in `seconds`, per second.
-pub fn packets_per_second(packets: u64, seconds: f64) -> u64 {
-    rate(packets, seconds)
-}
-
+/// So much in so many seconds, per second, rounded; 0 in no time at all.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "a rate is a rounded figure, not below 0, and a float beyond 64 bits becomes the largest number"
 )]
-fn rate(amount: u64, seconds: f64) -> u64 {
+pub fn per_second(amount: u64, seconds: f64) -> u64 {
     if seconds > 0.0 { (amount as f64 / seconds).round() as u64 } else { 0 }
 }
 

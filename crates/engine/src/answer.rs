@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bywash_port::QueueCounters;
 use bywash_stack::wire::Mac;
 use bywash_stack::{
     Address, AddressState, Control, Counters, Interface, InterfaceId, Medium, NeighbourState, Prefix, Route,
@@ -9,7 +10,9 @@ use bywash_stack::{
 };
 
 use crate::instance::Handle;
-use crate::request::{AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats};
+use crate::request::{
+    AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats, address as ip,
+};
 
 /// Sockets of one engine that are shown at most: it stands still while it lists them.
 const SOCKETS: usize = 100_000;
@@ -49,16 +52,8 @@ fn with_control(
             let prefix: Prefix = address.parse().map_err(|error| format!("{error}"))?;
             control.add_address(now, id, prefix).map_err(|error| error.to_string())?;
         }
-        Request::RemoveAddress { address } => {
-            let wanted = ip(address.split('/').next().unwrap_or_default())?;
-            let ours = control.addresses().map(|(prefix, ..)| prefix.address());
-            let ours: Vec<Address> = ours.filter(|our| our.ip() == wanted).collect();
-            if ours.is_empty() {
-                return Err(format!("{address} is no address of this instance"));
-            }
-            ours.into_iter().for_each(|address| {
-                control.remove_address(address);
-            });
+        Request::RemoveAddress { address, interface } => {
+            remove_address(control, &address, interface.as_deref())?;
         }
         Request::AddRoute(words) => add_route(control, &words)?,
         Request::RemoveRoute(words) => remove_route(control, &words)?,
@@ -86,8 +81,26 @@ fn with_control(
     Ok(nothing)
 }
 
-fn ip(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("'{text}' is no address: write 10.0.0.1 or fd00::1, say"))
+fn remove_address(control: &mut Control, text: &str, interface: Option<&str>) -> Result<(), String> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let wanted = ip(address)?;
+    let interface = interface.map(|name| interface_named(control, Some(name))).transpose()?;
+    let fits = |(prefix, id, _): &(Prefix, InterfaceId, AddressState)| {
+        prefix.address().ip() == wanted
+            && length.is_none_or(|length| prefix.length().to_string() == length)
+            && interface.is_none_or(|interface| *id == interface)
+    };
+    let ours: Vec<Address> = control.addresses().filter(fits).map(|(prefix, ..)| prefix.address()).collect();
+    if ours.is_empty() {
+        return Err(format!("{text} is no address of this instance"));
+    }
+    for address in ours {
+        control.remove_address(address);
+    }
+    Ok(())
 }
 
 /// The interface of that name; without one, the only one there is.
@@ -114,36 +127,20 @@ fn interface_towards(control: &Control, address: Address) -> Result<InterfaceId,
     }
 }
 
-fn prefix(text: &str) -> Result<Prefix, String> {
-    match text {
-        "default" => "0.0.0.0/0".parse(),
-        "default6" => "::/0".parse(),
-        text => text.parse(),
-    }
-    .map_err(|error: bywash_stack::PrefixError| error.to_string())
-}
-
 fn add_route(control: &mut Control, words: &RouteWords) -> Result<(), String> {
-    let gateway: Option<Address> = words.gateway.as_deref().map(ip).transpose()?.map(Address::from);
+    let (prefix, gateway) = words.meaning()?;
+    let gateway = gateway.map(Address::from);
     let interface = match (&words.interface, gateway) {
         (None, Some(gateway)) => interface_towards(control, gateway)?,
         (name, _) => interface_named(control, name.as_deref())?,
     };
-    let mut prefix = prefix(&words.prefix)?;
-    // "default" by a router of IPv6 is a route of IPv6.
-    if words.prefix == "default" && gateway.is_some_and(|gateway| !gateway.is_v4()) {
-        prefix = self::prefix("default6")?;
-    }
-    if gateway.is_some_and(|gateway| gateway.is_v4() != prefix.address().is_v4()) {
-        return Err(format!("{} and its router are of different families", words.prefix));
-    }
     let metric = words.metric.unwrap_or(0);
     control.add_route(Route { prefix, gateway, interface, metric }).map_err(|error| error.to_string())
 }
 
 fn remove_route(control: &mut Control, words: &RouteWords) -> Result<(), String> {
-    let wanted = prefix(&words.prefix)?.network();
-    let gateway = words.gateway.as_deref().map(ip).transpose()?;
+    let (prefix, gateway) = words.meaning()?;
+    let wanted = prefix.network();
     let interface =
         words.interface.as_deref().map(|name| interface_named(control, Some(name))).transpose()?;
     let removed = control.remove_routes(|route| {
@@ -186,20 +183,24 @@ fn addresses(control: &Control) -> Vec<AddressRow> {
 }
 
 fn routes(control: &Control) -> Vec<RouteRow> {
-    let rows = control.routes().map(|route| RouteRow {
+    let mut routes: Vec<&Route> = control.routes().collect();
+    routes.sort_by_key(|route| {
+        let prefix = route.prefix;
+        (!prefix.address().is_v4(), prefix.address(), prefix.length(), route.metric, route.interface)
+    });
+    let rows = routes.into_iter().map(|route| RouteRow {
         prefix: format!("{}/{}", route.prefix.address().ip(), route.prefix.length()),
         gateway: route.gateway.map(|gateway| gateway.ip().to_string()),
         interface: name(control, route.interface),
         metric: route.metric,
     });
-    let mut rows: Vec<RouteRow> = rows.collect();
-    // Within one length the order is chance.
-    rows.sort_by(|a, b| (&a.prefix, a.metric).cmp(&(&b.prefix, b.metric)));
-    rows
+    rows.collect()
 }
 
 fn neighbours(control: &Control) -> Vec<NeighbourRow> {
-    let rows = control.neighbours().map(|(id, address, mac, state)| NeighbourRow {
+    let mut neighbours: Vec<_> = control.neighbours().collect();
+    neighbours.sort_by_key(|(id, address, ..)| (!address.is_v4(), *address, *id));
+    let rows = neighbours.into_iter().map(|(id, address, mac, state)| NeighbourRow {
         address: address.ip().to_string(),
         interface: name(control, id),
         mac: (mac != Mac::default()).then(|| mac.to_string()),
@@ -214,9 +215,7 @@ fn neighbours(control: &Control) -> Vec<NeighbourRow> {
         }
         .into(),
     });
-    let mut rows: Vec<NeighbourRow> = rows.collect();
-    rows.sort_by(|a, b| a.address.cmp(&b.address));
-    rows
+    rows.collect()
 }
 
 fn sockets(handle: &Handle) -> Result<Vec<SocketRow>, String> {
@@ -269,10 +268,9 @@ fn stats(handle: &Handle) -> Stats {
     let figures = handle.figures();
     let named = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
     let ports = handle.ports().iter().enumerate().map(|(at, port)| {
-        let queues = figures.iter().filter_map(|figures| figures.ports.get(at));
-        let (rx, tx) = queues.fold(Default::default(), |(rx, tx), queue| {
-            (crate::figures::sum(rx, queue.0), crate::figures::sum(tx, queue.1))
-        });
+        let queues = || figures.iter().filter_map(|figures| figures.ports.get(at));
+        let rx: QueueCounters = queues().map(|(rx, _)| *rx).sum();
+        let tx: QueueCounters = queues().map(|(_, tx)| *tx).sum();
         let counted = [
             ("rx_packets", rx.packets),
             ("rx_bytes", rx.bytes),

@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bywash_port::{QueueCounters, RxQueue, TxQueue};
+use bywash_port::{RxQueue, TxQueue};
 use bywash_stack::frame::{BATCH, Batch, Packet, Pool};
 use bywash_stack::{Event, InterfaceId, Notice, PortId, Request, Snapshot, Stack, Timestamp};
 use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
-use crate::figures::{self, Shared};
+use crate::figures::Shared;
 use crate::handoff::{Bell, Receiver, Sender};
 use crate::program::{self, Io, Program};
 use crate::steer::Steering;
@@ -367,10 +367,8 @@ impl Engine {
             figures.engine = self.counters;
             figures.stack = stack.counters();
             for (to, from) in figures.ports.iter_mut().zip(ports) {
-                let received = from.rx.iter().map(|rx| rx.counters());
-                to.0 = received.fold(QueueCounters::default(), figures::sum);
-                let sent = from.tx.iter().map(|tx| tx.counters());
-                to.1 = sent.fold(QueueCounters::default(), figures::sum);
+                to.0 = from.rx.iter().map(|rx| rx.counters()).sum();
+                to.1 = from.tx.iter().map(|tx| tx.counters()).sum();
             }
         });
     }
@@ -383,14 +381,16 @@ fn hand_over<'a>(
     pool: &'a mut Pool,
 ) -> impl FnMut(usize, Handed) + 'a {
     move |to, handed| {
-        counters.handed_over += 1;
         let left = match to_engines.get_mut(to) {
             Some(Some(ring)) => ring.put(handed).err(),
             Some(None) | None => Some(handed),
         };
-        if let Some(Handed::Received(_, packet) | Handed::ToSend(_, packet)) = left {
-            counters.ring_full += 1;
-            pool.give_packet(packet);
+        match left {
+            None => counters.handed_over += 1,
+            Some(Handed::Received(_, packet) | Handed::ToSend(_, packet)) => {
+                counters.ring_full += 1;
+                pool.give_packet(packet);
+            }
         }
     }
 }
@@ -466,10 +466,10 @@ impl Task for Engine {
     }
 
     fn finish(&mut self) {
+        let Parts { clock, stack, pool, .. } = &mut self.parts;
+        stack.abort_all(clock.now(), pool);
         let until = monotonic() + DRAIN_NS;
-        self.transmit();
-        while self.is_sending() && monotonic() < until {
-            self.transmit();
+        while (self.transmit() > 0 || self.is_sending()) && monotonic() < until {
             std::thread::yield_now();
         }
         self.publish();

@@ -38,13 +38,3 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
-
-/// Adds up what two queues have counted.
-pub(crate) fn sum(a: QueueCounters, b: QueueCounters) -> QueueCounters {
-    QueueCounters {
-        packets: a.packets + b.packets,
-        bytes: a.bytes + b.bytes,
-        errors: a.errors + b.errors,
-        no_frame: a.no_frame + b.no_frame,
-    }
-}

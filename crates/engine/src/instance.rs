@@ -67,6 +67,11 @@ pub enum StartError {
     OneWay(String),
 }
 
+/// What went wrong while an instance ran: a program that could not begin, a worker that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct Failed(pub Vec<String>);
+
 /// The instance has ended, or a thread of it does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the instance has ended, or is too busy to answer")]
@@ -156,7 +161,17 @@ impl Instance {
         }
     }
 
-    /// Ends it: what is under way is sent, and the ports are closed.
+    /// Lets it run until all programs have done all, or `stop` is set, and ends it.
+    ///
+    /// # Errors
+    /// [`Failed`]: something went wrong meanwhile.
+    pub fn run(self) -> Result<Summary, Failed> {
+        while !self.wait(Duration::from_secs(1)) {}
+        let summary = self.close();
+        if summary.errors.is_empty() { Ok(summary) } else { Err(Failed(summary.errors)) }
+    }
+
+    /// Ends it: what is under way is sent, connections that are still open are reset, and the ports are closed.
     pub fn close(self) -> Summary {
         self.stop.set();
         let mut summary = Summary::default();

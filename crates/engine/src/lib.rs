@@ -26,5 +26,5 @@ pub use bywash_sys as sys;
 
 pub use engine::EngineCounters;
 pub use figures::Figures;
-pub use instance::{Configure, Handle, Instance, NoAnswer, Options, StartError, Summary};
+pub use instance::{Configure, Failed, Handle, Instance, NoAnswer, Options, StartError, Summary};
 pub use program::{Io, Program};

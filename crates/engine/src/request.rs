@@ -1,5 +1,8 @@
 //! What can be asked of a running instance over its control socket, and what it answers: one JSON object per line.
 
+use std::net::IpAddr;
+
+use bywash_stack::{Prefix, PrefixError};
 use serde::{Deserialize, Serialize};
 
 /// A request.
@@ -17,8 +20,10 @@ pub enum Request {
     },
     /// Takes an address away.
     RemoveAddress {
-        /// `10.0.0.1`, with a length or without.
+        /// `10.0.0.1`; with a length, only if it has that one.
         address: String,
+        /// The interface; any when it is left out.
+        interface: Option<String>,
     },
     /// All routes: a list of [`RouteRow`].
     Routes {},
@@ -62,6 +67,31 @@ pub struct RouteWords {
     pub interface: Option<String>,
     /// Among routes of the same prefix, the lowest is used; 0 when it is left out, and any where routes are taken away.
     pub metric: Option<u32>,
+}
+
+impl RouteWords {
+    /// The destinations, and the router to them.
+    ///
+    /// # Errors
+    /// What cannot be meant, in a sentence.
+    pub fn meaning(&self) -> Result<(Prefix, Option<IpAddr>), String> {
+        let gateway = self.gateway.as_deref().map(address).transpose()?;
+        let text = match (self.prefix.as_str(), gateway) {
+            ("default", Some(IpAddr::V6(_))) | ("default6", _) => "::/0",
+            ("default", _) => "0.0.0.0/0",
+            (other, _) => other,
+        };
+        let prefix: Prefix = text.parse().map_err(|error: PrefixError| error.to_string())?;
+        if gateway.is_some_and(|gateway| gateway.is_ipv4() != prefix.address().is_v4()) {
+            return Err(format!("{} and its router are of different families", self.prefix));
+        }
+        Ok((prefix, gateway))
+    }
+}
+
+/// Reads an address.
+pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| format!("'{text}' is no address: write 10.0.0.1 or fd00::1, say"))
 }
 
 /// An answer.
@@ -141,4 +171,39 @@ pub struct Stats {
     pub engines: Vec<Vec<(String, u64)>>,
     /// Each port's queues, all engines together.
     pub ports: Vec<(String, Vec<(String, u64)>)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_is_of_its_routers_family() {
+        let meaning = |prefix: &str, gateway: Option<&str>| {
+            let words = RouteWords {
+                prefix: prefix.into(),
+                gateway: gateway.map(Into::into),
+                ..RouteWords::default()
+            };
+            words.meaning().map(|(prefix, _)| prefix.to_string())
+        };
+        for (prefix, gateway, expected) in [
+            ("default", None, "0.0.0.0/0"),
+            ("default", Some("10.0.0.1"), "0.0.0.0/0"),
+            ("default", Some("fe80::1"), "::/0"),
+            ("default6", None, "::/0"),
+            ("10.0.0.0/8", Some("10.0.0.1"), "10.0.0.0/8"),
+        ] {
+            assert_eq!(meaning(prefix, gateway).as_deref(), Ok(expected), "{prefix} {gateway:?}");
+        }
+        for (prefix, gateway, says) in [
+            ("default6", Some("10.0.0.1"), "different families"),
+            ("10.0.0.0/8", Some("fd00::1"), "different families"),
+            ("10.0.0.0/8", Some("eth1"), "'eth1' is no address"),
+            ("10.0.0.0", None, "prefix length"),
+        ] {
+            let error = meaning(prefix, gateway).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The control socket: a Unix socket on which an instance is asked, one JSON object per line each way.
 //!
-//! Only the user whose instance it is, and root, are heard. Requests are answered one after the other: nobody keeps
-//! the others waiting for longer than a second.
+//! Only the user whose instance it is, and root, are heard. Requests are answered one after the other: who says nothing,
+//! or does not listen, keeps the others waiting for a second and no longer.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -21,3 +21,15 @@ pub struct QueueCounters {
     /// Times a packet could not be received because no frame was free.
     pub no_frame: u64,
 }
+
+impl std::iter::Sum for QueueCounters {
+    /// What several queues have counted together.
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            packets: a.packets + b.packets,
+            bytes: a.bytes + b.bytes,
+            errors: a.errors + b.errors,
+            no_frame: a.no_frame + b.no_frame,
+        })
+    }
+}

@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const PIECE: usize = 16 << 10;
 const PIECES: usize = 16;
 
-/// The client. It is done when both ends have said all.
+/// The client. It is done when the server has said all.
 #[derive(Debug)]
 pub struct Connect<Id> {
     to: Option<SocketAddr>,

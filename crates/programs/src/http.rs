@@ -2,12 +2,12 @@
 //!
 //! Connections stay open unless the client says otherwise, and requests may be sent before the last one is answered.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::counters::{Counted, Counters};
-use crate::sockets::{Happened, Service, Sockets};
+use crate::counters::Counted;
+use crate::server::{Serve, Worked};
+use crate::sockets::Sockets;
 
 /// Bytes of a request's head at most.
 const HEAD: usize = 16 << 10;
@@ -26,25 +26,22 @@ pub struct File {
     pub bytes: Arc<[u8]>,
 }
 
-/// The server.
+/// Serves HTTP.
 #[derive(Debug)]
-pub struct HttpServer<Id> {
-    port: u16,
+pub struct Http {
     file: Option<File>,
-    connections: HashMap<Id, Connection>,
-    counters: Counters,
     piece: Arc<[u8]>,
 }
 
+/// What is known of one connection.
 #[derive(Debug, Default)]
-struct Connection {
+pub struct Conversation {
     /// A request that is not all there yet.
     head: Vec<u8>,
     /// What is to be sent, in order.
     answers: VecDeque<Answer>,
     /// No more requests are taken: the last answer ends the connection.
     last: bool,
-    peer_closed: bool,
 }
 
 /// What is still to be sent of an answer.
@@ -115,13 +112,15 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
     if words.next().is_some() || !path.starts_with('/') {
         return None;
     }
-    let mut stays = newer;
+    let (mut stays, mut hosts) = (newer, 0);
     for line in lines {
         let (name, value) = line.split_once(':')?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("connection") {
             let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
             stays = (stays || has("keep-alive")) && !has("close");
+        } else if name.eq_ignore_ascii_case("host") {
+            hosts += 1;
         } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
             || name.eq_ignore_ascii_case("transfer-encoding")
         {
@@ -129,21 +128,23 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
             return None;
         }
     }
-    Some(Asked { method, path, stays })
+    // RFC 9112, 3.2: one of them, and since 1.1 not without.
+    (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays })
 }
 
-impl<Id: Copy + Eq + Hash> HttpServer<Id> {
-    /// One on a port.
-    pub fn new(port: u16, file: Option<File>, counters: Counters) -> Self {
+impl Http {
+    /// One file, if any, and what is made.
+    pub fn new(file: Option<File>) -> Self {
         let piece = (0..PIECE).map(|i| b'a' + u8::try_from(i % 26).unwrap_or(0)).collect();
-        Self { port, file, connections: HashMap::new(), counters, piece }
+        Self { file, piece }
     }
 
     fn answer(&self, asked: Option<&Asked<'_>>) -> Answer {
         let (body, length, status) = match asked {
             None => (Body::Made(self.piece.clone()), 0, "400 Bad Request"),
             Some(Asked { method, .. }) if !matches!(*method, "GET" | "HEAD") => {
-                (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed")
+                // RFC 9110, 15.5.6: it says which methods there are.
+                (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed\r\nAllow: GET, HEAD")
             }
             Some(asked) => self.find(asked.path),
         };
@@ -158,7 +159,8 @@ impl<Id: Copy + Eq + Hash> HttpServer<Id> {
     }
 
     fn find(&self, path: &str) -> (Body, u64, &'static str) {
-        let name = &path[1..];
+        // What follows a question mark says nothing to us.
+        let name = path[1..].split('?').next().unwrap_or_default();
         if let Some(file) = self.file.as_ref().filter(|file| file.name == name) {
             return (Body::File(file.bytes.clone()), file.bytes.len() as u64, "200 OK");
         }
@@ -169,38 +171,7 @@ impl<Id: Copy + Eq + Hash> HttpServer<Id> {
         }
     }
 
-    /// Reads requests and sends answers, as far as it goes.
-    fn work<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) -> Counted {
-        let mut counted = Counted::default();
-        let Some(mut connection) = self.connections.remove(&id) else { return counted };
-        loop {
-            while let Some(answer) = connection.answers.front_mut() {
-                if !answer.send(id, sockets, &mut counted.sent) {
-                    break;
-                }
-                counted.requests += 1;
-                connection.answers.pop_front();
-            }
-            if !connection.answers.is_empty() {
-                break;
-            }
-            if connection.last || connection.peer_closed {
-                // What else the client may have sent is not wanted; unread, it would reset the connection.
-                sockets.read(id, &mut |bytes| bytes.len());
-                sockets.close(id);
-                return counted;
-            }
-            let read = self.read(id, &mut connection, sockets);
-            counted.received += read;
-            if read == 0 {
-                break;
-            }
-        }
-        self.connections.insert(id, connection);
-        counted
-    }
-
-    fn read<S: Sockets<Id = Id>>(&self, id: Id, connection: &mut Connection, sockets: &mut S) -> u64 {
+    fn read<S: Sockets>(&self, id: S::Id, connection: &mut Conversation, sockets: &mut S) -> u64 {
         let read = sockets.read(id, &mut |bytes| {
             for (at, byte) in bytes.iter().enumerate() {
                 if connection.last || connection.answers.len() >= WAITING {
@@ -222,35 +193,35 @@ impl<Id: Copy + Eq + Hash> HttpServer<Id> {
     }
 }
 
-impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for HttpServer<Id> {
-    fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
-        sockets.listen(self.port)
-    }
+impl Serve for Http {
+    type Connection = Conversation;
 
-    fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {
-        for what in happened {
-            let counted = match *what {
-                Happened::Accepted(id) => {
-                    self.connections.insert(id, Connection::default());
-                    let counted = self.work(id, sockets);
-                    Counted { connections: counted.connections + 1, ..counted }
+    fn work<S: Sockets>(
+        &mut self,
+        id: S::Id,
+        connection: &mut Conversation,
+        peer_closed: bool,
+        sockets: &mut S,
+    ) -> Worked {
+        let mut counted = Counted::default();
+        loop {
+            while let Some(answer) = connection.answers.front_mut() {
+                if !answer.send(id, sockets, &mut counted.sent) {
+                    return Worked { counted, over: false };
                 }
-                Happened::Connected(id) | Happened::Readable(id) | Happened::Writable(id) => {
-                    self.work(id, sockets)
-                }
-                Happened::PeerClosed(id) => {
-                    if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.peer_closed = true;
-                    }
-                    self.work(id, sockets)
-                }
-                Happened::Closed(id, in_order) => {
-                    self.connections.remove(&id);
-                    sockets.close(id);
-                    Counted { errors: u64::from(!in_order), ..Counted::default() }
-                }
-            };
-            self.counters.add(counted);
+                counted.requests += 1;
+                connection.answers.pop_front();
+            }
+            if connection.last {
+                // What else the client may have sent is not wanted; unread, it would reset the connection.
+                sockets.read(id, &mut |bytes| bytes.len());
+                return Worked { counted, over: true };
+            }
+            let read = self.read(id, connection, sockets);
+            counted.received += read;
+            if read == 0 {
+                return Worked { counted, over: peer_closed };
+            }
         }
     }
 }
@@ -266,12 +237,15 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a", Some(("/", true))),
             ("GET /9 HTTP/1.0\r\nHost: a", Some(("/9", false))),
             ("GET /9 HTTP/1.0\r\nConnection: Keep-Alive", Some(("/9", true))),
-            ("HEAD /a HTTP/1.1\nConnection: foo, close", Some(("/a", false))),
+            ("HEAD /a HTTP/1.1\nConnection: foo, close\nhost: a", Some(("/a", false))),
+            ("GET /9 HTTP/1.0", Some(("/9", false))),
+            ("GET / HTTP/1.1\r\nAccept: a", None),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", None),
             ("GET / HTTP/2", None),
-            ("GET  / HTTP/1.1", None),
-            ("GET http://a/ HTTP/1.1", None),
-            ("POST / HTTP/1.1\r\nContent-Length: 3", None),
-            ("GET / HTTP/1.1\r\nnonsense", None),
+            ("GET  / HTTP/1.1\r\nHost: a", None),
+            ("GET http://a/ HTTP/1.1\r\nHost: a", None),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", None),
+            ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", None),
             ("", None),
         ] {
             assert_eq!(asked(head), expected, "{head}");

@@ -22,6 +22,8 @@ const BACKLOG: i32 = 4096;
 const READ: usize = 64 << 10;
 /// Events taken at once.
 const EVENTS: usize = 64;
+/// Bytes that a socket moves in one turn at most. A peer that keeps pace would never let the turn end.
+const TURN: usize = 1 << 20;
 
 /// A socket. A place is used again, and then has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +59,17 @@ struct Socket {
     told_end: bool,
     told_closed: bool,
     full: bool,
+    turn: InTurn,
+}
+
+/// What a socket has done in one turn.
+#[derive(Debug, Default)]
+struct InTurn {
+    number: u64,
+    bytes: usize,
+    /// The service will be told to go on reading, or sending, in the next turn.
+    reads_on: bool,
+    sends_on: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +89,7 @@ pub struct KernelSockets {
     buffer: Vec<u8>,
     begun: u64,
     now: Timestamp,
+    turn: u64,
 }
 
 impl KernelSockets {
@@ -92,6 +106,7 @@ impl KernelSockets {
             buffer: vec![0; READ],
             begun: monotonic(),
             now: Timestamp::ZERO,
+            turn: 0,
         })
     }
 
@@ -119,8 +134,15 @@ impl KernelSockets {
             self.free.push(place);
             return Err(errno.into());
         }
-        let socket = Socket { fd, kind, rest: Vec::new(), told_end: false, told_closed: false, full: false };
-        entry.socket = Some(socket);
+        entry.socket = Some(Socket {
+            fd,
+            kind,
+            rest: Vec::new(),
+            told_end: false,
+            told_closed: false,
+            full: false,
+            turn: InTurn::default(),
+        });
         Ok(id)
     }
 
@@ -191,6 +213,25 @@ impl KernelSockets {
         }
     }
 
+    /// The socket, if it may move more in this turn. Otherwise the service is told to go on in the next.
+    fn going_on(&mut self, id: KernelId, sends: bool) -> Option<&mut Socket> {
+        let number = self.turn;
+        let socket = self.socket(id).filter(|socket| !socket.told_closed)?;
+        if socket.turn.number != number {
+            socket.turn = InTurn { number, ..InTurn::default() };
+        }
+        let InTurn { bytes, reads_on, sends_on, .. } = &mut socket.turn;
+        if *bytes >= TURN {
+            let (told, later) =
+                if sends { (sends_on, Happened::Writable(id)) } else { (reads_on, Happened::Readable(id)) };
+            if !std::mem::replace(told, true) {
+                self.happened.push_back(later);
+            }
+            return None;
+        }
+        self.socket(id)
+    }
+
     /// The other end, or the kernel, has ended it.
     fn over(&mut self, id: KernelId, in_order: bool) {
         let Some(socket) = self.socket(id) else { return };
@@ -252,11 +293,12 @@ impl Sockets for KernelSockets {
     }
 
     fn send(&mut self, id: KernelId, bytes: &[u8]) -> usize {
-        let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) else { return 0 };
         let mut sent = 0;
-        while sent < bytes.len() {
+        while sent < bytes.len()
+            && let Some(socket) = self.going_on(id, true)
+        {
             match send(&socket.fd, &bytes[sent..], SendFlags::NOSIGNAL) {
-                Ok(n) => sent += n,
+                Ok(n) => (sent, socket.turn.bytes) = (sent + n, socket.turn.bytes + n),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => {
                     socket.full = true;
@@ -274,7 +316,7 @@ impl Sockets for KernelSockets {
     fn read(&mut self, id: KernelId, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut read = 0;
-        while let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) {
+        while let Some(socket) = self.going_on(id, false) {
             if !socket.rest.is_empty() {
                 let taken = take(&socket.rest).min(socket.rest.len());
                 socket.rest.drain(..taken);
@@ -290,7 +332,7 @@ impl Sockets for KernelSockets {
                 }
                 Ok((n, _)) => {
                     let taken = take(&buffer[..n]).min(n);
-                    read += taken;
+                    (read, socket.turn.bytes) = (read + taken, socket.turn.bytes + n);
                     if taken < n {
                         socket.rest.extend_from_slice(&buffer[taken..n]);
                         break;
@@ -357,6 +399,7 @@ impl<T: Service<KernelId>> OnKernel<T> {
 impl<T: Service<KernelId>> Task for OnKernel<T> {
     fn turn(&mut self) -> Turn {
         self.sockets.now = Timestamp::from_nanos(monotonic() - self.sockets.begun);
+        self.sockets.turn += 1;
         if let Err(error) = self.sockets.look() {
             self.failure = Some(format!("epoll: {error}"));
             return Turn::Done;

@@ -32,10 +32,27 @@ pub struct Plan {
     pub connections: usize,
     /// Requests under way on each connection at most.
     pub depth: usize,
-    /// Time between two requests; none is a closed loop.
-    pub interval: Option<Duration>,
+    /// When requests are due; none is a closed loop.
+    pub pace: Option<Pace>,
     /// Requests in all; until it is stopped when `None`.
     pub requests: Option<u64>,
+}
+
+/// So many requests in so long, evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Requests, not 0.
+    pub requests: u64,
+    /// The time for all of them.
+    pub time: Duration,
+}
+
+impl Pace {
+    /// When the request of this number is due, from 0, after the first: without an error that adds up.
+    fn due(self, number: u64) -> Duration {
+        let nanos = u128::from(number) * self.time.as_nanos() / u128::from(self.requests.max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
 }
 
 /// Takes the time of each answer, in nanoseconds.
@@ -55,7 +72,9 @@ pub struct Load<Id, W> {
     free: VecDeque<Id>,
     /// Requests that are due.
     due: VecDeque<Timestamp>,
-    next: Option<Timestamp>,
+    /// When the first was due, and how many have been since.
+    begun: Option<Timestamp>,
+    ticks: u64,
     /// Requests handed to connections, and answered or lost.
     asked: u64,
     answered: u64,
@@ -84,7 +103,8 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             connections: HashMap::new(),
             free: VecDeque::new(),
             due: VecDeque::new(),
-            next: None,
+            begun: None,
+            ticks: 0,
             asked: 0,
             answered: 0,
             open_at: Some(Timestamp::ZERO),
@@ -102,27 +122,29 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     /// Notes what is due by now.
     fn tick(&mut self, now: Timestamp) {
-        let Some(interval) = self.plan.interval else { return };
-        let any_open = self.connections.values().any(|connection| connection.open);
-        if self.next.is_none() && any_open {
-            self.next = Some(now);
+        if self.begun.is_none() && self.connections.values().any(|connection| connection.open) {
+            self.begun = Some(now);
         }
-        while let Some(at) = self.next.filter(|at| *at <= now) {
-            if self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all) {
-                break;
-            }
+        while let Some(at) = self.next().filter(|at| *at <= now) {
             if self.due.len() < BACKLOG {
                 self.due.push_back(at);
             } else {
                 self.counters.add(Counted { errors: 1, ..Counted::default() });
             }
-            self.next = Some(at + interval);
+            self.ticks += 1;
         }
+    }
+
+    /// When the next request is due, if there is one at a time of its own.
+    fn next(&self) -> Option<Timestamp> {
+        let all_due = self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all);
+        let (begun, pace) = self.begun.zip(self.plan.pace.filter(|_| !all_due))?;
+        Some(begun + pace.due(self.ticks))
     }
 
     /// Hands requests to connections that may take one.
     fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
-        let closed_loop = self.plan.interval.is_none();
+        let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
             let left = self.plan.requests.is_none_or(|all| self.asked < all);
             let at = match self.due.front() {
@@ -200,7 +222,9 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
     /// A connection has ended before its time: what it owed is lost, and another is opened in its place.
     fn lose(&mut self, id: Id, now: Timestamp) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        self.free.retain(|other| *other != id);
+        if connection.listed {
+            self.free.retain(|other| *other != id);
+        }
         let lost = connection.waiting.len() as u64;
         self.answered += lost;
         // A server may end a connection that owes nothing; that is no error.
@@ -256,11 +280,24 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        let done = self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all);
-        self.next.filter(|_| !done).into_iter().chain(self.open_at.filter(|_| !self.is_done())).min()
+        self.next().into_iter().chain(self.open_at.filter(|_| !self.is_done())).min()
     }
 
     fn is_done(&self) -> bool {
         self.plan.requests.is_some_and(|all| self.answered >= all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_kept_exactly_however_odd_it_is() {
+        let pace = Pace { requests: 3_000_000, time: Duration::from_secs(2) };
+        for (number, nanos) in [(0, 0), (1, 666), (3, 2000), (3_000_000, 2_000_000_000), (u64::MAX, u64::MAX)]
+        {
+            assert_eq!(pace.due(number), Duration::from_nanos(nanos), "{number}");
+        }
     }
 }

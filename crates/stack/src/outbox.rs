@@ -20,6 +20,11 @@ const WAITING_ALL: usize = 1024;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
 const QUEUE: usize = 4096;
 
+/// Neighbours that are remembered to have been vouched for, a power of two.
+const CONFIRMED: usize = 64;
+/// How often the control hears that a neighbour has our packets: RFC 4861, 10, believes it for 15 seconds at least.
+pub(crate) const CONFIRM: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Packets on their way out, and what is to be told to the control.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -33,6 +38,8 @@ pub(crate) struct Outbox {
     /// Neighbours that the control has been told of since the last snapshot.
     told: HashSet<(InterfaceId, Address)>,
     pub(crate) path_mtus: PathMtus,
+    /// Neighbours that TCP has vouched for lately, and when: a place for each remainder of their addresses.
+    confirmed: [(Timestamp, Option<Path>); CONFIRMED],
     /// Packets dropped because a queue was full.
     pub(crate) dropped: u64,
 }
@@ -48,6 +55,7 @@ impl Outbox {
             requests: Vec::new(),
             told: HashSet::new(),
             path_mtus: PathMtus::default(),
+            confirmed: [(Timestamp::ZERO, None); CONFIRMED],
             dropped: 0,
         }
     }
@@ -86,6 +94,18 @@ impl Outbox {
             Reach::Ready { .. } | Reach::Absent => {}
         }
         reach
+    }
+
+    /// The neighbour on a path has our packets (RFC 4861, 7.3.1): the control is told, for all connections together only
+    /// now and then.
+    pub(crate) fn confirm(&mut self, path: Path, now: Timestamp) {
+        let Path { interface, next_hop: address } = path;
+        let place = &mut self.confirmed[(address.bits() & (CONFIRMED as u128 - 1)) as usize];
+        if place.1 == Some(path) && now.since(place.0) < CONFIRM {
+            return;
+        }
+        *place = (now, Some(path));
+        self.requests.push(Request::Confirmed { interface, address });
     }
 
     /// Sends an IP packet whose link is known.
@@ -149,15 +169,32 @@ impl Outbox {
     /// Puts a packet that begins with its link header into a port's queue.
     #[inline]
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
+        let queue = self.queue(port);
+        if queue.len() < QUEUE {
+            queue.push_back(packet);
+        } else {
+            self.drop(packet, pool);
+        }
+    }
+
+    /// Puts all packets of a batch that begin with their link headers into a port's queue.
+    pub(crate) fn enqueue_all(&mut self, batch: &mut Batch, port: PortId, pool: &mut Pool) {
+        let queue = self.queue(port);
+        if queue.len() + batch.len() <= QUEUE {
+            return queue.extend(batch.drain());
+        }
+        for packet in batch.drain() {
+            self.enqueue(packet, port, pool);
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, port: PortId) -> &mut VecDeque<Packet> {
         let port = usize::from(port.0);
         if self.ports.len() <= port {
             self.ports.resize_with(port + 1, VecDeque::new);
         }
-        if self.ports[port].len() < QUEUE {
-            self.ports[port].push_back(packet);
-        } else {
-            self.drop(packet, pool);
-        }
+        &mut self.ports[port]
     }
 
     /// Packets in a port's queue.
@@ -228,5 +265,29 @@ impl Outbox {
             Some(oldest) => self.drop(oldest, pool),
             None => self.waiting_all += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_neighbour_is_vouched_for_now_and_then_however_many_connections_there_are() {
+        let mut pool = bywash_frame::Arena::new(vec![0; 1 << 20]).unwrap().pool(8).unwrap();
+        let mut out = Outbox::new(crate::Control::new().snapshot(&mut pool));
+        let path =
+            |last| Path { interface: InterfaceId::LOOPBACK, next_hop: Ipv4Addr::new(10, 0, 0, last).into() };
+        let now = Timestamp::from_nanos(1);
+        for (last, at) in [(1, now), (1, now), (2, now), (1, now), (1, now + CONFIRM), (1, now + CONFIRM)] {
+            out.confirm(path(last), at);
+        }
+        let told = out.requests.iter().map(|request| match request {
+            Request::Confirmed { address, .. } => *address,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [1, 2, 1].map(|last| path(last).next_hop));
     }
 }

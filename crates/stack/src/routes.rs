@@ -47,10 +47,16 @@ impl Fib {
         }
     }
 
-    /// The number of the hop for an IPv4 address; 0 is none.
+    /// The same for many IPv4 addresses, in host byte order.
     #[inline]
-    pub(crate) fn find_v4(&self, address: u32) -> u32 {
-        self.v4.find_v4(address)
+    pub(crate) fn find_many_v4(&self, addresses: &[u32], hops: &mut [u32]) {
+        self.v4.find_many_v4(addresses, hops);
+    }
+
+    /// The same for many IPv6 addresses.
+    #[inline]
+    pub(crate) fn find_many_v6(&self, addresses: &[u128], hops: &mut [u32]) {
+        self.v6.find_many(addresses, hops);
     }
 
     /// A hop by its number.

@@ -1,6 +1,5 @@
 //! What stacks read and the control thread writes: one immutable picture at a time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bywash_wire::{EtherType, Mac};
@@ -32,7 +31,8 @@ pub struct Snapshot {
     pub(crate) adjacent: Arc<Vec<Option<Adjacent>>>,
     /// Our IPv4 addresses and those of everyone on our links: for packets that are only passed on.
     pub(crate) kept_v4: Arc<Kept>,
-    pub(crate) neighbours: Arc<HashMap<(InterfaceId, Address), Known>>,
+    /// Sorted: found faster than by a hash that nobody can steer.
+    pub(crate) neighbours: Arc<Vec<((InterfaceId, Address), Known)>>,
     pub(crate) forwarding: bool,
 }
 
@@ -252,10 +252,17 @@ impl Snapshot {
         self.adjacent.get(hop as usize).and_then(Option::as_ref)
     }
 
-    /// The hop for an IPv4 address.
+    /// Finds the routes of IPv4 addresses, in host byte order: for each the number of a hop, or 0. Many at once, because
+    /// their memory accesses overlap.
     #[inline]
-    pub(crate) fn hop_v4(&self, address: u32) -> u32 {
-        self.fib.find_v4(address)
+    pub fn hops_v4(&self, addresses: &[u32], hops: &mut [u32]) {
+        self.fib.find_many_v4(addresses, hops);
+    }
+
+    /// The same for IPv6 addresses.
+    #[inline]
+    pub fn hops_v6(&self, addresses: &[u128], hops: &mut [u32]) {
+        self.fib.find_many_v6(addresses, hops);
     }
 
     /// Whether an IPv4 address can be an end of a packet that is passed on: one host's, and not ours.
@@ -309,10 +316,13 @@ impl Snapshot {
         if let Some(group) = self.group(path.next_hop) {
             return ready(group, false);
         }
-        match self.neighbours.get(&(path.interface, path.next_hop)) {
-            Some(Known::At { mac, stale }) => ready(*mac, *stale),
-            Some(Known::Absent) => Reach::Absent,
-            None => Reach::Unresolved,
+        let key = (path.interface, path.next_hop);
+        let Ok(place) = self.neighbours.binary_search_by_key(&key, |(key, _)| *key) else {
+            return Reach::Unresolved;
+        };
+        match self.neighbours[place].1 {
+            Known::At { mac, stale } => ready(mac, stale),
+            Known::Absent => Reach::Absent,
         }
     }
 

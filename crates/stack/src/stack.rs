@@ -38,6 +38,21 @@ pub enum Event {
     Closed(ConnectionId, CloseReason),
 }
 
+impl Event {
+    /// The connection that it happened to, if it was one.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::UdpReadable(_) => None,
+            Self::Accepted { connection: id, .. }
+            | Self::Connected(id)
+            | Self::Readable(id)
+            | Self::Writable(id)
+            | Self::PeerClosed(id)
+            | Self::Closed(id, _) => Some(id),
+        }
+    }
+}
+
 /// TCP/IP for one worker. Nothing is shared with other stacks; what all of them read comes as a [`Snapshot`].
 #[derive(Debug)]
 pub struct Stack {

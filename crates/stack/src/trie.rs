@@ -80,18 +80,50 @@ impl<const STRIDE: u32> Table<STRIDE> {
     }
 }
 
+impl<const STRIDE: u32> Table<STRIDE> {
+    /// The hops of many keys: level by level, so that the memory accesses of all of them overlap.
+    #[inline]
+    pub(crate) fn find_many(&self, keys: &[u128], hops: &mut [u32]) {
+        for (entry, key) in hops.iter_mut().zip(keys) {
+            *entry = self.root[(key >> (128 - ROOT_BITS)) as usize];
+        }
+        let mut below = 128 - ROOT_BITS;
+        while hops.iter().fold(0, |any, entry| any | entry) & NODE != 0 && below >= STRIDE {
+            below -= STRIDE;
+            for (entry, key) in hops.iter_mut().zip(keys) {
+                if *entry & NODE != 0 {
+                    let at = (key >> below) as usize & ((1 << STRIDE) - 1);
+                    *entry = self.entry(*entry & !NODE, at);
+                }
+            }
+        }
+        hops.iter_mut().for_each(|entry| *entry &= HOPS - 1);
+    }
+}
+
 impl Table<8> {
     /// The hop of an IPv4 address.
     #[inline]
     pub(crate) fn find_v4(&self, address: u32) -> u32 {
-        let mut entry = self.root[(address >> 16) as usize];
-        if entry & NODE != 0 {
-            entry = self.entry(entry & !NODE, (address >> 8 & 0xff) as usize);
-            if entry & NODE != 0 {
-                entry = self.entry(entry & !NODE, (address & 0xff) as usize);
+        let mut hop = [0];
+        self.find_many_v4(&[address], &mut hop);
+        hop[0]
+    }
+
+    /// The hops of many IPv4 addresses.
+    #[inline]
+    pub(crate) fn find_many_v4(&self, addresses: &[u32], hops: &mut [u32]) {
+        for (entry, address) in hops.iter_mut().zip(addresses) {
+            *entry = self.root[(address >> 16) as usize];
+        }
+        for below in [8, 0] {
+            for (entry, address) in hops.iter_mut().zip(addresses) {
+                if *entry & NODE != 0 {
+                    *entry = self.entry(*entry & !NODE, (address >> below & 0xff) as usize);
+                }
             }
         }
-        entry & (HOPS - 1)
+        hops.iter_mut().for_each(|entry| *entry &= HOPS - 1);
     }
 }
 
@@ -265,6 +297,9 @@ mod tests {
         }
         assert!(keys.iter().all(|key| trie.table().find(*key) == 0));
         assert_eq!(trie.used(), 0, "every node is free again");
+        let mut many = vec![0; keys.len()];
+        old.find_many(&keys, &mut many);
+        assert_eq!(many, expected, "all at once");
         let still: Vec<u32> = keys.iter().map(|key| old.find(*key)).collect();
         assert_eq!(still, expected, "who reads an old table sees no change");
     }
@@ -301,6 +336,10 @@ mod tests {
             }
             let table = trie.table();
             prop_assert_eq!(table.find_v4(address), table.find(u128::from(address) << 96));
+            let others = [address, !address, address ^ 1, address ^ 0x0100_0000];
+            let mut hops = [0; 4];
+            table.find_many_v4(&others, &mut hops);
+            prop_assert_eq!(hops, others.map(|other| table.find(u128::from(other) << 96)));
         }
     }
 }

@@ -75,13 +75,12 @@ fn sum_words(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<256>();
     let mut sum = 0u64;
     for block in blocks {
-        let (words, _) = block.as_chunks::<8>();
-        let mut carry = false;
-        for word in words {
-            (sum, carry) = sum.carrying_add(u64::from_ne_bytes(*word), carry);
-        }
-        // A sum that has wrapped is less than its largest: this cannot wrap again.
-        sum += u64::from(carry);
+        sum = sum_block(sum, block);
+    }
+    // What is left of them, and short headers and payloads, in fours, then one by one.
+    let (blocks, rest) = rest.as_chunks::<32>();
+    for block in blocks {
+        sum = sum_block(sum, block);
     }
     let (words, rest) = rest.as_chunks::<8>();
     for word in words {
@@ -102,6 +101,18 @@ fn sum_words(bytes: &[u8]) -> u64 {
         [a, b, c] => sum + u64::from(u32::from_ne_bytes([a, b, c, 0])),
         _ => sum,
     }
+}
+
+/// Adds a block of whole words.
+#[inline]
+fn sum_block<const N: usize>(mut sum: u64, block: &[u8; N]) -> u64 {
+    let (words, _) = block.as_chunks::<8>();
+    let mut carry = false;
+    for word in words {
+        (sum, carry) = sum.carrying_add(u64::from_ne_bytes(*word), carry);
+    }
+    // A sum that has wrapped is less than its largest: this cannot wrap again.
+    sum + u64::from(carry)
 }
 
 #[inline]

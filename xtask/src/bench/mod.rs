@@ -8,6 +8,7 @@ mod capture;
 mod demo;
 mod drop_cost;
 mod forward_ixgbe;
+mod forward_l3;
 mod forward_loop;
 mod forward_null;
 mod generate_cost;
@@ -101,6 +102,14 @@ const BENCHES: &[Bench] = &[
         programs: &["valgrind"],
         root: false,
         run: forward_ixgbe::run,
+    },
+    Bench {
+        name: "forward-l3",
+        sentence: "IPv4 passed on between two ports with a million routes, by size; look-ups beside DPDK's.",
+        runs: "cargo bench --package bywash-stack --bench forward; the same under callgrind; dpdk-test-fib",
+        programs: &["dpdk-test-fib", "valgrind"],
+        root: true,
+        run: forward_l3::run,
     },
     Bench {
         name: "receive-cost",

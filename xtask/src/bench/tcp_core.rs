@@ -1,15 +1,12 @@
 //! Benchmark `tcp-core`: two stacks joined in memory on one core, beside smoltcp on the same kind of wire. The measuring
 //! itself is a bench target of the stack crate; here its instructions are counted, too.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::record::Record;
-use super::{Options, callgrind};
-use crate::project::{self, Problem};
+use super::{Options, callgrind, ours};
+use crate::project::Problem;
 
 /// Rounds of each of the bench target's cases under callgrind: a second or two.
 const ROUNDS: [u32; 6] = [200, 200, 12, 200, 20, 150];
@@ -19,7 +16,7 @@ const SYMBOL: &str = "*measured*";
 
 /// Times as the bench target prints them, and a table of instructions.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
-    let program = build(record)?;
+    let program = ours::build_bench(record, "bywash-stack", "core")?;
     let mut command = Command::new(&program);
     let times = record.run(command.args(&options.arguments), Duration::from_secs(600))?;
     let mut table = String::from(
@@ -40,19 +37,6 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
          Packets are counted once, with both ends' work: sending and receiving.\n\n{table}",
         times.trim_end()
     ))
-}
-
-/// Builds the bench target and says where it is.
-fn build(record: &mut Record) -> Result<PathBuf, Problem> {
-    let mut command = project::cargo();
-    command.args(["bench", "--package", "bywash-stack", "--bench", "core", "--locked", "--no-run"]);
-    command.args(["--quiet", "--message-format=json"]);
-    let output = record.run(&mut command, Duration::from_secs(20 * 60))?;
-    let messages = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ours = messages.filter(|message| message["target"]["name"] == "core");
-    let mut programs = ours.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    let program = programs.next_back();
-    program.ok_or_else(|| Problem("cargo did not say where it put the benchmark".into()))
 }
 
 /// `NAME: amount N packets N`

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::worker::Figures;
 use super::{Options, Outline};
-use crate::rate::{Bps, Pps, Traffic, packets_per_second};
+use crate::rate::{Bps, Pps, Traffic, per_second};
 use crate::report::{Column, Distribution, Metric, Percentiles, Row, Snapshot, Table, Times};
 use crate::session::{self, PortSummary};
 
@@ -253,7 +253,7 @@ impl Summary {
             sizes: outline.sizes,
             tx_packets: sent.packets,
             tx_bytes: sent.bytes,
-            rate_pps: packets_per_second(sent.packets, seconds),
+            rate_pps: per_second(sent.packets, seconds),
             rate_l2_bps: sent.l2_rate(seconds),
             rate_l1_bps,
             asked_pps: outline.asked_pps(),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::times::Times;
-use crate::rate::{Traffic, packets_per_second};
+use crate::rate::{Traffic, per_second};
 
 /// What one number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Row {
         let change = self.traffic()? - before;
         let has_bytes = self.values.iter().any(|(metric, _)| metric.kind == Kind::Bytes);
         Some(Rates {
-            pps: packets_per_second(change.packets, seconds),
+            pps: per_second(change.packets, seconds),
             bps: has_bytes.then(|| (change.l2_rate(seconds), change.l1_rate(seconds))),
         })
     }

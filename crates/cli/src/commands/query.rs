@@ -116,7 +116,7 @@ pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
             });
         }
         Verb::Add(address) => Request::AddAddress { address: address.into(), interface },
-        Verb::Delete(address) => Request::RemoveAddress { address: address.into() },
+        Verb::Delete(address) => Request::RemoveAddress { address: address.into(), interface },
     };
     change(&args.show, &request)
 }

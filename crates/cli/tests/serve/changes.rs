@@ -39,7 +39,12 @@ fn addresses_and_neighbours_change_while_traffic_flows() {
         say(b"with one by hand");
         let neighbours = echo.told("neigh --json");
         assert_eq!(neighbours[0]["state"], "permanent", "{neighbours}");
-        echo.told("addr del 10.9.0.3");
+        for wrong in
+            ["addr del 10.9.0.3 dev absent", "addr del 10.9.0.3/16", "route del 10.77.0.0/16 via fd09::1"]
+        {
+            assert_eq!(echo.ask(wrong).status.code(), Some(2), "{wrong}");
+        }
+        echo.told(&format!("addr del 10.9.0.3/24 dev {name}"));
         echo.told("route del 10.77.0.0/16");
         say(b"and without all of it");
         let sockets = echo.told("sockets --json");

@@ -88,6 +88,28 @@ impl Drop for Instance {
     }
 }
 
+/// Runs a client until its end, and returns its exit code and summary.
+pub(crate) fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = host
+        .command(BYWASH)
+        .unwrap()
+        .args(words.split('|'))
+        .args(["--huge-pages", "off", "--memory", "48M", "--json"])
+        .env("XDG_RUNTIME_DIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().last().unwrap_or_else(|| panic!("{words}: {complaint}"));
+    (output.status.code(), serde_json::from_str(last).unwrap())
+}
+
+/// Bytes that don't repeat for long.
+pub(crate) fn payload(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
+}
+
 /// Runs one of Linux's own programs on a host and returns what it prints; `None` where this machine has none.
 pub(crate) fn run(host: &Host, program: &str, words: &str) -> Option<String> {
     let output = match host.command(program).unwrap().args(words.split(' ')).output() {

@@ -3,5 +3,6 @@
 
 mod changes;
 mod instance;
+mod others;
 mod ping;
 mod tcp;

@@ -3,30 +3,8 @@
 use std::process::Stdio;
 
 use bywash_lab::{Host, Pair, lock, skip};
-use serde_json::Value;
 
-use crate::instance::{BYWASH, Instance, host, pair, run};
-
-/// Runs a client until its end, and returns its exit code and summary.
-fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = host
-        .command(BYWASH)
-        .unwrap()
-        .args(words.split('|'))
-        .args(["--huge-pages", "off", "--memory", "48M", "--json"])
-        .env("XDG_RUNTIME_DIR", folder.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let last = text.lines().last().unwrap_or_else(|| panic!("{words}: {complaint}"));
-    (output.status.code(), serde_json::from_str(last).unwrap())
-}
-
-fn payload(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
-}
+use crate::instance::{BYWASH, Instance, client, host, pair, payload, run};
 
 fn server(far: &Host, pair: &Pair, words: &str) -> Instance {
     let name = &pair.far.name;
@@ -58,11 +36,25 @@ fn curl_and_wget_get_a_file_of_80_mb_intact() {
     }
     let told = run(&near, "curl", "-sS -o /dev/null -w %{http_code} http://10.9.0.2/nothing");
     assert_eq!(told.as_deref(), Some("404"));
+    // All that was asked before the client said its last is answered, however slowly it reads.
+    const ASKED: usize = 200;
+    near.enter(|| {
+        let mut stream = std::net::TcpStream::connect(("10.9.0.2", 80)).unwrap();
+        let asked = "GET /50000?again HTTP/1.1\r\nHost: a\r\n\r\n".repeat(ASKED);
+        std::io::Write::write_all(&mut stream, asked.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let mut told = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut told).unwrap();
+        let answers = told.windows(15).filter(|text| text == b"HTTP/1.1 200 OK").count();
+        assert_eq!((answers, told.len() > ASKED * 50_000), (ASKED, true));
+    })
+    .unwrap();
     // A listener on each engine, and what is left of the connections.
     let sockets = http.told("sockets --json");
     assert!(sockets.as_array().unwrap().iter().any(|row| row["state"] == "LISTEN"), "{sockets}");
     let summary = http.end();
-    assert_eq!(summary["requests"], 4, "{summary}");
+    assert_eq!(summary["requests"], 4 + ASKED, "{summary}");
 }
 
 #[test]
@@ -113,9 +105,16 @@ fn the_same_tools_work_on_the_kernels_sockets() {
     let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/1000000|--streams|3");
     assert_eq!(code, Some(0), "{download}");
     assert!(download["received_bytes"].as_u64().unwrap() >= 3_000_000, "{download}");
-    assert_eq!(http.end()["requests"], 5003);
+    let (code, missing) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/nothing");
+    assert_eq!((code, &missing["errors"]), (Some(1), &1.into()), "404 is no download: {missing}");
+    assert_eq!(http.end()["requests"], 5004);
     let (code, refused) = client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--duration|300ms");
     assert_eq!((code, &refused["met"]), (Some(1), &false.into()), "nobody listens: {refused}");
+    // A peer that takes all as fast as it comes does not keep the server from its other connections.
+    let upload = Instance::start(&host, "tcp|upload|--kernel");
+    let (code, both) = client(&host, "tcp|download|127.0.0.1:19|--kernel|--streams|2|--duration|1s");
+    assert_eq!((code, &both["connections"]), (Some(0), &2.into()), "{both}");
+    upload.end();
 }
 
 #[test]
@@ -146,7 +145,21 @@ fn what_is_typed_comes_back_from_echo() {
     if let Some(text) = run(&near, "traceroute.db", "-n -q 1 -w 2 -m 3 10.9.0.2") {
         assert!(text.contains("10.9.0.2"), "{text}");
     }
+    // One that is still open when the server ends is told so.
+    let mut child = near
+        .command(BYWASH)
+        .unwrap()
+        .args(["tcp", "connect", "10.9.0.2:7", "--kernel", "--quiet", "--duration", "60s"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"?").unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let began = std::time::Instant::now();
     echo.end();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "a reset");
+    assert!(began.elapsed().as_secs() < 30, "not by its own end");
 }
 
 #[test]

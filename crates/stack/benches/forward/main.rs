@@ -1,8 +1,11 @@
-//! Forwarding and look-ups on one core, with as many routes as the Internet has, on ports in memory.
+//! Forwarding between `null:` ports and look-ups on one core, with as many routes as the Internet has.
 //!
-//! `cargo bench -p bywash-stack --bench forward` prints nanoseconds for a look-up and millions of packets a second, the
-//! harness (new addresses in every packet) included and by itself. With a word on the command line (`lookup`,
-//! `forward`, `harness`) and a number it does only that, so many packets: for an instruction counter.
+//! `cargo bench -p bywash-stack --bench forward` prints a table: millions of packets a second by size and destinations,
+//! and what of the time is forwarding alone. For who counts instructions or compares look-ups:
+//!
+//!     forward|ports|aim COUNT ROUTES SIZE   so many packets: forwarded, only moved, moved with new addresses
+//!     look-up 4|6 COUNT ROUTES              so many look-ups; prints nanoseconds for each
+//!     write 4|6 ROUTES FOLDER               routes and addresses as dpdk-test-fib reads them
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
@@ -12,208 +15,238 @@
     reason = "a program that measures and prints"
 )]
 
+mod routes;
+
+use std::fmt::Write as _;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bywash_stack::frame::{Arena, Batch, FRAME_SIZE, Packet, Pool};
-use bywash_stack::wire::zerocopy::{FromBytes, IntoBytes};
-use bywash_stack::wire::{EthernetHeader, Ipv4Header, Mac};
+use bywash_drivers::{OpenOptions, open};
+use bywash_stack::frame::{Arena, Batch, FRAME_SIZE, Pool};
+use bywash_stack::wire::zerocopy::FromBytes;
+use bywash_stack::wire::{Ipv4Header, Mac};
 use bywash_stack::{Host, Interface, Medium, Offloads, PortId, Prefix, Route, Timestamp};
+
+use routes::{ADDRESSES, Table};
 
 const ROUTES: usize = 1_000_000;
 const GATEWAYS: u32 = 64;
 const BATCH: usize = 64;
-const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// Bytes of packets with their FCS, which is not in memory.
+const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
+const FCS: usize = 4;
+/// Packets of one sample, and samples.
+const PACKETS: usize = 1_000_000;
+const SAMPLES: usize = 10;
 
-struct Random(u64);
+/// What `null:` sends to.
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as u32
-    }
-
-    /// An address that some route may hold: not ours, not loopback, no group.
-    fn address(&mut self) -> u32 {
-        0x0b00_0000 + self.next() % 0xd000_0000 % 0x7300_0000
-    }
-
-    /// A prefix length about as frequent as in the Internet's tables.
-    fn length(&mut self) -> u8 {
-        match self.next() % 100 {
-            0..60 => 24,
-            60..72 => 22,
-            72..82 => 23,
-            82..87 => 21,
-            87..92 => 20,
-            92..96 => 19,
-            _ => 16 + (self.next() % 3) as u8,
-        }
-    }
+/// What is done with packets between receiving and sending them.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    Nothing,
+    /// New addresses: what in earnest the senders would do.
+    Aim,
+    AimAndForward,
 }
 
 struct Router {
     host: Host,
     pool: Pool,
-    batch: Batch,
-    random: Random,
+    rx: Box<dyn bywash_drivers::port::RxQueue>,
+    tx: Box<dyn bywash_drivers::port::TxQueue>,
 }
 
 impl Router {
-    fn new(routes: usize) -> Self {
-        let mut pool = Arena::new(vec![0; 4000 * FRAME_SIZE]).unwrap().pool(3000).unwrap();
-        let mut host = Host::new([3; 16], &mut pool);
-        let now = Timestamp::ZERO;
-        let ids: Vec<_> = (0..2u16)
-            .map(|port| {
-                let interface = Interface {
-                    name: format!("port{port}"),
-                    port: PortId(port),
-                    medium: Medium::Ethernet { mac: OURS, vlan: None },
-                    mtu: 1500,
-                    offloads: Offloads::default(),
-                };
-                let id = host.control.add_interface(interface).unwrap();
-                let own = Prefix::new(Ipv4Addr::new(10, port as u8, 0, 1), 16).unwrap();
-                host.control.add_address(now, id, own).unwrap();
-                id
-            })
-            .collect();
-        let gateway = |i: u32| Ipv4Addr::from_bits(0x0a01_0002 + i);
-        for i in 0..GATEWAYS {
-            let mac = Mac([2, 0, 0, 0, 1, i as u8]);
-            host.control.add_neighbour(ids[1], gateway(i).into(), mac).unwrap();
-        }
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        for i in 0..routes {
-            let prefix = Prefix::new(Ipv4Addr::from_bits(random.address()), random.length()).unwrap();
-            let gateway = Some(gateway(i as u32 % GATEWAYS).into());
-            host.control.add_route(Route { prefix, gateway, interface: ids[1], metric: 1 }).unwrap();
-        }
-        // Everything else has a way, too.
-        let all = Prefix::new(Ipv4Addr::UNSPECIFIED, 0).unwrap();
-        let route = Route { prefix: all, gateway: Some(gateway(0).into()), interface: ids[1], metric: 1 };
-        host.control.add_route(route).unwrap();
-        host.control.set_forwarding(true);
-        host.advance(now, &mut pool);
-        let mut this = Self { host, pool, batch: Batch::new(), random };
-        for port in 0..2 {
-            this.host.transmit(PortId(port), &mut this.batch);
-            this.pool.give_batch(&mut this.batch);
-        }
-        this
+    fn new(table: &Table) -> Self {
+        let arena = Arena::new(vec![0; 4000 * FRAME_SIZE]).unwrap();
+        let mut queues = (0..2).map(|_| {
+            let mut port = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
+            port.queues().pop().unwrap()
+        });
+        let (rx, tx) = (queues.next().unwrap().rx.unwrap(), queues.next().unwrap().tx.unwrap());
+        let mut pool = arena.pool(3500).unwrap();
+        let host = host(table, &mut pool);
+        Self { host, pool, rx, tx }
     }
 
-    fn destinations(&mut self, count: usize) -> Vec<Ipv4Addr> {
-        (0..count).map(|_| Ipv4Addr::from_bits(self.random.address())).collect()
-    }
-
-    fn fill(&mut self) {
-        for _ in 0..BATCH {
-            let mut packet = Packet::new(self.pool.take().unwrap());
-            let link =
-                EthernetHeader { destination: OURS, source: Mac([2, 0, 0, 0, 0, 9]), kind: 0x0800.into() };
-            let ip = Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(11, 0, 0, 1), 17, 26);
-            packet.extend_from_slice(&[link.as_bytes(), ip.as_bytes(), &[0; 26]].concat()).unwrap();
-            self.batch.push(packet);
-        }
-    }
-
-    /// Gives every packet of the batch a new destination and a fresh time to live.
-    fn aim(&mut self, destinations: &[Ipv4Addr], at: &mut usize) {
-        for packet in &mut self.batch {
-            let head = packet.head_mut();
-            head[..6].copy_from_slice(&OURS.0);
-            let to = destinations[*at];
-            *at = if *at + 1 == destinations.len() { 0 } else { *at + 1 };
-            let ip = Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 9), to, 17, 26);
-            if let Ok(header) = Ipv4Header::mut_from_bytes(&mut head[14..34]) {
-                *header = ip;
+    /// Moves so many packets of a size, with the FCS, from one port to the other.
+    fn run(&mut self, packets: usize, size: usize, destinations: &[u32], work: Work) {
+        let (mut at, mut moved, mut batch) = (0, 0, Batch::new());
+        while moved < packets {
+            moved += self.rx.rx(&mut self.pool, &mut batch);
+            if work != Work::Nothing {
+                aim(&mut batch, size, destinations, &mut at);
             }
-        }
-    }
-
-    fn forward(&mut self, packets: usize, destinations: &[Ipv4Addr], harness_only: bool) {
-        let mut at = 0;
-        self.fill();
-        for _ in 0..packets / BATCH {
-            self.aim(destinations, &mut at);
-            black_box(&mut self.batch);
-            if !harness_only {
-                self.host.stack.receive(Timestamp::ZERO, PortId(0), &mut self.batch, &mut self.pool);
-                self.host.stack.transmit(PortId(1), &mut self.batch);
+            if work == Work::AimAndForward {
+                self.host.stack.receive(Timestamp::ZERO, PortId(0), &mut batch, &mut self.pool);
+                self.host.stack.transmit(PortId(1), &mut batch);
             }
+            assert_eq!(batch.len(), BATCH, "every packet comes out");
+            self.tx.tx(&mut self.pool, &mut batch);
         }
-        assert_eq!(self.batch.len(), BATCH, "every packet came out");
-        self.pool.give_batch(&mut self.batch);
-    }
-
-    fn look_up(&mut self, packets: usize, destinations: &[Ipv4Addr]) -> usize {
-        let snapshot = self.host.control.snapshot(&mut self.pool);
-        let mut found = 0;
-        for to in destinations.iter().cycle().take(packets) {
-            found += usize::from(black_box(snapshot.next_hop((*to).into())).is_some());
-        }
-        found
     }
 }
 
-fn time(packets: usize, work: impl FnOnce(usize)) -> Duration {
+/// A router with two ports, all of whose routes lead out of the second.
+fn host(table: &Table, pool: &mut Pool) -> Host {
+    let mut host = Host::new([3; 16], pool);
+    let now = Timestamp::ZERO;
+    let ids = [0u8, 1].map(|port| {
+        let interface = Interface {
+            name: format!("port{port}"),
+            port: PortId(port.into()),
+            medium: Medium::Ethernet { mac: OURS, vlan: None },
+            mtu: 1500,
+            offloads: Offloads::default(),
+        };
+        let id = host.control.add_interface(interface).unwrap();
+        let own = Prefix::new(Ipv4Addr::new(10, port, 0, 1), 16).unwrap();
+        host.control.add_address(now, id, own).unwrap();
+        id
+    });
+    let gateway = |i: u32| match table {
+        Table::V4(_) => Ipv4Addr::from_bits(0x0a01_0002 + i).into(),
+        Table::V6(_) => format!("fe80::{}", i + 2).parse::<std::net::IpAddr>().unwrap().into(),
+    };
+    for i in 0..GATEWAYS {
+        let mac = Mac([2, 0, 0, 0, 1, i as u8]);
+        host.control.add_neighbour(ids[1], gateway(i), mac).unwrap();
+    }
+    for (prefix, i) in table.prefixes().zip((0..GATEWAYS).cycle()) {
+        let route = Route { prefix, gateway: Some(gateway(i)), interface: ids[1], metric: 1 };
+        host.control.add_route(route).unwrap();
+    }
+    host.control.set_forwarding(true);
+    host.advance(now, pool);
+    // What it has to say itself is nobody's business here.
+    let mut batch = Batch::new();
+    for port in 0..2 {
+        host.transmit(PortId(port), &mut batch);
+        pool.give_batch(&mut batch);
+    }
+    host
+}
+
+/// Gives every packet of the batch its size and a destination.
+fn aim(batch: &mut Batch, size: usize, destinations: &[u32], at: &mut usize) {
+    for packet in batch {
+        packet.set_len(size - FCS).unwrap();
+        let to = Ipv4Addr::from_bits(destinations[*at]);
+        *at = if *at + 1 == destinations.len() { 0 } else { *at + 1 };
+        let header = Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 9), to, 17, (size - FCS - 34) as u16);
+        if let Ok(ip) = Ipv4Header::mut_from_bytes(&mut packet.head_mut()[14..34]) {
+            *ip = header;
+        }
+    }
+}
+
+/// Looks so many addresses up, 64 at a time as for a batch of packets; returns how many have a route.
+fn look_up(snapshot: &bywash_stack::Snapshot, count: usize, table: &Table) -> usize {
+    let (mut hops, mut found) = ([0; BATCH], 0);
+    for start in (0..ADDRESSES).step_by(BATCH).cycle().take(count / BATCH) {
+        match table {
+            Table::V4(v4) => snapshot.hops_v4(&v4.addresses[start..start + BATCH], &mut hops),
+            Table::V6(v6) => snapshot.hops_v6(&v6.addresses[start..start + BATCH], &mut hops),
+        }
+        found += black_box(&hops).iter().filter(|hop| **hop > 0).count();
+    }
+    found
+}
+
+/// Nanoseconds for each of `count`.
+fn time(count: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
-    work(packets);
-    start.elapsed() / packets as u32
+    work();
+    start.elapsed().as_secs_f64() * 1e9 / count as f64
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure() {
+    let start = Instant::now();
+    let table = Table::v4(ROUTES);
+    let mut router = Router::new(&table);
+    println!("{ROUTES} routes made, entered and published in {:.2} s\n", start.elapsed().as_secs_f64());
+    println!("| destinations | bytes | Mpps | ns a packet | of them forwarding |\n|---|---|---|---|---|");
+    let Table::V4(v4) = &table else { return };
+    for (name, destinations) in
+        [("a million, random", &v4.addresses[..]), ("1000 hot flows", &v4.addresses[..1000])]
+    {
+        for size in SIZES {
+            let mut samples = Vec::new();
+            for _ in 0..SAMPLES {
+                let [ports, aimed, all] = [Work::Nothing, Work::Aim, Work::AimAndForward]
+                    .map(|work| time(PACKETS, || router.run(PACKETS, size, destinations, work)));
+                samples.push((ports, all - aimed));
+            }
+            let forwarding = median(samples.iter().map(|(_, forwarding)| *forwarding));
+            let whole = median(samples.iter().map(|(ports, forwarding)| ports + forwarding));
+            println!("| {name} | {size} | {:.1} | {whole:.1} | {forwarding:.1} |", 1e3 / whole);
+        }
+    }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--bench")).collect();
-    if arguments.iter().any(|argument| argument == "--test") {
-        let mut router = Router::new(1000);
-        let destinations = router.destinations(500);
-        router.forward(6400, &destinations, false);
-        return assert_eq!(router.look_up(1000, &destinations), 1000);
-    }
-    if let [what, count, routes, ..] = &arguments[..] {
-        let mut router = Router::new(routes.parse().unwrap());
-        let destinations = router.destinations(1 << 20);
-        let count = count.parse().unwrap();
-        match what.as_str() {
-            "lookup" => drop(black_box(router.look_up(count, &destinations))),
-            "forward" => router.forward(count, &destinations, false),
-            _ => router.forward(count, &destinations, true),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--test", ..] => {
+            let table = Table::v4(1000);
+            let mut router = Router::new(&table);
+            let Table::V4(v4) = &table else { return };
+            for size in SIZES {
+                router.run(6400, size, &v4.addresses, Work::AimAndForward);
+            }
+            for table in [table, Table::v6(1000)] {
+                let mut router = Router::new(&table);
+                let snapshot = router.host.control.snapshot(&mut router.pool);
+                assert_eq!(look_up(&snapshot, 6400, &table), 6400);
+            }
         }
-        return;
-    }
-    let start = Instant::now();
-    let mut router = Router::new(ROUTES);
-    println!("{ROUTES} routes entered and published in {:.2} s", start.elapsed().as_secs_f64());
-    for (name, count) in [("a million random destinations", 1 << 20), ("1000 hot flows", 1000)] {
-        let destinations = router.destinations(count);
-        let mut samples: Vec<[f64; 3]> = Vec::new();
-        for _ in 0..10 {
-            let packets = 2_000_000;
-            let nanos = |each: Duration| each.as_nanos() as f64;
-            let start = Instant::now();
-            router.forward(packets, &destinations, false);
-            let all = start.elapsed().as_secs_f64() * 1e9 / packets as f64;
-            let start = Instant::now();
-            router.forward(packets, &destinations, true);
-            let harness = start.elapsed().as_secs_f64() * 1e9 / packets as f64;
-            let look_up = time(packets, |n| assert_eq!(router.look_up(n, &destinations), n));
-            samples.push([all, harness, nanos(look_up)]);
+        ["look-up", family, count, routes] => {
+            let table = Table::new(family, routes.parse().unwrap());
+            let mut router = Router::new(&table);
+            let (snapshot, count) = (router.host.control.snapshot(&mut router.pool), count.parse().unwrap());
+            println!("ns: {:.3}", time(count, || assert!(look_up(&snapshot, count, &table) > 0)));
         }
-        samples.sort_by(|a, b| a[0].total_cmp(&b[0]));
-        let [all, harness, look_up] = samples[samples.len() / 2];
-        println!(
-            "{name}: {all:.1} ns a packet ({harness:.1} of them the harness), {look_up:.0} ns a look-up alone"
-        );
-        println!(
-            "{:>width$} {:.1} million packets a second",
-            "",
-            1e3 / (all - harness),
-            width = name.len() + 1
-        );
+        ["write", family, routes, folder] => write(&Table::new(family, routes.parse().unwrap()), folder),
+        [what, count, routes, size] => {
+            let table = Table::v4(routes.parse().unwrap());
+            let mut router = Router::new(&table);
+            let Table::V4(v4) = &table else { return };
+            let work = match what {
+                "forward" => Work::AimAndForward,
+                "aim" => Work::Aim,
+                _ => Work::Nothing,
+            };
+            router.run(count.parse().unwrap(), size.parse().unwrap(), &v4.addresses, work);
+        }
+        _ => measure(),
     }
+}
+
+fn write(table: &Table, folder: &str) {
+    let (mut routes, mut addresses) = (String::new(), String::new());
+    for (prefix, i) in table.prefixes().zip((0..GATEWAYS).cycle()) {
+        writeln!(routes, "{}/{} {i}", prefix.address().ip(), prefix.length()).unwrap();
+    }
+    match table {
+        Table::V4(v4) => {
+            v4.addresses.iter().for_each(|a| writeln!(addresses, "{}", Ipv4Addr::from_bits(*a)).unwrap())
+        }
+        Table::V6(v6) => {
+            v6.addresses
+                .iter()
+                .for_each(|a| writeln!(addresses, "{}", std::net::Ipv6Addr::from_bits(*a)).unwrap());
+        }
+    }
+    std::fs::write(format!("{folder}/routes"), routes).unwrap();
+    std::fs::write(format!("{folder}/addresses"), addresses).unwrap();
 }

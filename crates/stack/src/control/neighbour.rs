@@ -222,14 +222,18 @@ impl Neighbours {
         self.entries.values().map(|n| n.until).filter(|until| until.as_nanos() != u64::MAX).min()
     }
 
-    /// What the stacks are told.
-    pub(super) fn known(&self) -> HashMap<Key, Known> {
+    /// What the stacks are told, sorted.
+    pub(super) fn known(&self) -> Vec<(Key, Known)> {
         let known = |neighbour: &Neighbour| match neighbour.state {
             NeighbourState::Incomplete => None,
             NeighbourState::Failed => Some(Known::Absent),
             state => Some(Known::At { mac: neighbour.mac, stale: state == NeighbourState::Stale }),
         };
-        self.entries.iter().filter_map(|(key, neighbour)| Some((*key, known(neighbour)?))).collect()
+        let entries = self.entries.iter();
+        let mut all: Vec<_> =
+            entries.filter_map(|(key, neighbour)| Some((*key, known(neighbour)?))).collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        all
     }
 
     fn step(&mut self, key: Key, to: impl Fn(&Neighbour) -> Option<(NeighbourState, Timestamp)>) {
@@ -317,7 +321,7 @@ mod tests {
         all.answered(at(0), key(), MAC);
         all.advance(at(30));
         assert_eq!(state(&all), Some(NeighbourState::Stale));
-        assert_eq!(all.known()[&key()], Known::At { mac: MAC, stale: true });
+        assert_eq!(all.known(), [(key(), Known::At { mac: MAC, stale: true })]);
         all.used(at(31), key());
         assert_eq!(state(&all), Some(NeighbourState::Delay));
         let question = all.advance(at(36));
@@ -373,6 +377,6 @@ mod tests {
         assert_eq!(state(&all), Some(NeighbourState::Stale));
         all.add(key(), MAC);
         all.heard(at(0), key(), Mac([2, 0, 0, 0, 0, 7]), true);
-        assert_eq!(all.known()[&key()], Known::At { mac: MAC, stale: false }, "entered by hand");
+        assert_eq!(all.known(), [(key(), Known::At { mac: MAC, stale: false })], "entered by hand");
     }
 }

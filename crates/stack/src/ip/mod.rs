@@ -7,7 +7,7 @@ mod reassembly;
 mod v4;
 mod v6;
 
-use bywash_frame::{Batch, Checksum, Packet, Pool};
+use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
@@ -17,7 +17,9 @@ pub(crate) use output::{Fields, header_length, network_length, put_header, write
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
-use crate::{Address, InterfaceId, Medium, PortId, Request, Stack, Timestamp, Unreachable, gro, packet};
+use crate::{
+    Address, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
+};
 
 /// Where a packet came in.
 #[derive(Clone, Copy, Debug)]
@@ -95,15 +97,7 @@ impl Stack {
         let snapshot = self.out.snapshot.clone();
         let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
         if let (true, Some(Medium::Ethernet { mac, .. })) = (snapshot.forwarding, medium) {
-            let hops = forward::hops(&snapshot, batch);
-            for (hop, packet) in hops.into_iter().zip(batch.drain()) {
-                let (out, counters) = (&mut self.out, &mut self.counters);
-                let left = forward::pass_on(out, counters, &snapshot, (mac, hop), packet, pool);
-                if let Some(packet) = left {
-                    self.link_input(now, port, packet, pool);
-                }
-            }
-            return;
+            return self.pass_on(now, (port, mac), &snapshot, batch, pool);
         }
         // What is passed on goes as it came.
         if !snapshot.forwarding {
@@ -111,6 +105,37 @@ impl Stack {
         }
         for packet in batch.drain() {
             self.link_input(now, port, packet, pool);
+        }
+    }
+
+    /// Takes packets that a router's port has received. They stay where they are until all are ready: most of them go the
+    /// same way, together.
+    fn pass_on(
+        &mut self,
+        now: Timestamp,
+        (port, mac): (PortId, Mac),
+        snapshot: &Snapshot,
+        batch: &mut Batch,
+        pool: &mut Pool,
+    ) {
+        let hops = forward::hops(snapshot, batch);
+        let mut ways = [PortId::NONE; BATCH];
+        for ((way, hop), packet) in ways.iter_mut().zip(hops).zip(&mut *batch) {
+            *way = forward::pass_on(snapshot, mac, hop, packet);
+        }
+        let ways = &ways[..batch.len().min(BATCH)];
+        let Some(first) = ways.first().copied() else { return };
+        if first != PortId::NONE && ways.iter().all(|way| *way == first) {
+            self.counters.forwarded += batch.len() as u64;
+            return self.out.enqueue_all(batch, first, pool);
+        }
+        for (way, packet) in ways.iter().zip(batch.drain()) {
+            if *way == PortId::NONE {
+                self.link_input(now, port, packet, pool);
+            } else {
+                self.counters.forwarded += 1;
+                self.out.enqueue(packet, *way, pool);
+            }
         }
     }
 

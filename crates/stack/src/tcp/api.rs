@@ -157,15 +157,26 @@ impl Tcp {
 
     fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
         let i = self.index(id)?;
+        self.connections[i].receive.consume(n, cx.pool);
+        self.has_read(i, n, cx);
+        Ok(())
+    }
+
+    fn read(&mut self, id: ConnectionId, to: &mut [u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+        let i = self.index(id)?;
+        let n = self.connections[i].receive.read(to, cx.pool);
+        self.has_read(i, n, cx);
+        Ok(n)
+    }
+
+    fn has_read(&mut self, i: u32, n: usize, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        connection.receive.consume(n, cx.pool);
         connection.grow_window(n, cx.now);
         connection.told_readable = connection.receive.readable() > 0;
         if connection.state.takes_data() && connection.window_opens() {
             connection.ack_now = true;
             self.settle(i, cx);
         }
-        Ok(())
     }
 
     fn shutdown(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
@@ -208,6 +219,17 @@ impl Tcp {
         connection.abort(cx);
         self.settle(i, cx);
         Ok(())
+    }
+
+    fn abort_all(&mut self, cx: &mut Context<'_>) {
+        for i in self.connections.numbers() {
+            let connection = &mut self.connections[i];
+            if connection.state != State::Closed {
+                connection.released = true;
+                connection.abort(cx);
+                self.settle(i, cx);
+            }
+        }
     }
 }
 
@@ -357,17 +379,7 @@ impl Stack {
         to: &mut [u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        let mut done = 0;
-        for slice in self.readable(id)? {
-            let n = slice.len().min(to.len() - done);
-            to[done..done + n].copy_from_slice(&slice[..n]);
-            done += n;
-            if done == to.len() {
-                break;
-            }
-        }
-        self.consume(now, id, done, pool)?;
-        Ok(done)
+        self.with_tcp(now, pool, |tcp, cx| tcp.read(id, to, cx))
     }
 
     /// Sends no more: a FIN follows what is queued. Reading goes on.
@@ -393,6 +405,11 @@ impl Stack {
     /// [`TcpError::Closed`].
     pub fn abort(&mut self, now: Timestamp, id: ConnectionId, pool: &mut Pool) -> Result<(), TcpError> {
         self.with_tcp(now, pool, |tcp, cx| tcp.abort(id, cx))
+    }
+
+    /// Breaks all connections off, at the end: peers need not find out by themselves that nobody is there any more.
+    pub fn abort_all(&mut self, now: Timestamp, pool: &mut Pool) {
+        self.with_tcp(now, pool, Tcp::abort_all);
     }
 
     /// Whether small segments go out at once (`TCP_NODELAY`: MUST-17) or wait for an acknowledgment (Nagle).
@@ -500,6 +517,11 @@ impl Stack {
     /// [`TcpError::Closed`].
     pub fn readable_bytes(&self, id: ConnectionId) -> Result<usize, TcpError> {
         Ok(self.tcp.connections[self.tcp.index(id)?].receive.readable())
+    }
+
+    /// Whether all that the peer will ever have said has been read. So it is with a connection that there is not.
+    pub fn is_at_end(&self, id: ConnectionId) -> bool {
+        self.tcp.index(id).map_or(true, |i| self.tcp.connections[i].is_at_end())
     }
 
     /// Bytes that [`Stack::send`] would take now.

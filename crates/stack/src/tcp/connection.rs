@@ -178,29 +178,17 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes a used entry new; buffers keep their memory, which is empty.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
-        let old = std::mem::take(self);
-        let mut board = old.board;
+        let Self { send, receive, mut board, id, .. } = std::mem::take(self);
         board.reset();
-        *self = Self {
-            flow,
-            hash,
-            id: ConnectionId { index: old.id.index, generation: old.id.generation.wrapping_add(1) },
-            send: old.send,
-            receive: old.receive,
-            board,
-            limits,
-            rcv_limit: limits.receive_initial,
-            congestion: Congestion::new(limits.congestion),
-            send_at: NEVER,
-            ack_at: NEVER,
-            keepalive_at: NEVER,
-            linger_at: NEVER,
-            wheel_at: NEVER,
-            last_sent: now,
-            read_since: now,
-            quick: super::arrive::QUICK,
-            ..Self::default()
-        };
+        (self.send, self.receive, self.board) = (send, receive, board);
+        self.id = ConnectionId { index: id.index, generation: id.generation.wrapping_add(1) };
+        (self.flow, self.hash, self.limits) = (flow, hash, limits);
+        self.rcv_limit = limits.receive_initial;
+        self.congestion = Congestion::new(limits.congestion);
+        (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
+        (self.linger_at, self.wheel_at) = (NEVER, NEVER);
+        (self.last_sent, self.read_since) = (now, now);
+        self.quick = super::arrive::QUICK;
     }
 
     /// The number of the first byte in the send buffer.
@@ -245,6 +233,12 @@ impl Connection {
         // Twice the window: one in flight, one to go out as acknowledgments come in.
         let wanted = (2 * self.window.congestion as usize).max(self.limits.send_initial as usize);
         wanted.min(self.limits.send_max as usize).saturating_sub(self.send.len())
+    }
+
+    /// Nothing is left to be read, and nothing more will come.
+    pub(super) fn is_at_end(&self) -> bool {
+        let comes = matches!(self.state, State::SynSent | State::SynReceived) || self.state.takes_data();
+        !comes && self.receive.readable() == 0
     }
 
     /// Tells the program that there is something to read, once until it has read everything.

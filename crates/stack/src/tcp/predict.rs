@@ -88,7 +88,7 @@ impl Connection {
             self.find_losses(una, true, delivered, cx);
         }
         self.grow(before, delivered.bytes, cx.now);
-        self.restart_timer(cx.now);
+        self.restart_timer();
     }
 }
 

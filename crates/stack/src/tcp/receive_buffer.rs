@@ -245,6 +245,30 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Moves what is ready into `to`, as far as there is room for it, and says how much that was.
+    pub(super) fn read(&mut self, to: &mut [u8], pool: &mut Pool) -> usize {
+        let mut done = 0;
+        while let Some(first) = self.ready.front_mut() {
+            let n = first.len.min(to.len() - done);
+            let place = &mut to[done..done + n];
+            match first.packet.head().get(first.start..first.start + n) {
+                Some(bytes) => place.copy_from_slice(bytes),
+                None => copy(slices(&first.packet, first.start..first.start + n), place),
+            }
+            done += n;
+            if n < first.len {
+                first.trim_front(n);
+                break;
+            }
+            self.cost -= first.cost();
+            if let Some(held) = self.ready.pop_front() {
+                pool.give_packet(held.packet);
+            }
+        }
+        self.readable -= done;
+        done
+    }
+
     /// Gives everything back.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         let waiting = self.waiting.drain(..).flat_map(|run| run.pieces);
@@ -260,6 +284,15 @@ impl ReceiveBuffer {
 /// A length as a distance between sequence numbers; no packet has more than 64 KiB.
 pub(super) fn length(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Copies slices one after the other.
+fn copy<'a>(slices: impl Iterator<Item = &'a [u8]>, mut to: &mut [u8]) {
+    for slice in slices {
+        let Some((place, rest)) = to.split_at_mut_checked(slice.len()) else { return };
+        place.copy_from_slice(slice);
+        to = rest;
+    }
 }
 
 #[cfg(test)]
@@ -299,6 +332,10 @@ mod tests {
             prop_assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), &stream[..next]);
             buffer.consume(next / 2, &mut pool);
             prop_assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), &stream[next / 2..next]);
+            let mut copied = vec![0; next];
+            let first = buffer.read(&mut copied[..next / 3], &mut pool);
+            let then = buffer.read(&mut copied[first..], &mut pool);
+            prop_assert_eq!((&copied[..first + then], buffer.readable()), (&stream[next / 2..next], 0));
             buffer.clear(&mut pool);
             prop_assert_eq!((pool.free(), buffer.cost()), (400, 0));
         }

@@ -6,8 +6,9 @@ use super::connection::{Connection, Phase};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
+use crate::outbox::CONFIRM;
 use crate::stack::{Context, Event};
-use crate::{Request, Timestamp, ip};
+use crate::{Timestamp, ip};
 
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
@@ -52,7 +53,7 @@ impl Connection {
             self.grow(before, delivered.bytes, cx.now);
         }
         if advanced || delivered.bytes > 0 {
-            self.restart_timer(cx.now);
+            self.restart_timer();
         }
     }
 
@@ -142,7 +143,7 @@ impl Connection {
             && let Some(path) = cx.out.snapshot.path(self.flow.remote)
         {
             self.confirmed = cx.now;
-            cx.out.requests.push(Request::Confirmed { interface: path.interface, address: path.next_hop });
+            cx.out.confirm(path, cx.now);
         }
     }
 
@@ -274,9 +275,6 @@ impl Connection {
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }
 }
-
-/// How often TCP vouches for the next hop.
-const CONFIRM: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// RFC 791, 3.2: every host takes so much, and what is smaller nobody means.
 const SMALLEST_MTU: u16 = 576;

@@ -16,10 +16,11 @@ const WORST_DELAYED_ACK: Duration = Duration::from_millis(200);
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl Connection {
-    /// Something has arrived: the timer of what is still out begins anew (RFC 6298, 5.3).
-    pub(super) fn restart_timer(&mut self, now: Timestamp) {
+    /// Something has arrived: the timer of what is still out begins anew (RFC 6298, 5.3), once what may be sent now has
+    /// been: [`Connection::output`] follows every arrival, and sets it.
+    #[inline]
+    pub(super) fn restart_timer(&mut self) {
         self.send_at = NEVER;
-        self.arm(now);
     }
 
     /// Sets the timer of the sending half, if it is not set.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bywash_apps::forward::{self, Forward};
 use bywash_apps::generate::{self, Generate, Rate};
-use bywash_apps::rate::{Pps, packets_per_second};
+use bywash_apps::rate::{Pps, per_second};
 use bywash_apps::receive::{self, LATENCY, Receive, Received};
 use bywash_apps::report::Snapshot;
 use bywash_apps::{App, WorkerOptions};
@@ -160,7 +160,7 @@ fn live(line: &str) {
 impl Trial {
     /// Packets that arrived, by the second.
     pub(super) fn received_pps(&self) -> u64 {
-        packets_per_second(self.received.received.right_packets, self.seconds)
+        per_second(self.received.received.right_packets, self.seconds)
     }
 
     /// What is wrong at any rate.

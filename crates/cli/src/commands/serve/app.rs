@@ -165,26 +165,15 @@ fn snapshot(
     telling: &impl Telling,
     elapsed: Duration,
 ) -> Snapshot {
-    let of = |figures: &Figures| {
-        let ports = |which: fn(&(QueueCounters, QueueCounters)) -> QueueCounters| {
-            figures.ports.iter().map(which).fold(QueueCounters::default(), add)
-        };
-        Total {
-            rx: ports(|port| port.0),
-            tx: ports(|port| port.1),
-            forwarded: figures.stack.forwarded,
-            handed_over: figures.engine.handed_over,
-            lost: figures.stack.no_memory + figures.engine.ring_full,
-        }
+    let of = |figures: &[Figures]| Total {
+        rx: figures.iter().flat_map(|engine| &engine.ports).map(|(rx, _)| *rx).sum(),
+        tx: figures.iter().flat_map(|engine| &engine.ports).map(|(_, tx)| *tx).sum(),
+        forwarded: figures.iter().map(|engine| engine.stack.forwarded).sum(),
+        handed_over: figures.iter().map(|engine| engine.engine.handed_over).sum(),
+        lost: figures.iter().map(|engine| engine.stack.no_memory + engine.engine.ring_full).sum(),
     };
-    let engines: Vec<Total> = figures.iter().map(of).collect();
-    let all = engines.iter().fold(Total::default(), |all, engine| Total {
-        rx: add(all.rx, engine.rx),
-        tx: add(all.tx, engine.tx),
-        forwarded: all.forwarded + engine.forwarded,
-        handed_over: all.handed_over + engine.handed_over,
-        lost: all.lost + engine.lost,
-    });
+    let engines: Vec<Total> = figures.chunks(1).map(of).collect();
+    let all = of(figures);
     let rows = engines.iter().enumerate();
     let rows = rows.map(|(number, engine)| Row::new(vec![("engine", number.into())], TOTAL, engine));
     let total = telling.row(elapsed).and(TOTAL, &all);
@@ -197,15 +186,6 @@ fn snapshot(
         rows: rows.collect(),
     };
     Snapshot { command, elapsed, total, tables: vec![engines], distributions: telling.distributions() }
-}
-
-fn add(a: QueueCounters, b: QueueCounters) -> QueueCounters {
-    QueueCounters {
-        packets: a.packets + b.packets,
-        bytes: a.bytes + b.bytes,
-        errors: a.errors + b.errors,
-        no_frame: a.no_frame + b.no_frame,
-    }
 }
 
 impl<T: Telling> App for Running<T> {

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use bywash_engine::stack::{Control, ControlError, InterfaceId, Prefix, Route, Timestamp};
+use bywash_engine::request::RouteWords;
+use bywash_engine::stack::{Address, Control, ControlError, InterfaceId, Prefix, Route, Timestamp};
 use bywash_port::PortName;
 use serde::Deserialize;
 use toml::Spanned;
@@ -55,8 +56,9 @@ pub(crate) struct Config {
 #[derive(Clone, Debug)]
 struct WantedRoute {
     prefix: Prefix,
-    gateway: Option<std::net::IpAddr>,
-    port: Option<usize>,
+    gateway: Option<Address>,
+    /// The number of the port.
+    port: usize,
     metric: u32,
 }
 
@@ -160,28 +162,30 @@ impl Config {
         dev: Option<&str>,
         metric: u32,
     ) -> Result<WantedRoute, String> {
-        let gateway = via.map(|via| via.parse().map_err(|_| format!("'{via}' is no address"))).transpose()?;
-        let prefix = match (prefix, gateway) {
-            ("default", Some(std::net::IpAddr::V6(_))) => "::/0",
-            ("default", _) => "0.0.0.0/0",
-            (other, _) => other,
+        let words =
+            RouteWords { prefix: prefix.into(), gateway: via.map(Into::into), interface: None, metric: None };
+        let (prefix, gateway) = words.meaning()?;
+        let gateway = gateway.map(Address::from);
+        let towards = gateway.and_then(|gateway| {
+            self.addresses.iter().find(|(_, prefix)| prefix.contains(gateway)).map(|(port, _)| *port)
+        });
+        let port = match (dev, towards) {
+            (Some(dev), _) => self.port(dev)?,
+            (None, Some(port)) => port,
+            (None, None) if self.ports.len() == 1 => 0,
+            (None, None) => return Err(format!("by which port? Name it (dev): {}", self.names())),
         };
-        let port = match dev {
-            Some(dev) => Some(self.port(dev)?),
-            None if self.ports.len() == 1 => Some(0),
-            None => None,
-        };
-        let prefix = prefix.parse().map_err(|error: bywash_engine::stack::PrefixError| error.to_string())?;
         Ok(WantedRoute { prefix, gateway, port, metric })
     }
 
     /// The number of the port with this name, or whose interface has it.
     fn port(&self, name: &str) -> Result<usize, String> {
         let found = self.ports.iter().position(|port| interface(port) == name || port.to_string() == name);
-        found.ok_or_else(|| {
-            let all: Vec<String> = self.ports.iter().map(interface).collect();
-            format!("there is no port '{name}', but {}", all.join(", "))
-        })
+        found.ok_or_else(|| format!("there is no port '{name}', but {}", self.names()))
+    }
+
+    fn names(&self) -> String {
+        self.ports.iter().map(interface).collect::<Vec<_>>().join(", ")
     }
 
     /// Gives an instance its addresses and routes.
@@ -200,13 +204,13 @@ impl Config {
             }
         }
         for WantedRoute { prefix, gateway, port, metric } in &self.routes {
-            let gateway = gateway.map(Into::into);
-            let towards = gateway.and_then(|gateway| {
-                self.addresses.iter().find(|(_, prefix)| prefix.contains(gateway)).map(|(port, _)| *port)
-            });
-            let port = port.or(towards).unwrap_or(0);
-            if let Some(id) = interfaces.get(port) {
-                control.add_route(Route { prefix: *prefix, gateway, interface: *id, metric: *metric })?;
+            if let Some(id) = interfaces.get(*port) {
+                control.add_route(Route {
+                    prefix: *prefix,
+                    gateway: *gateway,
+                    interface: *id,
+                    metric: *metric,
+                })?;
             }
         }
         Ok(())
@@ -267,5 +271,7 @@ mod tests {
         assert!(refused("a=10.0.0.1", "").contains("prefix length"));
         assert!(refused("", "default via").contains("nothing follows 'via'"));
         assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
+        assert!(refused("", "default via 10.0.0.1").contains("by which port? Name it (dev): a, b"));
+        assert!(refused("", "10.0.0.0/8 via fd00::1 dev a").contains("different families"));
     }
 }

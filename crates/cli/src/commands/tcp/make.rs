@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bywash_apps::report::Stopwatch;
 use bywash_programs::{
-    Clockwork, Connect, Counters, Dialect, Download, File, HttpServer, Load, Manner, Plan, Service,
-    StreamServer, Wanted,
+    Clockwork, Connect, Counters, Dialect, Download, File, Http, Load, Manner, Pace, Plan, Server, Service,
+    Stream, Wanted,
 };
 
 /// What a command makes of itself.
@@ -57,7 +57,7 @@ pub(super) struct StreamMake {
 }
 
 impl Make for StreamMake {
-    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = StreamServer<Id>;
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = Server<Id, Stream>;
 
     fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
         &self,
@@ -65,8 +65,8 @@ impl Make for StreamMake {
         _: usize,
         counters: Counters,
         _: Watch,
-    ) -> StreamServer<Id> {
-        StreamServer::new(self.manner, self.port, counters)
+    ) -> Server<Id, Stream> {
+        Server::new(Stream::new(self.manner), self.port, counters)
     }
 
     fn is_client(&self) -> bool {
@@ -80,7 +80,7 @@ pub(super) struct HttpMake {
 }
 
 impl Make for HttpMake {
-    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = HttpServer<Id>;
+    type Service<Id: Copy + Debug + Eq + Hash + Send + 'static> = Server<Id, Http>;
 
     fn make<Id: Copy + Debug + Eq + Hash + Send + 'static>(
         &self,
@@ -88,8 +88,8 @@ impl Make for HttpMake {
         _: usize,
         counters: Counters,
         _: Watch,
-    ) -> HttpServer<Id> {
-        HttpServer::new(self.port, self.file.clone(), counters)
+    ) -> Server<Id, Http> {
+        Server::new(Http::new(self.file.clone()), self.port, counters)
     }
 
     fn is_client(&self) -> bool {
@@ -145,8 +145,8 @@ pub(super) struct LoadMake {
     pub(super) dialect: Dialect,
     pub(super) connections: usize,
     pub(super) depth: usize,
-    /// Between two requests of all services together.
-    pub(super) interval: Option<Duration>,
+    /// Requests per second of all services together.
+    pub(super) rate: Option<u64>,
     pub(super) requests: Option<u64>,
 }
 
@@ -160,15 +160,17 @@ impl Make for LoadMake {
         counters: Counters,
         watch: Watch,
     ) -> Load<Id, Watch> {
-        let connections = share(self.connections, number, count);
+        // Who has no connection has no part in requests either.
+        let count = count.min(self.connections);
+        let connections = if number < count { share(self.connections, number, count) } else { 0 };
         let all = self.requests.map(|all| usize::try_from(all).unwrap_or(usize::MAX));
+        let seconds = u32::try_from(count).unwrap_or(u32::MAX);
         let plan = Plan {
             to: self.to,
             dialect: self.dialect.clone(),
             connections,
             depth: self.depth,
-            interval: self.interval.map(|interval| interval * u32::try_from(count).unwrap_or(u32::MAX)),
-            // Who has no connection has nothing to do.
+            pace: self.rate.map(|requests| Pace { requests, time: Duration::from_secs(1) * seconds }),
             requests: if connections == 0 {
                 Some(0)
             } else {

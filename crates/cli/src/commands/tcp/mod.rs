@@ -6,7 +6,6 @@ mod tally;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bywash_programs::{Dialect, File, Manner};
 use clap::{Subcommand, ValueEnum};
@@ -199,6 +198,11 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
         Protocol::Redis => Dialect::Redis { set: args.set },
         Protocol::Memcached => Dialect::Memcached { set: args.set },
     };
+    if args.rate == Some(0) {
+        return Err(Failure::Usage(
+            "--rate 0: nothing would ever be due; leave it out, or write 1 or more".into(),
+        ));
+    }
     let http = args.protocol == Protocol::Http;
     if http && args.set.is_some() {
         return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));
@@ -211,7 +215,7 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
         dialect,
         connections: args.connections as usize,
         depth: args.depth as usize,
-        interval: args.rate.map(|rate| Duration::from_nanos((1_000_000_000 / rate).max(1))),
+        rate: args.rate,
         requests: args.requests,
     })
 }

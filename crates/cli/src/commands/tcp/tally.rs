@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bywash_apps::rate::per_second;
 use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Stopwatch, Times};
 use bywash_programs::{Counted, Counters};
 
@@ -72,20 +73,14 @@ impl Tally {
     }
 }
 
-/// So many in so long, per second.
-fn per_second(n: u64, elapsed: Duration) -> u64 {
-    let per_second = u128::from(n) * 1_000_000_000 / elapsed.as_nanos().max(1);
-    u64::try_from(per_second).unwrap_or(u64::MAX)
-}
-
 impl Telling for Tally {
     fn row(&self, elapsed: Duration) -> Row {
-        let counted = self.counted();
+        let (counted, seconds) = (self.counted(), elapsed.as_secs_f64());
         let mut row = Row::new(Vec::new(), COUNTED, &counted);
         row.values.extend([
-            (REQUEST_RATE, per_second(counted.requests, elapsed)),
-            (RECEIVED_RATE, per_second(counted.received.saturating_mul(8), elapsed)),
-            (SENT_RATE, per_second(counted.sent.saturating_mul(8), elapsed)),
+            (REQUEST_RATE, per_second(counted.requests, seconds)),
+            (RECEIVED_RATE, per_second(counted.received.saturating_mul(8), seconds)),
+            (SENT_RATE, per_second(counted.sent.saturating_mul(8), seconds)),
         ]);
         row
     }

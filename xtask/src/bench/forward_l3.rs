@@ -1,0 +1,124 @@
+//! Benchmark `forward-l3`: IPv4 passed on between two `null:` ports with a million routes on one core, by size of packet,
+//! and look-ups beside DPDK's of the same routes and addresses. The measuring itself is a bench target of the stack crate.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::huge_pages::HugePages;
+use super::pairs::{Pairs, pairs};
+use super::record::Record;
+use super::{Options, callgrind, ours, testpmd};
+use crate::project::{Problem, about};
+use crate::tools;
+
+const ROUTES: &str = "1000000";
+/// Look-ups of one measurement; DPDK's program looks each address up once.
+const LOOK_UPS: &str = "10485760";
+/// Packets of the two runs whose instructions are counted, and routes in them: their difference leaves out the start.
+const COUNTED: [&str; 2] = ["64000", "128000"];
+const COUNTED_ROUTES: &str = "10000";
+/// How long one run may take.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A table of sizes, instructions, and look-ups of both families.
+pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
+    let program = ours::build_bench(record, "bywash-stack", "forward")?;
+    let mut command = Command::new(&program);
+    let sizes = record.run(command.args(&options.arguments), LIMIT)?;
+    let each = instructions(record, &program)?;
+    let text = format!(
+        "Packets go from the queue of one port, through the stack, to the queue of the other. What it costs to write a new \
+         destination into each, as senders would, is left out.\n\n{}\n\
+         Instructions that forwarding a packet takes, by callgrind: {each:.1}\n",
+        sizes.trim_end()
+    );
+    let folder = std::env::temp_dir().join(format!("bywash-bench-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(about(folder.display()))?;
+    let pages = HugePages::with_free(testpmd::HUGE_PAGES);
+    let compared = pages.and_then(|_pages| compare(record, options, &program, &folder));
+    fs::remove_dir_all(&folder).map_err(about(folder.display()))?;
+    Ok(text + &compared?)
+}
+
+/// Look-ups of both families, with what is written for DPDK in a folder.
+fn compare(record: &mut Record, options: &Options, program: &Path, folder: &Path) -> Result<String, Problem> {
+    let mut text = String::new();
+    for (family, name) in [("4", "IPv4"), ("6", "IPv6")] {
+        let measured = look_ups(record, options, program, folder, family)?;
+        let ratio = measured.ratio().median;
+        text += &format!(
+            "\n## {name}: {ROUTES} routes, a million random addresses, 64 at once\n\nBywash takes {ratio:.2} times as long \
+             as rte_fib (DIR-24-8 for IPv4, its trie for IPv6; the fastest function that it finds for this CPU).\n\n{}",
+            measured.tables(["bywash", "dpdk-test-fib"], "ns a look-up")
+        );
+    }
+    Ok(text)
+}
+
+/// What forwarding one packet of 64 bytes takes beyond moving it.
+fn instructions(record: &mut Record, program: &Path) -> Result<f64, Problem> {
+    let mut count = |what: &str, packets: &str| {
+        let mut command = Command::new(program);
+        command.args([what, packets, COUNTED_ROUTES, "64"]);
+        callgrind::instructions(record, &command, None, LIMIT).map(|(count, _)| count as f64)
+    };
+    let [few, many] = COUNTED;
+    let mut between = |what: &str| Ok::<_, Problem>(count(what, many)? - count(what, few)?);
+    let packets = many.parse::<f64>().unwrap_or_default() - few.parse::<f64>().unwrap_or_default();
+    Ok((between("forward")? - between("aim")?) / packets)
+}
+
+fn look_ups(
+    record: &mut Record,
+    options: &Options,
+    program: &Path,
+    folder: &Path,
+    family: &str,
+) -> Result<Pairs, Problem> {
+    let mut write = Command::new(program);
+    record.run(write.args(["write", family, ROUTES]).arg(folder), LIMIT)?;
+    let theirs = tools::find("dpdk-test-fib")
+        .ok_or_else(|| Problem("dpdk-test-fib is missing: add --install".into()))?;
+    let record = RefCell::new(record);
+    let ours = || {
+        let mut command = Command::new(program);
+        let output = record.borrow_mut().run(command.args(["look-up", family, LOOK_UPS, ROUTES]), LIMIT)?;
+        number(&output, "ns: ")
+    };
+    let theirs = || {
+        let mut command = Command::new(&theirs);
+        // --in-memory: no files in hugetlbfs, nothing to remove afterwards. Its clock's rate is in what it says of itself.
+        command.args(["-l", "0", "-m", "1024", "--no-pci", "--no-telemetry", "--in-memory"]);
+        command.args(["--log-level=lib.eal:debug", "--force-max-simd-bitwidth=512", "--"]);
+        command.arg("-f").arg(folder.join("routes")).arg("-t").arg(folder.join("addresses"));
+        // Room for the nodes below the first 24 bits; next hops of 4 bytes, as ours.
+        command.args(["-g", "262144", "-e", "4"]).args((family == "6").then_some("-6"));
+        let output = record.borrow_mut().run(&mut command, LIMIT)?;
+        let khz = number(&output, "TSC frequency is ~")?;
+        Ok(number(&output, "AVG FIB lookup ")? * 1e6 / khz)
+    };
+    pairs(options.pairs, ours, theirs)
+}
+
+/// The number behind `name`.
+fn number(output: &str, name: &str) -> Result<f64, Problem> {
+    let found = output.split_once(name).and_then(|(_, rest)| rest.split_whitespace().next());
+    let number = found.and_then(|word| word.parse().ok());
+    number.ok_or_else(|| Problem(format!("there is no '{name}' in the output:\n{output}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_what_the_programs_say() {
+        let output = "EAL: TSC frequency is ~2000000 KHz\nRandom lookup ips: 0\nAVG FIB lookup 34.1\n";
+        assert_eq!(number(output, "TSC frequency is ~").unwrap(), 2_000_000.0);
+        assert_eq!(number(output, "AVG FIB lookup ").unwrap(), 34.1);
+        assert!(number(output, "ns: ").is_err());
+    }
+}
