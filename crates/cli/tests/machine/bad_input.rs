@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bywash_lab::sys::route::Gateway;
 use bywash_lab::{Host, Lab, Pair, PairOptions, Snapshot};
 
 use crate::setup::{OpenToAll, PATIENCE, Tool, bywash, words_of};
@@ -23,7 +24,7 @@ enum User {
 /// A command, and what its line must say: what was wrong, why, and what to do.
 type Row = (User, &'static str, [&'static str; 3]);
 
-/// On a host whose `right` has the address 10.0.0.1, whose `taken` another `bywash` sends on, whose `full` another one
+/// On a host whose `right` has the address 10.0.0.1 and the default route, whose `taken` another `bywash` sends on, whose `full` another one
 /// receives from, whose `wide` has an MTU of 40000, and whose `dark` has no link.
 const ROWS: &[Row] = &[
     (User::Root, "forward null: --mac-swop", ["unexpected argument", "'--mac-swop'", "exists: '--mac-swap'"]),
@@ -67,10 +68,15 @@ const ROWS: &[Row] = &[
         "generate xdp:wide --size 60000 --memory 16M",
         ["xdp:wide takes", "at most 36868 bytes", "--size 60000 is more"],
     ),
+    (
+        User::Root,
+        "generate xdp:right",
+        ["the default route goes by right", "would cut this machine off", "give a --rate, or --force"],
+    ),
     (User::Root, "generate packet:dark", ["dark has no carrier", "its partner", "is not up"]),
     (
         User::Root,
-        "generate packet:right --size 1600",
+        "generate packet:right --size 1600 --rate 10",
         ["packet:right takes", "at most 1526 bytes", "--size 1600 is more"],
     ),
     (
@@ -80,7 +86,7 @@ const ROWS: &[Row] = &[
     ),
     (User::Nobody, "receive packet:right", ["packet:right:", "a packet socket needs", "CAP_NET_RAW"]),
     (User::Nobody, "receive tap:other", ["tap:other:", "/dev/net/tun: Permission denied", "needs root"]),
-    (User::Nobody, "generate xdp:right", ["xdp:right:", "an AF_XDP socket needs", "CAP_NET_RAW"]),
+    (User::Nobody, "generate xdp:right --rate 10", ["xdp:right:", "an AF_XDP socket needs", "CAP_NET_RAW"]),
     (
         User::Nobody,
         "receive xdp:right --only udp",
@@ -141,6 +147,9 @@ fn one_line_and_nothing_changed() {
     };
     let cables = [("taken", 1500), ("full", 1500), ("wide", 40_000), ("dark", 1500)];
     let cables = cables.map(|(name, mtu)| Pair::between(host, other, &bare(name, mtu)).unwrap());
+    let everywhere = "0.0.0.0/0".parse().unwrap();
+    let index = lab.pairs[0].near.index;
+    host.add_route(everywhere, Gateway { index, address: Some("10.0.0.2".parse().unwrap()) }).unwrap();
     other.route().set_up(cables[3].far.index, false).unwrap();
     let start = Instant::now();
     while host.link("dark").unwrap().running {
