@@ -237,19 +237,80 @@ impl Arena {
     }
 }
 
-/// Appends `N` values to `list`, each made where it stays: unlike what is pushed, it is not made elsewhere and moved. When
+/// Appends `count` values to `list`, each made where it stays: unlike what is pushed, it is not made elsewhere and moved. When
 /// `make` panics the list is as it was, and what was made is lost.
 ///
 /// # Panics
 /// When `list` has no room for them.
 #[inline]
-pub(crate) fn append<T, const N: usize>(list: &mut Vec<T>, mut make: impl FnMut(usize) -> T) {
-    let places = list.spare_capacity_mut().first_chunk_mut::<N>().expect("room in the list");
-    for (i, place) in places.iter_mut().enumerate() {
-        place.write(make(i));
+#[expect(
+    clippy::needless_range_loop,
+    reason = "whoever looks up the same number in lists of this length is spared a check"
+)]
+pub(crate) fn append<T>(list: &mut Vec<T>, count: usize, mut make: impl FnMut(usize) -> T) {
+    let places = list.spare_capacity_mut().get_mut(..count).expect("room in the list");
+    for i in 0..count {
+        places[i].write(make(i));
     }
-    // SAFETY: the `N` places behind the last value were in `list`'s capacity, and the loop has written each of them.
-    unsafe { list.set_len(list.len() + N) };
+    // SAFETY: the `count` places behind the last value were in `list`'s capacity, and the loop has written each of them.
+    unsafe { list.set_len(list.len() + count) };
+}
+
+/// Takes the last `count` values out of `from`, and appends to `to` what `make` makes of each, told its number. When `make`
+/// panics `to` is as it was, and what was taken out is lost.
+///
+/// # Panics
+/// When there are not so many, or `to` has no room for them.
+#[inline]
+pub(crate) fn convert<A, B>(
+    from: &mut Vec<A>,
+    to: &mut Vec<B>,
+    count: usize,
+    mut make: impl FnMut(usize, A) -> B,
+) {
+    let left = from.len().checked_sub(count).expect("so many values in the list");
+    // SAFETY: `left` is at most the length.
+    unsafe { from.set_len(left) };
+    let taken = &from.spare_capacity_mut()[..count];
+    // SAFETY: these were the list's values until `set_len`, so they are initialised; each number is asked for once.
+    append(to, count, |i| make(i, unsafe { taken[i].assume_init_read() }));
+}
+
+/// Takes values out of `list` from the front, `most` of them at most, as long as `wanted` says so of the next one, and hands each
+/// with its number to `each`; the others move to the front. Returns how many. When one of the two panics, all are lost that
+/// `each` has not been given.
+///
+/// # Panics
+/// When there are fewer than `most`.
+#[inline]
+pub(crate) fn take_while<T>(
+    list: &mut Vec<T>,
+    most: usize,
+    mut wanted: impl FnMut(usize, &T) -> bool,
+    mut each: impl FnMut(usize, T),
+) -> usize {
+    let len = list.len();
+    assert!(most <= len, "so many values in the list");
+    // SAFETY: 0 is at most any length. From here to the end nobody sees the values but this function.
+    unsafe { list.set_len(0) };
+    let values = list.as_mut_ptr();
+    let mut count = 0;
+    while count < most {
+        // SAFETY: `count` is below `len`, so the value is initialised, and it has not been read out yet.
+        if !wanted(count, unsafe { &*values.add(count) }) {
+            break;
+        }
+        // SAFETY: as above; `count` grows, so that it is read out once.
+        each(count, unsafe { values.add(count).read() });
+        count += 1;
+    }
+    if count < len {
+        // SAFETY: the values from `count` to `len` are initialised and still the list's; they may overlap their new places.
+        unsafe { values.add(count).copy_to(values, len - count) };
+    }
+    // SAFETY: the first `len - count` values are initialised, and each has one owner.
+    unsafe { list.set_len(len - count) };
+    count
 }
 
 /// One buffer of packet memory, owned by whoever holds it.

@@ -2,7 +2,6 @@
 
 use std::vec::Drain;
 
-use crate::arena::append;
 use crate::{Packet, Segment};
 
 /// Packets in a full batch.
@@ -76,10 +75,10 @@ impl Batch {
         self.packets.extend(packets.take(room));
     }
 
-    /// Appends `N` packets, for which there must be room.
+    /// The packets, to be filled as a list by whoever has looked at [`Batch::room`].
     #[inline]
-    pub(crate) fn append<const N: usize>(&mut self, make: impl FnMut(usize) -> Packet) {
-        append::<_, N>(&mut self.packets, make);
+    pub(crate) fn list(&mut self) -> &mut Vec<Packet> {
+        &mut self.packets
     }
 
     /// Exchanges all packets for those of `other`, without moving one of them: nothing is done, and it is false, when

@@ -47,11 +47,12 @@ pub struct Segmentation {
 }
 
 /// Everything a packet carries besides its bytes.
-// What is not there is 0 in its field as well as in the flags, so that equal meanings are equal bytes.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+// What is not there is 0 in its field as well as in the flags, but for the hash.
+#[derive(Clone, Copy, Default)]
 pub struct Offload {
     /// 0: not known.
     timestamp: u64,
+    /// Any value, when the flags say that there is none.
     hash: u32,
     /// The start, and 16 bits higher the offset.
     checksum: u32,
@@ -61,27 +62,30 @@ pub struct Offload {
 }
 
 // What `Offload::flags` says. No more than one of the three about the checksum is set, nor of those about segmentation.
-// That of a valid checksum is where Intel's NICs have "was looked at" in a descriptor: it is made from that for every packet.
-const CHECKSUM_BAD: u32 = 1 << 0;
-const CHECKSUM_PARTIAL: u32 = 1 << 1;
-const SEGMENT_TCP6: u32 = 1 << 2;
-const SEGMENT_UDP: u32 = 1 << 3;
-const SEGMENT_TCP4: u32 = 1 << 4;
+// Two are where Intel's NICs have them in a descriptor, because they are made from that for every packet: that of a valid
+// checksum ("was looked at"), and the kind of hash, which is 0 when there is none.
+const HASH: u32 = 0xf;
 const CHECKSUM_VALID: u32 = 1 << 5;
-const HASH: u32 = 1 << 6;
-const VLAN: u32 = 1 << 7;
+const CHECKSUM_BAD: u32 = 1 << 6;
+const CHECKSUM_PARTIAL: u32 = 1 << 7;
+const SEGMENT_TCP4: u32 = 1 << 8;
+const SEGMENT_TCP6: u32 = 1 << 9;
+const SEGMENT_UDP: u32 = 1 << 10;
+const VLAN: u32 = 1 << 11;
+
+/// A hash of some kind.
+const ANY_HASH: u32 = 1;
 
 const CHECKSUM: u32 = CHECKSUM_VALID | CHECKSUM_BAD | CHECKSUM_PARTIAL;
 const SEGMENT: u32 = SEGMENT_TCP4 | SEGMENT_TCP6 | SEGMENT_UDP;
 
 impl Offload {
-    /// What a NIC says of most packets: their hash, and whether it verified the checksum.
+    /// What a NIC says of most packets: their hash and its kind, of which the lowest four bits count and 0 is none; and whether it
+    /// verified the checksum.
     #[inline]
-    pub fn received(hash: Option<u32>, is_valid: bool) -> Self {
+    pub fn received(hash: u32, kind: u32, is_valid: bool) -> Self {
         let valid = if is_valid { CHECKSUM_VALID } else { 0 };
-        // One question for both fields.
-        let (hash, has_hash) = hash.map_or((0, 0), |hash| (hash, HASH));
-        Self { hash, flags: valid | has_hash, ..Self::default() }
+        Self { hash, flags: valid | kind & HASH, ..Self::default() }
     }
 
     /// When the packet was received, in nanoseconds of `CLOCK_REALTIME`, if the port knows.
@@ -105,7 +109,7 @@ impl Offload {
     /// Sets [`Offload::hash`].
     #[inline]
     pub fn set_hash(&mut self, hash: Option<u32>) {
-        self.put(HASH, if hash.is_some() { HASH } else { 0 });
+        self.put(HASH, if hash.is_some() { ANY_HASH } else { 0 });
         self.hash = hash.unwrap_or_default();
     }
 
@@ -213,6 +217,16 @@ fn low(both: u32) -> u16 {
 fn high(both: u32) -> u16 {
     low(both >> 16)
 }
+
+/// What is there counts, not how it is kept.
+impl PartialEq for Offload {
+    fn eq(&self, other: &Self) -> bool {
+        let meaning = |of: &Self| (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan());
+        meaning(self) == meaning(other)
+    }
+}
+
+impl Eq for Offload {}
 
 /// Says what is there, not how it is kept.
 impl fmt::Debug for Offload {
@@ -346,11 +360,11 @@ mod tests {
 
     #[test]
     fn what_a_nic_says_at_once_is_what_it_says_part_by_part() {
-        for (hash, is_valid) in [(None, false), (None, true), (Some(7), false), (Some(0), true)] {
+        for (hash, kind, is_valid) in [(9, 0, false), (0, 0x10, true), (7, 1, false), (0, 8, true)] {
             let mut offload = Offload::default();
-            offload.set_hash(hash);
+            offload.set_hash((kind & 0xf != 0).then_some(hash));
             offload.set_checksum(if is_valid { Checksum::Valid } else { Checksum::Unknown });
-            assert_eq!(Offload::received(hash, is_valid), offload);
+            assert_eq!(Offload::received(hash, kind, is_valid), offload);
         }
     }
 

@@ -319,6 +319,15 @@ impl Packet {
         self.head
     }
 
+    /// The frame of a packet that is known to have one alone: of another one the others would be lost.
+    #[inline]
+    pub(crate) fn into_only_frame(self) -> Frame {
+        debug_assert!(self.is_single(), "frames are lost");
+        // There is none, and nothing to look at.
+        std::mem::forget(self.rest);
+        self.head.frame
+    }
+
     #[inline]
     pub(crate) fn into_frames(self) -> (Frame, Option<Box<Chain>>) {
         (self.head.frame, self.rest)

@@ -64,16 +64,19 @@ impl Pool {
         self.free.drain(self.free.len().saturating_sub(n)..)
     }
 
-    /// Takes out `N` free frames, each of them there, if there are so many here and in the arena's spare list.
+    /// How many free frames can be taken at once, up to `most`: there may be more in the arena's spare list than come at a time.
     #[inline]
-    pub(crate) fn take_block<const N: usize>(&mut self) -> Option<[Option<Frame>; N]> {
-        if self.free.len() < N {
+    pub fn at_hand(&mut self, most: usize) -> usize {
+        if self.free.len() < most {
             self.refill();
-            if self.free.len() < N {
-                return None;
-            }
         }
-        Some(std::array::from_fn(|_| self.free.pop()))
+        self.free.len().min(most)
+    }
+
+    /// The free frames, to be taken from the end by whoever has looked at [`Pool::at_hand`].
+    #[inline]
+    pub(crate) fn list(&mut self) -> &mut Vec<Frame> {
+        &mut self.free
     }
 
     /// Takes a frame back.
@@ -94,12 +97,12 @@ impl Pool {
         }
     }
 
-    /// Takes `N` frames back. The surplus stays until others are given back.
+    /// Takes `count` frames back. The surplus stays until others are given back.
     #[inline]
-    pub(crate) fn give_block<const N: usize>(&mut self, each: impl FnMut(usize) -> Frame) {
+    pub(crate) fn give_run(&mut self, count: usize, each: impl FnMut(usize) -> Frame) {
         // There is room for every frame of the arena; only others' could make this allocate.
-        self.free.reserve(N);
-        append::<_, N>(&mut self.free, each);
+        self.free.reserve(count);
+        append(&mut self.free, count, each);
     }
 
     /// Takes back all frames of a packet.

@@ -1,7 +1,6 @@
 //! Frames that are lent by place: a NIC's ring, whose driver knows which frame lies in which descriptor.
 
-use std::mem::ManuallyDrop;
-
+use crate::arena::{convert, take_while};
 use crate::{Arena, Batch, Frame, Packet, Pool};
 
 /// The frames that one ring has lent to a NIC, each in the slot of its descriptor.
@@ -56,53 +55,50 @@ impl SlotLedger {
         batch: &mut Batch,
         mut fill: impl FnMut(&T, &Packet, usize) -> bool,
     ) -> usize {
-        let slots = &mut self.slots[first as usize & self.mask..][..beside.len()];
+        let most = beside.len().min(batch.len());
+        let slots = &mut self.slots[first as usize & self.mask..][..most];
         let (base, mut furthest) = (self.arena.base(), 0);
-        let mut all = beside.iter().zip(batch.iter());
-        let refused = all.position(|(beside, packet)| {
-            let offset = packet.head_segment().frame().address().wrapping_sub(base);
-            // Looked at when all are done: a loop that can panic keeps its state in memory.
-            furthest = offset.max(furthest);
-            !(packet.is_single() && fill(beside, packet, offset))
-        });
+        let count = take_while(
+            batch.list(),
+            most,
+            |i, packet| {
+                let offset = packet.head_segment().frame().address().wrapping_sub(base);
+                // Looked at when all are done: a loop that can panic keeps its state in memory.
+                furthest = offset.max(furthest);
+                packet.is_single() && fill(&beside[i], packet, offset)
+            },
+            |i, packet| std::mem::forget(slots[i].replace(packet.into_only_frame())),
+        );
         assert!(furthest < self.arena.bytes(), "a frame of another arena");
-        let count = refused.unwrap_or(beside.len().min(batch.len()));
-        for (slot, packet) in slots.iter_mut().zip(batch.drain_front(count)) {
-            let Ok(segment) = packet.into_single() else { break };
-            std::mem::forget(slot.replace(segment.into_frame()));
-        }
         count
     }
 
-    /// Puts `N` fresh frames in the slots from `first`, which wraps, and appends to `batch` what `make` makes of those that
-    /// were lent there, each with its number and its fresh one's offset in the arena. False, and nothing is done, when the
-    /// pool has not so many frames, the batch no room, or the last slot is nearer.
+    /// Puts fresh frames in the `count` slots from `first`, which wraps, and appends to `batch` what `make` makes of those that
+    /// were lent there, each with its number and its fresh one's offset in the arena.
     ///
     /// # Panics
-    /// When a slot is empty, or a fresh frame another arena's.
+    /// When a slot is empty, a fresh frame another arena's, the last slot nearer, or when `pool` has not so many frames at hand
+    /// or `batch` no room.
     #[inline]
-    pub fn exchange<const N: usize>(
+    pub fn exchange(
         &mut self,
         first: u32,
+        count: usize,
         pool: &mut Pool,
         batch: &mut Batch,
         mut make: impl FnMut(usize, Frame, usize) -> Packet,
-    ) -> bool {
-        let slots = self.slots[first as usize & self.mask..].first_chunk_mut::<N>();
-        let (Some(slots), true) = (slots, batch.room() >= N) else { return false };
-        let Some(fresh) = pool.take_block::<N>() else { return false };
-        // All are taken out of it below: there is nothing to drop.
-        let mut fresh = ManuallyDrop::new(fresh);
+    ) {
+        let slots = &mut self.slots[first as usize & self.mask..][..count];
+        assert!(count <= batch.room(), "the batch is full");
         let (base, mut furthest) = (self.arena.base(), 0);
-        batch.append::<N>(|i| {
-            let offset = fresh[i].as_ref().map_or(0, Frame::address).wrapping_sub(base);
+        convert(pool.list(), batch.list(), count, |i, fresh| {
+            let offset = fresh.address().wrapping_sub(base);
             // Looked at when all are done, as above.
             furthest = offset.max(furthest);
-            let old = std::mem::replace(&mut slots[i], fresh[i].take());
+            let old = slots[i].replace(fresh);
             make(i, old.expect("a slot whose frame was not lent"), offset)
         });
         assert!(furthest < self.arena.bytes(), "a frame of another arena");
-        true
     }
 
     /// Takes back the frames in the `count` slots from `first`, which wraps, or in those to the last slot when that is
@@ -114,12 +110,8 @@ impl SlotLedger {
     pub fn reclaim_run(&mut self, first: u32, count: usize, pool: &mut Pool) -> usize {
         let slots = &mut self.slots[first as usize & self.mask..];
         let count = count.min(slots.len());
-        let lent = |slot: &mut Option<Frame>| slot.take().expect("a slot whose frame was not lent");
-        let (blocks, rest) = slots[..count].as_chunks_mut::<8>();
-        for block in blocks {
-            pool.give_block::<8>(|i| lent(&mut block[i]));
-        }
-        pool.give_many(rest.iter_mut().map(lent));
+        let slots = &mut slots[..count];
+        pool.give_run(count, |i| slots[i].take().expect("a slot whose frame was not lent"));
         count
     }
 
@@ -230,14 +222,11 @@ mod tests {
             offsets.push(offset);
             Packet::from_segment(Segment::received(frame, 7 + i))
         };
-        assert!(ledger.exchange::<3>(5, &mut pool, &mut batch, &mut make));
+        ledger.exchange(5, 3, &mut pool, &mut batch, &mut make);
         let got: Vec<_> =
             batch.iter().map(|packet| (arena.offset(packet.head_segment().frame()), packet.len())).collect();
         assert_eq!(got, [(old[1], 7), (old[2], 8), (old[3], 9)]);
-        // No room in the batch; and below, no slots behind the last one.
-        assert!(!ledger.exchange::<2>(0, &mut pool, &mut batch, &mut make));
         pool.give_batch(&mut batch);
-        assert!(!ledger.exchange::<2>(7, &mut pool, &mut batch, &mut make));
         let fresh: Vec<_> = (1..4).map(|slot| ledger.reclaim(slot).unwrap()).collect();
         assert_eq!(fresh.iter().map(|frame| arena.offset(frame)).collect::<Vec<_>>(), offsets);
         pool.give_many(fresh.into_iter());
@@ -253,7 +242,7 @@ mod tests {
         (0..4).for_each(|slot| _ = ledger.lend(slot, pool.take().unwrap()));
         let mut batch = Batch::new();
         let exchange = std::panic::AssertUnwindSafe(|| {
-            ledger.exchange::<4>(0, &mut pool, &mut batch, |i, frame, _| {
+            ledger.exchange(0, 4, &mut pool, &mut batch, |i, frame, _| {
                 assert!(i < 2, "this one can't be made");
                 Packet::from_segment(Segment::received(frame, 9))
             })

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::plot::Plot;
 use super::record::Record;
 use super::{Options, callgrind};
 use crate::project::{self, Problem};
@@ -21,10 +22,11 @@ const TIMED: u32 = 20_000;
 /// The function that is a turn of the forwarder's loop.
 const FUNCTION: &str = "*forward_batch*";
 
-/// Instructions and the median time of a packet, by size of batch.
+/// Instructions and the median time of a packet, by size of batch, as a table and a plot.
 pub(super) fn run(record: &mut Record, _: &Options) -> Result<String, Problem> {
     let program = program(record)?;
     let mut table = String::from("| batch | instructions per packet | ns per packet |\n|---|---|---|\n");
+    let mut points = Vec::new();
     for size in SIZES {
         let arguments = |batches: u32| {
             let mut command = Command::new(&program);
@@ -38,8 +40,11 @@ pub(super) fn run(record: &mut Record, _: &Options) -> Result<String, Problem> {
             time(&output).ok_or_else(|| Problem(format!("the benchmark printed no time:\n{output}")))?;
         let each = instructions as f64 / f64::from(size * COUNTED);
         table += &format!("| {size} | {each:.1} | {time:.2} |\n");
+        points.push((size.to_string(), each));
     }
-    Ok(table)
+    let title = "82599: instructions per forwarded packet";
+    let plot = Plot { title, x: "packets in a batch", y: "instructions per packet", points: &points };
+    Ok(format!("{table}\n{}", record.picture(title, &plot.svg())?))
 }
 
 /// Builds the bench target, and returns where cargo has put it.

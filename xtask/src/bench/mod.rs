@@ -20,6 +20,7 @@ mod machine;
 mod match_cost;
 mod ours;
 mod pairs;
+mod plot;
 mod rate_exactness;
 mod receive_cost;
 mod record;

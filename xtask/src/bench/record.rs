@@ -91,6 +91,16 @@ impl Record {
         writeln!(self.raw, "{}\n", tidy(text).trim_end()).map_err(about(self.folder.display()))
     }
 
+    /// Writes a picture beside the summary, and returns the line that shows it there.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn picture(&self, title: &str, svg: &str) -> Result<String, Problem> {
+        let path = self.folder.join(format!("{}.svg", self.name));
+        fs::write(&path, svg).map_err(about(path.display()))?;
+        Ok(format!("![{title}]({}.svg)\n", self.name))
+    }
+
     /// Writes and prints the summary.
     ///
     /// # Errors

@@ -13,23 +13,29 @@ pub(crate) struct Checks {
     pub(crate) speed: &'static str,
 }
 
-/// Words for every script. `tool` starts bywash in the background and waits until it has the NIC;
-/// `linked`, until an interface has a carrier, `peer` in its namespace.
+/// Words for every script. `tool` starts bywash in the background, for as long as it is not stopped, and waits until it has
+/// the NIC; `linked` waits until an interface has a carrier, `peer` in its namespace.
 const WORDS: &str = "
     nic=/sys/bus/pci/devices/0000:01:00.0
     driver() { basename $(readlink $nic/driver); }
     memory='--memory 32M --huge-pages require'
     tool() {
+        # What an earlier one has said is no sign of this one.
+        rm -f /run/tool.out
         /host/bywash $* $memory >/run/tool.out 2>/run/tool.err & pid=$!
         for try in $(seq 300); do
-            grep -q . /run/tool.out && break
+            grep -qs . /run/tool.out && break
             kill -0 $pid || break
             sleep 0.1
         done
         test $(driver) = vfio-pci || { cat /run/tool.err; exit 9; }
         linked peer peer
     }
-    stop() { kill -INT $pid || tail -n 3 /run/tool.out /run/tool.err; wait $pid || { cat /run/tool.err; exit 8; }; }
+    # What has ended by itself says why.
+    stop() {
+        kill -INT $pid || { tail -n 3 /run/tool.out /run/tool.err; wait $pid || echo code $?; exit 7; }
+        wait $pid || { cat /run/tool.err; exit 8; }
+    }
     peer() { ip netns exec peer $*; }
     linked() {
         for try in $(seq 150); do
@@ -141,7 +147,7 @@ fn generated(run: &mut Run<'_>, _: &Checks) -> Result<(), GuestError> {
 /// Packets of many sources are spread over the queues, each of which gets a fair share.
 fn spread(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
     let output = run(&format!(
-        "tool receive pci:0000:01:00.0 --queues {} --json --duration 300s
+        "tool receive pci:0000:01:00.0 --queues {} --json
         # It says so by its exit code when emulation is too slow for the rate.
         peer /host/bywash generate packet:peer --count 2k --rate 500 --spread --quiet --memory 8M --huge-pages off || true
         sleep 1
@@ -160,7 +166,7 @@ fn spread(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
 
 /// A killed process leaves the NIC quiet; `cleanup` gives it back to Linux's driver, which goes on with it.
 fn killed(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
-    let output = run("tool receive pci:0000:01:00.0 --json --duration 300s
+    let output = run("tool receive pci:0000:01:00.0 --json
         kill -9 $pid; wait $pid || true
         driver
         /host/bywash cleanup

@@ -1,12 +1,10 @@
 //! The link: the PHY negotiates it, the NIC takes over what was agreed.
 
-use std::time::Duration;
-
 use bywash_hw::igb::regs::{CTRL, MDIC, STATUS, SW_FW_SYNC};
 use bywash_sys::function::Registers;
 
-use super::{Link, init};
-use crate::intel::{Bar, NicError, SHORT, Wait};
+use super::init;
+use crate::intel::{Bar, LinkRegister, NicError, SHORT, Wait};
 
 /// The PHY's address behind MDIC, and its control register (IEEE 802.3, clause 22).
 const PHY: u32 = 1;
@@ -20,6 +18,13 @@ const RESTART: u32 = 1 << 9;
 /// MDIC.OP.
 const WRITE: u32 = 1;
 const READ: u32 = 2;
+
+/// Where the NIC says what its link is.
+pub(super) const REGISTER: LinkRegister =
+    LinkRegister { register: &STATUS, up: STATUS::LU, speed: STATUS::SPEED, mbps: SPEEDS };
+
+/// STATUS.SPEED, also of a virtual function.
+pub(crate) const SPEEDS: [u32; 4] = [10, 100, 1_000, 1_000];
 
 /// Starts bringing the link up.
 pub(super) fn start<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
@@ -44,34 +49,14 @@ fn phy<R: Registers>(bar: &Bar<R>, what: u32, data: u32) -> Result<u32, NicError
     if MDIC::ERROR.is_set(mdic) { Err(NicError::Phy { mdic }) } else { Ok(MDIC::DATA.of(mdic)) }
 }
 
-/// The link now.
-pub(super) fn state<R: Registers>(bar: &Bar<R>) -> Link {
-    of(bar.get(&STATUS))
-}
-
-/// What STATUS says. All ones say that there is no device.
-pub(super) fn of(status: u32) -> Link {
-    let up = STATUS::LU.is_set(status) && status != u32::MAX;
-    let mbps = match STATUS::SPEED.of(status) {
-        0 => 10,
-        1 => 100,
-        _ => 1_000,
-    };
-    Link { up, mbps: Some(mbps).filter(|_| up) }
-}
-
-/// Waits until it is up.
-pub(super) fn wait<R: Registers>(bar: &Bar<R>, within: Duration) -> Result<Link, NicError> {
-    let meaning = "the link is down; is the cable in, and the other side on?";
-    Ok(of(bar.wait(&STATUS, 0, Wait::set(STATUS::LU.mask, within, meaning))?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intel::Link;
 
     #[test]
     fn a_status_is_a_link() {
+        let of = |value| REGISTER.of(value);
         let up = |mbps| Link { up: true, mbps: Some(mbps) };
         assert_eq!([of(0x02), of(0x42), of(0x82), of(0xc2)], [up(10), up(100), up(1_000), up(1_000)]);
         assert_eq!([of(0x80), of(u32::MAX)], [Link { up: false, mbps: None }; 2]);

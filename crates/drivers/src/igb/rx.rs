@@ -1,22 +1,18 @@
 //! Preparing reception: the receiver as a whole, each queue, and the interrupts that wake workers; as DPDK's igb does it
 //! (`eth_igb_rx_init`).
 
-use std::os::fd::OwnedFd;
-
-use bywash_frame::FRAME_DATA;
 use bywash_hw::igb::regs::{
     CTRL, EIAC, EIAM, EIMS, EITR, GPIE, IVAR, IVAR_MISC, RCTL, RDBAH, RDBAL, RDH, RDLEN, RDT, RLPML, RXCSUM,
     RXDCTL, SRRCTL,
 };
-use bywash_hw::ixgbe::desc::DESCTYPE_ADVANCED;
 use bywash_sys::function::Registers;
 
-use super::{FCS, Settings, steer};
-use crate::intel::{Bar, Memory, NicError, RxParts, RxRing, SHORT, Switch, Wait, Wake};
+use super::steer;
+use crate::intel::{Bar, FCS, NicError, RxRegisters, Settings};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<(), NicError> {
-    let longest = u32::try_from(settings.max_len).unwrap_or(u32::MAX).saturating_add(FCS);
+    let longest = u32::try_from(settings.max_len + FCS).unwrap_or(u32::MAX);
     bar.put(&RLPML, longest);
     // The check sequence is taken off, frames may be long, and the size of buffers is each queue's.
     bar.put(&RCTL, RCTL::LPE.mask | RCTL::SECRC.mask);
@@ -25,7 +21,7 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result
     // The RSS hash in descriptors, where else a sum over fragments would be; and all checksums looked at.
     bar.put(&RXCSUM, RXCSUM::PCSD.mask | RXCSUM::IPOFL.mask | RXCSUM::TUOFL.mask | RXCSUM::CRCOFL.mask);
     steer::filter(bar, settings)?;
-    steer::rss(bar, &settings.rss, settings.queues);
+    steer::RSS.spread(bar, &settings.rss, settings.queues);
     Ok(())
 }
 
@@ -44,35 +40,23 @@ pub(super) fn prepare_interrupts<R: Registers>(bar: &Bar<R>, settings: &Settings
     }
 }
 
-/// Prepares and enables a queue. It has no descriptors before its first call to `rx`.
-pub(super) fn queue<R: Registers>(
-    bar: &Bar<R>,
-    memory: &Memory,
-    settings: &Settings,
-    queue: u32,
-    bell: OwnedFd,
-) -> Result<RxRing<R>, NicError> {
-    let switch = Switch { offset: RXDCTL.at(queue), name: (RXDCTL.name, queue), enable: RXDCTL::ENABLE.mask };
-    let number = 2 * queue;
-    let ring = memory.ring(bar.clone(), number, RDT.at(queue), switch)?;
-    let [low, high] = memory.ring_address(number);
-    bar.put_at(&RDBAL, queue, low);
-    bar.put_at(&RDBAH, queue, high);
-    bar.put_at(&RDLEN, queue, memory.ring_bytes());
-    bar.put_at(&RDH, queue, 0);
-    bar.put_at(&RDT, queue, 0);
-    // With several queues, one that is not emptied must not hold up the others: what is for it is dropped.
-    let drop = if settings.queues > 1 { SRRCTL::DROP_EN.mask } else { 0 };
-    let kibibytes = u32::try_from(FRAME_DATA / 1024).unwrap_or(0);
-    let one_buffer = SRRCTL::BSIZEPACKET.with(kibibytes) | SRRCTL::DESCTYPE.with(DESCTYPE_ADVANCED);
-    bar.put_at(&SRRCTL, queue, one_buffer | drop);
-    // As Linux's igb has them for this NIC with MSI-X: each descriptor is written back at once.
-    let thresholds = RXDCTL::PTHRESH.with(8) | RXDCTL::HTHRESH.with(8) | RXDCTL::WTHRESH.with(1);
-    bar.put_at(&RXDCTL, queue, thresholds | RXDCTL::ENABLE.mask);
-    bar.wait(&RXDCTL, queue, Wait::set(RXDCTL::ENABLE.mask, SHORT, "the receive queue does not start"))?;
-    let unmask = (EIMS.offset(), 1 << queue);
-    Ok(RxRing::new(RxParts { ring, wake: Some(Wake { bell, unmask }) }))
-}
+/// Its queues. As Linux's igb has them for this NIC with MSI-X: each descriptor is written back at once.
+pub(super) const QUEUES: RxRegisters = RxRegisters {
+    base: [&RDBAL, &RDBAH],
+    length: &RDLEN,
+    head: Some(&RDH),
+    tail: &RDT,
+    split: &SRRCTL,
+    drop: SRRCTL::DROP_EN.mask,
+    control: &RXDCTL,
+    thresholds: THRESHOLDS,
+    strip: 0,
+    unmask: &EIMS,
+};
+
+/// Virtual functions have the same.
+pub(crate) const THRESHOLDS: u32 =
+    RXDCTL::PTHRESH.with(8) | RXDCTL::HTHRESH.with(8) | RXDCTL::WTHRESH.with(1);
 
 /// Switches the receiver on.
 pub(super) fn start<R: Registers>(bar: &Bar<R>) {

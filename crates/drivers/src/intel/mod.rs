@@ -1,28 +1,45 @@
-//! What the drivers of Intel's NICs share: registers with names and timeouts, and the queue engine. 82599, 82576 and their
-//! virtual functions have the same advanced descriptors; where their registers lie is in each family's own tables.
+//! What the drivers of Intel's NICs share: registers with names and timeouts, the queue engine, and all that an opened NIC is
+//! asked. 82599, 82576 and their virtual functions have the same advanced descriptors; where their registers lie, and what else
+//! is different, is in each family's own tables.
 
 mod bar;
 mod error;
+mod link;
 mod mailbox;
 mod memory;
 mod offload;
+mod physical;
 mod power;
+mod queue;
 mod rx;
 mod semaphore;
+mod settings;
+mod steer;
 mod ticker;
 mod tx;
+mod watch;
 
 pub use error::NicError;
+pub use link::Link;
 pub use mailbox::MailboxError;
+pub use physical::PhysicalFunction;
+pub use settings::Settings;
+pub use steer::{FiveTuple, Multicast, Protocol, Rss};
 
 pub(crate) use bar::{Bar, SHORT, Wait};
+pub(crate) use link::{LinkRegister, Seen};
 pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;
+pub(crate) use physical::{Driver, Prepared, Steer};
 pub(crate) use power::{identify, power_down, power_up};
+pub(crate) use queue::{RxRegisters, TxRegisters, start_all};
 pub(crate) use rx::{RxParts, RxRing, Wake};
 pub(crate) use semaphore::Semaphore;
+pub(crate) use settings::{FCS, LONGEST, Limits, check_moderation, check_ring};
+pub(crate) use steer::{Addresses, RssRegisters, check_unicast};
 pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
+pub(crate) use watch::{Statistic, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;
 use bywash_sys::dma::Descriptors;

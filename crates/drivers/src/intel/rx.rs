@@ -4,12 +4,12 @@
 //! that it has none. A descriptor is done when DD is set in its second word, which the NIC writes last.
 //!
 //! Every slot has a frame, but for the start and for when the pool has none: a packet's frame is exchanged for a fresh one
-//! as it is taken out, four at a time where they are simply whole.
+//! as it is taken out, all at once where packets are simply whole.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bywash_frame::{
-    Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
+    BATCH, Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
 };
 use bywash_hw::ixgbe::desc::{packet_type, rx};
 use bywash_port::{QueueCounters, RxQueue};
@@ -56,6 +56,8 @@ pub(crate) struct RxRing<R> {
     told: u32,
     /// A packet whose last descriptor has not come yet.
     partial: Partial,
+    /// What the NIC has said of the packets that are taken out: a place to write it down, with nothing in it between calls.
+    words: [u64; BATCH],
     counters: QueueCounters,
     dry: bool,
 }
@@ -89,6 +91,7 @@ impl<R: Registers> RxRing<R> {
             given: 0,
             told: 0,
             partial: Partial::None,
+            words: [0; BATCH],
             counters: QueueCounters::default(),
             dry: false,
         }
@@ -126,25 +129,33 @@ impl<R: Registers> RxRing<R> {
     /// Appends packets that are whole, good and in one buffer, up to the first that is not and to the ring's end, with
     /// fresh frames in the places of theirs. True when there may be more of these.
     #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the hash is the upper half of the word, and its kind in the lower"
+    )]
     fn whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
-        let run = self.ring.run(self.next, batch.room());
-        let (mut taken, mut bytes) = (0, 0);
-        let mut exchange = Exchange { frames: &mut self.frames, address: self.address, pool, batch };
-        for block in run.as_chunks::<AT_ONCE>().0 {
-            let Some(more) = exchange.block(self.next.wrapping_add(number(taken)), block) else { break };
-            taken += AT_ONCE;
-            bytes += more;
-        }
-        for one in run[taken..].as_chunks::<1>().0 {
-            let Some(more) = exchange.block(self.next.wrapping_add(number(taken)), one) else { break };
-            taken += 1;
-            bytes += more;
-        }
-        self.next = self.next.wrapping_add(number(taken));
-        self.given = self.given.wrapping_add(number(taken));
-        self.counters.packets += taken as u64;
-        self.counters.bytes += bytes as u64;
-        taken > 0 && taken == run.len()
+        let most = pool.at_hand(batch.room());
+        let run = self.ring.run(self.next, most);
+        let count = count_whole(run, &mut self.words);
+        let more = count > 0 && count == run.len();
+        let (run, words) = (&run[..count], &self.words[..count]);
+        let (address, mut bytes) = (self.address, 0);
+        self.frames.exchange(self.next, count, pool, batch, |i, frame, offset| {
+            frame.prefetch();
+            let first = run[i].first();
+            run[i].put(address + offset as u64, 0);
+            let less_one = whole_less_one(words[i]);
+            bytes += less_one;
+            let mut packet = Packet::from_segment(Segment::received(frame, less_one + 1));
+            let is_valid = words[i] & u64::from(rx::L4CS.mask) != 0;
+            packet.offload = Offload::received((first >> 32) as u32, first as u32, is_valid);
+            packet
+        });
+        self.next = self.next.wrapping_add(number(count));
+        self.given = self.given.wrapping_add(number(count));
+        self.counters.packets += count as u64;
+        self.counters.bytes += (bytes + count) as u64;
+        more
     }
 
     /// Takes the next descriptor, if it is done, and appends the packet that it completes, if it does. False when it is
@@ -226,47 +237,13 @@ impl<R: Registers> RxRing<R> {
     }
 }
 
-/// Descriptors that are looked at, and frames that are exchanged, in one go.
-const AT_ONCE: usize = 4;
-
-/// What received frames are exchanged for, and where they go.
-struct Exchange<'a> {
-    frames: &'a mut SlotLedger,
-    /// The device's address of the first byte behind the headroom of the arena's first frame.
-    address: u64,
-    pool: &'a mut Pool,
-    batch: &'a mut Batch,
+/// A descriptor's second word, less one byte of its length: a length that fits a frame has no bit above [`FRAME_DATA`]'s then,
+/// and that of 0 has them all.
+#[inline]
+fn less_one(second: u64) -> u64 {
+    second.wrapping_sub(1 << 32)
 }
 
-impl Exchange<'_> {
-    /// Takes the packets of all these descriptors, the first of them in slot `first`, and returns how many bytes they have;
-    /// `None`, and none is taken, when not all are whole, or the pool has not so many frames.
-    #[inline]
-    fn block<const N: usize>(&mut self, first: u32, run: &[Descriptor; N]) -> Option<usize> {
-        let (mut words, mut odd) = ([0; N], 0);
-        for (word, descriptor) in words.iter_mut().zip(run) {
-            *word = descriptor.second();
-            odd |= word.wrapping_sub(1 << 32) ^ WHOLE;
-        }
-        if odd & LOOKED != 0 {
-            return None;
-        }
-        let (mut bytes, address) = (0, self.address);
-        let taken = self.frames.exchange::<N>(first, self.pool, self.batch, |i, frame, offset| {
-            frame.prefetch();
-            let first = run[i].first();
-            run[i].put(address + offset as u64, 0);
-            let length = length(words[i]);
-            bytes += length;
-            let mut packet = Packet::from_segment(Segment::received(frame, length));
-            packet.offload = Offload::received(hash(first), words[i] & u64::from(rx::L4CS.mask) != 0);
-            packet
-        });
-        taken.then_some(bytes)
-    }
-}
-
-// A length less one fits a frame when the bits above the frame's are 0; that of 0 has them all set.
 const _: () = assert!(FRAME_DATA.is_power_of_two());
 
 /// Status bits, and the upper ones of the length less one, that tell a simple packet.
@@ -277,6 +254,27 @@ const LOOKED: u64 =
 
 /// What they are then: it is done and ends here, has one byte to a whole buffer, and nothing more is to be said of it.
 const WHOLE: u64 = (rx::DD.mask | rx::EOP.mask) as u64;
+
+/// How many descriptors, up to the first of which that is not true, have a simple packet each. Their second words, less one
+/// byte of length, go to `words`: the NIC is not believed to leave a word as it was.
+#[inline]
+fn count_whole(run: &[Descriptor], words: &mut [u64; BATCH]) -> usize {
+    let mut all = run.iter().zip(words.iter_mut());
+    let other = all.position(|(descriptor, word)| {
+        *word = less_one(descriptor.second());
+        *word & LOOKED != WHOLE
+    });
+    other.unwrap_or(run.len().min(BATCH))
+}
+
+/// Bytes of a simple packet, less one.
+#[inline]
+fn whole_less_one(word: u64) -> usize {
+    (word >> 32) as usize % FRAME_DATA
+}
+
+// The kind of hash lies where [`Offload::received`] wants it.
+const _: () = assert!(rx::RSS_TYPE.mask == 0xf);
 
 /// Bytes in a descriptor's buffer, as its second word says.
 #[inline]

@@ -27,8 +27,8 @@ const DATA: u32 = tx::DTYP.with(tx::TYPE_DATA) | tx::DEXT.mask | tx::IFCS.mask;
 /// The second word of a packet's only descriptor, without its lengths.
 const WHOLE: u64 = (DATA | tx::EOP.mask) as u64;
 
-// LENGTH and PAYLEN lie at the word's bits 0 and 46: a packet's length goes into both.
-const _: () = assert!(tx::LENGTH.shift() == 0 && tx::PAYLEN.shift() == 14);
+/// A packet's length, in LENGTH and in PAYLEN: one multiplication puts it into both.
+const LENGTHS: u64 = 1 << (32 + tx::PAYLEN.shift()) | 1 << tx::LENGTH.shift();
 
 /// What a transmitting ring is made of.
 #[derive(Debug)]
@@ -58,8 +58,6 @@ pub(crate) struct TxRing<R> {
     next: u32,
     oldest: u32,
     told: u32,
-    /// Second word of the descriptor before `next`.
-    last: u64,
     /// Descriptors, packets and bytes since RS was last set.
     open: Block,
     blocks: Blocks,
@@ -121,7 +119,6 @@ impl<R: Registers> TxRing<R> {
             next: 0,
             oldest: 0,
             told: 0,
-            last: 0,
             open: Block::default(),
             blocks: Blocks { slots: vec![Block::default(); size as usize].into(), head: 0, tail: 0 },
             context: None,
@@ -157,8 +154,8 @@ impl<R: Registers> TxRing<R> {
     fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
         let (start, length) = (segment.start() as u64, segment.len() as u64);
         let offset = self.frames.lend(self.next, segment.into_frame()) as u64;
-        self.last = u64::from(olinfo) << 32 | u64::from(command) | length;
-        self.ring.at(self.next).put(self.address + offset + start, self.last);
+        let second = u64::from(olinfo) << 32 | u64::from(command) | length;
+        self.ring.at(self.next).put(self.address + offset + start, second);
         self.next = self.next.wrapping_add(1);
         self.open.descriptors += 1;
     }
@@ -181,7 +178,9 @@ impl<R: Registers> TxRing<R> {
     /// Asks the NIC to say when it is done with all so far.
     fn end_block(&mut self) {
         let end = self.next.wrapping_sub(1);
-        self.ring.at(end).put_second(self.last | u64::from(tx::RS.mask));
+        // The NIC has not been told of it yet, so it says what we wrote.
+        let last = self.ring.at(end);
+        last.put_second(last.second() | u64::from(tx::RS.mask));
         let block = std::mem::take(&mut self.open);
         self.blocks.push(Block { end, ..block });
     }
@@ -219,21 +218,20 @@ impl<R: Registers> TxRing<R> {
             // To the end of the block, or of the ring.
             let most = self.room().min(BLOCK - self.open.descriptors);
             let run = self.ring.run(self.next, most as usize);
-            let (mut last, mut bytes) = (self.last, 0);
+            let mut bytes = 0;
             let lent = self.frames.lend_packets(self.next, run, batch, |descriptor, packet, offset| {
                 let segment = packet.head_segment();
                 let simple =
                     !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
                 if simple {
                     let length = segment.len() as u64;
-                    last = whole | length << 46 | length;
                     bytes += length;
-                    descriptor.put(address + (offset + segment.start()) as u64, last);
+                    let first = address + (offset + segment.start()) as u64;
+                    descriptor.put(first, whole + length * LENGTHS);
                 }
                 simple
             });
             let (filled, full) = (number(lent), lent == run.len());
-            self.last = last;
             self.next = self.next.wrapping_add(filled);
             self.open.descriptors += filled;
             self.open.packets += filled;

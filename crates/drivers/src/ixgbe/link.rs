@@ -1,13 +1,11 @@
-//! The link: brought up as the board's medium wants it, looked at, waited for.
-
-use std::time::Duration;
+//! The link: brought up as the board's medium wants it, and where it is looked at.
 
 use bywash_hw::ixgbe::regs::{AUTOC, AUTOC2, ESDP, HLREG0, LINKS, SW_FW_SYNC};
 use bywash_hw::pci::Media;
 use bywash_sys::function::Registers;
 
 use super::init;
-use crate::intel::{Bar, NicError, Wait};
+use crate::intel::{Bar, LinkRegister, NicError};
 
 /// AUTOC.LMS: 10 Gb/s on one lane, without negotiation: what an SFP+ cage wants.
 const SERIAL_10G: u32 = 3;
@@ -16,14 +14,12 @@ const PARALLEL_10G: u32 = 1;
 /// AUTOC2.SERIAL_10G: the lane goes to an SFP+ cage.
 const SFI: u32 = 2;
 
-/// The state of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Whether it is up.
-    pub up: bool,
-    /// Its speed in Mbit/s, when it is.
-    pub mbps: Option<u32>,
-}
+/// Where the NIC says what its link is.
+pub(super) const REGISTER: LinkRegister =
+    LinkRegister { register: &LINKS, up: LINKS::UP, speed: LINKS::SPEED, mbps: SPEEDS };
+
+/// LINKS.SPEED, and a virtual function's VFLINKS.SPEED.
+pub(crate) const SPEEDS: [u32; 4] = [0, 100, 1_000, 10_000];
 
 /// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it.
 pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) -> Result<(), NicError> {
@@ -48,27 +44,4 @@ pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) ->
         bar.put(&AUTOC, autoc | AUTOC::RESTART_AN.mask);
         Ok(())
     })
-}
-
-/// The link now.
-pub(super) fn state<R: Registers>(bar: &Bar<R>) -> Link {
-    of(bar.get(&LINKS))
-}
-
-/// What LINKS says, or a virtual function's VFLINKS. All ones say that there is no device.
-pub(crate) fn of(links: u32) -> Link {
-    let up = LINKS::UP.is_set(links) && links != u32::MAX;
-    let mbps = match LINKS::SPEED.of(links) {
-        3 => Some(10_000),
-        2 => Some(1_000),
-        1 => Some(100),
-        _ => None,
-    };
-    Link { up, mbps: mbps.filter(|_| up) }
-}
-
-/// Waits until it is up.
-pub(super) fn wait<R: Registers>(bar: &Bar<R>, within: Duration) -> Result<Link, NicError> {
-    let meaning = "the link is down; is the cable in, and the other side on?";
-    Ok(of(bar.wait(&LINKS, 0, Wait::set(LINKS::UP.mask, within, meaning))?))
 }

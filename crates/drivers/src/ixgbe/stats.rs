@@ -1,22 +1,11 @@
-//! What the NIC counts, kept as 64 bits: its own counters are cleared by reading and stick at their end, the shortest at
-//! full rate after 288 seconds, so a thread of its own reads them, and looks at the link.
+//! What the NIC counts. The shortest of its counters stick at full rate after 288 seconds, so they are read more often.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use bywash_hw::ixgbe::regs;
 
-use bywash_hw::ixgbe::regs::{self, LINKS};
-use bywash_hw::reg::Register;
-use bywash_port::Counter;
-use bywash_sys::function::Registers;
+use crate::intel::Statistic;
 
-use super::link::{self, Link};
-use crate::intel::{Bar, Ticker, lock};
-
-/// A counter: its name, its register, and the register of its upper bits when it has more than 32.
-type Statistic = (&'static str, &'static Register, Option<&'static Register>);
-
-/// All of them. Of arrays the first counts: there is one packet buffer, and all queues count in counter 0.
-const STATISTICS: [Statistic; 44] = [
+/// All of it.
+pub(super) const STATISTICS: [Statistic; 44] = [
     ("rx_good_packets", &regs::GPRC, None),
     ("rx_good_bytes", &regs::GORCL, Some(&regs::GORCH)),
     ("rx_all_packets", &regs::TPR, None),
@@ -62,89 +51,3 @@ const STATISTICS: [Statistic; 44] = [
     ("tx_xon", &regs::LXONTXC, None),
     ("tx_xoff", &regs::LXOFFTXC, None),
 ];
-
-/// Reads all once, so that counting begins at 0.
-pub(super) fn clear<R: Registers>(bar: &Bar<R>) {
-    for register in regs::TABLE.iter().filter(|register| register.access == bywash_hw::reg::Access::RC) {
-        (0..register.count()).for_each(|index| {
-            bar.get_at(register, index);
-        });
-    }
-}
-
-/// What was counted so far.
-#[derive(Debug)]
-struct Counted {
-    statistics: [u64; STATISTICS.len()],
-    link: Link,
-    link_losses: u64,
-    gone: bool,
-}
-
-impl Counted {
-    fn see(&mut self, link: Link) {
-        let was = std::mem::replace(&mut self.link, link);
-        self.link_losses += u64::from(was.up && !link.up);
-    }
-
-    /// Reads everything; what was counted since is added.
-    fn update<R: Registers>(&mut self, bar: &Bar<R>) {
-        let links = bar.get(&LINKS);
-        if links == u32::MAX && bar.is_gone() {
-            self.gone = true;
-            return;
-        }
-        self.see(link::of(links));
-        for (sum, (_, low, high)) in self.statistics.iter_mut().zip(STATISTICS) {
-            // The low half first: the high one is kept meanwhile.
-            *sum += u64::from(bar.get(low));
-            *sum += high.map_or(0, |high| u64::from(bar.get(high) & 0xf) << 32);
-        }
-    }
-}
-
-/// Looks at link and statistics from time to time.
-#[derive(Debug)]
-pub(super) struct Watch<R> {
-    bar: Bar<R>,
-    counted: Arc<Mutex<Counted>>,
-    ticker: Ticker,
-}
-
-impl<R: Registers> Watch<R> {
-    /// Begins to; without a period nothing is looked at until it is asked for. All that is lost then is what sticks meanwhile.
-    pub(super) fn start(bar: Bar<R>, period: Option<Duration>) -> Self {
-        let counted = Counted {
-            statistics: [0; STATISTICS.len()],
-            link: link::state(&bar),
-            link_losses: 0,
-            gone: false,
-        };
-        let counted = Arc::new(Mutex::new(counted));
-        let ticker = Ticker::start("ixgbe-watch", period, {
-            let (bar, counted) = (bar.clone(), counted.clone());
-            move || lock(&counted).update(&bar)
-        });
-        Self { bar, counted, ticker }
-    }
-
-    /// Somebody has looked at the link.
-    pub(super) fn see(&self, link: Link) {
-        lock(&self.counted).see(link);
-    }
-
-    /// Everything as of now.
-    pub(super) fn counters(&self) -> Vec<Counter> {
-        let mut counted = lock(&self.counted);
-        counted.update(&self.bar);
-        let statistics =
-            STATISTICS.iter().zip(counted.statistics).map(|(statistic, value)| (statistic.0, value));
-        let own = [("link_losses", counted.link_losses), ("device_gone", u64::from(counted.gone))];
-        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
-    }
-
-    /// Ends the thread.
-    pub(super) fn stop(&mut self) {
-        self.ticker.stop();
-    }
-}

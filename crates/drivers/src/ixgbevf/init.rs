@@ -12,11 +12,7 @@ use bywash_hw::ixgbe::vf::{
 use bywash_sys::function::Registers;
 
 use super::{ALL_QUEUES, MAX_QUEUES, SHORT_FRAMES, Settings, steer};
-use crate::intel::{Bar, Mailbox, NicError, Post, SHORT, Wait};
-use crate::ixgbe::{LONGEST, Multicast};
-
-/// Bytes of the frame check sequence.
-const FCS: usize = 4;
+use crate::intel::{Bar, FCS, LONGEST, Mailbox, Multicast, NicError, Post, SHORT, Wait};
 
 /// Version 1.1, by its place in the table: from it on queues are granted by number.
 const V1_1: usize = 1;

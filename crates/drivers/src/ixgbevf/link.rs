@@ -7,21 +7,25 @@ use bywash_hw::ixgbe::vf::{VFLINKS, message};
 use bywash_sys::function::Registers;
 
 use super::{Link, NicError, Shared};
-use crate::intel::{Bar, Post, lock};
-use crate::ixgbe::link::of;
+use crate::intel::{Bar, LinkRegister, Post, lock};
+use crate::ixgbe::SPEEDS;
+
+/// Where the function sees it, with the fields of LINKS.
+const REGISTER: LinkRegister =
+    LinkRegister { register: &VFLINKS, up: VFLINKS::UP, speed: VFLINKS::SPEED, mbps: SPEEDS };
 
 /// Version 1.2, by its place in the table: from it on the host may be asked.
 const V1_2: usize = 2;
 
 /// What the port says. One that comes up flaps at first, so it must say so several times.
 pub(super) fn port<R: Registers>(bar: &Bar<R>) -> Link {
-    let mut link = of(bar.get(&VFLINKS));
+    let mut link = REGISTER.state(bar);
     for _ in 0..5 {
         if !link.up {
             break;
         }
         sleep(Duration::from_micros(100));
-        link = of(bar.get(&VFLINKS));
+        link = REGISTER.state(bar);
     }
     link
 }
@@ -36,7 +40,7 @@ pub(super) fn state<R: Registers>(shared: &Shared<R>) -> Link {
     let post = Post { name: "GET_LINK_STATE", words: &[message::GET_LINK_STATE, 0], cure: "" };
     // Hosts that do not know the question take no link away.
     match control.mailbox.ask_whether(post) {
-        Ok((words, true)) if words[1] == 0 => Link { up: false, mbps: None },
+        Ok((words, true)) if words[1] == 0 => Link::DOWN,
         _ => link,
     }
 }

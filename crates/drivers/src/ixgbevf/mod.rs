@@ -27,11 +27,12 @@ use bywash_hw::pci::{Family, Nic};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::function::Function;
 
-pub use crate::intel::{MailboxError, NicError};
-pub use crate::ixgbe::{Link, Multicast, Rss};
+pub use crate::intel::{Link, MailboxError, Multicast, NicError, Rss};
 
-use crate::intel::{Bar, Mailbox, Memory, Ticker, identify, lock, power_down, power_up};
-use crate::ixgbe::{LONGEST, MAX_RING};
+use crate::intel::{
+    Bar, LONGEST, Mailbox, Memory, Ticker, check_moderation, check_ring, identify, lock, power_down, power_up,
+};
+use crate::ixgbe::MAX_RING;
 use init::Agreed;
 use stats::Control;
 
@@ -189,9 +190,6 @@ fn check(settings: &Settings) -> Result<(), NicError> {
     if let Some(queues) = queues.filter(|queues| !queues.is_power_of_two() || *queues > MAX_QUEUES) {
         return refuse(format!("{queues} queues: a virtual function spreads packets over 1, 2, 4 or 8"));
     }
-    if !ring.is_power_of_two() || !(64..=MAX_RING).contains(ring) {
-        return refuse(format!("a ring of {ring} packets: it must be a power of two from 64 to {MAX_RING}"));
-    }
     if let Some(max_len) =
         max_len.filter(|len| !(SHORT_FRAMES..=LONGEST).contains(len) || *len > MAX_FRAMES * FRAME_DATA)
     {
@@ -199,9 +197,8 @@ fn check(settings: &Settings) -> Result<(), NicError> {
             "packets of {max_len} bytes: the longest may have {SHORT_FRAMES} to {LONGEST}"
         ));
     }
-    if *moderation_us > 1022 {
-        return refuse(format!("{moderation_us} µs between interrupts: at most 1022"));
-    }
+    check_ring(*ring, MAX_RING)?;
+    check_moderation(*moderation_us, 1022)?;
     if let Some(vlan) = vlans.iter().find(|vlan| **vlan > 4094) {
         return refuse(format!("VLAN {vlan}: there are 0 to 4094"));
     }

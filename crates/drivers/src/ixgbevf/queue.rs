@@ -12,6 +12,26 @@ use bywash_sys::function::Registers;
 use super::{NicError, Shared, rx, tx};
 use crate::intel::{RxRing, TxRing};
 
+impl<R: Registers> Shared<R> {
+    /// A ring for a queue, which is still off. The bell is the queue's own: the ring gets another handle of it.
+    fn rx_ring(&self, number: u32, bell: Option<&OwnedFd>) -> Result<RxRing<R>, NicError> {
+        let bell = bell.map(OwnedFd::try_clone).transpose().map_err(NicError::Ring)?;
+        rx::QUEUES.ring(&self.bar, &self.memory, number, bell)
+    }
+
+    fn enable_rx(&self, number: u32) -> Result<(), NicError> {
+        rx::QUEUES.enable(&self.bar, &self.memory, number, self.queues, self.settings.strip_vlan)
+    }
+
+    fn tx_ring(&self, number: u32) -> Result<TxRing<R>, NicError> {
+        tx::QUEUES.ring(&self.bar, &self.memory, number, self.max_len)
+    }
+
+    fn enable_tx(&self, number: u32) -> Result<(), NicError> {
+        tx::QUEUES.enable(&self.bar, &self.memory, number)
+    }
+}
+
 /// Where a queue stands.
 #[derive(Debug)]
 struct Place<R> {
@@ -77,8 +97,8 @@ impl<R: Registers> Rx<R> {
         number: u32,
         bell: Option<OwnedFd>,
     ) -> Result<Self, NicError> {
-        let ring = rx::ring(shared, number, bell.as_ref().map(AsFd::as_fd))?;
-        rx::enable(shared, number)?;
+        let ring = shared.rx_ring(number, bell.as_ref())?;
+        shared.enable_rx(number)?;
         Ok(Self { ring, bell, place: Place::new(shared, number) })
     }
 
@@ -89,12 +109,11 @@ impl<R: Registers> Rx<R> {
         if !place.enter() {
             return false;
         }
-        let fresh = rx::ring(&place.shared, place.number, bell.as_ref().map(AsFd::as_fd));
-        let started = fresh.and_then(|fresh| {
+        let started = place.shared.rx_ring(place.number, bell.as_ref()).and_then(|fresh| {
             let old = Box::new(std::mem::replace(ring, fresh));
             place.before = sum(place.before, old.counters());
             old.close(pool);
-            rx::enable(&place.shared, place.number)
+            place.shared.enable_rx(place.number)
         });
         place.judge(&started);
         true
@@ -137,8 +156,8 @@ pub(super) struct Tx<R> {
 impl<R: Registers> Tx<R> {
     /// Makes a queue, and switches it on.
     pub(super) fn start(shared: &Arc<Shared<R>>, number: u32) -> Result<Self, NicError> {
-        let ring = tx::ring(shared, number)?;
-        tx::enable(shared, number)?;
+        let ring = shared.tx_ring(number)?;
+        shared.enable_tx(number)?;
         Ok(Self { ring, place: Place::new(shared, number) })
     }
 
@@ -149,12 +168,12 @@ impl<R: Registers> Tx<R> {
         if !place.enter() {
             return false;
         }
-        let started = tx::ring(&place.shared, place.number).and_then(|fresh| {
+        let started = place.shared.tx_ring(place.number).and_then(|fresh| {
             let old = Box::new(std::mem::replace(ring, fresh));
             place.before = sum(place.before, old.counters());
             place.before.errors += old.in_flight() as u64;
             old.close(pool);
-            tx::enable(&place.shared, place.number)
+            place.shared.enable_tx(place.number)
         });
         place.judge(&started);
         true

@@ -10,7 +10,7 @@ use bywash_sys::function::Registers;
 
 use super::init::{self, Agreed};
 use super::{Link, MailboxError, NicError, Shared, link, rx};
-use crate::intel::{Bar, Mailbox, News, lock};
+use crate::intel::{Bar, Mailbox, News, Seen, lock};
 
 /// A counter: its name, its register, and the register of its four upper bits when it has more than 32.
 type Statistic = (&'static str, &'static Register, Option<&'static Register>);
@@ -53,8 +53,7 @@ pub(super) struct Control<R> {
     pub(super) mailbox: Mailbox<R>,
     pub(super) agreed: Agreed,
     statistics: [Wrapping; STATISTICS.len()],
-    link: Link,
-    link_losses: u64,
+    link: Seen,
     /// Resets of the physical function, and attempts to agree anew that failed.
     resets: u64,
     failures: u64,
@@ -67,15 +66,13 @@ impl<R: Registers> Control<R> {
     /// Counting begins with what the counters say now.
     pub(super) fn new(bar: &Bar<R>, mailbox: Mailbox<R>, agreed: Agreed) -> Self {
         let statistics = STATISTICS.map(|statistic| Wrapping { last: read(bar, statistic).0, sum: 0 });
-        let link = Link { up: false, mbps: None };
-        let (link_losses, resets, failures, lost, gone) = (0, 0, 0, false, false);
-        Self { mailbox, agreed, statistics, link, link_losses, resets, failures, lost, gone }
+        let link = Seen::first(Link::DOWN);
+        Self { mailbox, agreed, statistics, link, resets: 0, failures: 0, lost: false, gone: false }
     }
 
     /// Somebody has looked at the link.
     pub(super) fn see(&mut self, link: Link) {
-        let was = std::mem::replace(&mut self.link, link);
-        self.link_losses += u64::from(was.up && !link.up);
+        self.link.see(link);
     }
 
     /// Everything as of the last look.
@@ -83,7 +80,7 @@ impl<R: Registers> Control<R> {
         let statistics =
             STATISTICS.iter().zip(&self.statistics).map(|(statistic, counter)| (statistic.0, counter.sum));
         let own = [
-            ("link_losses", self.link_losses),
+            ("link_losses", self.link.losses),
             ("pf_resets", self.resets),
             ("pf_failures", self.failures),
             ("mailbox_unanswered", self.mailbox.unanswered),

@@ -7,7 +7,7 @@ use bywash_sys::function::Registers;
 use super::init::Agreed;
 use super::stats::Control;
 use super::{MAX_GROUPS, Multicast, NicError, Rss};
-use crate::intel::{Mailbox, Post};
+use crate::intel::{Mailbox, Post, check_unicast};
 
 /// Version 1.2, by its place in the table: from it on more than named groups can be asked for.
 const V1_2: usize = 2;
@@ -22,10 +22,6 @@ const fn detail(value: u32) -> u32 {
 /// What may help when an address is refused.
 const MAC_CURE: &str =
     "its host has set another one; `ip link set dev PF vf N mac ADDRESS` there, or `trust on`, changes that";
-
-fn check_unicast(mac: [u8; 6]) -> Result<(), NicError> {
-    if mac == [0; 6] || mac[0] & 1 != 0 { Err(NicError::Mac(mac)) } else { Ok(()) }
-}
 
 fn address(kind: u32, [a, b, c, d, e, f]: [u8; 6]) -> [u32; 3] {
     [kind, u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0])]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bywash_drivers::ixgbe::{self, Ixgbe, Settings};
+use bywash_drivers::ixgbe::{self, PhysicalFunction, Settings};
 use bywash_drivers::port::frame::{Arena, Batch, Packet, Pool, Segment, Stride};
 use bywash_drivers::port::{Port, PortName, RxQueue, TxQueue};
 use bywash_models::cable::Impairment;
@@ -33,7 +33,7 @@ pub(crate) fn world(nics: usize) -> Shared {
 }
 
 /// A NIC that is open, with all its queues.
-pub(crate) struct End<P: Port = Ixgbe<InProcess>> {
+pub(crate) struct End<P: Port = PhysicalFunction<InProcess>> {
     pub(crate) port: P,
     pub(crate) rx: Vec<Box<dyn RxQueue>>,
     pub(crate) tx: Vec<Box<dyn TxQueue>>,

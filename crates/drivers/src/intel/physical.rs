@@ -1,0 +1,245 @@
+//! A physical function that runs: what its owner may ask of it, for all families; how, each says in a table.
+
+use std::time::Duration;
+
+use bywash_frame::Arena;
+use bywash_hw::pci::Nic;
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_sys::function::Function;
+
+use super::{
+    Addresses, Bar, FiveTuple, Limits, Link, LinkRegister, Memory, Multicast, NicError, Rss, RssRegisters,
+    RxRegisters, Settings, Statistic, TxRegisters, Watch, power_down, start_all,
+};
+
+/// What is different from family to family once the NIC runs.
+#[derive(Debug)]
+pub(crate) struct Driver<R> {
+    /// What its watching thread is called.
+    pub(crate) thread: &'static str,
+    pub(crate) limits: Limits,
+    pub(crate) link: LinkRegister,
+    pub(crate) statistics: &'static [Statistic],
+    pub(crate) queues: (RxRegisters, TxRegisters),
+    pub(crate) addresses: Addresses,
+    pub(crate) rss: RssRegisters,
+    /// Says which packets pass the address filters.
+    pub(crate) filter: fn(&Bar<R>, &Settings) -> Result<(), NicError>,
+    /// Filters that name a queue, where the driver has them.
+    pub(crate) steer: Option<Steer<R>>,
+    /// Makes it quiet: no DMA, no interrupt.
+    pub(crate) stop: fn(&Bar<R>) -> Result<(), NicError>,
+}
+
+/// How packets that a filter matches get to a queue; each filter has a number.
+#[derive(Debug)]
+pub(crate) struct Steer<R> {
+    pub(crate) ether_type: fn(&Bar<R>, u32, u16, u32) -> Result<(), NicError>,
+    pub(crate) five_tuple: fn(&Bar<R>, u32, &FiveTuple, u32) -> Result<(), NicError>,
+}
+
+/// A physical function that is up and running.
+#[expect(missing_debug_implementations, reason = "queues are trait objects")]
+pub struct PhysicalFunction<F: Function> {
+    // Dropped first: no DMA after that, and the rings' memory may go.
+    function: F,
+    bar: Bar<F::Registers>,
+    nic: &'static Nic,
+    name: PortName,
+    driver: Driver<F::Registers>,
+    capabilities: Capabilities,
+    mac: [u8; 6],
+    queues: Vec<QueuePair>,
+    settings: Settings,
+    watch: Watch<F::Registers>,
+    closed: bool,
+    _memory: Memory,
+}
+
+/// A NIC whose tables are set, and whose queues are to be made.
+pub(crate) struct Prepared<'a, F: Function> {
+    pub(crate) function: F,
+    pub(crate) bar: Bar<F::Registers>,
+    pub(crate) nic: &'static Nic,
+    pub(crate) name: PortName,
+    pub(crate) mac: [u8; 6],
+    pub(crate) settings: &'a Settings,
+}
+
+impl<F: Function> Prepared<'_, F> {
+    /// Makes the queues, on packets in `arena`, and switches them on; then `start` lets packets and the link come.
+    pub(crate) fn start(
+        mut self,
+        driver: Driver<F::Registers>,
+        arena: &'static Arena,
+        start: impl FnOnce(&Bar<F::Registers>) -> Result<(), NicError>,
+    ) -> Result<PhysicalFunction<F>, NicError> {
+        let settings = self.settings.clone();
+        let memory = Memory::new(&mut self.function, arena, settings.queues, settings.ring)?;
+        let queues = start_all(&mut self.function, &self.bar, &memory, &settings, &driver.queues)?;
+        let Self { function, bar, nic, name, mac, .. } = self;
+        start(&bar)?;
+        let watch = Watch::start(driver.thread, bar.clone(), driver.link, driver.statistics, settings.watch);
+        let capabilities = Capabilities {
+            max_len: settings.max_len,
+            tx_checksum: true,
+            segmentation: true,
+            chains: true,
+            zero_copy: true,
+            mode: vec![nic.family.name(), "zero-copy"],
+            link_mbps: driver.link.state(&bar).mbps,
+        };
+        let (closed, _memory) = (false, memory);
+        Ok(PhysicalFunction {
+            function,
+            bar,
+            nic,
+            name,
+            driver,
+            capabilities,
+            mac,
+            queues,
+            settings,
+            watch,
+            closed,
+            _memory,
+        })
+    }
+}
+
+impl<F: Function> PhysicalFunction<F> {
+    /// Which NIC it is.
+    pub fn nic(&self) -> &'static Nic {
+        self.nic
+    }
+
+    /// The link now.
+    pub fn link(&self) -> Link {
+        self.driver.link.state(&self.bar)
+    }
+
+    /// Waits until the link is up.
+    ///
+    /// # Errors
+    /// [`NicError::Timeout`], when it does not come up within that time.
+    pub fn wait_for_link(&mut self, within: Duration) -> Result<Link, NicError> {
+        let link = self.driver.link.wait(&self.bar, within)?;
+        self.watch.see(link);
+        self.capabilities.link_mbps = link.mbps;
+        Ok(link)
+    }
+
+    /// Takes packets to any address, or just those to its own and to the multicast groups named.
+    ///
+    /// # Errors
+    /// [`NicError::Setting`] when a group is none; another [`NicError`] when the receiver does not stop for it.
+    pub fn set_filter(&mut self, promiscuous: bool, multicast: Multicast) -> Result<(), NicError> {
+        multicast.table()?;
+        self.settings.promiscuous = promiscuous;
+        self.settings.multicast = multicast;
+        (self.driver.filter)(&self.bar, &self.settings)
+    }
+
+    /// Changes its Ethernet address.
+    ///
+    /// # Errors
+    /// [`NicError::Mac`] when it is no address of one NIC.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), NicError> {
+        self.mac = self.driver.addresses.own(&self.bar, Some(mac))?;
+        Ok(())
+    }
+
+    /// Takes packets to one more address.
+    ///
+    /// # Errors
+    /// [`NicError`] when it is no unicast address, or there is no room for more.
+    pub fn add_mac(&mut self, mac: [u8; 6]) -> Result<(), NicError> {
+        self.driver.addresses.add(&self.bar, mac)
+    }
+
+    /// Changes how packets are spread over queues, while they run.
+    ///
+    /// # Errors
+    /// [`NicError::Setting`] when the table names a queue that is not there.
+    pub fn set_rss(&mut self, rss: &Rss) -> Result<(), NicError> {
+        let (queues, limits) = (self.settings.queues, self.driver.limits);
+        rss.check(queues.min(limits.rss_queues), queues)?;
+        self.driver.rss.spread(&self.bar, rss, queues.min(limits.rss_queues));
+        Ok(())
+    }
+
+    /// Sends packets of one EtherType to a queue; the 82599 has eight filters for that.
+    ///
+    /// # Errors
+    /// [`NicError::Setting`] when there is no such filter or queue.
+    pub fn steer_ether_type(&mut self, number: u32, ether_type: u16, queue: u16) -> Result<(), NicError> {
+        (self.steer()?.ether_type)(&self.bar, number, ether_type, self.queue_number(queue)?)
+    }
+
+    /// Sends packets that a five-tuple matches to a queue; the 82599 has 128 filters for that.
+    ///
+    /// # Errors
+    /// [`NicError::Setting`] when there is no such filter or queue.
+    pub fn steer_five_tuple(&mut self, number: u32, tuple: &FiveTuple, queue: u16) -> Result<(), NicError> {
+        (self.steer()?.five_tuple)(&self.bar, number, tuple, self.queue_number(queue)?)
+    }
+
+    fn steer(&self) -> Result<&Steer<F::Registers>, NicError> {
+        let none = || NicError::Setting(format!("{}: this driver has no such filters", self.nic.name));
+        self.driver.steer.as_ref().ok_or_else(none)
+    }
+
+    fn queue_number(&self, queue: u16) -> Result<u32, NicError> {
+        let queues = self.settings.queues;
+        if queue < queues {
+            return Ok(u32::from(queue));
+        }
+        Err(NicError::Setting(format!("queue {queue}: the port was opened with {queues}")))
+    }
+
+    /// Takes the NIC out of use: no DMA, no interrupt, no packet after this.
+    fn stop(&mut self) -> Vec<String> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Vec::new();
+        }
+        self.watch.stop();
+        let stopped = [
+            (self.driver.stop)(&self.bar).err().map(|error| error.to_string()),
+            power_down(&mut self.function).err().map(|error| error.to_string()),
+        ];
+        stopped.into_iter().flatten().collect()
+    }
+}
+
+impl<F: Function> Port for PhysicalFunction<F> {
+    fn name(&self) -> &PortName {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        Some(self.mac)
+    }
+
+    fn queues(&mut self) -> Vec<QueuePair> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.watch.counters()
+    }
+
+    fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {
+        let sentences = self.stop();
+        if sentences.is_empty() { Ok(()) } else { Err(sentences) }
+    }
+}
+
+impl<F: Function> Drop for PhysicalFunction<F> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

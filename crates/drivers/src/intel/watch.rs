@@ -1,0 +1,101 @@
+//! What a NIC counts, kept as 64 bits: its own counters are cleared by reading and stick at their end, so a thread of its own
+//! reads them, and looks at the link.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bywash_hw::reg::{Access, Register};
+use bywash_port::Counter;
+use bywash_sys::function::Registers;
+
+use super::link::Seen;
+use super::{Bar, Link, LinkRegister, Ticker, lock};
+
+/// A counter: its name, its register, and the register of its upper bits when it has more than 32. Of arrays the sum counts.
+pub(crate) type Statistic = (&'static str, &'static Register, Option<&'static Register>);
+
+/// Reads all counters of a table of registers once, so that counting begins at 0.
+pub(crate) fn clear<R: Registers>(bar: &Bar<R>, table: &[Register]) {
+    for register in table.iter().filter(|register| register.access == Access::RC) {
+        read(bar, register);
+    }
+}
+
+/// A register, or the sum of an array.
+fn read<R: Registers>(bar: &Bar<R>, register: &Register) -> u64 {
+    (0..register.count()).map(|index| u64::from(bar.get_at(register, index))).sum()
+}
+
+/// What was counted so far.
+#[derive(Debug)]
+struct Counted {
+    statistics: &'static [Statistic],
+    sums: Vec<u64>,
+    link: LinkRegister,
+    seen: Seen,
+    gone: bool,
+}
+
+impl Counted {
+    /// Reads everything; what was counted since is added.
+    fn update<R: Registers>(&mut self, bar: &Bar<R>) {
+        let value = bar.get(self.link.register);
+        if value == u32::MAX && bar.is_gone() {
+            self.gone = true;
+            return;
+        }
+        self.seen.see(self.link.of(value));
+        for (sum, (_, low, high)) in self.sums.iter_mut().zip(self.statistics) {
+            // The low half first: the high one is kept meanwhile, and reading that clears both.
+            *sum += read(bar, low);
+            *sum += high.map_or(0, |high| read(bar, high) << 32);
+        }
+    }
+}
+
+/// Looks at link and statistics from time to time.
+#[derive(Debug)]
+pub(crate) struct Watch<R> {
+    bar: Bar<R>,
+    counted: Arc<Mutex<Counted>>,
+    ticker: Ticker,
+}
+
+impl<R: Registers> Watch<R> {
+    /// Begins to, in a thread called `name`; without a period nothing is looked at until it is asked for. All that is lost then
+    /// is what sticks meanwhile.
+    pub(crate) fn start(
+        name: &str,
+        bar: Bar<R>,
+        link: LinkRegister,
+        statistics: &'static [Statistic],
+        period: Option<Duration>,
+    ) -> Self {
+        let (sums, seen) = (vec![0; statistics.len()], Seen::first(link.state(&bar)));
+        let counted = Arc::new(Mutex::new(Counted { statistics, sums, link, seen, gone: false }));
+        let ticker = Ticker::start(name, period, {
+            let (bar, counted) = (bar.clone(), counted.clone());
+            move || lock(&counted).update(&bar)
+        });
+        Self { bar, counted, ticker }
+    }
+
+    /// Somebody has looked at the link.
+    pub(crate) fn see(&self, link: Link) {
+        lock(&self.counted).seen.see(link);
+    }
+
+    /// Everything as of now.
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let mut counted = lock(&self.counted);
+        counted.update(&self.bar);
+        let statistics = counted.statistics.iter().zip(&counted.sums).map(|((name, ..), sum)| (*name, *sum));
+        let own = [("link_losses", counted.seen.losses), ("device_gone", u64::from(counted.gone))];
+        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&mut self) {
+        self.ticker.stop();
+    }
+}
