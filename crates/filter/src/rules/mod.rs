@@ -9,21 +9,22 @@
 //! process ([`RuleSet::walk`]).
 
 mod headers;
+mod keys;
+mod prefix;
 mod program;
 mod tables;
 mod trie;
 
-use std::fmt;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::Expression;
 pub use headers::Headers;
-pub use program::{BlockKey, MapSet, RuleProgram};
-pub use tables::{SetKey6, Tables};
+pub use keys::{BlockKey, SetKey6};
+pub use prefix::{Prefix, PrefixError, network};
+pub use program::{MapSet, RuleProgram};
+pub use tables::Tables;
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,27 +102,6 @@ pub enum Per {
     Flow,
 }
 
-/// Addresses that begin alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    address: IpAddr,
-    bits: u8,
-}
-
-/// Why a text is no prefix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PrefixError {
-    /// Not an address.
-    #[error("'{0}' is no address: write 192.0.2.0/24 or 2001:db8::/32, or an address alone")]
-    Address(String),
-    /// Too many bits, or no number.
-    #[error("'{0}' has no such length: 0 to 32 for IPv4, 0 to 128 for IPv6")]
-    Bits(String),
-    /// The address has bits behind the prefix.
-    #[error("'{0}' has bits set behind its length: write {1}")]
-    Behind(String, Prefix),
-}
-
 /// Why rules can't be made a set of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
@@ -166,6 +146,20 @@ pub(crate) enum Plan {
     Listed,
     /// Its lists' bits must be set, and then its expression must match.
     Coded(Vec<u32>),
+}
+
+/// A rule that a packet meets.
+#[derive(Clone, Copy, Debug)]
+pub struct Met<'a> {
+    /// Its place in the set.
+    pub index: usize,
+    /// The rule.
+    pub rule: &'a Rule,
+    /// What the packet's headers say.
+    pub headers: &'a Headers,
+    /// The kernel's program has asked user space about this packet, by this rule or one before: it has not decided or
+    /// counted this one.
+    pub asked: bool,
 }
 
 /// What comes next for a packet that a rule is about.
@@ -223,7 +217,7 @@ impl RuleSet {
 
     /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off.
     #[inline]
-    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(usize, &Rule) -> Next<B>) -> Option<B> {
+    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(Met<'_>) -> Next<B>) -> Option<B> {
         self.walk_len(packet, packet.len(), each)
     }
 
@@ -233,22 +227,29 @@ impl RuleSet {
         &self,
         packet: &[u8],
         wire_len: usize,
-        mut each: impl FnMut(usize, &Rule) -> Next<B>,
+        mut each: impl FnMut(Met<'_>) -> Next<B>,
     ) -> Option<B> {
+        let headers = Headers::of(packet);
         let mut found = self.tables.found();
         if self.tables.is_used() {
-            self.tables.find(&Headers::of(packet), &mut found);
+            self.tables.find(&headers, &mut found);
         }
         let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
+        let mut asked = false;
         for &index in self.coded.iter().take_while(|index| **index < first) {
             let (Plan::Coded(bits), rule) = (&self.plans[index], &self.rules[index]) else { continue };
             let holds = bits.iter().all(|bit| found.has(*bit))
                 && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len));
-            if holds && let ControlFlow::Break(end) = each(index, rule) {
+            if !holds {
+                continue;
+            }
+            asked |= rule.asks_user_space();
+            if let ControlFlow::Break(end) = each(Met { index, rule, headers: &headers, asked }) {
                 return Some(end);
             }
         }
-        match each(first, self.rules.get(first)?) {
+        let rule = self.rules.get(first)?;
+        match each(Met { index: first, rule, headers: &headers, asked }) {
             ControlFlow::Break(end) => Some(end),
             ControlFlow::Continue(()) => None,
         }
@@ -291,68 +292,6 @@ impl Action {
             Self::Count => "count",
             Self::Limit(_) => "limit",
         }
-    }
-}
-
-impl Prefix {
-    /// The first `bits` bits of `address`.
-    ///
-    /// # Errors
-    /// [`PrefixError`]
-    pub fn new(address: IpAddr, bits: u8) -> Result<Self, PrefixError> {
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        if bits > most {
-            return Err(PrefixError::Bits(format!("{address}/{bits}")));
-        }
-        let cut = Self { address, bits }.cut();
-        if cut.address != address {
-            return Err(PrefixError::Behind(format!("{address}/{bits}"), cut));
-        }
-        Ok(cut)
-    }
-
-    /// Its first address.
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// How many bits are the same.
-    pub fn bits(&self) -> u8 {
-        self.bits
-    }
-
-    fn cut(self) -> Self {
-        let address = match self.address {
-            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & mask32(self.bits)).into()),
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & mask128(self.bits)).into()),
-        };
-        Self { address, ..self }
-    }
-}
-
-pub(crate) fn mask32(bits: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0)
-}
-
-pub(crate) fn mask128(bits: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
-}
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let address: IpAddr = address.parse().map_err(|_| PrefixError::Address(text.into()))?;
-        let whole = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| PrefixError::Bits(text.into()))?;
-        Self::new(address, bits)
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Which rule decides of a packet: the search in its tables, beside one rule after the other.
 
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 
+use super::prefix::mask32;
 use super::*;
 
 fn prefix(text: &str) -> Prefix {
@@ -38,7 +41,7 @@ fn packet(from: &str, to: &str, ports: [u16; 2]) -> Vec<u8> {
 
 /// The rule that decides, by index.
 fn decided(set: &RuleSet, packet: &[u8]) -> Option<usize> {
-    set.walk(packet, |index, rule| if rule.decides() { Next::Break(index) } else { Next::Continue(()) })
+    set.walk(packet, |met| if met.rule.decides() { Next::Break(met.index) } else { Next::Continue(()) })
 }
 
 #[test]
@@ -79,8 +82,8 @@ fn the_first_rule_that_is_met_decides() {
     assert_eq!(of("11.0.0.1", 1500), Some(4));
     assert_eq!(of("11.0.0.1", 2001), None);
     let mut counted = Vec::new();
-    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |index, _| {
-        counted.push(index);
+    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |met| {
+        counted.push(met.index);
         Next::Continue(())
     });
     assert_eq!((none, counted), (None, vec![2]));
