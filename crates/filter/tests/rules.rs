@@ -192,7 +192,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         let (to, from_ports, to_ports) =
             if alone && !from.is_empty() { (vec![], vec![], vec![]) } else { (to, from_ports, to_ports) };
         let expression = text.filter(|_| !alone).and_then(expression);
-        let condition = Condition { expression, from, to, from_ports, to_ports };
+        let condition = Condition { expression, from, to, from_ports, to_ports, ..Condition::default() };
         let action = [Action::Drop, Action::Pass, Action::Count, Action::Queue, Action::Drop][kind];
         Rule { dry_run: kind == 4, ..rule("", action, condition) }
     });
@@ -234,6 +234,32 @@ fn the_kernel_decides_and_counts_as_this_process_does() {
         Ok(())
     });
     run.unwrap();
+}
+
+#[test]
+fn what_asks_for_a_name_goes_to_user_space_whatever_name_that_is() {
+    if !rights() {
+        return;
+    }
+    let condition = Condition { names: vec!["*.example.org".parse().unwrap()], ..Condition::default() };
+    let set = RuleSet::new(vec![
+        rule("names", Action::Drop, condition),
+        rule("rest", Action::Drop, Condition { expression: expression("udp"), ..Condition::default() }),
+    ]);
+    let loaded = Loaded::new(&set.unwrap(), &[]);
+    let shape = |port| Shape {
+        tags: 0,
+        six: false,
+        addresses: [1, 1, 0, 2],
+        protocol: 17,
+        fragment: 0,
+        options: 5,
+        ports: [9, port],
+        cut: 0,
+    };
+    assert_eq!(loaded.run(&shape(53).packet()), 2, "without a socket it stays with the kernel");
+    assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.counted(0), loaded.counted(1)), (1, 0, 0));
+    assert_eq!(loaded.run(&shape(54).packet()), 1);
 }
 
 #[test]

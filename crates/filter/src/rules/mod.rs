@@ -5,11 +5,15 @@
 //!
 //! A rule's condition has an expression, lists of prefixes and ports, or several of these, which must all hold. Lists are
 //! for what is long: they lie in [`Tables`], where ten thousand prefixes cost hardly more than ten, and the program that is
-//! made of the rules knows only their shape. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
+//! made of the rules knows only their shape. What needs a look into the payload is for user space: the program gives it what
+//! meets the rest of such a rule's condition, and all rules from there on are judged here. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
 //! process ([`RuleSet::walk`]).
 
+mod carried;
 mod headers;
 mod keys;
+mod look;
+mod names;
 mod prefix;
 mod program;
 mod tables;
@@ -22,9 +26,12 @@ use std::time::{Duration, SystemTime};
 use crate::Expression;
 pub use headers::Headers;
 pub use keys::{BlockKey, SetKey6};
+pub use names::{NamePattern, NamePatternError};
 pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, RuleProgram};
 pub use tables::Tables;
+
+use look::{Look, Looks, Wanted};
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +63,13 @@ pub struct Condition {
     pub from_ports: Vec<RangeInclusive<u16>>,
     /// Their destination port is one of these.
     pub to_ports: Vec<RangeInclusive<u16>>,
+    /// They are DNS queries over UDP, to port 53 where `to_ports` says no other, that ask for one of these names. User space
+    /// looks for them.
+    pub names: Vec<NamePattern>,
 }
+
+/// Where DNS servers listen.
+const DNS: &[RangeInclusive<u16>] = &[53..=53];
 
 /// What becomes of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +131,9 @@ pub enum RuleError {
         "{0} lists stand in rules beside another condition: at most {MOST_JOINED}; put rules that are alike together"
     )]
     Joined(usize),
+    /// More rules with names than can be kept track of.
+    #[error("{0} rules with names: at most {MOST_LOOKS}; put names that share a fate into one rule")]
+    Looks(usize),
     /// More prefixes than there is room for.
     #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
     Prefixes,
@@ -129,6 +145,9 @@ pub const MOST_RULES: usize = 16_384;
 /// Most lists that stand beside another condition.
 pub const MOST_JOINED: usize = 1024;
 
+/// Most rules that ask for names.
+pub const MOST_LOOKS: usize = 1024;
+
 /// Rules in order, ready to be run.
 #[derive(Debug)]
 pub struct RuleSet {
@@ -137,6 +156,7 @@ pub struct RuleSet {
     /// Those rules that are not just a list.
     coded: Vec<usize>,
     tables: Tables,
+    looks: Looks,
 }
 
 /// How a rule is run.
@@ -144,8 +164,8 @@ pub struct RuleSet {
 pub(crate) enum Plan {
     /// The tables tell: its only condition is one list, and it decides.
     Listed,
-    /// Its lists' bits must be set, and then its expression must match.
-    Coded(Vec<u32>),
+    /// Its lists' bits must be set, then its expression must match, then a look into the packet must find what it asks for.
+    Coded(Vec<u32>, Option<Wanted>),
 }
 
 /// A rule that a packet meets.
@@ -180,6 +200,7 @@ impl RuleSet {
         }
         let mut builder = tables::Builder::default();
         let mut joined = 0;
+        let mut looks = look::Builder::default();
         let mut plans = Vec::with_capacity(rules.len());
         for (index, rule) in (0..).zip(&rules) {
             if rule.is_listed() {
@@ -194,15 +215,16 @@ impl RuleSet {
                 bits.push(bit);
                 tables::Member::Bit(bit)
             });
-            plans.push(Plan::Coded(bits));
+            plans.push(Plan::Coded(bits, looks.add(&rule.condition)));
         }
         if joined as usize > MOST_JOINED {
             return Err(RuleError::Joined(joined as usize));
         }
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
+        let looks = looks.build(&rules)?;
         let is_coded = |index: &usize| plans[*index] != Plan::Listed;
         let coded = (0..plans.len()).filter(is_coded).collect();
-        Ok(Self { rules, plans, coded, tables })
+        Ok(Self { rules, plans, coded, tables, looks })
     }
 
     /// The rules, in order.
@@ -236,14 +258,20 @@ impl RuleSet {
         }
         let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
         let mut asked = false;
+        let mut look = Look::new(&self.looks, packet);
         for &index in self.coded.iter().take_while(|index| **index < first) {
-            let (Plan::Coded(bits), rule) = (&self.plans[index], &self.rules[index]) else { continue };
+            let (Plan::Coded(bits, wanted), rule) = (&self.plans[index], &self.rules[index]) else {
+                continue;
+            };
             let holds = bits.iter().all(|bit| found.has(*bit))
                 && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len));
             if !holds {
                 continue;
             }
             asked |= rule.asks_user_space();
+            if wanted.as_ref().is_some_and(|wanted| !look.finds(wanted)) {
+                continue;
+            }
             if let ControlFlow::Break(end) = each(Met { index, rule, headers: &headers, asked }) {
                 return Some(end);
             }
@@ -263,7 +291,7 @@ impl RuleSet {
 impl Rule {
     /// Whether user space has the last word on what it is about.
     pub fn asks_user_space(&self) -> bool {
-        matches!(self.action, Action::Queue | Action::Limit(_))
+        matches!(self.action, Action::Queue | Action::Limit(_)) || self.condition.needs_look()
     }
 
     /// Whether it decides what becomes of a packet, or asks user space for that.
@@ -272,13 +300,26 @@ impl Rule {
     }
 
     fn is_listed(&self) -> bool {
-        let Condition { expression, from, to, from_ports, to_ports } = &self.condition;
+        let Condition { expression, from, to, from_ports, to_ports, .. } = &self.condition;
         let lists = [!from.is_empty(), !to.is_empty(), !from_ports.is_empty(), !to_ports.is_empty()];
         expression.is_none()
             && lists.into_iter().filter(|used| *used).count() == 1
             && matches!(self.action, Action::Drop | Action::Pass)
             && self.sample.is_none()
             && !self.dry_run
+            && !self.condition.needs_look()
+    }
+}
+
+impl Condition {
+    /// Whether more must be looked at than the kernel's program can.
+    pub(crate) fn needs_look(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// The destination ports that its packets must have; any when empty.
+    fn wanted_ports(&self) -> &[RangeInclusive<u16>] {
+        if self.to_ports.is_empty() && !self.names.is_empty() { DNS } else { &self.to_ports }
     }
 }
 

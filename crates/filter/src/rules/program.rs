@@ -343,7 +343,7 @@ impl Coder<'_> {
         // Whether a rule that is one list stands between the last one that is not and here.
         let mut passed = false;
         for (index, (rule, plan)) in set.rules().iter().zip(set.plans()).enumerate() {
-            let Plan::Coded(bits) = plan else {
+            let Plan::Coded(bits, _) = plan else {
                 passed = true;
                 continue;
             };

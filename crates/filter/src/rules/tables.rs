@@ -291,7 +291,7 @@ impl Builder {
                     }
                 }
                 Kind::FromPorts | Kind::ToPorts => {
-                    let list = [&condition.from_ports, &condition.to_ports][side];
+                    let list = [&condition.from_ports, condition.wanted_ports()][side];
                     if !list.is_empty() {
                         let member = member(kind);
                         self.ports[side].extend(list.iter().map(|range| (range.clone(), member)));

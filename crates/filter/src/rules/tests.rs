@@ -101,6 +101,57 @@ fn sets_that_can_not_be_are_refused() {
     assert_eq!(RuleSet::new(all).unwrap_err(), RuleError::Joined(MOST_JOINED + 1));
 }
 
+/// A DNS query over UDP for a name of one label.
+fn query(port: u16, label: &[u8]) -> Vec<u8> {
+    let mut packet = packet("10.0.0.1", "1.1.1.1", [7, port]);
+    packet.extend([0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    packet.push(u8::try_from(label.len()).unwrap());
+    packet.extend(label);
+    packet.extend([0, 0, 1, 0, 1]);
+    let len = packet.len();
+    packet[16..18].copy_from_slice(&u16::try_from(len - 14).unwrap().to_be_bytes());
+    packet[38..40].copy_from_slice(&u16::try_from(len - 34).unwrap().to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_query_is_told_by_its_name_and_user_space_is_asked_from_there_on() {
+    let names = |list: &[&str]| Condition {
+        names: list.iter().map(|text| text.parse().unwrap()).collect(),
+        ..Condition::default()
+    };
+    let other = Condition { to_ports: vec![5300..=5300], ..names(&["*"]) };
+    let set = RuleSet::new(vec![
+        rule("before", Action::Count, from(&["10.0.0.0/8"])),
+        rule("bad", Action::Drop, names(&["bad", "*.worse"])),
+        rule("other", Action::Drop, other),
+        rule("after", Action::Count, from(&["10.0.0.0/8"])),
+    ])
+    .unwrap();
+    assert_eq!(set.rules().iter().map(Rule::asks_user_space).collect::<Vec<_>>(), [false, true, true, false]);
+    let met = |packet: &[u8]| {
+        let mut met = Vec::new();
+        let _: Option<()> = set.walk(packet, |one| {
+            met.push((one.index, one.asked));
+            Next::Continue(())
+        });
+        met
+    };
+    assert_eq!(met(&query(53, b"BAD")), [(0, false), (1, true), (3, true)]);
+    assert_eq!(met(&query(53, b"worse")), [(0, false), (3, true)]);
+    assert_eq!(met(&query(5300, b"bad")), [(0, false), (2, true), (3, true)]);
+    assert_eq!(met(&query(54, b"bad")), [(0, false), (3, false)]);
+    let mut tcp = query(53, b"bad");
+    tcp[23] = 6;
+    assert_eq!(met(&tcp), [(0, false), (3, true)]);
+    let mut response = query(53, b"bad");
+    response[44] |= 0x80;
+    assert_eq!(met(&response), [(0, false), (3, true)]);
+    let mut cut = query(53, b"bad");
+    cut.pop();
+    assert_eq!(met(&cut), [(0, false), (3, true)]);
+}
+
 /// Whether an address is in a prefix, by the definition.
 fn is_in(address: u32, prefix: (u32, u8)) -> bool {
     prefix.1 == 0 || (address ^ prefix.0) >> (32 - prefix.1) == 0
