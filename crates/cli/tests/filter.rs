@@ -278,6 +278,11 @@ to_ports = [7]
 names = ["*.flood.example"]
 action = "drop"
 [[rule]]
+name = "payload"
+to_ports = [7]
+payload = [{ text = "attack", within = 20 }]
+action = "drop"
+[[rule]]
 name = "after"
 to_ports = [7]
 action = "count"
@@ -286,7 +291,7 @@ action = "count"
     let good = query("www.example.org");
     for number in 0..50 {
         let bad = query(&format!("x{number}.Flood.Example"));
-        for message in [&bad, &good] {
+        for message in [&bad[..], b"one more attack", &good] {
             bed.client.send_to(message, SERVER).unwrap();
         }
         let mut bytes = [0; 64];
@@ -296,6 +301,7 @@ action = "count"
     let told = filter.end();
     let summary = summary(&told);
     is_all(of_rule(summary, "subdomains", "dropped_packets"), 50, summary);
+    is_all(of_rule(summary, "payload", "dropped_packets"), 50, summary);
     is_all(of_rule(summary, "after", "packets"), 50, summary);
 }
 

@@ -36,6 +36,7 @@ A rule file:
   [[rule]]
   name = 'random subdomains'
   names = ['*.example.org']                            DNS queries for these names
+  payload = [{ text = 'x', at = 0 }]                   or { bytes = 'de ad', within = 64 }
   action = 'limit'
   rate = 100
 

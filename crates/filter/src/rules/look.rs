@@ -4,33 +4,42 @@ use bywash_wire::{Protocol, dns};
 
 use super::carried::{Carried, carried};
 use super::names::NameTree;
+use super::payload::PayloadSearch;
 use super::{Condition, MOST_LOOKS, Rule, RuleError};
 
 /// What one rule wants to be found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
     /// A query for a name in the list of this number.
-    names: u32,
+    names: Option<u32>,
+    /// Bytes that the search of this number finds.
+    payload: Option<u32>,
 }
 
 /// What all rules want.
 #[derive(Debug)]
 pub(super) struct Looks {
     names: NameTree,
+    payloads: Vec<PayloadSearch>,
 }
 
 /// Rules on their way into that.
 #[derive(Default)]
 pub(super) struct Builder {
     name_lists: u32,
+    payloads: u32,
 }
 
 impl Builder {
     /// What a condition wants; `None` when no look is needed. All rules, in order.
     pub(super) fn add(&mut self, condition: &Condition) -> Option<Wanted> {
-        condition.needs_look().then(|| {
-            self.name_lists += 1;
-            Wanted { names: self.name_lists - 1 }
+        let next = |is_wanted: bool, count: &mut u32| {
+            *count += u32::from(is_wanted);
+            is_wanted.then(|| *count - 1)
+        };
+        condition.needs_look().then(|| Wanted {
+            names: next(!condition.names.is_empty(), &mut self.name_lists),
+            payload: next(!condition.payload.is_empty(), &mut self.payloads),
         })
     }
 
@@ -40,7 +49,13 @@ impl Builder {
             return Err(RuleError::Looks(self.name_lists as usize));
         }
         let lists = rules.iter().map(|rule| &rule.condition.names[..]).filter(|names| !names.is_empty());
-        Ok(Looks { names: NameTree::new((0..).zip(lists)) })
+        let search = |rule: &Rule| {
+            let failed = |error| RuleError::Payload(rule.name.clone(), format!("{error}"));
+            PayloadSearch::new(&rule.condition.payload).map_err(failed)
+        };
+        let with_payload = rules.iter().filter(|rule| !rule.condition.payload.is_empty());
+        let payloads = with_payload.map(search).collect::<Result<_, _>>()?;
+        Ok(Looks { names: NameTree::new((0..).zip(lists)), payloads })
     }
 }
 
@@ -63,8 +78,13 @@ impl<'a> Look<'a> {
 
     /// Whether all is there that a rule wants.
     pub(super) fn finds(&mut self, wanted: &Wanted) -> bool {
-        let names = self.names();
-        names[wanted.names as usize / 64] & 1 << (wanted.names % 64) != 0
+        let looks = self.looks;
+        let has_name = |names: &NameBits, list: u32| names[list as usize / 64] & 1 << (list % 64) != 0;
+        wanted.names.is_none_or(|list| has_name(self.names(), list))
+            && wanted.payload.is_none_or(|number| {
+                let search = looks.payloads.get(number as usize);
+                search.zip(self.carried()).is_some_and(|(search, carried)| search.finds(carried.payload))
+            })
     }
 
     fn carried(&mut self) -> Option<Carried<'a>> {

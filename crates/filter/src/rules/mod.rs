@@ -14,6 +14,7 @@ mod headers;
 mod keys;
 mod look;
 mod names;
+mod payload;
 mod prefix;
 mod program;
 mod tables;
@@ -27,6 +28,7 @@ use crate::Expression;
 pub use headers::Headers;
 pub use keys::{BlockKey, SetKey6};
 pub use names::{NamePattern, NamePatternError};
+pub use payload::{PayloadPattern, PayloadPlace};
 pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, RuleProgram};
 pub use tables::Tables;
@@ -66,6 +68,8 @@ pub struct Condition {
     /// They are DNS queries over UDP, to port 53 where `to_ports` says no other, that ask for one of these names. User space
     /// looks for them.
     pub names: Vec<NamePattern>,
+    /// What they carry has one of these in it. User space looks for them.
+    pub payload: Vec<PayloadPattern>,
 }
 
 /// Where DNS servers listen.
@@ -134,6 +138,9 @@ pub enum RuleError {
     /// More rules with names than can be kept track of.
     #[error("{0} rules with names: at most {MOST_LOOKS}; put names that share a fate into one rule")]
     Looks(usize),
+    /// Patterns that no search can be made of.
+    #[error("the payload patterns of '{0}' are too many: {1}")]
+    Payload(String, String),
     /// More prefixes than there is room for.
     #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
     Prefixes,
@@ -314,7 +321,7 @@ impl Rule {
 impl Condition {
     /// Whether more must be looked at than the kernel's program can.
     pub(crate) fn needs_look(&self) -> bool {
-        !self.names.is_empty()
+        !self.names.is_empty() || !self.payload.is_empty()
     }
 
     /// The destination ports that its packets must have; any when empty.

@@ -152,6 +152,53 @@ fn a_query_is_told_by_its_name_and_user_space_is_asked_from_there_on() {
     assert_eq!(met(&cut), [(0, false), (3, true)]);
 }
 
+#[test]
+fn what_a_packet_carries_is_searched_whatever_carries_it() {
+    let pattern = |text: &str, place| PayloadPattern { bytes: text.into(), place };
+    let patterns = [pattern("GET /", PayloadPlace::At(0)), pattern("evil", PayloadPlace::Within(16))];
+    let payload = Condition { payload: patterns.into(), ..Condition::default() };
+    let both = Condition { names: vec!["*".parse().unwrap()], ..payload.clone() };
+    let set =
+        RuleSet::new(vec![rule("both", Action::Drop, both), rule("any", Action::Drop, payload)]).unwrap();
+    assert!(set.rules().iter().all(Rule::asks_user_space));
+    for (source, destination) in [("10.0.0.1", "1.1.1.1"), ("2001:db8::1", "2001:db8::2")] {
+        let decided = |port: u16, text: &str| {
+            let mut packet = packet(source, destination, [7, port]);
+            packet.extend(text.bytes());
+            let (network, header) = if source.contains(':') { (54, 40) } else { (34, 0) };
+            let length = u16::try_from(packet.len() - 14 - header).unwrap().to_be_bytes();
+            let at = if header == 0 { 16 } else { 18 };
+            packet[at..at + 2].copy_from_slice(&length);
+            let length = u16::try_from(packet.len() - network).unwrap().to_be_bytes();
+            packet[network + 4..network + 6].copy_from_slice(&length);
+            decided(&set, &packet)
+        };
+        assert_eq!(decided(80, "GET /index.html"), Some(1));
+        assert_eq!(decided(80, " GET /index.html"), None);
+        assert_eq!(decided(80, "it is really evil"), None);
+        assert_eq!(decided(80, "it is quite evil"), Some(1));
+        assert_eq!(decided(53, "it is quite evil"), Some(1), "no query");
+    }
+    assert_eq!(
+        decided(&set, &query(53, b"evil")),
+        None,
+        "it begins at the 14th byte, so one is beyond the 16th"
+    );
+    let named = RuleSet::new(vec![rule(
+        "both",
+        Action::Drop,
+        Condition {
+            names: vec!["*".parse().unwrap()],
+            payload: vec![pattern("evil", PayloadPlace::Within(17))],
+            ..Condition::default()
+        },
+    )]);
+    let named = named.unwrap();
+    assert_eq!(decided(&named, &query(53, b"evil")), Some(0));
+    assert_eq!(decided(&named, &query(53, b"good")), None);
+    assert_eq!(decided(&set, &packet("10.0.0.1", "1.1.1.1", [7, 53])), None);
+}
+
 /// Whether an address is in a prefix, by the definition.
 fn is_in(address: u32, prefix: (u32, u8)) -> bool {
     prefix.1 == 0 || (address ^ prefix.0) >> (32 - prefix.1) == 0

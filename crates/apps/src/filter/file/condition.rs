@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bywash_port::{Condition, Prefix};
 use bywash_port::filter::Expression;
-use bywash_port::filter::rules::{NamePattern, NamePatternError};
+use bywash_port::filter::rules::{NamePattern, NamePatternError, PayloadPattern, PayloadPlace};
+use bywash_port::{Condition, Prefix};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -20,6 +20,15 @@ pub(super) enum RawPorts {
     Range(String),
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPayload {
+    text: Option<Spanned<String>>,
+    bytes: Option<Spanned<String>>,
+    at: Option<Spanned<i64>>,
+    within: Option<Spanned<i64>>,
+}
+
 impl RuleFile {
     pub(super) fn condition(&mut self, raw: &RawRule, path: &Path) -> Result<Condition, Wrong> {
         let mut condition = Condition {
@@ -29,13 +38,14 @@ impl RuleFile {
             from_ports: ports(&raw.from_ports)?,
             to_ports: ports(&raw.to_ports)?,
             names: names(&raw.names)?,
+            payload: raw.payload.iter().map(payload).collect::<Result<_, _>>()?,
         };
         self.add_file(&mut condition.from, raw.from_file.as_ref(), path, "prefix")?;
         self.add_file(&mut condition.to, raw.to_file.as_ref(), path, "prefix")?;
         self.add_file(&mut condition.names, raw.names_file.as_ref(), path, "name")?;
         if condition == Condition::default() {
             let what = format!(
-                "'{}' says not which packets: give it match, from, to, from_ports, to_ports or names (match = \"\" is all)",
+                "'{}' says not which packets: give it match, from, to, from_ports, to_ports, names or payload (match = \"\" is all)",
                 raw.name.get_ref()
             );
             return Err(fault(&raw.name, what).into());
@@ -97,6 +107,60 @@ fn names(list: &[Spanned<String>]) -> Result<Vec<NamePattern>, Fault> {
         text.get_ref().parse().map_err(|error: NamePatternError| within(text, error.at, error))
     };
     list.iter().map(of).collect()
+}
+
+fn payload(raw: &Spanned<RawPayload>) -> Result<PayloadPattern, Fault> {
+    const MOST: usize = 65_535;
+    let RawPayload { text, bytes, at, within } = raw.get_ref();
+    let bytes = match (text, bytes) {
+        (Some(text), None) => text.get_ref().as_bytes().to_vec(),
+        (None, Some(text)) => hex(text)?,
+        _ => {
+            return Err(fault(
+                raw,
+                "say what to look for, either text = \"GET /\" or bytes = \"de ad be ef\"",
+            ));
+        }
+    };
+    if bytes.is_empty() {
+        return Err(fault(raw, "nothing to look for: write at least one byte"));
+    }
+    let number = |number: &Spanned<i64>, what: &str| match usize::try_from(*number.get_ref()) {
+        Ok(found) if found <= MOST => Ok(found),
+        _ => Err(fault(number, format!("{} is no {what}: they go from 0 to {MOST}", number.get_ref()))),
+    };
+    let place = match (at, within) {
+        (Some(at), None) => PayloadPlace::At(number(at, "offset")?),
+        (None, Some(within)) => {
+            let depth = number(within, "number of bytes")?;
+            if depth < bytes.len() {
+                let what = format!("{} bytes do not lie within {depth}: write at least {0}", bytes.len());
+                return Err(fault(within, what));
+            }
+            PayloadPlace::Within(depth)
+        }
+        _ => {
+            return Err(fault(raw, "say where, either at = 0 (its offset) or within = 64 (the first bytes)"));
+        }
+    };
+    Ok(PayloadPattern { bytes, place })
+}
+
+/// Pairs of hexadecimal digits; blanks between pairs are passed.
+fn hex(text: &Spanned<String>) -> Result<Vec<u8>, Fault> {
+    let all = text.get_ref().as_bytes();
+    let (mut bytes, mut at) = (Vec::new(), 0);
+    while let Some(byte) = all.get(at) {
+        if *byte == b' ' {
+            at += 1;
+            continue;
+        }
+        let digit = |at: usize| all.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let pair = digit(at).zip(digit(at + 1)).and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        bytes.push(pair.ok_or_else(|| within(text, at, "no two hexadecimal digits: write \"de ad be ef\""))?);
+        at += 2;
+    }
+    Ok(bytes)
 }
 
 /// A fault at a byte of a text, behind its quotation mark. A text with escapes is shown a little too far left.

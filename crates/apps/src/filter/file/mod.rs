@@ -17,7 +17,7 @@ mod condition;
 #[cfg(test)]
 mod tests;
 
-use condition::{RawPorts, expression};
+use condition::{RawPayload, RawPorts, expression};
 
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +78,8 @@ struct RawRule {
     #[serde(default)]
     names: Vec<Spanned<String>>,
     names_file: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    payload: Vec<Spanned<RawPayload>>,
     sample: Option<Spanned<u32>>,
     expires: Option<Spanned<Datetime>>,
     #[serde(default)]

@@ -1,5 +1,7 @@
 //! What rule files say, and where what is wrong with one is shown.
 
+use bywash_port::filter::rules::{PayloadPattern, PayloadPlace};
+
 use super::*;
 
 fn parse(text: &str) -> Result<RuleFile, RuleFileError> {
@@ -50,6 +52,24 @@ dry_run = true
 }
 
 #[test]
+fn patterns_are_texts_or_bytes_at_an_offset_or_within_the_first_bytes() {
+    let file = parse(
+        r#"
+[[rule]]
+name = "a"
+action = "drop"
+payload = [{ text = "GET /", at = 0 }, { bytes = "deAD be ef", within = 64 }]
+"#,
+    )
+    .unwrap();
+    let right = [
+        PayloadPattern { bytes: b"GET /".into(), place: PayloadPlace::At(0) },
+        PayloadPattern { bytes: vec![0xde, 0xad, 0xbe, 0xef], place: PayloadPlace::Within(64) },
+    ];
+    assert_eq!(file.rules[0].condition.payload, right);
+}
+
+#[test]
 fn each_mistake_is_named_with_its_place() {
     let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
     let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
@@ -65,6 +85,14 @@ fn each_mistake_is_named_with_its_place() {
         (with("mach = \"udp\""), "4:1", "unknown field `mach`"),
         (with("names = [\"a.org\", \"www.*.org\"]"), "4:24", "a * stands alone"),
         (with("names = [\"\"]"), "4:11", "an empty label"),
+        (with("payload = [{ text = \"a\" }]"), "4:12", "say where"),
+        (with("payload = [{ text = \"a\", at = 1, within = 2 }]"), "4:12", "say where"),
+        (with("payload = [{ at = 1 }]"), "4:12", "say what to look for"),
+        (with("payload = [{ text = \"\", at = 1 }]"), "4:12", "nothing to look for"),
+        (with("payload = [{ text = \"a\", at = -1 }]"), "4:31", "-1 is no offset"),
+        (with("payload = [{ text = \"abc\", within = 2 }]"), "4:37", "write at least 3"),
+        (with("payload = [{ bytes = \"de ad b\", at = 0 }]"), "4:29", "hexadecimal digits"),
+        (with("payload = [{ txt = \"a\", at = 0 }]"), "4:14", "unknown field `txt`"),
         (with(""), "2:8", "says not which packets"),
         (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
         (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),
