@@ -256,6 +256,55 @@ fn count(file: &Path) -> u64 {
     count
 }
 
+/// A DNS query for a name.
+fn query(name: &str) -> Vec<u8> {
+    let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        message.push(u8::try_from(label.len()).unwrap());
+        message.extend(label.bytes());
+    }
+    message.extend([0, 0, 1, 0, 1]);
+    message
+}
+
+#[test]
+fn what_user_space_finds_inside_packets_is_dropped_and_the_rest_comes_back() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let text = r#"
+[[rule]]
+name = "subdomains"
+to_ports = [7]
+names = ["*.flood.example"]
+action = "drop"
+[[rule]]
+name = "payload"
+to_ports = [7]
+payload = [{ text = "attack", within = 20 }]
+action = "drop"
+[[rule]]
+name = "after"
+to_ports = [7]
+action = "count"
+"#;
+    let filter = Filter::start(&bed, &format!("--rules {}", bed.rules(text).display()));
+    let good = query("www.example.org");
+    for number in 0..50 {
+        let bad = query(&format!("x{number}.Flood.Example"));
+        for message in [&bad[..], b"one more attack", &good] {
+            bed.client.send_to(message, SERVER).unwrap();
+        }
+        let mut bytes = [0; 64];
+        let len = bed.server.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], good, "{number}");
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    is_all(of_rule(summary, "subdomains", "dropped_packets"), 50, summary);
+    is_all(of_rule(summary, "payload", "dropped_packets"), 50, summary);
+    is_all(of_rule(summary, "after", "packets"), 50, summary);
+}
+
 #[test]
 fn rules_change_under_a_flood_and_no_packet_is_judged_by_half_of_them() {
     let Some(_guard) = bywash_lab::lock() else { return };

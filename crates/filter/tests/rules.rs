@@ -1,10 +1,11 @@
 //! Rules in the kernel: its verifier takes their programs, and they decide as this process does.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
-    Action, BlockKey, Condition, Limit, MapSet, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
+    Action, BlockKey, Condition, Limit, MapSet, Met, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, Verdict};
 use bywash_filter::{Expression, NoNames, Options};
@@ -191,7 +192,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         let (to, from_ports, to_ports) =
             if alone && !from.is_empty() { (vec![], vec![], vec![]) } else { (to, from_ports, to_ports) };
         let expression = text.filter(|_| !alone).and_then(expression);
-        let condition = Condition { expression, from, to, from_ports, to_ports };
+        let condition = Condition { expression, from, to, from_ports, to_ports, ..Condition::default() };
         let action = [Action::Drop, Action::Pass, Action::Count, Action::Queue, Action::Drop][kind];
         Rule { dry_run: kind == 4, ..rule("", action, condition) }
     });
@@ -213,7 +214,7 @@ fn the_kernel_decides_and_counts_as_this_process_does() {
         let mut counts = vec![0_u64; set.rules().len()];
         for shape in &shapes {
             let packet = shape.packet();
-            let end = set.walk(&packet, |index, rule| {
+            let end = set.walk(&packet, |Met { index, rule, .. }| {
                 if rule.asks_user_space() && rule.action == Action::Queue {
                     // Without a socket it stays with the kernel.
                     return Next::Break(2);
@@ -233,6 +234,32 @@ fn the_kernel_decides_and_counts_as_this_process_does() {
         Ok(())
     });
     run.unwrap();
+}
+
+#[test]
+fn what_asks_for_a_name_goes_to_user_space_whatever_name_that_is() {
+    if !rights() {
+        return;
+    }
+    let condition = Condition { names: vec!["*.example.org".parse().unwrap()], ..Condition::default() };
+    let set = RuleSet::new(vec![
+        rule("names", Action::Drop, condition),
+        rule("rest", Action::Drop, Condition { expression: expression("udp"), ..Condition::default() }),
+    ]);
+    let loaded = Loaded::new(&set.unwrap(), &[]);
+    let shape = |port| Shape {
+        tags: 0,
+        six: false,
+        addresses: [1, 1, 0, 2],
+        protocol: 17,
+        fragment: 0,
+        options: 5,
+        ports: [9, port],
+        cut: 0,
+    };
+    assert_eq!(loaded.run(&shape(53).packet()), 2, "without a socket it stays with the kernel");
+    assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.counted(0), loaded.counted(1)), (1, 0, 0));
+    assert_eq!(loaded.run(&shape(54).packet()), 1);
 }
 
 #[test]
@@ -303,4 +330,37 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
         assert_eq!(loaded.run(&shape(six, 1, 1, 6).packet()), 2, "another protocol");
     }
     assert_eq!((loaded.counted(0), loaded.verdict(Verdict::NoSocket)), (4, 2));
+}
+
+#[test]
+fn a_sample_of_what_is_only_counted_is_taken_when_all_rules_have_counted_it() {
+    if !rights() {
+        return;
+    }
+    let udp = || Condition { expression: expression("anyvlan and udp"), ..Condition::default() };
+    let listed = |net: &str| Condition { from: vec![net.parse().unwrap()], ..Condition::default() };
+    let set = RuleSet::new(vec![
+        Rule { sample: NonZeroU32::new(1), ..rule("seen", Action::Count, udp()) },
+        rule("also seen", Action::Count, udp()),
+        rule("listed", Action::Drop, listed("10.1.0.0/16")),
+        rule("coded", Action::Drop, Condition { expression: expression("udp"), ..listed("10.2.0.0/16") }),
+    ]);
+    let loaded = Loaded::new(&set.unwrap(), &[]);
+    let shape = |net, protocol| Shape {
+        tags: 0,
+        six: false,
+        addresses: [net, 1, 0, 2],
+        protocol,
+        fragment: 0,
+        options: 5,
+        ports: [1, 2],
+        cut: 0,
+    };
+    // Whatever becomes of it, each is drawn; without a socket it stays with the kernel.
+    for net in 0..3 {
+        assert_eq!(loaded.run(&shape(net, 17).packet()), 2);
+    }
+    assert_eq!([0, 1, 2, 3].map(|rule| loaded.counted(rule)), [3, 3, 1, 1]);
+    assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.verdict(Verdict::Left)), (3, 0));
+    assert_eq!(loaded.run(&shape(1, 6).packet()), 1, "the rule that counts is not about it");
 }

@@ -4,6 +4,7 @@
 mod arp;
 pub mod checksum;
 pub mod cut;
+pub mod dns;
 mod ethernet;
 mod icmp;
 mod ipv4;

@@ -224,13 +224,23 @@ impl Work {
     fn apply(&mut self, file: &RuleFile) -> Result<(), String> {
         let now = SystemTime::now();
         let rules = file.live(now)?;
-        self.port.lock().unwrap_or_else(PoisonError::into_inner).set_rules(&rules)?;
+        let before = self.shared.rules();
+        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        port.set_rules(&rules)?;
+        // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
+        let action = |rules: &Rules, name: &str| {
+            rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
+        };
+        self.blocked.retain(|(name, source), _| {
+            let stays = action(&before, name) == action(&rules, name);
+            stays && port.block(name, *source, true).is_ok()
+        });
+        drop(port);
         self.shared.set(rules);
         self.expiry = file.next_expiry(now);
-        self.blocked.clear();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
-        state.done.blocks = 0;
+        state.done.blocks = self.blocked.len() as u64;
         state.trouble = None;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bywash_port::filter::rules::{Headers, Next};
+use bywash_port::filter::rules::{Met, Next};
 use bywash_port::{Action, Rule, RuleCount, RuleSet};
 
 use super::limit::{Limiter, Measured};
@@ -68,7 +68,7 @@ impl Judge {
     }
 
     /// Judges a packet, at `now` in nanoseconds. `is_first` when nobody has looked at it before: else the kernel has
-    /// counted it for the rules up to the one by which it came here.
+    /// counted it for the rules before the one that asks user space. When none does, it is a sample that the kernel drew.
     #[inline]
     pub(super) fn judge(
         &mut self,
@@ -78,32 +78,28 @@ impl Judge {
         is_first: bool,
     ) -> Judgement {
         let mut judgement = Judgement::default();
-        let mut counts_here = is_first;
-        set.walk_len(packet, wire_len, |index, rule| {
-            let was_counted = !counts_here && !rule.asks_user_space();
-            if !was_counted || (rule.decides() && rule.sample.is_none()) {
-                let counted = &mut self.counted[index].about;
+        let (mut is_asked, mut may_be_sample, mut is_drawn) = (is_first, false, false);
+        set.walk_len(packet, wire_len, |met| {
+            is_asked |= met.asked;
+            may_be_sample |= met.rule.sample.is_some();
+            is_drawn |= self.draws(met.index, met.rule);
+            // What the kernel would have decided was taken by rules that are gone: it is counted here.
+            let is_counted = !is_asked && (may_be_sample || !met.rule.decides());
+            if !is_counted {
+                let counted = &mut self.counted[met.index].about;
                 counted.packets += 1;
                 counted.bytes += wire_len as u64;
             }
-            // The kernel has drawn lots for it already.
-            let by_sample = was_counted && rule.sample.is_some();
-            judgement.is_sample |= by_sample || (!was_counted && self.draws(index, rule));
-            counts_here |= rule.asks_user_space() || by_sample;
-            self.decide(index, rule, (packet, now), &mut judgement)
+            self.decide(&met, now, is_counted, &mut judgement)
         });
+        judgement.is_sample = if is_asked { is_drawn } else { may_be_sample };
         judgement
     }
 
-    fn decide(
-        &mut self,
-        index: usize,
-        rule: &Rule,
-        (packet, now): (&[u8], u64),
-        judgement: &mut Judgement,
-    ) -> Next<()> {
+    fn decide(&mut self, met: &Met<'_>, now: u64, is_counted: bool, judgement: &mut Judgement) -> Next<()> {
+        let Met { index, rule, headers, .. } = *met;
         let is_above = match (rule.action, &mut self.limiters[index]) {
-            (Action::Limit(_), Some(limiter)) => match limiter.measure(&Headers::of(packet), now) {
+            (Action::Limit(_), Some(limiter)) => match limiter.measure(headers, now) {
                 Measured::Within => false,
                 Measured::Above => true,
                 Measured::Flood(source) => {
@@ -113,7 +109,7 @@ impl Judge {
             },
             (action, _) => action == Action::Drop,
         };
-        self.counted[index].dropped += u64::from(is_above);
+        self.counted[index].dropped += u64::from(is_above && !is_counted);
         if rule.dry_run {
             return Next::Continue(());
         }
@@ -185,9 +181,26 @@ mod tests {
         let packet = ([0; 60].as_slice(), 60);
         let judgement = judge.judge(&set, packet, 9, false);
         assert_eq!((judgement.is_dropped, judgement.is_sample, packets(&judge)), (true, true, vec![0]));
+        assert_eq!(judge.counted()[0].dropped, 0, "the kernel has counted it as dropped");
         let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, 9, true)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [20]);
+    }
+
+    #[test]
+    fn what_comes_by_a_later_rule_is_no_sample_of_an_earlier_one() {
+        let limit = Limit { rate: 1000, burst: 1000, per: Per::Rule, block: None };
+        let set = RuleSet::new(vec![
+            Rule { sample: NonZeroU32::new(50), ..rule("seen", Action::Count, "") },
+            rule("also seen", Action::Count, ""),
+            rule("limited", Action::Limit(limit), ""),
+        ])
+        .unwrap();
+        let mut judge = Judge::new(&set, None);
+        let packet = ([0; 60].as_slice(), 60);
+        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, 9, false)).collect();
+        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
+        assert_eq!(packets(&judge), [0, 0, 100]);
     }
 
     #[test]

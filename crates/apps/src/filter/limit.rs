@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use bywash_port::Limit;
-use bywash_port::filter::rules::{Headers, Per};
+use bywash_port::filter::rules::{Headers, Per, network};
 use bywash_sys::clock::SECOND;
 
 /// Keys of one limit, at most.
@@ -109,7 +109,7 @@ impl Limiter {
         };
         match self.limit.per {
             Per::Source { v4, v6 } => {
-                let source = masked(from, v4, v6);
+                let source = network(from, v4, v6);
                 (Some(source), self.hash([bits(source), 0]))
             }
             _ => {
@@ -139,20 +139,6 @@ fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) | 1 << 127,
         IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-/// The first bits of an address.
-fn masked(address: IpAddr, v4: u8, v6: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(v4.min(32))).unwrap_or(0);
-            IpAddr::V4((address.to_bits() & mask).into())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(v6.min(128))).unwrap_or(0);
-            IpAddr::V6((address.to_bits() & mask).into())
-        }
     }
 }
 

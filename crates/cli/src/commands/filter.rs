@@ -33,6 +33,12 @@ A rule file:
   from_ports = [53, 123, '1900-1902']
   match = 'udp and len > 400'
   action = 'drop'                                      drop, pass, count, sample or limit
+  [[rule]]
+  name = 'random subdomains'
+  names = ['*.example.org']                            DNS queries for these names
+  payload = [{ text = 'x', at = 0 }]                   or { bytes = 'de ad', within = 64 }
+  action = 'limit'
+  rate = 100
 
 docs/flood-filter.md has the rest. ARP, ND, the default gateway and your ssh are never dropped.
 

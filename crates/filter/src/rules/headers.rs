@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use crate::walk::Family;
+
 /// Tags that are passed.
 pub(super) const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// How many of them.
@@ -30,20 +32,11 @@ impl Headers {
 
     #[inline]
     fn read(packet: &[u8]) -> Option<Self> {
-        let mut at = 12;
-        let mut kind = half(packet, at)?;
-        for _ in 0..MOST_TAGS {
-            if !TAGS.contains(&kind) {
-                break;
-            }
-            at += 4;
-            kind = half(packet, at)?;
-        }
-        let network = packet.get(at + 2..)?;
-        match kind {
-            0x0800 => Self::v4(network),
-            0x86dd => Self::v6(network),
-            _ => None,
+        let (family, at) = network(packet)?;
+        let network = packet.get(at..)?;
+        match family {
+            Family::V4 => Self::v4(network),
+            Family::V6 => Self::v6(network),
         }
     }
 
@@ -63,6 +56,25 @@ impl Headers {
         let addresses = Some([IpAddr::from(*source), IpAddr::from(*destination)]);
         let ports = WITH_PORTS.contains(&header[6]).then(|| ports(network, 40)).flatten();
         Some(Self { addresses, ports })
+    }
+}
+
+/// Which IP header the packet has, and where it begins.
+#[inline]
+pub(super) fn network(packet: &[u8]) -> Option<(Family, usize)> {
+    let mut at = 12;
+    let mut kind = half(packet, at)?;
+    for _ in 0..MOST_TAGS {
+        if !TAGS.contains(&kind) {
+            break;
+        }
+        at += 4;
+        kind = half(packet, at)?;
+    }
+    match kind {
+        0x0800 => Some((Family::V4, at + 2)),
+        0x86dd => Some((Family::V6, at + 2)),
+        _ => None,
     }
 }
 

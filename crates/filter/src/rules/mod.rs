@@ -5,25 +5,35 @@
 //!
 //! A rule's condition has an expression, lists of prefixes and ports, or several of these, which must all hold. Lists are
 //! for what is long: they lie in [`Tables`], where ten thousand prefixes cost hardly more than ten, and the program that is
-//! made of the rules knows only their shape. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
+//! made of the rules knows only their shape. What needs a look into the payload is for user space: the program gives it what
+//! meets the rest of such a rule's condition, and all rules from there on are judged here. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
 //! process ([`RuleSet::walk`]).
 
+mod carried;
 mod headers;
+mod keys;
+mod look;
+mod names;
+mod payload;
+mod prefix;
 mod program;
 mod tables;
 mod trie;
 
-use std::fmt;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::Expression;
 pub use headers::Headers;
-pub use program::{BlockKey, MapSet, RuleProgram};
-pub use tables::{SetKey6, Tables};
+pub use keys::{BlockKey, SetKey6};
+pub use names::{NamePattern, NamePatternError};
+pub use payload::{PayloadPattern, PayloadPlace};
+pub use prefix::{Prefix, PrefixError, network};
+pub use program::{MapSet, RuleProgram};
+pub use tables::Tables;
+
+use look::{Look, Looks, Wanted};
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +65,15 @@ pub struct Condition {
     pub from_ports: Vec<RangeInclusive<u16>>,
     /// Their destination port is one of these.
     pub to_ports: Vec<RangeInclusive<u16>>,
+    /// They are DNS queries over UDP, to port 53 where `to_ports` says no other, that ask for one of these names. User space
+    /// looks for them.
+    pub names: Vec<NamePattern>,
+    /// What they carry has one of these in it. User space looks for them.
+    pub payload: Vec<PayloadPattern>,
 }
+
+/// Where DNS servers listen.
+const DNS: &[RangeInclusive<u16>] = &[53..=53];
 
 /// What becomes of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,27 +119,6 @@ pub enum Per {
     Flow,
 }
 
-/// Addresses that begin alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    address: IpAddr,
-    bits: u8,
-}
-
-/// Why a text is no prefix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PrefixError {
-    /// Not an address.
-    #[error("'{0}' is no address: write 192.0.2.0/24 or 2001:db8::/32, or an address alone")]
-    Address(String),
-    /// Too many bits, or no number.
-    #[error("'{0}' has no such length: 0 to 32 for IPv4, 0 to 128 for IPv6")]
-    Bits(String),
-    /// The address has bits behind the prefix.
-    #[error("'{0}' has bits set behind its length: write {1}")]
-    Behind(String, Prefix),
-}
-
 /// Why rules can't be made a set of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
@@ -138,6 +135,12 @@ pub enum RuleError {
         "{0} lists stand in rules beside another condition: at most {MOST_JOINED}; put rules that are alike together"
     )]
     Joined(usize),
+    /// More rules with names than can be kept track of.
+    #[error("{0} rules with names: at most {MOST_LOOKS}; put names that share a fate into one rule")]
+    Looks(usize),
+    /// Patterns that no search can be made of.
+    #[error("the payload patterns of '{0}' are too many: {1}")]
+    Payload(String, String),
     /// More prefixes than there is room for.
     #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
     Prefixes,
@@ -149,6 +152,9 @@ pub const MOST_RULES: usize = 16_384;
 /// Most lists that stand beside another condition.
 pub const MOST_JOINED: usize = 1024;
 
+/// Most rules that ask for names.
+pub const MOST_LOOKS: usize = 1024;
+
 /// Rules in order, ready to be run.
 #[derive(Debug)]
 pub struct RuleSet {
@@ -157,6 +163,7 @@ pub struct RuleSet {
     /// Those rules that are not just a list.
     coded: Vec<usize>,
     tables: Tables,
+    looks: Looks,
 }
 
 /// How a rule is run.
@@ -164,8 +171,22 @@ pub struct RuleSet {
 pub(crate) enum Plan {
     /// The tables tell: its only condition is one list, and it decides.
     Listed,
-    /// Its lists' bits must be set, and then its expression must match.
-    Coded(Vec<u32>),
+    /// Its lists' bits must be set, then its expression must match, then a look into the packet must find what it asks for.
+    Coded(Vec<u32>, Option<Wanted>),
+}
+
+/// A rule that a packet meets.
+#[derive(Clone, Copy, Debug)]
+pub struct Met<'a> {
+    /// Its place in the set.
+    pub index: usize,
+    /// The rule.
+    pub rule: &'a Rule,
+    /// What the packet's headers say.
+    pub headers: &'a Headers,
+    /// The kernel's program has asked user space about this packet, by this rule or one before: it has not decided or
+    /// counted this one.
+    pub asked: bool,
 }
 
 /// What comes next for a packet that a rule is about.
@@ -186,6 +207,7 @@ impl RuleSet {
         }
         let mut builder = tables::Builder::default();
         let mut joined = 0;
+        let mut looks = look::Builder::default();
         let mut plans = Vec::with_capacity(rules.len());
         for (index, rule) in (0..).zip(&rules) {
             if rule.is_listed() {
@@ -200,15 +222,16 @@ impl RuleSet {
                 bits.push(bit);
                 tables::Member::Bit(bit)
             });
-            plans.push(Plan::Coded(bits));
+            plans.push(Plan::Coded(bits, looks.add(&rule.condition)));
         }
         if joined as usize > MOST_JOINED {
             return Err(RuleError::Joined(joined as usize));
         }
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
+        let looks = looks.build(&rules)?;
         let is_coded = |index: &usize| plans[*index] != Plan::Listed;
         let coded = (0..plans.len()).filter(is_coded).collect();
-        Ok(Self { rules, plans, coded, tables })
+        Ok(Self { rules, plans, coded, tables, looks })
     }
 
     /// The rules, in order.
@@ -223,7 +246,7 @@ impl RuleSet {
 
     /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off.
     #[inline]
-    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(usize, &Rule) -> Next<B>) -> Option<B> {
+    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(Met<'_>) -> Next<B>) -> Option<B> {
         self.walk_len(packet, packet.len(), each)
     }
 
@@ -233,22 +256,35 @@ impl RuleSet {
         &self,
         packet: &[u8],
         wire_len: usize,
-        mut each: impl FnMut(usize, &Rule) -> Next<B>,
+        mut each: impl FnMut(Met<'_>) -> Next<B>,
     ) -> Option<B> {
+        let headers = Headers::of(packet);
         let mut found = self.tables.found();
         if self.tables.is_used() {
-            self.tables.find(&Headers::of(packet), &mut found);
+            self.tables.find(&headers, &mut found);
         }
         let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
+        let mut asked = false;
+        let mut look = Look::new(&self.looks, packet);
         for &index in self.coded.iter().take_while(|index| **index < first) {
-            let (Plan::Coded(bits), rule) = (&self.plans[index], &self.rules[index]) else { continue };
+            let (Plan::Coded(bits, wanted), rule) = (&self.plans[index], &self.rules[index]) else {
+                continue;
+            };
             let holds = bits.iter().all(|bit| found.has(*bit))
                 && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len));
-            if holds && let ControlFlow::Break(end) = each(index, rule) {
+            if !holds {
+                continue;
+            }
+            asked |= rule.asks_user_space();
+            if wanted.as_ref().is_some_and(|wanted| !look.finds(wanted)) {
+                continue;
+            }
+            if let ControlFlow::Break(end) = each(Met { index, rule, headers: &headers, asked }) {
                 return Some(end);
             }
         }
-        match each(first, self.rules.get(first)?) {
+        let rule = self.rules.get(first)?;
+        match each(Met { index: first, rule, headers: &headers, asked }) {
             ControlFlow::Break(end) => Some(end),
             ControlFlow::Continue(()) => None,
         }
@@ -262,7 +298,7 @@ impl RuleSet {
 impl Rule {
     /// Whether user space has the last word on what it is about.
     pub fn asks_user_space(&self) -> bool {
-        matches!(self.action, Action::Queue | Action::Limit(_))
+        matches!(self.action, Action::Queue | Action::Limit(_)) || self.condition.needs_look()
     }
 
     /// Whether it decides what becomes of a packet, or asks user space for that.
@@ -271,13 +307,26 @@ impl Rule {
     }
 
     fn is_listed(&self) -> bool {
-        let Condition { expression, from, to, from_ports, to_ports } = &self.condition;
+        let Condition { expression, from, to, from_ports, to_ports, .. } = &self.condition;
         let lists = [!from.is_empty(), !to.is_empty(), !from_ports.is_empty(), !to_ports.is_empty()];
         expression.is_none()
             && lists.into_iter().filter(|used| *used).count() == 1
             && matches!(self.action, Action::Drop | Action::Pass)
             && self.sample.is_none()
             && !self.dry_run
+            && !self.condition.needs_look()
+    }
+}
+
+impl Condition {
+    /// Whether more must be looked at than the kernel's program can.
+    pub(crate) fn needs_look(&self) -> bool {
+        !self.names.is_empty() || !self.payload.is_empty()
+    }
+
+    /// The destination ports that its packets must have; any when empty.
+    fn wanted_ports(&self) -> &[RangeInclusive<u16>] {
+        if self.to_ports.is_empty() && !self.names.is_empty() { DNS } else { &self.to_ports }
     }
 }
 
@@ -291,68 +340,6 @@ impl Action {
             Self::Count => "count",
             Self::Limit(_) => "limit",
         }
-    }
-}
-
-impl Prefix {
-    /// The first `bits` bits of `address`.
-    ///
-    /// # Errors
-    /// [`PrefixError`]
-    pub fn new(address: IpAddr, bits: u8) -> Result<Self, PrefixError> {
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        if bits > most {
-            return Err(PrefixError::Bits(format!("{address}/{bits}")));
-        }
-        let cut = Self { address, bits }.cut();
-        if cut.address != address {
-            return Err(PrefixError::Behind(format!("{address}/{bits}"), cut));
-        }
-        Ok(cut)
-    }
-
-    /// Its first address.
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// How many bits are the same.
-    pub fn bits(&self) -> u8 {
-        self.bits
-    }
-
-    fn cut(self) -> Self {
-        let address = match self.address {
-            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & mask32(self.bits)).into()),
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & mask128(self.bits)).into()),
-        };
-        Self { address, ..self }
-    }
-}
-
-pub(crate) fn mask32(bits: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0)
-}
-
-pub(crate) fn mask128(bits: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
-}
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let address: IpAddr = address.parse().map_err(|_| PrefixError::Address(text.into()))?;
-        let whole = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| PrefixError::Bits(text.into()))?;
-        Self::new(address, bits)
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
     }
 }
 

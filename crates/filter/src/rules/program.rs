@@ -13,13 +13,15 @@
 //! Rules that are one list cost nothing here: the search has found the first of them that is met, and before each other rule
 //! its number is asked whether it comes earlier. The heartbeat comes first: a filter that hangs drops nothing.
 
-use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 use super::headers::{MOST_TAGS, TAGS, WITH_PORTS};
-use super::tables::{Kind, Layout, NO_RULE, SetKey6};
+use super::keys::SetKey6;
+use super::prefix::{mask32, mask128};
+use super::tables::{Kind, Layout, NO_RULE};
 use super::trie::INNER;
-use super::{Action, Limit, Per, Plan, Rule, RuleSet, mask32, mask128};
+use super::{Action, Limit, Per, Plan, Rule, RuleSet};
 use crate::Expression;
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
@@ -55,47 +57,16 @@ pub struct MapSet {
     pub array: RawFd,
     /// `BPF_MAP_TYPE_HASH`: [`Tables::entries6`](super::Tables::entries6). Not used where there is no IPv6.
     pub hash6: RawFd,
-    /// `BPF_MAP_TYPE_HASH`: a [`BlockKey`] for each source that a limit has blocked; the values mean nothing. Not used
+    /// `BPF_MAP_TYPE_HASH`: a [`BlockKey`](super::BlockKey) for each source that a limit has blocked; the values mean nothing. Not used
     /// where no limit blocks.
     pub blocks: RawFd,
-}
-
-/// A source that a limit has blocked: a key of [`MapSet::blocks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlockKey {
-    /// The counter of the limit's rule.
-    pub slot: u32,
-    /// The source, cut to the bits that the limit counts by.
-    pub source: IpAddr,
-}
-
-impl BlockKey {
-    /// Bytes of a key.
-    pub const SIZE: usize = 24;
-
-    /// As the kernel sees it: the slot, the family's number of bits, the address and zeros.
-    pub fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        bytes[..4].copy_from_slice(&self.slot.to_ne_bytes());
-        match self.source {
-            IpAddr::V4(source) => {
-                bytes[4..8].copy_from_slice(&32_u32.to_ne_bytes());
-                bytes[8..12].copy_from_slice(&source.octets());
-            }
-            IpAddr::V6(source) => {
-                bytes[4..8].copy_from_slice(&128_u32.to_ne_bytes());
-                bytes[8..].copy_from_slice(&source.octets());
-            }
-        }
-        bytes
-    }
 }
 
 /// Where the packet's network header begins, less 14.
 const NETWORK: Register = Register::R4;
 
-/// The stack, from the bottom up: the first rule that a list alone has met, and the bits of the other lists. What
-/// expressions put on the stack comes from the top down.
+/// The stack, from the bottom up: the first rule that a list alone has met, the bits of the other lists, and whether the
+/// packet was drawn as a sample by a rule that only counts. What expressions put on the stack comes from the top down.
 const FIRST: i16 = -512;
 
 fn bits_at(word: usize) -> i16 {
@@ -137,7 +108,7 @@ impl RuleProgram<'_> {
         }
         coder.rules();
         let Coder { mut assembler, exits, stack, .. } = coder;
-        let most = usize::from(FIRST.unsigned_abs()) - 8 * (1 + self.rules.tables().words());
+        let most = usize::from(FIRST.unsigned_abs()) - 8 * (2 + self.rules.tables().words());
         if stack > most {
             return Err(AssembleError::TooDeep { bytes: stack, most });
         }
@@ -353,14 +324,26 @@ impl Coder<'_> {
         self.assembler.map_value(to, self.rules.sets.array, u32::try_from(offset).unwrap_or(0));
     }
 
+    /// Where it stands whether the packet was drawn as a sample by a rule that does not decide; `None` when there is no such
+    /// rule. All rules before one that asks user space have counted the packet when it goes there, so that who looks at it
+    /// again knows what was counted.
+    fn drawn_at(&self) -> Option<i16> {
+        let draws = |rule: &Rule| rule.sample.is_some() && !rule.decides();
+        let any = self.rules.rules.rules().iter().any(draws);
+        any.then(|| bits_at(self.rules.rules.tables().words()))
+    }
+
     /// The rules in order.
     fn rules(&mut self) {
         let set = self.rules.rules;
-        let listed = self.assembler.label();
+        let [listed, left] = [(); 2].map(|()| self.assembler.label());
+        if let Some(drawn) = self.drawn_at() {
+            self.assembler.store(Width::Double, Register::R10, drawn, 0);
+        }
         // Whether a rule that is one list stands between the last one that is not and here.
         let mut passed = false;
         for (index, (rule, plan)) in set.rules().iter().zip(set.plans()).enumerate() {
-            let Plan::Coded(bits) = plan else {
+            let Plan::Coded(bits, _) = plan else {
                 passed = true;
                 continue;
             };
@@ -374,15 +357,22 @@ impl Coder<'_> {
             self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), next);
             self.assembler.place(next);
         }
-        let left = self.exits.of(Verdict::Left);
         if set.plans().contains(&Plan::Listed) {
             self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST);
             self.assembler.number(Register::R2, NO_RULE);
             self.assembler.jump_if(Register::R1, Condition::Equal, Register::R2, left);
             self.assembler.place(listed);
             self.decide_by_list();
-        } else {
-            self.assembler.jump(left);
+        }
+        self.assembler.place(left);
+        self.take_if_drawn();
+        self.assembler.jump(self.exits.of(Verdict::Left));
+    }
+
+    fn take_if_drawn(&mut self) {
+        if let Some(drawn) = self.drawn_at() {
+            self.assembler.load(Width::Double, Register::R1, Register::R10, drawn);
+            self.assembler.jump_if(Register::R1, Condition::NotEqual, 0, self.exits.take);
         }
     }
 
@@ -418,26 +408,38 @@ impl Coder<'_> {
             Action::Drop => Some(XDP_DROP),
             _ => Some(XDP_PASS),
         };
-        match (result, rule.sample) {
-            (Some(result), None) => {
-                self.assembler.mov(RESULT, result);
-                self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
-                self.assembler.jump(self.exits.count);
-            }
-            (result, sample) => {
-                self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
-                xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
-                if let Some(sample) = sample {
-                    self.assembler.call(Helper::Random);
-                    self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
-                    self.assembler.jump_if32(Register::R0, Condition::Equal, 0_u32, self.exits.take);
-                }
-                if let Some(result) = result {
-                    self.assembler.mov(RESULT, result);
-                    self.assembler.jump(self.exits.end);
-                }
-            }
+        self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
+        if let Some(result) = result {
+            return self.decide(result, rule.sample);
         }
+        xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+        if let Some((sample, drawn)) = rule.sample.zip(self.drawn_at()) {
+            self.draw(sample);
+            self.assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, next);
+            self.assembler.store(Width::Double, Register::R10, drawn, 1);
+        }
+    }
+
+    /// Ends with this result; what was drawn as a sample goes to user space, which does the same.
+    fn decide(&mut self, result: i32, sample: Option<NonZeroU32>) {
+        if sample.is_some() || self.drawn_at().is_some() {
+            xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+            if let Some(sample) = sample {
+                self.draw(sample);
+                self.assembler.jump_if32(Register::R0, Condition::Equal, 0_u32, self.exits.take);
+            }
+            self.take_if_drawn();
+            self.assembler.mov(RESULT, result);
+            return self.assembler.jump(self.exits.end);
+        }
+        self.assembler.mov(RESULT, result);
+        self.assembler.jump(self.exits.count);
+    }
+
+    /// r0 = 0 for one packet in so many.
+    fn draw(&mut self, sample: NonZeroU32) {
+        self.assembler.call(Helper::Random);
+        self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
     }
 
     /// Drops the packet when its source is blocked, which its first `v4` or `v6` bits tell. Else goes on; the packet is not
@@ -497,7 +499,12 @@ impl Coder<'_> {
         self.assembler.operate32(Operation::ShiftRight, Register::R1, 1_u32);
         self.assembler.operate(Operation::Add, Register::R1, RULES_AT.cast_signed());
         self.assembler.store(Width::Word, Register::R10, KEY, Register::R1);
-        self.assembler.jump(self.exits.count);
+        if self.drawn_at().is_none() {
+            return self.assembler.jump(self.exits.count);
+        }
+        xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+        self.take_if_drawn();
+        self.assembler.jump(self.exits.end);
     }
 }
 

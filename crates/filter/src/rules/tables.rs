@@ -11,8 +11,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use super::headers::Headers;
+use super::keys::SetKey6;
+use super::prefix::mask128;
 use super::trie::{BLOCK, ROOT, Trie};
-use super::{Action, Condition, mask128};
+use super::{Action, Condition};
 
 /// A kind of list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,32 +67,6 @@ struct Class {
     /// The first rule that is met by one of them alone.
     first: Option<(u32, Fate)>,
     bits: Vec<u64>,
-}
-
-/// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct SetKey6 {
-    /// 0 for sources, 1 for destinations.
-    pub side: u8,
-    /// Bits of the prefix.
-    pub bits: u8,
-    /// The prefix, the rest zero.
-    pub address: [u8; 16],
-}
-
-impl SetKey6 {
-    /// Bytes of a key: the fields, and padding before the address.
-    pub const SIZE: usize = 24;
-
-    /// As the kernel sees it.
-    pub fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        bytes[0] = self.side;
-        bytes[1] = self.bits;
-        bytes[8..].copy_from_slice(&self.address);
-        bytes
-    }
 }
 
 /// The lists of a set of rules.
@@ -315,7 +291,7 @@ impl Builder {
                     }
                 }
                 Kind::FromPorts | Kind::ToPorts => {
-                    let list = [&condition.from_ports, &condition.to_ports][side];
+                    let list = [&condition.from_ports, condition.wanted_ports()][side];
                     if !list.is_empty() {
                         let member = member(kind);
                         self.ports[side].extend(list.iter().map(|range| (range.clone(), member)));

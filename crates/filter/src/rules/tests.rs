@@ -1,7 +1,10 @@
 //! Which rule decides of a packet: the search in its tables, beside one rule after the other.
 
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 
+use super::prefix::mask32;
 use super::*;
 
 fn prefix(text: &str) -> Prefix {
@@ -38,7 +41,7 @@ fn packet(from: &str, to: &str, ports: [u16; 2]) -> Vec<u8> {
 
 /// The rule that decides, by index.
 fn decided(set: &RuleSet, packet: &[u8]) -> Option<usize> {
-    set.walk(packet, |index, rule| if rule.decides() { Next::Break(index) } else { Next::Continue(()) })
+    set.walk(packet, |met| if met.rule.decides() { Next::Break(met.index) } else { Next::Continue(()) })
 }
 
 #[test]
@@ -79,8 +82,8 @@ fn the_first_rule_that_is_met_decides() {
     assert_eq!(of("11.0.0.1", 1500), Some(4));
     assert_eq!(of("11.0.0.1", 2001), None);
     let mut counted = Vec::new();
-    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |index, _| {
-        counted.push(index);
+    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |met| {
+        counted.push(met.index);
         Next::Continue(())
     });
     assert_eq!((none, counted), (None, vec![2]));
@@ -96,6 +99,104 @@ fn sets_that_can_not_be_are_refused() {
     };
     let all = (0..=MOST_JOINED).map(joined).collect();
     assert_eq!(RuleSet::new(all).unwrap_err(), RuleError::Joined(MOST_JOINED + 1));
+}
+
+/// A DNS query over UDP for a name of one label.
+fn query(port: u16, label: &[u8]) -> Vec<u8> {
+    let mut packet = packet("10.0.0.1", "1.1.1.1", [7, port]);
+    packet.extend([0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    packet.push(u8::try_from(label.len()).unwrap());
+    packet.extend(label);
+    packet.extend([0, 0, 1, 0, 1]);
+    let len = packet.len();
+    packet[16..18].copy_from_slice(&u16::try_from(len - 14).unwrap().to_be_bytes());
+    packet[38..40].copy_from_slice(&u16::try_from(len - 34).unwrap().to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_query_is_told_by_its_name_and_user_space_is_asked_from_there_on() {
+    let names = |list: &[&str]| Condition {
+        names: list.iter().map(|text| text.parse().unwrap()).collect(),
+        ..Condition::default()
+    };
+    let other = Condition { to_ports: vec![5300..=5300], ..names(&["*"]) };
+    let set = RuleSet::new(vec![
+        rule("before", Action::Count, from(&["10.0.0.0/8"])),
+        rule("bad", Action::Drop, names(&["bad", "*.worse"])),
+        rule("other", Action::Drop, other),
+        rule("after", Action::Count, from(&["10.0.0.0/8"])),
+    ])
+    .unwrap();
+    assert_eq!(set.rules().iter().map(Rule::asks_user_space).collect::<Vec<_>>(), [false, true, true, false]);
+    let met = |packet: &[u8]| {
+        let mut met = Vec::new();
+        let _: Option<()> = set.walk(packet, |one| {
+            met.push((one.index, one.asked));
+            Next::Continue(())
+        });
+        met
+    };
+    assert_eq!(met(&query(53, b"BAD")), [(0, false), (1, true), (3, true)]);
+    assert_eq!(met(&query(53, b"worse")), [(0, false), (3, true)]);
+    assert_eq!(met(&query(5300, b"bad")), [(0, false), (2, true), (3, true)]);
+    assert_eq!(met(&query(54, b"bad")), [(0, false), (3, false)]);
+    let mut tcp = query(53, b"bad");
+    tcp[23] = 6;
+    assert_eq!(met(&tcp), [(0, false), (3, true)]);
+    let mut response = query(53, b"bad");
+    response[44] |= 0x80;
+    assert_eq!(met(&response), [(0, false), (3, true)]);
+    let mut cut = query(53, b"bad");
+    cut.pop();
+    assert_eq!(met(&cut), [(0, false), (3, true)]);
+}
+
+#[test]
+fn what_a_packet_carries_is_searched_whatever_carries_it() {
+    let pattern = |text: &str, place| PayloadPattern { bytes: text.into(), place };
+    let patterns = [pattern("GET /", PayloadPlace::At(0)), pattern("evil", PayloadPlace::Within(16))];
+    let payload = Condition { payload: patterns.into(), ..Condition::default() };
+    let both = Condition { names: vec!["*".parse().unwrap()], ..payload.clone() };
+    let set =
+        RuleSet::new(vec![rule("both", Action::Drop, both), rule("any", Action::Drop, payload)]).unwrap();
+    assert!(set.rules().iter().all(Rule::asks_user_space));
+    for (source, destination) in [("10.0.0.1", "1.1.1.1"), ("2001:db8::1", "2001:db8::2")] {
+        let decided = |port: u16, text: &str| {
+            let mut packet = packet(source, destination, [7, port]);
+            packet.extend(text.bytes());
+            let (network, header) = if source.contains(':') { (54, 40) } else { (34, 0) };
+            let length = u16::try_from(packet.len() - 14 - header).unwrap().to_be_bytes();
+            let at = if header == 0 { 16 } else { 18 };
+            packet[at..at + 2].copy_from_slice(&length);
+            let length = u16::try_from(packet.len() - network).unwrap().to_be_bytes();
+            packet[network + 4..network + 6].copy_from_slice(&length);
+            decided(&set, &packet)
+        };
+        assert_eq!(decided(80, "GET /index.html"), Some(1));
+        assert_eq!(decided(80, " GET /index.html"), None);
+        assert_eq!(decided(80, "it is really evil"), None);
+        assert_eq!(decided(80, "it is quite evil"), Some(1));
+        assert_eq!(decided(53, "it is quite evil"), Some(1), "no query");
+    }
+    assert_eq!(
+        decided(&set, &query(53, b"evil")),
+        None,
+        "it begins at the 14th byte, so one is beyond the 16th"
+    );
+    let named = RuleSet::new(vec![rule(
+        "both",
+        Action::Drop,
+        Condition {
+            names: vec!["*".parse().unwrap()],
+            payload: vec![pattern("evil", PayloadPlace::Within(17))],
+            ..Condition::default()
+        },
+    )]);
+    let named = named.unwrap();
+    assert_eq!(decided(&named, &query(53, b"evil")), Some(0));
+    assert_eq!(decided(&named, &query(53, b"good")), None);
+    assert_eq!(decided(&set, &packet("10.0.0.1", "1.1.1.1", [7, 53])), None);
 }
 
 /// Whether an address is in a prefix, by the definition.

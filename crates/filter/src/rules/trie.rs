@@ -3,7 +3,7 @@
 //! An address costs one load, two where there are prefixes longer than /16, three where there are some longer than /24,
 //! however many there are. (The kernel's own trie costs a comparison for each bit, and a call.)
 
-use super::mask32;
+use super::prefix::mask32;
 
 /// Set in an entry that leads to a block.
 pub(super) const INNER: u32 = 1 << 31;

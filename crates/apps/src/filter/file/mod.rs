@@ -2,16 +2,22 @@
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bywash_port::filter::Expression;
-use bywash_port::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet, Rules};
+use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::value::{Datetime, Offset};
+
+mod condition;
+#[cfg(test)]
+mod tests;
+
+use condition::{RawPayload, RawPorts, expression};
 
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +75,11 @@ struct RawRule {
     from_ports: Vec<Spanned<RawPorts>>,
     #[serde(default)]
     to_ports: Vec<Spanned<RawPorts>>,
+    #[serde(default)]
+    names: Vec<Spanned<String>>,
+    names_file: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    payload: Vec<Spanned<RawPayload>>,
     sample: Option<Spanned<u32>>,
     expires: Option<Spanned<Datetime>>,
     #[serde(default)]
@@ -77,13 +88,6 @@ struct RawRule {
     burst: Option<Spanned<u32>>,
     per: Option<Spanned<String>>,
     block_seconds: Option<Spanned<u32>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a port is a number, or a range: \"1000-2000\"")]
-enum RawPorts {
-    One(i64),
-    Range(String),
 }
 
 /// What is wrong, and where in the text.
@@ -171,33 +175,7 @@ impl RuleFile {
         if name.trim().is_empty() {
             return Err(fault(&raw.name, "a rule needs a name: counters are known by it").into());
         }
-        let mut condition = Condition {
-            expression: raw.expression.as_ref().map(expression).transpose()?,
-            from: prefixes(&raw.from)?,
-            to: prefixes(&raw.to)?,
-            from_ports: ports(&raw.from_ports)?,
-            to_ports: ports(&raw.to_ports)?,
-        };
-        for (list, named) in [(&mut condition.from, &raw.from_file), (&mut condition.to, &raw.to_file)] {
-            if let Some(named) = named {
-                let path = path.parent().unwrap_or(Path::new(".")).join(named.get_ref());
-                let more = prefix_file(&path).map_err(Wrong::Elsewhere)?;
-                if more.is_empty() {
-                    return Err(
-                        fault(named, "this file has no prefix: a list without any would match all").into()
-                    );
-                }
-                list.extend(more);
-                self.files.push(path);
-            }
-        }
-        if condition == Condition::default() {
-            return Err(fault(
-                &raw.name,
-                format!("'{name}' says not which packets: give it match, from, to, from_ports or to_ports (match = \"\" is all)"),
-            )
-            .into());
-        }
+        let condition = self.condition(raw, path)?;
         let sample = match &raw.sample {
             None => None,
             Some(sample) => Some(
@@ -280,15 +258,6 @@ fn per(text: &Spanned<String>) -> Result<Per, Fault> {
     }
 }
 
-fn expression(text: &Spanned<String>) -> Result<Expression, Fault> {
-    text.get_ref().parse::<Expression>().map_err(|error| {
-        let cure = error.cure().map_or_else(String::new, |cure| format!(" ({cure})"));
-        // Behind the quotation mark. A text with escapes is shown a little too far left.
-        let start = text.span().start + 1 + error.at();
-        Fault { at: start..start, what: format!("expression: {}{cure}", error.what()) }
-    })
-}
-
 /// An address or a prefix, whoever sends; or an expression.
 fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
     match text.get_ref().parse::<Prefix>() {
@@ -298,47 +267,6 @@ fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
         }
         Err(_) => expression(text),
     }
-}
-
-fn prefixes(list: &[Spanned<String>]) -> Result<Vec<Prefix>, Fault> {
-    list.iter().map(|text| text.get_ref().parse().map_err(|error| fault(text, error))).collect()
-}
-
-fn ports(list: &[Spanned<RawPorts>]) -> Result<Vec<RangeInclusive<u16>>, Fault> {
-    let read = |text: &str| {
-        let (from, to) = text.split_once('-')?;
-        let range = from.trim().parse().ok()?..=to.trim().parse().ok()?;
-        (!range.is_empty()).then_some(range)
-    };
-    let of = |ports: &Spanned<RawPorts>| match ports.get_ref() {
-        RawPorts::One(port) => match u16::try_from(*port) {
-            Ok(port) => Ok(port..=port),
-            Err(_) => Err(fault(ports, format!("{port} is no port: they go from 0 to 65535"))),
-        },
-        RawPorts::Range(text) => read(text)
-            .ok_or_else(|| fault(ports, format!("'{text}' is no range of ports: write \"1000-2000\""))),
-    };
-    list.iter().map(of).collect()
-}
-
-/// A prefix on each line; `#` begins a comment.
-fn prefix_file(path: &Path) -> Result<Vec<Prefix>, RuleFileError> {
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-    let lines = text.lines().zip(1..).map(|(line, number)| {
-        let entry = line.split('#').next().unwrap_or_default();
-        let column = 1 + entry.len() - entry.trim_start().len();
-        (entry.trim(), number, column)
-    });
-    let of = |(entry, line, column): (&str, usize, usize)| {
-        let wrong = |error: bywash_port::filter::rules::PrefixError| RuleFileError {
-            file: path.display().to_string(),
-            line,
-            column,
-            what: error.to_string(),
-        };
-        entry.parse::<Prefix>().map_err(wrong)
-    };
-    lines.filter(|(entry, ..)| !entry.is_empty()).map(of).collect()
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> RuleFileError {
@@ -379,110 +307,4 @@ fn place(text: &str, at: usize) -> (usize, usize) {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
     (line, column)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<RuleFile, RuleFileError> {
-        RuleFile::parse(text, Path::new("rules.toml"))
-    }
-
-    fn error(text: &str) -> String {
-        parse(text).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_file_is_read_as_it_is_meant() {
-        let file = parse(
-            r#"
-never_drop = ["192.0.2.0/24", "tcp port 179"]
-
-[[rule]]
-name = "amplification"
-match = "udp and len > 400"
-from_ports = [53, 123, "1900-1902"]
-action = "drop"
-sample = 1000
-expires = 2026-12-01T00:00:00Z
-
-[[rule]]
-name = "dns"
-to_ports = [53]
-action = "limit"
-rate = 100
-per = "source/24/48"
-block_seconds = 10
-dry_run = true
-"#,
-        )
-        .unwrap();
-        let [first, second] = &file.rules[..] else { panic!("{file:?}") };
-        assert_eq!(first.condition.from_ports, [53..=53, 123..=123, 1900..=1902]);
-        assert_eq!((first.action, first.sample), (Action::Drop, NonZeroU32::new(1000)));
-        let unix = first.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(unix.as_secs(), 1_796_083_200);
-        let per = Per::Source { v4: 24, v6: 48 };
-        let limit = Limit { rate: 100, burst: 100, per, block: Some(Duration::from_secs(10)) };
-        assert_eq!((second.action, second.dry_run), (Action::Limit(limit), true));
-        assert_eq!(file.never.len(), 2);
-        let live = |seconds| file.live(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
-        assert_eq!(live(1_796_083_199).set.rules().len(), 2);
-        assert_eq!(live(1_796_083_200).set.rules().len(), 1);
-    }
-
-    #[test]
-    fn each_mistake_is_named_with_its_place() {
-        let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
-        let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
-        for (found, place, what) in [
-            (with("match = \"udp prot 53\""), "4:14", "prot"),
-            (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
-            (with("from = [\n  \"10.0.0.0/8\",\n  \"10.0.0.0/40\",\n]"), "6:3", "no such length"),
-            (with("to_ports = [\"9-3\"]"), "4:13", "no range of ports"),
-            (with("to_ports = [70000]"), "4:13", "no port"),
-            (with("match = \"\"\nrate = 5"), "5:8", "for action = \"limit\""),
-            (with("match = \"\"\nsample = 0"), "5:10", "write 1 for all"),
-            (with("match = \"\"\nexpires = 2026-12-01"), "5:11", "date, time and offset"),
-            (with("mach = \"udp\""), "4:1", "unknown field `mach`"),
-            (with(""), "2:8", "says not which packets"),
-            (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
-            (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),
-            (rule("match = \"\"\naction = \"limit\"\nrate = 0"), "5:8", "0 lets nothing through"),
-            (rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"src\""), "6:7", "source/24"),
-            (
-                rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"flow\"\nblock_seconds = 1"),
-                "7:17",
-                "only sources",
-            ),
-            (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
-            (rule("match = \"\""), "1:1", "missing field `action`"),
-            (error("[[rule]\nname = 1"), "1:8", ""),
-            (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),
-        ] {
-            assert!(found.starts_with(&format!("rules.toml:{place}: ")), "{found} not at {place}");
-            assert!(found.contains(what) && !found.contains('\n'), "{found} without {what}");
-        }
-        let twice = "[[rule]]\nname = \"a\"\nmatch = \"\"\naction = \"drop\"\n";
-        assert!(error(&format!("{twice}{twice}")).starts_with("rules.toml:6:8: the name 'a'"));
-    }
-
-    #[test]
-    fn lists_in_files_are_read_and_their_mistakes_named_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rules.toml");
-        let list = folder.path().join("nets.txt");
-        let text = "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n";
-        std::fs::write(&list, "# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
-        let file = RuleFile::parse(text, &path).unwrap();
-        assert_eq!(file.rules[0].condition.from.len(), 2);
-        assert_eq!(file.files, [path.clone(), list.clone()]);
-        std::fs::write(&list, "10.0.0.0/8\n  10.0.0.300\n").unwrap();
-        let error = RuleFile::parse(text, &path).unwrap_err();
-        assert_eq!((error.line, error.column), (2, 3));
-        assert!(error.file.ends_with("nets.txt"));
-        std::fs::write(&list, "").unwrap();
-        assert!(RuleFile::parse(text, &path).unwrap_err().what.contains("no prefix"));
-    }
 }

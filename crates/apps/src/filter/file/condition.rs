@@ -1,0 +1,190 @@
+//! A rule's condition, as rule files say it: an expression and lists, some of them in files of their own.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bywash_port::filter::Expression;
+use bywash_port::filter::rules::{NamePattern, NamePatternError, PayloadPattern, PayloadPlace};
+use bywash_port::{Condition, Prefix};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Fault, RawRule, RuleFile, RuleFileError, Wrong, fault, unreadable};
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a port is a number, or a range: \"1000-2000\"")]
+pub(super) enum RawPorts {
+    One(i64),
+    Range(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPayload {
+    text: Option<Spanned<String>>,
+    bytes: Option<Spanned<String>>,
+    at: Option<Spanned<i64>>,
+    within: Option<Spanned<i64>>,
+}
+
+impl RuleFile {
+    pub(super) fn condition(&mut self, raw: &RawRule, path: &Path) -> Result<Condition, Wrong> {
+        let mut condition = Condition {
+            expression: raw.expression.as_ref().map(expression).transpose()?,
+            from: prefixes(&raw.from)?,
+            to: prefixes(&raw.to)?,
+            from_ports: ports(&raw.from_ports)?,
+            to_ports: ports(&raw.to_ports)?,
+            names: names(&raw.names)?,
+            payload: raw.payload.iter().map(payload).collect::<Result<_, _>>()?,
+        };
+        self.add_file(&mut condition.from, raw.from_file.as_ref(), path, "prefix")?;
+        self.add_file(&mut condition.to, raw.to_file.as_ref(), path, "prefix")?;
+        self.add_file(&mut condition.names, raw.names_file.as_ref(), path, "name")?;
+        if condition == Condition::default() {
+            let what = format!(
+                "'{}' says not which packets: give it match, from, to, from_ports, to_ports, names or payload (match = \"\" is all)",
+                raw.name.get_ref()
+            );
+            return Err(fault(&raw.name, what).into());
+        }
+        Ok(condition)
+    }
+
+    /// Adds what stands in a file that a rule names.
+    fn add_file<T: FromStr<Err: Display>>(
+        &mut self,
+        list: &mut Vec<T>,
+        named: Option<&Spanned<PathBuf>>,
+        path: &Path,
+        kind: &str,
+    ) -> Result<(), Wrong> {
+        let Some(named) = named else { return Ok(()) };
+        let path = path.parent().unwrap_or(Path::new(".")).join(named.get_ref());
+        let more = lines(&path).map_err(Wrong::Elsewhere)?;
+        if more.is_empty() {
+            let what = format!("this file has no {kind}: a list without any would match all");
+            return Err(fault(named, what).into());
+        }
+        list.extend(more);
+        self.files.push(path);
+        Ok(())
+    }
+}
+
+pub(super) fn expression(text: &Spanned<String>) -> Result<Expression, Fault> {
+    text.get_ref().parse::<Expression>().map_err(|error| {
+        let cure = error.cure().map_or_else(String::new, |cure| format!(" ({cure})"));
+        within(text, error.at(), format!("expression: {}{cure}", error.what()))
+    })
+}
+
+fn prefixes(list: &[Spanned<String>]) -> Result<Vec<Prefix>, Fault> {
+    list.iter().map(|text| text.get_ref().parse().map_err(|error| fault(text, error))).collect()
+}
+
+fn ports(list: &[Spanned<RawPorts>]) -> Result<Vec<RangeInclusive<u16>>, Fault> {
+    let read = |text: &str| {
+        let (from, to) = text.split_once('-')?;
+        let range = from.trim().parse().ok()?..=to.trim().parse().ok()?;
+        (!range.is_empty()).then_some(range)
+    };
+    let of = |ports: &Spanned<RawPorts>| match ports.get_ref() {
+        RawPorts::One(port) => match u16::try_from(*port) {
+            Ok(port) => Ok(port..=port),
+            Err(_) => Err(fault(ports, format!("{port} is no port: they go from 0 to 65535"))),
+        },
+        RawPorts::Range(text) => read(text)
+            .ok_or_else(|| fault(ports, format!("'{text}' is no range of ports: write \"1000-2000\""))),
+    };
+    list.iter().map(of).collect()
+}
+
+fn names(list: &[Spanned<String>]) -> Result<Vec<NamePattern>, Fault> {
+    let of = |text: &Spanned<String>| {
+        text.get_ref().parse().map_err(|error: NamePatternError| within(text, error.at, error))
+    };
+    list.iter().map(of).collect()
+}
+
+fn payload(raw: &Spanned<RawPayload>) -> Result<PayloadPattern, Fault> {
+    const MOST: usize = 65_535;
+    let RawPayload { text, bytes, at, within } = raw.get_ref();
+    let bytes = match (text, bytes) {
+        (Some(text), None) => text.get_ref().as_bytes().to_vec(),
+        (None, Some(text)) => hex(text)?,
+        _ => {
+            return Err(fault(
+                raw,
+                "say what to look for, either text = \"GET /\" or bytes = \"de ad be ef\"",
+            ));
+        }
+    };
+    if bytes.is_empty() {
+        return Err(fault(raw, "nothing to look for: write at least one byte"));
+    }
+    let number = |number: &Spanned<i64>, what: &str| match usize::try_from(*number.get_ref()) {
+        Ok(found) if found <= MOST => Ok(found),
+        _ => Err(fault(number, format!("{} is no {what}: they go from 0 to {MOST}", number.get_ref()))),
+    };
+    let place = match (at, within) {
+        (Some(at), None) => PayloadPlace::At(number(at, "offset")?),
+        (None, Some(within)) => {
+            let depth = number(within, "number of bytes")?;
+            if depth < bytes.len() {
+                let what = format!("{} bytes do not lie within {depth}: write at least {0}", bytes.len());
+                return Err(fault(within, what));
+            }
+            PayloadPlace::Within(depth)
+        }
+        _ => {
+            return Err(fault(raw, "say where, either at = 0 (its offset) or within = 64 (the first bytes)"));
+        }
+    };
+    Ok(PayloadPattern { bytes, place })
+}
+
+/// Pairs of hexadecimal digits; blanks between pairs are passed.
+fn hex(text: &Spanned<String>) -> Result<Vec<u8>, Fault> {
+    let all = text.get_ref().as_bytes();
+    let (mut bytes, mut at) = (Vec::new(), 0);
+    while let Some(byte) = all.get(at) {
+        if *byte == b' ' {
+            at += 1;
+            continue;
+        }
+        let digit = |at: usize| all.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        let pair = digit(at).zip(digit(at + 1)).and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        bytes.push(pair.ok_or_else(|| within(text, at, "no two hexadecimal digits: write \"de ad be ef\""))?);
+        at += 2;
+    }
+    Ok(bytes)
+}
+
+/// A fault at a byte of a text, behind its quotation mark. A text with escapes is shown a little too far left.
+fn within(text: &Spanned<String>, at: usize, what: impl Display) -> Fault {
+    let start = text.span().start + 1 + at;
+    Fault { at: start..start, what: what.to_string() }
+}
+
+/// An entry on each line; `#` begins a comment.
+fn lines<T: FromStr<Err: Display>>(path: &Path) -> Result<Vec<T>, RuleFileError> {
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let lines = text.lines().zip(1..).map(|(line, number)| {
+        let entry = line.split('#').next().unwrap_or_default();
+        let column = 1 + entry.len() - entry.trim_start().len();
+        (entry.trim(), number, column)
+    });
+    let of = |(entry, line, column): (&str, usize, usize)| {
+        let wrong = |error: T::Err| RuleFileError {
+            file: path.display().to_string(),
+            line,
+            column,
+            what: error.to_string(),
+        };
+        entry.parse().map_err(wrong)
+    };
+    lines.filter(|(entry, ..)| !entry.is_empty()).map(of).collect()
+}

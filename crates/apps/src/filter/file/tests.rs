@@ -1,0 +1,142 @@
+//! What rule files say, and where what is wrong with one is shown.
+
+use bywash_port::filter::rules::{PayloadPattern, PayloadPlace};
+
+use super::*;
+
+fn parse(text: &str) -> Result<RuleFile, RuleFileError> {
+    RuleFile::parse(text, Path::new("rules.toml"))
+}
+
+fn error(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_is_read_as_it_is_meant() {
+    let file = parse(
+        r#"
+never_drop = ["192.0.2.0/24", "tcp port 179"]
+
+[[rule]]
+name = "amplification"
+match = "udp and len > 400"
+from_ports = [53, 123, "1900-1902"]
+action = "drop"
+sample = 1000
+expires = 2026-12-01T00:00:00Z
+
+[[rule]]
+name = "dns"
+to_ports = [53]
+action = "limit"
+rate = 100
+per = "source/24/48"
+block_seconds = 10
+dry_run = true
+"#,
+    )
+    .unwrap();
+    let [first, second] = &file.rules[..] else { panic!("{file:?}") };
+    assert_eq!(first.condition.from_ports, [53..=53, 123..=123, 1900..=1902]);
+    assert_eq!((first.action, first.sample), (Action::Drop, NonZeroU32::new(1000)));
+    let unix = first.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(unix.as_secs(), 1_796_083_200);
+    let per = Per::Source { v4: 24, v6: 48 };
+    let limit = Limit { rate: 100, burst: 100, per, block: Some(Duration::from_secs(10)) };
+    assert_eq!((second.action, second.dry_run), (Action::Limit(limit), true));
+    assert_eq!(file.never.len(), 2);
+    let live = |seconds| file.live(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+    assert_eq!(live(1_796_083_199).set.rules().len(), 2);
+    assert_eq!(live(1_796_083_200).set.rules().len(), 1);
+}
+
+#[test]
+fn patterns_are_texts_or_bytes_at_an_offset_or_within_the_first_bytes() {
+    let file = parse(
+        r#"
+[[rule]]
+name = "a"
+action = "drop"
+payload = [{ text = "GET /", at = 0 }, { bytes = "deAD be ef", within = 64 }]
+"#,
+    )
+    .unwrap();
+    let right = [
+        PayloadPattern { bytes: b"GET /".into(), place: PayloadPlace::At(0) },
+        PayloadPattern { bytes: vec![0xde, 0xad, 0xbe, 0xef], place: PayloadPlace::Within(64) },
+    ];
+    assert_eq!(file.rules[0].condition.payload, right);
+}
+
+#[test]
+fn each_mistake_is_named_with_its_place() {
+    let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
+    let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
+    for (found, place, what) in [
+        (with("match = \"udp prot 53\""), "4:14", "prot"),
+        (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
+        (with("from = [\n  \"10.0.0.0/8\",\n  \"10.0.0.0/40\",\n]"), "6:3", "no such length"),
+        (with("to_ports = [\"9-3\"]"), "4:13", "no range of ports"),
+        (with("to_ports = [70000]"), "4:13", "no port"),
+        (with("match = \"\"\nrate = 5"), "5:8", "for action = \"limit\""),
+        (with("match = \"\"\nsample = 0"), "5:10", "write 1 for all"),
+        (with("match = \"\"\nexpires = 2026-12-01"), "5:11", "date, time and offset"),
+        (with("mach = \"udp\""), "4:1", "unknown field `mach`"),
+        (with("names = [\"a.org\", \"www.*.org\"]"), "4:24", "a * stands alone"),
+        (with("names = [\"\"]"), "4:11", "an empty label"),
+        (with("payload = [{ text = \"a\" }]"), "4:12", "say where"),
+        (with("payload = [{ text = \"a\", at = 1, within = 2 }]"), "4:12", "say where"),
+        (with("payload = [{ at = 1 }]"), "4:12", "say what to look for"),
+        (with("payload = [{ text = \"\", at = 1 }]"), "4:12", "nothing to look for"),
+        (with("payload = [{ text = \"a\", at = -1 }]"), "4:31", "-1 is no offset"),
+        (with("payload = [{ text = \"abc\", within = 2 }]"), "4:37", "write at least 3"),
+        (with("payload = [{ bytes = \"de ad b\", at = 0 }]"), "4:29", "hexadecimal digits"),
+        (with("payload = [{ txt = \"a\", at = 0 }]"), "4:14", "unknown field `txt`"),
+        (with(""), "2:8", "says not which packets"),
+        (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
+        (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),
+        (rule("match = \"\"\naction = \"limit\"\nrate = 0"), "5:8", "0 lets nothing through"),
+        (rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"src\""), "6:7", "source/24"),
+        (
+            rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"flow\"\nblock_seconds = 1"),
+            "7:17",
+            "only sources",
+        ),
+        (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
+        (rule("match = \"\""), "1:1", "missing field `action`"),
+        (error("[[rule]\nname = 1"), "1:8", ""),
+        (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),
+    ] {
+        assert!(found.starts_with(&format!("rules.toml:{place}: ")), "{found} not at {place}");
+        assert!(found.contains(what) && !found.contains('\n'), "{found} without {what}");
+    }
+    let twice = "[[rule]]\nname = \"a\"\nmatch = \"\"\naction = \"drop\"\n";
+    assert!(error(&format!("{twice}{twice}")).starts_with("rules.toml:6:8: the name 'a'"));
+}
+
+#[test]
+fn lists_in_files_are_read_and_their_mistakes_named_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.toml");
+    let list = folder.path().join("nets.txt");
+    let text = "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n";
+    std::fs::write(&list, "# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
+    let file = RuleFile::parse(text, &path).unwrap();
+    assert_eq!(file.rules[0].condition.from.len(), 2);
+    assert_eq!(file.files, [path.clone(), list.clone()]);
+    std::fs::write(&list, "10.0.0.0/8\n  10.0.0.300\n").unwrap();
+    let error = RuleFile::parse(text, &path).unwrap_err();
+    assert_eq!((error.line, error.column), (2, 3));
+    assert!(error.file.ends_with("nets.txt"));
+    std::fs::write(&list, "").unwrap();
+    assert!(RuleFile::parse(text, &path).unwrap_err().what.contains("no prefix"));
+    let text = text.replace("from_file", "names_file");
+    assert!(RuleFile::parse(&text, &path).unwrap_err().what.contains("no name"));
+    std::fs::write(&list, "# bad ones\nExample.org\n*.example.org # all below\n").unwrap();
+    let names = RuleFile::parse(&text, &path).unwrap().rules[0].condition.names.clone();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["example.org.", "*.example.org."]);
+    std::fs::write(&list, "example.org\n  exa*mple.org\n").unwrap();
+    let error = RuleFile::parse(&text, &path).unwrap_err();
+    assert_eq!((error.line, error.column), (2, 3));
+}

@@ -1,0 +1,109 @@
+//! What a packet carries: the bytes behind its transport header.
+
+use bywash_wire::Protocol;
+
+use super::headers::network;
+use crate::walk::{Family, Pushed, Start, Transport, Walk};
+
+/// What stands behind a transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Carried<'a> {
+    /// Its protocol.
+    pub(super) protocol: Protocol,
+    /// As much of it as IP says and the packet has.
+    pub(super) payload: &'a [u8],
+}
+
+/// Finds it behind up to two VLAN tags, and behind AH and the extension headers of IPv6. There is none in later fragments,
+/// and none where a length contradicts the header that it stands in.
+pub(super) fn carried(packet: &[u8]) -> Option<Carried<'_>> {
+    let (family, at) = network(packet)?;
+    let header = packet.get(at..)?;
+    let length = |offset: usize| header.get(offset..)?.first_chunk().map(|raw| u16::from_be_bytes(*raw));
+    let end = match family {
+        Family::V4 => usize::from(length(2)?),
+        Family::V6 => 40 + usize::from(length(4)?),
+    };
+    let start = Start { family, network: u32::try_from(at).ok()?, pushed: Pushed::Nothing };
+    let found = Walk::Transport { start }.find(packet)?;
+    if found & Transport::LATER != 0 {
+        return None;
+    }
+    let protocol = (found & Transport::PROTOCOL) >> Transport::PROTOCOL_SHIFT;
+    let protocol = Protocol(u8::try_from(protocol).ok()?);
+    let upper = (found & Transport::OFFSET) as usize;
+    let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
+    let end = length.map_or(at + end, |length| (upper + length).min(at + end));
+    let end = end.min(packet.len());
+    Some(Carried { protocol, payload: packet.get(upper + header..end)? })
+}
+
+/// Bytes of the header that `upper` begins with, and bytes of header and payload where it says so.
+fn header_and_length(protocol: Protocol, upper: &[u8]) -> Option<(usize, Option<usize>)> {
+    const UDP_LITE: Protocol = Protocol(136);
+    Some(match protocol {
+        Protocol::TCP => {
+            let words = usize::from(*upper.get(12)? >> 4);
+            (4 * Some(words).filter(|words| *words >= 5)?, None)
+        }
+        Protocol::UDP => {
+            let length = usize::from(u16::from_be_bytes(*upper.get(4..)?.first_chunk()?));
+            (8, Some(length).filter(|length| *length >= 8).map(Some)?)
+        }
+        Protocol::ICMP | Protocol::ICMPV6 | UDP_LITE => (8, None),
+        Protocol::SCTP => (12, None),
+        _ => (0, None),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 packet with padding behind it.
+    fn v4(protocol: u8, fragment: u16, upper: &[u8]) -> Vec<u8> {
+        let total = u16::try_from(20 + upper.len()).unwrap().to_be_bytes();
+        let [high, low] = fragment.to_be_bytes();
+        let mut packet = vec![0; 12];
+        packet.extend([8, 0, 0x45, 0, total[0], total[1], 0, 0, high, low, 64, protocol, 0, 0]);
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend(upper);
+        packet.extend(b"padding");
+        packet
+    }
+
+    fn payload(packet: &[u8]) -> Option<&[u8]> {
+        carried(packet).map(|carried| carried.payload)
+    }
+
+    #[test]
+    fn it_begins_behind_the_transport_header_and_ends_where_ip_says() {
+        let tcp = |words: u8| [&[0; 12][..], &[words << 4], &[0; 11], b"text"].concat();
+        assert_eq!(payload(&v4(6, 0, &tcp(5))), Some(&[&[0; 4][..], b"text"].concat()[..]));
+        assert_eq!(payload(&v4(6, 0, &tcp(6))), Some(&b"text"[..]));
+        assert_eq!(payload(&v4(6, 0, &tcp(4))), None, "no header is so short");
+        assert_eq!(payload(&v4(6, 0, &tcp(15))), None, "it would begin behind the end");
+        let udp = |length: u8| [&[0, 1, 0, 2, 0, length, 0, 0][..], b"text"].concat();
+        assert_eq!(payload(&v4(17, 0, &udp(12))), Some(&b"text"[..]));
+        assert_eq!(payload(&v4(17, 0, &udp(10))), Some(&b"te"[..]));
+        assert_eq!(payload(&v4(17, 0, &udp(200))), Some(&b"text"[..]));
+        assert_eq!(payload(&v4(17, 0, &udp(7))), None);
+        assert_eq!(payload(&v4(1, 0, b"\x08\0\0\0\0\0\0\0ping")), Some(&b"ping"[..]));
+        assert_eq!(payload(&v4(47, 0, b"all")), Some(&b"all"[..]));
+        assert_eq!(payload(&v4(47, 0x2000, b"all")), Some(&b"all"[..]), "a first fragment");
+        assert_eq!(payload(&v4(47, 3, b"all")), None, "a later one");
+        let mut short = v4(17, 0, &udp(12));
+        short.truncate(14 + 20 + 8 + 2);
+        assert_eq!(payload(&short), Some(&b"te"[..]), "the rest was not captured");
+    }
+
+    #[test]
+    fn ipv6_is_followed_through_its_extension_headers_and_tags_are_passed() {
+        let mut packet = vec![0; 12];
+        packet.extend([0x81, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + 8 + 4, 60, 64]);
+        packet.extend([0; 32]);
+        packet.extend([17, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 12, 0, 0]);
+        packet.extend(b"text, padding");
+        assert_eq!(carried(&packet), Some(Carried { protocol: Protocol::UDP, payload: b"text" }));
+    }
+}

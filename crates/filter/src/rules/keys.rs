@@ -1,0 +1,60 @@
+//! Keys of the hashes that the kernel gets, as their bytes are.
+
+use std::net::IpAddr;
+
+/// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct SetKey6 {
+    /// 0 for sources, 1 for destinations.
+    pub side: u8,
+    /// Bits of the prefix.
+    pub bits: u8,
+    /// The prefix, the rest zero.
+    pub address: [u8; 16],
+}
+
+impl SetKey6 {
+    /// Bytes of a key: the fields, and padding before the address.
+    pub const SIZE: usize = 24;
+
+    /// As the kernel sees it.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[0] = self.side;
+        bytes[1] = self.bits;
+        bytes[8..].copy_from_slice(&self.address);
+        bytes
+    }
+}
+
+/// A source that a limit has blocked: a key of [`MapSet::blocks`](super::MapSet::blocks).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockKey {
+    /// The counter of the limit's rule.
+    pub slot: u32,
+    /// The source, cut to the bits that the limit counts by.
+    pub source: IpAddr,
+}
+
+impl BlockKey {
+    /// Bytes of a key.
+    pub const SIZE: usize = 24;
+
+    /// As the kernel sees it: the slot, the family's number of bits, the address and zeros.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..4].copy_from_slice(&self.slot.to_ne_bytes());
+        match self.source {
+            IpAddr::V4(source) => {
+                bytes[4..8].copy_from_slice(&32_u32.to_ne_bytes());
+                bytes[8..12].copy_from_slice(&source.octets());
+            }
+            IpAddr::V6(source) => {
+                bytes[4..8].copy_from_slice(&128_u32.to_ne_bytes());
+                bytes[8..].copy_from_slice(&source.octets());
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,106 @@
+//! What is looked for inside a packet once all cheaper conditions of a rule hold; nothing is looked at twice for a packet.
+
+use bywash_wire::{Protocol, dns};
+
+use super::carried::{Carried, carried};
+use super::names::NameTree;
+use super::payload::PayloadSearch;
+use super::{Condition, MOST_LOOKS, Rule, RuleError};
+
+/// What one rule wants to be found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wanted {
+    /// A query for a name in the list of this number.
+    names: Option<u32>,
+    /// Bytes that the search of this number finds.
+    payload: Option<u32>,
+}
+
+/// What all rules want.
+#[derive(Debug)]
+pub(super) struct Looks {
+    names: NameTree,
+    payloads: Vec<PayloadSearch>,
+}
+
+/// Rules on their way into that.
+#[derive(Default)]
+pub(super) struct Builder {
+    name_lists: u32,
+    payloads: u32,
+}
+
+impl Builder {
+    /// What a condition wants; `None` when no look is needed. All rules, in order.
+    pub(super) fn add(&mut self, condition: &Condition) -> Option<Wanted> {
+        let next = |is_wanted: bool, count: &mut u32| {
+            *count += u32::from(is_wanted);
+            is_wanted.then(|| *count - 1)
+        };
+        condition.needs_look().then(|| Wanted {
+            names: next(!condition.names.is_empty(), &mut self.name_lists),
+            payload: next(!condition.payload.is_empty(), &mut self.payloads),
+        })
+    }
+
+    /// Of the rules that were added.
+    pub(super) fn build(self, rules: &[Rule]) -> Result<Looks, RuleError> {
+        if self.name_lists as usize > MOST_LOOKS {
+            return Err(RuleError::Looks(self.name_lists as usize));
+        }
+        let lists = rules.iter().map(|rule| &rule.condition.names[..]).filter(|names| !names.is_empty());
+        let search = |rule: &Rule| {
+            let failed = |error| RuleError::Payload(rule.name.clone(), format!("{error}"));
+            PayloadSearch::new(&rule.condition.payload).map_err(failed)
+        };
+        let with_payload = rules.iter().filter(|rule| !rule.condition.payload.is_empty());
+        let payloads = with_payload.map(search).collect::<Result<_, _>>()?;
+        Ok(Looks { names: NameTree::new((0..).zip(lists)), payloads })
+    }
+}
+
+/// The lists of names that a query's name is in: a bit for each.
+type NameBits = [u64; MOST_LOOKS / 64];
+
+/// One packet, and what has been found in it.
+pub(super) struct Look<'a> {
+    looks: &'a Looks,
+    packet: &'a [u8],
+    carried: Option<Option<Carried<'a>>>,
+    names: Option<NameBits>,
+}
+
+impl<'a> Look<'a> {
+    #[inline]
+    pub(super) fn new(looks: &'a Looks, packet: &'a [u8]) -> Self {
+        Self { looks, packet, carried: None, names: None }
+    }
+
+    /// Whether all is there that a rule wants.
+    pub(super) fn finds(&mut self, wanted: &Wanted) -> bool {
+        let looks = self.looks;
+        let has_name = |names: &NameBits, list: u32| names[list as usize / 64] & 1 << (list % 64) != 0;
+        wanted.names.is_none_or(|list| has_name(self.names(), list))
+            && wanted.payload.is_none_or(|number| {
+                let search = looks.payloads.get(number as usize);
+                search.zip(self.carried()).is_some_and(|(search, carried)| search.finds(carried.payload))
+            })
+    }
+
+    fn carried(&mut self) -> Option<Carried<'a>> {
+        *self.carried.get_or_insert_with(|| carried(self.packet))
+    }
+
+    fn names(&mut self) -> &NameBits {
+        let (looks, carried) = (self.looks, self.carried());
+        self.names.get_or_insert_with(|| {
+            let mut bits = NameBits::default();
+            let query = carried.filter(|carried| carried.protocol == Protocol::UDP);
+            // What is no query, or a broken one, asks for no name.
+            if let Some(name) = query.and_then(|query| dns::question(query.payload).ok()) {
+                looks.names.find(&name, |list| bits[list as usize / 64] |= 1 << (list % 64));
+            }
+            bits
+        })
+    }
+}
