@@ -123,6 +123,50 @@ fn what_is_captured_can_be_captured_again_and_cut() {
     assert!(place.read("none.pcap").is_empty());
 }
 
+/// A pcap file of packets of which it has these bytes, the last one 0, and which were so long.
+fn cut_pcap(packets: &[(u64, u32, u32)]) -> Vec<u8> {
+    let format = bywash_pcap::Format::Pcap;
+    let mut file = format.file_header(&bywash_pcap::Interface::named("test"));
+    for &(time, captured, original) in packets {
+        file.extend(format.record_head(time, captured, original).bytes());
+        let mut bytes: Vec<u8> = (0..captured).map(|n| u8::try_from(n % 251 + 1).unwrap()).collect();
+        *bytes.last_mut().unwrap() = 0;
+        file.extend(bytes);
+    }
+    file
+}
+
+#[test]
+fn packets_that_were_cut_before_keep_their_length_and_time() {
+    let place = Place::new();
+    let file = cut_pcap(&[(0, 64, 1514), (7, 64, 206), (9, 60, 60)]);
+    fs::write(place.0.path().join("snap.pcap"), &file).unwrap();
+    let summary = place.met("capture pcap:snap.pcap -w all.pcap");
+    assert_eq!((&summary["written_packets"], &summary["cut_packets"]), (&3.into(), &2.into()));
+    assert_eq!(place.read("all.pcap"), packets(&file));
+    place.met("forward pcap:snap.pcap pcap:on.pcapng");
+    assert_eq!(place.read("on.pcapng"), packets(&file));
+    for (expression, matching) in [("greater 1000", 1), ("len > 60", 2), ("len = 206", 1), ("less 64", 1)] {
+        let summary = place.met(&format!("capture pcap:snap.pcap -w some.pcap {expression}"));
+        assert_eq!(summary["written_packets"], matching, "{expression}");
+    }
+}
+
+#[test]
+fn an_expression_sees_all_bytes_of_a_long_packet() {
+    let place = Place::new();
+    let file = cut_pcap(&[(1, 9014, 9014), (2, 60, 60), (3, 2500, 9014)]);
+    fs::write(place.0.path().join("long.pcap"), &file).unwrap();
+    // The fourth asks for what the second packet never had, and the last for what of the third one is not there.
+    let cases =
+        [("ether[2499] >= 0", 2), ("ether[8000] = 220", 1), ("ether[len - 1] = 0", 2), ("ether[60] >= 0", 2)];
+    for (expression, matching) in cases.into_iter().chain([("not ether[2500] = 1", 1)]) {
+        let mut command = place.command("capture pcap:long.pcap -w some.pcap --json");
+        let output = command.arg(expression).output().unwrap();
+        assert_eq!(summary(&output)["written_packets"], matching, "{expression}");
+    }
+}
+
 #[test]
 fn a_capture_to_standard_output_says_everything_else_beside_it() {
     let place = Place::new();
