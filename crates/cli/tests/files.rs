@@ -181,6 +181,24 @@ fn a_capture_to_standard_output_says_everything_else_beside_it() {
 }
 
 #[test]
+fn packets_that_are_sent_to_standard_output_have_it_for_themselves() {
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 60)).unwrap();
+    for words in
+        ["generate pcap:- --count 3", "replay a.pcap pcap:- --rate max", "forward pcap:a.pcap pcap:-"]
+    {
+        for style in [&[][..], &["--json"]] {
+            let output = place.command(words).args(style).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{words}: {output:?}");
+            assert_eq!(packets(&output.stdout).len(), 3, "{words}");
+            assert!(text(&output.stderr).lines().count() > 1, "{words}: {output:?}");
+        }
+    }
+    let output = place.command("generate pcap:- --count 3 --tui").output().unwrap();
+    assert!(text(&output.stderr).contains("--tui needs standard output") && output.stdout.is_empty());
+}
+
+#[test]
 fn a_ring_keeps_the_last_files_and_none_is_longer_than_asked() {
     let place = Place::new();
     place.met("capture null: -w ring.pcap -c 20000 -C 200K -W 3");

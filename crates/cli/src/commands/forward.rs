@@ -54,7 +54,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let pairs = pairs(&args.ports)?;
     let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
-    let mut reporter = args.report.reporter()?;
+    let mut reporter = args.report.reporter_for(pairs.iter().filter_map(|(_, to)| to.as_ref()))?;
     let mut open = args.port.open_options(&names, Use::Both)?;
     let partners: Vec<Option<&PortName>> = partners(&pairs).collect();
     set_plain(&partners, &mut open);

@@ -153,7 +153,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     };
     let names = [args.name];
     let open = args.port.open_options(&names, Use::Send)?;
-    let mut reporter = args.report.reporter()?;
+    let mut reporter = args.report.reporter_for(&names)?;
     let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Replay::start(port, &options, setup.arena, &setup.stop)?;
