@@ -457,6 +457,39 @@ fn a_full_disk_ends_a_capture_with_a_readable_file() {
 }
 
 #[test]
+fn a_file_that_is_read_is_not_written_by_any_name() {
+    let place = Place::new();
+    let path = |name: &str| place.0.path().join(name);
+    let file = pcap(&[0; 3], 60);
+    fs::write(path("a.pcap"), &file).unwrap();
+    fs::hard_link(path("a.pcap"), path("hard.pcap")).unwrap();
+    std::os::unix::fs::symlink("a.pcap", path("soft.pcap")).unwrap();
+    for other in ["a.pcap", "./a.pcap", "hard.pcap", "soft.pcap"] {
+        for words in [
+            "capture pcap:a.pcap -w OTHER",
+            "capture pcap:- -w OTHER",
+            "replay a.pcap pcap:OTHER",
+            "replay - pcap:OTHER",
+            "generate pcap:OTHER --template a.pcap --count 1",
+            "generate pcap:OTHER --template a.pcap#2 --count 1",
+            "forward pcap:a.pcap pcap:OTHER",
+            "receive pcap:a.pcap --hdr OTHER",
+        ] {
+            let words = words.replace("OTHER", other);
+            let stdin = fs::File::open(path("a.pcap")).unwrap();
+            let output = place.command(&words).stdin(stdin).output().unwrap();
+            let complaint = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{words}: {complaint}");
+            assert!(place.bytes("a.pcap") == file, "{words}");
+        }
+    }
+    let output = place.command("replay a.pcap pcap:hard.pcap").output().unwrap();
+    assert!(text(&output.stderr).contains("hard.pcap is read in this run"), "{output:?}");
+    // A device is no file that could be lost.
+    place.met("capture pcap:a.pcap -w /dev/null");
+}
+
+#[test]
 fn an_interface_by_its_name_gives_a_copy_and_an_xdp_port_the_packets_themselves() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let lab = Lab::row(2, &PairOptions::default()).unwrap();

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
@@ -103,6 +104,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             _ => {}
         }
     }
+    overwriting::refuse(file_of(name), [args.write.as_path()])?;
     let is_piped = options.target == Target::Stdout;
     let mut reporter = if is_piped { args.report.reporter_beside_data()? } else { args.report.reporter()? };
     let mut setup = set_up(&names, &args.port, &open, &mut reporter)?;

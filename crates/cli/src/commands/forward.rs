@@ -7,6 +7,7 @@ use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 
 const EXAMPLES: &str = "\
@@ -53,6 +54,8 @@ pub(crate) struct Args {
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let pairs = pairs(&args.ports)?;
+    let read = pairs.iter().filter_map(|(from, _)| file_of(from));
+    overwriting::refuse(read, pairs.iter().filter_map(|(_, to)| file_of(to.as_ref()?)))?;
     let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
     let mut reporter = args.report.reporter_for(pairs.iter().filter_map(|(_, to)| to.as_ref()))?;
     let mut open = args.port.open_options(&names, Use::Both)?;

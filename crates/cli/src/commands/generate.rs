@@ -7,6 +7,7 @@ use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::{catch_signals, set_up};
 
 mod packet;
@@ -133,6 +134,8 @@ pub(crate) struct Args {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    let template = args.packet.template_file().map(|(file, _)| file);
+    overwriting::refuse(template, args.name.as_ref().and_then(file_of))?;
     let mut frame = args.packet.frame()?;
     frame.size = args.size.unwrap_or_default();
     frame.sources = args.sources;

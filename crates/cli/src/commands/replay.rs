@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
@@ -131,6 +132,7 @@ enum TooLongArg {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    overwriting::refuse([args.file.as_path()], file_of(&args.name))?;
     let timing = args.rate.or(args.speed.map(Timing::Original));
     let source = if args.file.as_os_str() == "-" { Source::Stdin } else { Source::File(args.file) };
     let whole = Options::of(source);
