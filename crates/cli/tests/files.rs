@@ -430,6 +430,23 @@ fn help_has_examples_and_exit_codes() {
 }
 
 #[test]
+fn help_names_the_primitives_that_are_not_tcpdump_s() {
+    let help = text(&Command::new(BYWASH).args(["capture", "--help"]).output().unwrap().stdout);
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 60)).unwrap();
+    for (named, used) in [
+        ("anyvlan", "anyvlan and ether proto 0x88b5"),
+        ("l4 udp", "l4 udp port 53"),
+        ("fragment [first|later]", "fragment later"),
+    ] {
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(named), "{named}: {help}");
+        let summary = place.met(&format!("capture pcap:a.pcap -w out.pcap {used}"));
+        let matching = if named == "anyvlan" { 3 } else { 0 };
+        assert_eq!(summary["written_packets"], matching, "{used}");
+    }
+}
+
+#[test]
 fn a_full_disk_ends_a_capture_with_a_readable_file() {
     if let Err(reason) = bywash_lab::root() {
         return skip(&reason);

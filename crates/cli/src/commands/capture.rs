@@ -30,6 +30,10 @@ An interface's name alone means packet:NAME, which sees a copy and takes nothing
 away from the kernel: name it when you mean that. Times are in nanoseconds, the kernel's where it gives some. Checksums
 that the NIC was to fill in are filled in. Where several files are made, their names have a number and the time in them.
 
+Expressions are tcpdump's (pcap-filter(7)), and three primitives of our own: anyvlan (what stands to its right is looked
+for behind any number of VLAN tags), l4 in front of port, portrange or proto (behind IPv6 extension headers too: l4 udp
+port 53), and fragment [first|later].
+
 Exit codes: 0 all that came and matched is in the file; 1 some is not (lost, or the disk is full: the file is whole up
 to there); 2 wrong input, or the port or the file could not be opened";
 
