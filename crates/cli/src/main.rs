@@ -5,6 +5,7 @@
 mod commands;
 mod failure;
 mod options;
+mod overwriting;
 mod setup;
 mod values;
 

@@ -283,6 +283,18 @@ impl ReportArgs {
         self.complete(Reporter::new(self.style(), Box::new(std::io::stderr()), Box::new(std::io::stderr())))
     }
 
+    /// The one for what sends to these ports: `pcap:-` has standard output for itself.
+    ///
+    /// # Errors
+    /// As those of the two others.
+    pub(crate) fn reporter_for<'a>(
+        &self,
+        outputs: impl IntoIterator<Item = &'a PortName>,
+    ) -> Result<Reporter, Failure> {
+        let is_stdout = |name: &PortName| matches!(name, PortName::Pcap { file } if file == "-");
+        if outputs.into_iter().any(is_stdout) { self.reporter_beside_data() } else { self.reporter() }
+    }
+
     fn style(&self) -> Style {
         if self.json {
             Style::Json

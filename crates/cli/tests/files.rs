@@ -123,6 +123,50 @@ fn what_is_captured_can_be_captured_again_and_cut() {
     assert!(place.read("none.pcap").is_empty());
 }
 
+/// A pcap file of packets of which it has these bytes, the last one 0, and which were so long.
+fn cut_pcap(packets: &[(u64, u32, u32)]) -> Vec<u8> {
+    let format = bywash_pcap::Format::Pcap;
+    let mut file = format.file_header(&bywash_pcap::Interface::named("test"));
+    for &(time, captured, original) in packets {
+        file.extend(format.record_head(time, captured, original).bytes());
+        let mut bytes: Vec<u8> = (0..captured).map(|n| u8::try_from(n % 251 + 1).unwrap()).collect();
+        *bytes.last_mut().unwrap() = 0;
+        file.extend(bytes);
+    }
+    file
+}
+
+#[test]
+fn packets_that_were_cut_before_keep_their_length_and_time() {
+    let place = Place::new();
+    let file = cut_pcap(&[(0, 64, 1514), (7, 64, 206), (9, 60, 60)]);
+    fs::write(place.0.path().join("snap.pcap"), &file).unwrap();
+    let summary = place.met("capture pcap:snap.pcap -w all.pcap");
+    assert_eq!((&summary["written_packets"], &summary["cut_packets"]), (&3.into(), &2.into()));
+    assert_eq!(place.read("all.pcap"), packets(&file));
+    place.met("forward pcap:snap.pcap pcap:on.pcapng");
+    assert_eq!(place.read("on.pcapng"), packets(&file));
+    for (expression, matching) in [("greater 1000", 1), ("len > 60", 2), ("len = 206", 1), ("less 64", 1)] {
+        let summary = place.met(&format!("capture pcap:snap.pcap -w some.pcap {expression}"));
+        assert_eq!(summary["written_packets"], matching, "{expression}");
+    }
+}
+
+#[test]
+fn an_expression_sees_all_bytes_of_a_long_packet() {
+    let place = Place::new();
+    let file = cut_pcap(&[(1, 9014, 9014), (2, 60, 60), (3, 2500, 9014)]);
+    fs::write(place.0.path().join("long.pcap"), &file).unwrap();
+    // The fourth asks for what the second packet never had, and the last for what of the third one is not there.
+    let cases =
+        [("ether[2499] >= 0", 2), ("ether[8000] = 220", 1), ("ether[len - 1] = 0", 2), ("ether[60] >= 0", 2)];
+    for (expression, matching) in cases.into_iter().chain([("not ether[2500] = 1", 1)]) {
+        let mut command = place.command("capture pcap:long.pcap -w some.pcap --json");
+        let output = command.arg(expression).output().unwrap();
+        assert_eq!(summary(&output)["written_packets"], matching, "{expression}");
+    }
+}
+
 #[test]
 fn a_capture_to_standard_output_says_everything_else_beside_it() {
     let place = Place::new();
@@ -134,6 +178,24 @@ fn a_capture_to_standard_output_says_everything_else_beside_it() {
         place.command("capture null: -w -").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut [0; 100]).unwrap();
     assert_eq!(end(&mut child), 0);
+}
+
+#[test]
+fn packets_that_are_sent_to_standard_output_have_it_for_themselves() {
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 60)).unwrap();
+    for words in
+        ["generate pcap:- --count 3", "replay a.pcap pcap:- --rate max", "forward pcap:a.pcap pcap:-"]
+    {
+        for style in [&[][..], &["--json"]] {
+            let output = place.command(words).args(style).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{words}: {output:?}");
+            assert_eq!(packets(&output.stdout).len(), 3, "{words}");
+            assert!(text(&output.stderr).lines().count() > 1, "{words}: {output:?}");
+        }
+    }
+    let output = place.command("generate pcap:- --count 3 --tui").output().unwrap();
+    assert!(text(&output.stderr).contains("--tui needs standard output") && output.stdout.is_empty());
 }
 
 #[test]
@@ -368,6 +430,23 @@ fn help_has_examples_and_exit_codes() {
 }
 
 #[test]
+fn help_names_the_primitives_that_are_not_tcpdump_s() {
+    let help = text(&Command::new(BYWASH).args(["capture", "--help"]).output().unwrap().stdout);
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 60)).unwrap();
+    for (named, used) in [
+        ("anyvlan", "anyvlan and ether proto 0x88b5"),
+        ("l4 udp", "l4 udp port 53"),
+        ("fragment [first|later]", "fragment later"),
+    ] {
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(named), "{named}: {help}");
+        let summary = place.met(&format!("capture pcap:a.pcap -w out.pcap {used}"));
+        let matching = if named == "anyvlan" { 3 } else { 0 };
+        assert_eq!(summary["written_packets"], matching, "{used}");
+    }
+}
+
+#[test]
 fn a_full_disk_ends_a_capture_with_a_readable_file() {
     if let Err(reason) = bywash_lab::root() {
         return skip(&reason);
@@ -392,6 +471,39 @@ fn a_full_disk_ends_a_capture_with_a_readable_file() {
         let most = if name.ends_with("ng") { (1 << 20) / 96 } else { (1 << 20) / 80 };
         assert!((most - 45..=most).contains(&kept), "{kept} of {most}");
     }
+}
+
+#[test]
+fn a_file_that_is_read_is_not_written_by_any_name() {
+    let place = Place::new();
+    let path = |name: &str| place.0.path().join(name);
+    let file = pcap(&[0; 3], 60);
+    fs::write(path("a.pcap"), &file).unwrap();
+    fs::hard_link(path("a.pcap"), path("hard.pcap")).unwrap();
+    std::os::unix::fs::symlink("a.pcap", path("soft.pcap")).unwrap();
+    for other in ["a.pcap", "./a.pcap", "hard.pcap", "soft.pcap"] {
+        for words in [
+            "capture pcap:a.pcap -w OTHER",
+            "capture pcap:- -w OTHER",
+            "replay a.pcap pcap:OTHER",
+            "replay - pcap:OTHER",
+            "generate pcap:OTHER --template a.pcap --count 1",
+            "generate pcap:OTHER --template a.pcap#2 --count 1",
+            "forward pcap:a.pcap pcap:OTHER",
+            "receive pcap:a.pcap --hdr OTHER",
+        ] {
+            let words = words.replace("OTHER", other);
+            let stdin = fs::File::open(path("a.pcap")).unwrap();
+            let output = place.command(&words).stdin(stdin).output().unwrap();
+            let complaint = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{words}: {complaint}");
+            assert!(place.bytes("a.pcap") == file, "{words}");
+        }
+    }
+    let output = place.command("replay a.pcap pcap:hard.pcap").output().unwrap();
+    assert!(text(&output.stderr).contains("hard.pcap is read in this run"), "{output:?}");
+    // A device is no file that could be lost.
+    place.met("capture pcap:a.pcap -w /dev/null");
 }
 
 #[test]

@@ -66,6 +66,12 @@ impl Expression {
         KINDS.iter().all(|packet| self.matches(packet))
     }
 
+    /// Whether a packet matches that had `wire_len` bytes, as far as its first bytes tell, `head`: `None` when it is
+    /// asked for what stands behind them, or divides by zero.
+    pub fn decide(&self, head: &[u8], wire_len: usize) -> Option<bool> {
+        self.inner.matcher.decide(head, u32::try_from(wire_len).unwrap_or(u32::MAX))
+    }
+
     /// What matches no packet.
     pub(crate) fn nothing() -> Self {
         let graph = Graph { entry: Target::NoMatch, nodes: Vec::new(), walks: Vec::new() };

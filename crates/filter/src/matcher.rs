@@ -89,6 +89,11 @@ impl Matcher {
         self.run(packet, length).unwrap_or(false)
     }
 
+    /// The same; `None` when something ends the expression that may lie in the bytes which are not here.
+    pub(crate) fn decide(&self, head: &[u8], length: u32) -> Option<bool> {
+        self.run(head, length)
+    }
+
     /// `None` when something ends the expression: a load beyond the packet, a division by zero.
     #[inline]
     fn run(&self, packet: &[u8], length: u32) -> Option<bool> {

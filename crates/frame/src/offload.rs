@@ -4,7 +4,7 @@
 //! the compiler then writes and reads it as whole words.
 
 use std::fmt;
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU16;
 
 /// What is known, or wanted, of the checksum above the network layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,6 @@ pub struct Segmentation {
 // What is not there is 0 in its field as well as in the flags, but for the hash.
 #[derive(Clone, Copy, Default)]
 pub struct Offload {
-    /// 0: not known.
     timestamp: u64,
     /// Any value, when the flags say that there is none.
     hash: u32,
@@ -72,6 +71,9 @@ const SEGMENT_TCP4: u32 = 1 << 8;
 const SEGMENT_TCP6: u32 = 1 << 9;
 const SEGMENT_UDP: u32 = 1 << 10;
 const VLAN: u32 = 1 << 11;
+const TIMESTAMP: u32 = 1 << 12;
+/// Above the flags stands how many bytes were cut off.
+const CUT_SHIFT: u32 = 13;
 
 /// A hash of some kind.
 const ANY_HASH: u32 = 1;
@@ -90,14 +92,28 @@ impl Offload {
 
     /// When the packet was received, in nanoseconds of `CLOCK_REALTIME`, if the port knows.
     #[inline]
-    pub fn timestamp(&self) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.timestamp)
+    pub fn timestamp(&self) -> Option<u64> {
+        self.has(TIMESTAMP).then_some(self.timestamp)
     }
 
     /// Sets [`Offload::timestamp`].
     #[inline]
-    pub fn set_timestamp(&mut self, timestamp: Option<NonZeroU64>) {
-        self.timestamp = timestamp.map_or(0, NonZeroU64::get);
+    pub fn set_timestamp(&mut self, timestamp: Option<u64>) {
+        self.put(TIMESTAMP, if timestamp.is_some() { TIMESTAMP } else { 0 });
+        self.timestamp = timestamp.unwrap_or_default();
+    }
+
+    /// How many bytes the packet had behind those that are here: whoever captured it kept only its beginning.
+    #[inline]
+    pub fn cut(&self) -> u32 {
+        self.flags >> CUT_SHIFT
+    }
+
+    /// Sets [`Offload::cut`]; to half a MiB at most, which no packet has.
+    #[inline]
+    pub fn set_cut(&mut self, bytes: u32) {
+        let bytes = bytes.min(u32::MAX >> CUT_SHIFT);
+        self.put(u32::MAX << CUT_SHIFT, bytes << CUT_SHIFT);
     }
 
     /// The receive hash (RSS), if the port has one.
@@ -221,7 +237,9 @@ fn high(both: u32) -> u16 {
 /// What is there counts, not how it is kept.
 impl PartialEq for Offload {
     fn eq(&self, other: &Self) -> bool {
-        let meaning = |of: &Self| (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan());
+        let meaning = |of: &Self| {
+            (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan(), of.cut())
+        };
         meaning(self) == meaning(other)
     }
 }
@@ -237,6 +255,7 @@ impl fmt::Debug for Offload {
             .field("checksum", &self.checksum())
             .field("segmentation", &self.segmentation())
             .field("vlan", &self.vlan())
+            .field("cut", &self.cut())
             .finish()
     }
 }
@@ -250,11 +269,12 @@ mod tests {
     /// One call of a setter.
     #[derive(Clone, Copy, Debug)]
     enum Set {
-        Timestamp(Option<NonZeroU64>),
+        Timestamp(Option<u64>),
         Hash(Option<u32>),
         Checksum(Checksum),
         Segmentation(Option<Segmentation>),
         Vlan(Option<u16>),
+        Cut(u32),
     }
 
     fn checksum() -> impl Strategy<Value = Checksum> {
@@ -274,22 +294,24 @@ mod tests {
 
     fn set() -> impl Strategy<Value = Set> {
         prop_oneof![
-            any::<Option<NonZeroU64>>().prop_map(Set::Timestamp),
+            any::<Option<u64>>().prop_map(Set::Timestamp),
             any::<Option<u32>>().prop_map(Set::Hash),
             checksum().prop_map(Set::Checksum),
             prop::option::of(segmentation()).prop_map(Set::Segmentation),
             any::<Option<u16>>().prop_map(Set::Vlan),
+            (0..1_u32 << 19).prop_map(Set::Cut),
         ]
     }
 
     /// What an [`Offload`] means, kept the plain way.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Meaning {
-        timestamp: Option<NonZeroU64>,
+        timestamp: Option<u64>,
         hash: Option<u32>,
         checksum: Checksum,
         segmentation: Option<Segmentation>,
         vlan: Option<u16>,
+        cut: u32,
     }
 
     impl Meaning {
@@ -300,6 +322,7 @@ mod tests {
                 checksum: offload.checksum(),
                 segmentation: offload.segmentation(),
                 vlan: offload.vlan(),
+                cut: offload.cut(),
             }
         }
 
@@ -325,6 +348,10 @@ mod tests {
                     self.vlan = value;
                     offload.set_vlan(value);
                 }
+                Set::Cut(value) => {
+                    self.cut = value;
+                    offload.set_cut(value);
+                }
             }
         }
 
@@ -349,6 +376,7 @@ mod tests {
                 prop_assert_eq!(offload.asks_for_work(), meaning.asks_for_work());
             }
             let mut at_once = Offload::default();
+            at_once.set_cut(meaning.cut);
             at_once.set_vlan(meaning.vlan);
             at_once.set_segmentation(meaning.segmentation);
             at_once.set_checksum(meaning.checksum);
@@ -392,7 +420,7 @@ mod tests {
         offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
         offload.set_vlan(Some(7));
         let expected = "Offload { timestamp: None, hash: None, checksum: Partial { start: 34, offset: 6 }, \
-                        segmentation: None, vlan: Some(7) }";
+                        segmentation: None, vlan: Some(7), cut: 0 }";
         assert_eq!(format!("{offload:?}"), expected);
     }
 }

@@ -24,7 +24,13 @@ impl Record<'_> {
     /// Whether the end of the packet was not captured.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        self.bytes.len() < self.original_len as usize
+        self.missing() > 0
+    }
+
+    /// How many bytes at the end of the packet were not captured.
+    #[must_use]
+    pub fn missing(&self) -> u32 {
+        self.original_len.saturating_sub(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bywash_pcap::Format;
 use bywash_port::filter::Expression;
-use bywash_port::frame::{Batch, Packet, Pool};
+use bywash_port::frame::{Batch, FRAME_SIZE, MAX_FRAMES, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
@@ -85,6 +85,8 @@ pub(super) struct Capturer {
     batch: Batch,
     producer: Producer,
     orders: Orders,
+    /// Room for all bytes of a packet in a row, where there is an expression to look at them.
+    whole: Box<[u8]>,
     /// Its `queues` are filled in when it is published.
     figures: Figures,
     /// When records were last handed over, in nanoseconds of `CLOCK_REALTIME`; `None` when none waits.
@@ -104,12 +106,14 @@ impl Capturer {
         live: Live<Figures>,
     ) -> Self {
         live.publish(|figures| figures.queues.reserve(queues.len()));
+        let room = if orders.expression.is_some() { MAX_FRAMES * FRAME_SIZE } else { 0 };
         Self {
             queues,
             pool,
             batch: Batch::with_limit(batch),
             producer,
             orders,
+            whole: vec![0; room].into(),
             figures: Figures::default(),
             waiting_since: None,
             held_since: None,
@@ -148,17 +152,17 @@ impl Capturer {
         for packet in &mut self.batch {
             self.figures.received += Traffic { packets: 1, bytes: packet.len() as u64 };
             finish(packet);
-            let len = packet.len();
-            if orders.expression.as_ref().is_some_and(|it| !it.matches_len(packet.head(), len)) {
-                self.figures.unmatched += 1;
-                continue;
-            }
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "a packet has at most 34 frames of 2304 bytes"
             )]
-            let original = len as u32;
-            let captured = original.min(orders.snap);
+            let len = packet.len() as u32;
+            let original = len + packet.offload.cut();
+            if orders.expression.as_ref().is_some_and(|it| !matches(it, packet, original, &mut self.whole)) {
+                self.figures.unmatched += 1;
+                continue;
+            }
+            let captured = len.min(orders.snap);
             if !self.producer.has_room(orders.format.record_len(captured)) {
                 self.figures.lost += 1;
                 continue;
@@ -168,7 +172,7 @@ impl Capturer {
             {
                 break;
             }
-            let time = packet.offload.timestamp().map_or(now, u64::from);
+            let time = packet.offload.timestamp().unwrap_or(now);
             self.producer.put(orders.format.record_head(time, captured, original).bytes());
             let mut left = captured as usize;
             for segment in packet.segments() {
@@ -269,6 +273,19 @@ impl Task for Capturer {
         let until = clock::monotonic() + DRAIN_NS;
         while clock::monotonic() < until && self.turn() == Turn::Busy {}
     }
+}
+
+/// Whether a packet matches that had `original` bytes. What its first frame does not tell, all of them in a row do.
+#[inline]
+fn matches(expression: &Expression, packet: &Packet, original: u32, whole: &mut [u8]) -> bool {
+    let original = original as usize;
+    expression.decide(packet.head(), original).unwrap_or_else(|| {
+        if packet.is_single() {
+            return false;
+        }
+        let len = packet.copy_to(whole);
+        expression.matches_len(&whole[..len], original)
+    })
 }
 
 /// Makes a packet's bytes what they are on a wire: with its VLAN tag, and its checksum. A super-segment's checksum

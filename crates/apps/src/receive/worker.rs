@@ -297,7 +297,7 @@ impl Lane {
                     continue;
                 }
             };
-            let age = probe.age(packet.offload.timestamp().map_or(now, u64::from));
+            let age = probe.age(packet.offload.timestamp().unwrap_or(now));
             // Of flows nothing can be said for several packets at once.
             if !FLOWS && run.goes_on(&probe, age) {
                 continue;

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
@@ -28,6 +29,10 @@ Examples:
 An interface's name alone means packet:NAME, which sees a copy and takes nothing. An xdp: port takes what it captures
 away from the kernel: name it when you mean that. Times are in nanoseconds, the kernel's where it gives some. Checksums
 that the NIC was to fill in are filled in. Where several files are made, their names have a number and the time in them.
+
+Expressions are tcpdump's (pcap-filter(7)), and three primitives of our own: anyvlan (what stands to its right is looked
+for behind any number of VLAN tags), l4 in front of port, portrange or proto (behind IPv6 extension headers too: l4 udp
+port 53), and fragment [first|later].
 
 Exit codes: 0 all that came and matched is in the file; 1 some is not (lost, or the disk is full: the file is whole up
 to there); 2 wrong input, or the port or the file could not be opened";
@@ -103,6 +108,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             _ => {}
         }
     }
+    overwriting::refuse(file_of(name), [args.write.as_path()])?;
     let is_piped = options.target == Target::Stdout;
     let mut reporter = if is_piped { args.report.reporter_beside_data()? } else { args.report.reporter()? };
     let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;

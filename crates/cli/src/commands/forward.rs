@@ -7,6 +7,7 @@ use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 
 const EXAMPLES: &str = "\
@@ -53,8 +54,10 @@ pub(crate) struct Args {
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let pairs = pairs(&args.ports)?;
+    let read = pairs.iter().filter_map(|(from, _)| file_of(from));
+    overwriting::refuse(read, pairs.iter().filter_map(|(_, to)| file_of(to.as_ref()?)))?;
     let names: Vec<PortName> = pairs.iter().flat_map(|(a, b)| std::iter::once(a).chain(b)).cloned().collect();
-    let mut reporter = args.report.reporter()?;
+    let mut reporter = args.report.reporter_for(pairs.iter().filter_map(|(_, to)| to.as_ref()))?;
     let mut open = args.port.open_options(&names, Use::Both)?;
     let partners: Vec<Option<&PortName>> = partners(&pairs).collect();
     set_plain(&partners, &mut open);

@@ -7,6 +7,7 @@ use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::{catch_signals, set_up};
 
 mod packet;
@@ -124,6 +125,8 @@ pub(crate) struct Args {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    let template = args.packet.template_file().map(|(file, _)| file);
+    overwriting::refuse(template, args.name.as_ref().and_then(file_of))?;
     let mut frame = args.packet.frame()?;
     frame.size = args.size.unwrap_or_default();
     frame.sources = args.sources;
@@ -163,7 +166,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         args.port.refuse_flood(interface)?;
     }
     let open = args.port.open_options(&names, Use::Send)?;
-    let mut reporter = args.report.reporter()?;
+    let mut reporter = args.report.reporter_for(&names)?;
     let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Generate::start(port, &options, setup.arena, &setup.stop)?;

@@ -7,6 +7,7 @@ use bywash_port::PortName;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 
 const EXAMPLES: &str = "\
@@ -69,6 +70,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         batch: args.worker.batch(),
         workers: args.worker.options(),
     };
+    overwriting::refuse(file_of(&args.name), args.hdr.as_deref())?;
     let names = [args.name];
     let open = args.port.open_options(&names, Use::Receive)?;
     let mut reporter = args.report.reporter()?;

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
@@ -132,6 +133,7 @@ enum TooLongArg {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
+    overwriting::refuse([args.file.as_path()], file_of(&args.name))?;
     let timing = args.rate.or(args.speed.map(Timing::Original));
     let source = if args.file.as_os_str() == "-" { Source::Stdin } else { Source::File(args.file) };
     let whole = Options::of(source);
@@ -159,7 +161,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         args.port.refuse_flood(interface)?;
     }
     let open = args.port.open_options(&names, Use::Send)?;
-    let mut reporter = args.report.reporter()?;
+    let mut reporter = args.report.reporter_for(&names)?;
     let mut setup = set_up(&names, (&args.port, &args.worker), &open, &mut reporter)?;
     let port = setup.ports.remove(0);
     let app = Replay::start(port, &options, setup.arena, &setup.stop)?;

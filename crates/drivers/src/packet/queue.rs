@@ -108,7 +108,7 @@ fn copied(captured: &Captured<'_>, pool: &mut Pool) -> Result<Packet, Refused> {
         return Err(Refused::Bad);
     }
     let mut offload = received(&captured.virtio_header(), len, shift).ok_or(Refused::Bad)?;
-    offload.set_timestamp(std::num::NonZeroU64::new(captured.timestamp()));
+    offload.set_timestamp(Some(captured.timestamp()).filter(|time| *time > 0));
     let mut packet = Packet::new(pool.take().ok_or(Refused::NoFrame)?);
     packet.offload = offload;
     // Cannot fail: a new packet has room for FRAME_DATA.

@@ -36,21 +36,22 @@ impl PcapTx {
             self.put.errors += 1;
             return true;
         };
-        let original = packet.len() + outgoing.added();
+        let captured = packet.len() + outgoing.added();
         #[expect(clippy::cast_possible_truncation, reason = "a packet has at most 34 frames of 2304 bytes")]
-        let len = original as u32;
+        let len = captured as u32;
+        let original = len + packet.offload.cut();
         if !self.producer.has_room(self.format.record_len(len)) {
             return false;
         }
-        let time = packet.offload.timestamp().map_or(now, u64::from);
-        self.producer.put(self.format.record_head(time, len, len).bytes());
+        let time = packet.offload.timestamp().unwrap_or(now);
+        self.producer.put(self.format.record_head(time, len, original).bytes());
         for piece in outgoing.pieces(packet) {
             self.producer.put(piece);
         }
         self.producer.put(self.format.record_tail(len).bytes());
         self.producer.end();
         self.put.packets += 1;
-        self.put.bytes += original as u64;
+        self.put.bytes += captured as u64;
         true
     }
 }

@@ -45,7 +45,7 @@ impl RxQueue for PcapRx {
             let mut packet = Packet::new(frame);
             match self.reader.next_record() {
                 Ok(Some(record)) if fill(&mut packet, &record, pool) => {
-                    self.shared.cut.fetch_add(u64::from(record.is_cut()), Ordering::Relaxed);
+                    self.shared.cut.fetch_add(u64::from(packet.offload.cut() > 0), Ordering::Relaxed);
                     self.counters.bytes += packet.len() as u64;
                     batch.push(packet);
                     continue;
@@ -94,6 +94,7 @@ fn fill(packet: &mut Packet, record: &Record<'_>, pool: &mut Pool) -> bool {
     if record.link != Link::ETHERNET || !(ETHERNET..=MAX_FRAMES * FRAME_DATA).contains(&len) {
         return false;
     }
-    packet.offload.set_timestamp(record.time.and_then(std::num::NonZeroU64::new));
+    packet.offload.set_timestamp(record.time);
+    packet.offload.set_cut(record.missing());
     packet.append(record.bytes, pool).is_ok()
 }

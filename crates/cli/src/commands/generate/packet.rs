@@ -100,15 +100,18 @@ impl PacketArgs {
         Ok(frame)
     }
 
+    /// The file of `--template`, and which of its packets is meant.
+    pub(super) fn template_file(&self) -> Option<(&Path, u64)> {
+        let file = self.template.as_deref()?;
+        let numbered = file.rsplit_once('#').and_then(|(file, number)| Some((file, number.parse().ok()?)));
+        // A file's own name may have a # in it.
+        let (file, number) = numbered.filter(|_| !Path::new(file).exists()).unwrap_or((file, 1));
+        Some((Path::new(file), number))
+    }
+
     fn template(&self) -> Result<Option<Vec<u8>>, String> {
-        if let Some(file) = &self.template {
-            let numbered =
-                file.rsplit_once('#').and_then(|(file, number)| Some((file, number.parse().ok()?)));
-            // A file's own name may have a # in it.
-            let (file, number) = numbered.filter(|_| !Path::new(file).exists()).unwrap_or((file, 1));
-            return packet_of_file(Path::new(file), number)
-                .map(Some)
-                .map_err(|reason| format!("--template {reason}"));
+        if let Some((file, number)) = self.template_file() {
+            return packet_of_file(file, number).map(Some).map_err(|reason| format!("--template {reason}"));
         }
         let Some(hex) = &self.hex else { return Ok(None) };
         bytes_of_hex(hex)
