@@ -52,6 +52,11 @@ fn reason(name: &PortName, state: Option<(&str, Option<Interface>)>, in_flight: 
     if errors > 0 {
         return format!("{name} refuses every packet ({errors} so far): its counters say why");
     }
+    if let PortName::Link { .. } = name {
+        return format!(
+            "nobody takes packets out at the other end of {name}: start who is to receive there, on {name} too"
+        );
+    }
     if in_flight > 0 {
         let cure = match name {
             PortName::Xdp { .. } => {
@@ -76,7 +81,7 @@ mod tests {
 
     fn why(name: &str, state: Option<Interface>, in_flight: u64) -> String {
         let name: PortName = name.parse().unwrap();
-        let is_interface = !matches!(name, PortName::Null | PortName::Loop { .. });
+        let is_interface = !matches!(name, PortName::Null | PortName::Loop { .. } | PortName::Link { .. });
         reason(&name, is_interface.then_some(("eth1", state)), in_flight, 0)
     }
 
@@ -106,6 +111,8 @@ mod tests {
             (why("xdp:eth1", Some(good.clone()), 9), "9 packets lie in the ring"),
             (why("packet:eth1", Some(good.clone()), 0), "no room"),
             (why("loop:x", None, 0), "nobody takes packets out"),
+            (why("link:/run/x", None, 9), "at the other end of link:/run/x: start who"),
+            (why("link:/run/x", None, 0), "at the other end of link:/run/x: start who"),
             (reason(&"null:".parse().unwrap(), None, 5, 3), "refuses every packet (3"),
         ];
         for (reason, part) in cases {

@@ -30,9 +30,8 @@ pub(super) struct Maker {
     /// Packets until all cursors begin anew, and how many that are each time.
     left: u64,
     circle: u64,
-    /// Which size is next, and how far the one after it is away.
+    /// Which size is next.
     size: usize,
-    size_step: usize,
     /// The first ones of a batch's packets, while it is made.
     frames: Vec<Frame>,
     /// Those that follow, of packets that are longer than one.
@@ -54,7 +53,7 @@ struct Columns {
 impl Maker {
     /// Makes the packets of worker `worker` of `workers`, who take turns; its probes are of this stream.
     pub(super) fn new(plan: Plan, worker: (u64, u64), stream: u16) -> Self {
-        let Share { plan, cursors, circle, size, size_step, flows } = Share::new(plan, worker);
+        let Share { plan, cursors, circle, size, flows } = Share::new(plan, worker);
         Self {
             stream,
             flows,
@@ -64,7 +63,6 @@ impl Maker {
             left: circle,
             circle,
             size,
-            size_step,
             frames: Vec::with_capacity(BATCH),
             others: Vec::with_capacity((plan.most_frames() - 1) * BATCH),
             most_frames: plan.most_frames(),
@@ -82,6 +80,11 @@ impl Maker {
     #[cfg(test)]
     pub(super) fn set_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
+    }
+
+    /// Bytes of each of the next packets, without FCS; these over and over.
+    pub(super) fn lengths(&self) -> Vec<u32> {
+        self.plan.lengths_from(self.size)
     }
 
     /// Frames that have to be there for each packet, so that all find theirs.
@@ -200,10 +203,7 @@ impl Maker {
         let cycle = &self.plan.cycle;
         for i in 0..made {
             let variant = self.plan.variants[usize::from(cycle[self.size])];
-            self.size += self.size_step;
-            if self.size >= cycle.len() {
-                self.size -= cycle.len();
-            }
+            self.size = if self.size + 1 == cycle.len() { 0 } else { self.size + 1 };
             columns.variants[i] = variant;
             columns.ip_sums[i] = variant.ip_sum.into();
             columns.sums[i] = variant.sum.into();

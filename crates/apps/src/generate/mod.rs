@@ -287,7 +287,8 @@ fn deal(
     let start = clock::monotonic();
     let end = options.duration.map(|d| start.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     for (worker, task) in tasks.iter_mut().enumerate() {
-        task.set_times(pace.map(|pace| Schedule::new(pace, (worker, workers), start)), end);
+        let schedule = |pace| Schedule::of_packets(pace, (worker, workers), start, &task.lengths());
+        task.set_times(pace.map(schedule), end);
     }
     Ok((tasks, outline))
 }

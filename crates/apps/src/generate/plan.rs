@@ -159,6 +159,14 @@ impl Plan {
         self.variants.iter().map(|variant| usize::from(variant.len)).max().unwrap_or_default()
     }
 
+    /// Bytes of each packet of the cycle of sizes, without FCS, from this one on.
+    pub(super) fn lengths_from(&self, first: usize) -> Vec<u32> {
+        let (before, after) = self.cycle.split_at(first.min(self.cycle.len()));
+        let variants =
+            after.iter().chain(before).filter_map(|variant| self.variants.get(usize::from(*variant)));
+        variants.map(|variant| variant.len.into()).collect()
+    }
+
     /// Frames of packet memory that the longest packet takes.
     pub(super) fn most_frames(&self) -> usize {
         self.longest().div_ceil(FRAME_DATA)

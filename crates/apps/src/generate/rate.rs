@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::schedule::Pace;
+use super::schedule::{BitRate, Layer, Pace};
 use super::size::Mean;
 use crate::rate::Bps;
 
@@ -22,10 +22,16 @@ pub enum Rate {
 
 /// The text is no rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)"
-)]
-pub struct RateError;
+pub enum RateError {
+    /// It is none at all.
+    #[error(
+        "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)"
+    )]
+    NoRate,
+    /// Nothing would be sent.
+    #[error("at that rate nothing is ever sent: ask for more than 0")]
+    Zero,
+}
 
 impl FromStr for Rate {
     type Err = RateError;
@@ -33,7 +39,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, RateError> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
-        let number: f64 = number.parse().map_err(|_| RateError)?;
+        let number: f64 = number.parse().map_err(|_| RateError::NoRate)?;
         let (scale, kind) = match unit.chars().next() {
             Some('k' | 'K') => (1e3, &unit[1..]),
             Some('M' | 'm') => (1e6, &unit[1..]),
@@ -41,16 +47,17 @@ impl FromStr for Rate {
             _ => (1.0, unit),
         };
         let value = number * scale;
-        if !value.is_finite() || value <= 0.0 {
-            return Err(RateError);
+        if !value.is_finite() {
+            return Err(RateError::NoRate);
         }
-        match kind.to_ascii_lowercase().as_str() {
+        let rate = match kind.to_ascii_lowercase().as_str() {
             "" | "pps" => Ok(Self::Packets(value)),
             "bps" | "bpsl2" | "bit/s" => Ok(Self::L2(value)),
             "bpsl1" => Ok(Self::L1(value)),
             "%" if unit == "%" => Ok(Self::Percent(number)),
-            _ => Err(RateError),
-        }
+            _ => Err(RateError::NoRate),
+        };
+        if value > 0.0 { rate } else { rate.and(Err(RateError::Zero)) }
     }
 }
 
@@ -97,6 +104,25 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// The bits per second that were asked for, if it was bits; on a link of so many bits per second.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not below 0; a float saturates"
+    )]
+    fn bits(self, link_bits: Option<u64>) -> Option<BitRate> {
+        #[expect(clippy::cast_precision_loss, reason = "links have round speeds")]
+        let (layer, bits) = match self {
+            Self::Packets(_) => return None,
+            Self::L2(bits) => (Layer::L2, bits),
+            Self::L1(bits) => (Layer::L1, bits),
+            Self::Percent(share) => (Layer::L1, link_bits? as f64 * share / 100.0),
+        };
+        Some(BitRate { layer, millibits: ((bits * 1000.0).round() as u64).max(1) })
+    }
+}
+
 /// Packets that leave together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
@@ -120,7 +146,11 @@ pub(super) fn pace(
     link_bits: Option<u64>,
 ) -> Result<Option<Pace>, String> {
     let milli = rate.map(|rate| rate.millipackets(mean, link_bits)).transpose()?;
-    let Some(Burst { packets, every }) = burst else { return Ok(milli.map(Pace::steady)) };
+    let Some(Burst { packets, every }) = burst else {
+        let bits = rate.and_then(|rate| rate.bits(link_bits));
+        let steady = milli.map(Pace::steady);
+        return Ok(steady.map(|pace| bits.map_or(pace, |bits| pace.by_bits(bits))));
+    };
     if !(1..=LONGEST_BURST).contains(&packets) {
         return Err(format!("can't be given --burst {packets}: it must be 1 to {LONGEST_BURST}"));
     }
@@ -158,8 +188,11 @@ mod tests {
             (Rate::L2(1e10), Rate::L2(1e10), Rate::L1(1e10))
         );
         assert_eq!(rate("50%"), Rate::Percent(50.0));
-        for text in ["", "0", "-1", "fast", "1Mx", "1k%", "%", "1..2", "M"] {
-            assert_eq!(text.parse::<Rate>(), Err(RateError), "{text}");
+        for text in ["0", "0.0M", "0%", "0GbpsL1"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError::Zero), "{text}");
+        }
+        for text in ["", "0x", "-1", "fast", "1Mx", "1k%", "%", "1..2", "M"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError::NoRate), "{text}");
         }
     }
 
@@ -170,6 +203,24 @@ mod tests {
         assert_eq!(of(Rate::L1(1e10)), Ok(14_880_952_381));
         assert_eq!(of(Rate::L2(5.12e9)), Ok(10_000_000_000));
         assert_eq!(of(Rate::Packets(0.5)), Ok(500));
+    }
+
+    #[test]
+    fn bits_that_were_asked_for_stay_bits() {
+        let link = Some(10_000_000_000);
+        let cases = [
+            (Rate::Percent(10.0), Some((Layer::L1, 1_000_000_000_000))),
+            (Rate::L1(1e7), Some((Layer::L1, 10_000_000_000))),
+            (Rate::L2(1e7), Some((Layer::L2, 10_000_000_000))),
+            (Rate::Packets(1000.0), None),
+        ];
+        let mean = Mean::of(&[60, 1514]);
+        for (rate, bits) in cases {
+            let average = Pace::steady(rate.millipackets(mean, link).unwrap());
+            let expected =
+                bits.map_or(average, |(layer, millibits)| average.by_bits(BitRate { layer, millibits }));
+            assert_eq!(pace(Some(rate), None, mean, link), Ok(Some(expected)), "{rate:?}");
+        }
     }
 
     #[test]

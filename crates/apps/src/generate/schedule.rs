@@ -9,6 +9,7 @@
 //! as missed. A port that cannot keep up so stays that far behind, and what it is short of is known.
 
 use bywash_sys::clock::SECOND;
+use bywash_wire::line::{l1_bits, l2_bits};
 
 use crate::rate::MAX_LAG_NS;
 
@@ -27,17 +28,52 @@ pub(super) struct Pace {
     inner: u128,
     /// From one burst's first packet to the next one's.
     period: u128,
+    /// Where bits were asked for: then packets of many sizes are so far apart only on the average.
+    bits: Option<BitRate>,
+}
+
+/// Bits that leave in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BitRate {
+    pub(super) layer: Layer,
+    /// Thousandths of a bit per second, at least 1.
+    pub(super) millibits: u64,
+}
+
+/// Which bits of a packet count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layer {
+    /// Those of its frame, with FCS.
+    L2,
+    /// Those of the link: with preamble and gap, too.
+    L1,
+}
+
+impl BitRate {
+    /// How long a packet of `len` bytes takes, in 2⁻⁶⁴ ns, rounded up.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole bits, less than a million"
+    )]
+    fn time_of(self, len: u32) -> u128 {
+        let bits = match self.layer {
+            Layer::L2 => l2_bits(len),
+            Layer::L1 => l1_bits(len),
+        };
+        (THOUSAND_SECONDS * bits as u128).div_ceil(u128::from(self.millibits))
+    }
 }
 
 impl Pace {
     /// Packets one by one, so many thousandths per second, at least 1.
     pub(super) fn steady(millipackets: u64) -> Self {
-        Self { burst: 1, inner: 0, period: period(millipackets) }
+        Self { burst: 1, inner: 0, period: period(millipackets), bits: None }
     }
 
     /// `burst` packets at once (at least 1), so that it makes so many thousandths per second.
     pub(super) fn bursts(burst: u64, millipackets: u64) -> Self {
-        Self { burst, inner: 0, period: period(millipackets) * u128::from(burst) }
+        Self { burst, inner: 0, period: period(millipackets) * u128::from(burst), bits: None }
     }
 
     /// `burst` packets each `every` nanoseconds, at once or, within the burst, so many thousandths per second; `None` when
@@ -45,7 +81,12 @@ impl Pace {
     pub(super) fn bursts_each(burst: u64, every: u64, millipackets: Option<u64>) -> Option<Self> {
         let inner = millipackets.map_or(0, |millipackets| THOUSAND_SECONDS / u128::from(millipackets));
         let period = u128::from(every) << FRACTION;
-        (u128::from(burst) * inner <= period).then_some(Self { burst, inner, period })
+        (u128::from(burst) * inner <= period).then_some(Self { burst, inner, period, bits: None })
+    }
+
+    /// The same on the average, and each packet takes as long as its own bits.
+    pub(super) fn by_bits(self, rate: BitRate) -> Self {
+        Self { bits: Some(rate), ..self }
     }
 
     /// Thousandths of a packet per second, over all, rounded.
@@ -73,7 +114,11 @@ pub(super) struct Schedule {
     inner: u128,
     /// From a burst's last packet to the next burst.
     outer: u128,
+    /// From each packet to the next, where they differ: then these are what `burst` and `period` are of.
+    steps: Box<[u128]>,
     period: u128,
+    /// The longest time from one packet, or burst, to the next.
+    longest: u128,
     /// Packets given up.
     missed: u64,
     /// Packets taken when the end had come.
@@ -90,10 +135,36 @@ impl Schedule {
             burst: pace.burst,
             inner: pace.inner,
             outer: period - pace.inner * u128::from(pace.burst - 1),
+            steps: Box::default(),
             period,
+            longest: period,
             missed: 0,
             overtime: 0,
         }
+    }
+
+    /// The same for packets of these lengths, without FCS, over and over.
+    pub(super) fn of_packets(
+        pace: Pace,
+        (queue, queues): (usize, usize),
+        start: u64,
+        lengths: &[u32],
+    ) -> Self {
+        let mut schedule = Self::new(pace, (queue, queues), start);
+        if let (Some(rate), [_, _, ..]) = (pace.bits, lengths) {
+            schedule.steps = lengths.iter().map(|len| rate.time_of(*len) * queues as u128).collect();
+            schedule.burst = schedule.steps.len() as u64;
+            schedule.period = schedule.steps.iter().sum();
+            schedule.longest = schedule.steps.iter().copied().max().unwrap_or_default();
+        }
+        schedule
+    }
+
+    /// From the packet at this position to the one after it.
+    #[inline]
+    fn step(&self, position: u64) -> u128 {
+        let own = usize::try_from(position).ok().and_then(|position| self.steps.get(position));
+        own.copied().unwrap_or(if position + 1 == self.burst { self.outer } else { self.inner })
     }
 
     /// How many packets were to leave before `end` and are due `now`, at most `most`. They count as sent.
@@ -117,23 +188,21 @@ impl Schedule {
     #[inline]
     pub(super) fn put_back(&mut self, n: u64) {
         for _ in 0..n {
-            let last = self.position == 0;
-            self.next -= if last { self.outer } else { self.inner };
-            self.position = if last { self.burst } else { self.position } - 1;
+            self.position = if self.position == 0 { self.burst } else { self.position } - 1;
+            self.next -= self.step(self.position);
         }
         self.overtime = self.overtime.saturating_sub(n);
     }
 
     #[inline]
     fn advance(&mut self) {
-        let last = self.position + 1 == self.burst;
-        self.next += if last { self.outer } else { self.inner };
-        self.position = if last { 0 } else { self.position + 1 };
+        self.next += self.step(self.position);
+        self.position = if self.position + 1 == self.burst { 0 } else { self.position + 1 };
     }
 
     /// Gives up what is too late; never the last packet that was due, at rates of few packets.
     fn give_up(&mut self, now: u128) {
-        let limit = now.saturating_sub(self.period.max(u128::from(MAX_LAG_NS) << FRACTION));
+        let limit = now.saturating_sub(self.longest.max(u128::from(MAX_LAG_NS) << FRACTION));
         if self.next < limit {
             self.skip_until(limit);
         }
@@ -142,12 +211,17 @@ impl Schedule {
     /// Counts what is due before `limit` as missed.
     #[cold]
     fn skip_until(&mut self, limit: u128) {
+        let position = self.position;
         let periods = limit.saturating_sub(self.next) / self.period;
         self.next += periods * self.period;
         self.missed += u64::try_from(periods).unwrap_or(u64::MAX).saturating_mul(self.burst);
         while self.next < limit {
             self.advance();
             self.missed += 1;
+        }
+        if !self.steps.is_empty() {
+            // It is time that is given up: the packet that was next still is, and so has its own size's place.
+            self.position = position;
         }
     }
 
@@ -327,6 +401,51 @@ mod tests {
             (schedule.take_due(next - 2, u64::MAX, 64), schedule.take_due(next, u64::MAX, 64)),
             (0, 1)
         );
+    }
+
+    /// Lengths without FCS, so that packets take 84, 1538 and 614 bytes of the link.
+    const MIX: [u32; 3] = [60, 1514, 590];
+
+    #[test]
+    fn a_rate_in_bits_is_kept_by_each_packet() {
+        // A bit of the link in a nanosecond.
+        let bits = |layer| BitRate { layer, millibits: 1_000_000_000_000 };
+        let times = |layer, queues: usize, queue| {
+            let pace = Pace::steady(1_000_000_000).by_bits(bits(layer));
+            let mut schedule = Schedule::of_packets(pace, (queue, queues), 0, &MIX);
+            let first = schedule.next_due();
+            let mut next = || {
+                schedule.advance();
+                schedule.next_due() - first
+            };
+            [next(), next(), next(), next()]
+        };
+        assert_eq!(times(Layer::L1, 1, 0), [84, 1622, 2236, 2320].map(|bytes| bytes * 8));
+        assert_eq!(times(Layer::L2, 1, 0), [64, 1582, 2176, 2240].map(|bytes| bytes * 8));
+        // Each of four queues sends a quarter of the bits.
+        assert_eq!(times(Layer::L1, 4, 3), [84, 1622, 2236, 2320].map(|bytes| bytes * 8 * 4));
+        assert_eq!(
+            Schedule::of_packets(Pace::steady(1_000_000_000), (0, 1), 0, &MIX).step(0),
+            Pace::steady(1_000_000_000).period,
+            "a rate in packets has no sizes"
+        );
+    }
+
+    #[test]
+    fn packets_made_due_again_and_time_given_up_leave_each_its_own_bits() {
+        let rate = BitRate { layer: Layer::L1, millibits: 1_000_000_000 };
+        let pace = Pace::steady(1_000_000).by_bits(rate);
+        let mut schedule = Schedule::of_packets(pace, (0, 1), 0, &MIX);
+        let before = (schedule.next, schedule.position);
+        assert_eq!(schedule.take_due(SECOND / 20, u64::MAX, 5), 5);
+        schedule.put_back(5);
+        assert_eq!((schedule.next, schedule.position), before);
+        schedule.advance();
+        // A million bits per second, and 100 s in which nothing is sent.
+        let due = schedule.first_due(100 * SECOND);
+        assert!((99_900_000_000..100 * SECOND).contains(&due), "{due}");
+        assert!((16_000..17_000).contains(&schedule.missed()), "{}", schedule.missed());
+        assert_eq!(schedule.step(schedule.position), rate.time_of(MIX[1]));
     }
 
     #[test]

@@ -2,9 +2,14 @@
 
 use super::plan::{Patch, Plan};
 use super::series::{self, Series};
+use super::turns::gcd;
 
 /// Flows of one worker up to which their values are kept in a table: what has a short circle would begin anew too often.
 pub(super) const TABLE: u64 = 4096;
+
+/// Longest cycle of sizes that is made so that all flows have all: sizes times flows. With `--inject` it lies in a value of
+/// an eBPF map, which older kernels limit to 4 MiB.
+const MOST_MIXED: u128 = 1 << 16;
 
 /// What one worker makes of a plan.
 pub(super) struct Share {
@@ -14,9 +19,8 @@ pub(super) struct Share {
     pub(super) cursors: Box<[Cursor]>,
     /// After so many packets all cursors begin anew.
     pub(super) circle: u64,
-    /// The first packet's size, and how far the next one's is away.
+    /// The first packet's size: a worker goes through all sizes by itself, so that none has the small ones alone.
     pub(super) size: usize,
-    pub(super) size_step: usize,
     /// Flows that take turns in its stream, as its probes say.
     pub(super) flows: u16,
 }
@@ -46,10 +50,27 @@ impl Share {
             }
         };
         let cursors: Box<[Cursor]> = plan.patches.iter().map(cursor).collect();
-        let sizes = plan.cycle.len() as u64;
-        let index = |n: u64| usize::try_from(n % sizes).unwrap_or_default();
-        Self { cursors, circle, size: index(worker), size_step: index(workers), flows, plan }
+        // Few packets of many workers are a whole mix, too.
+        let first = plan.cycle.len() as u64 * worker / workers;
+        let size = usize::try_from(first).unwrap_or_default();
+        plan.cycle = mixed_over(&plan.cycle, if circle == u64::MAX { flows.into() } else { circle });
+        Self { cursors, circle, size, flows, plan }
     }
+}
+
+/// A cycle of sizes in which each of so many flows that take turns gets all sizes, each as often as the cycle has it.
+///
+/// Where the two numbers have a divisor in common, a flow would meet the same sizes again and again. So the cycle is one
+/// size further each time both are at their ends together, until it has been everywhere.
+fn mixed_over(cycle: &[u16], flows: u64) -> Box<[u16]> {
+    let sizes = cycle.len() as u64;
+    let shared = gcd(sizes.into(), flows.into());
+    let together = u128::from(sizes) * u128::from(flows) / shared.max(1);
+    if flows == 0 || shared == 1 || together * shared > MOST_MIXED {
+        return cycle.into();
+    }
+    let size = |n: u128| usize::try_from((n + n / together) % u128::from(sizes)).unwrap_or_default();
+    (0..together * shared).map(|n| cycle[size(n)]).collect()
 }
 
 /// A place in a series.

@@ -64,6 +64,11 @@ impl FromStr for Sizes {
             spread(&weights)
         } else if let Some((from, to)) = first.split_once('-') {
             let (from, to) = (number(from).ok_or_else(wrong)?, number(to).ok_or_else(wrong)?);
+            if from > to {
+                return Err(SizeError(format!(
+                    "'{text}' is no size: a range begins with the smaller one: {to}-{from}"
+                )));
+            }
             let step = match words.clone().next() {
                 Some("step") => {
                     words.next();
@@ -195,6 +200,7 @@ mod tests {
         ] {
             assert!(text.parse::<Sizes>().unwrap_err().to_string().contains("is no size"), "{text}");
         }
+        assert!("1518-64".parse::<Sizes>().unwrap_err().to_string().ends_with("smaller one: 64-1518"));
         assert!("1-20000".parse::<Sizes>().unwrap_err().to_string().contains("larger step"));
         assert!("64:9999,65:9999".parse::<Sizes>().unwrap_err().to_string().contains("smaller"));
     }

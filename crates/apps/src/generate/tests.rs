@@ -1,6 +1,6 @@
 //! Every packet is what was asked for, with right lengths and checksums: judged by another reader of headers.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bywash_port::frame::{BATCH, Batch, FRAME_SIZE};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
@@ -240,15 +240,18 @@ proptest! {
         for packet in &packets {
             judge(packet);
         }
-        // What two workers make is what one makes, probes aside, unless flows stay with one of them.
-        if frame.flows.is_none() && frame.payload != Some(Payload::Probe) {
-            let two = [made(&frame, 75, (0, 2)), made(&frame, 75, (1, 2))];
+        let plan = Plan::new(&frame, None).unwrap();
+        // What two workers make is what one makes, probes aside, unless flows stay with one of them, or each has all sizes.
+        let two = [made(&frame, 75, (0, 2)), made(&frame, 75, (1, 2))];
+        if frame.flows.is_none() && frame.payload != Some(Payload::Probe) && plan.variants.len() == 1 {
             for (n, packet) in packets.iter().enumerate() {
                 prop_assert_eq!(&two[n % 2][n / 2], packet, "packet {}", n);
             }
         }
+        for packet in two.iter().flatten() {
+            judge(packet);
+        }
         // What is made incrementally is what the definition says.
-        let plan = Plan::new(&frame, None).unwrap();
         for patch in &plan.patches {
             for (n, packet) in (0..).zip(&packets) {
                 let n = frame.flows.map_or(n, |flows| n % flows);
@@ -381,6 +384,44 @@ fn a_template_keeps_what_is_not_changed_and_its_checksums_are_made_right() {
     let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6, 0, 1]].concat();
     let sent = made(&Frame { template: Some(arp.clone()), ..Frame::default() }, 1, (0, 1)).remove(0);
     assert_eq!((&sent[..16], sent.len()), (&arp[..], 60));
+}
+
+#[test]
+fn each_flow_and_each_worker_has_all_sizes_as_often_as_the_mix() {
+    // Of twelve frames seven have 64, four have 594 and one has 1518 bytes with FCS.
+    let is_the_mix = |lengths: &[usize]| {
+        let count = |size: usize| lengths.iter().filter(|len| **len == size - 4).count() * 12;
+        [count(64), count(594), count(1518)] == [7, 4, 1].map(|share: usize| share * lengths.len())
+    };
+    let imix = || Frame { size: "imix".parse().unwrap(), ..Frame::default() };
+    let cases = [
+        Frame { flows: Some(4), ..imix() },
+        Frame { flows: Some(12), ..imix() },
+        Frame { flows: Some(24), payload: Some(Payload::Nothing), ..imix() },
+        Frame { flows: Some(5), ..imix() },
+        Frame { fields: fields(&["udp.src=1-6"]), ..imix() },
+        imix(),
+    ];
+    for frame in cases {
+        for workers in [1, 2, 4] {
+            for worker in 0..workers {
+                let mut flows = HashMap::<Vec<u8>, Vec<usize>>::new();
+                for packet in made(&frame, 12 * 24 * 12, (worker, workers)) {
+                    // Addresses and ports.
+                    flows.entry(packet[26..38].to_vec()).or_default().push(packet.len());
+                }
+                let all: Vec<usize> = flows.values().flatten().copied().collect();
+                assert!(is_the_mix(&all), "worker {worker} of {workers}");
+                for (flow, lengths) in &flows {
+                    assert!(is_the_mix(lengths) || lengths.len() % 12 > 0, "{flow:?}: {lengths:?}");
+                }
+            }
+        }
+    }
+    // The first packets of all workers are a mix together.
+    let few: Vec<usize> =
+        (0..4).flat_map(|worker| made(&imix(), 3, (worker, 4))).map(|packet| packet.len()).collect();
+    assert!(is_the_mix(&few), "{few:?}");
 }
 
 #[test]

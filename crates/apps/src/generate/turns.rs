@@ -82,7 +82,7 @@ pub(super) fn period<'a>(all: impl Iterator<Item = &'a Series>) -> u128 {
     periods.fold(1, |all, period| (all / gcd(all, period)).saturating_mul(period))
 }
 
-fn gcd(a: u128, b: u128) -> u128 {
+pub(super) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

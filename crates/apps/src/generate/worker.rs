@@ -118,6 +118,11 @@ impl Generator {
         self.end = end;
     }
 
+    /// Bytes of each packet, without FCS; these over and over.
+    pub(super) fn lengths(&self) -> Vec<u32> {
+        self.orders.maker.lengths()
+    }
+
     /// Keeps queues that nobody serves until the end.
     pub(super) fn keep(&mut self, unused: QueuePair) {
         self.unused.push(unused);

@@ -161,10 +161,11 @@ fn prepare(name: &str, options: &Options) -> Result<(Vec<Injector>, Outline, Out
     };
     let outlet = Outlet::open(&interface)?;
     let (workers, stream) = (options.workers.cores.len().max(1), first_stream());
-    let mut tasks = Vec::with_capacity(workers);
+    let (mut tasks, mut lengths) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
     for worker in 0..workers {
         let (index, of) = (worker as u64, workers as u64);
         let share = Share::new(plan.clone(), (index, of));
+        lengths.push(share.plan.lengths_from(share.size));
         let stream = stream.wrapping_add(u16::try_from(worker).unwrap_or_default());
         let loaded = Loaded::new(&share, stream, interface.index)?;
         let count = options.count.map(|count| count / of + u64::from(index < count % of));
@@ -174,7 +175,8 @@ fn prepare(name: &str, options: &Options) -> Result<(Vec<Injector>, Outline, Out
     let start = clock::monotonic();
     let end = options.duration.map(|d| start.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     for (worker, task) in tasks.iter_mut().enumerate() {
-        task.set_times(pace.map(|pace| Schedule::new(pace, (worker, workers), start)), end);
+        let schedule = |pace| Schedule::of_packets(pace, (worker, workers), start, &lengths[worker]);
+        task.set_times(pace.map(schedule), end);
     }
     Ok((tasks, outline, outlet))
 }

@@ -220,7 +220,7 @@ impl Coder<'_> {
             a.load(Width::Double, Register::R1, STATE, Place::Size as i16);
             a.jump_if(Register::R1, Condition::GreaterOrEqual, sizes, self.refused);
             a.mov(Register::R2, Register::R1);
-            a.operate(Operation::Add, Register::R2, number(self.share.size_step));
+            a.operate(Operation::Add, Register::R2, 1);
             a.jump_if(Register::R2, Condition::Less, sizes, within);
             a.operate(Operation::Subtract, Register::R2, sizes);
             a.place(within);
