@@ -237,9 +237,8 @@ fn high(both: u32) -> u16 {
 /// What is there counts, not how it is kept.
 impl PartialEq for Offload {
     fn eq(&self, other: &Self) -> bool {
-        let meaning = |of: &Self| {
-            (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan(), of.cut())
-        };
+        let meaning =
+            |of: &Self| (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan(), of.cut());
         meaning(self) == meaning(other)
     }
 }
