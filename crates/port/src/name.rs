@@ -204,7 +204,8 @@ mod tests {
         assert_eq!(error("xdp:"), NameError::Empty("xdp:".into()));
         assert_eq!(error("link:"), NameError::NoSocket);
         assert_eq!(error("pci:"), NameError::NoAddress);
-        assert_eq!(error("loop:"), NameError::Empty("loop:".into()));
+        assert_eq!(error("loop:"), NameError::NoName);
+        assert_eq!(error("tap:"), NameError::NoTap);
         assert_eq!(error("pcap:"), NameError::NoFile);
         assert_eq!(error("null:x"), NameError::NotEmpty("null:".into()));
         assert_eq!(error("tap:."), NameError::Interface(".".into()));
