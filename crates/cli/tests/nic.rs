@@ -98,7 +98,7 @@ fn a_generator_and_a_receiver_are_joined_by_a_cable() {
         }
         thread::sleep(std::time::Duration::from_millis(500));
         let mut sent = served
-            .command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --count 5k --rate 2k --json");
+            .command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --count 5k --rate 5k --json");
         let sent = sent.output().unwrap();
         assert_eq!(sent.status.code(), Some(0), "{sent:?}");
         let received = receive.wait_with_output().unwrap();

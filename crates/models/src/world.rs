@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,7 +78,12 @@ pub struct World {
 
 /// A world that several front ends have a hand in.
 #[derive(Clone, Debug)]
-pub struct Shared(Arc<Mutex<World>>);
+pub struct Shared {
+    world: Arc<Mutex<World>>,
+    /// Who wants the lock: [`Shared::run`] leaves it to them, since a lock that is taken again at once is hardly ever
+    /// another's turn.
+    waiting: Arc<AtomicUsize>,
+}
 
 impl Shared {
     /// A world with these boards, one or two, and this cable between them.
@@ -94,11 +99,15 @@ impl Shared {
             .zip(boards)
             .map(|(i, _)| Cable::new(Impairment { seed: impairment.seed + i, ..impairment }));
         let (devices, cables) = (devices.collect(), cables.collect());
-        Self(Arc::new(Mutex::new(World { devices, cables, start: Instant::now() })))
+        let world = Arc::new(Mutex::new(World { devices, cables, start: Instant::now() }));
+        Self { world, waiting: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Relaxed);
+        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Relaxed);
+        world
     }
 
     /// Does something to device `index`, then lets time pass.
@@ -145,7 +154,11 @@ impl Shared {
 
     /// As [`Shared::step`], but not while a message is being answered: that does it as well.
     fn step_without_waiting(&self) -> bool {
-        match self.0.try_lock() {
+        if self.waiting.load(Relaxed) > 0 {
+            thread::yield_now();
+            return true;
+        }
+        match self.world.try_lock() {
             Ok(mut world) => world.step(),
             Err(_) => true,
         }
