@@ -132,7 +132,9 @@ impl PortArgs {
     ///
     /// # Errors
     /// When it would be one, and nobody insists.
-    pub(crate) fn refuse_flood(&self, interface: &str) -> Result<(), Failure> {
+    pub(crate) fn refuse_flood(&self, name: &PortName) -> Result<(), Failure> {
+        // What a TAP sends goes to this machine alone.
+        let (PortName::Xdp { interface, .. } | PortName::Packet { interface }) = name else { return Ok(()) };
         // What is no interface is refused when it is opened.
         let is_default = interface::kernel_use(interface).is_ok_and(|it| it.default_route);
         if !is_default || self.force {

@@ -98,6 +98,18 @@ pub enum NameError {
     Queue(String, String),
 }
 
+impl PortName {
+    /// The kernel's interface that the port is of, if it is of one.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Xdp { interface, .. } | Self::Packet { interface } | Self::Tap { interface } => {
+                Some(interface)
+            }
+            _ => None,
+        }
+    }
+}
+
 const KINDS: &str = "xdp:, packet:, tap:, pcap:, pci:, vfio-user:, null:, loop:, link:";
 
 impl FromStr for PortName {

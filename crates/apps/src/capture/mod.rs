@@ -243,17 +243,7 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
 
 /// What the port's packets come from: what other tools know it by.
 fn interface(name: &PortName) -> String {
-    match name {
-        PortName::Xdp { interface, .. } | PortName::Packet { interface } | PortName::Tap { interface } => {
-            interface.clone()
-        }
-        PortName::Pcap { .. }
-        | PortName::Pci { .. }
-        | PortName::VfioUser { .. }
-        | PortName::Null
-        | PortName::Loop { .. }
-        | PortName::Link { .. } => name.to_string(),
-    }
+    name.interface().map_or_else(|| name.to_string(), str::to_owned)
 }
 
 /// Counters of ports that mean packets lost before they reached us.

@@ -8,14 +8,8 @@ use super::worker::Figures;
 /// What keeps packets from leaving, and what to do, as far as can be seen. `figures` are those of all queues.
 pub(super) fn why_nothing(port: &dyn Port, figures: &[Figures]) -> String {
     let name = port.name();
-    let interface = match name {
-        PortName::Xdp { interface, .. } | PortName::Packet { interface } | PortName::Tap { interface } => {
-            Some(interface)
-        }
-        _ => None,
-    };
     // The longest packet is for advice that is not asked for here.
-    let state = interface.map(|interface| (interface.as_str(), interface::one(interface, u32::MAX).ok()));
+    let state = name.interface().map(|interface| (interface, interface::one(interface, u32::MAX).ok()));
     let in_flight = figures.iter().map(|figures| figures.in_flight).sum();
     let errors = figures.iter().map(|figures| figures.counters.errors).sum();
     reason(name, state, in_flight, errors)

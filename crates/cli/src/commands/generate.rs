@@ -152,7 +152,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let patience: Option<Duration> = options.patience();
     if let Some(interface) = &args.inject {
         if options.rate.is_none() {
-            args.port.refuse_flood(interface)?;
+            args.port.refuse_flood(&PortName::Packet { interface: interface.clone() })?;
         }
         let mut reporter = args.report.reporter()?;
         let stop = catch_signals()?;
@@ -160,10 +160,8 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         return Ok(bywash_apps::run(app, patience, &stop, &mut reporter));
     }
     let names = [args.name.ok_or_else(|| Failure::Usage("name a PORT, or --inject IFACE".into()))?];
-    if options.rate.is_none()
-        && let PortName::Xdp { interface, .. } | PortName::Packet { interface } = &names[0]
-    {
-        args.port.refuse_flood(interface)?;
+    if options.rate.is_none() {
+        args.port.refuse_flood(&names[0])?;
     }
     let open = args.port.open_options(&names, Use::Send)?;
     let mut reporter = args.report.reporter_for(&names)?;

@@ -155,10 +155,8 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         ..whole
     };
     let names = [args.name];
-    if options.timing == Timing::Flat
-        && let PortName::Xdp { interface, .. } | PortName::Packet { interface } = &names[0]
-    {
-        args.port.refuse_flood(interface)?;
+    if options.timing == Timing::Flat {
+        args.port.refuse_flood(&names[0])?;
     }
     let open = args.port.open_options(&names, Use::Send)?;
     let mut reporter = args.report.reporter_for(&names)?;

@@ -84,6 +84,7 @@ impl<'a> Opening<'a> {
         self.options.only.is_none() && self.takes_all_queues()
     }
 
+    /// Whether it receives by all queues, and no rules decide what stays.
     fn takes_all_queues(&self) -> bool {
         self.options.rules.is_none()
             && self.interface.queues.rx > 0
