@@ -54,15 +54,17 @@ fn forwards(devices: [u16; 2], departures: &[String]) -> Result<(), GuestError> 
     let mut guest = kit.boot(&bench.machine().iommu())?;
     guest.run(BIND)?;
     let output = guest.run(FORWARD)?;
-    // What the cores counted, and after it what they read from the NICs' counters: of port 0, then of port 1.
-    let [forwarded, counted] = ["Forward statistics for port", "NIC statistics for port"].map(|title| {
+    // What the NICs had counted when the cores stopped, and a second later: of port 0, then of port 1.
+    let [stopped, counted] = ["Forward statistics for port", "NIC statistics for port"].map(|title| {
         let ports = output.split(title).skip(1);
         ports.map(|text| ["RX-packets:", "TX-packets:"].map(|name| number(text, name))).collect::<Vec<_>>()
     });
-    assert_eq!(forwarded, counted, "{output}");
     let [[rx_0, tx_0], [rx_1, tx_1]] = counted[..] else { panic!("{output}") };
     assert_eq!((rx_0, rx_1), (tx_1, tx_0), "{output}");
-    // The first two bursts were 32 packets each; they went round all the time.
+    // The first two bursts were 32 packets each. They went round all the time, and some of them may have been between the NICs when it stopped.
+    let late = stopped.as_flattened().iter().zip(counted.as_flattened());
+    let late = late.map(|(stopped, counted)| counted.checked_sub(*stopped)).collect::<Vec<_>>();
+    assert!(late.len() == 4 && late.iter().all(|late| late.is_some_and(|late| late <= 64)), "{late:?}: {output}");
     assert!(rx_0 > 1_000 && rx_1 > 1_000, "{output}");
     assert!(!output.contains("fault"), "{output}");
     assert_eq!(bench.violations().into_keys().collect::<Vec<_>>(), departures);
