@@ -73,6 +73,12 @@ impl Pool {
         self.free.len().min(most)
     }
 
+    /// Of the frames that are taken next, the one that is number `n`, if it is at hand.
+    #[inline]
+    pub fn upcoming(&self, n: usize) -> Option<&Frame> {
+        self.free.get(self.free.len().wrapping_sub(n + 1))
+    }
+
     /// The free frames, to be taken from the end by whoever has looked at [`Pool::at_hand`].
     #[inline]
     pub(crate) fn list(&mut self) -> &mut Vec<Frame> {

@@ -127,6 +127,8 @@ impl Maker {
             self.frames.extend(pool.take_many(n.min(BATCH)));
         }
         let made = self.frames.len();
+        // It may have been on another core, too, where an empty one came back for a full one.
+        batch.prefetch_to_write(made);
         self.start_sums(made);
         if is_prepared || !self.has_rest() {
             self.copy_heads();
@@ -146,7 +148,12 @@ impl Maker {
             return made;
         }
         let lens = self.columns.variants[..made].iter().map(|variant| usize::from(variant.len));
-        batch.extend(self.frames.drain(..).zip(lens).map(|(frame, len)| {
+        // Where frames come back from a receiver on another core, the lines of the next packets are still there: they are asked
+        // for while these packets are put together.
+        batch.extend(self.frames.drain(..).zip(lens).enumerate().map(|(i, (frame, len))| {
+            if let Some(frame) = pool.upcoming(i) {
+                frame.prefetch_to_write();
+            }
             let mut packet = Packet::new(frame);
             // No packet of this plan is longer than a frame.
             let fits = packet.set_len(len);
