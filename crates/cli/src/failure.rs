@@ -87,8 +87,11 @@ fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let (usage, told): (Vec<&str>, Vec<&str>) =
         lines.partition(|line| line.starts_with("Usage:") || line.starts_with("For more information"));
-    let command = usage.iter().find_map(|line| line.strip_prefix("Usage: bywash "));
-    let command = command.and_then(|rest| rest.split([' ', '[', '<']).next()).filter(|name| !name.is_empty());
+    // The program's own name, which the user may have changed, is the first word.
+    let usage =
+        usage.iter().find_map(|line| line.strip_prefix("Usage: ")).and_then(|usage| usage.split_once(' '));
+    let command =
+        usage.and_then(|(_, rest)| rest.split([' ', '[', '<']).next()).filter(|name| !name.is_empty());
     let help = command.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
     let told = told.join(" ").replace(" tip:", "; tip:");
     format!("{} (see `{help}`)", told.strip_prefix("error: ").unwrap_or(&told))

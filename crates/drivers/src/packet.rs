@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
 use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
 use bywash_sys::ethtool::Ethtool;
+use bywash_sys::interface;
 use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
 use bywash_sys::route::{Link, Route};
 
@@ -108,7 +109,7 @@ fn opened(
     if options.bypass_qdisc {
         mode.push("no queueing discipline");
     }
-    let speed = Ethtool::open().and_then(|ethtool| ethtool.speed(interface)).ok().flatten();
+    let speed = Ethtool::open().ok().and_then(|ethtool| interface::speed(&link, &ethtool));
     let capabilities = virtio::capabilities(link.mtu, mode, speed);
     let mac = link.mac.map(|mac| mac.0);
     Ok(PacketPort { name, capabilities, mac, sends: !options.rx_only, sockets, queues, shared })

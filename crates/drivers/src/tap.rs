@@ -88,7 +88,7 @@ fn opened(
     let udp = taps[0].set_offloads(options.offload).map_err(|error| error.to_string())?;
     // From here on only what can't be undone by dropping: the interface is used.
     if made {
-        route.set_up(link.index, true).map_err(|error| right(error.errno(), error.to_string()))?;
+        route.set_up(link.index, true).map_err(|error| error.to_string())?;
     }
     let mut mode = vec!["copy"];
     if options.offload {
@@ -140,10 +140,10 @@ fn settle(interface: &str, options: &Options, made: bool, route: &mut Route) -> 
         return Ok(link);
     }
     if let Some(mtu) = options.mtu {
-        route.set_mtu(link.index, mtu).map_err(|error| right(error.errno(), error.to_string()))?;
+        route.set_mtu(link.index, mtu).map_err(|error| error.to_string())?;
     }
     if let Some(mac) = mac {
-        route.set_mac(link.index, mac).map_err(|error| right(error.errno(), error.to_string()))?;
+        route.set_mac(link.index, mac).map_err(|error| error.to_string())?;
     }
     look(interface, route)
 }
@@ -151,15 +151,6 @@ fn settle(interface: &str, options: &Options, made: bool, route: &mut Route) -> 
 fn look(interface: &str, route: &mut Route) -> Result<Link, String> {
     let link = route.link(interface).map_err(|error| error.to_string())?;
     link.ok_or_else(|| "the interface was deleted while it was opened: try again".into())
-}
-
-/// An error of the kernel's with the right that is missing, if it is that.
-fn right(errno: Option<rustix::io::Errno>, error: String) -> String {
-    if errno == Some(rustix::io::Errno::PERM) {
-        format!("{error}: it needs root or CAP_NET_ADMIN")
-    } else {
-        error
-    }
 }
 
 /// An opened `tap:`.

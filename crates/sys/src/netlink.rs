@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The kernel refused it.
-    #[error("can't {what}: {errno}{}", Reason(message))]
+    #[error("can't {what}: {errno}{}{}", Reason(message), right(*errno))]
     Refused {
         /// What was asked for: `create veth bw0`.
         what: String,
@@ -67,6 +67,11 @@ impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
     }
+}
+
+/// What is missing when the kernel says that it is not permitted: it wants one right for all changes.
+fn right(errno: rustix::io::Errno) -> &'static str {
+    if errno == rustix::io::Errno::PERM { ": it needs root or CAP_NET_ADMIN" } else { "" }
 }
 
 /// Which part of the kernel a socket talks to.
@@ -390,6 +395,9 @@ mod tests {
         let error = message.check(&payload, NLMSG_ERROR).unwrap_err();
         assert_eq!(error.errno(), Some(rustix::io::Errno::EXIST));
         assert!(error.to_string().ends_with("(os error 17): Name not unique"), "{error}");
+        payload[..4].copy_from_slice(&(-1_i32).to_ne_bytes());
+        let error = message.check(&payload, NLMSG_ERROR).unwrap_err();
+        assert!(error.to_string().ends_with("Name not unique: it needs root or CAP_NET_ADMIN"), "{error}");
         assert!(message.check(&[0; 20], NLMSG_ERROR).is_ok(), "an acknowledgement");
         assert!(message.check(&[], NLMSG_DONE).is_ok(), "a dump's end without a code");
     }

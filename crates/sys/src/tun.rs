@@ -36,7 +36,10 @@ pub enum TunError {
     #[error("'{0}' is in use by another program, or its queues are all taken")]
     Busy(String),
     /// The name is of another sort of interface, or it was made with another number of queues in mind.
-    #[error("the interface '{0}' is not a TAP interface, or it was made {1} several queues (multi_queue)")]
+    #[error(
+        "the interface '{0}' is not a TAP interface, or it was made {1} several queues (multi_queue): a name that no \
+         interface has yet makes a new one; to use a NIC or a veth, name it as xdp:{0} or packet:{0}"
+    )]
     Mismatch(String, &'static str),
     /// The kernel refused for another reason.
     #[error("can't {what}: {errno}")]

@@ -60,7 +60,7 @@ const ROWS: &[Row] = &[
     (
         User::Root,
         "receive xdp:wide --force",
-        ["the MTU of wide is 40000", "more than 18 frames hold", "set it to"],
+        ["the MTU of wide is 40000", "more than the 18 frames of a packet hold", "set it to"],
     ),
     // With the warnings that there would be otherwise.
     (

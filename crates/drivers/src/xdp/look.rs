@@ -33,8 +33,8 @@ pub(super) fn find(interface: &str) -> Result<Interface, String> {
 /// needs an XDP program. Whether native XDP works is not judged here: the kernel is asked, which knows better.
 pub(super) fn judge(advice: &[Finding], takes: bool) -> Result<Vec<String>, String> {
     let concerns = |finding: &&Finding| match finding.topic {
-        Topic::Interface | Topic::Packets | Topic::Path => true,
-        Topic::Rights | Topic::Program => takes,
+        Topic::Interface | Topic::Path => true,
+        Topic::Rights | Topic::Program | Topic::Packets => takes,
         Topic::NativeXdp => false,
     };
     let of = |severity| advice.iter().filter(concerns).filter(move |finding| finding.severity == severity);
@@ -115,14 +115,9 @@ fn refuse_unused(options: &Options, receives: bool) -> Result<(), String> {
 pub(super) fn multi_buffer(link: &Interface, options: &Options, stride: Stride) -> Result<bool, String> {
     let (interface, mtu) = (&link.name, link.mtu as usize);
     let needed = mtu > MAX_SINGLE_MTU;
-    let lower = |most: usize| format!("set it to {most} or less (`ip link set dev {interface} mtu {most}`)");
-    let cure = lower(MAX_SINGLE_MTU);
-    let too_long = mtu + HEADERS > LONGEST;
+    let cure =
+        format!("set it to {MAX_SINGLE_MTU} or less (`ip link set dev {interface} mtu {MAX_SINGLE_MTU}`)");
     match (options.multi_buffer.unwrap_or(needed), stride) {
-        _ if too_long && options.rx => {
-            let (frames, cure) = (tx::MAX_FRAMES, lower(LONGEST - HEADERS));
-            Err(format!("the MTU of {interface} is {mtu}, more than {frames} frames hold: {cure}"))
-        }
         (false, _) if needed => Err(format!(
             "the MTU of {interface} is {mtu} and a frame holds one of {MAX_SINGLE_MTU}: {cure}, or allow packets of several frames"
         )),
@@ -190,15 +185,16 @@ mod tests {
     fn obstacles_refuse_and_what_is_bad_is_told_where_it_matters() {
         let finding = |severity, topic| Finding { severity, topic, text: format!("{topic:?}") };
         let all = |severity| {
-            [Topic::Path, Topic::Rights, Topic::Program, Topic::NativeXdp]
+            [Topic::Path, Topic::Rights, Topic::Program, Topic::Packets, Topic::NativeXdp]
                 .map(|topic| finding(severity, topic))
         };
         assert_eq!(judge(&[], true).unwrap(), [""; 0]);
         assert_eq!(judge(&all(Severity::Note), true).unwrap(), [""; 0]);
-        assert_eq!(judge(&all(Severity::Warning), true).unwrap(), ["Path", "Rights", "Program"]);
+        assert_eq!(judge(&all(Severity::Warning), true).unwrap(), ["Path", "Rights", "Program", "Packets"]);
         assert_eq!(judge(&all(Severity::Error)[1..], true).unwrap_err(), "Rights");
         assert_eq!(judge(&all(Severity::Error)[2..], true).unwrap_err(), "Program");
-        assert_eq!(judge(&all(Severity::Error)[1..], false).unwrap(), [""; 0], "sending needs neither");
+        assert_eq!(judge(&all(Severity::Error)[3..], true).unwrap_err(), "Packets");
+        assert_eq!(judge(&all(Severity::Error)[1..], false).unwrap(), [""; 0], "sending needs none of them");
         assert_eq!(judge(&[finding(Severity::Error, Topic::Interface)], false).unwrap_err(), "Interface");
         assert_eq!(no_native_xdp(&all(Severity::Warning)), Some("NativeXdp"));
         assert_eq!(no_native_xdp(&all(Severity::Note)), None);
@@ -227,6 +223,5 @@ mod tests {
         assert_eq!(with(1500, Some(true), Stride::Packed), Ok(true));
         assert!(with(2027, Some(false), Stride::Packed).unwrap_err().contains("mtu 2026"));
         assert!(with(9000, None, Stride::Aligned).unwrap_err().contains("packed"));
-        assert!(with(65_521, None, Stride::Packed).unwrap_err().contains("18 frames"));
     }
 }

@@ -10,8 +10,8 @@ use bywash_sys::xsk::{self, Consumer, Descriptor, Kick, Producer, Socket};
 use super::life::Life;
 use crate::virtio::{ADDRESSES, ETH_P_8021Q, ETHERNET, VLAN_TAG};
 
-/// Frames of one packet at most: the kernel's `MAX_SKB_FRAGS`, 17, and the head.
-pub(super) const MAX_FRAMES: usize = 18;
+/// Frames of one packet at most.
+pub(super) const MAX_FRAMES: usize = xsk::MAX_CHUNKS as usize;
 
 /// Shortest packet: an Ethernet header.
 const MIN_LEN: usize = ETHERNET;

@@ -64,7 +64,10 @@ fn forwards(devices: [u16; 2], departures: &[String]) -> Result<(), GuestError> 
     // The first two bursts were 32 packets each. They went round all the time, and some of them may have been between the NICs when it stopped.
     let late = stopped.as_flattened().iter().zip(counted.as_flattened());
     let late = late.map(|(stopped, counted)| counted.checked_sub(*stopped)).collect::<Vec<_>>();
-    assert!(late.len() == 4 && late.iter().all(|late| late.is_some_and(|late| late <= 64)), "{late:?}: {output}");
+    assert!(
+        late.len() == 4 && late.iter().all(|late| late.is_some_and(|late| late <= 64)),
+        "{late:?}: {output}"
+    );
     assert!(rx_0 > 1_000 && rx_1 > 1_000, "{output}");
     assert!(!output.contains("fault"), "{output}");
     assert_eq!(bench.violations().into_keys().collect::<Vec<_>>(), departures);

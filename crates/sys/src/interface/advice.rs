@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::Interface;
 use crate::bpf::OUR_PROGRAM;
+use crate::xsk::MAX_CHUNKS;
 
 /// How bad a finding is, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -75,6 +76,9 @@ impl fmt::Display for Finding {
 pub(super) fn would_use(interface: &Interface, frame: u32) -> String {
     if !interface.ethernet {
         return "nothing: no Ethernet".into();
+    }
+    if too_long(interface, frame).is_some() {
+        return "nothing that receives: the MTU".into();
     }
     let xdp = interface.xdp_features.unwrap_or_default();
     let native = xdp.native && native_refused(interface, frame).is_empty();
@@ -200,17 +204,36 @@ fn longest(interface: &Interface) -> u32 {
     interface.mtu.saturating_add(HEADERS)
 }
 
-/// How to have one frame for each packet.
-fn shorter(interface: &Interface, frame: u32) -> String {
-    format!("`ip link set {} mtu {}`", interface.name, frame.saturating_sub(HEADERS))
+/// How to have packets of up to so many bytes.
+fn shorter(interface: &Interface, longest: u32) -> String {
+    format!("`ip link set {} mtu {}`", interface.name, longest.saturating_sub(HEADERS))
+}
+
+/// That packets may be longer than all frames that one may have hold, if it is so.
+fn too_long(interface: &Interface, frame: u32) -> Option<String> {
+    let most = frame.saturating_mul(MAX_CHUNKS);
+    (longest(interface) > most).then(|| {
+        let (name, mtu) = (&interface.name, interface.mtu);
+        format!(
+            "the MTU of {name} is {mtu}, more than the {MAX_CHUNKS} frames of a packet hold: set it to {} or less ({})",
+            most.saturating_sub(HEADERS),
+            shorter(interface, most)
+        )
+    })
 }
 
 /// What packets look like, and what becomes of them.
 fn packets(interface: &Interface, frame: u32) -> Vec<Finding> {
     let (name, mtu) = (&interface.name, interface.mtu);
-    let mut findings = Vec::new();
+    let too_long = too_long(interface, frame);
+    let is_too_long = too_long.is_some();
+    let mut findings: Vec<Finding> =
+        too_long.into_iter().map(|text| Finding::error(Topic::Packets, text)).collect();
     let mut note = |text| findings.push(Finding::note(Topic::Packets, text));
-    if longest(interface) > frame && interface.xdp_features.is_some_and(|features| features.multi_buffer) {
+    if longest(interface) > frame
+        && !is_too_long
+        && interface.xdp_features.is_some_and(|features| features.multi_buffer)
+    {
         note(format!(
             "{name}: its MTU of {mtu} takes several frames per packet ({frame} bytes each), which is slower: {}",
             shorter(interface, frame)

@@ -163,6 +163,11 @@ pub fn preflight(name: &str, frame: u32) -> Result<Interface, InterfaceError> {
     Ok(interface)
 }
 
+/// How fast a link is, Mbit/s, where that is known. What virtual ones tell is made up.
+pub fn speed(link: &Link, ethtool: &Ethtool) -> Option<u32> {
+    if link.kind.is_none() { ethtool.speed(&link.name).ok().flatten() } else { None }
+}
+
 impl InterfaceError {
     fn none(name: &str, links: &[Link]) -> Self {
         Self::None { name: name.into(), there: links.iter().map(|link| link.name.clone()).collect() }
@@ -223,8 +228,7 @@ impl Look {
             mtu: link.mtu,
             up: link.up,
             carrier: link.carrier,
-            // What virtual ones tell is made up.
-            speed_mbps: if link.kind.is_none() { ethtool.speed(name).ok().flatten() } else { None },
+            speed_mbps: speed(link, ethtool),
             queues: ethtool.channels(name).unwrap_or(made_with),
             rings: ethtool.rings(name).ok(),
             numa_node: device.as_deref().and_then(pci::numa_node),

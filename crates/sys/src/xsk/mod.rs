@@ -19,6 +19,9 @@ use crate::shared::Mapping;
 pub use probe::Probe;
 pub use ring::{Consumer, Descriptor, Producer, RingOffsets, offset};
 
+/// Chunks of one packet at most: Linux's `MAX_SKB_FRAGS`, 17, and the head.
+pub const MAX_CHUNKS: u32 = 18;
+
 /// How the registered memory is cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {

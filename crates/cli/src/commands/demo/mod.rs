@@ -45,6 +45,9 @@ const FLAT_OUT: Duration = Duration::from_secs(1);
 /// How long it then runs at its share.
 const PACED: Duration = Duration::from_secs(2);
 
+/// Why it ends on Ctrl-C.
+const INTERRUPTED: &str = "interrupted: what was just being measured was cut short";
+
 /// Packet memory: rings long enough that a pause of some milliseconds, as every machine makes, costs no packet.
 const MEMORY: usize = 256 << 20;
 
@@ -139,7 +142,7 @@ fn attempt(
     let broken = flat_out.damaged();
     rows.push(Row { path: path.to_string(), flat_out, paced: None });
     if stop.is_set() {
-        return wrong("interrupted".into());
+        return wrong(INTERRUPTED.into());
     }
     if let Some(reason) = broken {
         return wrong(format!("{path}, flat out: {reason}"));
@@ -153,7 +156,7 @@ fn attempt(
         row.paced = Some(paced);
     }
     if stop.is_set() {
-        return wrong("interrupted".into());
+        return wrong(INTERRUPTED.into());
     }
     let verdict = if slow { Verdict::Slow } else { Verdict::Wrong };
     Ok(fault.map(|reason| verdict(format!("{path}, at {SHARE} % of its rate: {reason}"))))

@@ -137,6 +137,13 @@ fn what_the_driver_would_refuse_is_not_promised() {
     let long = Interface { mtu: 9000, ..good() };
     assert_eq!(would_use(&long, FRAME), "generic XDP, copy, 8 queues");
     assert_eq!(findings(&long, FRAME)[0].topic, Topic::NativeXdp);
+    let several = veth().xdp_features.map(|features| XdpFeatures { multi_buffer: true, ..features });
+    let with = |mtu| Interface { mtu, xdp_features: several, ..veth() };
+    assert_eq!(would_use(&with(36_843), FRAME), "nothing that receives: the MTU");
+    let (severity, text) = only(with(36_843));
+    assert_eq!(severity, Severity::Error);
+    assert!(text.contains("set it to 36842 or less (`ip link set eth1 mtu 36842`)"), "{text}");
+    assert_eq!(would_use(&with(36_842), FRAME), "native XDP, zero-copy, 8 queues");
     let narrow = Interface { peer: Some(Peer { name: "far".into(), tx_queues: 9 }), ..veth() };
     assert_eq!(would_use(&narrow, FRAME), "generic XDP, copy, 8 queues");
 }
