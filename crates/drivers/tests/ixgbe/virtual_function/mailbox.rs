@@ -133,7 +133,7 @@ fn what_the_host_does_not_allow_is_said() {
         (Settings { queues: Some(4), ..quiet() }, "4 queues: the physical function grants 2"),
         (
             Settings { queues: Some(3), ..quiet() },
-            "3 queues: a virtual function spreads packets over 1, 2, 4 or 8",
+            "3 queues: this virtual function has 1 to 8, and their number is a power of two",
         ),
         (Settings { ring: 100, ..quiet() }, "a ring of 100 packets"),
         (
