@@ -29,11 +29,12 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     Ok(())
 }
 
-/// Resets the function, and agrees with the physical one on all that `settings` wish.
+/// Resets the function, and agrees with the physical one on all that `settings` wish; where neither names an address, on `spare`.
 pub(super) fn agree<R: Registers>(
     bar: &Bar<R>,
     mailbox: &mut Mailbox<R>,
     settings: &Settings,
+    spare: [u8; 6],
 ) -> Result<Agreed, NicError> {
     bar.change(&CTRL, 0, CTRL::RST.mask);
     bar.flush();
@@ -46,7 +47,7 @@ pub(super) fn agree<R: Registers>(
     let (address, _) = tell_reset(mailbox)?;
     let mut agreed = Agreed {
         api: 0,
-        mac: agree_on_mac(mailbox, settings.mac, address)?,
+        mac: agree_on_mac(mailbox, settings.mac, address, spare)?,
         more_macs: Vec::new(),
         // Bits 47:36, which the answer does not say.
         multicast_bits: 0,

@@ -43,15 +43,16 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     Ok(())
 }
 
-/// Resets the function, and agrees with the physical one on all that `settings` wish.
+/// Resets the function, and agrees with the physical one on all that `settings` wish; where neither names an address, on `spare`.
 pub(super) fn agree<R: Registers>(
     bar: &Bar<R>,
     mailbox: &mut Mailbox<R>,
     settings: &Settings,
+    spare: [u8; 6],
 ) -> Result<Agreed, NicError> {
     let (address, multicast_bits) = reset(bar, mailbox)?;
     let api = negotiate(mailbox)?;
-    let mac = agree_on_mac(mailbox, settings.mac, address)?;
+    let mac = agree_on_mac(mailbox, settings.mac, address, spare)?;
     let granted = if api >= V1_1 { granted(mailbox)? } else { 1 };
     let queues = settings.queues.unwrap_or_else(|| down(granted.min(settings.most_queues)));
     if queues > granted {

@@ -53,12 +53,16 @@ pub(super) fn port_link<R: Registers>(bar: &Bar<R>, register: &LinkRegister) -> 
 pub(super) struct Control<R> {
     pub(super) mailbox: Mailbox<R>,
     pub(super) agreed: Agreed,
+    /// The address that its owner has chosen.
+    pub(super) chosen_mac: Option<[u8; 6]>,
     statistics: &'static [Statistic],
     sums: Vec<Wrapping>,
     link: Seen,
     /// Resets of the physical function, and attempts to agree anew that failed.
     resets: u64,
     failures: u64,
+    /// Other addresses that the host has given at that.
+    mac_changes: u64,
     /// Nothing is agreed on.
     lost: bool,
     gone: bool,
@@ -70,12 +74,25 @@ impl<R: Registers> Control<R> {
         bar: &Bar<R>,
         mailbox: Mailbox<R>,
         agreed: Agreed,
+        chosen_mac: Option<[u8; 6]>,
         statistics: &'static [Statistic],
     ) -> Self {
         let begin = |statistic| Wrapping { last: read(bar, statistic).0, sum: 0 };
         let sums = statistics.iter().map(begin).collect();
         let link = Seen::first(Link::DOWN);
-        Self { mailbox, agreed, statistics, sums, link, resets: 0, failures: 0, lost: false, gone: false }
+        Self {
+            mailbox,
+            agreed,
+            chosen_mac,
+            statistics,
+            sums,
+            link,
+            resets: 0,
+            failures: 0,
+            mac_changes: 0,
+            lost: false,
+            gone: false,
+        }
     }
 
     /// Somebody has looked at the link.
@@ -91,6 +108,7 @@ impl<R: Registers> Control<R> {
             ("link_losses", self.link.losses),
             ("pf_resets", self.resets),
             ("pf_failures", self.failures),
+            ("mac_changes", self.mac_changes),
             ("mailbox_unanswered", self.mailbox.unanswered),
             ("device_gone", u64::from(self.gone)),
         ];
@@ -140,17 +158,19 @@ impl<R: Registers> Shared<R> {
         let same = Settings {
             queues: Some(before.queues),
             max_len: Some(before.max_len),
-            mac: Some(before.mac),
+            // The host may have another one for it by now. To insist on the old one would be in vain.
+            mac: control.chosen_mac,
             promiscuous: before.promiscuous,
             multicast: before.multicast.clone(),
             vlans: before.vlans.clone(),
             ..self.settings.clone()
         };
-        let mut agreed = (self.driver.agree)(&self.bar, &mut control.mailbox, &same)?;
+        let mut agreed = (self.driver.agree)(&self.bar, &mut control.mailbox, &same, before.mac)?;
         for (number, mac) in (1..).zip(&before.more_macs) {
             (self.driver.add_mac)(&mut control.mailbox, *mac, number)?;
         }
         agreed.more_macs.clone_from(&before.more_macs);
+        control.mac_changes += u64::from(agreed.mac != before.mac);
         control.agreed = agreed;
         (self.driver.prepare)(&self.bar, &self.settings, self.queues);
         // The reset has cleared what they count.

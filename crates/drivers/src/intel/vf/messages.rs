@@ -1,7 +1,5 @@
 //! What a function asks of its physical one in the same words on all families: addresses, VLANs, groups, lengths.
 
-use std::hash::{BuildHasher, RandomState};
-
 use bywash_hw::ixgbe::vf::message;
 use bywash_sys::function::Registers;
 
@@ -49,14 +47,14 @@ pub(crate) fn tell_reset<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<(Opti
     Ok(((has_address && check_unicast(mac).is_ok()).then_some(mac), words[3]))
 }
 
-/// Uses the address that is wished, or that the physical function has, or one of our own choice: a local one, of one NIC.
+/// Uses the address that is wished, or that the physical function has, or else `spare`.
 pub(crate) fn agree_on_mac<R: Registers>(
     mailbox: &mut Mailbox<R>,
     wished: Option<[u8; 6]>,
     given: Option<[u8; 6]>,
+    spare: [u8; 6],
 ) -> Result<[u8; 6], NicError> {
-    let [a, b, c, d, e, ..] = RandomState::new().hash_one("mac").to_le_bytes();
-    let mac = wished.or(given).unwrap_or([0x02, a, b, c, d, e]);
+    let mac = wished.or(given).unwrap_or(spare);
     if Some(mac) != given {
         set_mac(mailbox, mac)?;
     }

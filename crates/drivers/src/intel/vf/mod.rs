@@ -8,6 +8,7 @@ mod control;
 pub(crate) mod messages;
 mod queue;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -45,7 +46,8 @@ pub struct Settings {
     pub receives: bool,
     /// Whether it sends.
     pub sends: bool,
-    /// Its Ethernet address; what the physical function says when `None`, or a random one when that says nothing.
+    /// Its Ethernet address; what the physical function says when `None`, again after each reset of that, or a random one when
+    /// that says nothing.
     pub mac: Option<[u8; 6]>,
     /// Take packets to any address. Neither the 82599 nor the 82576 gives this to a function.
     pub promiscuous: bool,
@@ -134,8 +136,9 @@ pub(crate) struct VfDriver<R> {
     pub(crate) most_moderation_us: u32,
     /// Makes it quiet: interrupts masked, queues off.
     pub(crate) stop: fn(&Bar<R>) -> Result<(), NicError>,
-    /// Resets the function, and agrees with the physical one on all that the settings wish.
-    pub(crate) agree: fn(&Bar<R>, &mut Mailbox<R>, &Settings) -> Result<Agreed, NicError>,
+    /// Resets the function, and agrees with the physical one on all that the settings wish; where neither names an address, on
+    /// this one.
+    pub(crate) agree: fn(&Bar<R>, &mut Mailbox<R>, &Settings, [u8; 6]) -> Result<Agreed, NicError>,
     /// Says how many queues there are, and what wakes their workers: masked when it fires, and its cause cleared.
     pub(crate) prepare: fn(&Bar<R>, &Settings, u16),
     /// Says which packets to other addresses than its own to take, as far as the other side gives them.
@@ -231,14 +234,14 @@ pub(crate) fn open<F: Function + 'static>(
     let (control, words) = driver.mailbox;
     let mut mailbox = Mailbox::new(bar.clone(), control, words, settings.patience);
     (driver.stop)(&bar)?;
-    let agreed = (driver.agree)(&bar, &mut mailbox, settings)?;
+    let agreed = (driver.agree)(&bar, &mut mailbox, settings, any_mac())?;
     let Agreed { queues, max_len, .. } = agreed;
     let memory = Memory::new(&mut function, arena, queues, settings.ring)?;
     let vectors = if settings.receives { queues.min(driver.vectors) } else { 0 };
     let mut bells = function.interrupts(vectors)?.into_iter();
     (driver.prepare)(&bar, settings, queues);
     let shared = Arc::new(Shared {
-        control: Mutex::new(Control::new(&bar, mailbox, agreed, driver.statistics)),
+        control: Mutex::new(Control::new(&bar, mailbox, agreed, settings.mac, driver.statistics)),
         bar,
         driver,
         memory,
@@ -266,6 +269,12 @@ pub(crate) fn open<F: Function + 'static>(
     let watched = shared.clone();
     let ticker = Ticker::start(shared.driver.thread, settings.watch, move || watched.look());
     Ok(VirtualFunction { function, nic, name, capabilities, queues: pairs, shared, ticker, closed: false })
+}
+
+/// A local address of one NIC, by chance.
+fn any_mac() -> [u8; 6] {
+    let [a, b, c, d, e, ..] = RandomState::new().hash_one("mac").to_le_bytes();
+    [0x02, a, b, c, d, e]
 }
 
 /// What a function does not have is refused before it is touched.
@@ -340,7 +349,7 @@ impl<F: Function> VirtualFunction<F> {
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), NicError> {
         let control = &mut *lock(&self.shared.control);
         messages::set_mac(&mut control.mailbox, mac)?;
-        control.agreed.mac = mac;
+        (control.agreed.mac, control.chosen_mac) = (mac, Some(mac));
         Ok(())
     }
 

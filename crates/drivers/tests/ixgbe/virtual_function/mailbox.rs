@@ -158,7 +158,7 @@ fn what_the_host_does_not_allow_is_said() {
 #[test]
 fn a_function_without_an_address_chooses_one() {
     let world = functions(1);
-    set_policy(&world, 0, |policy| policy.has_address = false);
+    set_policy(&world, 0, |policy| policy.address = None);
     let (arena, _) = memory(4096);
     let macs = [0, 1].map(|_| open(&world, 0, &quiet(), arena).unwrap().mac().unwrap());
     assert!(macs.iter().all(|mac| mac[0] == 2) && macs[0] != macs[1], "{macs:02x?}");
