@@ -52,6 +52,7 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
     traffic(&mut run)?;
     killed(&mut run)?;
     reset(&mut run)?;
+    refusals(&mut run)?;
     generated(&mut run)?;
     assert_eq!(run("dmesg | grep 'DMAR:.*fault' || true")?, "");
     Ok(())
@@ -99,6 +100,37 @@ fn reset(run: &mut Run<'_>) -> Result<(), GuestError> {
     let reports: Vec<&str> = output.lines().filter(|line| resets(line)).collect();
     let changes: Vec<bool> = reports.iter().map(|line| line.contains("\"mac_changes\":1")).collect();
     assert_eq!(changes, [true, false], "{output}");
+    Ok(())
+}
+
+/// What cannot be is refused in a line, and what is not given is said.
+fn refusals(run: &mut Run<'_>) -> Result<(), GuestError> {
+    let output = run("receive() {
+            code=0
+            /host/bywash receive pci:0000:01:10.0 --duration 1s --memory 24M --huge-pages require --json $* 2>&1 || code=$?
+            echo code $code
+        }
+        receive --queues 4
+        ip link set dev $pf down; receive; ip link set dev $pf up
+        pf_linked() { test \"$(cat /sys/class/net/$pf/carrier)\" = 1; }
+        until_it pf_linked
+        receive --queues 2")?;
+    let wanted = [
+        "4 queues: this virtual function has 1 to 2",
+        "code 2\n",
+        "V2PMAILBOX is 0x",
+        "with RSTI: the physical function is not ready; set its interface up",
+        "code 2\n",
+        "send to this port's address, or broadcast",
+        "packets are received by the first queue alone",
+        "code 0",
+    ];
+    let mut rest = output.as_str();
+    for words in wanted {
+        let at = rest.find(words);
+        assert!(at.is_some(), "{words}: {output}");
+        rest = &rest[at.unwrap_or(0) + words.len()..];
+    }
     Ok(())
 }
 
