@@ -11,6 +11,7 @@ mod open;
 mod virtio;
 
 pub mod igb;
+pub mod igbvf;
 pub mod ixgbe;
 pub mod ixgbevf;
 pub mod link;

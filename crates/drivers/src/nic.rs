@@ -12,15 +12,14 @@ use bywash_sys::vfio::Vfio;
 use bywash_sys::vfio_user::VfioUser;
 
 use crate::igb;
+use crate::igbvf;
+use crate::intel::{NicError, VfSettings, VirtualFunction};
 use crate::ixgbe::{self, RSS_QUEUES};
 use crate::ixgbevf;
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Families that there is a driver for.
-const DRIVEN: [Family; 3] = [Family::Ixgbe, Family::IxgbeVf, Family::Igb];
 
 /// Descriptors in a ring.
 const RING: u32 = 1024;
@@ -32,15 +31,12 @@ pub struct Known {
     pub name: &'static str,
     /// What its driver is called.
     pub driver: &'static str,
-    /// Whether we have that driver.
-    pub is_driven: bool,
 }
 
 /// The NIC with these PCI ids, if we know it.
 pub fn known(vendor: u16, device: u16) -> Option<Known> {
     let nic = pci::known(vendor, device)?;
-    let is_driven = DRIVEN.contains(&nic.family);
-    Some(Known { name: nic.name, driver: nic.family.name(), is_driven })
+    Some(Known { name: nic.name, driver: nic.family.name() })
 }
 
 /// Opens the device behind a vfio-user socket.
@@ -86,9 +82,9 @@ pub(crate) fn open_pci(
 /// Which driver a device wants.
 fn family(vendor: u16, device: u16) -> Result<Family, String> {
     let family = pci::known(vendor, device).map(|nic| nic.family);
-    family.filter(|family| DRIVEN.contains(family)).ok_or_else(|| {
+    family.ok_or_else(|| {
         format!(
-            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599, an X540, a virtual function of one, or an 82576"
+            "{vendor:04x}:{device:04x} is no NIC that there is a driver for: use an 82599, an X540, an 82576, or a virtual function of one"
         )
     })
 }
@@ -106,9 +102,9 @@ fn open<F: Function + 'static>(
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     match family(vendor, device)? {
         Family::Ixgbe => open_ixgbe(function, name, options, arena),
-        Family::IxgbeVf => open_ixgbevf(function, name, options, arena),
         Family::Igb => open_igb(function, name, options, arena),
-        family @ Family::IgbVf => Err(format!("there is no driver for {}", family.name())),
+        Family::IxgbeVf => open_vf(function, name, options, arena, ixgbevf::open),
+        Family::IgbVf => open_vf(function, name, options, arena, igbvf::open),
     }
 }
 
@@ -138,22 +134,24 @@ fn open_ixgbe<F: Function + 'static>(
     Ok(Opened { port, warnings: down.into_iter().collect() })
 }
 
-fn open_ixgbevf<F: Function + 'static>(
+/// A virtual function, by its driver's `open`.
+#[expect(clippy::type_complexity, reason = "a name for the function's type would hide what it takes")]
+fn open_vf<F: Function + 'static>(
     function: F,
     name: &PortName,
     options: &OpenOptions,
     arena: &'static Arena,
+    open: fn(F, PortName, &VfSettings, &'static Arena) -> Result<VirtualFunction<F>, NicError>,
 ) -> Result<Opened, String> {
-    let settings = ixgbevf::Settings {
+    let settings = VfSettings {
         queues: options.queues,
         most_queues: cores(),
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        ..ixgbevf::Settings::default()
+        ..VfSettings::default()
     };
-    let mut port =
-        ixgbevf::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let mut port = open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let narrowed = if options.tx_only { Vec::new() } else { port.warnings() };
     Ok(Opened { port: Box::new(port), warnings: down.into_iter().chain(narrowed).collect() })

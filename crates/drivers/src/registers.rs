@@ -99,19 +99,14 @@ struct Table {
     taken_by_reading: &'static [&'static str],
 }
 
-fn table(family: Family) -> Option<Table> {
-    match family {
-        Family::Ixgbe => {
-            Some(Table { registers: ixgbe::regs::TABLE, taken_by_reading: ixgbe::regs::TAKEN_BY_READING })
-        }
-        Family::IxgbeVf => {
-            Some(Table { registers: ixgbe::vf::TABLE, taken_by_reading: ixgbe::vf::TAKEN_BY_READING })
-        }
-        Family::Igb => {
-            Some(Table { registers: igb::regs::TABLE, taken_by_reading: igb::regs::TAKEN_BY_READING })
-        }
-        Family::IgbVf => None,
-    }
+fn table(family: Family) -> Table {
+    let (registers, taken_by_reading) = match family {
+        Family::Ixgbe => (ixgbe::regs::TABLE, ixgbe::regs::TAKEN_BY_READING),
+        Family::IxgbeVf => (ixgbe::vf::TABLE, ixgbe::vf::TAKEN_BY_READING),
+        Family::Igb => (igb::regs::TABLE, igb::regs::TAKEN_BY_READING),
+        Family::IgbVf => (igb::vf::TABLE, igb::vf::TAKEN_BY_READING),
+    };
+    Table { registers, taken_by_reading }
 }
 
 /// Reads registers of a port's NIC: all, or those that `name` means, which is a name (`RDT`), one of an array (`RDT[3]`), a
@@ -138,8 +133,9 @@ fn read_function<F: Function>(
     function.read_config(config::VENDOR, &mut id)?;
     let [a, b, c, d, e, f] = id;
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    let known = pci::known(vendor, device).and_then(|nic| Some((nic, table(nic.family)?)));
-    let (nic, table) = known.ok_or_else(|| RegistersError::Unknown { port: port.clone(), vendor, device })?;
+    let known = pci::known(vendor, device);
+    let nic = known.ok_or_else(|| RegistersError::Unknown { port: port.clone(), vendor, device })?;
+    let table = table(nic.family);
     let wish = Wish::new(name);
     let mut dump = Dump {
         nic: nic.name,
@@ -214,7 +210,7 @@ impl Wish {
         let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
         let numbered = parts.and_then(|(name, number)| Some((name.to_owned(), number.parse().ok()?)));
         let (name, index) = numbered.map_or((text, None), |(name, number)| (name, Some(number)));
-        let known = [ixgbe::regs::TABLE, ixgbe::vf::TABLE, igb::regs::TABLE].concat();
+        let known = [ixgbe::regs::TABLE, ixgbe::vf::TABLE, igb::regs::TABLE, igb::vf::TABLE].concat();
         let how = if name.is_empty() {
             How::Everything
         } else if name.contains(['*', '?']) {

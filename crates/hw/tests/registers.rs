@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bywash_hw::reg::{Access, Range, Register, find};
 use bywash_hw::{igb, ixgbe};
 
-const TABLES: [(&str, &[Register], u32, &str); 3] = [
+const TABLES: [(&str, &[Register], u32, &str); 4] = [
     ("ixgbe", ixgbe::regs::TABLE, ixgbe::BAR_SIZE, include_str!("ixgbe.txt")),
     ("ixgbevf", ixgbe::vf::TABLE, ixgbe::vf::BAR_SIZE, include_str!("ixgbevf.txt")),
     ("igb", igb::regs::TABLE, igb::BAR_SIZE, include_str!("igb.txt")),
+    ("igbvf", igb::vf::TABLE, igb::vf::BAR_SIZE, include_str!("igbvf.txt")),
 ];
 
 fn offsets(ranges: &[Range]) -> Vec<u32> {

@@ -75,7 +75,7 @@ pub(super) fn find(name: &str) -> Result<Device, Failure> {
 /// Whether a driver of ours could have a NIC, in one line; nothing of one that we do not know.
 pub(super) fn prospect(device: &Device) -> Option<String> {
     let (vendor, model) = device.ids()?;
-    let nic = known(vendor, model).filter(|nic| nic.is_driven)?;
+    let nic = known(vendor, model)?;
     let address = device.address();
     Some(match (check(device, false), device.driver()) {
         (Err(error), _) => {
@@ -114,7 +114,7 @@ fn check(device: &Device, force: bool) -> Result<(), Failure> {
     let address = device.address();
     let refuse = |why: String| Err(Failure::Usage(format!("{address}: {why}")));
     let (vendor, model) = device.ids().unwrap_or_default();
-    if !known(vendor, model).is_some_and(|nic| nic.is_driven) {
+    if known(vendor, model).is_none() {
         return refuse(format!("{vendor:04x}:{model:04x} is no NIC that there is a driver for"));
     }
     if let Err(error) = device.check_unused(force) {
@@ -163,7 +163,7 @@ fn object(nics: &[Device]) -> String {
             "driver": device.driver(),
             "interfaces": device.interfaces(),
             "iommu_group": device.group().map(|group| group.number()),
-            "our_driver": nic.filter(|nic| nic.is_driven).map(|nic| nic.driver),
+            "our_driver": nic.map(|nic| nic.driver),
             "refused": check(device, false).err().map(|error| error.to_string()),
         })
     };

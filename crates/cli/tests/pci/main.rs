@@ -1,8 +1,10 @@
 //! `pci:` in a guest: the packet tools take a NIC from Linux's own driver through VFIO and a strict virtual IOMMU, talk to Linux's
-//! driver at the other end of a cable, and give the NIC back. The NICs are two models of the 82599, and QEMU's 82576.
+//! driver at the other end of a cable, and give the NIC back. The NICs are two models of the 82599, and QEMU's 82576, whose
+//! virtual functions are taken too.
 #![expect(clippy::unwrap_used, reason = "what cannot be set up must fail the test")]
 
 mod end;
+mod functions;
 mod models;
 
 use std::time::Duration;
@@ -27,6 +29,16 @@ fn an_82599_is_driven_and_given_back() -> Result<(), GuestError> {
     let mut guest = kit.boot(&prepared(served.machine()))?;
     checks(&mut guest, &Checks { driver: "ixgbe", queues: 4, speed: "10000Mb/s" })?;
     assert_eq!(served.cut_and_violations(), (true, Vec::new()));
+    guest.power_off()
+}
+
+#[test]
+fn two_virtual_functions_of_an_82576_have_a_process_each() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let machine = Machine::default().igb(0, "02:00:00:00:00:01").igb(0, "02:00:00:00:00:02");
+    let mut guest = kit.boot(&prepared(machine))?;
+    guest.run("modprobe igb")?;
+    functions::checks(&mut guest)?;
     guest.power_off()
 }
 

@@ -9,7 +9,7 @@
 //! IPsec and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
 mod init;
-pub(crate) mod link;
+mod link;
 mod rx;
 mod stats;
 mod steer;
@@ -22,6 +22,10 @@ use bywash_port::PortName;
 use bywash_sys::function::{Function, Registers};
 
 pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Rss, Settings};
+
+pub(crate) use link::SPEEDS;
+pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
+pub(crate) use tx::THRESHOLDS as TX_THRESHOLDS;
 
 use crate::intel::{Bar, Driver, FCS, LONGEST, Limits, Prepared, clear_counters, identify, power_up};
 

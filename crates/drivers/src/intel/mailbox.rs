@@ -71,11 +71,15 @@ pub enum MailboxError {
     },
     /// It does not say that it is ready.
     #[error(
-        "VFMAILBOX is {value:#010x} {waited:?} after a reset, without RSTD: the physical function is not ready; set its interface up (`ip link set dev PF up`)"
+        "{register} is {value:#010x} {waited:?} after a reset, {bit}: the physical function is not ready; set its interface up (`ip link set dev PF up`)"
     )]
     NotReady {
-        /// VFMAILBOX.
+        /// The mailbox's control register.
+        register: &'static str,
+        /// What it is.
         value: u32,
+        /// The bit that says so.
+        bit: &'static str,
         /// How long it was waited for.
         waited: Duration,
     },
@@ -175,7 +179,27 @@ impl<R: Registers> Mailbox<R> {
         if self.wait(VFMAILBOX::RSTD.mask, Instant::now() + self.patience)? {
             return Ok(());
         }
-        Err(MailboxError::NotReady { value: self.status()?, waited: self.patience })
+        Err(self.not_ready("without RSTD")?)
+    }
+
+    /// After a reset of the function, where the other side says that it is ready once and not after each: waits while that is
+    /// itself being reset.
+    pub(crate) fn wait_while_reset(&mut self) -> Result<(), MailboxError> {
+        self.holds = false;
+        let begun = Instant::now();
+        while VFMAILBOX::RSTI.is_set(self.status()?) {
+            if begun.elapsed() >= self.patience {
+                return Err(self.not_ready("with RSTI")?);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.seen &= !VFMAILBOX::RSTD.mask;
+        Ok(())
+    }
+
+    fn not_ready(&mut self, bit: &'static str) -> Result<MailboxError, MailboxError> {
+        let value = self.status()?;
+        Ok(MailboxError::NotReady { register: self.control.name, value, bit, waited: self.patience })
     }
 
     /// Sends a message and returns the answer, when that says that it was done.

@@ -17,6 +17,7 @@ mod settings;
 mod steer;
 mod ticker;
 mod tx;
+mod vf;
 mod watch;
 
 pub use error::NicError;
@@ -25,6 +26,7 @@ pub use mailbox::MailboxError;
 pub use physical::PhysicalFunction;
 pub use settings::Settings;
 pub use steer::{FiveTuple, Multicast, Protocol, Rss};
+pub use vf::{Settings as VfSettings, VirtualFunction};
 
 pub(crate) use bar::{Bar, SHORT, Wait};
 pub(crate) use link::{LinkRegister, Seen};
@@ -39,6 +41,7 @@ pub(crate) use settings::{FCS, LONGEST, Limits, check_moderation, check_ring};
 pub(crate) use steer::{Addresses, RssRegisters, check_unicast};
 pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
+pub(crate) use vf::{Agreed, VfDriver, messages, open as open_vf};
 pub(crate) use watch::{Statistic, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;

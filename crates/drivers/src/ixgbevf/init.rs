@@ -1,6 +1,5 @@
 //! From whatever state the function was left in to one that both sides agree on: quiet, reset, and then the messages.
 
-use std::hash::{BuildHasher, RandomState};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -11,39 +10,17 @@ use bywash_hw::ixgbe::vf::{
 };
 use bywash_sys::function::Registers;
 
-use super::{ALL_QUEUES, MAX_QUEUES, SHORT_FRAMES, Settings, steer};
-use crate::intel::{Bar, FCS, LONGEST, Mailbox, Multicast, NicError, Post, SHORT, Wait};
+use super::{MAX_QUEUES, Settings, steer};
+use crate::intel::messages::{agree_on_mac, longest, set_vlan, tell_reset};
+use crate::intel::{Agreed, Bar, Mailbox, NicError, Post, SHORT, Wait};
 
 /// Version 1.1, by its place in the table: from it on queues are granted by number.
 const V1_1: usize = 1;
 /// Version 1.5: from it on the mailbox is held while a message is under way.
 const V1_5: usize = 5;
 
-/// What the two sides have agreed on, and what is asked for again when the physical function was reset.
-#[derive(Clone, Debug)]
-pub(super) struct Agreed {
-    /// Version of the messages, by its place in the table.
-    pub(super) api: usize,
-    /// The function's own address.
-    pub(super) mac: [u8; 6],
-    pub(super) more_macs: Vec<[u8; 6]>,
-    /// Which bits of an address the multicast filter takes.
-    pub(super) multicast_bits: u32,
-    pub(super) promiscuous: bool,
-    pub(super) multicast: Multicast,
-    pub(super) vlans: Vec<u16>,
-    pub(super) queues: u16,
-    pub(super) max_len: usize,
-    /// What was wished and is not given.
-    pub(super) warnings: Vec<String>,
-}
-
-impl Agreed {
-    /// The version's name.
-    pub(super) fn version(&self) -> &'static str {
-        API_VERSIONS[self.api].0
-    }
-}
+/// Queues whose registers there are, used or not.
+const ALL_QUEUES: u32 = VFRDT.count();
 
 /// Makes it quiet: interrupts masked, queues off.
 pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
@@ -66,21 +43,16 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     Ok(())
 }
 
-/// Resets the function, and agrees with the physical one on all that `settings` wish.
+/// Resets the function, and agrees with the physical one on all that `settings` wish; where neither names an address, on `spare`.
 pub(super) fn agree<R: Registers>(
     bar: &Bar<R>,
     mailbox: &mut Mailbox<R>,
     settings: &Settings,
+    spare: [u8; 6],
 ) -> Result<Agreed, NicError> {
     let (address, multicast_bits) = reset(bar, mailbox)?;
     let api = negotiate(mailbox)?;
-    let mac = match settings.mac.or(address) {
-        Some(mac) => mac,
-        None => any_mac(),
-    };
-    if Some(mac) != address {
-        steer::set_mac(mailbox, mac)?;
-    }
+    let mac = agree_on_mac(mailbox, settings.mac, address, spare)?;
     let granted = if api >= V1_1 { granted(mailbox)? } else { 1 };
     let queues = settings.queues.unwrap_or_else(|| down(granted.min(settings.most_queues)));
     if queues > granted {
@@ -101,31 +73,7 @@ pub(super) fn agree<R: Registers>(
         warnings: Vec::new(),
     };
     steer::filter(mailbox, &mut agreed)?;
-    agreed.vlans.iter().try_for_each(|vlan| steer::set_vlan(mailbox, *vlan, true))?;
-    Ok(agreed)
-}
-
-/// As [`agree`], after the physical function was reset: everything is to be as it was.
-pub(super) fn agree_again<R: Registers>(
-    bar: &Bar<R>,
-    mailbox: &mut Mailbox<R>,
-    settings: &Settings,
-    before: &Agreed,
-) -> Result<Agreed, NicError> {
-    let same = Settings {
-        queues: Some(before.queues),
-        max_len: Some(before.max_len),
-        mac: Some(before.mac),
-        promiscuous: before.promiscuous,
-        multicast: before.multicast.clone(),
-        vlans: before.vlans.clone(),
-        ..settings.clone()
-    };
-    let mut agreed = agree(bar, mailbox, &same)?;
-    for (number, mac) in (1..).zip(&before.more_macs) {
-        steer::add_mac(mailbox, *mac, number)?;
-    }
-    agreed.more_macs.clone_from(&before.more_macs);
+    agreed.vlans.iter().try_for_each(|vlan| set_vlan(mailbox, *vlan, true))?;
     Ok(agreed)
 }
 
@@ -138,12 +86,8 @@ fn reset<R: Registers>(bar: &Bar<R>, mailbox: &mut Mailbox<R>) -> Result<(Option
     sleep(Duration::from_millis(10));
     mailbox.wait_until_ready()?;
     clear(bar);
-    let (words, has_address) =
-        mailbox.ask_whether(Post { name: "RESET", words: &[message::RESET], cure: "" })?;
-    let ([a, b, c, d], [e, f, ..]) = (words[1].to_le_bytes(), words[2].to_le_bytes());
-    let mac = [a, b, c, d, e, f];
-    let is_one = mac != [0; 6] && mac[0] & 1 == 0;
-    Ok(((has_address && is_one).then_some(mac), words[3] & 3))
+    let (address, filter) = tell_reset(mailbox)?;
+    Ok((address, filter & 3))
 }
 
 /// Registers that a reset of the function alone leaves as the last driver set them.
@@ -190,29 +134,4 @@ fn granted<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<u16, NicError> {
 /// The largest power of two that is not larger.
 fn down(queues: u16) -> u16 {
     1 << queues.max(1).ilog2()
-}
-
-/// Says how long packets may be; this is what lets the function receive at all, so it is always said.
-fn longest<R: Registers>(mailbox: &mut Mailbox<R>, wanted: Option<usize>) -> Result<usize, NicError> {
-    let first = wanted.unwrap_or(LONGEST);
-    for max_len in [first, SHORT_FRAMES] {
-        let frame = u32::try_from(max_len + FCS).unwrap_or(u32::MAX);
-        let words = [message::SET_LPE, frame];
-        if mailbox.ask_whether(Post { name: "SET_LPE", words: &words, cure: "" })?.1 {
-            return Ok(max_len);
-        }
-        if wanted.is_some() {
-            break;
-        }
-    }
-    Err(NicError::Setting(format!(
-        "packets of {first} bytes: the physical function does not let them pass; an 82599 has one length for all, so set \
-         the MTU of its interface to match (`ip link set dev PF mtu N`)"
-    )))
-}
-
-/// An address of our own choice: a local one, of one NIC.
-fn any_mac() -> [u8; 6] {
-    let [a, b, c, d, e, ..] = RandomState::new().hash_one("mac").to_le_bytes();
-    [0x02, a, b, c, d, e]
 }

@@ -8,8 +8,8 @@ use bywash_hw::ixgbe::vf::{
 };
 use bywash_sys::function::Registers;
 
-use super::Shared;
-use crate::intel::RxRegisters;
+use super::Settings;
+use crate::intel::{Bar, RxRegisters};
 
 /// Vectors: each of the first queues has one. Those beyond are polled, and the mailbox is looked at from time to time.
 pub(super) const VECTORS: u16 = 3;
@@ -17,15 +17,14 @@ const _: () = assert!(vf::VECTORS == VECTORS as u32);
 
 /// How many queues packets are spread over, and what wakes their workers. A vector is masked when it fires, and its cause
 /// cleared.
-pub(super) fn prepare<R: Registers>(shared: &Shared<R>) {
-    let bar = &shared.bar;
-    bar.put(&VFPSRTYPE, VFPSRTYPE::RQPL.with(shared.queues.ilog2()));
+pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, queues: u16) {
+    bar.put(&VFPSRTYPE, VFPSRTYPE::RQPL.with(queues.ilog2()));
     bar.put(&VTEIAC, VTEIAC.writable);
     bar.put(&VTEIAM, VTEIAM.writable);
     bar.fill(&VTIVAR, 0);
     bar.put(&VTIVAR_MISC, 0);
-    let interval = shared.settings.moderation_us / u32::try_from(EITR_UNIT_US).unwrap_or(1);
-    for queue in 0..u32::from(shared.queues.min(VECTORS)) {
+    let interval = settings.moderation_us / u32::try_from(EITR_UNIT_US).unwrap_or(1);
+    for queue in 0..u32::from(queues.min(VECTORS)) {
         let entry = match queue % 2 {
             0 => VTIVAR::RX_EVEN.with(queue) | VTIVAR::RX_EVEN_VALID.mask,
             _ => VTIVAR::RX_ODD.with(queue) | VTIVAR::RX_ODD_VALID.mask,

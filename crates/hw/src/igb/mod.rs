@@ -1,6 +1,7 @@
 //! The 82576: registers. Its advanced descriptors are the 82599's, see [`crate::ixgbe::desc`].
 
 pub mod regs;
+pub mod vf;
 
 /// Bytes of BAR 0.
 pub const BAR_SIZE: u32 = 0x2_0000;

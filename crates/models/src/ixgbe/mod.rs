@@ -142,7 +142,7 @@ impl Nic {
         let mut nic = Self {
             board,
             faults: Faults::default(),
-            policy: Policy::default(),
+            policy: Policy::generous(board.mac),
             file: File::new(),
             eeprom: Eeprom::new(board.mac, !board.has_cage()),
             module: Module::new(),

@@ -14,8 +14,8 @@ pub(super) type Words = [u32; MAILBOX_WORDS as usize];
 pub struct Policy {
     /// Queues: 1, 2 or 4.
     pub queues: u32,
-    /// It has an address for the function; otherwise that must choose one.
-    pub has_address: bool,
+    /// The address that it has for the function; without one that must choose one.
+    pub address: Option<[u8; 6]>,
     /// The function may change its address.
     pub any_address: bool,
     /// The function may receive all groups.
@@ -33,11 +33,12 @@ pub struct Policy {
     pub counted: u64,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
+impl Policy {
+    /// Everything is allowed to a function that has this address.
+    pub(super) fn generous(address: [u8; 6]) -> Self {
         Self {
             queues: 2,
-            has_address: true,
+            address: Some(address),
             any_address: true,
             trusted: true,
             rss_query: true,
@@ -62,7 +63,7 @@ impl Nic {
             message::RESET => self.answer_reset(words),
             message::SET_MAC => {
                 let mac = mac(words);
-                let may = self.policy.any_address || mac == self.board.mac;
+                let may = self.policy.any_address || Some(mac) == self.policy.address;
                 may.then(|| self.address(0, Some(mac))).is_some()
             }
             message::SET_MACVLAN if detail == 0 => {
@@ -140,12 +141,8 @@ impl Nic {
         let bits = self.policy.multicast_bits;
         self.file.put(&MCSTCTRL, MCSTCTRL::MO.put(self.file.one(&MCSTCTRL), bits));
         words[1..=3].copy_from_slice(&[0, 0, bits]);
-        if !self.policy.has_address {
-            self.address(0, None);
-            return false;
-        }
-        let [a, b, c, d, e, f] = self.board.mac;
-        self.address(0, Some(self.board.mac));
+        self.address(0, self.policy.address);
+        let Some([a, b, c, d, e, f]) = self.policy.address else { return false };
         (words[1], words[2]) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]));
         true
     }

@@ -133,7 +133,7 @@ fn what_the_host_does_not_allow_is_said() {
         (Settings { queues: Some(4), ..quiet() }, "4 queues: the physical function grants 2"),
         (
             Settings { queues: Some(3), ..quiet() },
-            "3 queues: a virtual function spreads packets over 1, 2, 4 or 8",
+            "3 queues: this virtual function has 1 to 8, and their number is a power of two",
         ),
         (Settings { ring: 100, ..quiet() }, "a ring of 100 packets"),
         (
@@ -158,7 +158,7 @@ fn what_the_host_does_not_allow_is_said() {
 #[test]
 fn a_function_without_an_address_chooses_one() {
     let world = functions(1);
-    set_policy(&world, 0, |policy| policy.has_address = false);
+    set_policy(&world, 0, |policy| policy.address = None);
     let (arena, _) = memory(4096);
     let macs = [0, 1].map(|_| open(&world, 0, &quiet(), arena).unwrap().mac().unwrap());
     assert!(macs.iter().all(|mac| mac[0] == 2) && macs[0] != macs[1], "{macs:02x?}");

@@ -6,7 +6,7 @@ mod traffic;
 
 use std::time::Duration;
 
-use bywash_drivers::ixgbevf::{self, IxgbeVf, NicError, Settings};
+use bywash_drivers::ixgbevf::{self, NicError, Settings, VirtualFunction};
 use bywash_drivers::port::PortName;
 use bywash_drivers::port::frame::Arena;
 use bywash_models::cable::Impairment;
@@ -43,12 +43,17 @@ fn open(
     index: usize,
     settings: &Settings,
     arena: &'static Arena,
-) -> Result<IxgbeVf<InProcess>, NicError> {
+) -> Result<VirtualFunction<InProcess>, NicError> {
     ixgbevf::open(InProcess::new(world, index), PortName::Null, settings, arena)
 }
 
 /// Opens function `index` of a world and waits for its link.
-fn end(world: &Shared, index: usize, settings: &Settings, arena: &'static Arena) -> End<IxgbeVf<InProcess>> {
+fn end(
+    world: &Shared,
+    index: usize,
+    settings: &Settings,
+    arena: &'static Arena,
+) -> End<VirtualFunction<InProcess>> {
     let mut port = open(world, index, settings, arena).unwrap();
     assert_eq!(port.wait_for_link(PATIENCE).unwrap().mbps, Some(10_000));
     End::new(port, world, index)

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bywash_drivers::ixgbevf::{Multicast, Settings};
+use bywash_drivers::port::Port;
 use bywash_drivers::port::frame::Batch;
 
 use super::{end, functions, quiet, set_faults, set_policy};
@@ -47,6 +48,35 @@ fn everything_is_agreed_on_anew_and_packets_go_on() {
     far.close(&mut pool).unwrap();
     assert_eq!((pool.free(), arena.orphaned()), (8192, 0));
     no_violations(&world, 2);
+}
+
+#[test]
+fn the_host_may_have_another_address_after_a_reset() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &quiet(), arena);
+    let (given, chosen) = ([2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 2]);
+    let reset = |address, any_address| {
+        set_policy(&world, 0, |policy| (policy.address, policy.any_address) = (address, any_address));
+        world.with(0, |device| device.nic.reset_physical_function());
+    };
+    reset(Some(given), false);
+    assert_eq!((end.counter("mac_changes"), end.counter("pf_failures")), (1, 0));
+    assert_eq!(end.port.mac(), Some(given));
+    // It has none any more: the last one stays.
+    reset(None, true);
+    assert_eq!((end.counter("pf_resets"), end.counter("mac_changes")), (2, 1));
+    assert_eq!(end.port.mac(), Some(given));
+    // What the owner has chosen is insisted on.
+    end.port.set_mac(chosen).unwrap();
+    reset(Some(given), true);
+    assert_eq!((end.counter("pf_resets"), end.counter("mac_changes")), (3, 1));
+    assert_eq!(end.port.mac(), Some(chosen));
+    reset(Some(given), false);
+    assert!(end.counter("pf_failures") > 0);
+    assert_eq!(end.port.mac(), Some(chosen));
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
 }
 
 #[test]

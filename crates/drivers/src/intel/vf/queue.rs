@@ -9,26 +9,26 @@ use bywash_frame::{Batch, Pool};
 use bywash_port::{QueueCounters, RxQueue, TxQueue};
 use bywash_sys::function::Registers;
 
-use super::{NicError, Shared, rx, tx};
-use crate::intel::{RxRing, TxRing};
+use super::Shared;
+use crate::intel::{NicError, RxRing, TxRing};
 
 impl<R: Registers> Shared<R> {
     /// A ring for a queue, which is still off. The bell is the queue's own: the ring gets another handle of it.
     fn rx_ring(&self, number: u32, bell: Option<&OwnedFd>) -> Result<RxRing<R>, NicError> {
         let bell = bell.map(OwnedFd::try_clone).transpose().map_err(NicError::Ring)?;
-        rx::QUEUES.ring(&self.bar, &self.memory, number, bell)
+        self.driver.queues.0.ring(&self.bar, &self.memory, number, bell)
     }
 
     fn enable_rx(&self, number: u32) -> Result<(), NicError> {
-        rx::QUEUES.enable(&self.bar, &self.memory, number, self.queues, self.settings.strip_vlan)
+        self.driver.queues.0.enable(&self.bar, &self.memory, number, self.queues, self.settings.strip_vlan)
     }
 
     fn tx_ring(&self, number: u32) -> Result<TxRing<R>, NicError> {
-        tx::QUEUES.ring(&self.bar, &self.memory, number, self.max_len)
+        self.driver.queues.1.ring(&self.bar, &self.memory, number, self.max_len)
     }
 
     fn enable_tx(&self, number: u32) -> Result<(), NicError> {
-        tx::QUEUES.enable(&self.bar, &self.memory, number)
+        self.driver.queues.1.enable(&self.bar, &self.memory, number)
     }
 }
 
