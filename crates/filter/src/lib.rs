@@ -47,6 +47,8 @@
 //! # Where it is not tcpdump's
 //!
 //! - `gateway`, `inbound`, `outbound`, `ifindex`, and what is for other links than Ethernet, is refused.
+//! - `net NAME` is refused, and the error says the network's number. libpcap takes `loopback` for the one address 127.0.0.0
+//!   or for 127.0.0.0/8, as the C library reads `/etc/networks`.
 //! - `protochain` passes AH by its length. libpcap 1.10 takes the length for the offset, and may hang.
 //! - `byte N & V` and `byte N | V` look at that byte. libpcap 1.10 looks at whatever it loaded last.
 //! - `ip broadcast` takes the netmask as it is written. tcpdump on a little-endian machine takes its bytes the other way.

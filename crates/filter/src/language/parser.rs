@@ -6,7 +6,7 @@
 use super::arithmetic;
 use super::error::Fault;
 use super::lexer::{Token, What, tokens};
-use super::slips::{between, in_place_of};
+use super::slips::{AS_ADDRESS, between, in_place_of};
 use super::syntax::{Connective, Direction, Id, Kind, Layer, Primitive, Qualifiers, Relation, Syntax};
 use super::words::foreign;
 
@@ -15,17 +15,17 @@ pub(super) const DEEPEST: usize = 100;
 
 /// The syntax tree of an expression; `None` when it is empty, which matches everything.
 pub(crate) fn parse(text: &str) -> Result<Option<Syntax>, Fault> {
-    let mut parser = Parser { tokens: tokens(text)?, next: 0, end: text.len(), depth: 0 };
+    let mut parser = Parser { text, tokens: tokens(text)?, next: 0, end: text.len(), depth: 0 };
     if parser.tokens.is_empty() {
         return Ok(None);
     }
     let (syntax, _) = parser.expression(Carried::Nothing)?;
     if let Some(token) = parser.peek().cloned() {
         return Err(match &token.what {
-            What::Word(word) if foreign(word).is_some() => foreign_here(word, token.at),
+            What::Word(word) if foreign(word).is_some() => parser.foreign_here(word),
             What::Word(")") => Fault::new(token.at, "')' closes no '('"),
-            What::Name(name) if in_place_of(name).is_some() => unqualified(&token.what, token.at),
-            what => Fault::new(token.at, format!("{} can't follow here", shown(what)))
+            What::Name(name) if in_place_of(name).is_some() => parser.unqualified(&token),
+            what => Fault::new(token.at, format!("'{}' can't follow here", parser.written(&token)))
                 .cure(between(parser.before(), what)),
         });
     }
@@ -40,14 +40,15 @@ enum Carried {
     From(Qualifiers),
 }
 
-pub(super) struct Parser {
+pub(super) struct Parser<'a> {
+    text: &'a str,
     tokens: Vec<Token>,
     pub(super) next: usize,
     end: usize,
     depth: usize,
 }
 
-impl Parser {
+impl<'a> Parser<'a> {
     fn expression(&mut self, before: Carried) -> Result<(Syntax, Carried), Fault> {
         let (first, mut carried) = self.operand(before, false)?;
         let mut rest = Vec::new();
@@ -128,6 +129,9 @@ impl Parser {
             _ => {
                 let value_at = self.here();
                 let id = self.id(&described(qualifiers))?;
+                if qualifiers.layer == Some(Layer::Ether) {
+                    self.whole_address(value_at)?;
+                }
                 Ok(Syntax::Primitive(Primitive::Address(qualifiers, id, value_at), at.unwrap_or(value_at)))
             }
         }
@@ -139,21 +143,21 @@ impl Parser {
             let compare = self.comparison()?;
             return Ok((Syntax::Primitive(compare, at), Carried::Nothing));
         }
-        let Some(token) = self.peek() else {
+        let Some(token) = self.peek().cloned() else {
             return Err(Fault::new(self.end, "something is missing at its end")
                 .cure("a protocol or a qualifier such as 'host', 'port' or 'tcp'"));
         };
-        match token.what.clone() {
+        match token.what {
             What::Word(word) => self.keyword(word, at),
-            what => match carried {
+            _ => match carried {
                 Carried::From(qualifiers) if bare => Ok((self.values(qualifiers, None)?, carried)),
-                _ => Err(unqualified(&what, at)),
+                _ => Err(self.unqualified(&token)),
             },
         }
     }
 
     fn keyword(&mut self, word: &'static str, at: usize) -> Result<(Syntax, Carried), Fault> {
-        if let Some(primitive) = self.standalone(word, at)? {
+        if let Some(primitive) = self.standalone(word)? {
             return Ok((Syntax::Primitive(primitive, at), Carried::Nothing));
         }
         let layer = Layer::of(word);
@@ -240,7 +244,7 @@ impl Parser {
                 }
                 if word == "proto" { Kind::Proto } else { Kind::ProtoChain }
             }
-            Some("gateway") => return Err(foreign_here("gateway", self.here())),
+            Some("gateway") => return Err(self.foreign_here("gateway")),
             _ => return Ok(None),
         };
         self.next += 1;
@@ -298,6 +302,17 @@ impl Parser {
                 return Err(Fault::new(at, format!("a value is missing after {after}")).cure(cure));
             }
         })
+    }
+
+    /// Refuses the value at `at` when only its beginning was read, as of `1:2:3`.
+    fn whole_address(&self, at: usize) -> Result<(), Fault> {
+        let end = self.next.checked_sub(1).and_then(|last| self.tokens.get(last)).map(|token| token.end);
+        if Some(self.here()) != end || !matches!(self.word(), Some(":" | "-")) {
+            return Ok(());
+        }
+        let written = self.text.get(at..).unwrap_or_default();
+        let written = written.split([' ', '\t', '\r', '\n', '(', ')']).next().unwrap_or_default();
+        Err(Fault::new(at, format!("'{written}' is no Ethernet address")).cure(AS_ADDRESS))
     }
 
     fn comparison(&mut self) -> Result<Primitive, Fault> {
@@ -360,7 +375,9 @@ impl Parser {
                 self.next += 1;
                 Ok(())
             }
-            Some(token) => Err(Fault::new(token.at, format!("')' is missing before {}", shown(&token.what)))),
+            Some(token) => {
+                Err(Fault::new(token.at, format!("')' is missing before '{}'", self.written(token))))
+            }
             None => Err(Fault::new(open, "this '(' is never closed")),
         }
     }
@@ -398,6 +415,37 @@ impl Parser {
         self.next += 1;
     }
 
+    /// A token as it was written.
+    pub(super) fn written(&self, token: &Token) -> &'a str {
+        self.text.get(token.at..token.end).unwrap_or_default()
+    }
+
+    /// Refuses the next token, a word of tcpdump's that has no meaning here.
+    pub(super) fn foreign_here(&self, word: &str) -> Fault {
+        let (why, cure) = foreign(word).unwrap_or_default();
+        let written = self.peek().map_or(word, |token| self.written(token));
+        let fault = Fault::new(self.here(), format!("'{written}' {why}"));
+        if cure.is_empty() { fault } else { fault.cure(cure) }
+    }
+
+    /// Refuses a value that stands where a primitive begins.
+    fn unqualified(&self, token: &Token) -> Fault {
+        let (at, written) = (token.at, self.written(token));
+        match &token.what {
+            What::Name(name) => Fault::new(at, format!("'{name}' is no word of the language"))
+                .cure(in_place_of(name).unwrap_or_else(|| format!("did you mean 'host {name}'?"))),
+            What::Number(_) => Fault::new(at, format!("{written} stands alone"))
+                .cure(format!("did you mean 'port {written}'?")),
+            What::Dotted(_) | What::V6(_) => {
+                Fault::new(at, "an address stands alone").cure("write 'host' or 'net' before it")
+            }
+            What::Mac(_) => {
+                Fault::new(at, "an Ethernet address stands alone").cure("write 'ether host' before it")
+            }
+            What::Word(_) => Fault::new(at, format!("'{written}' can't stand here")),
+        }
+    }
+
     /// Where the next token stands.
     pub(super) fn here(&self) -> usize {
         self.peek().map_or(self.end, |token| token.at)
@@ -414,42 +462,4 @@ fn described(qualifiers: Qualifiers) -> String {
     };
     let layer = qualifiers.layer.map(|layer| format!("{} ", layer.word())).unwrap_or_default();
     format!("'{}'", format!("{layer}{direction}{}", qualifiers.kind.map_or("", Kind::word)).trim_end())
-}
-
-fn unqualified(what: &What, at: usize) -> Fault {
-    match what {
-        What::Name(name) => Fault::new(at, format!("'{name}' is no word of the language"))
-            .cure(in_place_of(name).unwrap_or_else(|| format!("did you mean 'host {name}'?"))),
-        What::Number(number) => {
-            Fault::new(at, format!("{number} stands alone")).cure(format!("did you mean 'port {number}'?"))
-        }
-        What::Dotted(_) | What::V6(_) => {
-            Fault::new(at, "an address stands alone").cure("write 'host' or 'net' before it")
-        }
-        What::Mac(_) => {
-            Fault::new(at, "an Ethernet address stands alone").cure("write 'ether host' before it")
-        }
-        What::Word(_) => Fault::new(at, format!("{} can't stand here", shown(what))),
-    }
-}
-
-/// A word of tcpdump's that has no meaning here.
-pub(super) fn foreign_here(word: &str, at: usize) -> Fault {
-    let (why, cure) = foreign(word).unwrap_or_default();
-    let fault = Fault::new(at, format!("'{word}' {why}"));
-    if cure.is_empty() { fault } else { fault.cure(cure) }
-}
-
-/// A token as a user wrote it, about.
-pub(super) fn shown(what: &What) -> String {
-    match what {
-        What::Word(word) => format!("'{word}'"),
-        What::Number(number) => format!("'{number}'"),
-        What::Name(name) => format!("'{name}'"),
-        What::Dotted(parts) => {
-            format!("'{}'", parts.iter().map(u32::to_string).collect::<Vec<_>>().join("."))
-        }
-        What::V6(address) => format!("'{address}'"),
-        What::Mac(mac) => format!("'{mac}'"),
-    }
 }

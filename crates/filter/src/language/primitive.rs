@@ -2,13 +2,13 @@
 
 use super::error::Fault;
 use super::lexer::What;
-use super::parser::{Parser, foreign_here};
+use super::parser::Parser;
 use super::syntax::{ByteTest, Direction, Fragments, Layer, Llc, Primitive, TransportTest};
 use super::words::foreign;
 
-impl Parser {
+impl Parser<'_> {
     /// Primitives that begin with a word of their own.
-    pub(super) fn standalone(&mut self, word: &str, at: usize) -> Result<Option<Primitive>, Fault> {
+    pub(super) fn standalone(&mut self, word: &str) -> Result<Option<Primitive>, Fault> {
         let start = self.next;
         self.next += 1;
         let primitive = match word {
@@ -28,10 +28,9 @@ impl Parser {
             "anyvlan" => Primitive::AnyVlan,
             "l4" => self.transport()?,
             "fragment" => Primitive::Fragment(self.fragments()),
-            _ if foreign(word).is_some() => return Err(foreign_here(word, at)),
             _ => {
                 self.next = start;
-                return Ok(None);
+                return if foreign(word).is_some() { Err(self.foreign_here(word)) } else { Ok(None) };
             }
         };
         Ok(Some(primitive))

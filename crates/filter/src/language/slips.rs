@@ -21,6 +21,9 @@ const HABITS: &[(&str, &str)] = &[
     ("dhcp", "udp port 67 or 68"),
 ];
 
+/// How to write an Ethernet address.
+pub(crate) const AS_ADDRESS: &str = "six bytes between ':' all through: 02:00:00:00:00:01, say";
+
 const FLAGS: &str = "flags are asked for as in 'tcp[tcpflags] & tcp-syn != 0'";
 const RANGE: &str = "a range is written 'portrange 80-90'";
 
@@ -60,6 +63,9 @@ pub(super) fn between(before: Option<&What>, what: &What) -> &'static str {
         }
         (Some(What::V6(_)), What::Word("%")) => "leave out the interface: packets do not name it",
         (Some(What::Number(_)), What::Word("/")) => "write an address out: 10.0.0.0/8",
+        (Some(What::Name(_)), What::Word("/")) => {
+            "a name has no prefix; write a network's number: 10.0.0.0/8"
+        }
         (Some(What::Dotted(_)), What::Dotted(_)) => "write 'mask' between a network and its mask, else 'or'",
         (Some(What::Word("ether")), What::Mac(_)) => "write 'ether host'",
         (Some(What::Number(_)), What::Name(to)) if to == "to" => RANGE,

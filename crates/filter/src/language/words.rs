@@ -188,7 +188,18 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
             "is not supported: it needs a table of the gateways' Ethernet addresses",
             "write 'ether host MAC and not host IP'",
         ),
-        "inbound" | "outbound" | "ifindex" => ("is not supported: it asks for what stands in no packet", ""),
+        "inbound" => (
+            "is not supported: which way a packet went stands in no packet",
+            "write 'not ether src MAC' with the interface's own address",
+        ),
+        "outbound" => (
+            "is not supported: which way a packet went stands in no packet",
+            "write 'ether src MAC' with the interface's own address",
+        ),
+        "ifindex" => (
+            "is not supported: which interface saw a packet stands in no packet",
+            "leave it out: packets come from the port that the command names",
+        ),
         "type" => (
             "is for 802.11 frames; this is Ethernet",
             "the type of ICMP is asked for as in 'icmp[icmptype] = icmp-echo'",
@@ -198,9 +209,11 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
         }
         "lane" | "metac" | "bcc" | "oamf4" | "oam" | "ilmic" | "vpi" | "vci" | "connectmsg"
         | "metaconnect" => ("is for ATM cells; this is Ethernet", ""),
-        "on" | "rset" | "rnr" | "srnr" | "reason" | "action" => {
-            ("is for OpenBSD's pflog; this is Ethernet", "")
-        }
+        "on" => (
+            "is for OpenBSD's pflog; this is Ethernet",
+            "leave it out: packets come from the port that the command names",
+        ),
+        "rset" | "rnr" | "srnr" | "reason" | "action" => ("is for OpenBSD's pflog; this is Ethernet", ""),
         _ => return None,
     })
 }

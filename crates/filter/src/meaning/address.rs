@@ -8,7 +8,7 @@ use super::link::{self, Link};
 use super::names::ETHER_TYPES;
 use super::{Reader, Wrong, iso, without_direction};
 use crate::formula::{Formula, Size, Value};
-use crate::language::{Direction, Id, Kind, Layer, Qualifiers};
+use crate::language::{AS_ADDRESS, Direction, Id, Kind, Layer, Qualifiers};
 use crate::walk::{Family, Walk};
 
 /// An IPv4 address and which of its bits count.
@@ -63,7 +63,7 @@ impl Reader<'_> {
             Id::Number(number) => self.v4(qualifiers, V4 { address: *number, mask: u32::MAX }),
             Id::Name(name) if qualifiers.layer == Some(Layer::Ether) => match self.names.ether(name) {
                 Some(mac) => self.link.station(qualifiers.direction, mac),
-                None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'"))),
+                None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'")).cure(AS_ADDRESS)),
             },
             Id::Name(name) => self.named_host(qualifiers, name),
         }
@@ -132,13 +132,18 @@ impl Reader<'_> {
                 self.v6(qualifiers, *address, *bits)
             }
             Id::Mac(_) => Err(Wrong::new("an Ethernet address is no network").cure("write 'ether host'")),
-            Id::Name(name) => match self.names.network(name) {
-                Some((address, bits)) => {
-                    let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
-                    self.v4(qualifiers, V4 { address: address.to_bits() & mask, mask })
-                }
-                None => Err(Wrong::new(format!("/etc/networks knows no '{name}'"))),
-            },
+            Id::Name(name) => Err(self.named_net(name)),
+        }
+    }
+
+    /// A network's name is no more than a hint: `/etc/networks` has no masks, and what tcpdump makes of `loopback`
+    /// there, the network or the one address 127.0.0.0, depends on its C library.
+    fn named_net(&self, name: &str) -> Wrong {
+        match self.names.network(name) {
+            Some((address, bits)) => Wrong::new("a network's name does not say how many of its bits count")
+                .cure(format!("did you mean {address}/{bits}?")),
+            None => Wrong::new(format!("/etc/networks knows no '{name}'"))
+                .cure("write its number: 10.0.0.0/8, say"),
         }
     }
 

@@ -158,6 +158,9 @@ impl Reader<'_> {
                 let Some(netmask) = self.netmask else {
                     return Err(Wrong::new(
                         "'ip broadcast' needs the netmask of an interface, and none is known here",
+                    )
+                    .cure(
+                        "write 'ip dst host ADDRESS' with the network's last address, or 'ether broadcast'",
                     ));
                 };
                 let host = !netmask.to_bits();
