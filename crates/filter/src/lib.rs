@@ -30,6 +30,7 @@
 //! - A value without qualifiers takes those of the value before it: `port 80 or 443`.
 //! - `vlan`, `mpls`, `pppoes` and `geneve` move everything to their right behind their header, also across `or`.
 //! - `port` finds ports in first fragments only, and over IPv6 only directly behind its header.
+//! - What no packet can match, such as `tcp and udp`, is refused ([`Expression::possible`]), where that is seen.
 //! - What asks for bytes beyond the packet's end, or divides by zero, ends the whole expression: no match, whatever `not`
 //!   or `or` stand around it.
 //! - Of an operation only the protocols on its left are asked for: `1 + tcp[0] = 7` looks into packets that are not TCP.
@@ -62,6 +63,7 @@ pub mod ebpf;
 mod expression;
 mod formula;
 mod graph;
+mod impossible;
 mod language;
 mod matcher;
 mod meaning;

@@ -155,6 +155,52 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
 }
 
 #[test]
+fn what_no_packet_can_match_is_refused_at_the_part_that_leaves_none() {
+    const ALONE: &str = "no packet is so";
+    const WITH_OTHERS: &str = "this excludes what stands before it";
+    for (text, at, cure) in [
+        ("tcp and udp", 8, WITH_OTHERS),
+        ("ip and ip6", 7, WITH_OTHERS),
+        ("port 80 and arp", 12, WITH_OTHERS),
+        ("arp and host ::1", 8, WITH_OTHERS),
+        ("src port 80 and tcp and src port 443", 24, WITH_OTHERS),
+        ("tcp and port 80 and icmp and host 10.0.0.1", 20, WITH_OTHERS),
+        ("host 10.0.0.1 and (tcp and udp)", 27, WITH_OTHERS),
+        ("(tcp and udp) and host 10.0.0.1", 9, WITH_OTHERS),
+        ("(arp or ip6) and (icmp or host 10.0.0.1 and igmp)", 44, WITH_OTHERS),
+        ("ip and not ip", 11, WITH_OTHERS),
+        ("vlan and ip and arp", 16, WITH_OTHERS),
+        ("ip and vlan", 7, WITH_OTHERS),
+        ("tcp and udp or ip6 and arp", 23, WITH_OTHERS),
+        ("not (ip or not ip)", 5, ALONE),
+        ("1 = 2", 0, ALONE),
+        ("1 = 2 and tcp", 0, ALONE),
+    ] {
+        let options = Options { names: &NoNames, netmask: None };
+        assert!(Expression::new(text, &options).is_ok_and(|read| !read.matches(&[0; 60])));
+        let error = Expression::possible(text, &options).expect_err(text);
+        assert_eq!(error.what(), "it can match no packet", "{error}");
+        assert_eq!(error.at(), at, "{error}");
+        assert!(error.cure().unwrap().starts_with(cure), "{error}");
+    }
+    for text in [
+        "",
+        "tcp or udp",
+        "port 80 and port 443",
+        "src port 80 and dst port 443",
+        "ip and not ip6",
+        "vlan 5 and vlan 6",
+        "ip proto 4 and ip6[0] = 0 or arp",
+        "tcp and udp or arp",
+        "icmp and not tcp",
+        "host 10.0.0.1 and host 10.0.0.2",
+        "less 100 and greater 50",
+    ] {
+        assert!(text.parse::<Expression>().is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn too_much_of_anything_is_refused() {
     let deep = format!("{}tcp{}", "(".repeat(101), ")".repeat(101));
     assert!(error(&deep).contains("nested more than 100 deep"), "{}", error(&deep));
@@ -344,6 +390,9 @@ proptest! {
                 expression.matches_len(&packet, length);
                 let again = Expression::new(&expression.to_string(), &options).unwrap();
                 prop_assert_eq!(again.matches(&packet), expression.matches(&packet));
+                if let Err(error) = Expression::possible(&text, &options) {
+                    prop_assert!(error.at() < text.len() && !expression.matches(&packet));
+                }
                 bywash_filter::xdp::verdict_program(&expression, 1, 2).unwrap().to_bytes();
             }
             Err(error) => {

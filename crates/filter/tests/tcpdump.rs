@@ -6,11 +6,16 @@ mod oracle;
 #[expect(dead_code, reason = "not all of it is used by this test")]
 mod random;
 
+use std::net::Ipv4Addr;
+
 use bywash_filter::{Expression, NoNames, Options};
 use bywash_lab::skip;
 use oracle::Oracle;
+use random::expression::Used;
 use random::packet::packet;
 use random::{MACS, Random};
+
+const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 
 fn read(text: &str) -> Expression {
     Expression::new(text, &Options { names: &NoNames, netmask: None })
@@ -75,4 +80,41 @@ fn what_tcpdump_takes_for_no_ethernet_address_is_none_here() {
         let options = Options { names: &NoNames, netmask: None };
         assert!(Expression::new(text, &options).is_err(), "read: '{text}'");
     }
+}
+
+/// What libpcap says of an expression that no packet can match.
+const THEIR_WORDS: &str = "expression rejects all packets";
+
+#[test]
+fn what_is_refused_since_no_packet_can_match_matches_none() {
+    let oracle = match Oracle::open() {
+        Ok(oracle) => oracle,
+        Err(reason) => return skip(&reason),
+    };
+    let mut random = Random::new(4);
+    let (mut refused, mut refused_by_both, mut refused_by_them) = (0, 0, 0);
+    for _ in 0..6000 {
+        let text = random::expression::expression(&mut random, &mut Used::new());
+        // What libpcap makes of these may never end, or looks at memory that it has not written.
+        if text.contains("protochain") || text.contains("geneve") {
+            continue;
+        }
+        let Ok(plain) = oracle.compile(&text, false, Some(NETMASK.to_bits())) else { continue };
+        let theirs = oracle.compile(&text, true, Some(NETMASK.to_bits()));
+        let they_refuse = theirs.is_err_and(|error| error == THEIR_WORDS);
+        let options = Options { names: &NoNames, netmask: Some(NETMASK) };
+        let ours = Expression::possible(&text, &options);
+        refused_by_them += usize::from(they_refuse);
+        if ours.is_err() {
+            refused += 1;
+            refused_by_both += usize::from(they_refuse);
+            for _ in 0..200 {
+                let packet = packet(&mut random);
+                assert!(!oracle.matches(&plain, &packet, packet.len()), "{text}\n{packet:02x?}");
+            }
+        }
+    }
+    eprintln!("{refused} refused, {refused_by_them} by libpcap, {refused_by_both} by both");
+    assert!(refused > 100, "only {refused} could be judged");
+    assert!(refused_by_both * 10 >= refused_by_them * 9, "{refused_by_both} of {refused_by_them}");
 }
