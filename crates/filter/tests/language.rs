@@ -57,7 +57,7 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip proto tcp", 9, "a value is missing after 'ip proto'", "\\tcp"),
         ("src proto 6", 4, "'proto' has no direction", ""),
         ("port 70000", 5, "70000 is no port", ""),
-        ("portrange 1-70000", 10, "70000 is no port", ""),
+        ("portrange 1-70000", 12, "70000 is no port", ""),
         ("port ssssh", 5, "no service is called 'ssssh'", ""),
         ("port 1-5", 5, "no service is called '1-5'", "portrange"),
         ("icmp port 5", 0, "'icmp' has no ports", ""),
@@ -66,15 +66,15 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip host ::1", 0, "'ip' has no IPv6 addresses", "'ip6'"),
         ("host 10.0.0.256", 5, "256 can't be part of an address", ""),
         ("host 10.0.0.0/8", 0, "a prefix is no host", "'net'"),
-        ("net 10.0.0.0/33", 4, "a prefix of 33 bits is too long", ""),
+        ("net 10.0.0.0/33", 13, "a prefix of 33 bits is too long", ""),
         ("net fe80::1/10", 4, "has bits beyond its prefix", "fe80::/10"),
         ("host 2:0:0:0:0:1", 0, "is an Ethernet address", "ether host"),
         ("host nowhere.invalid", 5, "no address is known for the host 'nowhere.invalid'", ""),
         ("ip proto 256", 9, "256 is no protocol number", ""),
         ("ether proto 65536", 12, "65536 is no EtherType", ""),
         ("tcp proto 6", 0, "'tcp proto' is not known", ""),
-        ("vlan 4096", 0, "4096 is too great for a VLAN identifier", ""),
-        ("mpls 1048576", 0, "too great for an MPLS label", ""),
+        ("vlan 4096", 5, "4096 is too great for a VLAN identifier", ""),
+        ("mpls 1048576", 5, "too great for an MPLS label", ""),
         ("pppoes and vlan", 11, "no VLAN tag can stand behind PPPoE", ""),
         ("mpls and arp", 9, "only IPv4 and IPv6 can be told apart", ""),
         ("gateway foo", 0, "'gateway' is not supported", "ether host"),
@@ -143,7 +143,7 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip[0] =! 5", 7, "a number is missing before 'not'", "'!='"),
         ("()", 1, "nothing stands between", ""),
         ("(tcp and )", 9, "something is missing before ')'", ""),
-        ("tcp port https8", 9, "no service is called 'https8'", "number"),
+        ("tcp port xyzzy", 9, "no service is called 'xyzzy'", "number"),
         ("geneve and geneve", 11, "can't stand behind", ""),
     ] {
         let options = Options { names: &NoNames, netmask: None };
@@ -197,6 +197,58 @@ fn what_no_packet_can_match_is_refused_at_the_part_that_leaves_none() {
         "less 100 and greater 50",
     ] {
         assert!(text.parse::<Expression>().is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn slips_of_the_finger_are_shown_where_they_are() {
+    // Each expression, its caret, and the words behind the caret.
+    for (text, caret, cure) in [
+        ("prot 80", "^", "'port'"),
+        ("hots 1.2.3.4", "^", "'host'"),
+        ("tcp nad udp", "    ^", "'and'"),
+        ("tcp src prt 80", "        ^", "'port'"),
+        ("srcport 80", "^", "'src port'"),
+        ("tcp port htpp", "         ^", "'http'"),
+        ("tcp port https8", "         ^", "'https'"),
+        ("udp port domian or arp", "         ^", "'domain'"),
+        ("portrange ftp-smtpp", "              ^", "'smtp'"),
+        ("portrange ftpp-smtp", "          ^", "'ftp'"),
+        ("ip proto tpc", "         ^", "'\\tcp'"),
+        ("ether proto \\arpp", "            ^", "'\\arp'"),
+        ("tcp[tcpflag] = 1", "    ^", "'tcpflags'"),
+        ("ip[0", "    ^", ""),
+        ("ip]0[ = 1", "  ^", "closes no '['"),
+        ("net 10.0.0.1/33", "             ^", ""),
+        ("net ::1/129", "        ^", ""),
+        ("host 10.0.0.0/33", "              ^", ""),
+        ("portrange 9-", "           ^", "portrange 80-90"),
+        ("portrange -9", "          ^", "portrange 80-90"),
+        ("portrange 9 - 10", "            ^", "without blanks"),
+        ("l4 portrange 9-", "              ^", "portrange 80-90"),
+        ("(tcp or udp", "^", ""),
+        ("tcp or udp)", "          ^", ""),
+        ("port 70000", "     ^", ""),
+        ("vlan 5000", "     ^", ""),
+        ("vlan 5 and vlan 5000", "                ^", ""),
+        ("vlan foo", "     ^", "is a number"),
+        ("pppoes 65536", "       ^", ""),
+        ("geneve 16777216", "       ^", ""),
+        ("and and", "^", ""),
+        ("tcp and or udp", "        ^", "one of the two"),
+        ("tcp & udp", "    ^", "'&&'"),
+        ("tcp | udp", "    ^", "'||'"),
+        ("not", "   ^", "'host'"),
+    ] {
+        let options = Options { names: &NoNames, netmask: None };
+        let error = Expression::new(text, &options).expect_err(text).to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(lines[1], format!("    {text}"));
+        assert!(
+            lines[2] == format!("    {caret}") || lines[2].starts_with(&format!("    {caret} ")),
+            "{error}"
+        );
+        assert!(lines[2].contains(cure), "{error}");
     }
 }
 

@@ -19,3 +19,4 @@ pub(crate) use syntax::{
     Arithmetic, ByteTest, Connective, Direction, Fragments, Id, Kind, Layer, Llc, Operator, Primitive,
     Qualifiers, Relation, Syntax, TransportTest,
 };
+pub(crate) use words::nearest;

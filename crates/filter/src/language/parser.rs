@@ -6,9 +6,9 @@
 use super::arithmetic;
 use super::error::Fault;
 use super::lexer::{Token, What, tokens};
-use super::slips::{AS_ADDRESS, between, in_place_of};
+use super::slips::{AS_ADDRESS, RANGE, between, in_place_of};
 use super::syntax::{Connective, Direction, Id, Kind, Layer, Primitive, Qualifiers, Relation, Syntax};
-use super::words::foreign;
+use super::words::{foreign, meant};
 
 /// How many parentheses, brackets and `not`s may be nested.
 pub(super) const DEEPEST: usize = 100;
@@ -25,8 +25,10 @@ pub(crate) fn parse(text: &str) -> Result<Option<Syntax>, Fault> {
             What::Word(word) if foreign(word).is_some() => parser.foreign_here(word),
             What::Word(")") => Fault::new(token.at, "')' closes no '('"),
             What::Name(name) if in_place_of(name).is_some() => parser.unqualified(&token),
-            what => Fault::new(token.at, format!("'{}' can't follow here", parser.written(&token)))
-                .cure(between(parser.before(), what)),
+            what => parser.misspelt().unwrap_or_else(|| {
+                Fault::new(token.at, format!("'{}' can't follow here", parser.written(&token)))
+                    .cure(between(parser.before(), what))
+            }),
         });
     }
     Ok(Some(syntax))
@@ -189,7 +191,13 @@ impl<'a> Parser<'a> {
 
     fn misplaced(&self, word: &str, at: usize) -> Fault {
         match word {
-            "and" | "or" => Fault::new(at, format!("'{word}' has nothing before it")),
+            "and" | "or" => {
+                let fault = Fault::new(at, format!("'{word}' has nothing before it"));
+                match self.before() {
+                    Some(What::Word("and" | "or")) => fault.cure("write one of the two"),
+                    _ => fault,
+                }
+            }
             ")" if self.before() == Some(&What::Word("(")) => {
                 Fault::new(at, "nothing stands between '(' and ')'")
             }
@@ -198,6 +206,14 @@ impl<'a> Parser<'a> {
             "mask" => Fault::new(at, "'mask' can't stand here").cure("as in 'net 10.0.0.0 mask 255.0.0.0'"),
             _ => Fault::new(at, format!("'{word}' can't stand here")),
         }
+    }
+
+    /// Refuses a name before this place that was taken for a host's, and is nearly a keyword: `src prt 80`.
+    fn misspelt(&self) -> Option<Fault> {
+        let before = self.tokens.get(self.next.checked_sub(1)?)?;
+        let What::Name(name) = &before.what else { return None };
+        let fault = Fault::new(before.at, format!("'{name}' is taken for a name here"));
+        Some(fault.cure(format!("did you mean '{}'?", meant(name)?)))
     }
 
     /// Whether a parenthesis is open here.
@@ -265,7 +281,7 @@ impl<'a> Parser<'a> {
             What::Dotted(parts) => match self.word() {
                 Some("/") => {
                     self.next += 1;
-                    Id::DottedPrefix(parts, self.number("/")?)
+                    Id::DottedPrefix(parts, self.prefix(32)?)
                 }
                 Some("mask") => {
                     self.next += 1;
@@ -286,7 +302,7 @@ impl<'a> Parser<'a> {
             },
             What::V6(address) if self.word() == Some("/") => {
                 self.next += 1;
-                Id::V6Prefix(address, self.number("/")?)
+                Id::V6Prefix(address, self.prefix(128)?)
             }
             What::V6(address) => Id::V6(address),
             What::Word(word) => {
@@ -294,6 +310,8 @@ impl<'a> Parser<'a> {
                     format!("the protocol comes first: '{word} {}'", after.trim_matches('\''))
                 } else if word == "=" {
                     "leave out '='".into()
+                } else if word == "-" && after.contains("port") {
+                    RANGE.into()
                 } else if Layer::of(word).is_some() || word.bytes().all(|b| b.is_ascii_alphanumeric()) {
                     format!("'{word}' is a keyword; write \\{word} when the name is meant")
                 } else {
@@ -302,6 +320,16 @@ impl<'a> Parser<'a> {
                 return Err(Fault::new(at, format!("a value is missing after {after}")).cure(cure));
             }
         })
+    }
+
+    fn prefix(&mut self, longest: u32) -> Result<u32, Fault> {
+        let at = self.here();
+        let bits = self.number("/")?;
+        if bits > longest {
+            let what = format!("a prefix of {bits} bits is too long: {longest} is the most");
+            return Err(Fault::new(at, what));
+        }
+        Ok(bits)
     }
 
     /// Refuses the value at `at` when only its beginning was read, as of `1:2:3`.

@@ -19,11 +19,11 @@ impl Parser<'_> {
                 let test = self.byte_test()?;
                 Primitive::Byte(offset, test, self.number("byte")?)
             }
-            "vlan" => Primitive::Vlan(self.optional_number()),
-            "mpls" => Primitive::Mpls(self.optional_number()),
+            "vlan" => Primitive::Vlan(self.up_to(4095, "a VLAN identifier")?),
+            "mpls" => Primitive::Mpls(self.up_to(0xf_ffff, "an MPLS label")?),
             "pppoed" => Primitive::PppoeDiscovery,
-            "pppoes" => Primitive::PppoeSession(self.optional_number()),
-            "geneve" => Primitive::Geneve(self.optional_number()),
+            "pppoes" => Primitive::PppoeSession(self.up_to(0xffff, "a PPPoE session")?),
+            "geneve" => Primitive::Geneve(self.up_to(0xff_ffff, "a Geneve VNI")?),
             "llc" => Primitive::Llc(self.llc()?),
             "anyvlan" => Primitive::AnyVlan,
             "l4" => self.transport()?,
@@ -34,6 +34,17 @@ impl Parser<'_> {
             }
         };
         Ok(Some(primitive))
+    }
+
+    /// A number that may be left out, where it is not too great.
+    fn up_to(&mut self, greatest: u32, kind: &str) -> Result<Option<u32>, Fault> {
+        let at = self.here();
+        match self.optional_number() {
+            Some(number) if number > greatest => {
+                Err(Fault::new(at, format!("{number} is too great for {kind}: {greatest} is the greatest")))
+            }
+            number => Ok(number),
+        }
     }
 
     /// `l4 [tcp|udp|sctp] [src|dst] port N`, `portrange N-M`, `l4 proto N`.

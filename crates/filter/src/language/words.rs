@@ -218,9 +218,13 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The word a user most likely meant by `text`: the nearest by edits, when it is near.
+/// The keyword or number's name that a user most likely meant by `text`.
 pub(super) fn meant(text: &str) -> Option<&'static str> {
-    let words = KEYWORDS.iter().map(|(word, _)| *word).chain(NUMBERS.iter().map(|(word, _)| *word));
+    nearest(text, KEYWORDS.iter().map(|(word, _)| *word).chain(NUMBERS.iter().map(|(word, _)| *word)))
+}
+
+/// The word that a user most likely meant by `text`: the nearest by edits, when it is near.
+pub(crate) fn nearest<'a>(text: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, word) =
         words.map(|word| (edits(text, word), word)).min_by_key(|(distance, _)| *distance)?;
     let tolerated = match text.len() {

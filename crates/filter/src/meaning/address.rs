@@ -8,7 +8,7 @@ use super::link::{self, Link};
 use super::names::ETHER_TYPES;
 use super::{Reader, Wrong, iso, without_direction};
 use crate::formula::{Formula, Size, Value};
-use crate::language::{AS_ADDRESS, Direction, Id, Kind, Layer, Qualifiers};
+use crate::language::{AS_ADDRESS, Direction, Id, Kind, Layer, Qualifiers, nearest};
 use crate::walk::{Family, Walk};
 
 /// An IPv4 address and which of its bits count.
@@ -104,10 +104,7 @@ impl Reader<'_> {
             }
             Id::DottedPrefix(parts, bits) => {
                 let (address, known) = dotted(parts)?;
-                if *bits > 32 {
-                    return Err(Wrong::new(format!("a prefix of {bits} bits is too long: 32 is the most")));
-                }
-                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(*bits)).unwrap_or(0);
                 self.v4(qualifiers, within(shifted(address, known).address, mask)?)
             }
             Id::DottedMask(parts, mask) => {
@@ -120,10 +117,7 @@ impl Reader<'_> {
             }
             Id::V6(address) => self.v6(qualifiers, *address, 128),
             Id::V6Prefix(address, bits) => {
-                if *bits > 128 {
-                    return Err(Wrong::new(format!("a prefix of {bits} bits is too long: 128 is the most")));
-                }
-                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(*bits)).unwrap_or(0);
                 let network = Ipv6Addr::from_bits(address.to_bits() & mask);
                 if network != *address {
                     return Err(Wrong::new(format!("{address} has bits beyond its prefix of {bits}"))
@@ -243,7 +237,16 @@ impl Reader<'_> {
             Some(_) => None,
         };
         known.ok_or_else(|| {
-            Wrong::new(format!("no protocol is called '{name}'")).cure("its number can be written too")
+            let names = match layer {
+                Some(Layer::Ether) => ETHER_TYPES.iter().map(|(known, _)| (*known).to_string()).collect(),
+                _ => self.names.protocols(),
+            };
+            let wrong = Wrong::new(format!("no protocol is called '{name}'"));
+            match nearest(name, names.iter().map(String::as_str)) {
+                // Most names of protocols are keywords too.
+                Some(name) => wrong.cure(format!("did you mean '\\{name}'?")),
+                None => wrong.cure("its number can be written too"),
+            }
         })
     }
 
