@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::formula::Formula;
 use crate::graph::{Graph, Target, TooLarge};
-use crate::language::{Fault, ParseError, parse};
+use crate::impossible::refuse;
+use crate::language::{Fault, ParseError, Syntax, parse};
 use crate::matcher::Matcher;
 use crate::meaning::{Names, SystemNames, meaning};
 
@@ -37,17 +38,36 @@ impl Expression {
     /// # Errors
     /// [`ParseError`] shows the text with a caret under what is wrong.
     pub fn new(text: &str, options: &Options<'_>) -> Result<Self, ParseError> {
-        let graph = Self::graph_of(text, options).map_err(|fault| fault.of(text))?;
-        let matcher = Matcher::new(&graph);
-        Ok(Self { inner: Arc::new(Inner { text: text.trim().into(), graph, matcher }) })
+        let (_, _, graph) = Self::read(text, options).map_err(|fault| fault.of(text))?;
+        Ok(Self::run_by(graph, text))
     }
 
-    fn graph_of(text: &str, options: &Options<'_>) -> Result<Graph, Fault> {
-        let formula = match parse(text)? {
-            Some(syntax) => meaning(&syntax, options.names, options.netmask)?,
+    /// Reads an expression as [`Self::new`] does, and refuses one that no packet can match, such as `tcp and udp`, where
+    /// that is seen.
+    ///
+    /// # Errors
+    /// [`ParseError`] shows the text with a caret under what is wrong, or under the part that leaves no packet.
+    pub fn possible(text: &str, options: &Options<'_>) -> Result<Self, ParseError> {
+        let (syntax, formula, graph) = Self::read(text, options).map_err(|fault| fault.of(text))?;
+        match syntax {
+            Some(syntax) if !graph.can_match() => Err(refuse(&syntax, &formula).of(text)),
+            _ => Ok(Self::run_by(graph, text)),
+        }
+    }
+
+    fn read(text: &str, options: &Options<'_>) -> Result<(Option<Syntax>, Formula, Graph), Fault> {
+        let syntax = parse(text)?;
+        let formula = match &syntax {
+            Some(syntax) => meaning(syntax, options.names, options.netmask)?,
             None => Formula::Constant(true),
         };
-        Graph::new(&formula).map_err(|TooLarge| Fault::new(0, "it is too large to be run"))
+        let graph = Graph::new(&formula).map_err(|TooLarge| Fault::new(0, "it is too large to be run"))?;
+        Ok((syntax, formula, graph))
+    }
+
+    fn run_by(graph: Graph, text: &str) -> Self {
+        let matcher = Matcher::new(&graph);
+        Self { inner: Arc::new(Inner { text: text.trim().into(), graph, matcher }) }
     }
 
     /// Whether a whole packet matches. It begins with its Ethernet header and has no FCS.
@@ -75,8 +95,7 @@ impl Expression {
     /// What matches no packet.
     pub(crate) fn nothing() -> Self {
         let graph = Graph { entry: Target::NoMatch, nodes: Vec::new(), walks: Vec::new() };
-        let matcher = Matcher::new(&graph);
-        Self { inner: Arc::new(Inner { text: "not greater 0".into(), graph, matcher }) }
+        Self::run_by(graph, "not greater 0")
     }
 
     pub(crate) fn graph(&self) -> &Graph {
@@ -104,9 +123,9 @@ const fn packet(kind: [u8; 2], first: u8, protocol: u8) -> [u8; 60] {
 impl FromStr for Expression {
     type Err = ParseError;
 
-    /// Reads an expression with the system's names and no netmask.
+    /// Reads an expression that packets can match, with the system's names and no netmask.
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        Self::new(text, &Options::default())
+        Self::possible(text, &Options::default())
     }
 }
 

@@ -50,6 +50,12 @@ impl Graph {
         let entry = backwards.add(formula, Target::Match, Target::NoMatch)?;
         Ok(Threading::new(backwards, entry).run())
     }
+
+    /// Whether any way leads to a match. Where none does, no packet matches.
+    pub(crate) fn can_match(&self) -> bool {
+        let targets = self.nodes.iter().flat_map(|node| [node.yes, node.no]);
+        targets.chain([self.entry]).any(|target| target == Target::Match)
+    }
 }
 
 /// The graph while it is built, from the end to the start: nodes lead only to earlier ones.

@@ -30,6 +30,7 @@
 //! - A value without qualifiers takes those of the value before it: `port 80 or 443`.
 //! - `vlan`, `mpls`, `pppoes` and `geneve` move everything to their right behind their header, also across `or`.
 //! - `port` finds ports in first fragments only, and over IPv6 only directly behind its header.
+//! - What no packet can match, such as `tcp and udp`, is refused ([`Expression::possible`]), where that is seen.
 //! - What asks for bytes beyond the packet's end, or divides by zero, ends the whole expression: no match, whatever `not`
 //!   or `or` stand around it.
 //! - Of an operation only the protocols on its left are asked for: `1 + tcp[0] = 7` looks into packets that are not TCP.
@@ -47,6 +48,8 @@
 //! # Where it is not tcpdump's
 //!
 //! - `gateway`, `inbound`, `outbound`, `ifindex`, and what is for other links than Ethernet, is refused.
+//! - `net NAME` is refused, and the error says the network's number. libpcap takes `loopback` for the one address 127.0.0.0
+//!   or for 127.0.0.0/8, as the C library reads `/etc/networks`.
 //! - `protochain` passes AH by its length. libpcap 1.10 takes the length for the offset, and may hang.
 //! - `byte N & V` and `byte N | V` look at that byte. libpcap 1.10 looks at whatever it loaded last.
 //! - `ip broadcast` takes the netmask as it is written. tcpdump on a little-endian machine takes its bytes the other way.
@@ -60,6 +63,7 @@ pub mod ebpf;
 mod expression;
 mod formula;
 mod graph;
+mod impossible;
 mod language;
 mod matcher;
 mod meaning;

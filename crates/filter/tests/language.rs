@@ -57,7 +57,7 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip proto tcp", 9, "a value is missing after 'ip proto'", "\\tcp"),
         ("src proto 6", 4, "'proto' has no direction", ""),
         ("port 70000", 5, "70000 is no port", ""),
-        ("portrange 1-70000", 10, "70000 is no port", ""),
+        ("portrange 1-70000", 12, "70000 is no port", ""),
         ("port ssssh", 5, "no service is called 'ssssh'", ""),
         ("port 1-5", 5, "no service is called '1-5'", "portrange"),
         ("icmp port 5", 0, "'icmp' has no ports", ""),
@@ -66,22 +66,36 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip host ::1", 0, "'ip' has no IPv6 addresses", "'ip6'"),
         ("host 10.0.0.256", 5, "256 can't be part of an address", ""),
         ("host 10.0.0.0/8", 0, "a prefix is no host", "'net'"),
-        ("net 10.0.0.0/33", 4, "a prefix of 33 bits is too long", ""),
+        ("net 10.0.0.0/33", 13, "a prefix of 33 bits is too long", ""),
         ("net fe80::1/10", 4, "has bits beyond its prefix", "fe80::/10"),
         ("host 2:0:0:0:0:1", 0, "is an Ethernet address", "ether host"),
         ("host nowhere.invalid", 5, "no address is known for the host 'nowhere.invalid'", ""),
         ("ip proto 256", 9, "256 is no protocol number", ""),
         ("ether proto 65536", 12, "65536 is no EtherType", ""),
         ("tcp proto 6", 0, "'tcp proto' is not known", ""),
-        ("vlan 4096", 0, "4096 is too great for a VLAN identifier", ""),
-        ("mpls 1048576", 0, "too great for an MPLS label", ""),
+        ("vlan 4096", 5, "4096 is too great for a VLAN identifier", ""),
+        ("mpls 1048576", 5, "too great for an MPLS label", ""),
         ("pppoes and vlan", 11, "no VLAN tag can stand behind PPPoE", ""),
         ("mpls and arp", 9, "only IPv4 and IPv6 can be told apart", ""),
         ("gateway foo", 0, "'gateway' is not supported", "ether host"),
         ("src gateway foo", 4, "'gateway' is not supported", ""),
-        ("inbound", 0, "'inbound' is not supported", ""),
+        ("inbound", 0, "'inbound' is not supported", "not ether src MAC"),
+        ("tcp and outbound", 8, "'outbound' is not supported", "ether src MAC"),
+        ("ifindex 2", 0, "'ifindex' is not supported", "the port"),
+        ("ifname eth0", 0, "'ifname' is for OpenBSD's pflog", "the port"),
+        ("tcp and on eth0", 8, "'on' is for OpenBSD's pflog", "the port"),
+        ("ip gateway foo", 3, "'gateway' is not supported", "ether host"),
+        ("net loopback", 4, "a network's name does not say", "127.0.0.0/8"),
+        ("not src net loopback", 12, "a network's name does not say", "127.0.0.0/8"),
+        ("net lopback", 4, "/etc/networks knows no 'lopback'", "10.0.0.0/8"),
+        ("net loopback/8", 12, "'/' can't follow here", "a network's number"),
+        ("ether host 1:2:3-4:5:6 or arp", 11, "'1:2:3-4:5:6' is no Ethernet address", "02:00"),
+        ("(ether src a:b:c:d:e)", 11, "'a:b:c:d:e' is no Ethernet address", "02:00"),
+        ("ether host aabb.ccdd", 11, "/etc/ethers knows no 'aabb.ccdd'", "02:00"),
+        ("host aabbccddeeff", 0, "aa:bb:cc:dd:ee:ff is an Ethernet address", "ether host"),
+        ("len > 000000000080", 6, "'000000000080' is no number", ""),
         ("wlan ra 1", 5, "802.11", ""),
-        ("ip broadcast", 0, "needs the netmask", ""),
+        ("ip broadcast", 0, "needs the netmask", "ip dst host ADDRESS"),
         ("tcp broadcast", 0, "'tcp' has no broadcast", ""),
         ("ip[0:3] = 1", 5, "3 bytes can't be loaded at once", "1, 2 or 4"),
         ("ip[0 = 1", 5, "']' is missing", ""),
@@ -106,7 +120,7 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("dns", 0, "'dns' is no word", "'port 53'"),
         ("TCP port 80", 0, "'TCP' is no word", "lower case: 'tcp'"),
         ("tcp.port == 80", 0, "'tcp.port' is no word", "Wireshark"),
-        ("ip == 10.0.0.1", 3, "'=' can't follow here", "'host'"),
+        ("ip == 10.0.0.1", 3, "'==' can't follow here", "'host'"),
         ("tcp port = 80", 9, "a value is missing", "leave out '='"),
         ("dst port tcp 80", 9, "a value is missing", "'tcp dst port'"),
         ("host 10.0.0.1:80", 13, "':' can't follow here", "'and port'"),
@@ -129,7 +143,7 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("ip[0] =! 5", 7, "a number is missing before 'not'", "'!='"),
         ("()", 1, "nothing stands between", ""),
         ("(tcp and )", 9, "something is missing before ')'", ""),
-        ("tcp port https8", 9, "no service is called 'https8'", "number"),
+        ("tcp port xyzzy", 9, "no service is called 'xyzzy'", "number"),
         ("geneve and geneve", 11, "can't stand behind", ""),
     ] {
         let options = Options { names: &NoNames, netmask: None };
@@ -137,6 +151,104 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         assert!(error.what().contains(what), "{text}: {error}");
         assert_eq!(error.at(), at, "{error}");
         assert!(error.cure().unwrap_or_default().contains(cure), "{error}");
+    }
+}
+
+#[test]
+fn what_no_packet_can_match_is_refused_at_the_part_that_leaves_none() {
+    const ALONE: &str = "no packet is so";
+    const WITH_OTHERS: &str = "this excludes what stands before it";
+    for (text, at, cure) in [
+        ("tcp and udp", 8, WITH_OTHERS),
+        ("ip and ip6", 7, WITH_OTHERS),
+        ("port 80 and arp", 12, WITH_OTHERS),
+        ("arp and host ::1", 8, WITH_OTHERS),
+        ("src port 80 and tcp and src port 443", 24, WITH_OTHERS),
+        ("tcp and port 80 and icmp and host 10.0.0.1", 20, WITH_OTHERS),
+        ("host 10.0.0.1 and (tcp and udp)", 27, WITH_OTHERS),
+        ("(tcp and udp) and host 10.0.0.1", 9, WITH_OTHERS),
+        ("(arp or ip6) and (icmp or host 10.0.0.1 and igmp)", 44, WITH_OTHERS),
+        ("ip and not ip", 11, WITH_OTHERS),
+        ("vlan and ip and arp", 16, WITH_OTHERS),
+        ("ip and vlan", 7, WITH_OTHERS),
+        ("tcp and udp or ip6 and arp", 23, WITH_OTHERS),
+        ("not (ip or not ip)", 5, ALONE),
+        ("1 = 2", 0, ALONE),
+        ("1 = 2 and tcp", 0, ALONE),
+    ] {
+        let options = Options { names: &NoNames, netmask: None };
+        assert!(Expression::new(text, &options).is_ok_and(|read| !read.matches(&[0; 60])));
+        let error = Expression::possible(text, &options).expect_err(text);
+        assert_eq!(error.what(), "it can match no packet", "{error}");
+        assert_eq!(error.at(), at, "{error}");
+        assert!(error.cure().unwrap().starts_with(cure), "{error}");
+    }
+    for text in [
+        "",
+        "tcp or udp",
+        "port 80 and port 443",
+        "src port 80 and dst port 443",
+        "ip and not ip6",
+        "vlan 5 and vlan 6",
+        "ip proto 4 and ip6[0] = 0 or arp",
+        "tcp and udp or arp",
+        "icmp and not tcp",
+        "host 10.0.0.1 and host 10.0.0.2",
+        "less 100 and greater 50",
+    ] {
+        assert!(text.parse::<Expression>().is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn slips_of_the_finger_are_shown_where_they_are() {
+    // Each expression, its caret, and the words behind the caret.
+    for (text, caret, cure) in [
+        ("prot 80", "^", "'port'"),
+        ("hots 1.2.3.4", "^", "'host'"),
+        ("tcp nad udp", "    ^", "'and'"),
+        ("tcp src prt 80", "        ^", "'port'"),
+        ("srcport 80", "^", "'src port'"),
+        ("tcp port htpp", "         ^", "'http'"),
+        ("tcp port https8", "         ^", "'https'"),
+        ("udp port domian or arp", "         ^", "'domain'"),
+        ("portrange ftp-smtpp", "              ^", "'smtp'"),
+        ("portrange ftpp-smtp", "          ^", "'ftp'"),
+        ("ip proto tpc", "         ^", "'\\tcp'"),
+        ("ether proto \\arpp", "            ^", "'\\arp'"),
+        ("tcp[tcpflag] = 1", "    ^", "'tcpflags'"),
+        ("ip[0", "    ^", ""),
+        ("ip]0[ = 1", "  ^", "closes no '['"),
+        ("net 10.0.0.1/33", "             ^", ""),
+        ("net ::1/129", "        ^", ""),
+        ("host 10.0.0.0/33", "              ^", ""),
+        ("portrange 9-", "           ^", "portrange 80-90"),
+        ("portrange -9", "          ^", "portrange 80-90"),
+        ("portrange 9 - 10", "            ^", "without blanks"),
+        ("l4 portrange 9-", "              ^", "portrange 80-90"),
+        ("(tcp or udp", "^", ""),
+        ("tcp or udp)", "          ^", ""),
+        ("port 70000", "     ^", ""),
+        ("vlan 5000", "     ^", ""),
+        ("vlan 5 and vlan 5000", "                ^", ""),
+        ("vlan foo", "     ^", "is a number"),
+        ("pppoes 65536", "       ^", ""),
+        ("geneve 16777216", "       ^", ""),
+        ("and and", "^", ""),
+        ("tcp and or udp", "        ^", "one of the two"),
+        ("tcp & udp", "    ^", "'&&'"),
+        ("tcp | udp", "    ^", "'||'"),
+        ("not", "   ^", "'host'"),
+    ] {
+        let options = Options { names: &NoNames, netmask: None };
+        let error = Expression::new(text, &options).expect_err(text).to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(lines[1], format!("    {text}"));
+        assert!(
+            lines[2] == format!("    {caret}") || lines[2].starts_with(&format!("    {caret} ")),
+            "{error}"
+        );
+        assert!(lines[2].contains(cure), "{error}");
     }
 }
 
@@ -211,7 +323,6 @@ fn names_stand_for_what_they_are_known_as() {
     same("port oven", "udp port 99");
     same("portrange 9-oven", "portrange 9-99");
     same("ip proto \\tcp", "ip proto 6");
-    same("net cellar", "net 10.1.0.0/16");
     same("ether src stove", "ether src 02:00:00:00:00:07");
     same("tcp port 80 or 443", "tcp port 80 or tcp port 443");
     same("host 10.0.0.1 or not 10.0.0.2", "host 10.0.0.1 or not host 10.0.0.2");
@@ -223,16 +334,16 @@ fn names_stand_for_what_they_are_known_as() {
 
 #[test]
 fn the_system_knows_the_common_names() {
-    for text in [
-        "port ssh",
-        "tcp port http",
-        "ip proto \\udp",
-        "host localhost",
-        "net loopback",
-        "portrange ftp-smtp",
-    ] {
+    for text in ["port ssh", "tcp port http", "ip proto \\udp", "host localhost", "portrange ftp-smtp"] {
         text.parse::<Expression>().unwrap();
     }
+}
+
+#[test]
+fn a_networks_name_is_refused_with_its_number() {
+    let options = Options { names: &House, netmask: None };
+    let error = Expression::new("net cellar", &options).unwrap_err();
+    assert_eq!((error.at(), error.cure()), (4, Some("did you mean 10.1.0.0/16?")));
 }
 
 /// Words that expressions are made of, so that random texts come far.
@@ -331,6 +442,9 @@ proptest! {
                 expression.matches_len(&packet, length);
                 let again = Expression::new(&expression.to_string(), &options).unwrap();
                 prop_assert_eq!(again.matches(&packet), expression.matches(&packet));
+                if let Err(error) = Expression::possible(&text, &options) {
+                    prop_assert!(error.at() < text.len() && !expression.matches(&packet));
+                }
                 bywash_filter::xdp::verdict_program(&expression, 1, 2).unwrap().to_bytes();
             }
             Err(error) => {

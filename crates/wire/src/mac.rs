@@ -54,10 +54,15 @@ impl fmt::Display for Mac {
 impl FromStr for Mac {
     type Err = MacError;
 
-    /// Six groups of one or two hex digits between `:`, between `-` or between `.`, or three of four between `.`.
+    /// Six groups of one or two hex digits between `:`, between `-` or between `.`, or three of four between `.`, or
+    /// twelve hex digits.
     fn from_str(text: &str) -> Result<Self, MacError> {
         let wrong = || MacError(text.into());
-        let separator = text.chars().find(|c| !c.is_ascii_hexdigit()).ok_or_else(wrong)?;
+        let Some(separator) = text.chars().find(|c| !c.is_ascii_hexdigit()) else {
+            let number = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 12).ok_or_else(wrong)?;
+            let [_, _, bytes @ ..] = number.to_be_bytes();
+            return Ok(Self(bytes));
+        };
         if !matches!(separator, ':' | '-' | '.') {
             return Err(wrong());
         }
@@ -103,6 +108,7 @@ mod tests {
             "00-1b-2c-3d-4e-05",
             "0.1b.2c.3d.4e.5",
             "001b.2c3d.4e05",
+            "001B2c3d4e05",
         ] {
             assert_eq!(text.parse::<Mac>().unwrap().to_string(), "00:1b:2c:3d:4e:05", "{text}");
         }
@@ -119,6 +125,9 @@ mod tests {
             "0:1-2:3:4:5",
             "x:1:2:3:4:5",
             "1b.2c3d.4e05",
+            "01b2c3d4e05",
+            "0001b2c3d4e05",
+            "+1b2c3d4e05f",
             "+1:1:2:3:4:5",
             "é:1:2:3:4:5",
         ] {

@@ -49,7 +49,7 @@ impl Field {
     }
 
     /// Where it lies in the packet, and its values.
-    pub(super) fn resolve(&self, layers: &Layers) -> Result<(Place, Values), String> {
+    pub(super) fn resolve(&self, layers: &Layers, is_template: bool) -> Result<(Place, Values), String> {
         let about = |reason: String| format!("{}: {reason}", self.option);
         if let Some((is_payload, offset, bytes)) = raw(&self.name) {
             let start = if is_payload { layers.payload } else { 0 } + offset;
@@ -61,7 +61,14 @@ impl Field {
         let row = rows(&self.name).find_map(|(row, nth)| Some((row, row.layer.start(layers, nth)?)));
         let (row, start) = row.ok_or_else(|| {
             let layers: Vec<_> = rows(&self.name).map(|(row, _)| row.layer.to_string()).collect();
-            about(format!("the packet has no {} (see --vlan, --mpls, --proto)", layers.join(" and no ")))
+            let layers = layers.join(" and no ");
+            about(if is_template {
+                format!(
+                    "the template has no {layers}, and only what it has can be changed: choose another one"
+                )
+            } else {
+                format!("the packet has no {layers} (see --vlan, --mpls, --proto)")
+            })
         })?;
         let start = start * 8 + row.offset;
         let place = Place { bits: start..start + row.bits, is_raw: false };

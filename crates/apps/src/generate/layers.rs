@@ -33,6 +33,8 @@ pub(super) struct Layers {
     /// Label stack entries, the outer one first.
     pub(super) mpls: Vec<usize>,
     pub(super) ip: Option<(Version, usize)>,
+    /// A header that the one before it names, and that is not there whole.
+    pub(super) cut: Option<&'static str>,
     /// What IP carries: where that begins.
     pub(super) inside: usize,
     pub(super) transport: Option<Transport>,
@@ -50,6 +52,7 @@ impl Layers {
             vlans: Vec::new(),
             mpls: Vec::new(),
             ip: None,
+            cut: None,
             inside: packet.len().min(ETHERNET_HEADER),
             transport: None,
             is_fragment: false,
@@ -64,12 +67,15 @@ impl Layers {
             at += size_of::<VlanTag>();
             kind = EtherType(tag.kind.get());
         }
+        layers.cut = kind.is_vlan().then_some("VLAN tag");
         if matches!(kind, EtherType::MPLS | EtherType::MPLS_MULTICAST) {
+            layers.cut = Some("stack of MPLS labels");
             while let Some(entry) = read::<[u8; MPLS]>(packet, at) {
                 layers.mpls.push(at);
                 at += MPLS;
                 // The bottom of the stack: what follows tells what it is by its first four bits (as routers see it).
                 if entry[2] & 1 != 0 {
+                    layers.cut = None;
                     kind = match packet.get(at).map(|byte| byte >> 4) {
                         Some(4) => EtherType::IPV4,
                         Some(6) => EtherType::IPV6,
@@ -90,12 +96,14 @@ impl Layers {
     }
 
     fn read_ipv4(&mut self, packet: &[u8], at: usize) {
+        self.cut = Some("IPv4 header");
         let Some(header) = read::<Ipv4Header>(packet, at) else { return };
         let (length, total) = (header.header_length(), usize::from(header.total_length.get()));
         if packet[at] >> 4 != 4 || length < size_of::<Ipv4Header>() || at + length > packet.len() {
             return;
         }
         self.ip = Some((Version::V4, at));
+        self.cut = None;
         self.is_fragment = header.is_fragment();
         // A length of 0, of a super-segment that was captured before it was cut, is none.
         self.end = if total < length { packet.len() } else { packet.len().min(at + total) };
@@ -103,14 +111,19 @@ impl Layers {
     }
 
     fn read_ipv6(&mut self, packet: &[u8], mut at: usize) {
+        self.cut = Some("IPv6 header");
         let Some(header) = read::<Ipv6Header>(packet, at) else { return };
         self.ip = Some((Version::V6, at));
+        self.cut = None;
         let length = usize::from(header.payload_length.get());
         at += IPV6_HEADER;
         self.end = if length == 0 { packet.len() } else { packet.len().min(at + length) };
         let mut next = Protocol(header.next_header);
         while matches!(next, Protocol::HOP_BY_HOP | Protocol::DESTINATION_OPTIONS) {
-            let Some([following, length]) = read::<[u8; 2]>(packet, at) else { break };
+            let Some([following, length]) = read::<[u8; 2]>(packet, at) else {
+                self.cut = Some("IPv6 extension header");
+                break;
+            };
             at += (usize::from(length) + 1) * 8;
             next = Protocol(following);
         }
@@ -139,6 +152,12 @@ impl Layers {
         if length >= least && at.saturating_add(length) <= self.end {
             self.transport = Some(transport);
             self.payload = at + length;
+        } else {
+            self.cut = Some(match transport {
+                Transport::Udp => "UDP header",
+                Transport::Tcp => "TCP header",
+                Transport::Icmp | Transport::Icmpv6 => "ICMP header",
+            });
         }
     }
 

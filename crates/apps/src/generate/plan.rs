@@ -108,6 +108,12 @@ impl Plan {
                 "the template's headers and the probe must lie in its first {FRAME_DATA} bytes"
             ));
         }
+        // Of what is not whole no length and no checksum could be right.
+        if let (Some(cut), true) = (layers.cut, frame.template.is_some()) {
+            return Err(format!(
+                "the template's {cut} is not whole, or its length is wrong: give the whole packet"
+            ));
+        }
 
         // All of a first frame is copied from it, and words are read that end behind the last field.
         let longest = lengths.iter().map(|length| length.frame).max().unwrap_or_default();
@@ -202,9 +208,15 @@ impl Frame {
         if let Some(template) = &self.template {
             let len = template.len();
             if !(bywash_wire::ETHERNET_HEADER..=LONGEST).contains(&len) {
-                return Err(format!("the template has {len} bytes: 14 to {LONGEST} can be sent"));
+                let bytes = if len == 1 { "byte" } else { "bytes" };
+                return Err(format!("the template has {len} {bytes}: 14 to {LONGEST} can be sent"));
             }
         } else {
+            if *self.payload() == Payload::Template {
+                return Err(
+                    "--payload template: there is no template; name one by --template or --hex".into()
+                );
+            }
             if self.src_ip.is_ipv4() != self.dst_ip.is_ipv4() {
                 return Err(format!(
                     "--src-ip {} and --dst-ip {} are of two versions of IP",
@@ -311,7 +323,7 @@ fn varied(frame: &Frame, layers: &Layers, packet: &[u8]) -> Result<Vec<Varied>, 
         )?);
     }
     for field in &frame.fields {
-        let (place, values) = field.resolve(layers)?;
+        let (place, values) = field.resolve(layers, frame.template.is_some())?;
         let seed = mixed(&mut state);
         let mut series = Vec::new();
         for part in place.parts() {

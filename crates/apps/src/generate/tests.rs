@@ -452,6 +452,21 @@ fn what_cannot_be_is_refused_in_one_line() {
     let good = Frame::default;
     let with = |text: &[&str]| Frame { fields: fields(text), ..good() };
     let v6 = || Frame { src_ip: V6[0].parse().unwrap(), dst_ip: V6[1].parse().unwrap(), ..good() };
+    let template = |bytes: &[u8], fields| Frame { template: Some(bytes.to_vec()), ..with(fields) };
+    refused(template(&[0], &[]), "has 1 byte:");
+    refused(template(&[0; 60], &["vlan.id=5"]), "the template has no such VLAN tag");
+    refused(Frame { payload: Some(Payload::Template), ..good() }, "no template");
+    let udp = |kept: usize| {
+        let packet = made(&good(), 1, (0, 1)).remove(0);
+        template(&packet[..kept], &[])
+    };
+    assert_eq!(udp(42).check(), Ok(()), "all headers are there");
+    refused(udp(41), "UDP header is not whole");
+    refused(udp(33), "IPv4 header is not whole");
+    refused(udp(14), "IPv4 header is not whole");
+    refused(template(&[&[0; 12][..], &[0x81, 0, 0, 5, 0x86, 0xdd, 0x60]].concat(), &[]), "IPv6 header");
+    refused(template(&[&[0; 12][..], &[0x81, 0, 0, 5]].concat(), &[]), "VLAN tag is not whole");
+    refused(template(&[&[0; 12][..], &[0x88, 0x47, 0, 0, 0, 64]].concat(), &[]), "stack of MPLS labels");
     refused(Frame { size: 63.into(), ..good() }, "64 or more");
     refused(Frame { size: 83.into(), ..v6() }, "need 84");
     refused(Frame { size: "64,63".parse().unwrap(), ..good() }, "--size 63");

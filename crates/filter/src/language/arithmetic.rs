@@ -5,7 +5,7 @@
 
 use super::error::Fault;
 use super::lexer::{Token, What};
-use super::parser::{Parser, shown};
+use super::parser::Parser;
 use super::slips::{in_place_of_number, symbols};
 use super::syntax::{Arithmetic, Layer, Operator};
 
@@ -58,7 +58,7 @@ struct Waiting {
 }
 
 /// A calculation up to the first token that can't be part of it.
-pub(super) fn parse(parser: &mut Parser) -> Result<Arithmetic, Fault> {
+pub(super) fn parse(parser: &mut Parser<'_>) -> Result<Arithmetic, Fault> {
     parser.nested(|parser| {
         let mut waiting: Vec<Waiting> = Vec::new();
         loop {
@@ -134,9 +134,9 @@ fn operator(word: &str) -> Option<Operator> {
     })
 }
 
-fn primary(parser: &mut Parser) -> Result<Arithmetic, Fault> {
+fn primary(parser: &mut Parser<'_>) -> Result<Arithmetic, Fault> {
     let at = parser.here();
-    let Some(token) = parser.peek() else {
+    let Some(token) = parser.peek().cloned() else {
         return Err(Fault::new(at, "a number is missing at its end"));
     };
     match token.what.clone() {
@@ -178,11 +178,11 @@ fn primary(parser: &mut Parser) -> Result<Arithmetic, Fault> {
         What::Name(name) if name.contains('-') => {
             Err(Fault::new(at, format!("'{name}' is read as one name")).cure("put blanks around '-'"))
         }
-        what => Err(Fault::new(at, format!("{} is no number", shown(&what)))),
+        _ => Err(Fault::new(at, format!("'{}' is no number", parser.written(&token)))),
     }
 }
 
-fn load(parser: &mut Parser, layer: Layer, layer_at: usize) -> Result<Arithmetic, Fault> {
+fn load(parser: &mut Parser<'_>, layer: Layer, layer_at: usize) -> Result<Arithmetic, Fault> {
     if parser.word() != Some("[") {
         return Err(Fault::new(parser.here(), format!("'[' is missing after '{}'", layer.word())));
     }

@@ -111,7 +111,10 @@ fn longest(rest: &str, at: usize) -> Result<(usize, What), Fault> {
             return Ok((best, What::Number(*number)));
         }
     }
-    let what = if best == number {
+    // tcpdump takes for an Ethernet address what is one, be it a number or three numbers as well.
+    let what = if best == mac && best > v6 {
+        What::Mac(text.parse().map_err(|error| Fault::new(at, format!("{error}")))?)
+    } else if best == number {
         What::Number(value(text, at)?)
     } else if best == dotted {
         let mut part = at;
@@ -121,8 +124,6 @@ fn longest(rest: &str, at: usize) -> Result<(usize, What), Fault> {
             part += digits.len() + 1;
         }
         What::Dotted(numbers)
-    } else if best == mac && best > v6 {
-        What::Mac(text.parse().map_err(|error| Fault::new(at, format!("{error}")))?)
     } else if best == v6 {
         What::V6(text.parse().map_err(|_| Fault::new(at, format!("'{text}' is no IPv6 address")))?)
     } else {
@@ -181,7 +182,7 @@ fn dotted_length(rest: &str) -> usize {
     if length == first { 0 } else { length }
 }
 
-/// Six groups of one or two hex digits, or three of four between dots.
+/// Six groups of one or two hex digits, three of four between dots, or twelve digits.
 fn mac_length(rest: &str) -> usize {
     let groups = |count: usize, separator: u8, shortest: usize, longest: usize| -> usize {
         let mut length = 0;
@@ -200,10 +201,8 @@ fn mac_length(rest: &str) -> usize {
         }
         length
     };
-    [groups(6, b':', 1, 2), groups(6, b'-', 1, 2), groups(6, b'.', 1, 2), groups(3, b'.', 4, 4)]
-        .into_iter()
-        .max()
-        .unwrap_or(0)
+    let (colons, dashes, dots) = (groups(6, b':', 1, 2), groups(6, b'-', 1, 2), groups(6, b'.', 1, 2));
+    [colons, dashes, dots, groups(3, b'.', 4, 4), groups(1, b'.', 12, 12)].into_iter().max().unwrap_or(0)
 }
 
 /// The longest beginning that is an IPv6 address.

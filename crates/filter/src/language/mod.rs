@@ -14,7 +14,9 @@ mod words;
 pub(crate) use error::Fault;
 pub use error::ParseError;
 pub(crate) use parser::parse;
+pub(crate) use slips::AS_ADDRESS;
 pub(crate) use syntax::{
     Arithmetic, ByteTest, Connective, Direction, Fragments, Id, Kind, Layer, Llc, Operator, Primitive,
     Qualifiers, Relation, Syntax, TransportTest,
 };
+pub(crate) use words::nearest;

@@ -6,27 +6,29 @@
 use super::arithmetic;
 use super::error::Fault;
 use super::lexer::{Token, What, tokens};
-use super::slips::{between, in_place_of};
+use super::slips::{AS_ADDRESS, RANGE, between, in_place_of};
 use super::syntax::{Connective, Direction, Id, Kind, Layer, Primitive, Qualifiers, Relation, Syntax};
-use super::words::foreign;
+use super::words::{foreign, meant};
 
 /// How many parentheses, brackets and `not`s may be nested.
 pub(super) const DEEPEST: usize = 100;
 
 /// The syntax tree of an expression; `None` when it is empty, which matches everything.
 pub(crate) fn parse(text: &str) -> Result<Option<Syntax>, Fault> {
-    let mut parser = Parser { tokens: tokens(text)?, next: 0, end: text.len(), depth: 0 };
+    let mut parser = Parser { text, tokens: tokens(text)?, next: 0, end: text.len(), depth: 0 };
     if parser.tokens.is_empty() {
         return Ok(None);
     }
     let (syntax, _) = parser.expression(Carried::Nothing)?;
     if let Some(token) = parser.peek().cloned() {
         return Err(match &token.what {
-            What::Word(word) if foreign(word).is_some() => foreign_here(word, token.at),
+            What::Word(word) if foreign(word).is_some() => parser.foreign_here(word),
             What::Word(")") => Fault::new(token.at, "')' closes no '('"),
-            What::Name(name) if in_place_of(name).is_some() => unqualified(&token.what, token.at),
-            what => Fault::new(token.at, format!("{} can't follow here", shown(what)))
-                .cure(between(parser.before(), what)),
+            What::Name(name) if in_place_of(name).is_some() => parser.unqualified(&token),
+            what => parser.misspelt().unwrap_or_else(|| {
+                Fault::new(token.at, format!("'{}' can't follow here", parser.written(&token)))
+                    .cure(between(parser.before(), what))
+            }),
         });
     }
     Ok(Some(syntax))
@@ -40,14 +42,15 @@ enum Carried {
     From(Qualifiers),
 }
 
-pub(super) struct Parser {
+pub(super) struct Parser<'a> {
+    text: &'a str,
     tokens: Vec<Token>,
     pub(super) next: usize,
     end: usize,
     depth: usize,
 }
 
-impl Parser {
+impl<'a> Parser<'a> {
     fn expression(&mut self, before: Carried) -> Result<(Syntax, Carried), Fault> {
         let (first, mut carried) = self.operand(before, false)?;
         let mut rest = Vec::new();
@@ -128,6 +131,9 @@ impl Parser {
             _ => {
                 let value_at = self.here();
                 let id = self.id(&described(qualifiers))?;
+                if qualifiers.layer == Some(Layer::Ether) {
+                    self.whole_address(value_at)?;
+                }
                 Ok(Syntax::Primitive(Primitive::Address(qualifiers, id, value_at), at.unwrap_or(value_at)))
             }
         }
@@ -139,21 +145,21 @@ impl Parser {
             let compare = self.comparison()?;
             return Ok((Syntax::Primitive(compare, at), Carried::Nothing));
         }
-        let Some(token) = self.peek() else {
+        let Some(token) = self.peek().cloned() else {
             return Err(Fault::new(self.end, "something is missing at its end")
                 .cure("a protocol or a qualifier such as 'host', 'port' or 'tcp'"));
         };
-        match token.what.clone() {
+        match token.what {
             What::Word(word) => self.keyword(word, at),
-            what => match carried {
+            _ => match carried {
                 Carried::From(qualifiers) if bare => Ok((self.values(qualifiers, None)?, carried)),
-                _ => Err(unqualified(&what, at)),
+                _ => Err(self.unqualified(&token)),
             },
         }
     }
 
     fn keyword(&mut self, word: &'static str, at: usize) -> Result<(Syntax, Carried), Fault> {
-        if let Some(primitive) = self.standalone(word, at)? {
+        if let Some(primitive) = self.standalone(word)? {
             return Ok((Syntax::Primitive(primitive, at), Carried::Nothing));
         }
         let layer = Layer::of(word);
@@ -185,7 +191,13 @@ impl Parser {
 
     fn misplaced(&self, word: &str, at: usize) -> Fault {
         match word {
-            "and" | "or" => Fault::new(at, format!("'{word}' has nothing before it")),
+            "and" | "or" => {
+                let fault = Fault::new(at, format!("'{word}' has nothing before it"));
+                match self.before() {
+                    Some(What::Word("and" | "or")) => fault.cure("write one of the two"),
+                    _ => fault,
+                }
+            }
             ")" if self.before() == Some(&What::Word("(")) => {
                 Fault::new(at, "nothing stands between '(' and ')'")
             }
@@ -194,6 +206,14 @@ impl Parser {
             "mask" => Fault::new(at, "'mask' can't stand here").cure("as in 'net 10.0.0.0 mask 255.0.0.0'"),
             _ => Fault::new(at, format!("'{word}' can't stand here")),
         }
+    }
+
+    /// Refuses a name before this place that was taken for a host's, and is nearly a keyword: `src prt 80`.
+    fn misspelt(&self) -> Option<Fault> {
+        let before = self.tokens.get(self.next.checked_sub(1)?)?;
+        let What::Name(name) = &before.what else { return None };
+        let fault = Fault::new(before.at, format!("'{name}' is taken for a name here"));
+        Some(fault.cure(format!("did you mean '{}'?", meant(name)?)))
     }
 
     /// Whether a parenthesis is open here.
@@ -240,7 +260,7 @@ impl Parser {
                 }
                 if word == "proto" { Kind::Proto } else { Kind::ProtoChain }
             }
-            Some("gateway") => return Err(foreign_here("gateway", self.here())),
+            Some("gateway") => return Err(self.foreign_here("gateway")),
             _ => return Ok(None),
         };
         self.next += 1;
@@ -261,7 +281,7 @@ impl Parser {
             What::Dotted(parts) => match self.word() {
                 Some("/") => {
                     self.next += 1;
-                    Id::DottedPrefix(parts, self.number("/")?)
+                    Id::DottedPrefix(parts, self.prefix(32)?)
                 }
                 Some("mask") => {
                     self.next += 1;
@@ -282,7 +302,7 @@ impl Parser {
             },
             What::V6(address) if self.word() == Some("/") => {
                 self.next += 1;
-                Id::V6Prefix(address, self.number("/")?)
+                Id::V6Prefix(address, self.prefix(128)?)
             }
             What::V6(address) => Id::V6(address),
             What::Word(word) => {
@@ -290,6 +310,8 @@ impl Parser {
                     format!("the protocol comes first: '{word} {}'", after.trim_matches('\''))
                 } else if word == "=" {
                     "leave out '='".into()
+                } else if word == "-" && after.contains("port") {
+                    RANGE.into()
                 } else if Layer::of(word).is_some() || word.bytes().all(|b| b.is_ascii_alphanumeric()) {
                     format!("'{word}' is a keyword; write \\{word} when the name is meant")
                 } else {
@@ -298,6 +320,27 @@ impl Parser {
                 return Err(Fault::new(at, format!("a value is missing after {after}")).cure(cure));
             }
         })
+    }
+
+    fn prefix(&mut self, longest: u32) -> Result<u32, Fault> {
+        let at = self.here();
+        let bits = self.number("/")?;
+        if bits > longest {
+            let what = format!("a prefix of {bits} bits is too long: {longest} is the most");
+            return Err(Fault::new(at, what));
+        }
+        Ok(bits)
+    }
+
+    /// Refuses the value at `at` when only its beginning was read, as of `1:2:3`.
+    fn whole_address(&self, at: usize) -> Result<(), Fault> {
+        let end = self.next.checked_sub(1).and_then(|last| self.tokens.get(last)).map(|token| token.end);
+        if Some(self.here()) != end || !matches!(self.word(), Some(":" | "-")) {
+            return Ok(());
+        }
+        let written = self.text.get(at..).unwrap_or_default();
+        let written = written.split([' ', '\t', '\r', '\n', '(', ')']).next().unwrap_or_default();
+        Err(Fault::new(at, format!("'{written}' is no Ethernet address")).cure(AS_ADDRESS))
     }
 
     fn comparison(&mut self) -> Result<Primitive, Fault> {
@@ -360,7 +403,9 @@ impl Parser {
                 self.next += 1;
                 Ok(())
             }
-            Some(token) => Err(Fault::new(token.at, format!("')' is missing before {}", shown(&token.what)))),
+            Some(token) => {
+                Err(Fault::new(token.at, format!("')' is missing before '{}'", self.written(token))))
+            }
             None => Err(Fault::new(open, "this '(' is never closed")),
         }
     }
@@ -398,6 +443,37 @@ impl Parser {
         self.next += 1;
     }
 
+    /// A token as it was written.
+    pub(super) fn written(&self, token: &Token) -> &'a str {
+        self.text.get(token.at..token.end).unwrap_or_default()
+    }
+
+    /// Refuses the next token, a word of tcpdump's that has no meaning here.
+    pub(super) fn foreign_here(&self, word: &str) -> Fault {
+        let (why, cure) = foreign(word).unwrap_or_default();
+        let written = self.peek().map_or(word, |token| self.written(token));
+        let fault = Fault::new(self.here(), format!("'{written}' {why}"));
+        if cure.is_empty() { fault } else { fault.cure(cure) }
+    }
+
+    /// Refuses a value that stands where a primitive begins.
+    fn unqualified(&self, token: &Token) -> Fault {
+        let (at, written) = (token.at, self.written(token));
+        match &token.what {
+            What::Name(name) => Fault::new(at, format!("'{name}' is no word of the language"))
+                .cure(in_place_of(name).unwrap_or_else(|| format!("did you mean 'host {name}'?"))),
+            What::Number(_) => Fault::new(at, format!("{written} stands alone"))
+                .cure(format!("did you mean 'port {written}'?")),
+            What::Dotted(_) | What::V6(_) => {
+                Fault::new(at, "an address stands alone").cure("write 'host' or 'net' before it")
+            }
+            What::Mac(_) => {
+                Fault::new(at, "an Ethernet address stands alone").cure("write 'ether host' before it")
+            }
+            What::Word(_) => Fault::new(at, format!("'{written}' can't stand here")),
+        }
+    }
+
     /// Where the next token stands.
     pub(super) fn here(&self) -> usize {
         self.peek().map_or(self.end, |token| token.at)
@@ -414,42 +490,4 @@ fn described(qualifiers: Qualifiers) -> String {
     };
     let layer = qualifiers.layer.map(|layer| format!("{} ", layer.word())).unwrap_or_default();
     format!("'{}'", format!("{layer}{direction}{}", qualifiers.kind.map_or("", Kind::word)).trim_end())
-}
-
-fn unqualified(what: &What, at: usize) -> Fault {
-    match what {
-        What::Name(name) => Fault::new(at, format!("'{name}' is no word of the language"))
-            .cure(in_place_of(name).unwrap_or_else(|| format!("did you mean 'host {name}'?"))),
-        What::Number(number) => {
-            Fault::new(at, format!("{number} stands alone")).cure(format!("did you mean 'port {number}'?"))
-        }
-        What::Dotted(_) | What::V6(_) => {
-            Fault::new(at, "an address stands alone").cure("write 'host' or 'net' before it")
-        }
-        What::Mac(_) => {
-            Fault::new(at, "an Ethernet address stands alone").cure("write 'ether host' before it")
-        }
-        What::Word(_) => Fault::new(at, format!("{} can't stand here", shown(what))),
-    }
-}
-
-/// A word of tcpdump's that has no meaning here.
-pub(super) fn foreign_here(word: &str, at: usize) -> Fault {
-    let (why, cure) = foreign(word).unwrap_or_default();
-    let fault = Fault::new(at, format!("'{word}' {why}"));
-    if cure.is_empty() { fault } else { fault.cure(cure) }
-}
-
-/// A token as a user wrote it, about.
-pub(super) fn shown(what: &What) -> String {
-    match what {
-        What::Word(word) => format!("'{word}'"),
-        What::Number(number) => format!("'{number}'"),
-        What::Name(name) => format!("'{name}'"),
-        What::Dotted(parts) => {
-            format!("'{}'", parts.iter().map(u32::to_string).collect::<Vec<_>>().join("."))
-        }
-        What::V6(address) => format!("'{address}'"),
-        What::Mac(mac) => format!("'{mac}'"),
-    }
 }

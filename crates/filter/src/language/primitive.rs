@@ -2,13 +2,13 @@
 
 use super::error::Fault;
 use super::lexer::What;
-use super::parser::{Parser, foreign_here};
+use super::parser::Parser;
 use super::syntax::{ByteTest, Direction, Fragments, Layer, Llc, Primitive, TransportTest};
 use super::words::foreign;
 
-impl Parser {
+impl Parser<'_> {
     /// Primitives that begin with a word of their own.
-    pub(super) fn standalone(&mut self, word: &str, at: usize) -> Result<Option<Primitive>, Fault> {
+    pub(super) fn standalone(&mut self, word: &str) -> Result<Option<Primitive>, Fault> {
         let start = self.next;
         self.next += 1;
         let primitive = match word {
@@ -19,22 +19,32 @@ impl Parser {
                 let test = self.byte_test()?;
                 Primitive::Byte(offset, test, self.number("byte")?)
             }
-            "vlan" => Primitive::Vlan(self.optional_number()),
-            "mpls" => Primitive::Mpls(self.optional_number()),
+            "vlan" => Primitive::Vlan(self.up_to(4095, "a VLAN identifier")?),
+            "mpls" => Primitive::Mpls(self.up_to(0xf_ffff, "an MPLS label")?),
             "pppoed" => Primitive::PppoeDiscovery,
-            "pppoes" => Primitive::PppoeSession(self.optional_number()),
-            "geneve" => Primitive::Geneve(self.optional_number()),
+            "pppoes" => Primitive::PppoeSession(self.up_to(0xffff, "a PPPoE session")?),
+            "geneve" => Primitive::Geneve(self.up_to(0xff_ffff, "a Geneve VNI")?),
             "llc" => Primitive::Llc(self.llc()?),
             "anyvlan" => Primitive::AnyVlan,
             "l4" => self.transport()?,
             "fragment" => Primitive::Fragment(self.fragments()),
-            _ if foreign(word).is_some() => return Err(foreign_here(word, at)),
             _ => {
                 self.next = start;
-                return Ok(None);
+                return if foreign(word).is_some() { Err(self.foreign_here(word)) } else { Ok(None) };
             }
         };
         Ok(Some(primitive))
+    }
+
+    /// A number that may be left out, where it is not too great.
+    fn up_to(&mut self, greatest: u32, kind: &str) -> Result<Option<u32>, Fault> {
+        let at = self.here();
+        match self.optional_number() {
+            Some(number) if number > greatest => {
+                Err(Fault::new(at, format!("{number} is too great for {kind}: {greatest} is the greatest")))
+            }
+            number => Ok(number),
+        }
     }
 
     /// `l4 [tcp|udp|sctp] [src|dst] port N`, `portrange N-M`, `l4 proto N`.

@@ -7,6 +7,8 @@ use super::words::{KEYWORDS, NUMBERS, meant};
 const HABITS: &[(&str, &str)] = &[
     ("dport", "dst port"),
     ("sport", "src port"),
+    ("dstport", "dst port"),
+    ("srcport", "src port"),
     ("daddr", "dst host"),
     ("saddr", "src host"),
     ("ipv4", "ip"),
@@ -21,8 +23,11 @@ const HABITS: &[(&str, &str)] = &[
     ("dhcp", "udp port 67 or 68"),
 ];
 
+/// How to write an Ethernet address.
+pub(crate) const AS_ADDRESS: &str = "six bytes between ':' all through: 02:00:00:00:00:01, say";
+
 const FLAGS: &str = "flags are asked for as in 'tcp[tcpflags] & tcp-syn != 0'";
-const RANGE: &str = "a range is written 'portrange 80-90'";
+pub(super) const RANGE: &str = "a range is written 'portrange 80-90', without blanks";
 
 /// What to write in place of a name that stands where a keyword is expected.
 pub(super) fn in_place_of(name: &str) -> Option<String> {
@@ -60,6 +65,9 @@ pub(super) fn between(before: Option<&What>, what: &What) -> &'static str {
         }
         (Some(What::V6(_)), What::Word("%")) => "leave out the interface: packets do not name it",
         (Some(What::Number(_)), What::Word("/")) => "write an address out: 10.0.0.0/8",
+        (Some(What::Name(_)), What::Word("/")) => {
+            "a name has no prefix; write a network's number: 10.0.0.0/8"
+        }
         (Some(What::Dotted(_)), What::Dotted(_)) => "write 'mask' between a network and its mask, else 'or'",
         (Some(What::Word("ether")), What::Mac(_)) => "write 'ether host'",
         (Some(What::Number(_)), What::Name(to)) if to == "to" => RANGE,
@@ -67,6 +75,13 @@ pub(super) fn between(before: Option<&What>, what: &What) -> &'static str {
         (Some(What::Word("icmp" | "icmp6")), What::Name(_)) => {
             "types are asked for as in 'icmp[icmptype] = icmp-echo'"
         }
+        (Some(What::Word("vlan" | "mpls" | "pppoes" | "geneve")), What::Name(_)) => {
+            "what may follow is a number; else write 'and' or 'or'"
+        }
+        (_, What::Word("-")) => RANGE,
+        (_, What::Word("]")) => "it closes no '['",
+        (_, What::Word("&")) => "write 'and' or '&&' between two parts; a calculation needs a comparison",
+        (_, What::Word("|")) => "write 'or' or '||' between two parts; a calculation needs a comparison",
         _ => "write 'and' or 'or' between two parts",
     }
 }

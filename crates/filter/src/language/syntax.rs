@@ -14,6 +14,17 @@ pub(crate) enum Syntax {
     Primitive(Primitive, usize),
 }
 
+impl Syntax {
+    /// Where its first primitive stands.
+    pub(crate) fn at(&self) -> usize {
+        match self {
+            Self::Chain(first, _) => first.at(),
+            Self::Not(inner) => inner.at(),
+            Self::Primitive(_, at) => *at,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connective {
     And,

@@ -188,7 +188,18 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
             "is not supported: it needs a table of the gateways' Ethernet addresses",
             "write 'ether host MAC and not host IP'",
         ),
-        "inbound" | "outbound" | "ifindex" => ("is not supported: it asks for what stands in no packet", ""),
+        "inbound" => (
+            "is not supported: which way a packet went stands in no packet",
+            "write 'not ether src MAC' with the interface's own address",
+        ),
+        "outbound" => (
+            "is not supported: which way a packet went stands in no packet",
+            "write 'ether src MAC' with the interface's own address",
+        ),
+        "ifindex" => (
+            "is not supported: which interface saw a packet stands in no packet",
+            "leave it out: packets come from the port that the command names",
+        ),
         "type" => (
             "is for 802.11 frames; this is Ethernet",
             "the type of ICMP is asked for as in 'icmp[icmptype] = icmp-echo'",
@@ -198,16 +209,22 @@ pub(super) fn foreign(word: &str) -> Option<(&'static str, &'static str)> {
         }
         "lane" | "metac" | "bcc" | "oamf4" | "oam" | "ilmic" | "vpi" | "vci" | "connectmsg"
         | "metaconnect" => ("is for ATM cells; this is Ethernet", ""),
-        "on" | "rset" | "rnr" | "srnr" | "reason" | "action" => {
-            ("is for OpenBSD's pflog; this is Ethernet", "")
-        }
+        "on" => (
+            "is for OpenBSD's pflog; this is Ethernet",
+            "leave it out: packets come from the port that the command names",
+        ),
+        "rset" | "rnr" | "srnr" | "reason" | "action" => ("is for OpenBSD's pflog; this is Ethernet", ""),
         _ => return None,
     })
 }
 
-/// The word a user most likely meant by `text`: the nearest by edits, when it is near.
+/// The keyword or number's name that a user most likely meant by `text`.
 pub(super) fn meant(text: &str) -> Option<&'static str> {
-    let words = KEYWORDS.iter().map(|(word, _)| *word).chain(NUMBERS.iter().map(|(word, _)| *word));
+    nearest(text, KEYWORDS.iter().map(|(word, _)| *word).chain(NUMBERS.iter().map(|(word, _)| *word)))
+}
+
+/// The word that a user most likely meant by `text`: the nearest by edits, when it is near.
+pub(crate) fn nearest<'a>(text: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, word) =
         words.map(|word| (edits(text, word), word)).min_by_key(|(distance, _)| *distance)?;
     let tolerated = match text.len() {

@@ -8,7 +8,7 @@ use super::link::{self, Link};
 use super::names::ETHER_TYPES;
 use super::{Reader, Wrong, iso, without_direction};
 use crate::formula::{Formula, Size, Value};
-use crate::language::{Direction, Id, Kind, Layer, Qualifiers};
+use crate::language::{AS_ADDRESS, Direction, Id, Kind, Layer, Qualifiers, nearest};
 use crate::walk::{Family, Walk};
 
 /// An IPv4 address and which of its bits count.
@@ -63,7 +63,7 @@ impl Reader<'_> {
             Id::Number(number) => self.v4(qualifiers, V4 { address: *number, mask: u32::MAX }),
             Id::Name(name) if qualifiers.layer == Some(Layer::Ether) => match self.names.ether(name) {
                 Some(mac) => self.link.station(qualifiers.direction, mac),
-                None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'"))),
+                None => Err(Wrong::new(format!("/etc/ethers knows no '{name}'")).cure(AS_ADDRESS)),
             },
             Id::Name(name) => self.named_host(qualifiers, name),
         }
@@ -104,10 +104,7 @@ impl Reader<'_> {
             }
             Id::DottedPrefix(parts, bits) => {
                 let (address, known) = dotted(parts)?;
-                if *bits > 32 {
-                    return Err(Wrong::new(format!("a prefix of {bits} bits is too long: 32 is the most")));
-                }
-                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                let mask = u32::MAX.checked_shl(32_u32.saturating_sub(*bits)).unwrap_or(0);
                 self.v4(qualifiers, within(shifted(address, known).address, mask)?)
             }
             Id::DottedMask(parts, mask) => {
@@ -120,10 +117,7 @@ impl Reader<'_> {
             }
             Id::V6(address) => self.v6(qualifiers, *address, 128),
             Id::V6Prefix(address, bits) => {
-                if *bits > 128 {
-                    return Err(Wrong::new(format!("a prefix of {bits} bits is too long: 128 is the most")));
-                }
-                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(*bits)).unwrap_or(0);
                 let network = Ipv6Addr::from_bits(address.to_bits() & mask);
                 if network != *address {
                     return Err(Wrong::new(format!("{address} has bits beyond its prefix of {bits}"))
@@ -132,13 +126,18 @@ impl Reader<'_> {
                 self.v6(qualifiers, *address, *bits)
             }
             Id::Mac(_) => Err(Wrong::new("an Ethernet address is no network").cure("write 'ether host'")),
-            Id::Name(name) => match self.names.network(name) {
-                Some((address, bits)) => {
-                    let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
-                    self.v4(qualifiers, V4 { address: address.to_bits() & mask, mask })
-                }
-                None => Err(Wrong::new(format!("/etc/networks knows no '{name}'"))),
-            },
+            Id::Name(name) => Err(self.named_net(name)),
+        }
+    }
+
+    /// A network's name is no more than a hint: `/etc/networks` has no masks, and what tcpdump makes of `loopback`
+    /// there, the network or the one address 127.0.0.0, depends on its C library.
+    fn named_net(&self, name: &str) -> Wrong {
+        match self.names.network(name) {
+            Some((address, bits)) => Wrong::new("a network's name does not say how many of its bits count")
+                .cure(format!("did you mean {address}/{bits}?")),
+            None => Wrong::new(format!("/etc/networks knows no '{name}'"))
+                .cure("write its number: 10.0.0.0/8, say"),
         }
     }
 
@@ -238,7 +237,16 @@ impl Reader<'_> {
             Some(_) => None,
         };
         known.ok_or_else(|| {
-            Wrong::new(format!("no protocol is called '{name}'")).cure("its number can be written too")
+            let names = match layer {
+                Some(Layer::Ether) => ETHER_TYPES.iter().map(|(known, _)| (*known).to_string()).collect(),
+                _ => self.names.protocols(),
+            };
+            let wrong = Wrong::new(format!("no protocol is called '{name}'"));
+            match nearest(name, names.iter().map(String::as_str)) {
+                // Most names of protocols are keywords too.
+                Some(name) => wrong.cure(format!("did you mean '\\{name}'?")),
+                None => wrong.cure("its number can be written too"),
+            }
         })
     }
 

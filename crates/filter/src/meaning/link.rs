@@ -235,7 +235,6 @@ impl Link {
                 return Err(Wrong::new("no VLAN tag can stand behind MPLS").cure("put 'vlan' before 'mpls'"));
             }
         }
-        in_range(id, 4095, "a VLAN identifier")?;
         let mut tagged = Formula::any(
             [EtherType::VLAN, EtherType::VLAN_SERVICE, EtherType::VLAN_OLD_OUTER]
                 .map(|kind| self.named(Size::Half).is(u32::from(kind.0))),
@@ -266,7 +265,6 @@ impl Link {
     }
 
     pub(super) fn mpls(&mut self, label: Option<u32>) -> Result<Formula, Wrong> {
-        in_range(label, 0xf_ffff, "an MPLS label")?;
         let mut labelled = match self.naming {
             Naming::Mpls => self.label_bottom().is(0),
             Naming::Ethernet => self.named(Size::Half).is(u32::from(EtherType::MPLS.0)),
@@ -282,7 +280,6 @@ impl Link {
     }
 
     pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Result<Formula, Wrong> {
-        in_range(session, 0xffff, "a PPPoE session")?;
         let mut in_session = self.carries(EtherType::PPPOE_SESSION)?;
         if let Some(session) = session {
             let number = self.network(0, Size::Word).masked(0xffff, Size::Word);
@@ -299,7 +296,6 @@ impl Link {
 
     /// A UDP packet with a Geneve header behind it; from here on everything is looked for in what that carries.
     pub(super) fn geneve(&mut self, vni: Option<u32>) -> Result<Formula, Wrong> {
-        in_range(vni, 0xff_ffff, "a Geneve VNI")?;
         let tags_at = match self.pushed {
             Pushed::Nothing => None,
             Pushed::Tags { named_at } => Some(named_at),
@@ -415,15 +411,6 @@ fn ppp_number(kind: u16) -> u16 {
         EtherType(SAP_STP) => 0x0031,
         EtherType(SAP_IPX) => 0x002b,
         _ => kind,
-    }
-}
-
-fn in_range(number: Option<u32>, greatest: u32, what: &str) -> Result<(), Wrong> {
-    match number {
-        Some(number) if number > greatest => {
-            Err(Wrong::new(format!("{number} is too great for {what}: {greatest} is the greatest")))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -158,6 +158,9 @@ impl Reader<'_> {
                 let Some(netmask) = self.netmask else {
                     return Err(Wrong::new(
                         "'ip broadcast' needs the netmask of an interface, and none is known here",
+                    )
+                    .cure(
+                        "write 'ip dst host ADDRESS' with the network's last address, or 'ether broadcast'",
                     ));
                 };
                 let host = !netmask.to_bits();
@@ -193,6 +196,8 @@ impl Reader<'_> {
 struct Wrong {
     /// Where, when it is known more precisely than where the primitive begins.
     at: Option<usize>,
+    /// How many bytes behind that place.
+    further: usize,
     /// It is wrong all together, not at one place.
     whole: bool,
     what: String,
@@ -201,12 +206,17 @@ struct Wrong {
 
 impl Wrong {
     fn new(what: impl Into<String>) -> Self {
-        Self { at: None, whole: false, what: what.into(), cure: None }
+        Self { at: None, further: 0, whole: false, what: what.into(), cure: None }
     }
 
     fn cure(mut self, cure: impl Into<String>) -> Self {
         self.cure = Some(cure.into());
         self
+    }
+
+    /// It is not the beginning of a value that is wrong.
+    fn further(self, further: usize) -> Self {
+        Self { further, ..self }
     }
 
     /// It is no single word that is wrong.
@@ -220,7 +230,7 @@ impl Wrong {
     }
 
     fn at(self, primitive: usize) -> Fault {
-        let fault = Fault::new(self.at.unwrap_or(primitive), self.what);
+        let fault = Fault::new(self.at.unwrap_or(primitive) + self.further, self.what);
         match self.cure {
             Some(cure) => fault.cure(cure),
             None => fault,

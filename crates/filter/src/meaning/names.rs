@@ -6,6 +6,7 @@ use bywash_wire::{Mac, Protocol};
 
 use super::Wrong;
 use super::port::Ports;
+use crate::language::nearest;
 
 /// Where names in expressions are looked up. [`SystemNames`] asks the system, [`NoNames`] knows none.
 pub trait Names {
@@ -23,6 +24,16 @@ pub trait Names {
 
     /// The Ethernet address of a host.
     fn ether(&self, name: &str) -> Option<Mac>;
+
+    /// The names of services, of which the one that is nearest to an unknown name is suggested.
+    fn services(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The names of protocols above IP, for the same purpose.
+    fn protocols(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Names as the system knows them: hosts by its resolver, the others by `/etc/services`, `/etc/protocols`,
@@ -73,6 +84,15 @@ impl Names for SystemNames {
     fn ether(&self, name: &str) -> Option<Mac> {
         table("/etc/ethers").iter().find(|entry| entry.value() == name)?.first().parse().ok()
     }
+
+    fn services(&self) -> Vec<String> {
+        // The best-known ones first: of two that are as near the first one is suggested.
+        [NoNames.services(), names_in("/etc/services")].concat()
+    }
+
+    fn protocols(&self) -> Vec<String> {
+        [NoNames.protocols(), names_in("/etc/protocols")].concat()
+    }
 }
 
 impl Names for NoNames {
@@ -95,6 +115,14 @@ impl Names for NoNames {
 
     fn ether(&self, _: &str) -> Option<Mac> {
         None
+    }
+
+    fn services(&self) -> Vec<String> {
+        SERVICES.iter().map(|(name, ..)| (*name).to_string()).collect()
+    }
+
+    fn protocols(&self) -> Vec<String> {
+        PROTOCOLS.iter().map(|(name, _)| (*name).to_string()).collect()
     }
 }
 
@@ -176,9 +204,9 @@ pub(super) fn ports_of(
     name: &str,
     range: bool,
 ) -> Result<(Ports, Option<Protocol>), Wrong> {
-    if let (true, Some((from, to))) = (range, name.split_once('-')) {
-        let (from, from_for) = port(names, from)?;
-        let (to, to_for) = port(names, to)?;
+    if let (true, Some((from_text, to))) = (range, name.split_once('-')) {
+        let (from, from_for) = port(names, from_text)?;
+        let (to, to_for) = port(names, to).map_err(|wrong| wrong.further(from_text.len() + 1))?;
         let named_for = if from_for == to_for { from_for } else { None };
         return Ok((Ports { least: from.min(to), greatest: from.max(to) }, named_for));
     }
@@ -195,12 +223,11 @@ fn port(names: &dyn Names, name: &str) -> Result<(u16, Option<Protocol>), Wrong>
     let known = names.service(name);
     let Some(&(first, protocol)) = known.first() else {
         let wrong = Wrong::new(format!("no service is called '{name}'"));
-        let is_range = name.contains('-');
-        return Err(wrong.cure(if is_range {
-            "write 'portrange' for a range"
-        } else {
-            "a port's number can be written too"
-        }));
+        return Err(match nearest(name, names.services().iter().map(String::as_str)) {
+            Some(name) => wrong.cure(format!("did you mean '{name}'?")),
+            None if name.contains('-') => wrong.cure("write 'portrange' for a range"),
+            None => wrong.cure("a port's number can be written too"),
+        });
     };
     let several = known.iter().any(|(port, other)| *port == first && *other != protocol);
     Ok((first, if several { None } else { Some(protocol) }))
@@ -244,6 +271,11 @@ impl Entry {
     fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().enumerate().filter(|(column, _)| *column != 1).map(|(_, name)| name.as_str())
     }
+}
+
+/// All names in a table, aliases too.
+fn names_in(path: &str) -> Vec<String> {
+    table(path).iter().flat_map(Entry::names).map(String::from).collect()
 }
 
 /// The lines of a table; none when it can't be read.
