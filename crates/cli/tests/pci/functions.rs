@@ -43,13 +43,14 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
         ip link set dev $pf up; /host/bywash vf create $pf 2
         for i in 0 1; do
             /host/bywash vf set $pf $i --mac 02:00:00:00:01:0$i
-            ip link add inside$i netns f$i type veth peer name outside$i; ip link set dev outside$i up
+            ip link add inside$i netns f$i mtu 9000 type veth peer name outside$i mtu 9000; ip link set dev outside$i up
             ip -n f$i link set dev inside$i address 02:00:00:00:01:0$i up
             ip -n f$i addr add 192.0.2.1$i/24 dev inside$i
         done
         ip addr add 192.0.2.1/24 dev $pf
         until_it linked peer peer")?;
     traffic(&mut run)?;
+    long_packets(&mut run)?;
     killed(&mut run)?;
     reset(&mut run)?;
     refusals(&mut run)?;
@@ -74,6 +75,16 @@ fn traffic(run: &mut Run<'_>) -> Result<(), GuestError> {
         at f0 nstat -asz TcpInCsumErrors; at peer nstat -asz TcpInCsumErrors")?;
     assert_eq!(output.matches("10 received").count(), 4, "{output}");
     assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
+    Ok(())
+}
+
+/// Functions have packets of several frames, both ways, whatever the MTU of the NIC itself.
+fn long_packets(run: &mut Run<'_>) -> Result<(), GuestError> {
+    let output = run("cat /sys/class/net/$pf/mtu
+        ip -n peer link set dev peer mtu 9000
+        until_it answers f0 192.0.2.2
+        at f0 ping -c 10 -i 0.1 -w 60 -s 8000 -M do 192.0.2.2 | grep -o '[0-9]* received'")?;
+    assert_eq!(output, "1500\n10 received");
     Ok(())
 }
 
