@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
 use super::streams::MOST_STREAMS;
@@ -220,7 +219,7 @@ impl Summary {
     pub(super) fn new(
         figures: &[Figures],
         snapshot: Snapshot,
-        failures: &[WorkerError],
+        unmet: Vec<String>,
         options: &Options,
         (port, mut warnings): (PortSummary, Vec<String>),
     ) -> Self {
@@ -236,7 +235,6 @@ impl Summary {
             warnings
                 .push(format!("{count} packets came before they were sent: synchronise the clocks (PTP)"));
         }
-        let unmet = failures.iter().map(ToString::to_string).chain(session::gone([&port])).collect();
         let mut summary = Self { met: true, unmet, received, snapshot, port, warnings, drop: options.drop };
         summary.judge(options);
         summary.met = summary.unmet.is_empty();

@@ -12,7 +12,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, launch, port_table};
+use crate::session::{App, StartError, close_port, launch, port_table, reasons};
 
 mod events;
 mod flows;
@@ -181,9 +181,9 @@ impl App for Receive {
         let (tasks, failures) = self.crew.join();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Receiver::close).collect();
-        let mut warnings = Vec::new();
-        let port = close_port(self.port, &mut warnings);
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
+        let port = close_port(self.port, &mut warnings, &mut unmet);
         let snapshot = events::snapshot(&figures, &self.delays, elapsed, self.options.flows);
-        Summary::new(&figures, snapshot, &failures, &self.options, (port, warnings))
+        Summary::new(&figures, snapshot, unmet, &self.options, (port, warnings))
     }
 }

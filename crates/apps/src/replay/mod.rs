@@ -14,7 +14,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{close_queues, longest_packet};
 use crate::report::{Dial, Snapshot};
-use crate::session::{App, StartError, close_port, port_table};
+use crate::session::{App, StartError, close_port, port_table, reasons};
 
 mod events;
 mod pace;
@@ -285,8 +285,8 @@ impl App for Replay {
         let elapsed = self.started.elapsed();
         let figures = tasks.into_iter().map(Replayer::close).next().unwrap_or_default();
         let snapshot = events::snapshot(&figures, &self.gaps, (&self.options.source, self.speed), elapsed);
-        let mut warnings = Vec::new();
-        let port = close_port(self.port, &mut warnings);
-        Summary::new((&figures, snapshot), &failures, (&self.options, self.speed), (port, warnings))
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
+        let port = close_port(self.port, &mut warnings, &mut unmet);
+        Summary::new((&figures, snapshot), unmet, (&self.options, self.speed), (port, warnings))
     }
 }

@@ -1,6 +1,8 @@
 //! Capture files as the tools make and use them: `capture`, `replay`, and the port `pcap:`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod unmet;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
