@@ -18,7 +18,7 @@ use bywash_frame::{FRAME_DATA, MAX_FRAMES};
 use bywash_pcap::{Format, Interface, Link, MAX_PACKET, Reader, Statistics};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::clock;
-use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target};
+use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target, Written};
 
 use crate::OpenOptions;
 use sink::PcapTx;
@@ -90,7 +90,7 @@ fn reader(file: &str) -> Result<Source, String> {
 fn writer(file: &str, queues: u16) -> Result<(Spool, Vec<PcapTx>), String> {
     let format = Format::of_name(file.as_ref());
     let start = clock::realtime();
-    let statistics = move || {
+    let statistics = move |_: &Written| {
         let times = Statistics { start, end: clock::realtime(), ..Statistics::default() };
         format.statistics(&times)
     };

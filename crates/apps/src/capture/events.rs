@@ -70,7 +70,7 @@ const TOTAL: &[Column<Total>] = &[
     },
     Column {
         metric: Metric::count("captured_packets", "captured", "Packets in the file or on their way there"),
-        of: |total| total.figures.captured,
+        of: |total| total.figures.captured - total.figures.unwritten(&total.written),
     },
     Column {
         metric: Metric::count("written_packets", "written", "Packets in the file"),
@@ -99,6 +99,14 @@ const TOTAL: &[Column<Total>] = &[
             "Packets lost because all memory for them waited for the disk",
         ),
         of: |total| total.figures.lost,
+    },
+    Column {
+        metric: Metric::fault(
+            "unwritten_packets",
+            "lost: the file could not be written any more",
+            "Packets lost on their way to the file, which could not be written any more",
+        ),
+        of: |total| total.figures.unwritten(&total.written),
     },
     Column {
         metric: Metric::fault(
@@ -174,6 +182,11 @@ impl Summary {
     ) -> Self {
         let file = file(&options.target);
         let count = |name| snapshot.value(name).unwrap_or(0);
+        let unwritten = count("unwritten_packets");
+        unmet.extend(written.failure.as_ref().map(|failure| match unwritten {
+            0 => failure.clone(),
+            _ => format!("{failure}; {unwritten} packets that came before it was known are lost"),
+        }));
         if let Some(wanted) = options.count.filter(|wanted| written.records < *wanted && !written.is_gone) {
             unmet.push(format!("{} of {wanted} packets were captured", written.records));
         }

@@ -13,7 +13,7 @@ use bywash_port::filter::Expression;
 use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, PortName, QueuePair, RxQueue};
 use bywash_sys::clock;
-use bywash_sys::spool::{Plan, Rotation, Spool, Target};
+use bywash_sys::spool::{Plan, Rotation, Spool, Target, Written};
 use bywash_sys::worker::Stop;
 
 use crate::crew::{Crew, WorkerOptions};
@@ -210,7 +210,7 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
     let (format, start) = (options.format, clock::realtime());
     let filter = options.expression.as_ref().map(ToString::to_string);
     let (producers, live, lost_by_port) = (live.len(), live.to_vec(), Arc::clone(lost_by_port));
-    let trailer = move || {
+    let trailer = move |written: &Written| {
         let figures = Figures::sum(&live);
         let lost_by_port = lost_by_port.load(Ordering::Relaxed);
         format.statistics(&Statistics {
@@ -220,8 +220,8 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
             received: Some(figures.received.packets + lost_by_port),
             accepted: Some(figures.captured + figures.lost),
             lost_interface: None,
-            lost_system: Some(lost_by_port + figures.lost),
-            delivered: Some(figures.captured),
+            lost_system: Some(lost_by_port + figures.lost + figures.unwritten(written)),
+            delivered: Some(written.records),
         })
     };
     let interface = interface(name);

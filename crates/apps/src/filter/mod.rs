@@ -190,7 +190,7 @@ fn samples(
         rotation: rotation.clone(),
         header: format.file_header(&Interface::named(port)),
         record_len: Box::new(move |bytes| format.record_len_at(bytes)),
-        trailer: Box::new(Vec::new),
+        trailer: Box::new(|_| Vec::new()),
         producers,
         memory: SAMPLE_MEMORY,
     };

@@ -449,33 +449,6 @@ fn help_names_the_primitives_that_are_not_tcpdump_s() {
 }
 
 #[test]
-fn a_full_disk_ends_a_capture_with_a_readable_file() {
-    if let Err(reason) = bywash_lab::root() {
-        return skip(&reason);
-    }
-    let place = Place::new();
-    for name in ["full.pcapng", "full.pcap"] {
-        // The disk is gone with the last process that sees it.
-        let script = "mkdir -p small && mount -t tmpfs -o size=1M none small && \
-                      { \"$0\" capture null: -w small/$1 -q --huge-pages off --memory 16M; code=$?; } ; \
-                      cp small/$1 . && exit $code";
-        let output = Command::new("unshare")
-            .args(["--mount", "sh", "-c", script, BYWASH, name])
-            .current_dir(&place.0)
-            .output()
-            .unwrap();
-        let complaint = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{complaint}");
-        let says = format!("not met: the disk is full: small/{name} ends with the last whole packet");
-        assert!(complaint.contains(&says), "{complaint}");
-        let kept = place.read(name).len();
-        // 1 MiB of records of 80 or 96 bytes.
-        let most = if name.ends_with("ng") { (1 << 20) / 96 } else { (1 << 20) / 80 };
-        assert!((most - 45..=most).contains(&kept), "{kept} of {most}");
-    }
-}
-
-#[test]
 fn a_file_that_is_read_is_not_written_by_any_name() {
     let place = Place::new();
     let path = |name: &str| place.0.path().join(name);

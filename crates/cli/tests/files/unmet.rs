@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
-use bywash_lab::{Lab, PairOptions};
+use bywash_lab::{Lab, PairOptions, skip};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Place, end, in_host, pcap, text};
+use super::{BYWASH, Place, end, in_host, pcap, summary, text};
 
 #[test]
 fn what_of_a_file_is_not_read_is_told_and_is_exit_code_1() {
@@ -34,6 +34,106 @@ fn what_of_a_file_is_not_read_is_told_and_is_exit_code_1() {
             }
         }
     }
+}
+
+/// Runs `words` in a place where `small` is a disk of a megabyte, which is gone with the last process that sees it. What is
+/// on it in the end is copied.
+fn on_a_small_disk(place: &Place, words: &str) -> Output {
+    let script = "mkdir -p small && mount -t tmpfs -o size=1M none small && \
+                  { \"$0\" $1 --huge-pages off --memory 16M; code=$?; } ; cp small/* . && exit $code";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, BYWASH, words]).current_dir(&place.0).output().unwrap()
+}
+
+#[test]
+fn a_full_disk_is_no_success_of_whoever_writes_to_a_file() {
+    if let Err(reason) = bywash_lab::root() {
+        return skip(&reason);
+    }
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 2000], 1500)).unwrap();
+    for words in [
+        "forward pcap:a.pcap pcap:small/out.pcap",
+        "generate pcap:small/out.pcap --count 100000",
+        "replay a.pcap pcap:small/out.pcap --rate max",
+    ] {
+        let output = on_a_small_disk(&place, &format!("{words} -q"));
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words}: {complaint}");
+        let says =
+            "not met: pcap:small/out.pcap: no space left: small/out.pcap ends with the last whole packet";
+        assert!(complaint.contains(says), "{words}: {complaint}");
+        assert!(place.read("out.pcap").len() > 500, "{words}");
+    }
+}
+
+#[test]
+fn a_full_disk_ends_a_capture_with_a_readable_file_and_figures_that_add_up() {
+    if let Err(reason) = bywash_lab::root() {
+        return skip(&reason);
+    }
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 2000], 1500)).unwrap();
+    for (port, len) in [("null:", 64), ("pcap:a.pcap", 1500)] {
+        for (name, around) in [("full.pcapng", 32), ("full.pcap", 16)] {
+            let output = on_a_small_disk(&place, &format!("capture {port} -w small/{name} --json"));
+            let told = summary(&output);
+            assert_eq!(output.status.code(), Some(1), "{told}");
+            let kept = place.read(name).len();
+            let most = (1 << 20) / (len + around);
+            assert!((most - 45..=most).contains(&kept), "{kept} of {most}");
+            let count = |figure: &str| told[figure].as_u64().unwrap();
+            let unwritten = count("unwritten_packets");
+            assert_eq!((count("written_packets"), count("captured_packets")), (kept as u64, kept as u64));
+            assert_eq!(count("rx_packets"), kept as u64 + unwritten + count("lost_packets"), "{told}");
+            let says = format!("no space left: small/{name} ends with the last whole packet after ");
+            let reason = told["unmet"][0].as_str().unwrap();
+            assert!(reason.starts_with(&says), "{told}");
+            assert!(
+                reason.ends_with(&format!("; {unwritten} packets that came before it was known are lost"))
+            );
+            // What cut a long packet off has room for the statistics.
+            if name.ends_with("ng") && len == 1500 {
+                let system = unwritten + count("lost_packets");
+                let all = count("rx_packets");
+                assert_eq!(
+                    statistics(&place.bytes(name)),
+                    [(4, all), (6, all), (7, system), (8, kept as u64)]
+                );
+            }
+        }
+    }
+}
+
+/// The counters of the statistics that a pcapng file ends with: of each the option's number and its value.
+fn statistics(file: &[u8]) -> Vec<(u16, u64)> {
+    let len = u32::from_le_bytes(*file.last_chunk().unwrap()) as usize;
+    let block = &file[file.len() - len..];
+    assert_eq!(block[..4], 5_u32.to_le_bytes(), "an Interface Statistics Block");
+    let (mut options, mut found) = (&block[20..len - 4], Vec::new());
+    while let [a, b, len, _, rest @ ..] = options {
+        let (code, len) = (u16::from_le_bytes([*a, *b]), usize::from(*len));
+        if code >= 4 {
+            found.push((code, u64::from_le_bytes(*rest.first_chunk().unwrap())));
+        }
+        options = &rest[len.next_multiple_of(4)..];
+    }
+    found
+}
+
+#[test]
+fn a_disk_that_gets_full_between_two_files_leaves_whole_ones() {
+    if let Err(reason) = bywash_lab::root() {
+        return skip(&reason);
+    }
+    let place = Place::new();
+    // Files of a whole number of pages, so that the last of them ends where the disk does, or nearly so.
+    let output = on_a_small_disk(&place, "capture null: -w small/ring.pcap -C 131064 --json");
+    let told = summary(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let files = place.files().into_iter().filter(|name| name.ends_with(".pcap"));
+    let kept: usize = files.map(|name| place.read(&name).len()).sum();
+    assert_eq!(told["written_packets"], kept, "{told}");
 }
 
 #[test]
