@@ -55,6 +55,14 @@ const RECEIVED: &[Column<Received>] = &[
     Column { metric: REORDERED, of: |received| received.reordered_packets },
     Column { metric: DUPLICATE, of: |received| received.duplicate_packets },
     Column { metric: DAMAGED, of: |received| received.damaged_packets },
+    Column {
+        metric: Metric::fault(
+            "unnumbered_packets",
+            "of those, as good as lost",
+            "Packets of generators so damaged that their number can't be read: they count as lost, too",
+        ),
+        of: |received| received.unnumbered_packets,
+    },
     Column { metric: FOREIGN, of: |received| received.foreign_packets },
     Column {
         metric: Metric::fault(
@@ -118,6 +126,7 @@ impl Received {
             received.reordered_packets += kinds.reordered;
             received.duplicate_packets += kinds.duplicates;
             received.damaged_packets += kinds.damaged;
+            received.unnumbered_packets += kinds.unnumbered;
             received.foreign_packets += kinds.foreign;
             received.untracked_packets += kinds.untracked;
             received.clock_error_packets += kinds.clock_errors;
@@ -243,13 +252,19 @@ impl Summary {
 
     fn judge(&mut self, options: &Options) {
         let Received { rx_packets, right_packets, .. } = self.received;
-        let Received { lost_packets, duplicate_packets, damaged_packets, .. } = self.received;
+        let Received { lost_packets, duplicate_packets, damaged_packets, unnumbered_packets, .. } =
+            self.received;
         let came = if options.drop { rx_packets } else { right_packets };
         if let Some(count) = options.count.filter(|count| came < *count) {
             self.unmet.push(format!("{came} of {count} packets came"));
         }
+        let unnumbered = match unnumbered_packets {
+            0 => String::new(),
+            some => format!(", {some} of them so that their number can't be read: they count as lost, too"),
+        };
+        let damaged = format!("damaged{unnumbered}");
         for (packets, what) in
-            [(lost_packets, "lost"), (duplicate_packets, "duplicated"), (damaged_packets, "damaged")]
+            [(lost_packets, "lost"), (duplicate_packets, "duplicated"), (damaged_packets, &damaged)]
         {
             if packets > 0 {
                 self.unmet.push(format!("{packets} packets {what}"));

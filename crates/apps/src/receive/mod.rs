@@ -66,6 +66,8 @@ pub struct Received {
     pub duplicate_packets: u64,
     /// Packets of generators that were damaged.
     pub damaged_packets: u64,
+    /// Of those, packets with a number that can't be read: they count as lost, too.
+    pub unnumbered_packets: u64,
     /// Other packets.
     pub foreign_packets: u64,
     /// Packets of generators, of more streams than could be told apart: no loss is known of those.

@@ -175,3 +175,33 @@ fn what_is_not_sent_on_is_told() {
     let says = "packets of pcap:a.pcap were dropped: loop:nobody took no more";
     assert!(complaint.starts_with("not met: ") && complaint.contains(says), "{complaint}");
 }
+
+#[test]
+fn what_came_damaged_is_lost_only_where_nobody_can_tell_what_it_was() {
+    let place = Place::new();
+    place.met("generate pcap:a.pcap --count 10 --size 300 --flows 2");
+    let mut file = place.bytes("a.pcap");
+    // Of each packet a byte: of the filler, of the time in the probe, of the UDP checksum, and IP's time to live.
+    for (packet, at) in [(3, 100), (5, 52), (6, 40), (7, 22)] {
+        file[24 + packet * (16 + 296) + 16 + at] ^= 1;
+    }
+    fs::write(place.0.path().join("a.pcap"), file).unwrap();
+    for flows in ["", "--flows 4"] {
+        let output = place.command(&format!("receive pcap:a.pcap --json {flows}")).output().unwrap();
+        let told = summary(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let figures = ["right_packets", "lost_packets", "damaged_packets", "unnumbered_packets"];
+        assert_eq!(figures.map(|figure| told[figure].as_u64().unwrap()), [7, 1, 3, 1], "{told}");
+        assert_eq!((&told["streams"][0]["packets"], &told["reordered_packets"]), (&9.into(), &0.into()));
+        assert_eq!(told["unmet"][0], "1 packets lost", "{told}");
+        let of_flows = |figure: &str| -> Vec<u64> {
+            let flows = told["flows"].as_array().into_iter().flatten();
+            flows.map(|flow| flow[figure].as_u64().unwrap()).collect()
+        };
+        if !flows.is_empty() {
+            // All are of the second flow; of which the one is that has no number, its addresses tell.
+            assert_eq!(of_flows("lost_packets"), [1, 0], "{told}");
+            assert_eq!(of_flows("damaged_packets"), [3, 0], "{told}");
+        }
+    }
+}
