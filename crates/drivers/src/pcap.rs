@@ -65,6 +65,7 @@ fn capabilities() -> Capabilities {
         zero_copy: false,
         mode: vec!["copy"],
         link_mbps: None,
+        sent: None,
     }
 }
 

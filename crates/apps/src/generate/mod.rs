@@ -233,7 +233,7 @@ fn deal(
     let capabilities = port.capabilities();
     let plan = Plan::new(&options.frame, port.mac().map(Mac))
         .map_err(|reason| format!("can't be sent this: {reason}"))?;
-    let (longest, most, fcs) = (plan.longest(), longest_packet(capabilities), FCS as usize);
+    let (longest, most, fcs) = (plan.longest(), longest_packet(capabilities, &plan.body), FCS as usize);
     if longest > most {
         return Err(format!(
             "takes frames of at most {} bytes with FCS, --size {} is more",

@@ -12,7 +12,7 @@ use bywash_wire::line::packets_per_second;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::queues::{close_queues, longest_packet};
+use crate::queues::close_queues;
 use crate::report::{Dial, Snapshot};
 use crate::session::{App, StartError, close_port, port_table, reasons};
 
@@ -216,7 +216,7 @@ fn prepare(
     }
     let preparation = Preparation {
         rewrite: options.rewrite.clone(),
-        max_len: longest_packet(capabilities),
+        capabilities: capabilities.clone(),
         too_long: options.too_long,
         max_gap: options.max_gap.map_or(u64::MAX, |gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
     };

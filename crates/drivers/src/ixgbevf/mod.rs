@@ -171,6 +171,7 @@ pub fn open<F: Function + 'static>(
     }
     let capabilities = Capabilities {
         max_len,
+        sent: None,
         tx_checksum: true,
         segmentation: true,
         chains: true,
