@@ -126,8 +126,11 @@ impl RewriteArgs {
 /// `--too-long`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TooLongArg {
+    /// Send nothing, or nothing more
     Refuse,
+    /// Leave them out, and tell how many they are
     Skip,
+    /// Send as much of them as the port takes, and tell how many they are; their headers stay those of the whole packet
     Cut,
 }
 

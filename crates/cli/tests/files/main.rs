@@ -363,6 +363,8 @@ fn what_can_not_be_replayed_whole_is_said_with_its_place() {
     .unwrap();
     let summary = place.met("replay long.pcap null: --rate max --too-long skip");
     assert_eq!((&summary["tx_packets"], &summary["files"][0]["too_long_packets"]), (&2.into(), &1.into()));
+    let told = place.command("replay long.pcap null: --rate max --too-long skip").output().unwrap();
+    assert!(text(&told.stdout).contains("1 longer than the port takes"), "{told:?}");
     let summary = place.met("replay long.pcap null: --rate max --too-long cut");
     assert_eq!((&summary["tx_packets"], &summary["tx_bytes"]), (&3.into(), &(60 + 60 + 69632).into()));
     let output = place.command("replay long.pcap null: --rate max --preload 0").output().unwrap();
