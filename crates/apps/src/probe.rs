@@ -132,16 +132,43 @@ fn check(first: u64, second: u64, filler_crc: u32) -> u32 {
     (mixed.wrapping_mul(FACTORS[1]) >> DROPPED) as u32
 }
 
-/// Writes the filler of a packet: bytes without a pattern, the same in every packet.
-pub(crate) fn fill(filler: &mut [u8]) {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    for byte in filler.iter_mut() {
-        // Marsaglia's xorshift64.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state.to_be_bytes()[0];
+/// The filler of a packet, without end: bytes without a pattern, the same in every packet.
+struct Filler(u64);
+
+impl Filler {
+    fn new() -> Self {
+        Self(0x2545_f491_4f6c_dd1d)
     }
+}
+
+impl Iterator for Filler {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        // Marsaglia's xorshift64.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        Some(self.0.to_be_bytes()[0])
+    }
+}
+
+/// Writes the filler of a packet.
+pub(crate) fn fill(filler: &mut [u8]) {
+    filler.iter_mut().zip(Filler::new()).for_each(|(to, byte)| *to = byte);
+}
+
+/// The CRC that a filler of `len` bytes has when it is sent.
+pub(crate) fn filler_crc(len: usize) -> u32 {
+    let (mut filler, mut part, mut left) = (Filler::new(), [0; 256], len);
+    let mut crc = crc32fast::Hasher::new();
+    while left > 0 {
+        let n = left.min(part.len());
+        part[..n].iter_mut().zip(&mut filler).for_each(|(to, byte)| *to = byte);
+        crc.update(&part[..n]);
+        left -= n;
+    }
+    crc.finalize()
 }
 
 #[cfg(test)]
@@ -165,6 +192,15 @@ mod tests {
             assert_eq!(Probe::read(&changed, || 5), Err(expected), "bit {bit}");
         }
         assert_eq!(Probe::read(&bytes, || 4), Err(ProbeError::Damaged), "a changed filler");
+    }
+
+    #[test]
+    fn the_crc_of_a_filler_is_that_of_its_bytes() {
+        for len in [0, 1, 255, 256, 257, 9000] {
+            let mut filler = vec![0; len];
+            fill(&mut filler);
+            assert_eq!(filler_crc(len), crc32fast::hash(&filler), "{len}");
+        }
     }
 
     #[test]

@@ -80,8 +80,8 @@ pub(crate) fn pools(
     (0..workers).map(|_| arena.pool(share)).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// Bytes of the longest packet that can be sent on a port, without FCS.
-pub(crate) fn longest_packet(capabilities: &Capabilities) -> usize {
+/// Bytes of the longest packet that can be sent on a port of those that begin like this one, without FCS.
+pub(crate) fn longest_packet(capabilities: &Capabilities, packet: &[u8]) -> usize {
     let frames = if capabilities.chains { MAX_FRAMES } else { 1 };
-    capabilities.max_len.min(frames * FRAME_DATA)
+    capabilities.longest_sent(packet).min(frames * FRAME_DATA)
 }

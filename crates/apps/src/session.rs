@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
-use bywash_port::{Counter, OpenError, Port, QueueCounters};
+use bywash_port::{Counter, OpenError, Port, PortName, QueueCounters};
 use bywash_sys::worker::{Stop, Task, WorkerError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -224,21 +224,32 @@ pub(crate) fn launch<T: Task, P: IntoIterator<Item = Box<dyn Port>>>(
     Err(refused)
 }
 
-/// Reads a port's counters and closes it. What could not be undone goes to `warnings`.
-pub(crate) fn close_port(port: Box<dyn Port>, warnings: &mut Vec<String>) -> PortSummary {
-    let summary = PortSummary::of(&*port);
-    if let Err(sentences) = port.close() {
-        warnings.extend(sentences.into_iter().map(|sentence| format!("{}: {sentence}", summary.name)));
-    }
-    summary
+/// Why workers failed, as reasons why an aim was not met.
+pub(crate) fn reasons(failures: &[WorkerError]) -> Vec<String> {
+    failures.iter().map(ToString::to_string).collect()
 }
 
-/// A sentence for each port whose interface went away while it was open.
-pub(crate) fn gone<'a>(ports: impl IntoIterator<Item = &'a PortSummary>) -> impl Iterator<Item = String> {
-    let is_gone = |port: &&PortSummary| {
-        port.counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0)
-    };
-    ports.into_iter().filter(is_gone).map(|port| format!("the interface of {} is gone", port.name))
+/// Whether a port is a capture file, which waits for whoever reads or writes it.
+pub(crate) fn is_file(port: &dyn Port) -> bool {
+    matches!(port.name(), PortName::Pcap { .. })
+}
+
+/// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give
+/// or take all that it was to: its interface went away; a file, which leaves nothing to be undone, is broken or full.
+pub(crate) fn close_port(
+    port: Box<dyn Port>,
+    warnings: &mut Vec<String>,
+    unmet: &mut Vec<String>,
+) -> PortSummary {
+    let summary = PortSummary::of(&*port);
+    if summary.counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0) {
+        unmet.push(format!("the interface of {} is gone", summary.name));
+    }
+    let told = if is_file(&*port) { unmet } else { warnings };
+    if let Err(sentences) = port.close() {
+        told.extend(sentences.into_iter().map(|sentence| format!("{}: {sentence}", summary.name)));
+    }
+    summary
 }
 
 /// The ports' own counters that are not 0, a line each.

@@ -84,12 +84,35 @@ fn long_packets_are_generated_as_chains_and_judged_whole() {
         let right = (&received["met"], &received["right_packets"], &received["damaged_packets"]);
         assert_eq!(right, (&true.into(), &1000.into(), &0.into()), "{port}: {received}");
     }
-    let mut command = lab.hosts[0].command(env!("CARGO_BIN_EXE_bywash")).unwrap();
-    let words = "generate xdp:right --force --huge-pages off --size 9100 --count 1 --quiet";
-    let output = command.args(words.split(' ')).output().unwrap();
-    let complaint = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{complaint}");
-    assert!(complaint.contains("at most 9026 bytes with FCS, --size 9100 is more"), "{complaint}");
+}
+
+#[test]
+fn what_is_longer_than_an_interface_takes_is_refused_before_the_first_packet() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for mtu in [1500, 9000] {
+        let lab = Lab::row(2, &PairOptions { mtu, ..PairOptions::default() }).unwrap();
+        let generate = |what: &str, size: u32| {
+            let words = format!("generate {what} --size {size} --force --huge-pages off --count 3 --quiet");
+            let mut command = lab.hosts[0].command(env!("CARGO_BIN_EXE_bywash")).unwrap();
+            let output = command.args(words.split(' ')).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        // With the Ethernet header and the FCS; a VLAN tag has room, of which only `packet:` makes sure that it is one.
+        for (what, longer) in [
+            ("xdp:right", 22),
+            ("xdp:right --vlan 5", 22),
+            ("packet:right", 18),
+            ("packet:right --vlan 5", 22),
+        ] {
+            let most = mtu + longer;
+            let (code, complaint) = generate(what, most);
+            assert_eq!(code, Some(0), "{what}, {most} bytes: {complaint}");
+            let (code, complaint) = generate(what, most + 1);
+            assert_eq!(code, Some(2), "{what}, {most} bytes and one: {complaint}");
+            let says = format!("at most {most} bytes with FCS, --size {} is more", most + 1);
+            assert!(complaint.contains(&says), "{complaint}");
+        }
+    }
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn capabilities() -> Capabilities {
         zero_copy: false,
         mode: vec!["copy", "shared memory"],
         link_mbps: None,
+        sent: None,
     }
 }
 

@@ -105,6 +105,7 @@ impl LoopPort {
             zero_copy: true,
             mode: vec!["in memory"],
             link_mbps: None,
+            sent: None,
         };
         let mut ends = (Vec::new(), Vec::new());
         for _ in 0..options.queues.unwrap_or(1) {

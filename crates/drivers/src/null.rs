@@ -48,6 +48,7 @@ pub fn open(options: &OpenOptions, arena: &'static Arena) -> Result<NullPort, St
         zero_copy: true,
         mode: vec!["in memory"],
         link_mbps: None,
+        sent: None,
     };
     Ok(NullPort { capabilities, queues, ring })
 }

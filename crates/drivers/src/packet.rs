@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
-use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair};
+use bywash_port::{Capabilities, Counter, OpenError, Port, PortName, QueuePair, SentLen};
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::interface;
 use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
@@ -110,7 +110,10 @@ fn opened(
         mode.push("no queueing discipline");
     }
     let speed = Ethtool::open().ok().and_then(|ethtool| interface::speed(&link, &ethtool));
-    let capabilities = virtio::capabilities(link.mtu, mode, speed);
+    let longest = link.mtu as usize + virtio::ETHERNET;
+    // The kernel takes no more (packet_snd).
+    let sent = SentLen { untagged: longest, tagged: longest + usize::from(virtio::VLAN_TAG) };
+    let capabilities = Capabilities { sent: Some(sent), ..virtio::capabilities(link.mtu, mode, speed) };
     let mac = link.mac.map(|mac| mac.0);
     Ok(PacketPort { name, capabilities, mac, sends: !options.rx_only, sockets, queues, shared })
 }

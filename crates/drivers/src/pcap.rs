@@ -14,10 +14,11 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bywash_frame::{FRAME_DATA, MAX_FRAMES};
 use bywash_pcap::{Format, Interface, Link, MAX_PACKET, Reader, Statistics};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::clock;
-use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target};
+use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target, Written};
 
 use crate::OpenOptions;
 use sink::PcapTx;
@@ -64,6 +65,7 @@ fn capabilities() -> Capabilities {
         zero_copy: false,
         mode: vec!["copy"],
         link_mbps: None,
+        sent: None,
     }
 }
 
@@ -89,7 +91,7 @@ fn reader(file: &str) -> Result<Source, String> {
 fn writer(file: &str, queues: u16) -> Result<(Spool, Vec<PcapTx>), String> {
     let format = Format::of_name(file.as_ref());
     let start = clock::realtime();
-    let statistics = move || {
+    let statistics = move |_: &Written| {
         let times = Statistics { start, end: clock::realtime(), ..Statistics::default() };
         format.statistics(&times)
     };
@@ -111,10 +113,34 @@ fn writer(file: &str, queues: u16) -> Result<(Spool, Vec<PcapTx>), String> {
 struct Shared {
     /// Packets of a link type other than Ethernet, or too short for it.
     not_ethernet: AtomicU64,
+    /// Packets that are longer than any can be here.
+    too_long: AtomicU64,
+    /// Packets for which there were too few frames.
+    no_frames: AtomicU64,
     /// Packets of which the file does not have the end.
     cut: AtomicU64,
     /// Why the rest of the file was not read.
     broken: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// What of the file was not given out, and why.
+    fn left_out(&self) -> Option<String> {
+        let longest = MAX_FRAMES * FRAME_DATA;
+        let [not_ethernet, too_long, no_frames] =
+            [&self.not_ethernet, &self.too_long, &self.no_frames].map(|count| count.load(Ordering::Relaxed));
+        let reasons: Vec<String> = [
+            (not_ethernet, "no Ethernet packets".to_owned()),
+            (too_long, format!("longer than {longest} bytes, the most that is handled here")),
+            (no_frames, "in want of packet memory (give more: --memory)".to_owned()),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, reason)| format!("{count} {reason}"))
+        .collect();
+        let count = not_ethernet + too_long + no_frames;
+        (count > 0).then(|| format!("{count} packets were left out: {}", reasons.join(", ")))
+    }
 }
 
 /// An opened `pcap:`.
@@ -155,15 +181,20 @@ impl Port for PcapPort {
         if self.spool.is_some() {
             return Vec::new();
         }
-        vec![of("rx_not_ethernet", &self.shared.not_ethernet), of("rx_cut", &self.shared.cut)]
+        vec![
+            of("rx_not_ethernet", &self.shared.not_ethernet),
+            of("rx_too_long", &self.shared.too_long),
+            of("rx_cut", &self.shared.cut),
+        ]
     }
 
-    /// Waits until all is written. What it says is why the file is not read, or not written, to its end.
+    /// Waits until all is written. What it says is why not all of the file was read, or written.
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
         drop(self.sinks);
         let failure = self.spool.and_then(|spool| spool.finish().failure);
         let broken = self.shared.broken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let sentences: Vec<String> = failure.into_iter().chain(broken).collect();
+        let sentences: Vec<String> =
+            failure.into_iter().chain(broken).chain(self.shared.left_out()).collect();
         if sentences.is_empty() { Ok(()) } else { Err(sentences) }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) const ETH_P_8021Q: [u8; 2] = [0x81, 0x00];
 pub(crate) fn capabilities(mtu: u32, mode: Vec<&'static str>, link_mbps: Option<u32>) -> Capabilities {
     Capabilities {
         max_len: mtu as usize + HEADERS as usize,
+        sent: None,
         tx_checksum: true,
         segmentation: true,
         chains: true,

@@ -66,6 +66,8 @@ pub struct QueuePair {
 pub struct Capabilities {
     /// Longest packet, without FCS: the MTU and the Ethernet header with two VLAN tags.
     pub max_len: usize,
+    /// Longest packets that can be sent, where those are shorter.
+    pub sent: Option<SentLen>,
     /// Fills in TCP and UDP checksums ([`Checksum::Partial`](bywash_frame::Checksum::Partial)).
     pub tx_checksum: bool,
     /// Cuts super-segments.
@@ -78,6 +80,24 @@ pub struct Capabilities {
     pub mode: Vec<&'static str>,
     /// Speed of the link in Mbit/s, where there is one.
     pub link_mbps: Option<u32>,
+}
+
+/// Bytes of the longest packets that can be sent, without FCS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentLen {
+    /// With a VLAN tag (802.1Q) behind the addresses.
+    pub tagged: usize,
+    /// Others.
+    pub untagged: usize,
+}
+
+impl Capabilities {
+    /// Bytes of the longest packet that can be sent of those that begin like this one.
+    pub fn longest_sent(&self, packet: &[u8]) -> usize {
+        let is_tagged = packet.get(12..14) == Some(&[0x81, 0]);
+        let sent = self.sent.map(|sent| if is_tagged { sent.tagged } else { sent.untagged });
+        sent.unwrap_or(self.max_len).min(self.max_len)
+    }
 }
 
 /// An opened NIC, real or virtual.

@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use bywash_sys::spool::Written;
-use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
 use super::worker::Figures;
@@ -57,6 +56,7 @@ struct Total {
     figures: Figures,
     written: Written,
     lost_by_port: u64,
+    damaged: u64,
 }
 
 const TOTAL: &[Column<Total>] = &[
@@ -70,7 +70,7 @@ const TOTAL: &[Column<Total>] = &[
     },
     Column {
         metric: Metric::count("captured_packets", "captured", "Packets in the file or on their way there"),
-        of: |total| total.figures.captured,
+        of: |total| total.figures.captured - total.figures.unwritten(&total.written),
     },
     Column {
         metric: Metric::count("written_packets", "written", "Packets in the file"),
@@ -102,11 +102,27 @@ const TOTAL: &[Column<Total>] = &[
     },
     Column {
         metric: Metric::fault(
+            "unwritten_packets",
+            "lost: the file could not be written any more",
+            "Packets lost on their way to the file, which could not be written any more",
+        ),
+        of: |total| total.figures.unwritten(&total.written),
+    },
+    Column {
+        metric: Metric::fault(
             "port_lost_packets",
             "lost by the port",
             "Packets the kernel or the NIC lost before they reached us",
         ),
         of: |total| total.lost_by_port,
+    },
+    Column {
+        metric: Metric::fault(
+            "damaged_packets",
+            "damaged",
+            "Packets that came damaged, or longer than a packet can be here",
+        ),
+        of: |total| total.damaged,
     },
 ];
 
@@ -123,8 +139,12 @@ pub(super) fn snapshot(
         .iter()
         .map(|(number, counters)| Row::new(vec![("queue", (*number).into())], QUEUE, counters))
         .collect();
-    let total =
-        Total { figures: Figures::sum_of(figures.iter().cloned()), written: written.clone(), lost_by_port };
+    let total = Total {
+        figures: Figures::sum_of(figures.iter().cloned()),
+        written: written.clone(),
+        lost_by_port,
+        damaged: queues.iter().map(|(_, counters)| counters.errors).sum(),
+    };
     Snapshot {
         command: COMMAND,
         elapsed,
@@ -156,15 +176,17 @@ pub struct Summary {
 impl Summary {
     pub(super) fn new(
         (snapshot, written): (Snapshot, &Written),
-        failures: &[WorkerError],
-        options: &Options,
+        mut unmet: Vec<String>,
+        (options, is_file): (&Options, bool),
         (port, warnings): (PortSummary, Vec<String>),
     ) -> Self {
         let file = file(&options.target);
-        let mut unmet: Vec<String> =
-            failures.iter().map(ToString::to_string).chain(session::gone([&port])).collect();
-        unmet.extend(written.failure.clone());
         let count = |name| snapshot.value(name).unwrap_or(0);
+        let unwritten = count("unwritten_packets");
+        unmet.extend(written.failure.as_ref().map(|failure| match unwritten {
+            0 => failure.clone(),
+            _ => format!("{failure}; {unwritten} packets that came before it was known are lost"),
+        }));
         if let Some(wanted) = options.count.filter(|wanted| written.records < *wanted && !written.is_gone) {
             unmet.push(format!("{} of {wanted} packets were captured", written.records));
         }
@@ -174,6 +196,11 @@ impl Summary {
         }
         if by_port > 0 {
             unmet.push(format!("{by_port} packets were lost by {} before they reached us", port.name));
+        }
+        // What was left out of a file, the file tells itself.
+        let damaged = if is_file { 0 } else { count("damaged_packets") };
+        if damaged > 0 {
+            unmet.push(format!("{damaged} packets came damaged by {}, or too long", port.name));
         }
         Self { met: unmet.is_empty(), unmet, file, snapshot, port, warnings }
     }
@@ -203,7 +230,9 @@ impl Display for Summary {
             write!(f, ": {rates}")?;
         }
         write!(f, "; {} not matching, {} cut", count("unmatched_packets"), count("cut_packets"))?;
-        write!(f, "\n  {} lost here, {} by the port", count("lost_packets"), count("port_lost_packets"))?;
+        let lost = count("lost_packets") + count("unwritten_packets");
+        write!(f, "\n  {lost} lost here, {} by the port", count("port_lost_packets"))?;
+        write!(f, ", {} damaged", count("damaged_packets"))?;
         self.snapshot.write_rows(f)?;
         session::write_counters(f, std::slice::from_ref(&self.port))
     }

@@ -13,14 +13,14 @@ use bywash_port::filter::Expression;
 use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, PortName, QueuePair, RxQueue};
 use bywash_sys::clock;
-use bywash_sys::spool::{Plan, Rotation, Spool, Target};
+use bywash_sys::spool::{Plan, Rotation, Spool, Target, Written};
 use bywash_sys::worker::Stop;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::close_queues;
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port};
+use crate::session::{App, StartError, close_port, is_file, reasons};
 
 mod events;
 mod worker;
@@ -198,11 +198,7 @@ fn deal(
                 goal: goal.clone(),
                 flush: options.flush,
                 // A file waits, whoever reads it.
-                patience_ns: if matches!(port.name(), PortName::Pcap { .. }) {
-                    u64::MAX
-                } else {
-                    PATIENCE_NS
-                },
+                patience_ns: if is_file(port) { u64::MAX } else { PATIENCE_NS },
             };
             Capturer::new(queues, (pool, options.batch), producer, orders, live)
         });
@@ -214,7 +210,7 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
     let (format, start) = (options.format, clock::realtime());
     let filter = options.expression.as_ref().map(ToString::to_string);
     let (producers, live, lost_by_port) = (live.len(), live.to_vec(), Arc::clone(lost_by_port));
-    let trailer = move || {
+    let trailer = move |written: &Written| {
         let figures = Figures::sum(&live);
         let lost_by_port = lost_by_port.load(Ordering::Relaxed);
         format.statistics(&Statistics {
@@ -224,8 +220,8 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
             received: Some(figures.received.packets + lost_by_port),
             accepted: Some(figures.captured + figures.lost),
             lost_interface: None,
-            lost_system: Some(lost_by_port + figures.lost),
-            delivered: Some(figures.captured),
+            lost_system: Some(lost_by_port + figures.lost + figures.unwritten(written)),
+            delivered: Some(written.records),
         })
     };
     let interface = interface(name);
@@ -246,8 +242,8 @@ fn interface(name: &PortName) -> String {
     name.interface().map_or_else(|| name.to_string(), str::to_owned)
 }
 
-/// Counters of ports that mean packets lost before they reached us.
-const LOST_BY_PORT: &[&str] = &["rx_ring_full", "rx_dropped", "rx_too_long"];
+/// Counters of ports that mean packets lost before they reached us: of the kernel's rings, and of NICs.
+const LOST_BY_PORT: &[&str] = &["rx_ring_full", "rx_dropped", "rx_no_buffer_space", "rx_no_descriptor"];
 
 fn lost_by_port(port: &dyn Port) -> u64 {
     let counters = port.counters();
@@ -293,10 +289,11 @@ impl App for Capture {
         self.lost_by_port.store(lost, Ordering::Relaxed);
         let figures: Vec<Figures> = tasks.into_iter().map(Capturer::close).collect();
         let written = self.spool.finish();
-        let mut warnings = Vec::new();
-        let port = close_port(self.port, &mut warnings);
+        let is_file = is_file(&*self.port);
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
+        let port = close_port(self.port, &mut warnings, &mut unmet);
         let snapshot = events::snapshot(&figures, &written, lost, elapsed);
-        Summary::new((snapshot, &written), &failures, &self.options, (port, warnings))
+        Summary::new((snapshot, &written), unmet, (&self.options, is_file), (port, warnings))
     }
 }
 

@@ -8,7 +8,7 @@ use bywash_port::filter::Expression;
 use bywash_port::frame::{Batch, FRAME_SIZE, MAX_FRAMES, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
-use bywash_sys::spool::Producer;
+use bywash_sys::spool::{Producer, Written};
 use bywash_sys::worker::{Task, Turn};
 use bywash_wire::EtherType;
 
@@ -64,6 +64,11 @@ impl Figures {
             unmatched: sum.unmatched + figures.unmatched,
             lost: sum.lost + figures.lost,
         })
+    }
+
+    /// Packets that were captured and will never be in the file: it could not be written any more.
+    pub(super) fn unwritten(&self, written: &Written) -> u64 {
+        if written.failure.is_some() { self.captured.saturating_sub(written.records) } else { 0 }
     }
 }
 
@@ -128,21 +133,23 @@ impl Capturer {
 
     /// The last figures; closes the queues, and hands over what is left.
     pub(super) fn close(mut self) -> Figures {
-        self.publish();
+        self.live.replace(|figures| self.show(figures));
         let ours = self.queues.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None });
         close_queues(ours, &mut self.pool);
         self.live.read()
     }
 
     fn publish(&mut self) {
-        let (queues, own) = (&self.queues, &self.figures);
-        self.live.publish(|figures| {
-            // There is room for all: nothing is allocated.
-            figures.queues.clear();
-            figures.queues.extend(queues.iter().map(|(number, rx)| (*number, rx.counters())));
-            (figures.received, figures.captured, figures.cut) = (own.received, own.captured, own.cut);
-            (figures.unmatched, figures.lost) = (own.unmatched, own.lost);
-        });
+        self.live.publish(|figures| self.show(figures));
+    }
+
+    fn show(&self, figures: &mut Figures) {
+        let own = &self.figures;
+        // There is room for all: nothing is allocated.
+        figures.queues.clear();
+        figures.queues.extend(self.queues.iter().map(|(number, rx)| (*number, rx.counters())));
+        (figures.received, figures.captured, figures.cut) = (own.received, own.captured, own.cut);
+        (figures.unmatched, figures.lost) = (own.unmatched, own.lost);
     }
 
     /// Makes records of the packets of a batch.

@@ -20,7 +20,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, launch};
+use crate::session::{App, StartError, close_port, launch, reasons};
 
 mod control;
 mod events;
@@ -190,7 +190,7 @@ fn samples(
         rotation: rotation.clone(),
         header: format.file_header(&Interface::named(port)),
         record_len: Box::new(move |bytes| format.record_len_at(bytes)),
-        trailer: Box::new(Vec::new),
+        trailer: Box::new(|_| Vec::new()),
         producers,
         memory: SAMPLE_MEMORY,
     };
@@ -231,7 +231,7 @@ impl App for Filter {
         let (done, mut warnings) = self.control.finish();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Filterer::close).collect();
-        let mut unmet: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        let mut unmet = reasons(&failures);
         unmet.extend(self.samples.map(Spool::finish).and_then(|written| written.failure));
         let Some(port) = Arc::into_inner(self.port) else {
             // Only the control thread had it as well, and that has ended.
@@ -247,7 +247,7 @@ impl App for Filter {
         let port = port.into_inner().unwrap_or_else(PoisonError::into_inner);
         let snapshot = events::snapshot(&*port, &rules, &figures, &done, elapsed);
         let count = rules.set.rules().len();
-        let port = close_port(port, &mut warnings);
+        let port = close_port(port, &mut warnings, &mut unmet);
         Summary::new(snapshot, unmet, count, Some(port), warnings)
     }
 }

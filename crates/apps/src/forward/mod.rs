@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::report::Snapshot;
-use crate::session::{self, App, StartError, close_port, launch};
+use crate::session::{self, App, StartError, close_port, launch, reasons};
 
 mod edit;
 mod plan;
@@ -142,10 +142,9 @@ impl App for Forward {
         let (tasks, errors) = self.crew.join();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Forwarder::close).collect();
-        let mut warnings = Vec::new();
-        let ports: Vec<_> = self.ports.into_iter().map(|port| close_port(port, &mut warnings)).collect();
-        let unmet: Vec<String> =
-            errors.iter().map(ToString::to_string).chain(session::gone(&ports)).collect();
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&errors));
+        unmet.extend(summary::not_sent(&self.directions, &figures));
+        let ports = self.ports.into_iter().map(|port| close_port(port, &mut warnings, &mut unmet)).collect();
         let snapshot = summary::snapshot(&self.directions, &figures, elapsed);
         Summary { met: unmet.is_empty(), unmet, snapshot, ports, warnings }
     }

@@ -14,7 +14,7 @@ use crate::session::{self, PortSummary, QUEUE};
 /// What came of forwarding.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// Nothing failed.
+    /// Nothing failed, all that came was sent, and files were read and written to their end.
     pub met: bool,
     /// Why not.
     pub unmet: Vec<String>,
@@ -131,6 +131,24 @@ pub(super) fn snapshot(directions: &[Direction], figures: &[Figures], elapsed: D
         ],
         distributions: Vec::new(),
     }
+}
+
+/// Sentences on the packets that came and were not sent on.
+pub(super) fn not_sent(directions: &[Direction], figures: &[Figures]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for (number, Direction { from, to }) in directions.iter().enumerate() {
+        let exits =
+            || figures.iter().flat_map(|worker| &worker.exits).filter(|exit| exit.direction == number);
+        let refused: u64 = exits().map(|exit| exit.counters.errors).sum();
+        let dropped: u64 = exits().map(|exit| exit.dropped).sum();
+        if refused > 0 {
+            sentences.push(format!("{refused} packets of {from} were refused by {to}"));
+        }
+        if dropped > 0 {
+            sentences.push(format!("{dropped} packets of {from} were dropped: {to} took no more"));
+        }
+    }
+    sentences
 }
 
 impl session::Summary for Summary {

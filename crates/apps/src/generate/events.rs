@@ -3,7 +3,6 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
 use super::worker::Figures;
@@ -232,7 +231,7 @@ impl Summary {
     pub(super) fn new(
         figures: &[Figures],
         snapshot: &Snapshot,
-        failures: &[WorkerError],
+        unmet: Vec<String>,
         (options, outline): (&Options, &Outline),
         (port, stuck): (PortSummary, Option<String>),
         warnings: Vec<String>,
@@ -247,7 +246,7 @@ impl Summary {
         };
         let mut summary = Self {
             met: true,
-            unmet: failures.iter().map(ToString::to_string).collect(),
+            unmet,
             duration_s: seconds,
             size_bytes: outline.mean.rounded_size(),
             sizes: outline.sizes,

@@ -17,7 +17,7 @@ use crate::live::Live;
 use crate::queues::{close_queues, longest_packet};
 use crate::rate::Traffic;
 use crate::report::{Dial, Snapshot, Times};
-use crate::session::{App, PortSummary, StartError, close_port};
+use crate::session::{App, PortSummary, StartError, close_port, reasons};
 
 mod diagnosis;
 mod events;
@@ -233,7 +233,7 @@ fn deal(
     let capabilities = port.capabilities();
     let plan = Plan::new(&options.frame, port.mac().map(Mac))
         .map_err(|reason| format!("can't be sent this: {reason}"))?;
-    let (longest, most, fcs) = (plan.longest(), longest_packet(capabilities), FCS as usize);
+    let (longest, most, fcs) = (plan.longest(), longest_packet(capabilities, &plan.body), FCS as usize);
     if longest > most {
         return Err(format!(
             "takes frames of at most {} bytes with FCS, --size {} is more",
@@ -335,9 +335,11 @@ impl App for Generate {
         let mut warnings = Vec::new();
         let sent = queues.iter().map(|queue| queue.counters.packets).sum::<u64>();
         let stuck = (sent == 0).then(|| diagnosis::why_nothing(&*self.port, &queues));
-        let port = close_port(self.port, &mut warnings);
+        let mut unmet = reasons(&errors);
+        let port = close_port(self.port, &mut warnings, &mut unmet);
         let snapshot = events::snapshot(&queues, times, elapsed, &port);
-        Summary::new(&queues, &snapshot, &errors, (&self.options, &self.outline), (port, stuck), warnings)
+        let ended = (&self.options, &self.outline);
+        Summary::new(&queues, &snapshot, unmet, ended, (port, stuck), warnings)
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
 use super::streams::MOST_STREAMS;
@@ -56,6 +55,14 @@ const RECEIVED: &[Column<Received>] = &[
     Column { metric: REORDERED, of: |received| received.reordered_packets },
     Column { metric: DUPLICATE, of: |received| received.duplicate_packets },
     Column { metric: DAMAGED, of: |received| received.damaged_packets },
+    Column {
+        metric: Metric::fault(
+            "unnumbered_packets",
+            "of those, as good as lost",
+            "Packets of generators so damaged that their number can't be read: they count as lost, too",
+        ),
+        of: |received| received.unnumbered_packets,
+    },
     Column { metric: FOREIGN, of: |received| received.foreign_packets },
     Column {
         metric: Metric::fault(
@@ -119,6 +126,7 @@ impl Received {
             received.reordered_packets += kinds.reordered;
             received.duplicate_packets += kinds.duplicates;
             received.damaged_packets += kinds.damaged;
+            received.unnumbered_packets += kinds.unnumbered;
             received.foreign_packets += kinds.foreign;
             received.untracked_packets += kinds.untracked;
             received.clock_error_packets += kinds.clock_errors;
@@ -220,7 +228,7 @@ impl Summary {
     pub(super) fn new(
         figures: &[Figures],
         snapshot: Snapshot,
-        failures: &[WorkerError],
+        unmet: Vec<String>,
         options: &Options,
         (port, mut warnings): (PortSummary, Vec<String>),
     ) -> Self {
@@ -236,7 +244,6 @@ impl Summary {
             warnings
                 .push(format!("{count} packets came before they were sent: synchronise the clocks (PTP)"));
         }
-        let unmet = failures.iter().map(ToString::to_string).chain(session::gone([&port])).collect();
         let mut summary = Self { met: true, unmet, received, snapshot, port, warnings, drop: options.drop };
         summary.judge(options);
         summary.met = summary.unmet.is_empty();
@@ -245,13 +252,19 @@ impl Summary {
 
     fn judge(&mut self, options: &Options) {
         let Received { rx_packets, right_packets, .. } = self.received;
-        let Received { lost_packets, duplicate_packets, damaged_packets, .. } = self.received;
+        let Received { lost_packets, duplicate_packets, damaged_packets, unnumbered_packets, .. } =
+            self.received;
         let came = if options.drop { rx_packets } else { right_packets };
         if let Some(count) = options.count.filter(|count| came < *count) {
             self.unmet.push(format!("{came} of {count} packets came"));
         }
+        let unnumbered = match unnumbered_packets {
+            0 => String::new(),
+            some => format!(", {some} of them so that their number can't be read: they count as lost, too"),
+        };
+        let damaged = format!("damaged{unnumbered}");
         for (packets, what) in
-            [(lost_packets, "lost"), (duplicate_packets, "duplicated"), (damaged_packets, "damaged")]
+            [(lost_packets, "lost"), (duplicate_packets, "duplicated"), (damaged_packets, &damaged)]
         {
             if packets > 0 {
                 self.unmet.push(format!("{packets} packets {what}"));

@@ -113,14 +113,20 @@ impl Flows {
         }
     }
 
-    /// A packet came, which begins like this, says that it is of this stream and is damaged.
+    /// A packet came, which begins like this, says that it is of this stream and is damaged. Its place is noted where it is
+    /// known, and one of the flow's.
     #[cold]
-    pub(super) fn note_damaged(&mut self, head: &[u8], stream: u16) {
+    pub(super) fn note_damaged(&mut self, head: &[u8], stream: u16, numbered: Option<Numbered>) {
         let Some(key) = Key::of(head) else { return };
         let hash = key.hash(Some(stream));
         let set = self.sets.get_mut(place(hash)).into_iter().flatten();
         if let Some(flow) = set.into_iter().find(|flow| flow.is(hash, &key, Some(stream))) {
             flow.damaged += 1;
+            if let Some(Numbered { order, places: (_, place), .. }) = numbered
+                && flow.has_turn_at(place)
+            {
+                flow.counts.damaged(|counts| counts.note_part(place, order));
+            }
         }
     }
 
@@ -163,6 +169,11 @@ impl Flow {
     #[inline]
     fn is(&self, hash: u64, key: &Key, stream: Option<u16>) -> bool {
         self.hash == hash && self.key == *key && self.stream == stream && self.traffic.packets > 0
+    }
+
+    /// Whether a number at this place of the stream's count is one of its own: what is damaged may name another flow.
+    fn has_turn_at(&self, place: u64) -> bool {
+        self.turns > 0 && self.counts.lies_on(self.turns.into(), place)
     }
 
     /// Packets that were lost, when its stream has come up to here; `None` when that is not known.
@@ -382,10 +393,20 @@ mod tests {
         let (mut flows, mut queue) = (Flows::new(), Queue::default());
         queue.note(&mut flows, 1, (9, 1), 0);
         for (port, stream) in [(1, 9), (2, 9), (1, 8)] {
-            flows.note_damaged(&packet(1, port), stream);
+            flows.note_damaged(&packet(1, port), stream, None);
         }
-        let found = found(&mut flows, 10, 0);
-        assert_eq!(found.iter().map(|flow| flow.damaged).collect::<Vec<_>>(), [1]);
+        let figures = |flow: &Flow| (flow.damaged, flow.counts.received, flow.counts.reordered);
+        assert_eq!(found(&mut flows, 10, 0).iter().map(figures).collect::<Vec<_>>(), [(1, 1, 0)]);
+        // The first has a number that another flow's packet should have.
+        queue.note(&mut flows, 1, (9, 3), 9);
+        let places = queue.stream.place_of(0);
+        for (ahead, received) in [(4, 2), (3, 3)] {
+            let place = (places.0, places.0 + ahead);
+            let numbered = Numbered { stream: 9, turns: 3, order: Order::Late, places: place };
+            flows.note_damaged(&packet(1, 1), 9, Some(numbered));
+            assert_eq!(found(&mut flows, 10, 0)[0].counts.received, received);
+        }
+        assert_eq!(found(&mut flows, 10, 0).iter().map(figures).collect::<Vec<_>>(), [(3, 3, 0)]);
     }
 
     #[test]

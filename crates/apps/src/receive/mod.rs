@@ -12,7 +12,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, launch, port_table};
+use crate::session::{App, StartError, close_port, launch, port_table, reasons};
 
 mod events;
 mod flows;
@@ -66,6 +66,8 @@ pub struct Received {
     pub duplicate_packets: u64,
     /// Packets of generators that were damaged.
     pub damaged_packets: u64,
+    /// Of those, packets with a number that can't be read: they count as lost, too.
+    pub unnumbered_packets: u64,
     /// Other packets.
     pub foreign_packets: u64,
     /// Packets of generators, of more streams than could be told apart: no loss is known of those.
@@ -181,9 +183,9 @@ impl App for Receive {
         let (tasks, failures) = self.crew.join();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Receiver::close).collect();
-        let mut warnings = Vec::new();
-        let port = close_port(self.port, &mut warnings);
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
+        let port = close_port(self.port, &mut warnings, &mut unmet);
         let snapshot = events::snapshot(&figures, &self.delays, elapsed, self.options.flows);
-        Summary::new(&figures, snapshot, &failures, &self.options, (port, warnings))
+        Summary::new(&figures, snapshot, unmet, &self.options, (port, warnings))
     }
 }

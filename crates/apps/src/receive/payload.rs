@@ -10,17 +10,26 @@ use bywash_wire::{
     Ipv4Header, Ipv6Header, Protocol, TcpHeader, UDP_HEADER, UdpHeader, VlanTag, icmpv4, icmpv6,
 };
 
-use crate::probe::{PROBE, Probe, ProbeError};
+use crate::probe::{self, PROBE, Probe, ProbeError};
 
 /// What a packet turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// A generator's, as it was sent.
     Right(Probe),
-    /// A generator's, damaged; and the stream it says it is of, if that much was found.
-    Damaged(Option<u16>),
+    /// A generator's, damaged.
+    Damaged(Damage),
     /// Somebody else's.
     Foreign,
+}
+
+/// What a damaged packet still says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// All: the damage lies in the filler, or in IP's header.
+    Beside(Probe),
+    /// The stream it is of, unless just that is damaged.
+    Of(u16),
 }
 
 /// Looks at a packet.
@@ -36,15 +45,18 @@ pub(super) fn read(packet: &Packet) -> Seen {
 /// The same for packets that are out of the ordinary.
 #[inline(never)]
 fn read_any(packet: &Packet, head: &[u8], len: usize) -> Seen {
-    let payload = match payload(head, len) {
-        Ok(payload) => payload,
-        Err(ProbeError::Damaged) => return Seen::Damaged(None),
-        Err(ProbeError::Foreign) => return Seen::Foreign,
+    let (payload, is_whole) = match payload(head, len) {
+        Ok(payload) => (payload, true),
+        Err(NoPayload::Damaged(payload)) => (payload, false),
+        Err(NoPayload::Foreign) => return Seen::Foreign,
     };
     let Some(bytes) = head.get(payload.from..).and_then(|rest| rest.first_chunk::<PROBE>()) else {
         return Seen::Foreign;
     };
-    judge(packet, payload, bytes)
+    match judge(packet, payload, bytes) {
+        Seen::Right(probe) if !is_whole => Seen::Damaged(Damage::Beside(probe)),
+        seen => seen,
+    }
 }
 
 /// Judges a payload that begins with these bytes.
@@ -52,15 +64,31 @@ fn read_any(packet: &Packet, head: &[u8], len: usize) -> Seen {
 fn judge(packet: &Packet, payload: Payload, bytes: &[u8; PROBE]) -> Seen {
     match Probe::read(bytes, || filler_crc(packet, payload.from + PROBE, payload.len - PROBE)) {
         Ok(probe) => Seen::Right(probe),
-        Err(ProbeError::Damaged) => Seen::Damaged(Some(Probe::stream_of(bytes))),
+        Err(ProbeError::Damaged) => Seen::Damaged(damage(bytes, payload.len - PROBE)),
         Err(ProbeError::Foreign) => Seen::Foreign,
     }
+}
+
+/// What is left of a probe in front of so many bytes of filler. The check goes over both, and what the filler was is
+/// known: when the check is right with that, the damage is in the filler alone.
+#[cold]
+#[inline(never)]
+fn damage(bytes: &[u8; PROBE], filler: usize) -> Damage {
+    Probe::read(bytes, || probe::filler_crc(filler))
+        .map_or_else(|_| Damage::Of(Probe::stream_of(bytes)), Damage::Beside)
 }
 
 /// Where a payload lies in its packet. There is room for a probe.
 struct Payload {
     from: usize,
     len: usize,
+}
+
+/// Why a packet has no payload to be judged.
+enum NoPayload {
+    Foreign,
+    /// Its IPv4 header is damaged; a probe seems to lie here.
+    Damaged(Payload),
 }
 
 /// Headers of a packet in the shape that nearly all have: Ethernet, IPv4 without options, UDP.
@@ -92,7 +120,7 @@ const VERSION_AND_LENGTH: u8 = 0x45;
 
 /// Finds what the transport layer carries.
 #[inline]
-fn payload(head: &[u8], len: usize) -> Result<Payload, ProbeError> {
+fn payload(head: &[u8], len: usize) -> Result<Payload, NoPayload> {
     let mut at = ETHERNET_HEADER;
     let mut kind = head.get(at - 2..at).map_or(0, |kind| u16::from_be_bytes([kind[0], kind[1]]));
     // A tag and one around it (802.1ad).
@@ -101,34 +129,36 @@ fn payload(head: &[u8], len: usize) -> Result<Payload, ProbeError> {
             let (tag, _) = head
                 .get(at..)
                 .and_then(|tag| VlanTag::ref_from_prefix(tag).ok())
-                .ok_or(ProbeError::Foreign)?;
+                .ok_or(NoPayload::Foreign)?;
             kind = tag.kind.get();
             at += size_of::<VlanTag>();
         }
     }
-    let ip = head.get(at..).ok_or(ProbeError::Foreign)?;
+    let ip = head.get(at..).ok_or(NoPayload::Foreign)?;
     let (protocol, header, inside) = match EtherType(kind) {
         EtherType::IPV4 => {
             let ip = Ipv4Header::parse(ip, len - at).map_err(|error| match error {
-                Ipv4Error::Checksum if has_probe(ip) => ProbeError::Damaged,
-                Ipv4Error::Checksum | Ipv4Error::Malformed => ProbeError::Foreign,
+                Ipv4Error::Checksum => {
+                    behind_damage(head, at, len).map_or(NoPayload::Foreign, NoPayload::Damaged)
+                }
+                Ipv4Error::Malformed => NoPayload::Foreign,
             })?;
             if ip.is_fragment() {
-                return Err(ProbeError::Foreign);
+                return Err(NoPayload::Foreign);
             }
             let header = ip.header_length();
             (ip.protocol, header, usize::from(ip.total_length.get()) - header)
         }
         EtherType::IPV6 => {
-            let ip = Ipv6Header::parse(ip, len - at).ok_or(ProbeError::Foreign)?;
+            let ip = Ipv6Header::parse(ip, len - at).ok_or(NoPayload::Foreign)?;
             (ip.next_header, IPV6_HEADER, usize::from(ip.payload_length.get()))
         }
-        _ => return Err(ProbeError::Foreign),
+        _ => return Err(NoPayload::Foreign),
     };
     at += header;
-    let datagram = head.get(at..).ok_or(ProbeError::Foreign)?;
-    let (header, len) = transport(Protocol(protocol), datagram, inside).ok_or(ProbeError::Foreign)?;
-    if len < PROBE { Err(ProbeError::Foreign) } else { Ok(Payload { from: at + header, len }) }
+    let datagram = head.get(at..).ok_or(NoPayload::Foreign)?;
+    let (header, len) = transport(Protocol(protocol), datagram, inside).ok_or(NoPayload::Foreign)?;
+    if len < PROBE { Err(NoPayload::Foreign) } else { Ok(Payload { from: at + header, len }) }
 }
 
 /// Bytes of the header, and of the payload behind it, where `inside` bytes are IP's payload.
@@ -154,11 +184,15 @@ fn transport(protocol: Protocol, datagram: &[u8], inside: usize) -> Option<(usiz
     Some((header, inside.checked_sub(header)?))
 }
 
-/// Whether a probe seems to lie in an IPv4 packet whose header is damaged.
+/// Where a probe seems to lie in an IPv4 packet whose header, at `at`, is damaged: behind one of UDP, as long as that says.
 #[cold]
-fn has_probe(ip: &[u8]) -> bool {
-    Ipv4Header::ref_from_prefix(ip)
-        .is_ok_and(|(header, _)| ip.get(header.header_length() + UDP_HEADER..).is_some_and(Probe::is_at))
+fn behind_damage(head: &[u8], at: usize, len: usize) -> Option<Payload> {
+    let (ip, _) = Ipv4Header::ref_from_prefix(head.get(at..)?).ok()?;
+    let at = at + ip.header_length();
+    let (udp, rest) = UdpHeader::ref_from_prefix(head.get(at..)?).ok()?;
+    let from = at + UDP_HEADER;
+    let inside = usize::from(udp.length.get()).saturating_sub(UDP_HEADER).min(len - from);
+    Probe::is_at(rest).then_some(Payload { from, len: inside.max(PROBE) }).filter(|_| len - from >= PROBE)
 }
 
 /// The CRC of `len` bytes from `from` on, over all frames of the packet.

@@ -3,7 +3,8 @@
 //! - Reordered (RFC 4737): a packet whose number is below the next one that was expected. Copies are left out.
 //! - Duplicate (RFC 5560): each copy that comes after the first.
 //! - Lost: a number between the lowest and the highest that came, of which nothing came. There is no time after which a
-//!   packet counts as lost; one that comes late is not lost any more.
+//!   packet counts as lost; one that comes late is not lost any more. One that comes damaged is not lost either, as long as
+//!   its number can be read.
 //!
 //! A receiving queue sees a part of each stream, since the NIC spreads its flows. So a queue counts what it can know
 //! alone (which numbers came, twice or late) and loss is found when the parts are put together: the numbers from the
@@ -79,7 +80,7 @@ pub(super) struct Counts {
     lowest: u64,
     /// Highest number that came.
     highest: u64,
-    /// Different packets that came.
+    /// Different packets that came, damaged or not.
     pub(super) received: u64,
     /// Packets that came again.
     pub(super) duplicates: u64,
@@ -126,6 +127,11 @@ impl Counts {
         steps.saturating_add(1).saturating_sub(self.received)
     }
 
+    /// Whether a place is one of each `every`th number that came.
+    pub(super) fn lies_on(&self, every: u64, place: u64) -> bool {
+        self.lowest.abs_diff(place).is_multiple_of(every)
+    }
+
     /// Where the count of a queue begins, and where a number that came there stands on it.
     pub(super) fn place_of(&self, number: u32) -> (u64, u64) {
         #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is compared")]
@@ -154,6 +160,14 @@ impl Counts {
                 self.lowest = self.lowest.min(place);
             }
         }
+    }
+
+    /// A damaged packet came, which `note` notes: its number has come, and it is neither late nor a copy.
+    pub(super) fn damaged<T>(&mut self, note: impl FnOnce(&mut Self) -> T) -> T {
+        let Self { duplicates, reordered, .. } = *self;
+        let noted = note(self);
+        (self.duplicates, self.reordered) = (duplicates, reordered);
+        noted
     }
 
     /// A packet with this number came.
@@ -268,6 +282,18 @@ mod tests {
         assert_eq!(figures(counts([0, 1, 1, 2, 0])), [0, 2, 0, 3], "duplicates");
         assert_eq!(figures(counts([5, 3, 4, 6])), [0, 0, 2, 4], "the first one had overtaken others");
         assert_eq!(figures(counts([0, 0xffff_ffff, 1])), [0, 0, 1, 3], "also when it was number 0");
+    }
+
+    #[test]
+    fn what_came_damaged_is_not_lost_and_has_no_other_fault() {
+        let (mut counts, mut window) = (counts([0, 1, 4]), Window::default());
+        [0, 1, 4].into_iter().for_each(|number| window.set(ORIGIN + number));
+        for number in [2, 4, 6] {
+            counts.damaged(|counts| counts.note(&mut window, number));
+        }
+        assert_eq!(figures(counts), [2, 0, 0, 5], "one late, one again, one ahead");
+        counts.note(&mut window, 2);
+        assert_eq!(figures(counts), [2, 1, 0, 5], "whole after all: again");
     }
 
     #[test]

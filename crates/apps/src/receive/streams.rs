@@ -66,6 +66,18 @@ impl Streams {
         Some((stream, order))
     }
 
+    /// A damaged packet with this number came by the stream with this id. `None` when that has no place.
+    #[cold]
+    pub(super) fn note_damaged(&mut self, id: u16, number: u32) -> Option<(&mut Stream, Order)> {
+        let index = match usize::from(self.index[usize::from(id)]) {
+            0 => self.add(id)?,
+            index => index,
+        };
+        let (stream, window) = self.streams.get_mut(index - 1)?;
+        let order = stream.counts.damaged(|counts| counts.note(window, number));
+        Some((stream, order))
+    }
+
     /// So many packets came by a stream that has been met, in order after its last one.
     #[inline]
     pub(super) fn note_next(&mut self, id: u16, n: u64) {

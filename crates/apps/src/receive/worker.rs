@@ -10,7 +10,7 @@ use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
 use super::flows::{Flow, Flows, Numbered};
-use super::payload::{Seen, read};
+use super::payload::{Damage, Seen, read};
 use super::sequence::{Counts, Order};
 use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
@@ -30,6 +30,8 @@ pub(super) struct Kinds {
     pub(super) duplicates: u64,
     /// A generator's, damaged.
     pub(super) damaged: u64,
+    /// Of those, how many have a number that can't be read.
+    pub(super) unnumbered: u64,
     /// Somebody else's.
     pub(super) foreign: u64,
     /// A generator's, of more streams than can be told apart.
@@ -278,15 +280,10 @@ impl Lane {
         for packet in batch {
             let probe = match read(packet) {
                 Seen::Right(probe) => probe,
-                Seen::Damaged(stream) => {
-                    kinds.damaged += 1;
-                    if let Some(stream) = stream.and_then(|id| streams.known(id)) {
-                        stream.damaged += 1;
-                        // What is damaged may be what it says of its flow: one that is not known is not made of it.
-                        if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
-                            flows.note_damaged(packet.head(), stream.id);
-                        }
-                    }
+                Seen::Damaged(damage) => {
+                    // Its number comes after those of the run.
+                    std::mem::take(&mut run).end(kinds, streams, clocks);
+                    note_damaged(packet.head(), damage, kinds, (streams, flows.as_mut().filter(|_| FLOWS)));
                     continue;
                 }
                 Seen::Foreign => {
@@ -334,6 +331,35 @@ impl Lane {
             }
         }
         run.end(kinds, streams, clocks);
+    }
+}
+
+/// Counts a packet that begins like this and is damaged.
+#[cold]
+#[inline(never)]
+fn note_damaged(
+    head: &[u8],
+    damage: Damage,
+    kinds: &mut Kinds,
+    (streams, flows): (&mut Streams, Option<&mut Flows>),
+) {
+    kinds.damaged += 1;
+    let (stream, numbered) = match damage {
+        Damage::Beside(Probe { stream, sequence, flows: turns, .. }) => {
+            let Some((found, order)) = streams.note_damaged(stream, sequence) else { return };
+            let places = found.counts.place_of(sequence);
+            (found, Some(Numbered { stream, turns, order, places }))
+        }
+        Damage::Of(stream) => {
+            kinds.unnumbered += 1;
+            let Some(found) = streams.known(stream) else { return };
+            (found, None)
+        }
+    };
+    stream.damaged += 1;
+    // What is damaged may be what it says of its flow: one that is not known is not made of it.
+    if let Some(flows) = flows {
+        flows.note_damaged(head, stream.id, numbered);
     }
 }
 

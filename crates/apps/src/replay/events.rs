@@ -3,7 +3,6 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use bywash_sys::worker::WorkerError;
 use serde::Serialize;
 
 use super::worker::Figures;
@@ -237,11 +236,11 @@ pub struct Summary {
 impl Summary {
     pub(super) fn new(
         (figures, snapshot): (&Figures, Snapshot),
-        failures: &[WorkerError],
+        mut unmet: Vec<String>,
         (options, speed): (&Options, Speed),
         (port, warnings): (PortSummary, Vec<String>),
     ) -> Self {
-        let unmet = failures.iter().map(ToString::to_string).chain(figures.failure.clone()).collect();
+        unmet.extend(figures.failure.clone());
         let file = options.source.to_string();
         let mut summary = Self { met: true, unmet, file, snapshot, port, warnings };
         summary.judge(figures, options, speed);
@@ -253,6 +252,10 @@ impl Summary {
         let (port, sent) = (&self.port.name, figures.counters.packets);
         if let Some(broken) = &figures.notes.broken {
             self.unmet.push(format!("{}: {broken}; what stands before was sent", self.file));
+        }
+        if figures.notes.short > 0 {
+            let short = figures.notes.short;
+            self.unmet.push(format!("{short} packets of {} are too short for Ethernet: left out", self.file));
         }
         if figures.counters.errors > 0 {
             self.unmet.push(format!("{} packets were refused by {port}", figures.counters.errors));

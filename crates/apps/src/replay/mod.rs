@@ -12,9 +12,9 @@ use bywash_wire::line::packets_per_second;
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
-use crate::queues::{close_queues, longest_packet};
+use crate::queues::close_queues;
 use crate::report::{Dial, Snapshot};
-use crate::session::{App, StartError, close_port, port_table};
+use crate::session::{App, StartError, close_port, port_table, reasons};
 
 mod events;
 mod pace;
@@ -216,7 +216,7 @@ fn prepare(
     }
     let preparation = Preparation {
         rewrite: options.rewrite.clone(),
-        max_len: longest_packet(capabilities),
+        capabilities: capabilities.clone(),
         too_long: options.too_long,
         max_gap: options.max_gap.map_or(u64::MAX, |gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
     };
@@ -285,8 +285,8 @@ impl App for Replay {
         let elapsed = self.started.elapsed();
         let figures = tasks.into_iter().map(Replayer::close).next().unwrap_or_default();
         let snapshot = events::snapshot(&figures, &self.gaps, (&self.options.source, self.speed), elapsed);
-        let mut warnings = Vec::new();
-        let port = close_port(self.port, &mut warnings);
-        Summary::new((&figures, snapshot), &failures, (&self.options, self.speed), (port, warnings))
+        let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
+        let port = close_port(self.port, &mut warnings, &mut unmet);
+        Summary::new((&figures, snapshot), unmet, (&self.options, self.speed), (port, warnings))
     }
 }

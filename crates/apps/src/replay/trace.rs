@@ -11,10 +11,12 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use bywash_pcap::{Link, Reader, Record};
+use bywash_port::Capabilities;
 use bywash_wire::ETHERNET_HEADER;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::rewrite::Rewrite;
+use crate::queues::longest_packet;
 
 /// Bytes of packets in a piece, about.
 const PIECE: usize = 4 << 20;
@@ -135,7 +137,8 @@ pub(super) struct Notes {
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     pub(super) rewrite: Rewrite,
-    pub(super) max_len: usize,
+    /// What the port takes.
+    pub(super) capabilities: Capabilities,
     pub(super) too_long: TooLong,
     /// Nanoseconds to which longer gaps are shortened.
     pub(super) max_gap: u64,
@@ -235,7 +238,7 @@ fn prepare(
     notes.cut += u64::from(record.is_cut());
     packet.extend_from_slice(record.bytes);
     preparation.rewrite.apply(packet, record.is_cut());
-    let max = preparation.max_len;
+    let max = longest_packet(&preparation.capabilities, packet);
     if packet.len() > max {
         notes.too_long += 1;
         match preparation.too_long {

@@ -16,7 +16,8 @@ use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
-const EXAMPLES: &str = "\
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   bywash capture eth1 -w trace.pcapng                    a copy of all packets, in and out, until Ctrl-C
   bywash capture eth1 -w dns.pcap -c 1000 udp port 53    a thousand packets that match
@@ -32,10 +33,9 @@ that the NIC was to fill in are filled in. Where several files are made, their n
 
 Expressions are tcpdump's (pcap-filter(7)), and three primitives of our own: anyvlan (what stands to its right is looked
 for behind any number of VLAN tags), l4 in front of port, portrange or proto (behind IPv6 extension headers too: l4 udp
-port 53), and fragment [first|later].
-
-Exit codes: 0 all that came and matched is in the file; 1 some is not (lost, or the disk is full: the file is whole up
-to there); 2 wrong input, or the port or the file could not be opened";
+port 53), and fragment [first|later].",
+    exit_codes!("all that came and matched is in the file (else the file is whole up to where it ends)")
+);
 
 /// Write the packets that come to a file.
 #[derive(clap::Args, Debug)]

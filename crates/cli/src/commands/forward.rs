@@ -10,7 +10,8 @@ use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
 use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 
-const EXAMPLES: &str = "\
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   bywash forward xdp:eth1 xdp:eth2                     both ways, a worker per queue
   bywash forward xdp:eth1 xdp:eth2 --cores 2,3         two workers, on cores 2 and 3
@@ -23,9 +24,9 @@ Examples:
   bywash forward null: null: --mac-swap --duration 5s  what this machine can do
 
 When a port takes no more packets, nothing more is received for it: overload is dropped by the NIC.
-What is for a port that has taken none for 200 ms (its link is down, say) is dropped and counted.
-
-Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port could not be opened";
+What is for a port that has taken none for 200 ms (its link is down, say) is dropped and counted: the exit code is 1 then.",
+    exit_codes!("it ran until its end, and all that came was sent on")
+);
 
 /// Forward packets between pairs of ports, in both directions.
 #[derive(clap::Args, Debug)]

@@ -43,7 +43,8 @@ Lengths and checksums are always right: those of a template are worked out anew.
 
 Fields of --field: ";
 
-const EXPLANATIONS: &str = "
+const EXPLANATIONS: &str = concat!(
+    "
 
 A size counts the FCS, as RFC 2544 does: the shortest Ethernet frame is 64. imix is the Simple IMIX: 7 of 64, 4 of 594, 1
 of 1518. Up to 65539 can be asked for, where the port takes so much: an interface's MTU bounds it. Rates are shown as
@@ -55,9 +56,9 @@ once before the first one comes again. What counts as sent is what the port says
 --inject has the kernel make the packets by an XDP program and hand them to the interface, without a socket: on a veth some
 five million a second from one core. It takes CAP_BPF and CAP_NET_ADMIN, attaches nothing, and works where a driver sends
 what XDP programs redirect to it. A veth does only while its other end has GRO or an XDP program: `ethtool -K PEER gro on`.
-One worker sends, or one on each of --cores. What counts as sent is what the interface has not counted as dropped.
-
-Exit codes: 0 all was sent, at the rate that was asked; 1 it was not; 2 wrong input, or the port could not be opened";
+One worker sends, or one on each of --cores. What counts as sent is what the interface has not counted as dropped.",
+    exit_codes!("all was sent, at the rate that was asked")
+);
 
 /// What says how a port is opened: without one there is nothing to say.
 const PORT_OPTIONS: [&str; 9] =

@@ -4,6 +4,18 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::Failure;
 
+/// What the exit codes of a tool for packets mean: 0 what is said here, 1 that it is not so. One sentence for all of them.
+macro_rules! exit_codes {
+    ($met:literal) => {
+        concat!(
+            "\n\nExit codes: 0 ",
+            $met,
+            ";\n1 it was not so, or not all of a file was read or written, or a worker failed: `not met: ...` says why;\n",
+            "2 wrong input, or a port or a file could not be opened"
+        )
+    };
+}
+
 mod bind;
 mod capture;
 mod cleanup;

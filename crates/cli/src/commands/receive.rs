@@ -10,7 +10,8 @@ use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
 use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 
-const EXAMPLES: &str = "\
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   bywash receive xdp:eth2                                   everything that comes, until Ctrl-C
   bywash receive xdp:eth2 --only 'udp dst port 9'           only the generator's packets; the kernel gets the rest
@@ -28,9 +29,9 @@ foreign ones. The loss of each is known where the generator's flows take turns: 
 turn`), and does so for all sets of addresses and ports up to 65535 flows, but not with `every N`.
 
 Latency is from when a packet was made until it was received: both machines' clocks must agree for that. Jitter is how
-much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.
-
-Exit codes: 0 all that was asked for came, once and whole; 1 not so; 2 wrong input, or the port could not be opened";
+much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.",
+    exit_codes!("all that was asked for came, once and whole")
+);
 
 /// Receive and judge the packets of a generator.
 #[derive(clap::Args, Debug)]

@@ -15,7 +15,8 @@ use crate::overwriting::{self, file_of};
 use crate::setup::set_up;
 use crate::values;
 
-const EXAMPLES: &str = "\
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   bywash replay trace.pcapng xdp:eth1                    each packet when its time has come
   bywash replay trace.pcap xdp:eth1 --speed 10           ten times as fast
@@ -27,10 +28,9 @@ Examples:
 
 It tells how far the gaps between packets, as they were handed to the port, were from those in the file. A file of at
 most --preload bytes is read into memory first, a longer one by a thread that is ahead. When the port takes no more for
-so long that packets are 10 ms late, the rest is put off instead of sent in a burst, and that is told.
-
-Exit codes: 0 all was sent, in time; 1 it was not, or the file is broken (what stands before the break was sent);
-2 wrong input, or the port could not be opened";
+so long that packets are 10 ms late, the rest is put off instead of sent in a burst, and that is told.",
+    exit_codes!("all was sent, in time (of a broken file, what stands before the break)")
+);
 
 /// Send the packets of a capture file, with its own timing or any other.
 #[derive(clap::Args, Debug)]
@@ -126,8 +126,11 @@ impl RewriteArgs {
 /// `--too-long`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TooLongArg {
+    /// Send nothing, or nothing more
     Refuse,
+    /// Leave them out, and tell how many they are
     Skip,
+    /// Send as much of them as the port takes, and tell how many they are; their headers stay those of the whole packet
     Cut,
 }
 

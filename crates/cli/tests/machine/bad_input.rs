@@ -77,7 +77,7 @@ const ROWS: &[Row] = &[
     (
         User::Root,
         "generate packet:right --size 1600 --rate 10",
-        ["packet:right takes", "at most 1526 bytes", "--size 1600 is more"],
+        ["packet:right takes", "at most 1518 bytes", "--size 1600 is more"],
     ),
     (
         User::Root,

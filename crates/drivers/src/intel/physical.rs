@@ -82,6 +82,7 @@ impl<F: Function> Prepared<'_, F> {
         let watch = Watch::start(driver.thread, bar.clone(), driver.link, driver.statistics, settings.watch);
         let capabilities = Capabilities {
             max_len: settings.max_len,
+            sent: None,
             tx_checksum: true,
             segmentation: true,
             chains: true,

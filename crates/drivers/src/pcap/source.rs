@@ -1,7 +1,7 @@
 //! A capture file's receiving half: packets as fast as they are taken, then nothing more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use bywash_frame::{Batch, FRAME_DATA, MAX_FRAMES, Packet, Pool};
@@ -44,17 +44,18 @@ impl RxQueue for PcapRx {
             };
             let mut packet = Packet::new(frame);
             match self.reader.next_record() {
-                Ok(Some(record)) if fill(&mut packet, &record, pool) => {
-                    self.shared.cut.fetch_add(u64::from(packet.offload.cut() > 0), Ordering::Relaxed);
-                    self.counters.bytes += packet.len() as u64;
-                    batch.push(packet);
-                    continue;
-                }
-                Ok(Some(record)) => {
-                    self.counters.errors += 1;
-                    let is_ethernet = record.link == Link::ETHERNET && record.bytes.len() >= ETHERNET;
-                    self.shared.not_ethernet.fetch_add(u64::from(!is_ethernet), Ordering::Relaxed);
-                }
+                Ok(Some(record)) => match fill(&mut packet, &record, pool, &self.shared) {
+                    Ok(()) => {
+                        self.shared.cut.fetch_add(u64::from(packet.offload.cut() > 0), Ordering::Relaxed);
+                        self.counters.bytes += packet.len() as u64;
+                        batch.push(packet);
+                        continue;
+                    }
+                    Err(reason) => {
+                        self.counters.errors += 1;
+                        reason.fetch_add(1, Ordering::Relaxed);
+                    }
+                },
                 Ok(None) => self.has_ended = true,
                 Err(error) => {
                     self.has_ended = true;
@@ -88,13 +89,20 @@ impl RxQueue for PcapRx {
     fn close(self: Box<Self>, _: &mut Pool) {}
 }
 
-/// Copies a record into an empty packet; false when it is no Ethernet packet, too long, or there are too few frames.
-fn fill(packet: &mut Packet, record: &Record<'_>, pool: &mut Pool) -> bool {
-    let len = record.bytes.len();
-    if record.link != Link::ETHERNET || !(ETHERNET..=MAX_FRAMES * FRAME_DATA).contains(&len) {
-        return false;
+/// Copies a record into an empty packet, or says which counter is the reason why not.
+fn fill<'a>(
+    packet: &mut Packet,
+    record: &Record<'_>,
+    pool: &mut Pool,
+    shared: &'a Shared,
+) -> Result<(), &'a AtomicU64> {
+    if record.link != Link::ETHERNET || record.bytes.len() < ETHERNET {
+        return Err(&shared.not_ethernet);
+    }
+    if record.bytes.len() > MAX_FRAMES * FRAME_DATA {
+        return Err(&shared.too_long);
     }
     packet.offload.set_timestamp(record.time);
     packet.offload.set_cut(record.missing());
-    packet.append(record.bytes, pool).is_ok()
+    packet.append(record.bytes, pool).map_err(|_| &shared.no_frames)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywash_filter::xdp::NeverTake;
 use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool};
-use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, TxQueue};
+use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, SentLen, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::interface::{self, Interface, Topic};
 use bywash_sys::route::Route;
@@ -20,6 +20,7 @@ use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, n
 use super::program::{self, Beat, Maps};
 use super::rules::Ruled;
 use super::{Attach, Options, XdpPort, rx, tx};
+use crate::virtio;
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
 const CARRIER: Duration = Duration::from_secs(10);
@@ -362,7 +363,11 @@ impl<'a> Opening<'a> {
         // Without copies a NIC has a limit of its own.
         let features = self.interface.xdp_features.filter(|_| zero_copy);
         let frames = features.map_or(tx::MAX_FRAMES, |features| features.zero_copy_segments.max(1) as usize);
+        // What a veth hands on is looked at by the kernel (is_skb_forwardable), which drops what is longer.
+        let longest = self.interface.mtu as usize + virtio::ETHERNET + usize::from(virtio::VLAN_TAG);
+        let is_veth = self.interface.kind.as_deref() == Some("veth");
         Capabilities {
+            sent: is_veth.then_some(SentLen { tagged: longest, untagged: longest }),
             max_len: (self.interface.mtu as usize + HEADERS).min(LONGEST).min(frames * FRAME_DATA),
             chains: self.multi_buffer,
             zero_copy,

@@ -69,20 +69,25 @@ impl Files {
     /// Ends the file and begins the next one.
     pub(super) fn rotate(&mut self, header: &[u8]) -> Result<(), Ended> {
         let number = self.number + 1;
-        let (file, path) =
+        let (mut file, path) =
             open(&self.target, &self.rotation, number).map_err(|error| Ended::Failed(error.to_string()))?;
-        (self.file, self.number, self.len, self.opened) = (file, number, 0, Instant::now());
-        if let Some(path) = path {
-            self.name = path.display().to_string();
-            self.kept.push_back(path);
-        }
+        self.kept.extend(path.clone());
         while self.rotation.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize) {
             if let Some(oldest) = self.kept.pop_front() {
                 // Somebody may have taken it away already.
                 let _ = std::fs::remove_file(oldest);
             }
         }
-        self.append(header, |_, _| 0).map(|_| ())
+        if let Err(error) = file.write_all(header) {
+            // Without a header it is no file that anybody could read.
+            let _ = path.map(std::fs::remove_file);
+            return Err(self.ended(&error));
+        }
+        if let Some(path) = path {
+            self.name = path.display().to_string();
+        }
+        (self.file, self.number, self.len, self.opened) = (file, number, self.header, Instant::now());
+        Ok(())
     }
 
     /// Appends whole records and returns how many of their bytes are in the file: all, unless it ends. Then `whole`
@@ -129,7 +134,7 @@ impl Files {
         Ended::Failed(match Errno::from_io_error(error) {
             Some(Errno::PIPE) => return Ended::Gone,
             Some(Errno::NOSPC | Errno::DQUOT) => {
-                format!("the disk is full: {name} ends with the last whole packet after {} bytes", self.len)
+                format!("no space left: {name} ends with the last whole packet after {} bytes", self.len)
             }
             Some(Errno::FBIG) => {
                 format!(

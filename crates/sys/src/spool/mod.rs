@@ -52,8 +52,8 @@ impl Rotation {
 /// Tells a record's length from its first bytes.
 pub type RecordLen = Box<dyn Fn(&[u8]) -> Option<usize> + Send>;
 
-/// Makes what a file ends with.
-pub type Trailer = Box<dyn FnMut() -> Vec<u8> + Send>;
+/// Makes what a file ends with, of what has been written until then.
+pub type Trailer = Box<dyn FnMut(&Written) -> Vec<u8> + Send>;
 
 /// What is to be written.
 pub struct Plan {

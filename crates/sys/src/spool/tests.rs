@@ -18,7 +18,7 @@ fn plan(target: Target, rotation: Rotation, producers: usize) -> Plan {
         rotation,
         header: b"head".to_vec(),
         record_len: Box::new(|bytes| bytes.first_chunk::<4>().map(|len| u32::from_le_bytes(*len) as usize)),
-        trailer: Box::new(|| b"tail".to_vec()),
+        trailer: Box::new(|_| b"tail".to_vec()),
         producers,
         memory: 0,
     }
@@ -169,5 +169,5 @@ fn a_full_device_ends_it_and_producers_learn_that() {
     drop(producers);
     let written = spool.finish();
     assert_eq!(written.records, 0);
-    assert!(written.failure.as_deref().unwrap().starts_with("the disk is full: /dev/full"), "{written:?}");
+    assert!(written.failure.as_deref().unwrap().starts_with("no space left: /dev/full"), "{written:?}");
 }

@@ -18,6 +18,8 @@ pub(super) struct Writer {
     trailer: Trailer,
     shared: Arc<Shared>,
     is_over: bool,
+    /// The file has no end yet, and can have one.
+    is_open: bool,
 }
 
 impl Writer {
@@ -27,7 +29,7 @@ impl Writer {
         let files = Files::new(target, rotation, &header)?;
         shared.files.store(1, Ordering::Relaxed);
         shared.bytes.store(header.len() as u64, Ordering::Relaxed);
-        Ok(Self { files, header, record_len, trailer, shared, is_over: false })
+        Ok(Self { files, header, record_len, trailer, shared, is_over: false, is_open: true })
     }
 
     /// Writes until all producers are gone.
@@ -49,8 +51,9 @@ impl Writer {
                 std::thread::park_timeout(NAP);
             }
         }
-        if !self.is_over {
-            self.end_file();
+        // Only now, also where the disk got full long ago: what all have put in is known, and how much of it was written.
+        if self.is_open {
+            self.end_file(0);
         }
     }
 
@@ -76,11 +79,13 @@ impl Writer {
                 None => rest.len(),
             };
             if self.files.is_old() || (part == 0 && self.files.has_records()) {
-                self.end_file();
+                let here = count(&self.record_len, &block.bytes[..at]);
+                self.end_file(here);
                 if let Err(ended) = self.files.rotate(&self.header) {
                     self.end(ended);
-                    return count(&self.record_len, &block.bytes[..at]);
+                    return here;
                 }
+                self.is_open = true;
                 self.shared.files.fetch_add(1, Ordering::Relaxed);
                 self.shared.bytes.fetch_add(self.header.len() as u64, Ordering::Relaxed);
                 continue;
@@ -95,8 +100,6 @@ impl Writer {
             self.shared.bytes.fetch_add(kept, Ordering::Relaxed);
             at += usize::try_from(kept).unwrap_or(usize::MAX);
             if let Err(ended) = appended {
-                // What makes it a whole file, if that still fits.
-                self.end_file();
                 self.end(ended);
                 return count(&self.record_len, &block.bytes[..at]);
             }
@@ -104,9 +107,12 @@ impl Writer {
         block.records
     }
 
-    /// Writes what a file ends with.
-    fn end_file(&mut self) {
-        let trailer = (self.trailer)();
+    /// Writes what a file ends with, if that still fits; so many records of the block at hand are in it.
+    fn end_file(&mut self, here: u64) {
+        self.is_open = false;
+        let mut written = self.shared.read();
+        written.records += here;
+        let trailer = (self.trailer)(&written);
         let before = self.files.len;
         self.files.append_last(&trailer);
         self.shared.bytes.fetch_add(self.files.len - before, Ordering::Relaxed);
@@ -115,7 +121,10 @@ impl Writer {
     fn end(&mut self, ended: Ended) {
         self.is_over = true;
         match ended {
-            Ended::Gone => self.shared.is_gone.store(true, Ordering::Relaxed),
+            Ended::Gone => {
+                self.is_open = false;
+                self.shared.is_gone.store(true, Ordering::Relaxed);
+            }
             Ended::Failed(reason) => {
                 *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
             }

@@ -24,7 +24,7 @@ use super::{Options, Outline, Start, Summary, events, first_stream, rate, times}
 use crate::crew::Crew;
 use crate::live::Live;
 use crate::report::{Dial, Snapshot, Times};
-use crate::session::{App, PortSummary, StartError};
+use crate::session::{App, PortSummary, StartError, reasons};
 
 mod program;
 mod worker;
@@ -276,7 +276,8 @@ impl App for Inject {
         let port = self.outlet.summary((left, dropped));
         let snapshot = events::snapshot(&figures, times, elapsed, &port);
         let ended = (&self.options, &self.outline);
-        let mut summary = Summary::new(&figures, &snapshot, &errors, ended, (port, stuck), Vec::new());
+        let mut summary =
+            Summary::new(&figures, &snapshot, reasons(&errors), ended, (port, stuck), Vec::new());
         if let Some(failure) = failure.filter(|_| sent > 0) {
             summary.fail(format!("{}: {failure}", self.outlet.name));
         }

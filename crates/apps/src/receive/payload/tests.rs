@@ -56,7 +56,11 @@ fn a_flipped_bit_in_the_payload_is_never_right() {
     }
     let mut damaged = sent(&Frame::default());
     damaged[28] ^= 1;
-    assert_eq!(judged(&damaged, &mut pool), Seen::Damaged(None), "the IPv4 header's checksum");
+    let probe = Probe { stream: 1, sequence: 2, time: 3, flows: 1 };
+    let beside = Seen::Damaged(Damage::Beside(probe));
+    assert_eq!(judged(&damaged, &mut pool), beside, "the IPv4 header's checksum");
+    damaged[47] ^= 1;
+    assert_eq!(judged(&damaged, &mut pool), Seen::Damaged(Damage::Of(1)), "the number, too");
     damaged[42] ^= 1;
     assert_eq!(judged(&damaged, &mut pool), Seen::Foreign, "the same in somebody else's packet");
 }
@@ -125,9 +129,16 @@ fn what_tcp_and_echoes_carry_is_judged_too() {
 }
 
 #[test]
-fn a_damaged_packet_says_of_which_stream_it_is() {
+fn a_damaged_packet_says_of_itself_what_is_not_damaged() {
     let mut pool = pool();
-    let mut bytes = sent(&Frame::default());
-    *bytes.last_mut().unwrap() ^= 1;
-    assert_eq!(judged(&bytes, &mut pool), Seen::Damaged(Some(1)));
+    let probe = Probe { stream: 1, sequence: 2, time: 3, flows: 1 };
+    for size in [64, 65, 300, 1518] {
+        let bytes = sent(&Frame { size: size.into(), ..Frame::default() });
+        for at in [42 + 4, 42 + 17, 42 + 18, bytes.len() - 1].into_iter().filter(|at| *at < bytes.len()) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            let left = if at < 42 + PROBE { Damage::Of(1) } else { Damage::Beside(probe) };
+            assert_eq!(judged(&damaged, &mut pool), Seen::Damaged(left), "byte {at} of {size}");
+        }
+    }
 }

@@ -259,6 +259,7 @@ pub(crate) fn open<F: Function + 'static>(
     }
     let capabilities = Capabilities {
         max_len,
+        sent: None,
         tx_checksum: true,
         segmentation: true,
         chains: true,

@@ -1,6 +1,8 @@
 //! Capture files as the tools make and use them: `capture`, `replay`, and the port `pcap:`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod unmet;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -361,6 +363,8 @@ fn what_can_not_be_replayed_whole_is_said_with_its_place() {
     .unwrap();
     let summary = place.met("replay long.pcap null: --rate max --too-long skip");
     assert_eq!((&summary["tx_packets"], &summary["files"][0]["too_long_packets"]), (&2.into(), &1.into()));
+    let told = place.command("replay long.pcap null: --rate max --too-long skip").output().unwrap();
+    assert!(text(&told.stdout).contains("1 longer than the port takes"), "{told:?}");
     let summary = place.met("replay long.pcap null: --rate max --too-long cut");
     assert_eq!((&summary["tx_packets"], &summary["tx_bytes"]), (&3.into(), &(60 + 60 + 69632).into()));
     let output = place.command("replay long.pcap null: --rate max --preload 0").output().unwrap();
@@ -443,33 +447,6 @@ fn help_names_the_primitives_that_are_not_tcpdump_s() {
         let summary = place.met(&format!("capture pcap:a.pcap -w out.pcap {used}"));
         let matching = if named == "anyvlan" { 3 } else { 0 };
         assert_eq!(summary["written_packets"], matching, "{used}");
-    }
-}
-
-#[test]
-fn a_full_disk_ends_a_capture_with_a_readable_file() {
-    if let Err(reason) = bywash_lab::root() {
-        return skip(&reason);
-    }
-    let place = Place::new();
-    for name in ["full.pcapng", "full.pcap"] {
-        // The disk is gone with the last process that sees it.
-        let script = "mkdir -p small && mount -t tmpfs -o size=1M none small && \
-                      { \"$0\" capture null: -w small/$1 -q --huge-pages off --memory 16M; code=$?; } ; \
-                      cp small/$1 . && exit $code";
-        let output = Command::new("unshare")
-            .args(["--mount", "sh", "-c", script, BYWASH, name])
-            .current_dir(&place.0)
-            .output()
-            .unwrap();
-        let complaint = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{complaint}");
-        let says = format!("not met: the disk is full: small/{name} ends with the last whole packet");
-        assert!(complaint.contains(&says), "{complaint}");
-        let kept = place.read(name).len();
-        // 1 MiB of records of 80 or 96 bytes.
-        let most = if name.ends_with("ng") { (1 << 20) / 96 } else { (1 << 20) / 80 };
-        assert!((most - 45..=most).contains(&kept), "{kept} of {most}");
     }
 }
 
