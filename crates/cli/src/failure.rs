@@ -14,7 +14,7 @@ use bywash_sys::memory::MemoryError;
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::pci::SriovError;
 use bywash_sys::state::StateError;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Why a command did not begin. Nothing was changed on the machine.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +77,47 @@ impl From<clap::Error> for Failure {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 Self::Usage("no command given; `bywash --help` lists them".into())
             }
-            _ => Self::Usage(one_line(&text)),
+            _ => Self::Usage(of_numbers(&error).unwrap_or_else(|| one_line(&text))),
         }
     }
+}
+
+/// What clap takes for an option or for one argument too many, and is a number below 0, or the unit of a number.
+fn of_numbers(error: &clap::Error) -> Option<String> {
+    let (ContextValue::String(wrong), ErrorKind::UnknownArgument | ErrorKind::InvalidValue) =
+        (error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidValue))?, error.kind())
+    else {
+        return None;
+    };
+    let typed: Vec<String> = std::env::args().collect();
+    about_numbers(wrong, &typed)
+}
+
+fn about_numbers(wrong: &str, typed: &[String]) -> Option<String> {
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    let is_option = |text: &str| text.strip_prefix('-').is_some_and(|rest| !is_number(rest));
+    if wrong.strip_prefix('-').is_some_and(is_number) {
+        // Of `-5k` clap names `-5`.
+        let [option, word] = typed.array_windows().find(|[_, word]| word.starts_with(wrong))?;
+        return is_option(option).then(|| {
+            format!("{option} {word}: it can't be less than 0; leave out the '-' before {}", &word[1..])
+        });
+    }
+    // It may be the word behind the unit that is one too many.
+    typed
+        .array_windows()
+        .find(|[option, number, unit]| is_option(option) && number.parse::<f64>().is_ok() && is_unit(unit))
+        .map(|[option, number, unit]| {
+            format!("{option} {number} {unit}: a number and its unit are one word; write {number}{unit}")
+        })
+}
+
+/// Whether this is a unit of a rate, a time or a size, alone.
+fn is_unit(word: &str) -> bool {
+    const UNITS: [&str; 14] =
+        ["", "pps", "bps", "bpsL1", "bpsL2", "bit/s", "B", "iB", "us", "ms", "s", "min", "h", "%"];
+    let scaled = word.strip_prefix(['k', 'K', 'm', 'M', 'g', 'G']).unwrap_or(word);
+    !word.is_empty() && UNITS.iter().any(|unit| [word, scaled].contains(unit))
 }
 
 /// clap explains over several lines; the usage, which `--help` shows too, is left out.
@@ -122,4 +160,40 @@ pub(crate) fn write(text: &str) {
 /// Writes one line about something that went wrong.
 pub(crate) fn warn(sentence: &str) {
     write(&format!("bywash: {sentence}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_below_0_and_lonely_units_are_told_from_options() {
+        let about = |wrong: &str, line: &str| {
+            let typed: Vec<String> = line.split(' ').map(String::from).collect();
+            about_numbers(wrong, &typed)
+        };
+        for (wrong, line, says) in [
+            ("-5", "bywash generate null: --rate -5", "--rate -5: it can't be less than 0"),
+            ("-5", "bywash generate null: --rate -5kpps", "before 5kpps"),
+            ("-1", "bywash receive null: -c -1", "-c -1: "),
+            (
+                "kpps",
+                "bywash generate --rate 5 kpps null:",
+                "--rate 5 kpps: a number and its unit are one word",
+            ),
+            ("s", "bywash receive null: --duration 1.5 s", "write 1.5s"),
+        ] {
+            assert!(about(wrong, line).is_some_and(|told| told.contains(says)), "{line}");
+        }
+        for (wrong, line) in [
+            ("-5", "bywash generate -5 null:"),
+            ("--count", "bywash receive null: --batch 5 --count"),
+            ("null:", "bywash generate null: null:"),
+            ("eth1", "bywash forward null: eth1"),
+            ("lan", "bywash forward null: --batch 5 lan"),
+            ("x", "bywash receive"),
+        ] {
+            assert_eq!(about(wrong, line), None, "{line}");
+        }
+    }
 }

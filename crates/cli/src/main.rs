@@ -4,6 +4,7 @@
 
 mod commands;
 mod failure;
+mod help;
 mod options;
 mod overwriting;
 mod setup;
@@ -11,8 +12,9 @@ mod values;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
+use commands::Cli;
 use failure::Failure;
 
 /// Exit code when the aim was met.
@@ -22,8 +24,14 @@ const UNMET: u8 = 1;
 /// Exit code when there was nothing to begin with: wrong input, a missing right, an absent interface.
 const UNUSABLE: u8 = 2;
 
+fn typed() -> Result<Cli, clap::Error> {
+    let mut command = help::laid_out(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 fn main() -> ExitCode {
-    let outcome = commands::Cli::try_parse().map_err(Failure::from).and_then(|cli| cli.command.run());
+    let outcome = typed().map_err(Failure::from).and_then(|cli| cli.command.run());
     ExitCode::from(match outcome {
         Ok(true) => MET,
         Ok(false) => UNMET,

@@ -8,7 +8,7 @@ const LONGEST_SECONDS: f64 = 1e9;
 
 /// `10`, `10s`, `500ms`, `100us`, `1.5m`, `2h`; seconds without a unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text);
+    let (number, unit) = split(text)?;
     let scale = match unit {
         "us" | "µs" => 1e-6,
         "ms" => 0.001,
@@ -28,7 +28,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// `65536`, `64K`, `64M`, `1.5G`, also with `iB` or `B` after: bytes, in powers of 1024.
 pub(crate) fn bytes(text: &str) -> Result<usize, String> {
-    let (number, unit) = split(text);
+    let (number, unit) = split(text)?;
     let scale: u32 = match unit.trim_end_matches('B').trim_end_matches('i') {
         "" => 1,
         "K" | "k" => 1 << 10,
@@ -36,13 +36,13 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
         "G" => 1 << 30,
         _ => return Err(format!("'{unit}' is no unit of memory: K, M or G")),
     };
-    let wrong = || "write 64M or 1G, say".to_owned();
+    let too_great = || "that is more than any machine has: write 64M or 1G, say".to_owned();
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(scale.into()).and_then(|n| usize::try_from(n).ok()).ok_or_else(wrong);
+        return whole.checked_mul(scale.into()).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_great);
     }
-    let bytes = number.parse::<f64>().map_err(|_| wrong())? * f64::from(scale);
+    let bytes = number.parse::<f64>().map_err(|_| "write 64M or 1G, say".to_owned())? * f64::from(scale);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was looked at")]
-    if (0.0..1e15).contains(&bytes) { Ok(bytes as usize) } else { Err(wrong()) }
+    if (0.0..1e15).contains(&bytes) { Ok(bytes as usize) } else { Err(too_great()) }
 }
 
 /// Cores in the order of the workers. (clap takes a plain `Vec` for an option that is given several times.)
@@ -79,7 +79,7 @@ pub(crate) fn cores(text: &str) -> Result<Cores, String> {
 
 /// `1000`, `10k`, `1.5M`, `2G`: packets, in powers of 1000.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
+    let (number, unit) = split(text)?;
     let scale: u32 = match unit {
         "" => 1,
         "k" | "K" => 1_000,
@@ -87,16 +87,17 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         "G" => 1_000_000_000,
         _ => return Err(format!("'{unit}' is no unit of packets: k, M or G")),
     };
-    let wrong = || "write 1000 or 10M, say".to_owned();
-    let exact = number.parse::<u64>().ok().map(|whole| whole.checked_mul(scale.into()).ok_or_else(wrong));
+    let too_great = || "that is more than can be counted: write 1000 or 10M, say".to_owned();
+    let exact = number.parse::<u64>().ok().map(|whole| whole.checked_mul(scale.into()).ok_or_else(too_great));
     let count = exact.unwrap_or_else(|| {
-        let count = number.parse::<f64>().map_err(|_| wrong())? * f64::from(scale);
+        let count =
+            number.parse::<f64>().map_err(|_| "write 1000 or 10M, say".to_owned())? * f64::from(scale);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "the range was looked at"
         )]
-        if (0.0..1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
+        if (0.0..1e18).contains(&count) { Ok(count as u64) } else { Err(too_great()) }
     })?;
     if count == 0 { Err("it must be one packet at least".into()) } else { Ok(count) }
 }
@@ -119,9 +120,13 @@ pub(crate) fn line_rate(text: &str) -> Result<u64, String> {
     count(bits).map_err(|_| "write 10G or 100M, say".to_owned())
 }
 
-fn split(text: &str) -> (&str, &str) {
+/// A number and its unit.
+fn split(text: &str) -> Result<(&str, &str), String> {
+    if text.starts_with('-') {
+        return Err("it can't be less than 0; leave out the '-'".into());
+    }
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    text.split_at(end)
+    Ok(text.split_at(end))
 }
 
 #[cfg(test)]
@@ -159,6 +164,9 @@ mod tests {
         );
         for text in ["", "0", "-1", "1T", "M", "99999999999999999999"] {
             count(text).unwrap_err();
+        }
+        for wrong in [count("-1").err(), duration("-1s").err(), bytes("-1M").err()] {
+            assert!(wrong.is_some_and(|wrong| wrong.contains("less than 0")));
         }
     }
 

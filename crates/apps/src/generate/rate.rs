@@ -28,6 +28,15 @@ pub enum RateError {
         "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)"
     )]
     NoRate,
+    /// The number has another unit.
+    #[error(
+        "'{0}' is no unit of a rate: write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the \
+         link) or 50% (of the link)"
+    )]
+    Unit(String),
+    /// It is below 0.
+    #[error("a rate can't be less than 0; leave out the '-'")]
+    Negative,
     /// Nothing would be sent.
     #[error("at that rate nothing is ever sent: ask for more than 0")]
     Zero,
@@ -37,6 +46,9 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
+        if text.starts_with('-') {
+            return Err(RateError::Negative);
+        }
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
         let number: f64 = number.parse().map_err(|_| RateError::NoRate)?;
@@ -55,7 +67,7 @@ impl FromStr for Rate {
             "bps" | "bpsl2" | "bit/s" => Ok(Self::L2(value)),
             "bpsl1" => Ok(Self::L1(value)),
             "%" if unit == "%" => Ok(Self::Percent(number)),
-            _ => Err(RateError::NoRate),
+            _ => Err(RateError::Unit(unit.into())),
         };
         if value > 0.0 { rate } else { rate.and(Err(RateError::Zero)) }
     }
@@ -191,7 +203,13 @@ mod tests {
         for text in ["0", "0.0M", "0%", "0GbpsL1"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError::Zero), "{text}");
         }
-        for text in ["", "0x", "-1", "fast", "1Mx", "1k%", "%", "1..2", "M"] {
+        assert_eq!("-1".parse::<Rate>(), Err(RateError::Negative));
+        for (text, unit) in
+            [("0x", "x"), ("5kp", "kp"), ("1Tpps", "Tpps"), ("1k%", "k%"), ("5 kpps", " kpps")]
+        {
+            assert_eq!(text.parse::<Rate>(), Err(RateError::Unit(unit.into())), "{text}");
+        }
+        for text in ["", "fast", "%", "1..2", "M"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError::NoRate), "{text}");
         }
     }

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Stop after so many packets: 1000, 10M
     #[arg(long, short, value_name = "PACKETS", value_parser = values::count)]
     count: Option<u64>,
-    /// Go on in another file before one is longer: 100M; a bare number means millions of bytes
+    /// Go on in another file before one is longer: 100M is 100 MiB; a bare number means millions of bytes, as tcpdump's
     #[arg(long, short = 'C', value_name = "SIZE", value_parser = file_size)]
     rotate_size: Option<u64>,
     /// Go on in another file when one is so old: 60s, 1h

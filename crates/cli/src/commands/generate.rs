@@ -84,7 +84,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
     /// Send so many packets back to back, and then wait: until the rate is kept, or by --burst-every
-    #[arg(long, value_name = "PACKETS")]
+    #[arg(long, value_name = "PACKETS", value_parser = crate::values::count)]
     burst: Option<u64>,
     /// From the start of one burst to the start of the next; --rate, if given, is that within a burst
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration, requires = "burst")]

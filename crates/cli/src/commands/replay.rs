@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "speed")]
     rate: Option<Timing>,
     /// Send the file so many times; 0: until Ctrl-C
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = loops)]
     loops: u64,
     /// Stop after so many packets: 1000, 10M
     #[arg(long, value_name = "PACKETS", value_parser = values::count)]
@@ -178,6 +178,11 @@ fn speed(text: &str) -> Result<f64, String> {
     } else {
         Err("it must lie between 0.000001 and 1000000".into())
     }
+}
+
+/// What `--loops` takes.
+fn loops(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { values::count(text) }
 }
 
 /// What `--rate` takes.
