@@ -14,7 +14,10 @@ use bywash_sys::memory::MemoryError;
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::pci::SriovError;
 use bywash_sys::state::StateError;
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::commands::Cli;
 
 /// Why a command did not begin. Nothing was changed on the machine.
 #[derive(Debug, thiserror::Error)]
@@ -123,14 +126,12 @@ fn is_unit(word: &str) -> bool {
 /// clap explains over several lines; the usage, which `--help` shows too, is left out.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let (usage, told): (Vec<&str>, Vec<&str>) =
-        lines.partition(|line| line.starts_with("Usage:") || line.starts_with("For more information"));
-    // The program's own name, which the user may have changed, is the first word.
-    let usage =
-        usage.iter().find_map(|line| line.strip_prefix("Usage: ")).and_then(|usage| usage.split_once(' '));
-    let command =
-        usage.and_then(|(_, rest)| rest.split([' ', '[', '<']).next()).filter(|name| !name.is_empty());
-    let help = command.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
+    let told: Vec<&str> = lines
+        .filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .collect();
+    // clap tells which command it is only of some errors.
+    let typed = std::env::args().nth(1).filter(|name| Cli::command().find_subcommand(name).is_some());
+    let help = typed.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
     let told = told.join(" ").replace(" tip:", "; tip:");
     format!("{} (see `{help}`)", told.strip_prefix("error: ").unwrap_or(&told))
 }

@@ -127,7 +127,11 @@ fn the_receiver_finds_probes_right_and_their_delays_small() {
         let far = Far::start(&lab, "receive xdp:left --count 5000");
         let injected =
             run(&lab.hosts[0], &format!("generate --inject right --count 5000 --rate 20k --json {words}"));
-        assert_eq!((&summary(&injected)["tx_packets"], injected.status.code()), (&5000.into(), Some(0)));
+        let sent = summary(&injected);
+        assert_eq!(sent["tx_packets"], 5000, "{sent}");
+        // A busy machine may put it behind its schedule.
+        let is_late = sent["missed_packets"] != 0;
+        assert!(is_late || injected.status.code() == Some(0), "{sent}");
         let received = far.end();
         assert_eq!(
             (&received["met"], &received["right_packets"]),

@@ -102,6 +102,9 @@ const TYPE_XDP: u32 = 6;
 /// `BPF_XDP` of `enum bpf_attach_type`.
 pub(super) const ATTACH_XDP: u32 = 37;
 
+/// How often a program is loaded: the verifier gives up (`EAGAIN`) when a signal comes meanwhile.
+const ATTEMPTS: u32 = 5;
+
 /// First and last size of the verifier's log.
 const LOG_SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
 /// Bytes of the log's end that an error shows: the refusal stands there.
@@ -203,7 +206,10 @@ impl Program {
             ..LoadAttributes::default()
         };
         // SAFETY: `insns` and its count are the slice's own, the licence is a C string, and there is no log.
-        match unsafe { bpf(Command::ProgramLoad, &mut attributes.clone()) } {
+        let load = |_| unsafe { bpf(Command::ProgramLoad, &mut attributes.clone()) };
+        let is_disturbed = |loaded: &io::Result<_>| matches!(loaded, Err(error) if error.raw_os_error() == Some(libc::EAGAIN));
+        let loaded = (1..ATTEMPTS).map(load).find(|loaded| !is_disturbed(loaded));
+        match loaded.unwrap_or_else(|| load(ATTEMPTS)) {
             Ok(fd) => Ok(Self { fd: own(fd), name: spec.name.into() }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::ENOMEM)) => {
                 Err(BpfError::new(what(), error).into())
