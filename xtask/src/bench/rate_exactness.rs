@@ -1,8 +1,8 @@
 //! Benchmark `rate-exactness`: how exactly a rate is kept, from a thousand packets per second to nine tenths of what the
 //! port can do, and how even the gaps are.
 //!
-//! What the port can do is measured first, flat out. A machine gets slower and faster by itself, so that is a median, and
-//! each rate has several runs, of which the worst counts. A packet that was due in the five seconds and left after them
+//! What the port can do is measured first, flat out. A machine gets slower and faster by itself, so the least of several runs
+//! is what it can do at any time, and each rate has several runs, of which the worst counts. A packet that was due in the five seconds and left after them
 //! counts as not sent; replaying, which has no end in time, is judged by how long it took, its start and end included.
 
 use std::fs;
@@ -155,7 +155,7 @@ fn measure(
         "| sender | asked, packets/s | off by, at worst | gap p50 | gap p99 | late p99 | late max |\n\
                      |---|---:|---:|---:|---:|---:|---:|\n"
             .to_owned();
-    let mut is_kept = true;
+    let mut verdicts = Vec::new();
     for sender in [Sender::Xdp, Sender::Inject, Sender::Replay] {
         let (seconds, runs) = FLAT_OUT;
         let flat_out: Result<Vec<f64>, Problem> = (0..runs)
@@ -172,19 +172,21 @@ fn measure(
             able.min / 1e6,
             able.max / 1e6
         ));
-        for rate in RATES.into_iter().chain(SHARES.map(|share| (able.median * share).floor())) {
+        let mut is_kept = true;
+        for rate in RATES.into_iter().chain(SHARES.map(|share| (able.min * share).floor())) {
             let summaries: Result<Vec<Value>, Problem> =
                 (0..RUNS).map(|_| send(sender, Some(rate), SECONDS)).collect();
             let row = Row::of(sender, rate, &summaries?)?;
             is_kept &= row.off.abs() <= TOLERANCE;
             table.push_str(&row.text(sender));
         }
+        verdicts.push(format!("`{}` {}", sender.name(), if is_kept { "kept" } else { "not kept" }));
     }
-    let verdict = if is_kept { "kept" } else { "not kept" };
+    let verdicts = verdicts.join(", ");
     Ok(format!(
-        "{text}\nThen {RUNS} runs of {SECONDS} s with each rate, the last two of them {} % and {} % of that. Gaps and delays are \
-         in microseconds, as packets were handed to the port, the medians of the runs; of `replay` it is how far gaps are \
-         from what they should be.\n\n{table}\nWithin {TOLERANCE} %: {verdict}.\n",
+        "{text}\nThen {RUNS} runs of {SECONDS} s with each rate, the last two of them {} % and {} % of the least of that. Gaps and \
+         delays are in microseconds, as packets were handed to the port, the medians of the runs; of `replay` it is how far gaps are \
+         from what they should be.\n\n{table}\nWithin {TOLERANCE} %: {verdicts}.\n",
         SHARES[0] * 100.0,
         SHARES[1] * 100.0
     ))
