@@ -73,10 +73,10 @@ impl Pool {
         self.free.len().min(most)
     }
 
-    /// Of the frames that are taken next, the one that is number `n`, if it is at hand.
+    /// The frames that are taken next, `n` at most, the first one last.
     #[inline]
-    pub fn upcoming(&self, n: usize) -> Option<&Frame> {
-        self.free.get(self.free.len().wrapping_sub(n + 1))
+    pub fn upcoming(&self, n: usize) -> &[Frame] {
+        &self.free[self.free.len().saturating_sub(n)..]
     }
 
     /// The free frames, to be taken from the end by whoever has looked at [`Pool::at_hand`].

@@ -150,10 +150,8 @@ impl Maker {
         let lens = self.columns.variants[..made].iter().map(|variant| usize::from(variant.len));
         // Where frames come back from a receiver on another core, the lines of the next packets are still there: they are asked
         // for while these packets are put together.
-        batch.extend(self.frames.drain(..).zip(lens).enumerate().map(|(i, (frame, len))| {
-            if let Some(frame) = pool.upcoming(i) {
-                frame.prefetch_to_write();
-            }
+        pool.upcoming(made).iter().for_each(Frame::prefetch_to_write);
+        batch.extend(self.frames.drain(..).zip(lens).map(|(frame, len)| {
             let mut packet = Packet::new(frame);
             // No packet of this plan is longer than a frame.
             let fits = packet.set_len(len);
