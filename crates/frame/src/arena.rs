@@ -354,26 +354,19 @@ impl Frame {
     /// The same for a packet that is written before it is read: the line is taken away from the core that has it.
     #[inline]
     pub fn prefetch_to_write(&self) {
-        prefetch_to_write(self.0.as_ptr().wrapping_add(HEADROOM));
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for `prefetch`, and it changes nothing. Every 64-bit processor takes the instruction, which the compiler would
+        // only use where it is told of a newer one.
+        unsafe {
+            let first = self.0.as_ptr().add(HEADROOM);
+            std::arch::asm!("prefetchw [{}]", in(reg) first, options(nostack, preserves_flags));
+        }
     }
 
     /// Address of the first byte. Two frames that are alive never have the same.
     #[inline]
     pub fn address(&self) -> usize {
         self.0.as_ptr().addr()
-    }
-}
-
-/// Asks for the cache line at this address, to write there.
-#[inline]
-pub(crate) fn prefetch_to_write<T>(at: *const T) {
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch changes nothing and faults on no address. Every 64-bit processor takes the instruction, which the compiler
-    // would only use where it is told of a newer one.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
     }
 }
 

@@ -2,14 +2,10 @@
 
 use std::vec::Drain;
 
-use crate::arena::prefetch_to_write;
 use crate::{Packet, Segment};
 
 /// Packets in a full batch.
 pub const BATCH: usize = 64;
-
-/// What cores take from each other at once, bytes.
-const CACHE_LINE: usize = 64;
 
 /// Up to [`BATCH`] packets, in order, moved together between a queue and what works on them.
 ///
@@ -94,16 +90,6 @@ impl Batch {
             std::mem::swap(&mut self.packets, &mut other.packets);
         }
         fits
-    }
-
-    /// Asks for the memory of `n` more packets, which another core may have had until now.
-    #[inline]
-    pub fn prefetch_to_write(&self, n: usize) {
-        let places = n.min(self.packets.capacity() - self.packets.len()) * size_of::<Packet>();
-        let first = self.packets.as_ptr_range().end.cast::<u8>();
-        for line in (0..places).step_by(CACHE_LINE) {
-            prefetch_to_write(first.wrapping_add(line));
-        }
     }
 
     /// The packets.

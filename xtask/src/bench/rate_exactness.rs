@@ -2,8 +2,9 @@
 //! port can do, and how even the gaps are.
 //!
 //! What the port can do is measured first, flat out. A machine gets slower and faster by itself, so the least of several runs
-//! is what it can do at any time, and each rate has several runs, of which the worst counts. A packet that was due in the five seconds and left after them
-//! counts as not sent; replaying, which has no end in time, is judged by how long it took, its start and end included.
+//! is what it can do at any time, and each rate has several runs, of which the worst counts. A packet that was due in the
+//! five seconds and left after them counts as not sent; replaying, which has no end in time, is judged by how long it took,
+//! its start and end included.
 
 use std::fs;
 use std::path::{Path, PathBuf};

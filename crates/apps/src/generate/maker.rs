@@ -127,8 +127,6 @@ impl Maker {
             self.frames.extend(pool.take_many(n.min(BATCH)));
         }
         let made = self.frames.len();
-        // It may have been on another core, too, where an empty one came back for a full one.
-        batch.prefetch_to_write(made);
         self.start_sums(made);
         if is_prepared || !self.has_rest() {
             self.copy_heads();

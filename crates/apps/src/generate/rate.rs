@@ -20,19 +20,17 @@ pub enum Rate {
     Percent(f64),
 }
 
+/// How to write a rate.
+const EXAMPLES: &str = "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)";
+
 /// The text is no rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// It is none at all.
-    #[error(
-        "write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the link) or 50% (of the link)"
-    )]
+    #[error("{EXAMPLES}")]
     NoRate,
     /// The number has another unit.
-    #[error(
-        "'{0}' is no unit of a rate: write 1.5M (packets per second), 10Gbps (bits of frames), 10GbpsL1 (bits of the \
-         link) or 50% (of the link)"
-    )]
+    #[error("'{0}' is no unit of a rate: {EXAMPLES}")]
     Unit(String),
     /// It is below 0.
     #[error("a rate can't be less than 0; leave out the '-'")]

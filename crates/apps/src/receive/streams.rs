@@ -57,11 +57,7 @@ impl Streams {
     /// A packet with this number came by the stream with this id. `None` when that has no place.
     #[inline(always)]
     pub(super) fn note(&mut self, id: u16, number: u32) -> Option<(&mut Stream, Order)> {
-        let mut index = usize::from(self.index[usize::from(id)]);
-        if index == 0 {
-            index = self.add(id)?;
-        }
-        let (stream, window) = self.streams.get_mut(index - 1)?;
+        let (stream, window) = self.place(id)?;
         let order = stream.counts.note(window, number);
         Some((stream, order))
     }
@@ -69,13 +65,19 @@ impl Streams {
     /// A damaged packet with this number came by the stream with this id. `None` when that has no place.
     #[cold]
     pub(super) fn note_damaged(&mut self, id: u16, number: u32) -> Option<(&mut Stream, Order)> {
-        let index = match usize::from(self.index[usize::from(id)]) {
-            0 => self.add(id)?,
-            index => index,
-        };
-        let (stream, window) = self.streams.get_mut(index - 1)?;
+        let (stream, window) = self.place(id)?;
         let order = stream.counts.damaged(|counts| counts.note(window, number));
         Some((stream, order))
+    }
+
+    /// The stream with this id, which is met now if it was not before.
+    #[inline(always)]
+    fn place(&mut self, id: u16) -> Option<&mut (Stream, Window)> {
+        let mut index = usize::from(self.index[usize::from(id)]);
+        if index == 0 {
+            index = self.add(id)?;
+        }
+        self.streams.get_mut(index - 1)
     }
 
     /// So many packets came by a stream that has been met, in order after its last one.

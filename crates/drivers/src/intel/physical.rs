@@ -9,7 +9,7 @@ use bywash_sys::function::Function;
 
 use super::{
     Addresses, Bar, FiveTuple, Limits, Link, LinkRegister, Memory, Multicast, NicError, Rss, RssRegisters,
-    RxRegisters, Settings, Statistic, TxRegisters, Watch, power_down, start_all,
+    RxRegisters, Settings, Statistic, TxRegisters, Watch, capabilities, retire, start_all,
 };
 
 /// What is different from family to family once the NIC runs.
@@ -80,16 +80,7 @@ impl<F: Function> Prepared<'_, F> {
         let Self { function, bar, nic, name, mac, .. } = self;
         start(&bar)?;
         let watch = Watch::start(driver.thread, bar.clone(), driver.link, driver.statistics, settings.watch);
-        let capabilities = Capabilities {
-            max_len: settings.max_len,
-            sent: None,
-            tx_checksum: true,
-            segmentation: true,
-            chains: true,
-            zero_copy: true,
-            mode: vec![nic.family.name(), "zero-copy"],
-            link_mbps: driver.link.state(&bar).mbps,
-        };
+        let capabilities = capabilities(nic, settings.max_len, driver.link.state(&bar).mbps);
         let (closed, _memory) = (false, memory);
         Ok(PhysicalFunction {
             function,
@@ -204,11 +195,7 @@ impl<F: Function> PhysicalFunction<F> {
             return Vec::new();
         }
         self.watch.stop();
-        let stopped = [
-            (self.driver.stop)(&self.bar).err().map(|error| error.to_string()),
-            power_down(&mut self.function).err().map(|error| error.to_string()),
-        ];
-        stopped.into_iter().flatten().collect()
+        retire((self.driver.stop)(&self.bar), &mut self.function)
     }
 }
 

@@ -36,8 +36,15 @@ pub(crate) fn power_up<F: Function>(function: &mut F) -> Result<(), NicError> {
     Ok(function.write_config(config::COMMAND, &on.to_le_bytes())?)
 }
 
+/// Takes it out of use once its queues have been stopped, as it is told: no DMA after this, however that went. Returns what went
+/// wrong.
+pub(crate) fn retire<F: Function>(stopped: Result<(), NicError>, function: &mut F) -> Vec<String> {
+    let ended = [stopped, power_down(function)];
+    ended.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect()
+}
+
 /// No DMA any more.
-pub(crate) fn power_down<F: Function>(function: &mut F) -> Result<(), NicError> {
+fn power_down<F: Function>(function: &mut F) -> Result<(), NicError> {
     let off = read16(function, config::COMMAND)? & !command::BUS_MASTER;
     Ok(function.write_config(config::COMMAND, &off.to_le_bytes())?)
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use bywash_frame::{FRAME_DATA, MAX_FRAMES};
+use bywash_hw::pci::Nic;
+use bywash_port::Capabilities;
 
 use super::{Multicast, NicError, Rss};
 
@@ -11,6 +13,20 @@ pub(crate) const LONGEST: usize = 9724;
 
 /// Bytes of the frame check sequence.
 pub(crate) const FCS: usize = 4;
+
+/// What a NIC can do that takes packets up to so many bytes, whether it is a physical function or a virtual one.
+pub(crate) fn capabilities(nic: &Nic, max_len: usize, link_mbps: Option<u32>) -> Capabilities {
+    Capabilities {
+        max_len,
+        sent: None,
+        tx_checksum: true,
+        segmentation: true,
+        chains: true,
+        zero_copy: true,
+        mode: vec![nic.family.name(), "zero-copy"],
+        link_mbps,
+    }
+}
 
 /// How the NIC is to be set up.
 #[derive(Clone, Debug)]

@@ -206,10 +206,15 @@ impl Program {
             ..LoadAttributes::default()
         };
         // SAFETY: `insns` and its count are the slice's own, the licence is a C string, and there is no log.
-        let load = |_| unsafe { bpf(Command::ProgramLoad, &mut attributes.clone()) };
-        let is_disturbed = |loaded: &io::Result<_>| matches!(loaded, Err(error) if error.raw_os_error() == Some(libc::EAGAIN));
-        let loaded = (1..ATTEMPTS).map(load).find(|loaded| !is_disturbed(loaded));
-        match loaded.unwrap_or_else(|| load(ATTEMPTS)) {
+        let load = || unsafe { bpf(Command::ProgramLoad, &mut attributes.clone()) };
+        let mut loaded = load();
+        for _ in 1..ATTEMPTS {
+            if !matches!(&loaded, Err(error) if error.raw_os_error() == Some(libc::EAGAIN)) {
+                break;
+            }
+            loaded = load();
+        }
+        match loaded {
             Ok(fd) => Ok(Self { fd: own(fd), name: spec.name.into() }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::ENOMEM)) => {
                 Err(BpfError::new(what(), error).into())

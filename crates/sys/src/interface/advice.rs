@@ -225,15 +225,13 @@ fn too_long(interface: &Interface, frame: u32) -> Option<String> {
 /// What packets look like, and what becomes of them.
 fn packets(interface: &Interface, frame: u32) -> Vec<Finding> {
     let (name, mtu) = (&interface.name, interface.mtu);
-    let too_long = too_long(interface, frame);
-    let is_too_long = too_long.is_some();
-    let mut findings: Vec<Finding> =
-        too_long.into_iter().map(|text| Finding::error(Topic::Packets, text)).collect();
+    let too_long = too_long(interface, frame).map(|text| Finding::error(Topic::Packets, text));
+    let takes_several = longest(interface) > frame
+        && too_long.is_none()
+        && interface.xdp_features.is_some_and(|features| features.multi_buffer);
+    let mut findings: Vec<Finding> = too_long.into_iter().collect();
     let mut note = |text| findings.push(Finding::note(Topic::Packets, text));
-    if longest(interface) > frame
-        && !is_too_long
-        && interface.xdp_features.is_some_and(|features| features.multi_buffer)
-    {
+    if takes_several {
         note(format!(
             "{name}: its MTU of {mtu} takes several frames per packet ({frame} bytes each), which is slower: {}",
             shorter(interface, frame)

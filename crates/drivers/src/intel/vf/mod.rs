@@ -23,7 +23,7 @@ use bywash_sys::function::{Function, Registers};
 
 use super::{
     Bar, LONGEST, Link, LinkRegister, Mailbox, Memory, Multicast, NicError, Rss, RxRegisters, Statistic,
-    Ticker, TxRegisters, check_moderation, check_ring, identify, lock, power_down, power_up,
+    Ticker, TxRegisters, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
 };
 use control::{Control, port_link};
 
@@ -257,16 +257,7 @@ pub(crate) fn open<F: Function + 'static>(
         let tx = settings.sends.then(|| queue::Tx::start(&shared, number)).transpose()?;
         pairs.push(QueuePair { rx: rx.map(|rx| Box::new(rx) as _), tx: tx.map(|tx| Box::new(tx) as _) });
     }
-    let capabilities = Capabilities {
-        max_len,
-        sent: None,
-        tx_checksum: true,
-        segmentation: true,
-        chains: true,
-        zero_copy: true,
-        mode: vec![nic.family.name(), "zero-copy"],
-        link_mbps: None,
-    };
+    let capabilities = capabilities(nic, max_len, None);
     let watched = shared.clone();
     let ticker = Ticker::start(shared.driver.thread, settings.watch, move || watched.look());
     Ok(VirtualFunction { function, nic, name, capabilities, queues: pairs, shared, ticker, closed: false })
@@ -346,7 +337,8 @@ impl<F: Function> VirtualFunction<F> {
     /// Changes its Ethernet address.
     ///
     /// # Errors
-    /// [`NicError::Mac`] when it is no address of one NIC; [`MailboxError::Refused`](super::MailboxError::Refused) when the host does not allow it.
+    /// [`NicError::Mac`] when it is no address of one NIC; [`MailboxError::Refused`](super::MailboxError::Refused) when the host
+    /// does not allow it.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), NicError> {
         let control = &mut *lock(&self.shared.control);
         messages::set_mac(&mut control.mailbox, mac)?;
@@ -394,11 +386,7 @@ impl<F: Function> VirtualFunction<F> {
             return Vec::new();
         }
         self.ticker.stop();
-        let stopped = [
-            (self.shared.driver.stop)(&self.shared.bar).err().map(|error| error.to_string()),
-            power_down(&mut self.function).err().map(|error| error.to_string()),
-        ];
-        stopped.into_iter().flatten().collect()
+        retire((self.shared.driver.stop)(&self.shared.bar), &mut self.function)
     }
 }
 
