@@ -132,8 +132,15 @@ fn one_line(text: &str) -> String {
     // clap tells which command it is only of some errors.
     let typed = std::env::args().nth(1).filter(|name| Cli::command().find_subcommand(name).is_some());
     let help = typed.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
-    let told = told.join(" ").replace(" tip:", "; tip:");
+    let told = in_our_words(&told.join(" ").replace(" tip:", "; tip:"));
     format!("{} (see `{help}`)", told.strip_prefix("error: ").unwrap_or(&told))
+}
+
+/// What the standard library says of a number's text, and clap hands on, does not say what to write.
+fn in_our_words(told: &str) -> String {
+    ["invalid digit found in string", "cannot parse integer from empty string"]
+        .iter()
+        .fold(told.to_owned(), |told, theirs| told.replace(theirs, "write a whole number, in digits"))
 }
 
 /// Writes what the user asked to read.
@@ -166,6 +173,29 @@ pub(crate) fn warn(sentence: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_numbers_say_what_to_write() {
+        for (line, says) in [
+            (
+                ["generate", "null:", "--sources", "x"],
+                "'x' for '--sources <N>': write a whole number, in digits",
+            ),
+            (
+                ["generate", "null:", "--sources", ""],
+                "'' for '--sources <N>': write a whole number, in digits",
+            ),
+            (["generate", "null:", "--sources", "99999999999"], "99999999999 is not in 0..=4294967295"),
+            (
+                ["capture", "null:", "--snap", "1k"],
+                "'1k' for '--snap <BYTES>': write a whole number, in digits",
+            ),
+        ] {
+            let error = Cli::command().try_get_matches_from(["bywash"].into_iter().chain(line)).unwrap_err();
+            let told = Failure::from(error).to_string();
+            assert!(told.contains(says), "{told}");
+        }
+    }
 
     #[test]
     fn numbers_below_0_and_lonely_units_are_told_from_options() {
