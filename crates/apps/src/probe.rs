@@ -26,6 +26,9 @@ pub(crate) const TIME_BITS: u32 = 40;
 /// Bits of the check that lie in the second eight bytes: the number of flows stands before them.
 pub(crate) const CHECK_HERE: u32 = 8;
 
+/// The check's bits in the second eight bytes.
+pub(crate) const CHECKED: u64 = (1 << CHECK_HERE) - 1;
+
 /// What one packet says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
@@ -89,21 +92,22 @@ impl Probe {
     /// [`ProbeError`].
     #[inline]
     pub fn read(bytes: &[u8; PROBE], filler_crc: impl FnOnce() -> u32) -> Result<Self, ProbeError> {
+        // Whole words, as `words` writes them: bytes that are picked one by one are also read one by one.
         let [m0, m1, s0, s1, n0, n1, n2, n3, t0, t1, t2, t3, t4, f0, f1, c0, c1, c2] = *bytes;
-        if u16::from_be_bytes([m0, m1]) != MAGIC {
+        let first = u64::from_be_bytes([m0, m1, s0, s1, n0, n1, n2, n3]);
+        let second = u64::from_be_bytes([t0, t1, t2, t3, t4, f0, f1, c0]);
+        let last = u16::from_be_bytes([c1, c2]);
+        if first >> 48 != u64::from(MAGIC) {
             return Err(ProbeError::Foreign);
         }
-        let first = u64::from_be_bytes([m0, m1, s0, s1, n0, n1, n2, n3]);
-        let second = u64::from_be_bytes([t0, t1, t2, t3, t4, f0, f1, 0]);
-        if u32::from_be_bytes([0, c0, c1, c2]) != check(first, second, filler_crc()) {
+        let claimed = second << 16 & (CHECKED << 16) | u64::from(last);
+        let second = second & !CHECKED;
+        if claimed != u64::from(check(first, second, filler_crc())) {
             return Err(ProbeError::Damaged);
         }
-        Ok(Self {
-            stream: u16::from_be_bytes([s0, s1]),
-            sequence: u32::from_be_bytes([n0, n1, n2, n3]),
-            time: second >> (64 - TIME_BITS),
-            flows: u16::from_be_bytes([f0, f1]),
-        })
+        #[expect(clippy::cast_possible_truncation, reason = "the parts of the words")]
+        let (stream, sequence, flows) = ((first >> 32) as u16, first as u32, (second >> CHECK_HERE) as u16);
+        Ok(Self { stream, sequence, time: second >> (64 - TIME_BITS), flows })
     }
 
     /// Nanoseconds from when it was sent until `now`, a whole `CLOCK_REALTIME`; negative when the clocks disagree.

@@ -13,10 +13,7 @@ use bywash_port::frame::{BATCH, Batch, FRAME_DATA, Frame, HEADROOM, Packet, Pool
 use super::plan::{HEADS, Patch, Plan, Variant};
 use super::series::{self, Sequence, Series};
 use super::share::{Cursor, Share};
-use crate::probe::{CHECK_HERE, PROBE, Probe};
-
-/// The check's bits in the second eight bytes of a probe.
-const CHECKED: u64 = (1 << CHECK_HERE) - 1;
+use crate::probe::{CHECKED, PROBE, Probe};
 
 /// Makes one worker's packets.
 pub(super) struct Maker {

@@ -12,17 +12,6 @@ use bywash_wire::{
 
 use crate::probe::{self, PROBE, Probe, ProbeError};
 
-/// What a packet turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// A generator's, as it was sent.
-    Right(Probe),
-    /// A generator's, damaged.
-    Damaged(Damage),
-    /// Somebody else's.
-    Foreign,
-}
-
 /// What a damaged packet still says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
@@ -32,50 +21,49 @@ pub(super) enum Damage {
     Of(u16),
 }
 
-/// Looks at a packet.
+/// Looks at a packet: its probe, when it is a generator's and as it was sent.
 #[inline(always)]
-pub(super) fn read(packet: &Packet) -> Seen {
+pub(super) fn read(packet: &Packet) -> Result<Probe, ProbeError> {
     let (head, len) = (packet.head(), packet.len());
     if let Some((payload, bytes)) = plain(head, len) {
-        return judge(packet, payload, bytes);
+        return judge(packet, &payload, bytes);
     }
     read_any(packet, head, len)
 }
 
 /// The same for packets that are out of the ordinary.
 #[inline(never)]
-fn read_any(packet: &Packet, head: &[u8], len: usize) -> Seen {
+fn read_any(packet: &Packet, head: &[u8], len: usize) -> Result<Probe, ProbeError> {
     let (payload, is_whole) = match payload(head, len) {
         Ok(payload) => (payload, true),
         Err(NoPayload::Damaged(payload)) => (payload, false),
-        Err(NoPayload::Foreign) => return Seen::Foreign,
+        Err(NoPayload::Foreign) => return Err(ProbeError::Foreign),
     };
-    let Some(bytes) = head.get(payload.from..).and_then(|rest| rest.first_chunk::<PROBE>()) else {
-        return Seen::Foreign;
-    };
-    match judge(packet, payload, bytes) {
-        Seen::Right(probe) if !is_whole => Seen::Damaged(Damage::Beside(probe)),
-        seen => seen,
-    }
+    let probe = judge(packet, &payload, first_bytes(head, &payload).ok_or(ProbeError::Foreign)?)?;
+    if is_whole { Ok(probe) } else { Err(ProbeError::Damaged) }
 }
 
 /// Judges a payload that begins with these bytes.
 #[inline(always)]
-fn judge(packet: &Packet, payload: Payload, bytes: &[u8; PROBE]) -> Seen {
-    match Probe::read(bytes, || filler_crc(packet, payload.from + PROBE, payload.len - PROBE)) {
-        Ok(probe) => Seen::Right(probe),
-        Err(ProbeError::Damaged) => Seen::Damaged(damage(bytes, payload.len - PROBE)),
-        Err(ProbeError::Foreign) => Seen::Foreign,
-    }
+fn judge(packet: &Packet, payload: &Payload, bytes: &[u8; PROBE]) -> Result<Probe, ProbeError> {
+    Probe::read(bytes, || filler_crc(packet, payload.from + PROBE, payload.len - PROBE))
 }
 
-/// What is left of a probe in front of so many bytes of filler. The check goes over both, and what the filler was is
+fn first_bytes<'a>(head: &'a [u8], payload: &Payload) -> Option<&'a [u8; PROBE]> {
+    head.get(payload.from..)?.first_chunk()
+}
+
+/// What is left of a packet that was found damaged. The check goes over the probe and its filler, and what that was is
 /// known: when the check is right with that, the damage is in the filler alone.
 #[cold]
 #[inline(never)]
-fn damage(bytes: &[u8; PROBE], filler: usize) -> Damage {
-    Probe::read(bytes, || probe::filler_crc(filler))
-        .map_or_else(|_| Damage::Of(Probe::stream_of(bytes)), Damage::Beside)
+pub(super) fn damage(packet: &Packet) -> Option<Damage> {
+    let head = packet.head();
+    let (Ok(payload) | Err(NoPayload::Damaged(payload))) = payload(head, packet.len()) else { return None };
+    let bytes = first_bytes(head, &payload)?;
+    let probe = judge(packet, &payload, bytes)
+        .or_else(|_| Probe::read(bytes, || probe::filler_crc(payload.len - PROBE)));
+    Some(probe.map_or_else(|_| Damage::Of(Probe::stream_of(bytes)), Damage::Beside))
 }
 
 /// Where a payload lies in its packet. There is room for a probe.

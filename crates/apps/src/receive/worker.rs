@@ -4,17 +4,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bywash_port::frame::{Batch, Pool};
+use bywash_port::frame::{Batch, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
 
 use super::flows::{Flow, Flows, Numbered};
-use super::payload::{Damage, Seen, read};
+use super::payload::{Damage, damage, read};
 use super::sequence::{Counts, Order};
 use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
-use crate::probe::Probe;
+use crate::probe::{Probe, ProbeError};
 use crate::queues::close_queues;
 use crate::rate::Traffic;
 use crate::report::{Dial, Stopwatch};
@@ -279,14 +279,14 @@ impl Lane {
         let mut run = Run::default();
         for packet in batch {
             let probe = match read(packet) {
-                Seen::Right(probe) => probe,
-                Seen::Damaged(damage) => {
-                    // Its number comes after those of the run.
-                    std::mem::take(&mut run).end(kinds, streams, clocks);
-                    note_damaged(packet.head(), damage, kinds, (streams, flows.as_mut().filter(|_| FLOWS)));
+                Ok(probe) => probe,
+                Err(ProbeError::Damaged) => {
+                    let run = std::mem::take(&mut run);
+                    let flows = flows.as_mut().filter(|_| FLOWS);
+                    note_damaged(packet, run, kinds, (streams, flows), clocks);
                     continue;
                 }
-                Seen::Foreign => {
+                Err(ProbeError::Foreign) => {
                     kinds.foreign += 1;
                     if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
                         flows.note(packet.head(), packet.len(), None);
@@ -334,24 +334,27 @@ impl Lane {
     }
 }
 
-/// Counts a packet that begins like this and is damaged.
+/// Counts a packet that is damaged, after the run before it.
 #[cold]
 #[inline(never)]
 fn note_damaged(
-    head: &[u8],
-    damage: Damage,
+    packet: &Packet,
+    run: Run,
     kinds: &mut Kinds,
     (streams, flows): (&mut Streams, Option<&mut Flows>),
+    clocks: &mut Clocks,
 ) {
+    run.end(kinds, streams, clocks);
     kinds.damaged += 1;
-    let (stream, numbered) = match damage {
-        Damage::Beside(Probe { stream, sequence, flows: turns, .. }) => {
+    let (stream, numbered) = match damage(packet) {
+        Some(Damage::Beside(Probe { stream, sequence, flows: turns, .. })) => {
             let Some((found, order)) = streams.note_damaged(stream, sequence) else { return };
             let places = found.counts.place_of(sequence);
             (found, Some(Numbered { stream, turns, order, places }))
         }
-        Damage::Of(stream) => {
+        left => {
             kinds.unnumbered += 1;
+            let Some(Damage::Of(stream)) = left else { return };
             let Some(found) = streams.known(stream) else { return };
             (found, None)
         }
@@ -359,7 +362,7 @@ fn note_damaged(
     stream.damaged += 1;
     // What is damaged may be what it says of its flow: one that is not known is not made of it.
     if let Some(flows) = flows {
-        flows.note_damaged(head, stream.id, numbered);
+        flows.note_damaged(packet.head(), stream.id, numbered);
     }
 }
 
