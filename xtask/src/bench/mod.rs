@@ -19,6 +19,7 @@ mod link;
 mod machine;
 mod match_cost;
 mod ours;
+mod pace;
 mod pairs;
 mod plot;
 mod rate_exactness;
