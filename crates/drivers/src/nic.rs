@@ -13,9 +13,10 @@ use bywash_sys::vfio_user::VfioUser;
 
 use crate::igb;
 use crate::igbvf;
-use crate::intel::{NicError, VfSettings, VirtualFunction};
+use crate::intel::{LONGEST, NicError, VfSettings, VirtualFunction};
 use crate::ixgbe::{self, RSS_QUEUES};
 use crate::ixgbevf;
+use crate::virtio::{ETHERNET, VLAN_TAG};
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
@@ -45,6 +46,7 @@ pub fn known(vendor: u16, device: u16) -> Option<Known> {
 /// The reason. The device is out of use then.
 pub(crate) fn open_socket(
     socket: &str,
+    mtu: Option<u16>,
     name: &PortName,
     options: &OpenOptions,
     arena: &'static Arena,
@@ -54,7 +56,7 @@ pub(crate) fn open_socket(
         "each batch costs messages to the device's process; serve it with --mapped, and a core to itself, for more speed"
             .to_owned()
     });
-    let mut opened = open(function, name, options, arena)?;
+    let mut opened = open(function, name, mtu, options, arena)?;
     opened.warnings.extend(warning);
     Ok(opened)
 }
@@ -65,6 +67,7 @@ pub(crate) fn open_socket(
 /// The reason. The kernel's driver has it again then.
 pub(crate) fn open_pci(
     address: &str,
+    mtu: Option<u16>,
     name: &PortName,
     options: &OpenOptions,
     arena: &'static Arena,
@@ -76,7 +79,7 @@ pub(crate) fn open_pci(
     // Before anything is done to a device that is no NIC of ours.
     family(vendor, model)?;
     let function = Vfio::open(&device, &name.to_string(), options.force).map_err(|e| e.to_string())?;
-    open(function, name, options, arena)
+    open(function, name, mtu, options, arena)
 }
 
 /// Which driver a device wants.
@@ -93,6 +96,7 @@ fn family(vendor: u16, device: u16) -> Result<Family, String> {
 fn open<F: Function + 'static>(
     mut function: F,
     name: &PortName,
+    mtu: Option<u16>,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -101,16 +105,22 @@ fn open<F: Function + 'static>(
     let [a, b, c, d] = id;
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     match family(vendor, device)? {
-        Family::Ixgbe => open_ixgbe(function, name, options, arena),
-        Family::Igb => open_igb(function, name, options, arena),
-        Family::IxgbeVf => open_vf(function, name, options, arena, ixgbevf::open),
-        Family::IgbVf => open_vf(function, name, options, arena, igbvf::open),
+        Family::Ixgbe => open_ixgbe(function, name, mtu, options, arena),
+        Family::Igb => open_igb(function, name, mtu, options, arena),
+        Family::IxgbeVf => open_vf(function, name, mtu, options, arena, ixgbevf::open),
+        Family::IgbVf => open_vf(function, name, mtu, options, arena, igbvf::open),
     }
+}
+
+/// Bytes of a physical function's longest packet without FCS: one with a VLAN tag, if there is room for it.
+fn longest(mtu: Option<u16>) -> usize {
+    mtu.map_or(LONGEST, |mtu| (usize::from(mtu) + ETHERNET + usize::from(VLAN_TAG)).min(LONGEST))
 }
 
 fn open_ixgbe<F: Function + 'static>(
     function: F,
     name: &PortName,
+    mtu: Option<u16>,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -125,6 +135,7 @@ fn open_ixgbe<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
+        max_len: longest(mtu),
         ..ixgbe::Settings::default()
     };
     let mut port =
@@ -139,6 +150,7 @@ fn open_ixgbe<F: Function + 'static>(
 fn open_vf<F: Function + 'static>(
     function: F,
     name: &PortName,
+    mtu: Option<u16>,
     options: &OpenOptions,
     arena: &'static Arena,
     open: fn(F, PortName, &VfSettings, &'static Arena) -> Result<VirtualFunction<F>, NicError>,
@@ -149,6 +161,8 @@ fn open_vf<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
+        // Its physical function counts tags by itself.
+        max_len: mtu.map(|mtu| usize::from(mtu) + ETHERNET),
         ..VfSettings::default()
     };
     let mut port = open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
@@ -160,6 +174,7 @@ fn open_vf<F: Function + 'static>(
 fn open_igb<F: Function + 'static>(
     function: F,
     name: &PortName,
+    mtu: Option<u16>,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -168,6 +183,7 @@ fn open_igb<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
+        max_len: longest(mtu),
         ..igb::Settings::default()
     };
     let mut port =

@@ -101,13 +101,13 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
             }
             Box::new(tap::open(interface, &options.into(), arena)?)
         }
-        PortName::Pci { address } => {
-            let port = nic::open_pci(address, name, options, arena).map_err(error)?;
+        PortName::Pci { address, mtu } => {
+            let port = nic::open_pci(address, *mtu, name, options, arena).map_err(error)?;
             warnings.extend(port.warnings);
             port.port
         }
-        PortName::VfioUser { socket } => {
-            let port = nic::open_socket(socket, name, options, arena).map_err(error)?;
+        PortName::VfioUser { socket, mtu } => {
+            let port = nic::open_socket(socket, *mtu, name, options, arena).map_err(error)?;
             warnings.extend(port.warnings);
             port.port
         }

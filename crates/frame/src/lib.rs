@@ -3,7 +3,7 @@
 //! An [`Arena`] is the process's packet memory, cut into [`Frame`]s of [`FRAME_SIZE`] bytes. Whoever holds a `Frame`
 //! owns its bytes; nobody else can reach them. A worker keeps its free frames in a [`Pool`], makes them into
 //! [`Packet`]s, and moves packets in [`Batch`]es. A frame that the kernel or a NIC holds is *lent*: it sits in a
-//! [`Ledger`] or, by its place in a ring, in a [`SlotLedger`]: its bytes cannot be reached until it comes back.
+//! [`Ledger`] or, where frames come back in their order, in a [`RingLedger`]: its bytes cannot be reached until it comes back.
 //!
 //! ```
 //! use bywash_frame::{Arena, Batch, Packet};
@@ -28,13 +28,15 @@ mod ledger;
 mod offload;
 mod packet;
 mod pool;
-mod slots;
+mod ring;
+mod segment;
 
 pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
 pub use batch::{BATCH, Batch};
 pub use checksum::NoPlace;
 pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
-pub use packet::{MAX_FRAMES, NoRoom, Packet, Segment};
+pub use packet::{MAX_FRAMES, Packet};
 pub use pool::Pool;
-pub use slots::SlotLedger;
+pub use ring::RingLedger;
+pub use segment::{NoRoom, Segment};

@@ -51,27 +51,28 @@ pub struct Segmentation {
 #[derive(Clone, Copy, Default)]
 pub struct Offload {
     timestamp: u64,
-    /// Any value, when the flags say that there is none.
-    hash: u32,
     /// The start, and 16 bits higher the offset.
     checksum: u32,
     /// The VLAN tag, and 16 bits higher the segment's size; no super-segment has 0 there.
     vlan_and_size: u32,
-    flags: u32,
+    /// The flags below, and 32 bits higher the hash: any value, when they say that there is none. One word, as Intel's NICs
+    /// write it.
+    flags_and_hash: u64,
 }
 
-// What `Offload::flags` says. No more than one of the three about the checksum is set, nor of those about segmentation.
+// What the flags say. No more than one of the three about the checksum is set, nor of those about segmentation.
 // Two are where Intel's NICs have them in a descriptor, because they are made from that for every packet: that of a valid
 // checksum ("was looked at"), and the kind of hash, which is 0 when there is none.
 const HASH: u32 = 0xf;
 const CHECKSUM_VALID: u32 = 1 << 5;
 const CHECKSUM_BAD: u32 = 1 << 6;
-const CHECKSUM_PARTIAL: u32 = 1 << 7;
-const SEGMENT_TCP4: u32 = 1 << 8;
-const SEGMENT_TCP6: u32 = 1 << 9;
-const SEGMENT_UDP: u32 = 1 << 10;
-const VLAN: u32 = 1 << 11;
-const TIMESTAMP: u32 = 1 << 12;
+const TIMESTAMP: u32 = 1 << 7;
+// Those that ask for work lie in one byte: they are looked at together, of every packet.
+const CHECKSUM_PARTIAL: u32 = 1 << 8;
+const SEGMENT_TCP4: u32 = 1 << 9;
+const SEGMENT_TCP6: u32 = 1 << 10;
+const SEGMENT_UDP: u32 = 1 << 11;
+const VLAN: u32 = 1 << 12;
 /// Above the flags stands how many bytes were cut off.
 const CUT_SHIFT: u32 = 13;
 
@@ -87,7 +88,8 @@ impl Offload {
     #[inline]
     pub fn received(hash: u32, kind: u32, is_valid: bool) -> Self {
         let valid = if is_valid { CHECKSUM_VALID } else { 0 };
-        Self { hash, flags: valid | kind & HASH, ..Self::default() }
+        let flags_and_hash = u64::from(hash) << 32 | u64::from(valid | kind & HASH);
+        Self { flags_and_hash, ..Self::default() }
     }
 
     /// When the packet was received, in nanoseconds of `CLOCK_REALTIME`, if the port knows.
@@ -106,7 +108,7 @@ impl Offload {
     /// How many bytes the packet had behind those that are here: whoever captured it kept only its beginning.
     #[inline]
     pub fn cut(&self) -> u32 {
-        self.flags >> CUT_SHIFT
+        self.flags() >> CUT_SHIFT
     }
 
     /// Sets [`Offload::cut`]; to half a MiB at most, which no packet has.
@@ -119,20 +121,20 @@ impl Offload {
     /// The receive hash (RSS), if the port has one.
     #[inline]
     pub fn hash(&self) -> Option<u32> {
-        self.has(HASH).then_some(self.hash)
+        self.has(HASH).then_some((self.flags_and_hash >> 32) as u32)
     }
 
     /// Sets [`Offload::hash`].
     #[inline]
     pub fn set_hash(&mut self, hash: Option<u32>) {
         self.put(HASH, if hash.is_some() { ANY_HASH } else { 0 });
-        self.hash = hash.unwrap_or_default();
+        self.flags_and_hash = u64::from(hash.unwrap_or_default()) << 32 | u64::from(self.flags());
     }
 
     /// The checksum above the network layer.
     #[inline]
     pub fn checksum(&self) -> Checksum {
-        match self.flags & CHECKSUM {
+        match self.flags() & CHECKSUM {
             CHECKSUM_VALID => Checksum::Valid,
             CHECKSUM_BAD => Checksum::Bad,
             CHECKSUM_PARTIAL => Checksum::Partial { start: low(self.checksum), offset: high(self.checksum) },
@@ -166,7 +168,7 @@ impl Offload {
     #[inline]
     pub fn segmentation(&self) -> Option<Segmentation> {
         let size = NonZeroU16::new(high(self.vlan_and_size))?;
-        let kind = match self.flags & SEGMENT {
+        let kind = match self.flags() & SEGMENT {
             SEGMENT_TCP6 => SegmentationKind::Tcp6,
             SEGMENT_UDP => SegmentationKind::Udp,
             _ => SegmentationKind::Tcp4,
@@ -208,13 +210,19 @@ impl Offload {
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the other half is the hash")]
+    fn flags(&self) -> u32 {
+        self.flags_and_hash as u32
+    }
+
+    #[inline]
     fn has(&self, flags: u32) -> bool {
-        self.flags & flags != 0
+        self.flags() & flags != 0
     }
 
     #[inline]
     fn put(&mut self, mask: u32, flags: u32) {
-        self.flags = self.flags & !mask | flags;
+        self.flags_and_hash = self.flags_and_hash & !u64::from(mask) | u64::from(flags);
     }
 }
 

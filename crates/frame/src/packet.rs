@@ -2,31 +2,17 @@
 
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Offload, Pool};
+use crate::{FRAME_SIZE, Frame, NoRoom, Offload, Pool, Segment};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
-
-/// The packet would not fit: its frame, its headroom, or its [`MAX_FRAMES`] are full. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no room in the packet")]
-pub struct NoRoom;
-
-/// One frame of a packet and which of its bytes are the packet's.
-#[derive(Debug)]
-pub struct Segment {
-    pub(crate) frame: Frame,
-    // Values of 16 bits, in 32 for the sake of a packet without gaps.
-    start: u32,
-    len: u32,
-}
 
 /// The frames of a packet after the first.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     segments: ArrayVec<Segment, { MAX_FRAMES - 1 }>,
     /// Bytes in all of them.
-    len: u32,
+    len: usize,
 }
 
 impl Chain {
@@ -34,72 +20,6 @@ impl Chain {
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Segment> + '_ {
         self.len = 0;
         self.segments.drain(..)
-    }
-}
-
-impl Segment {
-    /// Bytes `start..start + len` of the frame; `None`, with the frame in `Err`, when they are not in it.
-    ///
-    /// # Errors
-    /// The frame itself, so that nothing is lost.
-    #[inline]
-    pub fn new(frame: Frame, start: usize, len: usize) -> Result<Self, Frame> {
-        match (u32::try_from(start), u32::try_from(len)) {
-            (Ok(s), Ok(l)) if start <= FRAME_SIZE && len <= FRAME_SIZE - start => {
-                Ok(Self { frame, start: s, len: l })
-            }
-            _ => Err(frame),
-        }
-    }
-
-    /// `len` bytes behind the headroom, where a NIC puts them; at most [`FRAME_DATA`], and no more when `len` is.
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "both are at most 2048")]
-    pub fn received(frame: Frame, len: usize) -> Self {
-        Self { frame, start: HEADROOM as u32, len: len.min(FRAME_DATA) as u32 }
-    }
-
-    /// The packet's bytes in this frame.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.frame.bytes()[self.range()]
-    }
-
-    /// The packet's bytes in this frame.
-    #[inline]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let range = self.range();
-        &mut self.frame.bytes_mut()[range]
-    }
-
-    #[inline]
-    fn range(&self) -> std::ops::Range<usize> {
-        self.start as usize..self.start as usize + self.len as usize
-    }
-
-    /// Where in the frame the bytes begin.
-    #[inline]
-    pub fn start(&self) -> usize {
-        self.start as usize
-    }
-
-    /// How many bytes.
-    #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "few segments are empty, and nobody asks")]
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Gives the frame out, for lending it.
-    #[inline]
-    pub fn into_frame(self) -> Frame {
-        self.frame
-    }
-
-    /// The frame the bytes are in.
-    #[inline]
-    pub fn frame(&self) -> &Frame {
-        &self.frame
     }
 }
 
@@ -127,11 +47,10 @@ const _: () = assert!(
 );
 
 impl Packet {
-    /// An empty packet in `frame`, with [`HEADROOM`] bytes in front.
+    /// An empty packet in `frame`, with [`HEADROOM`](crate::HEADROOM) bytes in front.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "HEADROOM is 256")]
     pub fn new(frame: Frame) -> Self {
-        Self::from_segment(Segment { frame, start: HEADROOM as u32, len: 0 })
+        Self::from_segment(Segment::received(frame, 0))
     }
 
     /// A packet of one segment.
@@ -144,7 +63,7 @@ impl Packet {
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "no port gives or takes an empty packet")]
     pub fn len(&self) -> usize {
-        self.head.len as usize + self.rest.as_ref().map_or(0, |chain| chain.len as usize)
+        self.head.len() + self.rest.as_ref().map_or(0, |chain| chain.len)
     }
 
     /// Number of frames.
@@ -201,11 +120,7 @@ impl Packet {
     /// [`NoRoom`] when the frame ends before, or when there are more frames.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
-        if self.rest.is_some() || len > FRAME_SIZE - self.head.start() {
-            return Err(NoRoom);
-        }
-        self.head.len = u32::try_from(len).map_err(|_| NoRoom)?;
-        Ok(())
+        if self.is_single() { self.head.set_len(len) } else { Err(NoRoom) }
     }
 
     /// Appends bytes within the last frame.
@@ -217,13 +132,9 @@ impl Packet {
             Some(chain) => (chain.segments.last_mut().unwrap_or(&mut self.head), Some(&mut chain.len)),
             None => (&mut self.head, None),
         };
-        let (start, old) = (last.start(), last.len as usize);
-        let added = u32::try_from(bytes.len()).map_err(|_| NoRoom)?;
-        let room = last.frame.bytes_mut().get_mut(start + old..).and_then(|r| r.get_mut(..bytes.len()));
-        room.ok_or(NoRoom)?.copy_from_slice(bytes);
-        last.len += added;
+        last.extend_from_slice(bytes)?;
         if let Some(len) = rest_len {
-            *len += added;
+            *len += bytes.len();
         }
         Ok(())
     }
@@ -257,9 +168,7 @@ impl Packet {
     /// [`NoRoom`] when the headroom is shorter.
     #[inline]
     pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
-        let n = u32::try_from(n).map_err(|_| NoRoom)?;
-        self.head.start = self.head.start.checked_sub(n).ok_or(NoRoom)?;
-        self.head.len += n;
+        self.head.push_front(n)?;
         Ok(self.head.bytes_mut())
     }
 
@@ -269,10 +178,7 @@ impl Packet {
     /// [`NoRoom`] when the first frame has fewer.
     #[inline]
     pub fn pull_front(&mut self, n: usize) -> Result<(), NoRoom> {
-        let n = u32::try_from(n).map_err(|_| NoRoom)?;
-        self.head.len = self.head.len.checked_sub(n).ok_or(NoRoom)?;
-        self.head.start += n;
-        Ok(())
+        self.head.pull_front(n)
     }
 
     /// Appends a segment.
@@ -281,7 +187,7 @@ impl Packet {
     /// The segment itself when the packet has [`MAX_FRAMES`] already.
     pub fn push_segment(&mut self, segment: Segment, pool: &mut Pool) -> Result<(), Segment> {
         let chain = self.rest.get_or_insert_with(|| pool.take_chain());
-        let len = segment.len;
+        let len = segment.len();
         chain.segments.try_push(segment).map_err(arrayvec::CapacityError::element)?;
         chain.len += len;
         Ok(())
@@ -325,11 +231,11 @@ impl Packet {
         debug_assert!(self.is_single(), "frames are lost");
         // There is none, and nothing to look at.
         std::mem::forget(self.rest);
-        self.head.frame
+        self.head.into_frame()
     }
 
     #[inline]
     pub(crate) fn into_frames(self) -> (Frame, Option<Box<Chain>>) {
-        (self.head.frame, self.rest)
+        (self.head.into_frame(), self.rest)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::vec::Drain;
 
-use crate::arena::append;
 use crate::packet::Chain;
 use crate::{Arena, Batch, Frame, Packet};
 
@@ -79,7 +78,8 @@ impl Pool {
         &self.free[self.free.len().saturating_sub(n)..]
     }
 
-    /// The free frames, to be taken from the end by whoever has looked at [`Pool::at_hand`].
+    /// The free frames, to be taken from the end by whoever has looked at [`Pool::at_hand`], and given back there. The surplus
+    /// stays until others are given back.
     #[inline]
     pub(crate) fn list(&mut self) -> &mut Vec<Frame> {
         &mut self.free
@@ -101,14 +101,6 @@ impl Pool {
         while self.free.len() > self.high_water {
             self.send_home();
         }
-    }
-
-    /// Takes `count` frames back. The surplus stays until others are given back.
-    #[inline]
-    pub(crate) fn give_run(&mut self, count: usize, each: impl FnMut(usize) -> Frame) {
-        // There is room for every frame of the arena; only others' could make this allocate.
-        self.free.reserve(count);
-        append(&mut self.free, count, each);
     }
 
     /// Takes back all frames of a packet.

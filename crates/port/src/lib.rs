@@ -20,6 +20,6 @@ pub use bywash_frame as frame;
 
 pub use bywash_filter::rules::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet};
 pub use counters::{Counter, QueueCounters};
-pub use name::{NameError, PortName, QueueChoice};
+pub use name::{MTUS, NameError, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, SentLen, TxQueue};
 pub use rules::{RuleCount, Rules};

@@ -1,6 +1,7 @@
 //! Ports by name, as users write them: `xdp:eth1/4/rx`, `pci:0000:03:00.0`, `null:`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Which queues of an `xdp:` port are meant.
@@ -32,15 +33,19 @@ pub enum PortName {
         /// The interface's name.
         interface: String,
     },
-    /// `pci:0000:03:00.0`: a NIC taken from the kernel's driver, driven by our own.
+    /// `pci:0000:03:00.0`, `pci:0000:03:00.0/mtu=9000`: a NIC taken from the kernel's driver, driven by our own.
     Pci {
         /// Its address on the PCI bus.
         address: String,
+        /// Its MTU in bytes, of [`MTUS`]; as long as the NIC allows when absent.
+        mtu: Option<u16>,
     },
-    /// `vfio-user:SOCKET`: a PCI device behind a Unix socket, driven by our own driver.
+    /// `vfio-user:SOCKET`, `vfio-user:SOCKET/mtu=9000`: a PCI device behind a Unix socket, driven by our own driver.
     VfioUser {
         /// The socket's path.
         socket: String,
+        /// As of `pci:`.
+        mtu: Option<u16>,
     },
     /// `pcap:FILE`: a capture file, read or written by its place; `pcap:-` is standard input or output.
     Pcap {
@@ -82,6 +87,9 @@ pub enum NameError {
     /// `pci:` needs an address.
     #[error("'pci:' names no device: write pci:0000:03:00.0, say; lspci -D lists them")]
     NoAddress,
+    /// `vfio-user:` needs a socket.
+    #[error("'vfio-user:' names no socket: write vfio-user:nic.sock, say, where a device is served")]
+    NoDevice,
     /// `link:` needs a socket.
     #[error(
         "'link:' names no socket: write link:/run/x.sock, say; two processes with the same path are its two ends"
@@ -90,6 +98,13 @@ pub enum NameError {
     /// `null:` takes none.
     #[error("'{0}' takes no name")]
     NotEmpty(String),
+    /// What follows `/mtu=` is none.
+    #[error(
+        "'{0}' is no MTU of a NIC's: write {1}/mtu=9000, say; {lo} to {hi} bytes",
+        lo = MTUS.start(),
+        hi = MTUS.end()
+    )]
+    Mtu(String, String),
     /// Not an interface's name.
     #[error("'{0}' can't be an interface: at most 15 bytes, no blank, no '/', not '.' or '..'")]
     Interface(String),
@@ -109,6 +124,10 @@ impl PortName {
         }
     }
 }
+
+/// MTUs that a NIC can be given, in bytes. No packet of a shorter one is too long for the 82599 and the 82576, nor for those
+/// who made Ethernet; one of a longer one does not fit.
+pub const MTUS: RangeInclusive<u16> = 1500..=9710;
 
 const KINDS: &str = "xdp:, packet:, tap:, pcap:, pci:, vfio-user:, null:, loop:, link:";
 
@@ -136,9 +155,14 @@ impl FromStr for PortName {
             "packet" => Ok(Self::Packet { interface: interface(need()?)? }),
             "tap" if name.is_empty() => Err(NameError::NoTap),
             "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
-            "pci" if name.is_empty() => Err(NameError::NoAddress),
-            "pci" => Ok(Self::Pci { address: name.into() }),
-            "vfio-user" => Ok(Self::VfioUser { socket: need()?.into() }),
+            "pci" => match nic(kind, name)? {
+                ("", _) => Err(NameError::NoAddress),
+                (address, mtu) => Ok(Self::Pci { address: address.into(), mtu }),
+            },
+            "vfio-user" => match nic(kind, name)? {
+                ("", _) => Err(NameError::NoDevice),
+                (socket, mtu) => Ok(Self::VfioUser { socket: socket.into(), mtu }),
+            },
             "loop" if name.is_empty() => Err(NameError::NoName),
             "loop" => Ok(Self::Loop { name: name.into() }),
             "link" if name.is_empty() => Err(NameError::NoSocket),
@@ -149,6 +173,15 @@ impl FromStr for PortName {
             "null" => Err(NameError::NotEmpty("null:".into())),
             _ => Err(NameError::Kind(text.into())),
         }
+    }
+}
+
+/// A NIC's own name, and the MTU behind it. Nothing lies below a socket: `/mtu=` is not part of its path.
+fn nic<'a>(kind: &str, name: &'a str) -> Result<(&'a str, Option<u16>), NameError> {
+    let Some((device, mtu)) = name.rsplit_once("/mtu=") else { return Ok((name, None)) };
+    match mtu.parse() {
+        Ok(bytes) if MTUS.contains(&bytes) => Ok((device, Some(bytes))),
+        _ => Err(NameError::Mtu(mtu.into(), format!("{kind}:{device}"))),
     }
 }
 
@@ -173,13 +206,22 @@ impl fmt::Display for PortName {
             }
             Self::Packet { interface } => write!(f, "packet:{interface}"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
-            Self::Pci { address } => write!(f, "pci:{address}"),
-            Self::VfioUser { socket } => write!(f, "vfio-user:{socket}"),
+            Self::Pci { address, mtu } => write!(f, "pci:{address}{}", Mtu(*mtu)),
+            Self::VfioUser { socket, mtu } => write!(f, "vfio-user:{socket}{}", Mtu(*mtu)),
             Self::Pcap { file } => write!(f, "pcap:{file}"),
             Self::Null => f.write_str("null:"),
             Self::Loop { name } => write!(f, "loop:{name}"),
             Self::Link { path } => write!(f, "link:{path}"),
         }
+    }
+}
+
+/// An MTU as it stands behind a NIC's name.
+struct Mtu(Option<u16>);
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |mtu| write!(f, "/mtu={mtu}"))
     }
 }
 
@@ -196,6 +238,8 @@ mod tests {
             "packet:enp3s0.7",
             "tap:bw0",
             "pci:0000:03:00.0",
+            "pci:0000:03:00.0/mtu=1500",
+            "vfio-user:nic.sock/mtu=9710",
             "vfio-user:/run/a b/nic.sock",
             "null:",
             "loop:a b",
@@ -218,11 +262,19 @@ mod tests {
         assert_eq!(error("pci:"), NameError::NoAddress);
         assert_eq!(error("loop:"), NameError::NoName);
         assert_eq!(error("tap:"), NameError::NoTap);
+        assert_eq!(error("vfio-user:"), NameError::NoDevice);
+        assert_eq!(error("vfio-user:/mtu=9000"), NameError::NoDevice);
+        assert_eq!(error("pci:/mtu=9000"), NameError::NoAddress);
         assert_eq!(error("pcap:"), NameError::NoFile);
         assert_eq!(error("null:x"), NameError::NotEmpty("null:".into()));
         assert_eq!(error("tap:."), NameError::Interface(".".into()));
         assert_eq!(error("tap:0123456789abcdef"), NameError::Interface("0123456789abcdef".into()));
         assert_eq!(error("packet:a b"), NameError::Interface("a b".into()));
+        for mtu in ["", "x", "1499", "9711", "65536", "-1", "1500/rx"] {
+            assert_eq!(error(&format!("pci:a/mtu={mtu}")), NameError::Mtu(mtu.into(), "pci:a".into()));
+        }
+        let words = "'9711' is no MTU of a NIC's: write vfio-user:a/b/mtu=9000, say; 1500 to 9710 bytes";
+        assert_eq!(error("vfio-user:a/b/mtu=9711").to_string(), words);
         for queue in ["xdp:e/", "xdp:e/x", "xdp:e/65536", "xdp:e/1/tx", "xdp:e/1/rx/", "xdp:e/-1"] {
             assert!(matches!(error(queue), NameError::Queue(..)), "{queue}");
         }

@@ -24,11 +24,10 @@ impl MacEdit {
     /// Edits each packet. One that is too short for both addresses stays as it is.
     #[inline]
     pub fn apply(self, batch: &mut Batch) {
-        let heads = batch.iter_mut().filter_map(|packet| packet.head_mut().first_chunk_mut::<12>());
         match self {
             Self::Keep => {}
-            Self::Swap => heads.for_each(swap),
-            Self::Set { dst, src } => heads.for_each(|addresses| {
+            Self::Swap => each(batch, swap),
+            Self::Set { dst, src } => each(batch, |addresses| {
                 let (to, from) = addresses.split_at_mut(6);
                 if let Some(dst) = dst {
                     to.copy_from_slice(&dst.0);
@@ -37,6 +36,16 @@ impl MacEdit {
                     from.copy_from_slice(&src.0);
                 }
             }),
+        }
+    }
+}
+
+/// Hands both addresses of each packet that has them to `edit`.
+#[inline]
+fn each(batch: &mut Batch, mut edit: impl FnMut(&mut [u8; 12])) {
+    for packet in batch {
+        if let Some(addresses) = packet.head_mut().first_chunk_mut() {
+            edit(addresses);
         }
     }
 }

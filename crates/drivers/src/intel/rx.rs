@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bywash_frame::{
-    BATCH, Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, Segment, SlotLedger,
+    Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, RingLedger, Segment,
 };
 use bywash_hw::ixgbe::desc::{packet_type, rx};
 use bywash_port::{QueueCounters, RxQueue};
@@ -42,7 +42,7 @@ pub(crate) struct RxParts<R> {
 pub(crate) struct RxRing<R> {
     bar: Bar<R>,
     ring: Descriptors,
-    frames: SlotLedger,
+    frames: RingLedger,
     /// The device's address of the arena's first byte, and the headroom.
     address: u64,
     tail: u32,
@@ -56,8 +56,6 @@ pub(crate) struct RxRing<R> {
     told: u32,
     /// A packet whose last descriptor has not come yet.
     partial: Partial,
-    /// What the NIC has said of the packets that are taken out: a place to write it down, with nothing in it between calls.
-    words: [u64; BATCH],
     counters: QueueCounters,
     dry: bool,
 }
@@ -80,7 +78,7 @@ impl<R: Registers> RxRing<R> {
         let size = descriptors.count();
         Self {
             bar,
-            frames: SlotLedger::new(arena, size as usize),
+            frames: RingLedger::new(arena, size as usize),
             ring: descriptors,
             address: arena_address + HEADROOM as u64,
             tail,
@@ -91,7 +89,6 @@ impl<R: Registers> RxRing<R> {
             given: 0,
             told: 0,
             partial: Partial::None,
-            words: [0; BATCH],
             counters: QueueCounters::default(),
             dry: false,
         }
@@ -108,7 +105,7 @@ impl<R: Registers> RxRing<R> {
     fn fill(&mut self, pool: &mut Pool) {
         let missing = self.ring.count() - self.given.wrapping_sub(self.next);
         for frame in pool.take_many(missing as usize) {
-            let offset = self.frames.lend(self.given, frame);
+            let offset = self.frames.lend(frame);
             self.ring.at(self.given).put(self.address + offset as u64, 0);
             self.given = self.given.wrapping_add(1);
         }
@@ -134,23 +131,21 @@ impl<R: Registers> RxRing<R> {
         reason = "the hash is the upper half of the word, and its kind in the lower"
     )]
     fn whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
-        let most = pool.at_hand(batch.room());
-        let run = self.ring.run(self.next, most);
-        let count = count_whole(run, &mut self.words);
-        let more = count > 0 && count == run.len();
-        let (run, words) = (&run[..count], &self.words[..count]);
+        let run = self.ring.run(self.next, batch.room());
         let (address, mut bytes) = (self.address, 0);
-        self.frames.exchange(self.next, count, pool, batch, |i, frame, offset| {
+        let make = |descriptor: &Descriptor, more, frame: Frame, offset| {
             frame.prefetch();
-            let first = run[i].first();
-            run[i].put(address + offset as u64, 0);
-            let less_one = whole_less_one(words[i]);
+            let first = descriptor.first();
+            descriptor.put(address + offset as u64, 0);
+            let less_one = whole_less_one(more);
             bytes += less_one;
             let mut packet = Packet::from_segment(Segment::received(frame, less_one + 1));
-            let is_valid = words[i] & u64::from(rx::L4CS.mask) != 0;
+            let is_valid = more & u64::from(rx::L4CS.mask) != 0;
             packet.offload = Offload::received((first >> 32) as u32, first as u32, is_valid);
             packet
-        });
+        };
+        let count = self.frames.exchange(run, pool, batch, simple, make);
+        let more = count > 0 && count == run.len();
         self.next = self.next.wrapping_add(number(count));
         self.given = self.given.wrapping_add(number(count));
         self.counters.packets += count as u64;
@@ -167,9 +162,9 @@ impl<R: Registers> RxRing<R> {
             return false;
         }
         let first = descriptor.first();
-        let Some(frame) = self.frames.reclaim(self.next) else { return false };
+        let Some(frame) = self.frames.reclaim() else { return false };
         if let Some(fresh) = if self.is_full() { pool.take() } else { None } {
-            let offset = self.frames.lend(self.next, fresh);
+            let offset = self.frames.lend(fresh);
             self.ring.at(self.next).put(self.address + offset as u64, 0);
             self.given = self.given.wrapping_add(1);
         }
@@ -237,40 +232,30 @@ impl<R: Registers> RxRing<R> {
     }
 }
 
-/// A descriptor's second word, less one byte of its length: a length that fits a frame has no bit above [`FRAME_DATA`]'s then,
-/// and that of 0 has them all.
-#[inline]
-fn less_one(second: u64) -> u64 {
-    second.wrapping_sub(1 << 32)
-}
-
 const _: () = assert!(FRAME_DATA.is_power_of_two());
 
-/// Status bits, and the upper ones of the length less one, that tell a simple packet.
-const LOOKED: u64 =
+/// A descriptor's second word when it has the simplest packet: it is done and ends here, and has one byte.
+const SIMPLEST: u64 = (rx::DD.mask | rx::EOP.mask) as u64 | 1 << 32;
+
+/// What another simple packet's word does not have more: status bits that say something else of it, and the upper bits of a
+/// length beyond a whole buffer. Those of 0 bytes come up as well, because they are one less, and those of what is not done.
+const NOT_SIMPLE: u64 =
     (rx::DD.mask | rx::EOP.mask | rx::FLM.mask | rx::VP.mask | rx::RXE.mask | rx::L4E.mask | rx::IPE.mask)
         as u64
         | (0xffff & !(FRAME_DATA as u64 - 1)) << 32;
 
-/// What they are then: it is done and ends here, has one byte to a whole buffer, and nothing more is to be said of it.
-const WHOLE: u64 = (rx::DD.mask | rx::EOP.mask) as u64;
-
-/// How many descriptors, up to the first of which that is not true, have a simple packet each. Their second words, less one
-/// byte of length, go to `words`: the NIC is not believed to leave a word as it was.
+/// What a descriptor's second word has more than that of the simplest packet; `None` when its packet is not simple, or not
+/// there yet. It is read once: the NIC is not believed to leave it as it was.
 #[inline]
-fn count_whole(run: &[Descriptor], words: &mut [u64; BATCH]) -> usize {
-    let mut all = run.iter().zip(words.iter_mut());
-    let other = all.position(|(descriptor, word)| {
-        *word = less_one(descriptor.second());
-        *word & LOOKED != WHOLE
-    });
-    other.unwrap_or(run.len().min(BATCH))
+fn simple(descriptor: &Descriptor) -> Option<u64> {
+    let more = descriptor.second().wrapping_sub(SIMPLEST);
+    (more & NOT_SIMPLE == 0).then_some(more)
 }
 
-/// Bytes of a simple packet, less one.
+/// Bytes of a simple packet, less one: what its word has more of them than that of the simplest.
 #[inline]
-fn whole_less_one(word: u64) -> usize {
-    (word >> 32) as usize % FRAME_DATA
+fn whole_less_one(more: u64) -> usize {
+    (more >> 32) as usize % FRAME_DATA
 }
 
 // The kind of hash lies where [`Offload::received`] wants it.
@@ -363,7 +348,7 @@ impl<R: Registers> RxQueue for RxRing<R> {
 }
 
 /// Switches a queue off, and takes its frames back when the NIC has let go of them.
-pub(super) fn close_ring<R: Registers>(bar: &Bar<R>, switch: Switch, frames: SlotLedger, pool: &mut Pool) {
+pub(super) fn close_ring<R: Registers>(bar: &Bar<R>, switch: Switch, frames: RingLedger, pool: &mut Pool) {
     bar.put_offset(switch.offset, 0);
     let off = Wait::clear(switch.enable, SHORT, "the queue does not stop");
     match bar.wait_offset(switch.offset, switch.name, off) {

@@ -4,7 +4,7 @@
 //! happens in `flush` alone. Of each block only the descriptor that was asked for is looked at: when it is done, so are
 //! all before it.
 
-use bywash_frame::{Batch, Packet, Pool, Segment, SlotLedger};
+use bywash_frame::{Batch, Packet, Pool, RingLedger, Segment};
 use bywash_hw::ixgbe::MAX_TX_DESCRIPTORS;
 use bywash_hw::ixgbe::desc::tx;
 use bywash_port::{QueueCounters, TxQueue};
@@ -46,7 +46,7 @@ pub(crate) struct TxParts<R> {
 pub(crate) struct TxRing<R> {
     bar: Bar<R>,
     ring: Descriptors,
-    frames: SlotLedger,
+    frames: RingLedger,
     /// The device's address of the arena's first byte.
     address: u64,
     tail: u32,
@@ -72,11 +72,11 @@ pub(crate) struct TxRing<R> {
 struct Block {
     /// Number of the last one.
     end: u32,
+    /// A context has no frame.
     descriptors: u32,
+    frames: u32,
     packets: u32,
     bytes: u64,
-    /// Some descriptors are contexts, and have no frame.
-    contexts: bool,
 }
 
 /// Blocks that are not done, the oldest first: a ring of as many as there are descriptors.
@@ -109,7 +109,7 @@ impl<R: Registers> TxRing<R> {
         let size = descriptors.count();
         let mut ring = Self {
             bar,
-            frames: SlotLedger::new(arena, size as usize),
+            frames: RingLedger::new(arena, size as usize),
             ring: descriptors,
             address: arena_address,
             tail,
@@ -137,7 +137,6 @@ impl<R: Registers> TxRing<R> {
     fn put_context(&mut self, context: Context) {
         let [first, second] = context.words();
         self.ring.at(self.next).put(first, second);
-        self.open.contexts = true;
         self.next = self.next.wrapping_add(1);
         self.open.descriptors += 1;
         self.context = Some(context);
@@ -153,11 +152,12 @@ impl<R: Registers> TxRing<R> {
     #[inline]
     fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
         let (start, length) = (segment.start() as u64, segment.len() as u64);
-        let offset = self.frames.lend(self.next, segment.into_frame()) as u64;
+        let offset = self.frames.lend(segment.into_frame()) as u64;
         let second = u64::from(olinfo) << 32 | u64::from(command) | length;
         self.ring.at(self.next).put(self.address + offset + start, second);
         self.next = self.next.wrapping_add(1);
         self.open.descriptors += 1;
+        self.open.frames += 1;
     }
 
     /// A packet's last descriptor has been filled.
@@ -192,15 +192,7 @@ impl<R: Registers> TxRing<R> {
             if self.ring.at(block.end).second() >> 32 & u64::from(tx::DD.mask) == 0 {
                 return;
             }
-            if block.contexts {
-                self.frames.reclaim_some(self.oldest, block.descriptors, pool);
-            } else {
-                let count = block.descriptors as usize;
-                let first = self.frames.reclaim_run(self.oldest, count, pool);
-                if first < count {
-                    self.frames.reclaim_run(self.oldest.wrapping_add(number(first)), count - first, pool);
-                }
-            }
+            self.frames.reclaim_many(block.frames as usize, pool);
             self.oldest = block.end.wrapping_add(1);
             self.blocks.head = self.blocks.head.wrapping_add(1);
             self.queued -= block.packets as usize;
@@ -219,7 +211,7 @@ impl<R: Registers> TxRing<R> {
             let most = self.room().min(BLOCK - self.open.descriptors);
             let run = self.ring.run(self.next, most as usize);
             let mut bytes = 0;
-            let lent = self.frames.lend_packets(self.next, run, batch, |descriptor, packet, offset| {
+            let lent = self.frames.lend_packets(run, batch, |descriptor, packet, offset| {
                 let segment = packet.head_segment();
                 let simple =
                     !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
@@ -231,14 +223,15 @@ impl<R: Registers> TxRing<R> {
                 }
                 simple
             });
-            let (filled, full) = (number(lent), lent == run.len());
+            let filled = number(lent);
             self.next = self.next.wrapping_add(filled);
             self.open.descriptors += filled;
+            self.open.frames += filled;
             self.open.packets += filled;
             self.open.bytes += bytes;
             self.queued += lent;
             self.end_full_block();
-            if lent == 0 || !full || batch.is_empty() {
+            if lent == 0 || batch.is_empty() {
                 return;
             }
         }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use bywash_drivers::port::frame::{Arena, Batch, Pool};
 use bywash_drivers::port::{PortName, QueuePair};
 use bywash_drivers::{OpenOptions, open};
+use bywash_models::cable::Impairment;
+use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
 use bywash_models::world::Shared;
 
@@ -57,6 +59,59 @@ fn two_nics_in_another_process_carry_packets() {
         for opened in ports {
             opened.port.close().unwrap();
         }
+        no_violations(&world, 2);
+    }
+}
+
+#[test]
+fn an_mtu_bounds_packets_both_ways() {
+    // Of virtual functions, whose physical one must be told of it, as well.
+    for device in [Board::default().device, 0x10ed] {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = [folder.path().join("a.sock"), folder.path().join("b.sock")];
+        let boards = [1, 2].map(|last| Board { device, mac: [2, 0, 0, 0, 0, last] });
+        let world = Shared::new(&boards, Impairment::default());
+        serve(&world, &[&paths[0], &paths[1]], false);
+        let (arena, mut pool) = memory(4096);
+        let options = OpenOptions { queues: Some(1), ring: Some(64), ..OpenOptions::default() };
+        let mut ports = [(&paths[0], 9000), (&paths[1], 1500)].map(|(path, mtu)| {
+            let name = format!("vfio-user:{}/mtu={mtu}", path.display()).parse().unwrap();
+            open(&name, &options, arena).unwrap().port
+        });
+        let tag = if device == 0x10ed { 0 } else { 4 };
+        assert_eq!(ports.each_ref().map(|port| port.capabilities().max_len), [9014 + tag, 1514 + tag]);
+        let [near, far] = ports.each_mut().map(|port| halves(port.queues()).remove(0));
+        let [(mut near_rx, mut near_tx), (mut far_rx, mut far_tx)] = [near, far];
+        let (mut batch, mut received) = (Batch::new(), Batch::new());
+        near_rx.rx(&mut pool, &mut received);
+        far_rx.rx(&mut pool, &mut received);
+        // The third comes from the wire and is too long for the receiver.
+        let to = |last, length| {
+            let mut bytes = frame(last, length);
+            bytes[..6].copy_from_slice(&[2, 0, 0, 0, 0, last]);
+            bytes
+        };
+        for length in [1514, 60, 4000, 61] {
+            batch.push(packet(&to(2, length), 1000, &mut pool));
+        }
+        near_tx.tx(&mut pool, &mut batch);
+        near_tx.flush(&mut pool);
+        let deadline = Instant::now() + PATIENCE;
+        while received.len() < 3 && Instant::now() < deadline {
+            far_rx.rx(&mut pool, &mut received);
+        }
+        let lengths: Vec<_> = received.iter().map(|packet| packet.len()).collect();
+        assert_eq!((lengths, near_tx.counters().errors), (vec![1514, 60, 61], 0));
+        // This one is too long for the sender.
+        batch.push(packet(&to(1, 4000), 1000, &mut pool));
+        far_tx.tx(&mut pool, &mut batch);
+        assert_eq!((far_tx.counters().errors, far_tx.in_flight()), (1, 0));
+        pool.give_batch(&mut received);
+        for (rx, tx) in [(near_rx, near_tx), (far_rx, far_tx)] {
+            tx.close(&mut pool);
+            rx.close(&mut pool);
+        }
+        ports.into_iter().for_each(|port| port.close().unwrap());
         no_violations(&world, 2);
     }
 }
