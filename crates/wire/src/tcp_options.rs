@@ -35,13 +35,13 @@ impl TcpOptions {
     /// MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut options = Self::default();
         // Nearly every segment of a connection has exactly this: two fillers and timestamps (RFC 7323, appendix A).
         if let [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] = *bytes {
-            options.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
-        } else if !bytes.is_empty() {
-            options.parse_any(bytes);
+            let timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+            return Self { timestamps, ..Self::default() };
         }
+        let mut options = Self::default();
+        options.parse_any(bytes);
         options
     }
 

@@ -245,7 +245,7 @@ impl Connection {
     /// Lets the window grow with what the program reads in a round trip: it should hold twice that.
     fn grow_window(&mut self, n: usize, now: Timestamp) {
         self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        if now.as_nanos().saturating_sub(self.read_since.as_nanos()) >= self.round_trip_nanos() {
+        if now.span(self.read_since) >= self.round_trip() {
             self.rcv_limit = self.rcv_limit.max(self.read.saturating_mul(2).min(self.limits.receive_max));
             (self.read, self.read_since) = (0, now);
         }

@@ -12,6 +12,7 @@ use super::state::{Cause, State};
 use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
 use crate::stack::{Context, Event};
+use crate::time::Span;
 use crate::{Flow, Timestamp, Unreachable};
 
 /// No deadline.
@@ -157,7 +158,7 @@ pub(super) struct Connection {
     /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<Unreachable>,
     /// How long until the reordering timer says what is lost.
-    pub(super) reorder_wait: Option<Duration>,
+    pub(super) reorder_wait: Option<Span>,
     /// When the neighbour was last vouched for.
     pub(super) confirmed: Timestamp,
 
@@ -178,17 +179,28 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes a used entry new; buffers keep their memory, which is empty.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
-        let Self { send, receive, mut board, id, .. } = std::mem::take(self);
-        board.reset();
-        (self.send, self.receive, self.board) = (send, receive, board);
-        self.id = ConnectionId { index: id.index, generation: id.generation.wrapping_add(1) };
-        (self.flow, self.hash, self.limits) = (flow, hash, limits);
-        self.rcv_limit = limits.receive_initial;
-        self.congestion = Congestion::new(limits.congestion);
-        (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
-        (self.linger_at, self.wheel_at) = (NEVER, NEVER);
-        (self.last_sent, self.read_since) = (now, now);
-        self.quick = super::arrive::QUICK;
+        self.board.reset();
+        let id = ConnectionId { index: self.id.index, generation: self.id.generation.wrapping_add(1) };
+        *self = Self {
+            send: std::mem::take(&mut self.send),
+            receive: std::mem::take(&mut self.receive),
+            board: std::mem::take(&mut self.board),
+            id,
+            flow,
+            hash,
+            limits,
+            rcv_limit: limits.receive_initial,
+            congestion: Congestion::new(limits.congestion),
+            send_at: NEVER,
+            ack_at: NEVER,
+            keepalive_at: NEVER,
+            linger_at: NEVER,
+            wheel_at: NEVER,
+            last_sent: now,
+            read_since: now,
+            quick: super::arrive::QUICK,
+            ..Self::default()
+        };
     }
 
     /// The number of the first byte in the send buffer.
@@ -267,16 +279,9 @@ impl Connection {
     }
 
     /// The round-trip time, or a guess.
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip_nanos())
-    }
-
-    /// The same in nanoseconds, for where it is asked for with every packet.
     #[inline]
-    pub(super) fn round_trip_nanos(&self) -> u64 {
-        match self.rtt.smoothed_nanos() {
-            0 => 100_000_000,
-            nanos => nanos,
-        }
+    pub(super) fn round_trip(&self) -> Span {
+        const GUESS: Span = Span::of(Duration::from_millis(100));
+        if self.rtt.smoothed() == Span::ZERO { GUESS } else { self.rtt.smoothed() }
     }
 }

@@ -107,7 +107,7 @@ impl Connection {
             return true;
         }
         // RFC 5681, 4.1: after a pause nobody knows what the path takes.
-        if self.board.is_empty() && self.send.len() > 0 && cx.now.since(self.last_sent) > self.rtt.timeout() {
+        if self.board.is_empty() && self.send.len() > 0 && cx.now.span(self.last_sent) > self.rtt.timeout() {
             let initial = super::congestion::Window::initial(self.window.mss).congestion;
             self.window.congestion = self.window.congestion.min(initial);
             self.congestion.algorithm().restarted();

@@ -8,6 +8,7 @@ use super::segment::Segment;
 use super::seq::Seq;
 use crate::outbox::CONFIRM;
 use crate::stack::{Context, Event};
+use crate::time::Span;
 use crate::{Timestamp, ip};
 
 impl Connection {
@@ -67,7 +68,7 @@ impl Connection {
         let full = self.limited
             || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
         if full {
-            let rtt = self.round_trip();
+            let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
         }
     }
@@ -139,7 +140,7 @@ impl Connection {
             cx.events.push(Event::Writable(self.id));
         }
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
-        if cx.now.since(self.confirmed) >= CONFIRM
+        if cx.now.span(self.confirmed) >= CONFIRM
             && let Some(path) = cx.out.snapshot.path(self.flow.remote)
         {
             self.confirmed = cx.now;
@@ -165,7 +166,7 @@ impl Connection {
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
             if echo != 0 && millis < 1 << 30 {
-                self.rtt.sample(std::time::Duration::from_millis(millis.max(1).into()));
+                self.rtt.sample(Span(u64::from(millis.max(1)) * 1_000_000));
             }
         }
     }
