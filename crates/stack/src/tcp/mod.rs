@@ -8,6 +8,7 @@ mod emit;
 mod info;
 mod list;
 mod listen;
+mod open;
 mod output;
 mod predict;
 mod receive_buffer;
@@ -41,7 +42,6 @@ use crate::wheel::Wheel;
 use crate::{Address, Flow, Notice, Timestamp, Unreachable};
 use bywash_wire::checksum::Sum;
 use connection::{Connection, NEVER};
-use emit::Bare;
 use listen::HalfOpen;
 use segment::Segment;
 use time_wait::{TimeWait, Verdict};
@@ -319,85 +319,6 @@ impl Tcp {
         self.table.find(hash, same).map(Entry::from_value)
     }
 
-    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
-    fn listen_input(&mut self, hash: u64, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let listener = self.listener_of(&segment.flow);
-        let reply = match listener {
-            _ if segment.has(TcpFlags::RST) => None,
-            Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
-                if let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx) {
-                    return self.establish(half, segment, inbound, cx);
-                }
-                segment.reset()
-            }
-            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
-                self.open(hash, listener, segment, cx);
-                None
-            }
-            _ => segment.reset(),
-        };
-        cx.pool.give_packet(inbound.packet);
-        if let Some((seq, ack, flags)) = reply {
-            cx.counters.refused += 1;
-            let options = bywash_wire::TcpOptions::default();
-            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
-        }
-    }
-
-    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it).
-    fn open(&mut self, hash: u64, id: ListenerId, segment: &Segment, cx: &mut Context<'_>) {
-        let Some(listener) = self.listeners.get_mut(&id.0) else { return };
-        let limits = listener.limits;
-        let half = HalfOpen::new(segment, hash, id, &limits, cx);
-        let place = if listener.half_open < listener.backlog { self.half_open.take() } else { None };
-        let Some(i) = place else { return half.answer_by_cookie(&limits, cx) };
-        listener.half_open += 1;
-        half.answer(&limits, cx);
-        self.half_open[i] = half;
-        self.table.insert(hash, Entry::HalfOpen(i).value());
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1));
-    }
-
-    /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
-    fn complete(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let half = &self.half_open[i];
-        let expected = segment.seq == half.irs + 1;
-        let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
-        if segment.has(TcpFlags::RST) {
-            if expected {
-                self.forget_half(i);
-            }
-        } else if segment.has(TcpFlags::SYN) {
-            // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
-            half.answer(&self.limits_of(half.listener), cx);
-        } else if segment.has(TcpFlags::ACK) && !done {
-            if let Some((seq, ack, flags)) = segment.reset() {
-                let options = bywash_wire::TcpOptions::default();
-                Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
-            }
-        } else if done && !segment.seq.before(half.irs + 1) {
-            let half = half.clone();
-            self.forget_half(i);
-            return self.establish(half, segment, inbound, cx);
-        }
-        cx.pool.give_packet(inbound.packet);
-    }
-
-    /// The handshake is done: the connection takes the segment that completed it.
-    fn establish(&mut self, half: HalfOpen, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let Some(i) = self.connections.take() else {
-            cx.counters.no_memory += 1;
-            return cx.pool.give_packet(inbound.packet);
-        };
-        let (hash, limits) = (half.hash, self.limits_of(half.listener));
-        let connection = &mut self.connections[i];
-        connection.id.index = i;
-        half.into_connection(connection, limits, cx);
-        self.table.insert(hash, Entry::Connection(i).value());
-        self.connections[i].arrive(segment, inbound, cx);
-        self.settle(i, cx);
-    }
-
     /// After something has happened to a connection: its timer, its place in line, its end.
     #[inline]
     fn settle(&mut self, i: u32, cx: &mut Context<'_>) {
@@ -539,44 +460,11 @@ impl Tcp {
         self.settle(i, cx);
     }
 
-    fn limits_of(&self, id: ListenerId) -> Limits {
-        self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
-    }
-
-    fn answer_again(&mut self, i: u32, cx: &mut Context<'_>) {
-        let limits = self.limits_of(self.half_open[i].listener);
-        let half = &mut self.half_open[i];
-        if half.tries >= limits.syn_ack_retries {
-            return self.forget_half(i);
-        }
-        half.tries += 1;
-        half.sent = cx.now;
-        half.answer(&limits, cx);
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
-    }
-
-    fn forget_half(&mut self, i: u32) {
-        let half = &self.half_open[i];
-        if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
-            listener.half_open -= 1;
-        }
-        self.table.remove(half.hash, Entry::HalfOpen(i).value());
-        self.half_wheel.clear(i);
-        self.half_open.give(i);
-    }
-
     fn forget_wait(&mut self, i: u32) {
         let wait = &mut self.time_wait[i];
         self.table.remove(wait.hash, Entry::TimeWait(i).value());
         wait.until = NEVER;
         self.time_wait.give(i);
-    }
-
-    /// The listener that a flow is for: one on its address before one on all.
-    fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
-        let ids = self.ports.get(&flow.local_port)?;
-        let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
-        ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))
     }
 }
 
