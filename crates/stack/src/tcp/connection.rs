@@ -179,28 +179,17 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes a used entry new; buffers keep their memory, which is empty.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
-        self.board.reset();
-        let id = ConnectionId { index: self.id.index, generation: self.id.generation.wrapping_add(1) };
-        *self = Self {
-            send: std::mem::take(&mut self.send),
-            receive: std::mem::take(&mut self.receive),
-            board: std::mem::take(&mut self.board),
-            id,
-            flow,
-            hash,
-            limits,
-            rcv_limit: limits.receive_initial,
-            congestion: Congestion::new(limits.congestion),
-            send_at: NEVER,
-            ack_at: NEVER,
-            keepalive_at: NEVER,
-            linger_at: NEVER,
-            wheel_at: NEVER,
-            last_sent: now,
-            read_since: now,
-            quick: super::arrive::QUICK,
-            ..Self::default()
-        };
+        let Self { send, receive, mut board, id, .. } = std::mem::take(self);
+        board.reset();
+        (self.send, self.receive, self.board) = (send, receive, board);
+        self.id = ConnectionId { index: id.index, generation: id.generation.wrapping_add(1) };
+        (self.flow, self.hash, self.limits) = (flow, hash, limits);
+        self.rcv_limit = limits.receive_initial;
+        self.congestion = Congestion::new(limits.congestion);
+        (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
+        (self.linger_at, self.wheel_at) = (NEVER, NEVER);
+        (self.last_sent, self.read_since) = (now, now);
+        self.quick = super::arrive::QUICK;
     }
 
     /// The number of the first byte in the send buffer.

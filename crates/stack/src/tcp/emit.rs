@@ -130,7 +130,12 @@ impl Connection {
         }
         // A super-segment is always left to the port: the checksum of each piece is its own.
         let cut = len > self.window.mss;
-        finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
+        let offload = way.offloads.checksum || cut;
+        if offload || !single {
+            finish(&mut packet, front, way.pseudo(length), offload);
+        } else {
+            seal(packet.head_mut(), front, way.pseudo(length));
+        }
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
             let v4 = self.flow.remote.is_v4();
@@ -341,12 +346,24 @@ fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
         packet.offload.set_checksum(Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET });
         start.partial()
     } else if packet.is_single() {
-        start.bytes(&packet.head()[front..]).checksum()
+        return seal(packet.head_mut(), front, start);
     } else {
         crate::packet::sum(start, packet, front..packet.len()).checksum()
     };
+    put_checksum(packet.head_mut(), front, checksum);
+}
+
+/// Puts the checksum of a segment in that begins at `front` and lies whole in `head`.
+#[inline]
+fn seal(head: &mut [u8], front: usize, start: Sum) {
+    let checksum = start.bytes(head.get(front..).unwrap_or_default()).checksum();
+    put_checksum(head, front, checksum);
+}
+
+#[inline]
+fn put_checksum(head: &mut [u8], front: usize, checksum: u16) {
     let at = front + usize::from(TCP_CHECKSUM_OFFSET);
-    if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
+    if let Some(place) = head.get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
 }

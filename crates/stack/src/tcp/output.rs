@@ -113,7 +113,10 @@ impl Connection {
             self.congestion.algorithm().restarted();
         }
         while let Some(len) = self.next_length() {
-            let run = self.run_of(len).min(turn.saturating_sub(1)).min(self.port_room(cx));
+            let run = match self.run_of(len) {
+                0 | 1 => 0,
+                run => run.min(turn.saturating_sub(1)).min(self.port_room(cx)),
+            };
             let sent = if run > 1 { self.emit_run(run, cx) } else { 0 };
             if sent > 0 {
                 *turn -= sent;
@@ -134,7 +137,7 @@ impl Connection {
             }
             self.fin_sent |= fin;
             self.note_new(self.nxt + len + u32::from(fin), cx.now);
-            if fin {
+            if last {
                 break;
             }
         }

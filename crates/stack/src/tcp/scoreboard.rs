@@ -244,7 +244,7 @@ impl Scoreboard {
             }
         }
         if self.sent.is_empty() {
-            self.sendings.clear();
+            return self.sendings.clear();
         }
         while self.sendings.pop_front_if(|sending| !sending.end.after(ack)).is_some() {}
     }
