@@ -2,6 +2,7 @@
 
 use std::hash::Hasher;
 
+use bywash_wire::TcpHeader;
 use siphasher::sip::SipHasher13;
 
 use crate::Address;
@@ -17,6 +18,14 @@ pub struct Flow {
     pub local_port: u16,
     /// Theirs.
     pub remote_port: u16,
+}
+
+impl Flow {
+    /// The flow of a segment with this header, which came from a `remote` address to one of ours.
+    #[inline]
+    pub(crate) fn of(tcp: &TcpHeader, local: Address, remote: Address) -> Self {
+        Self { local, remote, local_port: tcp.destination_port.get(), remote_port: tcp.source_port.get() }
+    }
 }
 
 /// Keys that nobody outside may know: with them, sequence numbers, ports and hash buckets cannot be foreseen.

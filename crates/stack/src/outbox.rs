@@ -11,6 +11,7 @@ use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
 use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
+use crate::time::Span;
 use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp};
 
 /// Packets that wait for one neighbour: RFC 4861, 7.2.2 asks for one at least, RFC 1122, 2.3.2.2 for the latest.
@@ -23,7 +24,19 @@ const QUEUE: usize = 4096;
 /// Neighbours that are remembered to have been vouched for, a power of two.
 const CONFIRMED: usize = 64;
 /// How often the control hears that a neighbour has our packets: RFC 4861, 10, believes it for 15 seconds at least.
-pub(crate) const CONFIRM: std::time::Duration = std::time::Duration::from_secs(5);
+pub(crate) const CONFIRM: Span = Span::of(std::time::Duration::from_secs(5));
+
+/// Destinations whose way is remembered, a power of two.
+const DIRECT: usize = 64;
+
+/// The way to a destination about which nothing is to be asked or told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direct {
+    pub(crate) path: Path,
+    pub(crate) link: Link,
+    /// Bytes that the link takes in one packet.
+    mtu: u16,
+}
 
 /// Packets on their way out, and what is to be told to the control.
 #[derive(Debug)]
@@ -40,6 +53,9 @@ pub(crate) struct Outbox {
     pub(crate) path_mtus: PathMtus,
     /// Neighbours that TCP has vouched for lately, and when: a place for each remainder of their addresses.
     confirmed: [(Timestamp, Option<Path>); CONFIRMED],
+    /// Ways that were found since the last snapshot: a place for each remainder of the destinations. Handshakes ask several
+    /// times for one.
+    direct: [Option<(Address, Direct)>; DIRECT],
     /// Packets dropped because a queue was full.
     pub(crate) dropped: u64,
 }
@@ -56,8 +72,30 @@ impl Outbox {
             told: HashSet::new(),
             path_mtus: PathMtus::default(),
             confirmed: [(Timestamp::ZERO, None); CONFIRMED],
+            direct: [None; DIRECT],
             dropped: 0,
         }
+    }
+
+    /// The way to a destination if nothing is to be asked or told about it, and then it is remembered.
+    pub(crate) fn direct(&mut self, destination: Address) -> Option<Direct> {
+        let known = self.remembered(destination);
+        if known.is_some() {
+            return known.copied();
+        }
+        let path = self.snapshot.path(destination)?;
+        let Reach::Ready { link, stale: false } = self.snapshot.reach(path) else { return None };
+        let direct = Direct { path, link, mtu: self.snapshot.mtu(path) };
+        self.direct[place(destination)] = Some((destination, direct));
+        Some(direct)
+    }
+
+    #[inline]
+    fn remembered(&self, destination: Address) -> Option<&Direct> {
+        self.direct[place(destination)]
+            .as_ref()
+            .filter(|(of, _)| *of == destination)
+            .map(|(_, direct)| direct)
     }
 
     /// Sends an IP packet along a path: now, or when the neighbour is found.
@@ -71,7 +109,10 @@ impl Outbox {
 
     /// Bytes that may go to a destination in one packet: what its first link takes, or less where a router said so.
     pub(crate) fn mtu_to(&self, destination: Address, now: Timestamp) -> usize {
-        let link = self.snapshot.path(destination).map(|path| self.snapshot.mtu(path));
+        let link = match self.remembered(destination) {
+            Some(direct) => Some(direct.mtu),
+            None => self.snapshot.path(destination).map(|path| self.snapshot.mtu(path)),
+        };
         let path = self.path_mtus.find(now, destination);
         // Without a route nothing is sent; the number is what every path takes.
         usize::from(link.into_iter().chain(path).min().unwrap_or(if destination.is_v4() {
@@ -101,7 +142,7 @@ impl Outbox {
     pub(crate) fn confirm(&mut self, path: Path, now: Timestamp) {
         let Path { interface, next_hop: address } = path;
         let place = &mut self.confirmed[(address.bits() & (CONFIRMED as u128 - 1)) as usize];
-        if place.1 == Some(path) && now.since(place.0) < CONFIRM {
+        if place.1 == Some(path) && now.span(place.0) < CONFIRM {
             return;
         }
         *place = (now, Some(path));
@@ -218,6 +259,7 @@ impl Outbox {
         }
         self.snapshot = snapshot;
         self.told.clear();
+        self.direct = [None; DIRECT];
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for key in waiting {
             let path = Path { interface: key.0, next_hop: key.1 };
@@ -266,6 +308,12 @@ impl Outbox {
             None => self.waiting_all += 1,
         }
     }
+}
+
+/// Where the way to a destination is remembered.
+#[inline]
+fn place(destination: Address) -> usize {
+    (destination.bits() & (DIRECT as u128 - 1)) as usize
 }
 
 #[cfg(test)]

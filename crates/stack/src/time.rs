@@ -34,6 +34,58 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// How much later this is than `earlier`; zero when it is not.
+    #[inline]
+    pub(crate) const fn span(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A time in nanoseconds. A [`Duration`] is the same in two parts, and takes a division to make: too dear for what is asked
+/// several times with each segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span(pub(crate) u64);
+
+impl Span {
+    /// None at all.
+    pub(crate) const ZERO: Self = Self(0);
+
+    /// The same time.
+    pub(crate) const fn of(duration: Duration) -> Self {
+        Self(nanos(duration))
+    }
+
+    /// The same time.
+    pub(crate) const fn duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
+    /// So many times as long.
+    #[inline]
+    pub(crate) const fn times(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, more: Self) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+}
+
+impl Add<Span> for Timestamp {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, more: Span) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+}
+
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
@@ -54,6 +106,6 @@ impl Sub<Duration> for Timestamp {
 
 /// Nanoseconds of a duration; 584 years is as long as it gets.
 #[inline]
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos() as u64)
 }

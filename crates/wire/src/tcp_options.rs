@@ -35,17 +35,53 @@ impl TcpOptions {
     /// MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut options = Self::default();
         // Nearly every segment of a connection has exactly this: two fillers and timestamps (RFC 7323, appendix A).
         if let [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] = *bytes {
-            options.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
-        } else if !bytes.is_empty() {
-            options.parse_any(bytes);
+            let timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+            return Self { timestamps, ..Self::default() };
         }
+        if bytes.is_empty() { Self::default() } else { Self::parse_others(bytes) }
+    }
+
+    fn parse_others(bytes: &[u8]) -> Self {
+        // Nearly every SYN has this, as Linux has it, and this stack.
+        if let [
+            MSS,
+            4,
+            i,
+            j,
+            SACK_PERMITTED,
+            2,
+            TIMESTAMPS,
+            10,
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            g,
+            h,
+            NOTHING,
+            WINDOW_SCALE,
+            3,
+            shift,
+        ] = *bytes
+        {
+            return Self {
+                mss: Some(u16::from_be_bytes([i, j])),
+                window_scale: Some(shift),
+                sack_permitted: true,
+                timestamps: Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))),
+                sack: ArrayVec::new(),
+            };
+        }
+        let mut options = Self::default();
+        options.parse_each(bytes);
         options
     }
 
-    fn parse_any(&mut self, mut bytes: &[u8]) {
+    fn parse_each(&mut self, mut bytes: &[u8]) {
         while let [kind, rest @ ..] = bytes {
             match *kind {
                 END => return,

@@ -20,6 +20,11 @@ use ours::{Bulk, Done, Until};
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(500);
 const PAIRS: usize = 10;
+/// What all bulk is compared with.
+const PEER: &str = "smoltcp, bulk, copied";
+
+/// Gigabits in a byte.
+const BITS: f64 = 8e-9;
 
 /// What is measured of this stack.
 const CASES: &[(&str, Case)] = &[
@@ -61,10 +66,14 @@ fn line(name: &str, unit: &str, values: Vec<f64>) -> f64 {
 
 /// `--rounds CASE N`: so much of one case and no more, with what was done: for who counts instructions.
 fn rounds(arguments: &[String]) {
-    let case = arguments.first().and_then(|n| n.parse::<usize>().ok()).and_then(|n| CASES.get(n));
-    let count = arguments.get(1).and_then(|n| n.parse().ok());
-    let ((name, case), count) = case.zip(count).expect("--rounds CASE ROUNDS: two numbers");
-    let done = case.run(Until::Rounds(count));
+    let case = arguments.first().and_then(|n| n.parse::<usize>().ok());
+    let count = arguments.get(1).and_then(|n| n.parse().ok()).map(Until::Rounds);
+    let (case, count) = case.zip(count).expect("--rounds CASE ROUNDS: two numbers");
+    // The number after ours is smoltcp.
+    let (name, done) = match CASES.get(case) {
+        Some((name, case)) => (*name, case.run(count)),
+        None => (PEER, smol::bulk(count)),
+    };
     println!("{name}: amount {} packets {}", done.amount, done.packets);
 }
 
@@ -73,7 +82,7 @@ fn main() {
     // `cargo test --benches` only wants to know that it runs.
     if arguments.iter().any(|argument| argument == "--test") {
         assert!(CASES.iter().all(|(_, case)| case.run(Until::Rounds(20)).amount > 0));
-        assert!(smol::bulk(Duration::from_millis(5)) > 0.0);
+        assert!(smol::bulk(Until::Rounds(20)).amount > 0);
         return;
     }
     if let Some(at) = arguments.iter().position(|argument| argument == "--rounds") {
@@ -82,13 +91,13 @@ fn main() {
     let mut peer = Vec::new();
     let mut own = vec![Vec::new(); CASES.len()];
     for _ in 0..PAIRS {
-        peer.push(smol::bulk(EACH));
+        peer.push(smol::bulk(Until::Time(EACH)).rate() * BITS);
         for ((_, case), values) in CASES.iter().zip(&mut own) {
-            let scale = if matches!(case, Case::Bulk(_)) { 8e-9 } else { 1e-6 };
+            let scale = if matches!(case, Case::Bulk(_)) { BITS } else { 1e-6 };
             values.push(case.run(Until::Time(EACH)).rate() * scale);
         }
     }
-    let base = line("smoltcp, bulk, copied", "Gbit/s", peer);
+    let base = line(PEER, "Gbit/s", peer);
     for ((name, case), values) in CASES.iter().zip(own) {
         if matches!(case, Case::Bulk(_)) {
             let middle = line(name, "Gbit/s", values);

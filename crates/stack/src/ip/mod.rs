@@ -3,6 +3,7 @@
 mod forward;
 mod fragment;
 mod output;
+mod quick;
 mod reassembly;
 mod v4;
 mod v6;
@@ -14,6 +15,7 @@ use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
 pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
+use quick::Quick;
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
@@ -61,16 +63,18 @@ impl Inbound {
     }
 
     /// Whether the checksum of TCP or UDP is right, or known not to matter.
-    #[inline]
     pub(crate) fn checksum_right(&self) -> bool {
+        self.checksum_right_after(pseudo(self.source, self.destination, self.protocol, self.end - self.start))
+    }
+
+    /// The same, with the sum of the pseudo-header.
+    #[inline]
+    pub(crate) fn checksum_right_after(&self, start: Sum) -> bool {
         match self.packet.offload.checksum() {
             // Partial: it came from this machine, and nobody has summed it because nothing can have changed it.
             Checksum::Valid | Checksum::Partial { .. } => true,
             Checksum::Bad => false,
-            Checksum::Unknown => {
-                let start = pseudo(self.source, self.destination, self.protocol, self.end - self.start);
-                packet::sum(start, &self.packet, self.start..self.end).checksum() == 0
-            }
+            Checksum::Unknown => packet::sum(start, &self.packet, self.start..self.end).checksum() == 0,
         }
     }
 }
@@ -103,9 +107,28 @@ impl Stack {
         if !snapshot.forwarding {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
+        let quick = Quick::of(&snapshot, port);
         for packet in batch.drain() {
-            self.link_input(now, port, packet, pool);
+            self.port_input(now, port, quick, packet, pool);
         }
+    }
+
+    /// Takes a packet that a port has received, by the shorter way if there is one.
+    #[inline]
+    fn port_input(
+        &mut self,
+        now: Timestamp,
+        port: PortId,
+        quick: Option<Quick>,
+        packet: Packet,
+        pool: &mut Pool,
+    ) {
+        if let Some(quick) = quick
+            && let Some(known) = self.known(quick.mac, &packet)
+        {
+            return self.known_input(now, quick, known, packet, pool);
+        }
+        self.link_input(now, port, packet, pool);
     }
 
     /// Takes packets that a router's port has received. They stay where they are until all are ready: most of them go the
@@ -129,9 +152,10 @@ impl Stack {
             self.counters.forwarded += batch.len() as u64;
             return self.out.enqueue_all(batch, first, pool);
         }
+        let quick = Quick::of(snapshot, port);
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
-                self.link_input(now, port, packet, pool);
+                self.port_input(now, port, quick, packet, pool);
             } else {
                 self.counters.forwarded += 1;
                 self.out.enqueue(packet, *way, pool);

@@ -4,16 +4,11 @@ use bywash_frame::Pool;
 
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
-use super::listen::default_mss;
+use super::seq::Seq;
 use super::state::{Cause, State};
-use super::{CloseReason, ConnectionId, Limits, Listener, ListenerId, Tcp, listen};
-use super::{Entry, seq::Seq};
-use crate::flow::Purpose;
+use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
 use crate::stack::Context;
 use crate::{Address, Flow, Stack, Timestamp};
-
-/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Why TCP refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,94 +43,6 @@ impl Tcp {
     pub(super) fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
         let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.released);
         if known { Ok(id.index) } else { Err(TcpError::Closed) }
-    }
-
-    fn listen(&mut self, local: Option<Address>, port: u16, backlog: usize) -> Result<ListenerId, TcpError> {
-        let local = local.filter(|address| !address.is_unspecified());
-        let same = |id: &u32| self.listeners[id].local == local;
-        if self.ports.get(&port).is_some_and(|ids| ids.iter().any(same)) {
-            return Err(TcpError::Taken);
-        }
-        self.next_listener += 1;
-        let id = self.next_listener;
-        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog, limits: self.limits });
-        self.ports.entry(port).or_default().push(id);
-        Ok(ListenerId(id))
-    }
-
-    fn unlisten(&mut self, id: ListenerId) {
-        let Some(listener) = self.listeners.remove(&id.0) else { return };
-        if let Some(ids) = self.ports.get_mut(&listener.port) {
-            ids.retain(|other| *other != id.0);
-            if ids.is_empty() {
-                self.ports.remove(&listener.port);
-            }
-        }
-    }
-
-    fn connect(
-        &mut self,
-        local: (Option<Address>, u16),
-        remote: (Address, u16),
-        limits: Limits,
-        cx: &mut Context<'_>,
-    ) -> Result<ConnectionId, TcpError> {
-        if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
-            return Err(TcpError::NoHost(remote.0));
-        }
-        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute(remote.0))?;
-        let ours =
-            local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
-        let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
-        let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
-        let i = self.connections.take().ok_or(TcpError::TooMany)?;
-        let connection = &mut self.connections[i];
-        connection.id.index = i;
-        connection.reset(flow, hash, limits, cx.now);
-        connection.state = State::SynSent;
-        connection.iss = listen::initial_sequence(&flow, cx);
-        (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
-        connection.ts_offset = listen::clock_offset(&flow, cx);
-        connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
-        connection.set_mss(default_mss(&flow).min(connection.offered_mss));
-        connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
-        connection.stalled = Some(cx.now);
-        let (id, iss) = (connection.id, connection.iss);
-        self.table.insert(hash, Entry::Connection(i).value());
-        self.connections[i].send_range(iss, 1, cx);
-        self.settle(i, cx);
-        Ok(id)
-    }
-
-    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
-        let hash = cx.secret.hash(Purpose::Table, &flow);
-        match self.find(hash, &flow) {
-            None => Ok((flow, hash)),
-            // Our own numbers are higher by now, and our clock is, too (RFC 6191, 2).
-            Some(Entry::TimeWait(i)) => {
-                self.forget_wait(i);
-                Ok((flow, hash))
-            }
-            Some(_) => Err(TcpError::Exists),
-        }
-    }
-
-    /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
-    /// connection to the next.
-    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
-        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
-        let start = cx.secret.hash(Purpose::Port, &flow);
-        for _ in 0..count {
-            let at = start.wrapping_add(u64::from(self.next_port)) % count;
-            self.next_port = self.next_port.wrapping_add(1);
-            let Ok(offset) = u16::try_from(at) else { continue };
-            let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
-            let hash = cx.secret.hash(Purpose::Table, &flow);
-            if self.find(hash, &flow).is_none() {
-                return Ok((flow, hash));
-            }
-        }
-        Err(TcpError::NoPort)
     }
 
     fn send(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
@@ -245,7 +152,7 @@ impl Connection {
     /// Lets the window grow with what the program reads in a round trip: it should hold twice that.
     fn grow_window(&mut self, n: usize, now: Timestamp) {
         self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        if now.as_nanos().saturating_sub(self.read_since.as_nanos()) >= self.round_trip_nanos() {
+        if now.span(self.read_since) >= self.round_trip() {
             self.rcv_limit = self.rcv_limit.max(self.read.saturating_mul(2).min(self.limits.receive_max));
             (self.read, self.read_since) = (0, now);
         }

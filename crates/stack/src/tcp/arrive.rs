@@ -16,6 +16,7 @@ use super::state::{Cause, State};
 use crate::Timestamp;
 use crate::ip::Inbound;
 use crate::stack::{Context, Event};
+use crate::time::Span;
 
 /// What a step decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ use Step::{Done, On};
 /// whether he has guessed right (CVE-2016-5696).
 const CHALLENGE: Duration = Duration::from_millis(500);
 /// RFC 9293, SHLD-18 and MUST-40: less than half a second.
-pub(super) const DELAYED_ACK: Duration = Duration::from_millis(40);
+pub(super) const DELAYED_ACK: Span = Span::of(Duration::from_millis(40));
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
 const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Segments that are acknowledged at once at the beginning, after a pause and after a loss, so that the peer's window
@@ -120,7 +121,7 @@ impl Connection {
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
         self.step(Cause::Crossed);
-        self.board.timed_out(cx.now, None, self.window.mss);
+        self.board.timed_out(cx.now, Span::ZERO, self.window.mss);
         Done
     }
 
@@ -327,7 +328,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_data(&mut self, segment: &Segment, inbound: &Inbound, now: Timestamp) {
         self.tally.data_segments_in += 1;
-        let pause = now.since(self.last_received);
+        let pause = now.span(self.last_received);
         self.last_received = now;
         if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
             (self.quick, self.answers) = (QUICK, false);

@@ -12,6 +12,7 @@ use super::state::{Cause, State};
 use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
 use crate::stack::{Context, Event};
+use crate::time::Span;
 use crate::{Flow, Timestamp, Unreachable};
 
 /// No deadline.
@@ -157,7 +158,7 @@ pub(super) struct Connection {
     /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<Unreachable>,
     /// How long until the reordering timer says what is lost.
-    pub(super) reorder_wait: Option<Duration>,
+    pub(super) reorder_wait: Option<Span>,
     /// When the neighbour was last vouched for.
     pub(super) confirmed: Timestamp,
 
@@ -267,16 +268,9 @@ impl Connection {
     }
 
     /// The round-trip time, or a guess.
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip_nanos())
-    }
-
-    /// The same in nanoseconds, for where it is asked for with every packet.
     #[inline]
-    pub(super) fn round_trip_nanos(&self) -> u64 {
-        match self.rtt.smoothed_nanos() {
-            0 => 100_000_000,
-            nanos => nanos,
-        }
+    pub(super) fn round_trip(&self) -> Span {
+        const GUESS: Span = Span::of(Duration::from_millis(100));
+        if self.rtt.smoothed() == Span::ZERO { GUESS } else { self.rtt.smoothed() }
     }
 }

@@ -46,7 +46,9 @@ impl Bare {
 
     /// Sends it by its route, with a DiffServ field.
     pub(super) fn send_marked(&self, class: u8, cx: &mut Context<'_>) {
-        let Some(path) = cx.out.snapshot.path(self.flow.remote) else { return };
+        let direct = cx.out.direct(self.flow.remote);
+        let found = direct.map(|direct| direct.path).or_else(|| cx.out.snapshot.path(self.flow.remote));
+        let Some(path) = found else { return };
         let Some(frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return;
@@ -59,10 +61,12 @@ impl Bare {
         let length = u16::try_from(packet.len()).unwrap_or(u16::MAX);
         let start = pseudo(self.flow.local, self.flow.remote, Protocol::TCP.0, length.into());
         finish(&mut packet, 0, start, cx.out.snapshot.interface(path.interface).offloads.checksum);
-        if built.is_ok() && put_header(&mut packet, &fields(&self.flow, path, class & !3, cx)) {
-            cx.out.send(packet, path, cx.pool);
-        } else {
-            cx.pool.give_packet(packet);
+        if built.is_err() || !put_header(&mut packet, &fields(&self.flow, path, class & !3, cx)) {
+            return cx.pool.give_packet(packet);
+        }
+        match direct {
+            Some(direct) => cx.out.send_link(packet, &direct.link, cx.pool),
+            None => cx.out.send(packet, path, cx.pool),
         }
     }
 }
@@ -82,11 +86,8 @@ impl Connection {
             return false;
         };
         let flags = self.mark(seq, len, flags);
-        let (options, bytes) = self.options(flags, len, cx.now);
-        let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
-        let window = self.advertise(flags.has(TcpFlags::SYN));
-        let ports = (self.flow.local_port, self.flow.remote_port);
-        let header = TcpHeader::new(ports, seq.0, ack.0, flags, window, bytes);
+        let mut written = [0; LONGEST];
+        let bytes = self.write_header(&mut written, seq, len, flags, cx.now);
         let Some(way) = &self.way else { return true };
         let (front, headers) = (way.transport(), TCP_HEADER + usize::from(bytes));
         let mut packet = Packet::new(frame);
@@ -106,8 +107,7 @@ impl Connection {
         let head = packet.head_mut();
         way.put(head, self.limits.traffic_class & !3 | ect, length);
         if let Some(tcp) = head[front..].first_chunk_mut::<LONGEST>() {
-            tcp[..TCP_HEADER].copy_from_slice(header.as_bytes());
-            tcp[TCP_HEADER..].copy_from_slice(&options);
+            *tcp = written;
         }
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
         if single {
@@ -130,7 +130,12 @@ impl Connection {
         }
         // A super-segment is always left to the port: the checksum of each piece is its own.
         let cut = len > self.window.mss;
-        finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
+        let offload = way.offloads.checksum || cut;
+        if offload || !single {
+            finish(&mut packet, front, way.pseudo(length), offload);
+        } else {
+            seal(packet.head_mut(), front, way.pseudo(length));
+        }
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
             let v4 = self.flow.remote.is_v4();
@@ -151,10 +156,8 @@ impl Connection {
         }
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
-        let (options, bytes) = self.options(flags, mss, cx.now);
-        let window = self.advertise(false);
-        let ports = (self.flow.local_port, self.flow.remote_port);
-        let header = TcpHeader::new(ports, seq.0, self.rcv_nxt.0, flags, window, bytes);
+        let mut written = [0; LONGEST];
+        let bytes = self.write_header(&mut written, seq, mss, flags, cx.now);
         let Some(way) = &self.way else { return 0 };
         let (front, payload) = (way.transport(), way.transport() + TCP_HEADER + usize::from(bytes));
         let (total, length) = (payload + mss as usize, payload - front + mss as usize);
@@ -162,8 +165,7 @@ impl Connection {
         let mut headers = [0; HEADERS + LONGEST];
         let ect = if self.ecn { ECT0 } else { 0 };
         way.put(&mut headers, self.limits.traffic_class & !3 | ect, length);
-        headers[front..front + TCP_HEADER].copy_from_slice(header.as_bytes());
-        headers[front + TCP_HEADER..front + LONGEST].copy_from_slice(&options);
+        headers[front..front + LONGEST].copy_from_slice(&written);
         let (pseudo, mut from, mut sent) = (way.pseudo(length), (seq - self.base()) as usize, 0);
         while sent < count {
             let Some(frame) = cx.pool.take() else { break };
@@ -210,7 +212,7 @@ impl Connection {
             self.tally.data_segments_out += segments;
             self.tally.bytes_sent += u64::from(bytes);
             // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
-            self.answers |= now.since(self.last_received) < super::arrive::DELAYED_ACK;
+            self.answers |= now.span(self.last_received) < super::arrive::DELAYED_ACK;
             self.last_data_sent = now;
         }
         self.last_sent = now;
@@ -239,24 +241,43 @@ impl Connection {
         flags
     }
 
-    /// The options as they are now, and how many bytes they are.
+    /// Writes the header of a segment as things are now, and says how many bytes of options it has.
     #[inline]
-    fn options(&mut self, flags: TcpFlags, len: u32, now: Timestamp) -> ([u8; TCP_OPTIONS], u8) {
+    fn write_header(
+        &mut self,
+        to: &mut [u8; LONGEST],
+        seq: Seq,
+        len: u32,
+        flags: TcpFlags,
+        now: Timestamp,
+    ) -> u8 {
+        let bytes = self.write_options(to, flags, len, now);
+        let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
+        let window = self.advertise(flags.has(TcpFlags::SYN));
+        let ports = (self.flow.local_port, self.flow.remote_port);
+        let header = TcpHeader::new(ports, seq.0, ack.0, flags, window, bytes);
+        to[..TCP_HEADER].copy_from_slice(header.as_bytes());
+        bytes
+    }
+
+    /// Writes the options as they are now behind the place of a header, and says how many bytes they are.
+    #[inline]
+    fn write_options(&mut self, to: &mut [u8; LONGEST], flags: TcpFlags, len: u32, now: Timestamp) -> u8 {
         let syn = flags.has(TcpFlags::SYN);
         let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
-        let mut bytes = [0; TCP_OPTIONS];
         if !syn && !blocks {
             if !self.timestamps {
-                return (bytes, 0);
+                return 0;
             }
             let stamps = stamps(self.clock(now), self.ts_recent);
-            bytes[..stamps.len()].copy_from_slice(&stamps);
-            return (bytes, 12);
+            to[TCP_HEADER..TCP_HEADER + stamps.len()].copy_from_slice(&stamps);
+            return 12;
         }
         let written = self.rare_options(flags, now).write();
-        bytes[..written.len()].copy_from_slice(&written);
+        to[TCP_HEADER..TCP_HEADER + written.len()].copy_from_slice(&written);
         #[expect(clippy::cast_possible_truncation, reason = "at most 40")]
-        (bytes, written.len() as u8)
+        let bytes = written.len() as u8;
+        bytes
     }
 
     /// Those of a SYN, and of an acknowledgment that tells of gaps.
@@ -325,12 +346,24 @@ fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
         packet.offload.set_checksum(Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET });
         start.partial()
     } else if packet.is_single() {
-        start.bytes(&packet.head()[front..]).checksum()
+        return seal(packet.head_mut(), front, start);
     } else {
         crate::packet::sum(start, packet, front..packet.len()).checksum()
     };
+    put_checksum(packet.head_mut(), front, checksum);
+}
+
+/// Puts the checksum of a segment in that begins at `front` and lies whole in `head`.
+#[inline]
+fn seal(head: &mut [u8], front: usize, start: Sum) {
+    let checksum = start.bytes(head.get(front..).unwrap_or_default()).checksum();
+    put_checksum(head, front, checksum);
+}
+
+#[inline]
+fn put_checksum(head: &mut [u8], front: usize, checksum: u16) {
     let at = front + usize::from(TCP_CHECKSUM_OFFSET);
-    if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
+    if let Some(place) = head.get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
 }

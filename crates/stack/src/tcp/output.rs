@@ -107,13 +107,16 @@ impl Connection {
             return true;
         }
         // RFC 5681, 4.1: after a pause nobody knows what the path takes.
-        if self.board.is_empty() && self.send.len() > 0 && cx.now.since(self.last_sent) > self.rtt.timeout() {
+        if self.board.is_empty() && self.send.len() > 0 && cx.now.span(self.last_sent) > self.rtt.timeout() {
             let initial = super::congestion::Window::initial(self.window.mss).congestion;
             self.window.congestion = self.window.congestion.min(initial);
             self.congestion.algorithm().restarted();
         }
         while let Some(len) = self.next_length() {
-            let run = self.run_of(len).min(turn.saturating_sub(1)).min(self.port_room(cx));
+            let run = match self.run_of(len) {
+                0 | 1 => 0,
+                run => run.min(turn.saturating_sub(1)).min(self.port_room(cx)),
+            };
             let sent = if run > 1 { self.emit_run(run, cx) } else { 0 };
             if sent > 0 {
                 *turn -= sent;
@@ -134,7 +137,7 @@ impl Connection {
             }
             self.fin_sent |= fin;
             self.note_new(self.nxt + len + u32::from(fin), cx.now);
-            if fin {
+            if last {
                 break;
             }
         }

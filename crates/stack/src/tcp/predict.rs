@@ -21,7 +21,7 @@ impl Connection {
     #[inline]
     pub(super) fn is_predicted(&self, segment: &Segment, ecn: u8) -> bool {
         #[cfg(test)]
-        if tests::BY_STEPS.get() {
+        if by_steps() {
             return false;
         }
         let stamps = match segment.options.timestamps {
@@ -92,6 +92,12 @@ impl Connection {
     }
 }
 
+/// Whether a test wants every segment to go the longest way.
+#[cfg(test)]
+pub(super) fn by_steps() -> bool {
+    tests::BY_STEPS.get()
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -106,7 +112,7 @@ mod tests {
     };
 
     thread_local! {
-        /// Nothing is predicted: every segment goes by the steps.
+        /// Nothing is predicted, nor taken by the shortest way in: every segment goes by the steps.
         pub(super) static BY_STEPS: Cell<bool> = const { Cell::new(false) };
         /// Segments that were predicted.
         pub(super) static PREDICTED: Cell<u64> = const { Cell::new(0) };

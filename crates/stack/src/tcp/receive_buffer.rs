@@ -271,9 +271,11 @@ impl ReceiveBuffer {
 
     /// Gives everything back.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
-        let waiting = self.waiting.drain(..).flat_map(|run| run.pieces);
-        for held in self.ready.drain(..).chain(waiting) {
+        while let Some(held) = self.ready.pop_front() {
             pool.give_packet(held.packet);
+        }
+        while let Some(run) = self.waiting.pop_front() {
+            run.pieces.into_iter().for_each(|held| pool.give_packet(held.packet));
         }
         self.spare.clear();
         self.recent.clear();

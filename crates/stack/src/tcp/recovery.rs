@@ -2,12 +2,14 @@
 
 use bywash_wire::{IPV6_MTU, TCP_HEADER, TcpFlags};
 
+use super::congestion::Window;
 use super::connection::{Connection, Phase};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::outbox::CONFIRM;
 use crate::stack::{Context, Event};
+use crate::time::Span;
 use crate::{Timestamp, ip};
 
 impl Connection {
@@ -67,7 +69,7 @@ impl Connection {
         let full = self.limited
             || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
         if full {
-            let rtt = self.round_trip();
+            let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
         }
     }
@@ -139,7 +141,7 @@ impl Connection {
             cx.events.push(Event::Writable(self.id));
         }
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
-        if cx.now.since(self.confirmed) >= CONFIRM
+        if cx.now.span(self.confirmed) >= CONFIRM
             && let Some(path) = cx.out.snapshot.path(self.flow.remote)
         {
             self.confirmed = cx.now;
@@ -165,7 +167,7 @@ impl Connection {
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
             if echo != 0 && millis < 1 << 30 {
-                self.rtt.sample(std::time::Duration::from_millis(millis.max(1).into()));
+                self.rtt.sample(Span(u64::from(millis.max(1)) * 1_000_000));
             }
         }
     }
@@ -251,7 +253,7 @@ impl Connection {
         } else {
             // The slow-start reduction bound, or the conservative one.
             let more = if progress { mss } else { 0 };
-            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(arrived) + more;
+            let limit = self.prr_delivered.saturating_sub(self.prr_out).min(self.burst()).max(arrived) + more;
             (threshold - pipe).min(limit)
         };
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
@@ -259,10 +261,17 @@ impl Connection {
         self.window.congestion = pipe + send.max(first);
     }
 
+    /// Bytes that may follow each other at once after a gap: as at the beginning. A peer's window that was full behind the gap
+    /// has let nothing out meanwhile, and all that was saved up would overflow the queue that has just dropped something.
+    fn burst(&self) -> u32 {
+        Window::initial(self.window.mss).congestion
+    }
+
     fn recovered(&mut self) {
         if self.phase == Phase::Recovery {
-            // RFC 6582, 3.2: not more at once than what is still out allows is PRR's own doing.
-            self.window.congestion = self.window.threshold.max(self.window.mss);
+            // RFC 6582, 3.2 asks for something against bursts here.
+            self.window.congestion =
+                self.window.threshold.min(self.pipe() + self.burst()).max(self.window.mss);
         }
         self.phase = Phase::Open;
         self.duplicates = 0;

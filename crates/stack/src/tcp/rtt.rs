@@ -2,35 +2,38 @@
 
 use std::time::Duration;
 
-use crate::time::nanos;
+use crate::time::Span;
 
 /// What is added to the round trip at least, G of RFC 6298 (2.3): 200 ms, as Linux has it, are what a delayed
 /// acknowledgment may take. (2.4) would have the whole timeout be one second at least.
-const MIN_RTO: Duration = Duration::from_millis(200);
+const MIN_RTO: Span = Span::of(Duration::from_millis(200));
 /// RFC 6298 (2.5): at least 60 s.
-const MAX_RTO: Duration = Duration::from_secs(120);
+const MAX_RTO: Span = Span::of(Duration::from_secs(120));
 /// RFC 6298 (2.1): before anything was measured.
-const INITIAL_RTO: Duration = Duration::from_secs(1);
+const INITIAL_RTO: Span = Span::of(Duration::from_secs(1));
 
-/// Smoothed round-trip time and what follows from it. Nanoseconds: each acknowledgment measures.
+/// Smoothed round-trip time and what follows from it. Numbers are nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     /// Zero before anything was measured.
     smoothed: u64,
     variation: u64,
-    /// The shortest one seen.
-    pub(crate) shortest: Option<Duration>,
+    /// The shortest one seen; zero before anything was measured.
+    pub(crate) shortest: Span,
     /// How often the timeout has been doubled since the last measurement (5.5).
     backoff: u8,
     /// The timeout, kept because it is asked for with every segment; zero before anything was measured.
-    timeout: Duration,
+    timeout: Span,
 }
 
 impl Rtt {
     /// Takes a measurement of a segment that was sent once (Karn, section 3).
-    pub(crate) fn sample(&mut self, rtt: Duration) {
-        self.shortest = Some(self.shortest.map_or(rtt, |shortest| shortest.min(rtt)));
-        let rtt = nanos(rtt).max(1);
+    #[inline]
+    pub(crate) fn sample(&mut self, rtt: Span) {
+        let rtt = rtt.0.max(1);
+        if self.smoothed == 0 || rtt < self.shortest.0 {
+            self.shortest = Span(rtt);
+        }
         if self.smoothed == 0 {
             // (2.2)
             (self.smoothed, self.variation) = (rtt, rtt / 2);
@@ -53,36 +56,31 @@ impl Rtt {
         self.backoff
     }
 
+    /// The smoothed time; zero before anything was measured.
     #[inline]
-    pub(crate) fn smoothed(&self) -> Option<Duration> {
-        (self.smoothed > 0).then(|| Duration::from_nanos(self.smoothed))
+    pub(crate) fn smoothed(&self) -> Span {
+        Span(self.smoothed)
     }
 
-    /// The smoothed time in nanoseconds; zero before anything was measured.
-    #[inline]
-    pub(crate) fn smoothed_nanos(&self) -> u64 {
-        self.smoothed
-    }
-
-    pub(crate) fn variation(&self) -> Duration {
-        Duration::from_nanos(self.variation)
+    pub(crate) fn variation(&self) -> Span {
+        Span(self.variation)
     }
 
     /// The timeout, doubled as often as it has run out.
     #[inline]
-    pub(crate) fn timeout(&self) -> Duration {
-        if self.timeout.is_zero() { INITIAL_RTO } else { self.timeout }
+    pub(crate) fn timeout(&self) -> Span {
+        if self.timeout == Span::ZERO { INITIAL_RTO } else { self.timeout }
     }
 
     #[inline]
     fn update(&mut self) {
         let base = if self.smoothed == 0 {
-            nanos(INITIAL_RTO)
+            INITIAL_RTO.0
         } else {
-            self.smoothed.saturating_add(self.variation.saturating_mul(4).max(nanos(MIN_RTO)))
+            self.smoothed.saturating_add(self.variation.saturating_mul(4).max(MIN_RTO.0))
         };
         let doubled = base.saturating_mul(1 << self.backoff.min(10));
-        self.timeout = Duration::from_nanos(doubled.min(nanos(MAX_RTO)));
+        self.timeout = Span(doubled.min(MAX_RTO.0));
     }
 }
 
@@ -90,8 +88,8 @@ impl Rtt {
 mod tests {
     use super::*;
 
-    const fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
+    const fn ms(ms: u64) -> Span {
+        Span::of(Duration::from_millis(ms))
     }
 
     #[test]
@@ -110,8 +108,9 @@ mod tests {
         rtt.sample(ms(1));
         assert_eq!(rtt.backoff, 0, "a measurement ends the doubling");
         let mut fast = Rtt::default();
-        fast.sample(Duration::from_micros(20));
-        assert_eq!(fast.timeout(), MIN_RTO + Duration::from_micros(20));
-        assert_eq!(fast.shortest, Some(Duration::from_micros(20)));
+        let short = Span::of(Duration::from_micros(20));
+        fast.sample(short);
+        assert_eq!(fast.timeout(), MIN_RTO + short);
+        assert_eq!(fast.shortest, short);
     }
 }

@@ -2,10 +2,10 @@
 //! lost.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use super::seq::Seq;
 use crate::Timestamp;
+use crate::time::Span;
 
 /// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
 pub(super) const DUPLICATES: u32 = 3;
@@ -56,7 +56,7 @@ pub(super) struct Delivered {
     /// Bytes that are now known to have arrived and were not before.
     pub(super) bytes: u32,
     /// Since the latest-sent segment that was never sent again.
-    pub(super) rtt: Option<Duration>,
+    pub(super) rtt: Option<Span>,
     /// Bytes that are acknowledged by blocks alone.
     pub(super) sacked: u32,
 }
@@ -93,7 +93,7 @@ pub(super) struct Scoreboard {
     /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
     latest: (Timestamp, Seq),
     /// RACK.rtt
-    rtt: Duration,
+    rtt: Span,
     /// RACK.fack: the highest that has arrived.
     highest: Option<Seq>,
     /// RACK.reordering_seen
@@ -223,13 +223,7 @@ impl Scoreboard {
 
     /// Everything before `ack` has arrived.
     #[inline]
-    pub(super) fn acknowledge(
-        &mut self,
-        ack: Seq,
-        now: Timestamp,
-        shortest: Option<Duration>,
-        out: &mut Delivered,
-    ) {
+    pub(super) fn acknowledge(&mut self, ack: Seq, now: Timestamp, shortest: Span, out: &mut Delivered) {
         while let Some(first) = self.sent.front().copied() {
             if !first.start.before(ack) {
                 break;
@@ -250,7 +244,7 @@ impl Scoreboard {
             }
         }
         if self.sent.is_empty() {
-            self.sendings.clear();
+            return self.sendings.clear();
         }
         while self.sendings.pop_front_if(|sending| !sending.end.after(ack)).is_some() {}
     }
@@ -263,7 +257,7 @@ impl Scoreboard {
         (start, end): (Seq, Seq),
         mss: u32,
         now: Timestamp,
-        shortest: Option<Duration>,
+        shortest: Span,
         out: &mut Delivered,
     ) {
         let start = self.boundary(start, mss, true);
@@ -309,12 +303,12 @@ impl Scoreboard {
 
     /// RFC 8985, 6.2, steps 1 to 3, for one segment.
     #[inline]
-    fn arrived(&mut self, sent: &Sent, now: Timestamp, shortest: Option<Duration>, out: &mut Delivered) {
-        let rtt = now.since(sent.at);
+    fn arrived(&mut self, sent: &Sent, now: Timestamp, shortest: Span, out: &mut Delivered) {
+        let rtt = now.span(sent.at);
         if sent.retransmitted {
             // It may be the first copy that has arrived: much sooner than any round trip, it must be. (RFC 8985 has no "much";
             // but a probe is sent when the path is idle, and its round trip may well be the shortest by a little.)
-            if shortest.is_some_and(|shortest| rtt < shortest * 7 / 8) {
+            if rtt.0 < shortest.times(7).0 / 8 {
                 return;
             }
         } else {
@@ -354,11 +348,11 @@ impl Scoreboard {
     pub(super) fn detect(
         &mut self,
         now: Timestamp,
-        shortest: Option<Duration>,
-        smoothed: Option<Duration>,
+        shortest: Span,
+        smoothed: Span,
         in_recovery: bool,
         mss: u32,
-    ) -> Option<Duration> {
+    ) -> Option<Span> {
         if self.sendings.is_empty() || self.highest.is_none() {
             return None;
         }
@@ -374,7 +368,7 @@ impl Scoreboard {
             let due = sending.at + self.rtt + window;
             if due > now && self.awaits(earlier) {
                 // All that were sent before the latest that has arrived are overdue by then.
-                return Some((at + self.rtt + window).since(now).max(due.since(now)));
+                return Some((at + self.rtt + window).span(now).max(due.span(now)));
             }
             self.lose(earlier);
             if sending.end.after(earlier.end) {
@@ -406,18 +400,12 @@ impl Scoreboard {
     }
 
     /// RACK_update_reo_wnd: how much later than others a segment may arrive.
-    fn window(
-        &self,
-        shortest: Option<Duration>,
-        smoothed: Option<Duration>,
-        in_recovery: bool,
-        mss: u32,
-    ) -> Duration {
+    fn window(&self, shortest: Span, smoothed: Span, in_recovery: bool, mss: u32) -> Span {
         if !self.reordering && (in_recovery || self.sacked >= DUPLICATES.saturating_mul(mss)) {
-            return Duration::ZERO;
+            return Span::ZERO;
         }
-        let shortest = shortest.unwrap_or_default();
-        ((shortest / 4) * (self.stretch + 1)).min(smoothed.unwrap_or(shortest))
+        let most = if smoothed == Span::ZERO { shortest } else { smoothed };
+        Span(shortest.0 / 4).times(u64::from(self.stretch) + 1).min(most)
     }
 
     /// The first segment is lost: three duplicate acknowledgments, or a partial one, of a peer without SACK say so.
@@ -430,12 +418,12 @@ impl Scoreboard {
 
     /// The retransmission timer has run out (RFC 8985, 6.3): the first segment is lost, and all that are older than
     /// a round trip. What was said by blocks and not by numbers may have been taken back (RFC 2018, section 8).
-    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Option<Duration>, mss: u32) {
+    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Span, mss: u32) {
         if let Some(first) = self.sent.front().copied() {
             self.split(first.start + first.len().min(mss));
         }
         let reneged = self.sent.front().is_some_and(|first| first.fate == Fate::Sacked);
-        let age = smoothed.unwrap_or_default() + self.window(None, None, false, u32::MAX);
+        let age = smoothed + self.window(Span::ZERO, Span::ZERO, false, u32::MAX);
         for i in 0..self.sent.len() {
             let sent = &mut self.sent[i];
             if reneged && sent.fate == Fate::Sacked {
@@ -443,7 +431,7 @@ impl Scoreboard {
                 self.sacked -= sent.len();
                 self.in_flight += sent.len();
             }
-            if sent.fate == Fate::InFlight && (i == 0 || now.since(sent.at) >= age) {
+            if sent.fate == Fate::InFlight && (i == 0 || now.span(sent.at) >= age) {
                 let Sent { at, start, end, .. } = *sent;
                 self.lose(Sending { at, start, end });
             }
@@ -479,9 +467,12 @@ impl Scoreboard {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MSS: u32 = 1000;
+    const RTT: Span = Span::of(Duration::from_millis(100));
 
     fn at(ms: u64) -> Timestamp {
         Timestamp::from_nanos(ms * 1_000_000)
@@ -497,13 +488,12 @@ mod tests {
 
     fn sack(board: &mut Scoreboard, start: u32, end: u32, now: u64) -> Delivered {
         let mut out = Delivered::default();
-        board.sack((Seq(start), Seq(end)), MSS, at(now), Some(Duration::from_millis(100)), &mut out);
+        board.sack((Seq(start), Seq(end)), MSS, at(now), RTT, &mut out);
         out
     }
 
-    fn detect(board: &mut Scoreboard, now: u64) -> Option<Duration> {
-        let rtt = Some(Duration::from_millis(100));
-        board.detect(at(now), rtt, rtt, false, MSS)
+    fn detect(board: &mut Scoreboard, now: u64) -> Option<Span> {
+        board.detect(at(now), RTT, RTT, false, MSS)
     }
 
     #[test]
@@ -518,7 +508,7 @@ mod tests {
         board.resent(Seq(0), Seq(1000), at(104));
         assert_eq!((board.in_flight(), board.lost()), (7000, 0));
         let mut out = Delivered::default();
-        board.acknowledge(Seq(4000), at(204), Some(Duration::from_millis(100)), &mut out);
+        board.acknowledge(Seq(4000), at(204), RTT, &mut out);
         assert_eq!((out.bytes, out.rtt), (1000, None), "what was sent twice measures nothing");
         assert_eq!((board.in_flight(), board.sacked()), (6000, 0));
     }
@@ -528,11 +518,11 @@ mod tests {
         let mut board = ten();
         sack(&mut board, 1000, 2000, 101);
         let mut out = Delivered::default();
-        board.acknowledge(Seq(2000), at(102), Some(Duration::from_millis(100)), &mut out);
+        board.acknowledge(Seq(2000), at(102), RTT, &mut out);
         assert!(board.reordering);
         sack(&mut board, 3000, 9000, 108);
         let wait = detect(&mut board, 108).expect("the timer is needed");
-        assert!(!board.has_lost() && wait <= Duration::from_millis(25));
+        assert!(!board.has_lost() && wait.0 <= RTT.0 / 4);
         detect(&mut board, 140);
         assert_eq!(board.lost(), 1000);
     }
@@ -541,7 +531,7 @@ mod tests {
     fn a_timeout_takes_the_first_and_the_old_and_survives_reneging() {
         let mut board = ten();
         sack(&mut board, 0, 2000, 100);
-        board.timed_out(at(105), Some(Duration::from_millis(100)), MSS);
+        board.timed_out(at(105), RTT, MSS);
         assert_eq!(
             (board.sacked(), board.lost()),
             (0, 6000),
@@ -556,7 +546,7 @@ mod tests {
         assert_eq!(sack(&mut board, 1000, 4000, 111).bytes, 2000);
         assert_eq!((board.in_flight(), board.sacked()), (7000, 3000));
         let mut out = Delivered::default();
-        board.acknowledge(Seq(10_000), at(120), None, &mut out);
+        board.acknowledge(Seq(10_000), at(120), Span::ZERO, &mut out);
         assert_eq!((out.bytes, board.in_flight(), board.sacked(), board.is_empty()), (7000, 0, 0, true));
     }
 

@@ -1,11 +1,12 @@
 //! A segment as it came in, its header read once.
 
+use std::ops::Range;
+
 use bywash_wire::{TcpFlags, TcpHeader, TcpOptions};
 
 use super::receive_buffer::length;
 use super::seq::Seq;
 use crate::Flow;
-use crate::ip::Inbound;
 
 /// What the steps of segment arrival look at.
 #[derive(Clone, Debug)]
@@ -23,27 +24,20 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Reads a header; `None` when it is cut short.
+    /// What a header says that was found whole at the front of `bytes`. `place`: where in the packet the segment is.
     #[inline]
-    pub(super) fn parse(inbound: &Inbound) -> Option<Self> {
-        let bytes = inbound.transport();
-        let tcp = TcpHeader::parse(bytes)?;
+    pub(super) fn of(tcp: &TcpHeader, bytes: &[u8], flow: Flow, place: Range<usize>) -> Self {
         let header = tcp.header_length();
-        Some(Self {
-            flow: Flow {
-                local: inbound.destination,
-                remote: inbound.source,
-                local_port: tcp.destination_port.get(),
-                remote_port: tcp.source_port.get(),
-            },
+        Self {
+            flow,
             seq: Seq(tcp.sequence.get()),
             ack: Seq(tcp.acknowledgment.get()),
             flags: tcp.flags,
             window: tcp.window.get(),
             options: TcpOptions::parse(&bytes[size_of::<TcpHeader>()..header]),
-            start: inbound.start + header,
-            payload: inbound.end - inbound.start - header,
-        })
+            start: place.start + header,
+            payload: place.end - place.start - header,
+        }
     }
 
     #[inline]

@@ -65,7 +65,11 @@ impl SendBuffer {
             }
         }
         if self.len == 0 {
-            self.clear(pool);
+            // All frames but the last have gone by now.
+            if let Some(frame) = self.frames.pop_front() {
+                pool.give(frame);
+            }
+            self.front = 0;
         }
     }
 

@@ -9,9 +9,10 @@ use super::connection::{Connection, NEVER, Phase, SendTimer};
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
+use crate::time::Span;
 
 /// RFC 8985, 7.2: how long a peer may hold back an acknowledgment of a single segment.
-const WORST_DELAYED_ACK: Duration = Duration::from_millis(200);
+const WORST_DELAYED_ACK: Span = Span::of(Duration::from_millis(200));
 /// RFC 9293, MUST-23: a SYN is repeated for three minutes.
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -53,15 +54,16 @@ impl Connection {
     }
 
     /// RFC 8985, 7.2: two round trips, and more when a single segment may wait for its acknowledgment.
-    fn probe_wait(&self) -> Option<Duration> {
+    fn probe_wait(&self) -> Option<Span> {
         let probes = self.sack
             && self.phase == Phase::Open
             && self.probe.is_none()
-            && self.state != State::SynReceived;
+            && self.state != State::SynReceived
+            && self.rtt.smoothed() != Span::ZERO;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
             return None;
         }
-        let wait = self.rtt.smoothed()? * 2;
+        let wait = self.rtt.smoothed().times(2);
         Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
     }
 
@@ -104,7 +106,7 @@ impl Connection {
         self.window.congestion = self.window.mss;
         self.duplicates = 0;
         self.probe = None;
-        let age = if self.sack { self.rtt.smoothed() } else { None };
+        let age = if self.sack { self.rtt.smoothed() } else { Span::ZERO };
         self.board.timed_out(cx.now, age, self.window.mss);
         self.rtt.back_off();
     }

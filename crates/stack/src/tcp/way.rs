@@ -21,6 +21,8 @@ pub(super) struct Way {
     /// Packets can be sent along the link; else the neighbour is asked for first.
     ready: bool,
     v4: bool,
+    /// Nothing is to be asked of the addresses of what comes in: from one other host, to one of ours.
+    heard: bool,
     /// Bytes of link header, and of that and the IP header.
     network: u8,
     transport: u8,
@@ -37,10 +39,15 @@ impl Way {
     /// Finds the way for a flow; `None` without a route.
     #[cold]
     fn find(flow: &Flow, out: &mut Outbox) -> Option<Self> {
-        let path = out.snapshot.path(flow.remote)?;
-        let (ready, link) = match out.reach(path) {
-            Reach::Ready { link, .. } => (true, link),
-            Reach::Unresolved | Reach::Absent => (false, Link::none(path.interface)),
+        let (path, ready, link) = match out.direct(flow.remote) {
+            Some(direct) => (direct.path, true, direct.link),
+            None => {
+                let path = out.snapshot.path(flow.remote)?;
+                match out.reach(path) {
+                    Reach::Ready { link, .. } => (path, true, link),
+                    Reach::Unresolved | Reach::Absent => (path, false, Link::none(path.interface)),
+                }
+            }
         };
         let fields = Fields {
             source: flow.local,
@@ -61,11 +68,19 @@ impl Way {
             (ip.total_length, ip.checksum) = (0.into(), 0.into());
             header_sum = header_sum.bytes(ip.as_bytes());
         }
+        let heard = match (flow.local.v4(), flow.remote.v4()) {
+            (Some(local), Some(remote)) => {
+                let ours = out.snapshot.is_ours(flow.local) && !local.is_loopback();
+                ours && out.snapshot.is_passed_on(remote.to_bits())
+            }
+            _ => false,
+        };
         #[expect(clippy::cast_possible_truncation, reason = "at most 58")]
         Some(Self {
             generation: out.snapshot.generation,
             ready,
             v4,
+            heard,
             network: network as u8,
             transport: (network + length) as u8,
             port: link.port,
@@ -85,6 +100,12 @@ impl Way {
             *way = Self::find(flow, out);
         }
         way.as_ref()
+    }
+
+    /// Whether, as of this snapshot, what comes in for the connection needs no look at its addresses.
+    #[inline]
+    pub(super) fn is_heard(&self, generation: u32) -> bool {
+        self.heard && self.generation == generation
     }
 
     /// Bytes in front of the TCP header.

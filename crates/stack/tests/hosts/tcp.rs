@@ -107,3 +107,21 @@ fn a_long_stream_arrives_over_a_perfect_wire() {
     assert!(got == sent);
     assert_eq!(pair.a.host.stack.tcp_info(pair.now, client).unwrap().total_retrans, 0);
 }
+
+/// However short the way of a connection's packets is: an address that is ours no more gets none.
+#[test]
+fn a_connection_hears_nothing_at_an_address_that_was_taken_away() {
+    let mut pair = Pair::new(1500);
+    let (client, _) = open(&mut pair);
+    pair.a.host.stack.send(pair.now, client, b"1", &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.host.stack.events().count(), 1, "there is something to read");
+    assert!(pair.b.host.control.remove_address(address("10.0.0.2")));
+    pair.settle();
+    let before = pair.b.host.stack.counters();
+    pair.a.host.stack.send(pair.now, client, b"2", &mut pair.a.pool).unwrap();
+    pair.settle();
+    let after = pair.b.host.stack.counters();
+    assert_eq!(after.tcp_received, before.tcp_received);
+    assert!(after.not_for_us > before.not_for_us);
+}

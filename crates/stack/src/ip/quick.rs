@@ -1,0 +1,102 @@
+//! The shortest way in: a segment of a connection that exists, over plain Ethernet and IPv4, nearly every packet of a server.
+//!
+//! Whether its addresses may speak with each other was asked when the connection's way was found, and is asked again with
+//! each snapshot. So the headers alone are looked at here. Whatever is not as usual goes by `link_input`, which has all the
+//! rules: nothing is refused here.
+
+use bywash_frame::{Packet, Pool};
+use bywash_wire::zerocopy::FromBytes;
+use bywash_wire::{
+    ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, Ipv4Header, Mac, Protocol, TcpHeader,
+};
+
+use super::{Inbound, take_off};
+use crate::stack::Context;
+use crate::{Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
+
+/// An interface whose packets are looked at here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quick {
+    interface: InterfaceId,
+    pub(super) mac: Mac,
+}
+
+impl Quick {
+    /// The interface of a port's packets without a tag, if they begin with an Ethernet header.
+    pub(super) fn of(snapshot: &Snapshot, port: PortId) -> Option<Self> {
+        let interface = snapshot.interface_of(port, None)?;
+        match snapshot.interface(interface).medium {
+            Medium::Ethernet { mac, .. } => Some(Self { interface, mac }),
+            Medium::Ip => None,
+        }
+    }
+}
+
+/// Of a packet that is as usual: its connection's number, its flow, and where it ends, from the IP header on.
+pub(super) struct Known {
+    connection: u32,
+    flow: Flow,
+    end: usize,
+}
+
+impl Stack {
+    /// Reads a packet's headers; `None` when it is for the longer way.
+    #[inline]
+    pub(super) fn known(&self, mac: Mac, packet: &Packet) -> Option<Known> {
+        let (ethernet, rest) = EthernetHeader::ref_from_prefix(packet.head()).ok()?;
+        let plain = ethernet.destination == mac
+            && ethernet.kind.get() == EtherType::IPV4.0
+            && packet.offload.vlan().is_none();
+        let (ip, _) = Ipv4Header::ref_from_prefix(rest).ok().filter(|_| plain)?;
+        let end = usize::from(ip.total_length.get());
+        let whole = ip.has_no_options()
+            && ip.protocol == Protocol::TCP.0
+            && !ip.is_fragment()
+            && ip.is_sealed()
+            && end <= packet.len() - ETHERNET_HEADER;
+        let transport = rest.get(IPV4_HEADER..end.min(rest.len())).filter(|_| whole)?;
+        let tcp = TcpHeader::parse(transport)?;
+        let flow = Flow::of(tcp, ip.destination().into(), ip.source().into());
+        let connection = self.tcp.known(&flow, &self.secret, self.out.snapshot.generation)?;
+        Some(Known { connection, flow, end })
+    }
+
+    /// Hands such a packet to its connection.
+    #[inline]
+    pub(super) fn known_input(
+        &mut self,
+        now: Timestamp,
+        quick: Quick,
+        known: Known,
+        mut packet: Packet,
+        pool: &mut Pool,
+    ) {
+        if !take_off(&mut packet, ETHERNET_HEADER) {
+            self.counters.malformed += 1;
+            return pool.give_packet(packet);
+        }
+        let Known { connection, flow, end } = known;
+        let ecn = packet.head().get(1).map_or(0, |class| class & 3);
+        let inbound = Inbound {
+            packet,
+            interface: quick.interface,
+            source: flow.remote,
+            destination: flow.local,
+            protocol: Protocol::TCP.0,
+            start: IPV4_HEADER,
+            end,
+            ecn,
+            group: false,
+            reassembled: false,
+        };
+        let mut context = Context {
+            now,
+            secret: &self.secret,
+            out: &mut self.out,
+            pool,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        self.tcp.known_input(connection, flow, inbound, &mut context);
+    }
+}

@@ -1,0 +1,231 @@
+//! How connections begin: listeners, the handshakes of peers, connections of our own.
+
+use std::time::Duration;
+
+use bywash_wire::{TcpFlags, TcpOptions};
+
+use super::emit::Bare;
+use super::listen::{self, HalfOpen, default_mss};
+use super::segment::Segment;
+use super::state::State;
+use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
+use crate::flow::Purpose;
+use crate::ip::Inbound;
+use crate::stack::Context;
+use crate::{Address, Flow};
+
+/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+impl Tcp {
+    pub(super) fn listen(
+        &mut self,
+        local: Option<Address>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<ListenerId, TcpError> {
+        let local = local.filter(|address| !address.is_unspecified());
+        let same = |id: &u32| self.listeners[id].local == local;
+        if self.ports.get(&port).is_some_and(|ids| ids.iter().any(same)) {
+            return Err(TcpError::Taken);
+        }
+        self.next_listener += 1;
+        let id = self.next_listener;
+        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog, limits: self.limits });
+        self.ports.entry(port).or_default().push(id);
+        Ok(ListenerId(id))
+    }
+
+    pub(super) fn unlisten(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.remove(&id.0) else { return };
+        if let Some(ids) = self.ports.get_mut(&listener.port) {
+            ids.retain(|other| *other != id.0);
+            if ids.is_empty() {
+                self.ports.remove(&listener.port);
+            }
+        }
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        limits: Limits,
+        cx: &mut Context<'_>,
+    ) -> Result<ConnectionId, TcpError> {
+        if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
+            return Err(TcpError::NoHost(remote.0));
+        }
+        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute(remote.0))?;
+        let ours =
+            local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
+        let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
+        let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
+        let i = self.connections.take().ok_or(TcpError::TooMany)?;
+        let connection = &mut self.connections[i];
+        connection.id.index = i;
+        connection.reset(flow, hash, limits, cx.now);
+        connection.state = State::SynSent;
+        connection.iss = listen::initial_sequence(&flow, cx);
+        (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
+        connection.ts_offset = listen::clock_offset(&flow, cx);
+        connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
+        connection.set_mss(default_mss(&flow).min(connection.offered_mss));
+        connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
+        connection.stalled = Some(cx.now);
+        let (id, iss) = (connection.id, connection.iss);
+        self.table.insert(hash, Entry::Connection(i).value());
+        self.connections[i].send_range(iss, 1, cx);
+        self.settle(i, cx);
+        Ok(id)
+    }
+
+    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+        let hash = cx.secret.hash(Purpose::Table, &flow);
+        match self.find(hash, &flow) {
+            None => Ok((flow, hash)),
+            // Our own numbers are higher by now, and our clock is, too (RFC 6191, 2).
+            Some(Entry::TimeWait(i)) => {
+                self.forget_wait(i);
+                Ok((flow, hash))
+            }
+            Some(_) => Err(TcpError::Exists),
+        }
+    }
+
+    /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
+    /// connection to the next.
+    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let start = cx.secret.hash(Purpose::Port, &flow);
+        for _ in 0..count {
+            let at = start.wrapping_add(u64::from(self.next_port)) % count;
+            self.next_port = self.next_port.wrapping_add(1);
+            let Ok(offset) = u16::try_from(at) else { continue };
+            let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
+            let hash = cx.secret.hash(Purpose::Table, &flow);
+            if self.find(hash, &flow).is_none() {
+                return Ok((flow, hash));
+            }
+        }
+        Err(TcpError::NoPort)
+    }
+
+    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
+    pub(super) fn listen_input(
+        &mut self,
+        hash: u64,
+        segment: &Segment,
+        inbound: Inbound,
+        cx: &mut Context<'_>,
+    ) {
+        let listener = self.listener_of(&segment.flow);
+        let reply = match listener {
+            _ if segment.has(TcpFlags::RST) => None,
+            Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
+                if let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx) {
+                    return self.establish(half, segment, inbound, cx);
+                }
+                segment.reset()
+            }
+            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
+                self.open(hash, listener, segment, cx);
+                None
+            }
+            _ => segment.reset(),
+        };
+        cx.pool.give_packet(inbound.packet);
+        if let Some((seq, ack, flags)) = reply {
+            cx.counters.refused += 1;
+            let options = TcpOptions::default();
+            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
+        }
+    }
+
+    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it).
+    fn open(&mut self, hash: u64, id: ListenerId, segment: &Segment, cx: &mut Context<'_>) {
+        let Some(listener) = self.listeners.get_mut(&id.0) else { return };
+        let limits = listener.limits;
+        let half = HalfOpen::new(segment, hash, id, &limits, cx);
+        let place = if listener.half_open < listener.backlog { self.half_open.take() } else { None };
+        let Some(i) = place else { return half.answer_by_cookie(&limits, cx) };
+        listener.half_open += 1;
+        half.answer(&limits, cx);
+        self.half_open[i] = half;
+        self.table.insert(hash, Entry::HalfOpen(i).value());
+        self.half_wheel.set(i, cx.now + Duration::from_secs(1));
+    }
+
+    /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
+    pub(super) fn complete(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        let half = &self.half_open[i];
+        let expected = segment.seq == half.irs + 1;
+        let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
+        if segment.has(TcpFlags::RST) {
+            if expected {
+                self.forget_half(i);
+            }
+        } else if segment.has(TcpFlags::SYN) {
+            // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
+            half.answer(&self.limits_of(half.listener), cx);
+        } else if segment.has(TcpFlags::ACK) && !done {
+            if let Some((seq, ack, flags)) = segment.reset() {
+                let options = TcpOptions::default();
+                Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
+            }
+        } else if done && !segment.seq.before(half.irs + 1) {
+            let half = half.clone();
+            self.forget_half(i);
+            return self.establish(half, segment, inbound, cx);
+        }
+        cx.pool.give_packet(inbound.packet);
+    }
+
+    /// The handshake is done: the connection takes the segment that completed it.
+    fn establish(&mut self, half: HalfOpen, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        let Some(i) = self.connections.take() else {
+            cx.counters.no_memory += 1;
+            return cx.pool.give_packet(inbound.packet);
+        };
+        let (hash, limits) = (half.hash, self.limits_of(half.listener));
+        let connection = &mut self.connections[i];
+        connection.id.index = i;
+        half.into_connection(connection, limits, cx);
+        self.table.insert(hash, Entry::Connection(i).value());
+        self.connections[i].arrive(segment, inbound, cx);
+        self.settle(i, cx);
+    }
+
+    fn limits_of(&self, id: ListenerId) -> Limits {
+        self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
+    }
+
+    pub(super) fn answer_again(&mut self, i: u32, cx: &mut Context<'_>) {
+        let limits = self.limits_of(self.half_open[i].listener);
+        let half = &mut self.half_open[i];
+        if half.tries >= limits.syn_ack_retries {
+            return self.forget_half(i);
+        }
+        half.tries += 1;
+        half.sent = cx.now;
+        half.answer(&limits, cx);
+        self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
+    }
+
+    fn forget_half(&mut self, i: u32) {
+        let half = &self.half_open[i];
+        if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
+            listener.half_open -= 1;
+        }
+        self.table.remove(half.hash, Entry::HalfOpen(i).value());
+        self.half_wheel.clear(i);
+        self.half_open.give(i);
+    }
+
+    /// The listener that a flow is for: one on its address before one on all.
+    fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
+        let ids = self.ports.get(&flow.local_port)?;
+        let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
+        ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))
+    }
+}
