@@ -9,7 +9,7 @@
 
 use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM};
 
-/// The packet would not fit: its frame, its headroom, or its [`MAX_FRAMES`] are full. Nothing was changed.
+/// The packet would not fit: its frame, its headroom, or its [`MAX_FRAMES`](crate::MAX_FRAMES) are full. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room in the packet")]
 pub struct NoRoom;
