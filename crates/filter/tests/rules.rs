@@ -65,7 +65,7 @@ impl Loaded {
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
-            hung_after_jiffies: 1 << 40,
+            hung_after_jiffies: 1 << 20,
         };
         let program = program.program().unwrap();
         let spec = ProgramSpec {
@@ -80,7 +80,7 @@ impl Loaded {
     }
 
     fn beat(&self, beat: u64) {
-        let mut entry = [0; 24];
+        let mut entry = [0; size_of::<Heartbeat>()];
         entry[..8].copy_from_slice(&beat.to_ne_bytes());
         self.heartbeat.update(&[0; 4], &entry).unwrap();
     }
@@ -124,7 +124,17 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fragments = prop::sample::select(vec![0_u16, 0, 0, 0x2000, 5]);
     let cuts = prop::sample::select(vec![0_usize, 0, 0, 0, 3, 9, 30]);
     let ports = prop::array::uniform2(0_u16..6);
-    (0_usize..4, any::<bool>(), prop::array::uniform4(0_u8..3), protocols, fragments, 5_u8..8, ports, cuts)
+    // Half of them have no tag.
+    (
+        prop::sample::select(vec![0_usize, 0, 0, 1, 2, 3]),
+        any::<bool>(),
+        prop::array::uniform4(0_u8..3),
+        protocols,
+        fragments,
+        5_u8..8,
+        ports,
+        cuts,
+    )
         .prop_map(|(tags, six, addresses, protocol, fragment, options, ports, cut)| Shape {
             tags,
             six,
@@ -183,8 +193,20 @@ fn prefixes() -> impl Strategy<Value = Vec<Prefix>> {
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let ports =
         || prop::collection::vec((0_u16..5, 0_u16..2).prop_map(|(from, more)| from..=from + more), 0..2);
-    let texts =
-        vec![None, None, None, Some("udp"), Some("ip6 or vlan"), Some("len > 60"), Some("tcp dst port 3")];
+    let texts = vec![
+        None,
+        None,
+        None,
+        Some("udp"),
+        Some("ip6 or vlan"),
+        Some("len > 60"),
+        Some("tcp dst port 3"),
+        Some("anyvlan and l4 udp src port 2"),
+        Some("fragment or icmp6"),
+        Some("not net 10.1.0.0/16"),
+        Some("ip[6:2] & 0x1fff = 0 and port 4"),
+        Some("udp[8] = 0 or ip6"),
+    ];
     let one =
         (prefixes(), prefixes(), ports(), ports(), prop::sample::select(texts), 0_usize..5, any::<bool>());
     let rule = one.prop_map(|(from, to, from_ports, to_ports, text, kind, alone)| {

@@ -17,6 +17,7 @@ mod names;
 mod payload;
 mod prefix;
 mod program;
+mod search;
 mod tables;
 mod trie;
 
