@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
 
-use bywash_filter::rules::{Action, Condition, MapSet, Rule, RuleProgram, RuleSet};
+use bywash_filter::rules::{Action, Condition, MapSet, Rule, RuleProgram, RuleSet, SynCookies};
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
 use bywash_filter::{Expression, NoNames, Options};
 use bywash_lab::{Lab, PairOptions};
@@ -229,6 +229,7 @@ impl Loaded {
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
             hung_after_jiffies: 1 << 20,
+            cookies: SynCookies::default(),
         };
         let program = program.program().unwrap();
         let instructions = program.instructions().len();

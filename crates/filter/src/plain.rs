@@ -38,6 +38,10 @@ impl Plain {
         Self { family: Family::V6, protocol: UDP },
     ];
 
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.protocol == TCP
+    }
+
     pub(crate) fn kind(self) -> u16 {
         match self.family {
             Family::V4 => 0x0800,

@@ -142,6 +142,8 @@ pub struct Count {
 pub const XDP_DROP: i32 = 1;
 /// An XDP program returns this: the packet is the kernel's.
 pub const XDP_PASS: i32 = 2;
+/// An XDP program returns this: the packet goes out of the interface that it came in by.
+pub const XDP_TX: i32 = 3;
 /// An XDP program returns this: the packet goes where the program has said.
 pub const XDP_REDIRECT: i32 = 4;
 

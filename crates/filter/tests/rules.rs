@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
     Action, BlockKey, Condition, Limit, MapSet, Met, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
+    SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, Verdict};
 use bywash_filter::{Expression, NoNames, Options};
@@ -66,6 +67,7 @@ impl Loaded {
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
             hung_after_jiffies: 1 << 20,
+            cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
         };
         let program = program.program().unwrap();
         let spec = ProgramSpec {
@@ -385,4 +387,38 @@ fn a_sample_of_what_is_only_counted_is_taken_when_all_rules_have_counted_it() {
     assert_eq!([0, 1, 2, 3].map(|rule| loaded.counted(rule)), [3, 3, 1, 1]);
     assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.verdict(Verdict::Left)), (3, 0));
     assert_eq!(loaded.run(&shape(1, 6).packet()), 1, "the rule that counts is not about it");
+}
+
+#[test]
+fn a_program_that_answers_syns_is_taken_and_leaves_alone_what_is_for_no_listener() {
+    if !rights() {
+        return;
+    }
+    let condition = || Condition { to_ports: vec![3..=4], ..Condition::default() };
+    let set = RuleSet::new(vec![
+        rule("cookies", Action::SynCookie, condition()),
+        rule("behind", Action::Count, condition()),
+    ]);
+    let loaded = Loaded::new(&set.unwrap(), &[]);
+    let shape = |six, protocol| Shape {
+        tags: 0,
+        six,
+        addresses: [1, 1, 0, 2],
+        protocol,
+        fragment: 0,
+        options: 5,
+        ports: [1, 3],
+        cut: 0,
+    };
+    for six in [false, true] {
+        for protocol in [6, 17] {
+            for flags in [0x02, 0x10, 0x12, 0x04] {
+                let mut packet = shape(six, protocol).packet();
+                let tcp = packet.len() - 24;
+                (packet[tcp + 12], packet[tcp + 13]) = (6 << 4, flags);
+                assert_eq!(loaded.run(&packet), 2, "{six} {protocol} {flags:#x}");
+            }
+        }
+    }
+    assert_eq!((loaded.counted(0), loaded.counted(1)), (0, 16));
 }

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
+use super::cookie::SynCookies;
 use super::prefix::mask32;
 use super::tables::Layout;
 use super::{Action, Limit, MOST_JOINED, Per, Plan, Rule, RuleSet};
@@ -52,6 +53,8 @@ pub struct RuleProgram<'a> {
     pub sets: MapSet,
     /// How many jiffies a worker may be silent before all packets go to the kernel.
     pub hung_after_jiffies: u64,
+    /// What answers to SYNs say, where a rule gives them.
+    pub cookies: SynCookies,
 }
 
 /// File descriptors of the maps that hold the lists.
@@ -81,7 +84,7 @@ const NO_INDEX: u32 = u32::MAX;
 const FIRST_AT: i16 = -512;
 
 /// While rules are asked its register holds the first rule.
-const CONTEXT_AT: i16 = FIRST_AT + 8;
+pub(super) const CONTEXT_AT: i16 = FIRST_AT + 8;
 
 pub(super) fn bits_at(word: usize) -> i16 {
     CONTEXT_AT + 8 + 8 * i16::try_from(word).unwrap_or(0)
@@ -101,7 +104,9 @@ impl RuleProgram<'_> {
     /// When the rules are too long for one program.
     pub fn program(&self) -> Result<Program, AssembleError> {
         let program = self.assemble(&[])?;
-        if program.instructions().len() > MOST_FOR_PLAIN {
+        // SYNs are answered on the way of plain packets alone.
+        let answers = self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie);
+        if program.instructions().len() > MOST_FOR_PLAIN && !answers {
             return Ok(program);
         }
         self.assemble(&Plain::ALL)
@@ -157,7 +162,7 @@ pub(super) struct Coder<'a> {
     pub(super) rules: &'a RuleProgram<'a>,
     pub(super) layout: Layout,
     pub(super) assembler: Assembler,
-    exits: Exits,
+    pub(super) exits: Exits,
     /// Bytes of the stack that expressions use.
     stack: usize,
     /// Rules stand there a second time without those that join lists.
@@ -339,6 +344,9 @@ impl Coder<'_> {
             let matched = self.assembler.label();
             self.expression(expression, matched, next);
             self.assembler.place(matched);
+        }
+        if rule.action == Action::SynCookie {
+            return self.answer_syn(slot, next);
         }
         let key = RULES_AT + slot;
         if rule.asks_user_space() {
