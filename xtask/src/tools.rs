@@ -119,6 +119,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        name: "xdp-filter",
+        packages: &["xdp-tools"],
+        needed_for: "its cost of a dropped packet beside ours",
+        by_tests: false,
+        environment: &[("LIBXDP_OBJECT_PATH", "usr/lib/@/bpf")],
+        options: "",
+    },
+    Program {
         name: "valgrind",
         packages: &["valgrind"],
         needed_for: "instruction counts",

@@ -1,14 +1,16 @@
 //! `bywash filter` over a cable between hosts of the test's own: a flood dies, and whoever is served stays served.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use bywash_lab::{Host, Lab, PairOptions, Snapshot};
+use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, Snapshot};
 use bywash_pcap::Reader;
+use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+use bywash_sys::route::Prefix;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -71,13 +73,23 @@ impl Bed {
     }
 
     fn flood(&self, words: &str) -> Output {
-        let all =
-            format!("generate --inject right --dst 10.0.0.2 --dst-mac 02:00:00:00:00:02 {words} --json");
-        let output = self.lab.hosts[0].command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
-        // A machine that is busy may miss the rate.
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
-        output
+        flood(&self.lab.hosts[0], &format!("--dst 10.0.0.2 {words}"))
     }
+}
+
+fn flood(host: &Host, words: &str) -> Output {
+    let all = format!("generate --inject right --dst-mac 02:00:00:00:00:02 {words} --json");
+    let output = host.command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
+    // A machine that is busy may miss the rate.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    output
+}
+
+/// How many packets a flood had.
+fn sent(flood: Output) -> u64 {
+    let text = String::from_utf8(flood.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    last["tx_packets"].as_u64().unwrap()
 }
 
 const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
@@ -100,7 +112,11 @@ struct Filter {
 
 impl Filter {
     fn start(bed: &Bed, words: &str) -> Self {
-        let mut command = bed.lab.hosts[1].command(BYWASH).unwrap();
+        Self::on(&bed.lab.hosts[1], words)
+    }
+
+    fn on(host: &Host, words: &str) -> Self {
+        let mut command = host.command(BYWASH).unwrap();
         let memory = "--huge-pages off --memory 32M --json --duration 60s";
         command.args(arguments(&format!("filter xdp:left {words}"))).args(arguments(memory));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -330,9 +346,7 @@ fn rules_change_under_a_flood_and_no_packet_is_judged_by_half_of_them() {
             assert_eq!(bed.ask(5), 5);
             std::thread::sleep(Duration::from_millis(20));
         }
-        let output = flood.join().unwrap();
-        let last = String::from_utf8(output.stdout).unwrap();
-        serde_json::from_str::<Value>(last.lines().last().unwrap()).unwrap()["tx_packets"].as_u64().unwrap()
+        sent(flood.join().unwrap())
     });
     bed.rules("[[rule]]\nname = \"a\"\nto_ports = [9]\naction = \"dorp\"\n");
     std::thread::sleep(Duration::from_millis(1500));
@@ -348,6 +362,126 @@ fn rules_change_under_a_flood_and_no_packet_is_judged_by_half_of_them() {
         let of = |event: &&Value| event["event"] == "interval";
         let counts: Vec<u64> = told.iter().filter(of).map(|event| of_rule(event, name, "packets")).collect();
         assert!(counts.is_sorted() && counts.len() >= 4, "{name}: {counts:?}");
+    }
+}
+
+/// A counter of the kernel's TCP.
+fn tcp_counter(host: &Host, name: &str) -> u64 {
+    let text = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap().unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut found = names.split_whitespace().zip(values.split_whitespace());
+    found.find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
+}
+
+/// Connects, and says something in both directions. Which window scales each side says the connection has, and whether it
+/// has timestamps and SACK: from the client, then from the server.
+fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
+    let address = listener.local_addr().unwrap();
+    let patience = Duration::from_secs(10);
+    let connect = || TcpStream::connect_timeout(&address, patience);
+    let mut client = hosts[0].enter(connect).unwrap().unwrap();
+    client.set_read_timeout(Some(patience)).unwrap();
+    client.write_all(b"ping").unwrap();
+    let until = Instant::now() + patience;
+    let mut server = loop {
+        match listener.accept() {
+            Ok((server, _)) => break server,
+            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    server.set_nonblocking(false).unwrap();
+    server.set_read_timeout(Some(patience)).unwrap();
+    let mut said = [0; 4];
+    server.read_exact(&mut said).unwrap();
+    let long = vec![7; 200_000];
+    let writer = std::thread::spawn(move || server.write_all(&long).map(|()| server).unwrap());
+    let mut heard = vec![0; 200_000];
+    client.read_exact(&mut heard).unwrap();
+    let _server = writer.join().unwrap();
+    let port = client.local_addr().unwrap().port();
+    [(0, "sport"), (1, "dport")].map(|(host, side)| {
+        let filter = format!("( {side} = :{port} )");
+        let mut command = hosts[host].command("ss").unwrap();
+        let output = command.args(["-tinoH", "state", "established", &filter]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let scales = words.iter().find_map(|word| word.strip_prefix("wscale:")).unwrap_or_default();
+        let scales = scales.split(',').filter_map(|scale| scale.parse().ok()).collect();
+        (scales, words.contains(&"ts") && words.contains(&"sack"))
+    })
+}
+
+#[test]
+fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let options = HostOptions { ipv6: true, ..HostOptions::default() };
+    let hosts = [(); 2].map(|()| Host::with(&options).unwrap());
+    let row = PairOptions::default();
+    let mut addresses = row.addresses.clone();
+    for (address, text) in addresses.iter_mut().zip(["fd00::1", "fd00::2"]) {
+        address.push(Prefix { address: text.parse().unwrap(), length: 64 });
+    }
+    let pair = Pair::between(&hosts[0], &hosts[1], &PairOptions { addresses, ..row }).unwrap();
+    // A veth looks at what the other end's XDP program sends only when it has a program of its own: it returns XDP_PASS.
+    let pass = [0x2_0000_00b7, 0x95];
+    let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: "test_pass", instructions: &pass };
+    let attach = || Link::xdp(&Program::load(&spec).unwrap(), pair.near.index, XdpMode::Native).unwrap();
+    let _link = hosts[0].enter(attach).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(&rules, "[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"syncookie\"\n").unwrap();
+    let words = format!("--rules {}", rules.display());
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "0").unwrap();
+    let all = format!("filter xdp:left {words} --huge-pages off --memory 32M");
+    let refused = hosts[1].command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("net.ipv4.tcp_syncookies=2"), "{refused:?}");
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    hosts[1].sysctl("net.ipv4.tcp_timestamps", "2").unwrap();
+    let filter = Filter::on(&hosts[1], &words);
+    let listeners = ["10.0.0.2:80", "[fd00::2]:80"].map(|address| {
+        let listener = hosts[1].enter(|| TcpListener::bind(address)).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    });
+    // The source addresses of both floods are nobody's.
+    let flood_of = |words: &str| {
+        let tcp = format!("--proto tcp --dport 80 --sport 1024-65535 --payload none {words}");
+        sent(flood(&hosts[0], &tcp))
+    };
+    let (mut syns, mut connections) = (0, 0);
+    for (listener, way) in
+        listeners.iter().zip(["--dst 10.0.0.2 --src 10.9.0.0/16", "--dst fd00::2 --src fd00:9::/64"])
+    {
+        std::thread::scope(|scope| {
+            let flood = scope.spawn(|| flood_of(&format!("{way} --flags syn --rate 50k --duration 3s")));
+            while !flood.is_finished() {
+                let [(client, kept), (server, _)] = connect(&hosts, listener);
+                // Each side's own scale is the other's second.
+                let turned: Vec<u8> = server.into_iter().rev().collect();
+                assert!(client.len() == 2 && client == turned, "{client:?} {turned:?}");
+                assert!(kept, "timestamps and SACK");
+                connections += 1;
+            }
+            syns += flood.join().unwrap();
+        });
+        syns += flood_of(&format!("{way} --flags ack --rate 50k --count 5000"));
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    assert!(of_rule(summary, "web", "packets") + hung >= syns, "{syns} of a flood: {summary}");
+    assert!(connections >= 10, "{connections}");
+    let counter = |name| tcp_counter(&hosts[1], name);
+    if hung == 0 {
+        assert_eq!(
+            (counter("SyncookiesSent"), counter("SyncookiesFailed")),
+            (0, 0),
+            "the kernel saw none of it"
+        );
+        assert_eq!(counter("SyncookiesRecv"), connections);
     }
 }
 

@@ -69,6 +69,7 @@ mod matcher;
 mod meaning;
 #[cfg(test)]
 mod mutants;
+mod plain;
 pub mod rules;
 mod sets;
 mod walk;

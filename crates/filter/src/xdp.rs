@@ -18,6 +18,7 @@
 //! The program reads packets where the driver put their first buffer. Of a packet in several buffers only what is in the
 //! first can be matched; counted bytes and `len` are of the whole packet. It runs on kernels from 5.18 on.
 
+use std::mem::offset_of;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
@@ -72,16 +73,25 @@ pub struct Maps {
 
 /// What the worker and the program tell each other, for each queue. The worker only writes `beat`, and changes it at least
 /// once before the first packet; a `beat` of 0 means that there is no worker.
+///
+/// The program looks at `beat` only now and then, and what it reads for each packet lies in another line of the cache: else
+/// each beat would make its core wait for the worker's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Heartbeat {
     /// Changed by the worker again and again.
     pub beat: u64,
+    _line: [u64; 7],
+    /// The program's: when it looked at `beat` last, in jiffies, and found the worker alive.
+    pub looked: u64,
     /// The program's: the `beat` it saw last.
     pub seen: u64,
-    /// The program's: when that was, in jiffies.
+    /// The program's: when it saw that one first, in jiffies.
     pub when: u64,
 }
+
+/// How many times the program looks at a heartbeat while a silent worker does not count as hung yet.
+const LOOKS: u64 = 8;
 
 /// What became of packets; the index into the map of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +142,8 @@ pub struct Count {
 pub const XDP_DROP: i32 = 1;
 /// An XDP program returns this: the packet is the kernel's.
 pub const XDP_PASS: i32 = 2;
+/// An XDP program returns this: the packet goes out of the interface that it came in by.
+pub const XDP_TX: i32 = 3;
 /// An XDP program returns this: the packet goes where the program has said.
 pub const XDP_REDIRECT: i32 = 4;
 
@@ -260,27 +272,46 @@ pub(crate) fn check_heartbeat(
     exits: &Exits,
 ) {
     const ENTRY: Register = Register::R6;
-    let (beat, seen, when) = (0, 8, 16);
-    let alive = assembler.label();
-    let silent = assembler.label();
+    const NOW: Register = Register::R0;
+    let [beat, looked, seen, when] = [
+        offset_of!(Heartbeat, beat),
+        offset_of!(Heartbeat, looked),
+        offset_of!(Heartbeat, seen),
+        offset_of!(Heartbeat, when),
+    ]
+    .map(|offset| i16::try_from(offset).unwrap_or(0));
+    let [alive, changed, silent] = [(); 3].map(|()| assembler.label());
     assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
     assembler.store(Width::Word, Register::R10, KEY, Register::R1);
     lookup(assembler, maps.heartbeat);
     assembler.jump_if(Register::R0, Condition::Equal, 0, exits.of(Verdict::NoSocket));
     assembler.mov(ENTRY, Register::R0);
     assembler.call(Helper::Jiffies);
+    let not_older = |assembler: &mut Assembler, field: i16, than: u64, to: Label| {
+        assembler.load(Width::Double, Register::R1, ENTRY, field);
+        assembler.mov(Register::R2, NOW);
+        assembler.operate(Operation::Subtract, Register::R2, Register::R1);
+        match i32::try_from(than) {
+            Ok(than) => assembler.jump_if(Register::R2, Condition::LessOrEqual, than, to),
+            Err(_) => {
+                assembler.number(Register::R1, than);
+                assembler.jump_if(Register::R2, Condition::LessOrEqual, Register::R1, to);
+            }
+        }
+    };
+    not_older(assembler, looked, hung_after_jiffies / LOOKS, alive);
     assembler.load(Width::Double, Register::R1, ENTRY, beat);
     assembler.jump_if(Register::R1, Condition::Equal, 0, exits.of(Verdict::NoSocket));
     assembler.load(Width::Double, Register::R2, ENTRY, seen);
-    assembler.jump_if(Register::R1, Condition::Equal, Register::R2, silent);
+    assembler.jump_if(Register::R1, Condition::NotEqual, Register::R2, changed);
+    not_older(assembler, when, hung_after_jiffies, silent);
+    assembler.jump(exits.of(Verdict::Hung));
+    assembler.place(changed);
+    // First when, then what: another CPU may look at the same time.
+    assembler.store(Width::Double, ENTRY, when, NOW);
     assembler.store(Width::Double, ENTRY, seen, Register::R1);
-    assembler.store(Width::Double, ENTRY, when, Register::R0);
-    assembler.jump(alive);
     assembler.place(silent);
-    assembler.load(Width::Double, Register::R1, ENTRY, when);
-    assembler.operate(Operation::Subtract, Register::R0, Register::R1);
-    assembler.number(Register::R1, hung_after_jiffies);
-    assembler.jump_if(Register::R0, Condition::Greater, Register::R1, exits.of(Verdict::Hung));
+    assembler.store(Width::Double, ENTRY, looked, NOW);
     assembler.place(alive);
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
     Action, BlockKey, Condition, Limit, MapSet, Met, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
+    SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, Verdict};
 use bywash_filter::{Expression, NoNames, Options};
@@ -65,7 +66,8 @@ impl Loaded {
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
-            hung_after_jiffies: 1 << 40,
+            hung_after_jiffies: 1 << 20,
+            cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
         };
         let program = program.program().unwrap();
         let spec = ProgramSpec {
@@ -80,7 +82,7 @@ impl Loaded {
     }
 
     fn beat(&self, beat: u64) {
-        let mut entry = [0; 24];
+        let mut entry = [0; size_of::<Heartbeat>()];
         entry[..8].copy_from_slice(&beat.to_ne_bytes());
         self.heartbeat.update(&[0; 4], &entry).unwrap();
     }
@@ -124,7 +126,17 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fragments = prop::sample::select(vec![0_u16, 0, 0, 0x2000, 5]);
     let cuts = prop::sample::select(vec![0_usize, 0, 0, 0, 3, 9, 30]);
     let ports = prop::array::uniform2(0_u16..6);
-    (0_usize..4, any::<bool>(), prop::array::uniform4(0_u8..3), protocols, fragments, 5_u8..8, ports, cuts)
+    // Half of them have no tag.
+    (
+        prop::sample::select(vec![0_usize, 0, 0, 1, 2, 3]),
+        any::<bool>(),
+        prop::array::uniform4(0_u8..3),
+        protocols,
+        fragments,
+        5_u8..8,
+        ports,
+        cuts,
+    )
         .prop_map(|(tags, six, addresses, protocol, fragment, options, ports, cut)| Shape {
             tags,
             six,
@@ -183,8 +195,20 @@ fn prefixes() -> impl Strategy<Value = Vec<Prefix>> {
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let ports =
         || prop::collection::vec((0_u16..5, 0_u16..2).prop_map(|(from, more)| from..=from + more), 0..2);
-    let texts =
-        vec![None, None, None, Some("udp"), Some("ip6 or vlan"), Some("len > 60"), Some("tcp dst port 3")];
+    let texts = vec![
+        None,
+        None,
+        None,
+        Some("udp"),
+        Some("ip6 or vlan"),
+        Some("len > 60"),
+        Some("tcp dst port 3"),
+        Some("anyvlan and l4 udp src port 2"),
+        Some("fragment or icmp6"),
+        Some("not net 10.1.0.0/16"),
+        Some("ip[6:2] & 0x1fff = 0 and port 4"),
+        Some("udp[8] = 0 or ip6"),
+    ];
     let one =
         (prefixes(), prefixes(), ports(), ports(), prop::sample::select(texts), 0_usize..5, any::<bool>());
     let rule = one.prop_map(|(from, to, from_ports, to_ports, text, kind, alone)| {
@@ -363,4 +387,38 @@ fn a_sample_of_what_is_only_counted_is_taken_when_all_rules_have_counted_it() {
     assert_eq!([0, 1, 2, 3].map(|rule| loaded.counted(rule)), [3, 3, 1, 1]);
     assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.verdict(Verdict::Left)), (3, 0));
     assert_eq!(loaded.run(&shape(1, 6).packet()), 1, "the rule that counts is not about it");
+}
+
+#[test]
+fn a_program_that_answers_syns_is_taken_and_leaves_alone_what_is_for_no_listener() {
+    if !rights() {
+        return;
+    }
+    let condition = || Condition { to_ports: vec![3..=4], ..Condition::default() };
+    let set = RuleSet::new(vec![
+        rule("cookies", Action::SynCookie, condition()),
+        rule("behind", Action::Count, condition()),
+    ]);
+    let loaded = Loaded::new(&set.unwrap(), &[]);
+    let shape = |six, protocol| Shape {
+        tags: 0,
+        six,
+        addresses: [1, 1, 0, 2],
+        protocol,
+        fragment: 0,
+        options: 5,
+        ports: [1, 3],
+        cut: 0,
+    };
+    for six in [false, true] {
+        for protocol in [6, 17] {
+            for flags in [0x02, 0x10, 0x12, 0x04] {
+                let mut packet = shape(six, protocol).packet();
+                let tcp = packet.len() - 24;
+                (packet[tcp + 12], packet[tcp + 13]) = (6 << 4, flags);
+                assert_eq!(loaded.run(&packet), 2, "{six} {protocol} {flags:#x}");
+            }
+        }
+    }
+    assert_eq!((loaded.counted(0), loaded.counted(1)), (0, 16));
 }

@@ -4,7 +4,9 @@
 use std::os::fd::AsRawFd;
 
 use bywash_filter::Expression;
-use bywash_filter::xdp::{Maps, NeverTake, Steering, Take, Verdict, pass_program, verdict_program};
+use bywash_filter::xdp::{
+    Heartbeat, Maps, NeverTake, Steering, Take, Verdict, pass_program, verdict_program,
+};
 use bywash_lab::skip;
 use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
 
@@ -35,7 +37,13 @@ impl Fixture {
         };
         Self {
             sockets: map(MapKind::XskMap, "test_sockets", 4, 2, false),
-            heartbeat: map(MapKind::Array, "test_beat", 24, 1, true),
+            heartbeat: map(
+                MapKind::Array,
+                "test_beat",
+                u32::try_from(size_of::<Heartbeat>()).unwrap(),
+                1,
+                true,
+            ),
             counters: map(MapKind::PerCpuArray, "test_counters", 16, 5, false),
         }
     }
@@ -49,7 +57,7 @@ impl Fixture {
     }
 
     fn beat(&self, beat: u64) {
-        let mut entry = [0; 24];
+        let mut entry = [0; size_of::<Heartbeat>()];
         self.heartbeat.lookup(&[0; 4], &mut entry).unwrap();
         entry[..8].copy_from_slice(&beat.to_ne_bytes());
         self.heartbeat.update(&[0; 4], &entry).unwrap();

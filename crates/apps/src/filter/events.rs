@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use bywash_port::{Port, Rule, RuleCount, Rules};
+use bywash_port::{Action, Port, Rule, RuleCount, Rules};
 use serde::Serialize;
 
 use super::control::Done;
@@ -179,8 +179,8 @@ pub(super) fn snapshot(
             packets: kernel.packets + here.about.packets,
             bytes: kernel.bytes + here.about.bytes,
         };
-        // What the kernel counts for a limit are sources that are blocked.
-        let drops = !matches!(rule.action, bywash_port::Action::Pass | bywash_port::Action::Count);
+        // What the kernel counts for a limit are sources that are blocked; for cookies, mostly answers.
+        let drops = !matches!(rule.action, Action::Pass | Action::Count | Action::SynCookie);
         let dropped = here.dropped + if drops { kernel.packets } else { 0 };
         RuleFigures { about, dropped }
     };

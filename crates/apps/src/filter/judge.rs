@@ -83,6 +83,10 @@ impl Judge {
             is_asked |= met.asked;
             may_be_sample |= met.rule.sample.is_some();
             is_drawn |= self.draws(met.index, met.rule);
+            if met.rule.action == Action::SynCookie && !is_first {
+                // What the kernel's program has not answered is none of its business.
+                return Next::Continue(());
+            }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
             let is_counted = !is_asked && (may_be_sample || !met.rule.decides());
             if !is_counted {

@@ -32,7 +32,7 @@ A rule file:
   name = 'reflection'
   from_ports = [53, 123, '1900-1902']
   match = 'udp and len > 400'
-  action = 'drop'                                      drop, pass, count, sample or limit
+  action = 'drop'                                      drop, pass, count, sample, limit or syncookie
   [[rule]]
   name = 'random subdomains'
   names = ['*.example.org']                            DNS queries for these names

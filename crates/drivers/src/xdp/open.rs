@@ -18,7 +18,7 @@ use super::busy::Deferral;
 use super::life::Life;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
 use super::program::{self, Beat, Maps};
-use super::rules::Ruled;
+use super::rules::{Ruled, syn_cookies};
 use super::{Attach, Options, XdpPort, rx, tx};
 use crate::virtio;
 
@@ -127,7 +127,7 @@ impl<'a> Opening<'a> {
             let maps = Maps::create(self.interface.queues.rx, self.options.rules.is_some())
                 .map_err(|error| error.to_string())?;
             let never_take = self.never_take(&mut warnings)?;
-            let (ruled, program) = self.load(&maps, never_take)?;
+            let (ruled, program) = self.load(&maps, never_take, &mut warnings)?;
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), ruled, Some(link), mode == XdpMode::Generic)
         } else {
@@ -173,13 +173,27 @@ impl<'a> Opening<'a> {
     }
 
     /// The program: by rules, or what takes all of what is chosen.
-    fn load(&self, maps: &Maps, never_take: Option<NeverTake>) -> Result<(Option<Ruled>, Program), String> {
+    fn load(
+        &self,
+        maps: &Maps,
+        never_take: Option<NeverTake>,
+        warnings: &mut Vec<String>,
+    ) -> Result<(Option<Ruled>, Program), String> {
         let only = self.options.only.as_ref();
         match &self.options.rules {
             None => Ok((None, program::load(maps, only, never_take)?)),
             Some(rules) => {
                 let never_take = never_take.unwrap_or_default();
-                let (ruled, program) = Ruled::load(maps, rules, only, &never_take)?;
+                let mtu = self.interface.mtu;
+                let cookies = syn_cookies(&rules.set, mtu)?;
+                if cookies.is_some_and(|cookies| cookies.window_scale.is_none()) {
+                    warnings.push(
+                        "connections by SYN cookies have no window scale and no SACK: for that set sysctl \
+                         net.ipv4.tcp_timestamps=2, and tcp_sack and tcp_window_scaling to 1"
+                            .into(),
+                    );
+                }
+                let (ruled, program) = Ruled::load(maps, rules, only, &never_take, mtu)?;
                 Ok((Some(ruled), program))
             }
         }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use bywash_filter::Expression;
 use bywash_filter::rules::{
-    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SetKey6,
+    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
 use bywash_port::{RuleCount, Rules};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
+use bywash_sys::sysctl;
 
 use super::program::{self, Maps};
 
@@ -27,6 +28,7 @@ pub(super) struct Ruled {
     slots: Slots,
     /// What limits have blocked, where there is one that does.
     blocks: Option<Map>,
+    mtu: u32,
 }
 
 /// Most sources that are blocked at once.
@@ -39,6 +41,7 @@ impl Ruled {
         rules: &Rules,
         only: Option<&Expression>,
         never_take: &NeverTake,
+        mtu: u32,
     ) -> Result<(Self, Program), String> {
         let ruled = Self {
             never: vec![never_take.expression()],
@@ -46,6 +49,7 @@ impl Ruled {
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
             blocks: None,
+            mtu,
         };
         ruled.next(maps, rules)
     }
@@ -64,13 +68,14 @@ impl Ruled {
             maps: maps.descriptors(),
             sets: lists.descriptors(),
             hung_after_jiffies: program::hung_after(),
+            cookies: syn_cookies(&rules.set, self.mtu)?.unwrap_or_default(),
         };
         let program = program.program().map_err(|error| {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
         let program = program::load_words(&format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
-        Ok((Self { never, only, set, slots, blocks: lists.blocks }, program))
+        Ok((Self { never, only, set, slots, blocks: lists.blocks, mtu: self.mtu }, program))
     }
 
     /// Has a limit drop what comes from a source, or no longer.
@@ -92,6 +97,38 @@ impl Ruled {
         self.set.rules().iter().map(|rule| count(&rule.name)).collect()
     }
 }
+
+/// What answers to SYNs say, as the kernel would; `None` when no rule answers them.
+///
+/// The kernel's settings are read each time: who changes them reads the rules again.
+pub(super) fn syn_cookies(set: &RuleSet, mtu: u32) -> Result<Option<SynCookies>, String> {
+    let Some(rule) = set.rules().iter().find(|rule| rule.action == Action::SynCookie) else {
+        return Ok(None);
+    };
+    let last = |name: &str| -> Result<u32, String> {
+        let text = sysctl::read(name).map_err(|error| format!("the rule '{}': {error}", rule.name))?;
+        // Where there are several numbers, the last is the largest.
+        Ok(text.split_whitespace().last().and_then(|number| number.parse().ok()).unwrap_or(0))
+    };
+    if last("net.ipv4.tcp_syncookies")? == 0 {
+        return Err(format!(
+            "the rule '{}' needs the kernel's own SYN cookies: sysctl net.ipv4.tcp_syncookies=2 (1 gives them only while a \
+             listener's queue is full)",
+            rule.name
+        ));
+    }
+    let mss = [40, 60].map(|headers| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX));
+    // As tcp_select_initial_window of the kernel, for listeners whose buffers nobody has set.
+    let space = last("net.ipv4.tcp_rmem")?.max(last("net.core.rmem_max").unwrap_or(0)).max(1);
+    let scale = u8::try_from(space.ilog2().saturating_sub(15).min(14)).unwrap_or(0);
+    let keeps = last("net.ipv4.tcp_timestamps")? == PLAIN_TIMESTAMPS
+        && last("net.ipv4.tcp_sack")? != 0
+        && last("net.ipv4.tcp_window_scaling")? != 0;
+    Ok(Some(SynCookies { mss, window_scale: keeps.then_some(scale) }))
+}
+
+/// `net.ipv4.tcp_timestamps`: without a secret offset, which nobody but the kernel could add.
+const PLAIN_TIMESTAMPS: u32 = 2;
 
 /// The maps of a set's lists. The program that uses them keeps them.
 struct Lists {

@@ -72,10 +72,20 @@ pub enum Helper {
     Random = 7,
     /// `bpf_redirect(interface, flags)`.
     Redirect = 23,
+    /// `bpf_csum_diff(from, from_size, to, to_size, seed)`: a sum of 32 bits, not folded.
+    ChecksumDifference = 28,
     /// `bpf_redirect_map(map, key, flags)`.
     RedirectMap = 51,
     /// `bpf_xdp_adjust_tail(context, difference)`.
     AdjustTail = 65,
+    /// `bpf_sk_release(socket)`.
+    ReleaseSocket = 86,
+    /// `bpf_skc_lookup_tcp(context, addresses, size, namespace, flags)`.
+    FindTcpSocket = 99,
+    /// `bpf_tcp_check_syncookie(socket, ip, ip_size, tcp, tcp_size)`: 0 for an ACK with a cookie.
+    CheckSynCookie = 100,
+    /// `bpf_tcp_gen_syncookie(socket, ip, ip_size, tcp, tcp_size)`: the cookie, the MSS above it.
+    MakeSynCookie = 110,
     /// `bpf_jiffies64()`.
     Jiffies = 118,
     /// `bpf_xdp_get_buff_len(context)`.

@@ -10,6 +10,7 @@
 //! process ([`RuleSet::walk`]).
 
 mod carried;
+mod cookie;
 mod headers;
 mod keys;
 mod look;
@@ -17,6 +18,7 @@ mod names;
 mod payload;
 mod prefix;
 mod program;
+mod search;
 mod tables;
 mod trie;
 
@@ -25,6 +27,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::time::{Duration, SystemTime};
 
 use crate::Expression;
+pub use cookie::SynCookies;
 pub use headers::Headers;
 pub use keys::{BlockKey, SetKey6};
 pub use names::{NamePattern, NamePatternError};
@@ -88,6 +91,8 @@ pub enum Action {
     Count,
     /// They go on as long as they are not too many; user space counts them.
     Limit(Limit),
+    /// SYNs are answered for the kernel, and ACKs that are for no connection and have no cookie are gone.
+    SynCookie,
 }
 
 /// How many packets may come.
@@ -339,6 +344,7 @@ impl Action {
             Self::Queue => "queue",
             Self::Count => "count",
             Self::Limit(_) => "limit",
+            Self::SynCookie => "syncookie",
         }
     }
 }

@@ -11,21 +11,26 @@
 //! ```
 //!
 //! Rules that are one list cost nothing here: the search has found the first of them that is met, and before each other rule
-//! its number is asked whether it comes earlier. The heartbeat comes first: a filter that hangs drops nothing.
+//! its number is asked whether it comes earlier. Rules that join lists are left out at once when the packet is in
+//! none of these lists. The heartbeat comes first: a filter that hangs drops nothing.
+//!
+//! All this stands there several times: for each kind of plain packets ([`Plain`]), of which headers are read once and much
+//! is known, and for all others.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
-use super::headers::{MOST_TAGS, TAGS, WITH_PORTS};
-use super::keys::SetKey6;
-use super::prefix::{mask32, mask128};
-use super::tables::{Kind, Layout, NO_RULE};
-use super::trie::INNER;
-use super::{Action, Limit, Per, Plan, Rule, RuleSet};
+use super::cookie::SynCookies;
+use super::prefix::mask32;
+use super::tables::Layout;
+use super::{Action, Limit, MOST_JOINED, Per, Plan, Rule, RuleSet};
 use crate::Expression;
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
+use crate::plain::{self, Plain};
+use crate::walk::Family;
 use crate::xdp::{
     self, BASES, CONTEXT, DATA, DATA_END, Exits, KEY, LENGTH, MD_DATA, MD_DATA_END, RESULT, RULES_AT,
     Verdict, XDP_DROP, XDP_PASS,
@@ -48,6 +53,8 @@ pub struct RuleProgram<'a> {
     pub sets: MapSet,
     /// How many jiffies a worker may be silent before all packets go to the kernel.
     pub hung_after_jiffies: u64,
+    /// What answers to SYNs say, where a rule gives them.
+    pub cookies: SynCookies,
 }
 
 /// File descriptors of the maps that hold the lists.
@@ -62,20 +69,33 @@ pub struct MapSet {
     pub blocks: RawFd,
 }
 
-/// Where the packet's network header begins, less 14.
+/// Where the network header of packets that are not plain begins, less 14.
 const NETWORK: Register = Register::R4;
 
-/// The stack, from the bottom up: the first rule that a list alone has met, the bits of the other lists, and whether the
-/// packet was drawn as a sample by a rule that only counts. What expressions put on the stack comes from the top down.
-const FIRST: i16 = -512;
+/// The first rule that a list alone has met, and once the search is over, its index alone.
+pub(super) const FIRST: Register = Register::R8;
 
-fn bits_at(word: usize) -> i16 {
-    FIRST + 8 + 8 * i16::try_from(word).unwrap_or(0)
+/// The index of no rule.
+const NO_INDEX: u32 = u32::MAX;
+
+/// The stack, from the bottom up: the first rule that a list alone has met, the context, the bits of the other lists, and
+/// whether the packet was drawn as a sample by a rule that only counts. What expressions put on the stack comes from the top
+/// down.
+const FIRST_AT: i16 = -512;
+
+/// While rules are asked its register holds the first rule.
+pub(super) const CONTEXT_AT: i16 = FIRST_AT + 8;
+
+pub(super) fn bits_at(word: usize) -> i16 {
+    CONTEXT_AT + 8 + 8 * i16::try_from(word).unwrap_or(0)
 }
 
-/// What the search for IPv6 keeps meanwhile.
-const SAVED: i16 = -40;
-const KEY6: i16 = -32;
+/// The key of a map whose keys are addresses.
+pub(super) const KEY6: i16 = -32;
+
+/// Programs that are longer than this stay as they are: each kind of plain packets would add as much, and the verifier's
+/// patience is bounded.
+const MOST_FOR_PLAIN: usize = 4096;
 
 impl RuleProgram<'_> {
     /// The program.
@@ -83,35 +103,54 @@ impl RuleProgram<'_> {
     /// # Errors
     /// When the rules are too long for one program.
     pub fn program(&self) -> Result<Program, AssembleError> {
+        let program = self.assemble(&[])?;
+        // SYNs are answered on the way of plain packets alone.
+        let answers = self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie);
+        if program.instructions().len() > MOST_FOR_PLAIN && !answers {
+            return Ok(program);
+        }
+        self.assemble(&Plain::ALL)
+    }
+
+    /// With a way of their own for these kinds of packets.
+    fn assemble(&self, plains: &[Plain]) -> Result<Program, AssembleError> {
         let mut assembler = Assembler::new();
-        let exits = Exits::new(&mut assembler);
+        let mut exits = Exits::new(&mut assembler);
         assembler.mov(CONTEXT, Register::R1);
         assembler.call(Helper::XdpLength);
         assembler.mov(LENGTH, Register::R0);
         xdp::check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, &exits);
         assembler.load(Width::Word, DATA, CONTEXT, MD_DATA);
         assembler.load(Width::Word, DATA_END, CONTEXT, MD_DATA_END);
-        let mut coder =
-            Coder { rules: self, layout: self.rules.tables().layout(), assembler, exits, stack: 0 };
-        for never in self.never {
-            let next = coder.assembler.label();
-            coder.expression(never, coder.exits.of(Verdict::NeverTake), next);
-            coder.assembler.place(next);
+        assembler.store(Width::Double, Register::R10, CONTEXT_AT, CONTEXT);
+        let (take, redirect) = (exits.take, assembler.label());
+        exits.take = redirect;
+        let mut coder = Coder {
+            rules: self,
+            layout: self.rules.tables().layout(),
+            assembler,
+            exits,
+            stack: 0,
+            splits: !plains.is_empty(),
+            plain: None,
+            header: NETWORK,
+        };
+        let ways: Vec<_> = plains.iter().map(|plain| (*plain, coder.assembler.label())).collect();
+        coder.tell_apart(&ways);
+        coder.decide_all();
+        for (plain, label) in ways {
+            coder.assembler.place(label);
+            (coder.plain, coder.header) = (Some(plain), DATA);
+            coder.decide_all();
         }
-        if let Some(only) = self.only {
-            let ours = coder.assembler.label();
-            coder.expression(only, ours, coder.exits.of(Verdict::Left));
-            coder.assembler.place(ours);
-        }
-        if self.rules.tables().is_used() {
-            coder.search();
-        }
-        coder.rules();
-        let Coder { mut assembler, exits, stack, .. } = coder;
-        let most = usize::from(FIRST.unsigned_abs()) - 8 * (2 + self.rules.tables().words());
+        let Coder { mut assembler, mut exits, stack, .. } = coder;
+        let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (3 + self.rules.tables().words());
         if stack > most {
             return Err(AssembleError::TooDeep { bytes: stack, most });
         }
+        assembler.place(redirect);
+        assembler.load(Width::Double, CONTEXT, Register::R10, CONTEXT_AT);
+        exits.take = take;
         xdp::redirect(&mut assembler, &self.maps, &exits);
         xdp::leave(&mut assembler, &exits);
         xdp::count(&mut assembler, &self.maps, &exits);
@@ -119,209 +158,123 @@ impl RuleProgram<'_> {
     }
 }
 
-struct Coder<'a> {
-    rules: &'a RuleProgram<'a>,
-    layout: Layout,
-    assembler: Assembler,
-    exits: Exits,
+pub(super) struct Coder<'a> {
+    pub(super) rules: &'a RuleProgram<'a>,
+    pub(super) layout: Layout,
+    pub(super) assembler: Assembler,
+    pub(super) exits: Exits,
     /// Bytes of the stack that expressions use.
     stack: usize,
+    /// Rules stand there a second time without those that join lists.
+    splits: bool,
+    /// Which packets come this way; the others when `None`.
+    pub(super) plain: Option<Plain>,
+    /// Points to where the network header of these packets begins, less 14.
+    pub(super) header: Register,
 }
 
 impl Coder<'_> {
+    /// Goes to the label of a plain packet's kind; on for all others.
+    fn tell_apart(&mut self, ways: &[(Plain, Label)]) {
+        let other = self.assembler.label();
+        for family in [Family::V4, Family::V6] {
+            let next = self.assembler.label();
+            let ours: Vec<_> = ways.iter().filter(|(plain, _)| plain.family == family).collect();
+            let Some((first, _)) = ours.first() else { continue };
+            let least = ours.iter().map(|(plain, _)| plain.len()).min().unwrap_or(0);
+            self.reaches(least, other);
+            let load = |coder: &mut Self, width, at: u32| {
+                coder.assembler.load(width, Register::R1, DATA, i16::try_from(at).unwrap_or(0));
+            };
+            load(self, Width::Half, plain::NAMED_AT);
+            let kind = i32::from(first.kind().to_be());
+            self.assembler.jump_if(Register::R1, Condition::NotEqual, kind, next);
+            if family == Family::V4 {
+                load(self, Width::Byte, plain::NETWORK);
+                let first = i32::from(plain::FIRST_V4);
+                self.assembler.jump_if(Register::R1, Condition::NotEqual, first, other);
+                load(self, Width::Half, plain::FRAGMENT_AT);
+                let fragment = i32::from(plain::FRAGMENT.to_be());
+                self.assembler.jump_if(Register::R1, Condition::CommonBit, fragment, other);
+            }
+            load(self, Width::Byte, first.protocol_at());
+            for (plain, label) in ours {
+                let not_it = self.assembler.label();
+                let protocol = i32::from(plain.protocol);
+                self.assembler.jump_if(Register::R1, Condition::NotEqual, protocol, not_it);
+                if plain.len() > least {
+                    self.reaches(plain.len(), other);
+                }
+                self.assembler.jump(*label);
+                self.assembler.place(not_it);
+            }
+            self.assembler.jump(other);
+            self.assembler.place(next);
+        }
+        self.assembler.place(other);
+    }
+
+    /// Goes on only when the packet has so many bytes.
+    fn reaches(&mut self, bytes: u32, otherwise: Label) {
+        self.assembler.mov(Register::R2, DATA);
+        self.assembler.operate(Operation::Add, Register::R2, bytes);
+        self.assembler.jump_if(Register::R2, Condition::Greater, DATA_END, otherwise);
+    }
+
+    /// All that becomes of the packets that come this way.
+    fn decide_all(&mut self) {
+        for never in self.rules.never {
+            let next = self.assembler.label();
+            self.expression(never, self.exits.of(Verdict::NeverTake), next);
+            self.assembler.place(next);
+        }
+        if let Some(only) = self.rules.only {
+            let ours = self.assembler.label();
+            self.expression(only, ours, self.exits.of(Verdict::Left));
+            self.assembler.place(ours);
+        }
+        let tables = self.rules.rules.tables();
+        if tables.is_used() {
+            self.search();
+            self.assembler.store(Width::Double, Register::R10, FIRST_AT, FIRST);
+            self.assembler.operate(Operation::ShiftRight, FIRST, 32);
+        }
+        if self.splits && tables.words() > 0 {
+            let none = self.assembler.label();
+            self.unless_joined(none);
+            self.rules(true);
+            self.assembler.place(none);
+            return self.rules(false);
+        }
+        self.rules(true);
+    }
+
     fn expression(&mut self, expression: &Expression, yes: Label, no: Label) {
-        let used = filter(&mut self.assembler, expression.graph(), BASES, yes, no);
+        let whole = expression.graph();
+        let graph = self.plain.map_or(Cow::Borrowed(whole), |plain| Cow::Owned(plain.rest(whole)));
+        let used = filter(&mut self.assembler, &graph, BASES, yes, no);
         self.stack = self.stack.max(used);
     }
 
-    /// Finds out which lists the packet's addresses and ports are in.
-    fn search(&mut self) {
-        let tables = self.rules.rules.tables();
-        let [v4, v6, done] = [(); 3].map(|()| self.assembler.label());
-        self.assembler.store(Width::Double, Register::R10, FIRST, -1);
-        for word in 0..tables.words() {
-            self.assembler.store(Width::Double, Register::R10, bits_at(word), 0);
-        }
-        self.network(v4, v6, done);
-        let ports = [Kind::FromPorts, Kind::ToPorts].map(|kind| tables.uses(kind));
-        self.assembler.place(v4);
-        self.check(34, done);
-        for (kind, at) in [(Kind::From, 26), (Kind::To, 30)] {
-            if let Some(root) = self.layout.roots[kind.side()] {
-                self.address4(root, at);
+    /// Goes to `none` when the packet is in none of the lists that come first in the rules that join them: then it meets none
+    /// of these rules.
+    fn unless_joined(&mut self, none: Label) {
+        let mut firsts = [0_u64; MOST_JOINED / 64];
+        for plan in self.rules.rules.plans() {
+            if let Plan::Coded(bits, _) = plan
+                && let Some(&bit) = bits.first()
+            {
+                firsts[bit as usize / 64] |= 1 << (bit % 64);
             }
         }
-        if ports != [false; 2] {
-            let has_ports = self.assembler.label();
-            self.assembler.load(Width::Half, Register::R1, NETWORK, 20);
-            self.assembler.from_network_order(Register::R1, Width::Half);
-            self.assembler.jump_if(Register::R1, Condition::CommonBit, 0x1fff, done);
-            self.protocol(23, has_ports, done);
-            self.assembler.load(Width::Byte, Register::R1, NETWORK, 14);
-            self.assembler.operate(Operation::And, Register::R1, 0xf);
-            self.assembler.operate(Operation::ShiftLeft, Register::R1, 2);
-            self.assembler.operate(Operation::Add, NETWORK, Register::R1);
-            self.ports(14, done);
+        let some = self.assembler.label();
+        for (word, firsts) in firsts.into_iter().enumerate().take(self.rules.rules.tables().words()) {
+            self.assembler.load(Width::Double, Register::R1, Register::R10, bits_at(word));
+            self.assembler.number(Register::R2, firsts);
+            self.assembler.jump_if(Register::R1, Condition::CommonBit, Register::R2, some);
         }
-        self.assembler.jump(done);
-        self.assembler.place(v6);
-        self.check(54, done);
-        if [Kind::From, Kind::To].iter().any(|kind| !tables.lengths(*kind).is_empty()) {
-            self.addresses6();
-        }
-        if ports != [false; 2] {
-            let has_ports = self.assembler.label();
-            self.protocol(20, has_ports, done);
-            self.ports(54, done);
-        }
-        self.assembler.place(done);
-    }
-
-    /// Passes VLAN tags, and goes on by what is behind them.
-    fn network(&mut self, v4: Label, v6: Label, done: Label) {
-        self.assembler.mov(NETWORK, DATA);
-        for tag in 0..=MOST_TAGS {
-            let next = self.assembler.label();
-            self.check(14, done);
-            self.assembler.load(Width::Half, Register::R1, NETWORK, 12);
-            self.assembler.from_network_order(Register::R1, Width::Half);
-            self.assembler.jump_if(Register::R1, Condition::Equal, 0x0800, v4);
-            self.assembler.jump_if(Register::R1, Condition::Equal, 0x86dd, v6);
-            if tag < MOST_TAGS {
-                for kind in TAGS {
-                    self.assembler.jump_if(Register::R1, Condition::Equal, i32::from(kind), next);
-                }
-            }
-            self.assembler.jump(done);
-            self.assembler.place(next);
-            if tag < MOST_TAGS {
-                self.assembler.operate(Operation::Add, NETWORK, 4);
-            }
-        }
-    }
-
-    /// Goes on only when the packet has so many bytes from the network header less 14 on.
-    fn check(&mut self, bytes: i32, otherwise: Label) {
-        self.assembler.mov(Register::R1, NETWORK);
-        self.assembler.operate(Operation::Add, Register::R1, bytes);
-        self.assembler.jump_if(Register::R1, Condition::Greater, DATA_END, otherwise);
-    }
-
-    /// Goes on only for a protocol with ports.
-    fn protocol(&mut self, at: i16, has_ports: Label, otherwise: Label) {
-        self.assembler.load(Width::Byte, Register::R1, NETWORK, at);
-        for protocol in WITH_PORTS {
-            self.assembler.jump_if(Register::R1, Condition::Equal, i32::from(protocol), has_ports);
-        }
-        self.assembler.jump(otherwise);
-        self.assembler.place(has_ports);
-    }
-
-    fn ports(&mut self, at: i16, done: Label) {
-        self.check(i32::from(at) + 4, done);
-        for kind in [Kind::FromPorts, Kind::ToPorts] {
-            let Some(table) = self.layout.ports[kind.side()] else { continue };
-            let offset = if kind.side() == 0 { at } else { at + 2 };
-            self.assembler.load(Width::Half, Register::R2, NETWORK, offset);
-            self.assembler.from_network_order(Register::R2, Width::Half);
-            self.assembler.operate(Operation::ShiftLeft, Register::R2, 2);
-            self.value_at(Register::R1, table);
-            self.assembler.operate(Operation::Add, Register::R1, Register::R2);
-            self.assembler.load(Width::Word, Register::R0, Register::R1, 0);
-            self.add_class();
-        }
-    }
-
-    /// r0 = the class of the IPv4 address at an offset, and what it means.
-    fn address4(&mut self, root: usize, at: i16) {
-        let found = self.assembler.label();
-        self.assembler.load(Width::Word, Register::R0, NETWORK, at);
-        self.assembler.from_network_order(Register::R0, Width::Word);
-        self.assembler.mov(Register::R2, Register::R0);
-        self.assembler.operate(Operation::ShiftRight, Register::R2, 16);
-        self.assembler.operate(Operation::ShiftLeft, Register::R2, 2);
-        self.value_at(Register::R1, root);
-        self.assembler.operate(Operation::Add, Register::R1, Register::R2);
-        self.assembler.load(Width::Word, Register::R2, Register::R1, 0);
-        let blocks = self.layout.block_counts.iter().sum::<usize>();
-        let none = self.assembler.label();
-        for shift in [8, 0] {
-            if blocks == 0 {
-                break;
-            }
-            self.assembler.jump_if32(Register::R2, Condition::Less, INNER, found);
-            self.assembler.operate32(Operation::And, Register::R2, INNER - 1);
-            let last = i32::try_from(blocks - 1).unwrap_or(0);
-            self.assembler.jump_if(Register::R2, Condition::Greater, last, none);
-            self.assembler.operate(Operation::ShiftLeft, Register::R2, 10);
-            self.value_at(Register::R1, self.layout.blocks);
-            self.assembler.operate(Operation::Add, Register::R1, Register::R2);
-            self.assembler.mov(Register::R2, Register::R0);
-            self.assembler.operate(Operation::ShiftRight, Register::R2, shift);
-            self.assembler.operate(Operation::And, Register::R2, 0xff);
-            self.assembler.operate(Operation::ShiftLeft, Register::R2, 2);
-            self.assembler.operate(Operation::Add, Register::R1, Register::R2);
-            self.assembler.load(Width::Word, Register::R2, Register::R1, 0);
-        }
-        self.assembler.place(found);
-        self.assembler.mov(Register::R0, Register::R2);
-        self.add_class();
-        self.assembler.place(none);
-    }
-
-    fn addresses6(&mut self) {
-        self.assembler.store(Width::Double, Register::R10, SAVED, NETWORK);
-        for (kind, at) in [(Kind::From, 22_i16), (Kind::To, 38)] {
-            let found = self.assembler.label();
-            let next = self.assembler.label();
-            let lengths = self.rules.rules.tables().lengths(kind);
-            for &bits in lengths {
-                self.assembler.load(Width::Double, NETWORK, Register::R10, SAVED);
-                let key = SetKey6 { side: u8::try_from(kind.side()).unwrap_or(0), bits, address: [0; 16] };
-                let [head, _, _]: [u64; 3] = words(&key.to_bytes());
-                self.assembler.number(Register::R1, head);
-                self.assembler.store(Width::Double, Register::R10, KEY6, Register::R1);
-                self.masked6(at, bits);
-                self.lookup(KEY6, self.rules.sets.hash6);
-                self.assembler.jump_if(Register::R0, Condition::NotEqual, 0, found);
-            }
-            self.assembler.jump(next);
-            self.assembler.place(found);
-            if !lengths.is_empty() {
-                self.assembler.load(Width::Word, Register::R0, Register::R0, 0);
-                self.add_class();
-            }
-            self.assembler.place(next);
-        }
-        self.assembler.load(Width::Double, NETWORK, Register::R10, SAVED);
-    }
-
-    /// Notes what the class that begins at offset r0 means. Uses r0 to r3.
-    fn add_class(&mut self) {
-        let [later, none] = [(); 2].map(|()| self.assembler.label());
-        let last = i32::try_from(self.layout.last_class).unwrap_or(0);
-        self.assembler.jump_if(Register::R0, Condition::Equal, 0, none);
-        self.assembler.jump_if(Register::R0, Condition::Greater, last, none);
-        self.value_at(Register::R1, 0);
-        self.assembler.operate(Operation::Add, Register::R1, Register::R0);
-        self.assembler.load(Width::Double, Register::R2, Register::R1, 0);
-        self.assembler.load(Width::Double, Register::R3, Register::R10, FIRST);
-        self.assembler.jump_if(Register::R2, Condition::GreaterOrEqual, Register::R3, later);
-        self.assembler.store(Width::Double, Register::R10, FIRST, Register::R2);
-        self.assembler.place(later);
-        for word in 0..self.rules.rules.tables().words() {
-            let at = 8 + 8 * i16::try_from(word).unwrap_or(0);
-            self.assembler.load(Width::Double, Register::R2, Register::R1, at);
-            self.assembler.load(Width::Double, Register::R3, Register::R10, bits_at(word));
-            self.assembler.operate(Operation::Or, Register::R3, Register::R2);
-            self.assembler.store(Width::Double, Register::R10, bits_at(word), Register::R3);
-        }
-        self.assembler.place(none);
-    }
-
-    /// `to` = the address of a byte of the array.
-    fn value_at(&mut self, to: Register, offset: usize) {
-        self.assembler.map_value(to, self.rules.sets.array, u32::try_from(offset).unwrap_or(0));
+        self.assembler.jump(none);
+        self.assembler.place(some);
     }
 
     /// Where it stands whether the packet was drawn as a sample by a rule that does not decide; `None` when there is no such
@@ -333,8 +286,8 @@ impl Coder<'_> {
         any.then(|| bits_at(self.rules.rules.tables().words()))
     }
 
-    /// The rules in order.
-    fn rules(&mut self) {
+    /// The rules in order; with or without those that join lists.
+    fn rules(&mut self, joined: bool) {
         let set = self.rules.rules;
         let [listed, left] = [(); 2].map(|()| self.assembler.label());
         if let Some(drawn) = self.drawn_at() {
@@ -347,20 +300,19 @@ impl Coder<'_> {
                 passed = true;
                 continue;
             };
+            if !joined && !bits.is_empty() {
+                continue;
+            }
             if std::mem::take(&mut passed) {
-                self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST);
-                self.assembler.operate(Operation::ShiftRight, Register::R1, 32);
-                let index = i32::try_from(index).unwrap_or(i32::MAX);
-                self.assembler.jump_if32(Register::R1, Condition::Less, index.cast_unsigned(), listed);
+                let index = u32::try_from(index).unwrap_or(u32::MAX);
+                self.assembler.jump_if32(FIRST, Condition::Less, index, listed);
             }
             let next = self.assembler.label();
             self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), next);
             self.assembler.place(next);
         }
         if set.plans().contains(&Plan::Listed) {
-            self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST);
-            self.assembler.number(Register::R2, NO_RULE);
-            self.assembler.jump_if(Register::R1, Condition::Equal, Register::R2, left);
+            self.assembler.jump_if32(FIRST, Condition::Equal, NO_INDEX, left);
             self.assembler.place(listed);
             self.decide_by_list();
         }
@@ -392,6 +344,9 @@ impl Coder<'_> {
             let matched = self.assembler.label();
             self.expression(expression, matched, next);
             self.assembler.place(matched);
+        }
+        if rule.action == Action::SynCookie {
+            return self.answer_syn(slot, next);
         }
         let key = RULES_AT + slot;
         if rule.asks_user_space() {
@@ -450,7 +405,7 @@ impl Coder<'_> {
         self.network(v4, v6, done);
         self.assembler.place(v4);
         self.check(34, take);
-        self.assembler.load(Width::Word, Register::R1, NETWORK, 26);
+        self.assembler.load(Width::Word, Register::R1, self.header, 26);
         self.assembler.operate32(Operation::And, Register::R1, mask32(bits4).to_be());
         self.assembler.store(Width::Double, Register::R10, KEY6 + 8, 0);
         self.assembler.store(Width::Word, Register::R10, KEY6 + 8, Register::R1);
@@ -471,28 +426,9 @@ impl Coder<'_> {
         self.assembler.place(done);
     }
 
-    /// Puts the first bits of the IPv6 address at an offset into the key.
-    fn masked6(&mut self, at: i16, bits: u8) {
-        let mask: [u64; 2] = words(&mask128(bits).to_be_bytes());
-        for (half, mask) in [(0, mask[0]), (8, mask[1])] {
-            self.assembler.load(Width::Double, Register::R1, NETWORK, at + half);
-            self.assembler.number(Register::R2, mask);
-            self.assembler.operate(Operation::And, Register::R1, Register::R2);
-            self.assembler.store(Width::Double, Register::R10, KEY6 + 8 + half, Register::R1);
-        }
-    }
-
-    /// r0 = the entry of a map whose key is on the stack, or 0.
-    fn lookup(&mut self, key: i16, map: RawFd) {
-        self.assembler.mov(Register::R2, Register::R10);
-        self.assembler.operate(Operation::Add, Register::R2, i32::from(key));
-        self.assembler.map(Register::R1, map);
-        self.assembler.call(Helper::MapLookup);
-    }
-
     /// What the rule does that a list alone has met.
     fn decide_by_list(&mut self) {
-        self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST);
+        self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST_AT);
         self.assembler.mov(RESULT, Register::R1);
         self.assembler.operate(Operation::And, RESULT, 1);
         self.assembler.operate(Operation::Add, RESULT, XDP_DROP);
@@ -506,13 +442,4 @@ impl Coder<'_> {
         self.take_if_drawn();
         self.assembler.jump(self.exits.end);
     }
-}
-
-/// Bytes as they lie in memory, 8 at a time.
-fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    words
 }

@@ -184,14 +184,13 @@ impl RuleFile {
             ),
         };
         let expires = raw.expires.as_ref().map(moment).transpose()?;
-        Ok(Rule {
-            name: name.clone(),
-            condition,
-            action: action(raw)?,
-            sample,
-            expires,
-            dry_run: raw.dry_run,
-        })
+        let action = action(raw)?;
+        let in_user_space = !condition.names.is_empty() || !condition.payload.is_empty();
+        if action == Action::SynCookie && (in_user_space || sample.is_some() || raw.dry_run) {
+            let what = "SYNs are answered in XDP: no names, payload, sample or dry_run here, put them in another rule";
+            return Err(fault(&raw.action, what).into());
+        }
+        Ok(Rule { name: name.clone(), condition, action, sample, expires, dry_run: raw.dry_run })
     }
 }
 
@@ -209,8 +208,9 @@ fn action(raw: &RawRule) -> Result<Action, Fault> {
         "sample" if raw.sample.is_some() => Action::Count,
         "sample" => return Err(fault(&raw.action, "say how many: sample = 1000 keeps one in a thousand")),
         "limit" => return limit(raw).map(Action::Limit),
+        "syncookie" => Action::SynCookie,
         other => {
-            let what = format!("'{other}' is no action: write drop, pass, count, sample or limit");
+            let what = format!("'{other}' is no action: write drop, pass, count, sample, limit or syncookie");
             return Err(fault(&raw.action, what));
         }
     };

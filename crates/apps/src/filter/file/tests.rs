@@ -104,6 +104,7 @@ fn each_mistake_is_named_with_its_place() {
             "only sources",
         ),
         (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
+        (rule("match = \"\"\naction = \"syncookie\"\ndry_run = true"), "4:10", "answered in XDP"),
         (rule("match = \"\""), "1:1", "missing field `action`"),
         (error("[[rule]\nname = 1"), "1:8", ""),
         (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),

@@ -1,0 +1,257 @@
+//! What a dropped packet costs by rules: 1 rule, 100 mixed ones, 10000 prefixes, beside an empty program and xdp-filter.
+//!
+//! The heartbeat, the list of what is never dropped and the counter are part of it. Each figure is the mean over sixteen
+//! packets that are all dropped, spread over the rules; the median of runs in which all programs take turns.
+#![expect(clippy::print_stdout, reason = "its output is the result")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Stdio};
+
+use bywash_filter::rules::{Action, Condition, MapSet, Rule, RuleProgram, RuleSet, SynCookies};
+use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
+use bywash_filter::{Expression, NoNames, Options};
+use bywash_lab::{Lab, PairOptions};
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, program_ids};
+
+/// How often the kernel runs a program on a packet at once, and how often this is done for each program, in turn.
+const REPEAT: u32 = 20_000;
+const TURNS: usize = 21;
+const PACKETS: usize = 16;
+
+/// A program under test.
+struct Case {
+    name: &'static str,
+    program: Program,
+    /// Its length, where it is known.
+    instructions: String,
+    packets: Vec<Vec<u8>>,
+}
+
+fn main() {
+    let one = || packets(|n| ([10, 9, 0, n], 9));
+    let hundred = || packets(|n| ([172, 16, 6 * n, 1], 100 * u16::from(n)));
+    let many = packets(|n| ([20 + n, 8 * n, 3 * n, 77], 80));
+    let (_ours, mut cases): (Vec<_>, Vec<_>) = [
+        ours("1 rule", vec![rule(0, expression("udp dst port 9"))], one()),
+        ours("100 rules", mixed(), hundred()),
+        ours("10000 prefixes", prefixes(), many),
+    ]
+    .into_iter()
+    .unzip();
+    let theirs =
+        [("xdp-filter, 1 port", one_port(), one()), ("xdp-filter, 100 rules", hundred_rules(), hundred())]
+            .map(|(name, rules, packets)| {
+                XdpFilter::start(&rules).map(|(filter, program)| {
+                    (filter, Case { name, program, instructions: String::new(), packets })
+                })
+            });
+    let mut running = Vec::new();
+    // Each behind ours.
+    for (index, (filter, case)) in theirs.into_iter().flatten().enumerate() {
+        cases.insert(2 * index + 1, case);
+        running.push(filter);
+    }
+    measure(&cases);
+}
+
+fn measure(cases: &[Case]) {
+    let empty = load(&pass_program());
+    for Case { name, program, packets, .. } in cases {
+        for packet in packets {
+            let dropped = program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap();
+            assert_eq!(dropped.verdict, 1, "{name}");
+        }
+    }
+    let mut more = vec![Vec::new(); cases.len()];
+    for _ in 0..TURNS {
+        for (case, more) in cases.iter().zip(&mut more) {
+            more.push(run(&case.program, &case.packets) - run(&empty, &case.packets));
+        }
+    }
+    for (Case { name, instructions, .. }, mut more) in cases.iter().zip(more) {
+        more.sort_by(f64::total_cmp);
+        let [low, median, high] = [TURNS / 4, TURNS / 2, TURNS - 1 - TURNS / 4].map(|index| more[index]);
+        println!("{name}\t{median:.1}\t{low:.1}\t{high:.1}\t{instructions}");
+    }
+}
+
+fn ours(name: &'static str, rules: Vec<Rule>, packets: Vec<Vec<u8>>) -> (Vec<Map>, Case) {
+    let Loaded { program, instructions, maps } = Loaded::new(&RuleSet::new(rules).unwrap());
+    (maps, Case { name, program, instructions: instructions.to_string(), packets })
+}
+
+/// A running xdp-filter, on an interface of its own.
+struct XdpFilter {
+    shell: Child,
+    _lab: Lab,
+}
+
+impl XdpFilter {
+    /// Has it drop by these rules, each the words of a command; `None` where there is no xdp-filter.
+    fn start(rules: &[String]) -> Option<(Self, Program)> {
+        let before = program_ids().unwrap();
+        let lab = Lab::row(2, &PairOptions::default()).unwrap();
+        // What it pins lies in a BPF file system that nobody else sees, and goes with the shell.
+        let mut script = "set -e; command -v xdp-filter >/dev/null; mount -t bpf bpf /sys/fs/bpf; \
+                          xdp-filter load --mode native left"
+            .to_owned();
+        rules.iter().for_each(|rule| script.push_str(&format!("; xdp-filter {rule}")));
+        script.push_str("; echo ready; read end");
+        let mut command = lab.hosts[1].command("unshare").unwrap();
+        command.args(["--mount", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut started = Self { shell: command.spawn().unwrap(), _lab: lab };
+        let mut lines = BufReader::new(started.shell.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.ends_with("ready\n") {
+            if lines.read_line(&mut said).unwrap() == 0 {
+                return None;
+            }
+        }
+        let theirs = program_ids().unwrap().into_iter().filter(|id| !before.contains(id));
+        let mut found = theirs.filter_map(|id| Program::by_id(id).ok());
+        let program = found.find(|program| program.info().is_ok_and(|info| info.name.starts_with("xdpfilt")));
+        program.map(|program| (started, program))
+    }
+}
+
+impl Drop for XdpFilter {
+    fn drop(&mut self) {
+        // Its `read` ends.
+        drop(self.shell.stdin.take());
+        self.shell.wait().ok();
+    }
+}
+
+fn one_port() -> Vec<String> {
+    vec!["port 9 --mode dst --proto udp".into()]
+}
+
+/// The sources of the packets, and ports besides.
+fn hundred_rules() -> Vec<String> {
+    let sources = (0..PACKETS).map(|n| format!("ip 172.16.{}.1 --mode src", 6 * n));
+    let ports = (PACKETS..100).map(|n| format!("port {} --mode dst --proto udp", 10_000 + n));
+    sources.chain(ports).collect()
+}
+
+fn expression(text: &str) -> Condition {
+    let expression = Expression::new(text, &Options { names: &NoNames, netmask: None }).unwrap();
+    Condition { expression: Some(expression), ..Condition::default() }
+}
+
+fn from(text: &str) -> Condition {
+    Condition { from: vec![text.parse().unwrap()], ..Condition::default() }
+}
+
+fn rule(number: usize, condition: Condition) -> Rule {
+    let name = number.to_string();
+    Rule { name, condition, action: Action::Drop, sample: None, expires: None, dry_run: false }
+}
+
+/// Four rules in ten are a source prefix, three are ports, two are a prefix and a port, one is an expression.
+fn mixed() -> Vec<Rule> {
+    let of = |n: usize| match n % 10 {
+        0..=3 => from(&format!("172.16.{n}.0/24")),
+        4..=6 => {
+            let port = u16::try_from(n).unwrap();
+            Condition { to_ports: vec![port..=port], ..Condition::default() }
+        }
+        7 | 8 => Condition { to_ports: vec![53..=53], ..from(&format!("172.17.{n}.0/24")) },
+        _ => expression(&format!("udp src port {} and len > 400", 1000 + n)),
+    };
+    // The last one drops what is left.
+    let last = rule(99, from("172.16.0.0/16"));
+    (0..99).map(|n| rule(n, of(n))).chain([last]).collect()
+}
+
+/// Ten thousand rules of one prefix, /16 to /32.
+fn prefixes() -> Vec<Rule> {
+    let all = (0..10_000_u32).map(|n| {
+        let bits = 16 + n % 17;
+        let spread = n.wrapping_mul(0x9e37_79b9) | 0x8000_0000;
+        let address = std::net::Ipv4Addr::from(spread & (u32::MAX << (32 - bits)));
+        rule(n as usize, from(&format!("{address}/{bits}")))
+    });
+    // Sources that are dropped for sure, one for each packet.
+    let sure =
+        (0..16_u32).map(|n| rule(20_000 + n as usize, from(&format!("{}.{}.{}.77", 20 + n, 8 * n, 3 * n))));
+    all.skip(16).chain(sure).collect()
+}
+
+fn packets(of: impl Fn(u8) -> ([u8; 4], u16)) -> Vec<Vec<u8>> {
+    let one = |n: usize| {
+        let (source, port) = of(u8::try_from(n).unwrap());
+        let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        packet.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0]);
+        packet.extend(source);
+        packet.extend([192, 0, 2, 1, 0x9c, 0x40]);
+        packet.extend(port.to_be_bytes());
+        packet.extend([0, 26, 0, 0]);
+        packet.resize(60, 0);
+        packet
+    };
+    (0..PACKETS).map(one).collect()
+}
+
+struct Loaded {
+    program: Program,
+    instructions: usize,
+    maps: Vec<Map>,
+}
+
+impl Loaded {
+    fn new(set: &RuleSet) -> Self {
+        let map = |kind, value_size: usize, entries: usize| {
+            let [value_size, entries] = [value_size, entries].map(|n| u32::try_from(n).unwrap());
+            let mappable = kind == MapKind::Array;
+            Map::create(&MapSpec { kind, name: "filter_cost", key_size: 4, value_size, entries, mappable })
+                .unwrap()
+        };
+        let slots: Vec<u32> = (0..u32::try_from(set.rules().len()).unwrap()).collect();
+        let words = set.tables().array(&slots);
+        let (sockets, heartbeat) =
+            (map(MapKind::XskMap, 4, 1), map(MapKind::Array, size_of::<Heartbeat>(), 1));
+        let counters = map(MapKind::PerCpuArray, size_of::<Count>(), RULES_AT as usize + slots.len());
+        let array = map(MapKind::Array, 8 * words.len(), 1);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        array.map_memory().unwrap().copy_in(0, &bytes);
+        heartbeat.map_memory().unwrap().copy_in(0, &1_u64.to_ne_bytes());
+        let program = RuleProgram {
+            rules: set,
+            slots: &slots,
+            only: None,
+            never: &[NeverTake::default().expression()],
+            maps: Maps {
+                sockets: sockets.as_raw_fd(),
+                heartbeat: heartbeat.as_raw_fd(),
+                counters: counters.as_raw_fd(),
+            },
+            sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
+            hung_after_jiffies: 1 << 20,
+            cookies: SynCookies::default(),
+        };
+        let program = program.program().unwrap();
+        let instructions = program.instructions().len();
+        Self { program: load(&program), instructions, maps: vec![sockets, heartbeat, counters, array] }
+    }
+}
+
+fn load(program: &bywash_filter::ebpf::Program) -> Program {
+    let instructions = program.to_words();
+    Program::load(&ProgramSpec {
+        kind: ProgramKind::XdpFrags,
+        name: "filter_cost",
+        instructions: &instructions,
+    })
+    .unwrap()
+}
+
+/// Nanoseconds for each packet.
+fn run(program: &Program, packets: &[Vec<u8>]) -> f64 {
+    let time = |packet: &Vec<u8>| {
+        let input = TestInput { packet, repeat: REPEAT, ..TestInput::default() };
+        program.test_run(&input).unwrap().duration.as_secs_f64()
+    };
+    packets.iter().map(time).sum::<f64>() * 1e9 / packets.len() as f64
+}
