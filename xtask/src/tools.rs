@@ -53,6 +53,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        name: "ss",
+        packages: &["iproute2"],
+        needed_for: "what the kernel knows of its TCP connections",
+        by_tests: true,
+        environment: &[],
+        options: "",
+    },
+    Program {
         name: "ping",
         packages: &["iputils-ping"],
         needed_for: "traffic of the kernel's own",
