@@ -247,17 +247,22 @@ sample = 10
     bed.flood("--dport 8 --src 10.9.1.0/24 --rate 5k --count 20000");
     // Another source is not held to account for that one.
     assert_eq!(bed.ask(50), 50);
+    // Who is blocked stays so when rules are read anew.
+    bed.rules(&format!("{text}[[rule]]\nname = \"more\"\nto_ports = [9]\naction = \"count\"\n"));
+    filter.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(500));
+    bed.flood("--dport 8 --src 10.9.1.0/24 --rate 50k --count 20000");
     let told = filter.end();
     let summary = summary(&told);
     let taken = summary["taken_packets"].as_u64().unwrap();
-    is_all(of_rule(summary, "rate", "packets"), 20_100, summary);
+    is_all(of_rule(summary, "rate", "packets"), 40_100, summary);
     assert!(of_rule(summary, "rate", "dropped_packets") > 15_000, "{summary}");
     assert!(taken < 15_000, "the rest has died in XDP: {summary}");
     assert_eq!(summary["blocked_sources"], 1, "{summary}");
     let log = std::fs::read_to_string(audit).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["start", "block", "stop"]);
+    assert_eq!(names, ["start", "block", "reload", "stop"], "{events:?}");
     assert_eq!(events[1]["source"], "10.9.1.0");
     assert_eq!(count(&samples), summary["sampled_packets"].as_u64().unwrap());
     assert!(count(&samples) >= taken / 10 - 10, "{summary}");

@@ -31,7 +31,7 @@ pub(super) fn describe() -> String {
         (
             "pace",
             format!(
-                "a multiplication and an addition, one after the other, take {step:.2} ns; a cache line from another core {line:.1} ns, of many at once"
+                "a shift, an exclusive or and a multiplication, one after the other, take {step:.2} ns; a cache line from another core {line:.1} ns, of many at once"
             ),
         ),
         ("governor", file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),

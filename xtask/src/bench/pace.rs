@@ -14,13 +14,11 @@ const LINES: usize = 1024;
 /// How often each thread has them.
 const ROUNDS: usize = 100;
 
-/// A multiplication and an addition, one after the other: four cycles of current processors.
+/// A shift, an exclusive or and a multiplication, one after the other: five cycles of current processors.
 fn step() -> Duration {
     let began = Instant::now();
-    // Knuth's MMIX generator: no compiler finds a short cut.
-    let last = (0..STEPS).fold(black_box(1_u64), |x, _| {
-        x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
-    });
+    // Several of these are not one of another kind, as those of a linear generator are: no compiler finds a short cut.
+    let last = (0..STEPS).fold(black_box(1_u64), |x, _| (x ^ x >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     black_box(last);
     began.elapsed()
 }
@@ -73,9 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_takes_a_cycle_at_least_and_a_line_longer_than_nothing() {
+    fn a_step_takes_five_cycles_and_a_line_longer_than_nothing() {
         let (step, line) = measure();
-        assert!(step > 0.1 && step < 1000.0, "{step}");
+        // No processor has 8 GHz.
+        assert!(step > 5.0 / 8.0 && step < 1000.0, "{step}");
         assert!(line > 0.0 && line < 1e6, "{line}");
     }
 }
