@@ -86,31 +86,62 @@ pub enum TooLong {
 pub(super) struct Entry {
     /// Nanoseconds since the first packet of the file; never less than the packet's before.
     pub(super) time: u64,
-    pub(super) start: u32,
+    /// The block that it begins with.
+    first: u32,
     pub(super) len: u32,
 }
+
+/// Packets lie in whole blocks, the last one filled up with zeros: a short packet is copied by a few moves of known
+/// size, without asking how long it is.
+pub(super) type Block = [u8; 64];
 
 /// Some packets in a row.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
-    pub(super) bytes: Vec<u8>,
+    blocks: Vec<Block>,
     pub(super) entries: Vec<Entry>,
+    /// Bytes of the longest packet.
+    pub(super) longest: usize,
 }
 
 impl Piece {
     fn has_room(&self, len: usize) -> bool {
-        self.entries.is_empty() || (self.bytes.len() + len <= PIECE && self.entries.len() < PIECE_PACKETS)
+        let bytes = (self.blocks.len() + len.div_ceil(size_of::<Block>())) * size_of::<Block>();
+        self.entries.is_empty() || (bytes <= PIECE && self.entries.len() < PIECE_PACKETS)
     }
 
     fn clear(&mut self) {
-        self.bytes.clear();
+        self.blocks.clear();
         self.entries.clear();
+        self.longest = 0;
+    }
+
+    fn push(&mut self, time: u64, packet: &[u8]) {
+        let first = self.blocks.len();
+        let (whole, rest) = packet.as_chunks();
+        self.blocks.extend_from_slice(whole);
+        if !rest.is_empty() {
+            let mut last: Block = [0; _];
+            last[..rest.len()].copy_from_slice(rest);
+            self.blocks.push(last);
+        }
+        if let (Ok(first), Ok(len)) = (u32::try_from(first), u32::try_from(packet.len())) {
+            self.entries.push(Entry { time, first, len });
+            self.longest = self.longest.max(packet.len());
+        }
+    }
+
+    /// The blocks of one of its packets.
+    #[inline]
+    pub(super) fn blocks(&self, entry: Entry) -> &[Block] {
+        let count = (entry.len as usize).div_ceil(size_of::<Block>());
+        self.blocks.get(entry.first as usize..).and_then(|rest| rest.get(..count)).unwrap_or(&[])
     }
 
     /// The bytes of one of its packets.
     #[inline]
     pub(super) fn packet(&self, entry: Entry) -> &[u8] {
-        self.bytes.get(entry.start as usize..).and_then(|rest| rest.get(..entry.len as usize)).unwrap_or(&[])
+        self.blocks(entry).as_flattened().get(..entry.len as usize).unwrap_or(&[])
     }
 }
 
@@ -210,12 +241,8 @@ impl Loader {
     }
 
     fn append(&mut self, piece: &mut Piece, time: u64) {
-        let (start, len) = (piece.bytes.len(), self.packet.len());
-        piece.bytes.extend_from_slice(&self.packet);
+        piece.push(time, &self.packet);
         self.packet.clear();
-        if let (Ok(start), Ok(len)) = (u32::try_from(start), u32::try_from(len)) {
-            piece.entries.push(Entry { time, start, len });
-        }
     }
 }
 
@@ -302,7 +329,7 @@ impl Trace {
             if !loader.fill(&mut piece).map_err(|reason| format!("{source}: {reason}"))? {
                 break;
             }
-            piece.bytes.shrink_to_fit();
+            piece.blocks.shrink_to_fit();
             pieces.push(piece);
         }
         Ok(Self::Loaded { pieces, notes: loader.notes, next: 0 })

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_port::frame::{Batch, FRAME_DATA, Packet, Pool};
+use bywash_port::frame::{Batch, FRAME_DATA, HEADROOM, Packet, Pool, Segment};
 use bywash_port::{QueueCounters, QueuePair, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::worker::{Task, Turn};
@@ -215,18 +215,24 @@ impl Replayer {
 /// Copies packets of a piece, as many as there are frames for now; how many.
 #[inline]
 fn copy(piece: &Piece, entries: &[Entry], pool: &mut Pool, batch: &mut Batch) -> usize {
-    let single = entries.iter().take_while(|entry| entry.len as usize <= FRAME_DATA).count();
+    let fits = |entry: &&Entry| entry.len as usize <= FRAME_DATA;
+    let single =
+        if piece.longest <= FRAME_DATA { entries.len() } else { entries.iter().take_while(fits).count() };
     if single == 0 {
         return usize::from(
             entries.first().is_some_and(|&entry| copy_chain(piece.packet(entry), pool, batch)),
         );
     }
     let before = batch.len();
-    batch.extend(pool.take_many(single).zip(entries).map(|(frame, &entry)| {
-        let mut packet = Packet::new(frame);
-        let fits = packet.extend_from_slice(piece.packet(entry));
-        debug_assert!(fits.is_ok(), "it is no longer than a frame");
-        packet
+    batch.extend(pool.take_many(single).zip(entries).map(|(mut frame, &entry)| {
+        // Before the packet is made, so that it is made where it will lie: one that is changed on the way there is copied in
+        // larger pieces than it was written in, which stalls the processor.
+        let room = frame.bytes_mut()[HEADROOM..].as_chunks_mut().0;
+        match piece.blocks(entry) {
+            [block] => room[0] = *block,
+            blocks => room[..blocks.len()].copy_from_slice(blocks),
+        }
+        Packet::from_segment(Segment::received(frame, entry.len as usize))
     }));
     batch.len() - before
 }
