@@ -158,14 +158,14 @@ impl Stack {
         }
     }
 
-    /// Works on TCP with everything else at hand.
-    pub(crate) fn with_tcp<T>(
-        &mut self,
+    /// The transport protocols, and what they need while they work on something.
+    #[inline]
+    pub(crate) fn protocols<'a>(
+        &'a mut self,
         now: Timestamp,
-        pool: &mut Pool,
-        work: impl FnOnce(&mut Tcp, &mut Context<'_>) -> T,
-    ) -> T {
-        let mut context = Context {
+        pool: &'a mut Pool,
+    ) -> (&'a mut Tcp, &'a mut Udp, Context<'a>) {
+        let context = Context {
             now,
             secret: &self.secret,
             out: &mut self.out,
@@ -173,7 +173,18 @@ impl Stack {
             events: &mut self.events,
             counters: &mut self.counters,
         };
-        work(&mut self.tcp, &mut context)
+        (&mut self.tcp, &mut self.udp, context)
+    }
+
+    /// Works on TCP with everything else at hand.
+    pub(crate) fn with_tcp<T>(
+        &mut self,
+        now: Timestamp,
+        pool: &mut Pool,
+        work: impl FnOnce(&mut Tcp, &mut Context<'_>) -> T,
+    ) -> T {
+        let (tcp, _, mut context) = self.protocols(now, pool);
+        work(tcp, &mut context)
     }
 
     /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free.
@@ -218,15 +229,8 @@ impl Stack {
         payload: &[u8],
         pool: &mut Pool,
     ) -> Result<(), UdpError> {
-        let mut context = Context {
-            now,
-            secret: &self.secret,
-            out: &mut self.out,
-            pool,
-            events: &mut self.events,
-            counters: &mut self.counters,
-        };
-        self.udp.send(id, to, payload, &mut context)
+        let (_, udp, mut context) = self.protocols(now, pool);
+        udp.send(id, to, payload, &mut context)
     }
 
     /// Closes a UDP socket.

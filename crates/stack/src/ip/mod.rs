@@ -215,17 +215,10 @@ impl Stack {
 
     /// Hands a whole packet for us to its protocol.
     fn deliver_up(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
-        let mut context = Context {
-            now,
-            secret: &self.secret,
-            out: &mut self.out,
-            pool,
-            events: &mut self.events,
-            counters: &mut self.counters,
-        };
+        let (tcp, udp, mut context) = self.protocols(now, pool);
         match Protocol(inbound.protocol) {
-            Protocol::TCP => self.tcp.input(inbound, &mut context),
-            Protocol::UDP => self.udp.input(inbound, &mut context),
+            Protocol::TCP => tcp.input(inbound, &mut context),
+            Protocol::UDP => udp.input(inbound, &mut context),
             Protocol::ICMP if inbound.source.is_v4() => self.icmp_input(inbound),
             Protocol::ICMPV6 if !inbound.source.is_v4() => self.icmp_input(inbound),
             _ => context.refuse(inbound, Unreachable::Protocol),

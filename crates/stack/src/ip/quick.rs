@@ -11,7 +11,6 @@ use bywash_wire::{
 };
 
 use super::{Inbound, take_off};
-use crate::stack::Context;
 use crate::{Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
 
 /// An interface whose packets are looked at here.
@@ -89,14 +88,7 @@ impl Stack {
             group: false,
             reassembled: false,
         };
-        let mut context = Context {
-            now,
-            secret: &self.secret,
-            out: &mut self.out,
-            pool,
-            events: &mut self.events,
-            counters: &mut self.counters,
-        };
-        self.tcp.known_input(connection, flow, inbound, &mut context);
+        let (tcp, _, mut context) = self.protocols(now, pool);
+        tcp.known_input(connection, flow, inbound, &mut context);
     }
 }
