@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use bywash_lab::Untouched;
 use bywash_lab::sys::state;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -27,6 +28,14 @@ fn cleanup(words: &str) -> Output {
     output
 }
 
+/// The lab, on a machine without what a process that was killed before these tests has left: it would be undone amid them.
+fn tidy_lab() -> Option<Untouched> {
+    if bywash_lab::root().is_ok() {
+        cleanup("");
+    }
+    bywash_lab::lock()
+}
+
 /// The state files of a process.
 fn state_files(process: u32) -> Vec<PathBuf> {
     let files = std::fs::read_dir(state::directory()).unwrap().map(|file| file.unwrap());
@@ -39,7 +48,7 @@ fn state_files(process: u32) -> Vec<PathBuf> {
 
 #[test]
 fn huge_pages_of_a_killed_process_are_given_back() {
-    let Some(_guard) = bywash_lab::lock() else { return };
+    let Some(_guard) = tidy_lab() else { return };
     let before = pages();
     // More than are free, so that some must be asked for.
     let memory = format!("{}M", 2 * before + 16);
@@ -65,7 +74,7 @@ fn huge_pages_of_a_killed_process_are_given_back() {
 
 #[test]
 fn a_living_process_keeps_its_huge_pages_and_gives_them_back_itself() {
-    let Some(_guard) = bywash_lab::lock() else { return };
+    let Some(_guard) = tidy_lab() else { return };
     let before = pages();
     let memory = format!("{}M", 2 * before + 16);
     let words = format!("receive loop:nobody --huge-pages reserve --memory {memory} --json");
