@@ -7,6 +7,7 @@ mod callgrind;
 mod capture;
 mod demo;
 mod filter_cost;
+mod flood;
 mod forward_ixgbe;
 mod forward_l3;
 mod forward_loop;
@@ -136,6 +137,25 @@ const BENCHES: &[Bench] = &[
         programs: &["xdp-filter"],
         root: true,
         run: filter_cost::run,
+    },
+    Bench {
+        name: "flood",
+        sentence: "What a web and a DNS server still do under a flood, by who drops it and by how many rules.",
+        runs: "generate --inject into a veth, nginx and nsd behind it, wrk and dnsperf; bywash filter, xdp-filter, \
+               nftables, iptables, hand-written programs in XDP and at TCX",
+        programs: &[
+            "xdp-filter",
+            "nft",
+            "iptables-nft-restore",
+            "nginx",
+            "wrk",
+            "nsd",
+            "dnsperf",
+            "ethtool",
+            "ip",
+        ],
+        root: true,
+        run: flood::run,
     },
     Bench {
         name: "match-cost",

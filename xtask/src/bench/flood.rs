@@ -1,0 +1,260 @@
+//! Benchmark `flood`: what clients of a web and of a DNS server still get while a flood comes in by the same interface, by
+//! who drops it.
+//!
+//! The flood comes out of the kernel's live test runs on core 0; servers and clients share core 1. The bound is the same
+//! flood sent to another interface, where nobody hears it: what is missing of that is the filter's doing. How many packets
+//! of a flood flat out die is shown as well, without clients: the filters work on the sender's core, so the dearer a
+//! filter is, the less flood there is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::pairs::Spread;
+use super::record::Record;
+use super::{Options, inject, ours};
+use crate::project::{Problem, about};
+use crate::tools;
+
+/// Packets per second of the flood: what the slowest of the filters can take here, so that it is the same flood for all.
+const RATE: &str = "500k";
+
+/// What is run in a namespace of its own.
+const SCENE: &str = include_str!("flood/scene.sh");
+
+/// Who drops the flood, as the scene knows them. The first is the bound, the second no filter at all.
+const FILTERS: [&str; 8] = [
+    "other link",
+    "nothing",
+    "bywash filter",
+    "xdp-filter",
+    "nftables",
+    "iptables",
+    "one compare, XDP",
+    "one compare, TCX",
+];
+
+/// A set of rules and a flood of which every packet is for one of them.
+struct Rules {
+    number: usize,
+    name: &'static str,
+    /// Ports and sources of the flood, as `generate` takes them.
+    ports: &'static str,
+    sources: &'static str,
+    /// Those that can't say it, or that nobody would have do it.
+    without: &'static [&'static str],
+}
+
+const RULES: [Rules; 3] = [
+    Rules {
+        number: 1,
+        name: "One rule: a UDP port",
+        ports: "7000",
+        sources: "172.16.0.0/12 random",
+        without: &[],
+    },
+    Rules {
+        number: 100,
+        name: "A hundred rules: a UDP port each",
+        ports: "7000-7099",
+        sources: "172.16.0.0/12 random",
+        without: &["one compare, XDP", "one compare, TCX"],
+    },
+    Rules {
+        number: 10_000,
+        name: "Ten thousand source prefixes",
+        ports: "7000",
+        sources: "20.0.0.1-20.78.30.1 step 512",
+        without: &["one compare, XDP", "one compare, TCX", "xdp-filter"],
+    },
+];
+
+/// What one run has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shown {
+    /// Answers of the web server in a second.
+    requests: f64,
+    /// Milliseconds that 99 of 100 of them took at most.
+    late: f64,
+    /// Per cent of the DNS queries that had no answer.
+    lost: f64,
+}
+
+pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
+    let binary = ours::build(record)?;
+    let drop = inject::build_drop(record)?;
+    let folder = std::env::temp_dir().join(format!("bywash-bench-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(about(folder.display()))?;
+    let measured = measure(record, options, [&binary, &drop], &folder);
+    // What is left in the temporary directory does no harm.
+    let _ = fs::remove_dir_all(&folder);
+    measured
+}
+
+fn measure(
+    record: &mut Record,
+    options: &Options,
+    programs: [&PathBuf; 2],
+    folder: &Path,
+) -> Result<String, Problem> {
+    let mut text = format!(
+        "The flood is {RATE} packets/s of 64 bytes on core 0, its sources and ports changing. Servers and clients are on core 1: 16 \
+         connections that ask for a short page, 2000 DNS queries a second; each core has a queue of the interface. {} runs of {} s each, all filters in turn; \
+         the bound is the same flood to another interface. Flat out: packets/s that die when nothing holds the sender \
+         back, without clients.\n",
+        options.pairs, options.seconds
+    );
+    for rules in &RULES {
+        write_rules(rules, folder)?;
+        let filters: Vec<_> = FILTERS.into_iter().filter(|filter| !rules.without.contains(filter)).collect();
+        let mut scene = |filter: &str, rate: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+            command.args(["sh", "-c", SCENE, "sh", filter]).arg(folder).args([
+                rate,
+                rules.ports,
+                rules.sources,
+            ]);
+            command.arg(options.seconds.to_string()).args(programs).envs(tools::environment());
+            record.run(&mut command, Duration::from_secs(u64::from(options.seconds) + 60))
+        };
+        let mut shown = vec![Vec::new(); filters.len()];
+        for _ in 0..options.pairs {
+            for (filter, all) in filters.iter().zip(&mut shown) {
+                let output = scene(filter, RATE)?;
+                let one =
+                    read(&output).ok_or_else(|| Problem(format!("{filter} has shown nothing:\n{output}")))?;
+                all.push(one);
+            }
+        }
+        let mut rates = Vec::new();
+        for filter in &filters {
+            let summary = ours::summary_in(&scene(filter, "max")?)?;
+            rates.push(died(&summary)? / 1e6);
+        }
+        text.push_str(&table(rules, &filters, &shown, &rates));
+    }
+    Ok(text)
+}
+
+/// Packets/s that were taken by the other end, dropped by it or not.
+fn died(summary: &Value) -> Result<f64, Problem> {
+    Ok(ours::number(summary, "/tx_packets")? / ours::number(summary, "/duration_s")?)
+}
+
+fn table(rules: &Rules, filters: &[&str], shown: &[Vec<Shown>], rates: &[f64]) -> String {
+    let mut text = format!(
+        "\n{}\n\n| who drops | requests/s | of the bound | p99, ms | DNS lost, % | flat out, Mpps |\n\
+         |---|---:|---:|---:|---:|---:|\n",
+        rules.name
+    );
+    let figures = |all: &[Shown], of: fn(&Shown) -> f64| Spread::of(&all.iter().map(of).collect::<Vec<_>>());
+    for ((filter, all), rate) in filters.iter().zip(shown).zip(rates) {
+        let ratios: Vec<_> =
+            all.iter().zip(&shown[0]).map(|(one, bound)| one.requests / bound.requests).collect();
+        let (requests, ratio) = (figures(all, |one| one.requests), Spread::of(&ratios));
+        let (late, lost) = (figures(all, |one| one.late), figures(all, |one| one.lost));
+        text.push_str(&format!(
+            "| {filter} | {:.0} ({:.0} to {:.0}) | {:.2} ({:.2} to {:.2}) | {:.1} ({:.1} to {:.1}) | {:.2} | {rate:.2} |\n",
+            requests.median,
+            requests.min,
+            requests.max,
+            ratio.median,
+            ratio.min,
+            ratio.max,
+            late.median,
+            late.min,
+            late.max,
+            lost.median,
+        ));
+    }
+    text
+}
+
+/// Writes the rules in each filter's language.
+fn write_rules(rules: &Rules, folder: &Path) -> Result<(), Problem> {
+    let write = |name: &str, text: &str| {
+        let file = folder.join(name);
+        fs::write(&file, text).map_err(about(file.display()))
+    };
+    let ports: Vec<_> = (7000..7000 + rules.number.min(100)).collect();
+    let ingress = |lines: &str| format!("table netdev flood {{\n{lines}\n}}\n");
+    let chain = "chain ingress {\ntype filter hook ingress device far priority 0;\n";
+    if rules.number <= ports.len() {
+        let each = |line: fn(&usize) -> String| ports.iter().map(line).collect::<String>();
+        let ours = |port: &usize| {
+            format!("[[rule]]\nname = \"{port}\"\nmatch = \"udp\"\nto_ports = [{port}]\naction = \"drop\"\n")
+        };
+        write("bywash.toml", &each(ours))?;
+        write("xdp-filter.sh", &each(|port| format!("xdp-filter port {port} -m dst -p udp\n")))?;
+        write("nft", &ingress(&format!("{chain}{}}}", each(|port| format!("udp dport {port} drop\n")))))?;
+        let lines = each(|port| format!("-A PREROUTING -p udp --dport {port} -j DROP\n"));
+        return write("iptables", &format!("*raw\n{lines}COMMIT\n"));
+    }
+    let prefixes = prefixes(rules.number);
+    write("prefixes.txt", &(prefixes.join("\n") + "\n"))?;
+    write("bywash.toml", "[[rule]]\nname = \"list\"\nfrom_file = \"prefixes.txt\"\naction = \"drop\"\n")?;
+    let set = format!(
+        "set bad {{\ntype ipv4_addr; flags interval;\nelements = {{ {} }}\n}}\n",
+        prefixes.join(", ")
+    );
+    write("nft", &ingress(&format!("{set}{chain}ip saddr @bad drop\n}}")))?;
+    let lines: String =
+        prefixes.iter().map(|prefix| format!("-A PREROUTING -s {prefix} -j DROP\n")).collect();
+    write("iptables", &format!("*raw\n{lines}COMMIT\n"))
+}
+
+/// Each second /24 of 20.0.0.0/8, so that no two make one prefix.
+fn prefixes(number: usize) -> Vec<String> {
+    (0..number).map(|n| format!("20.{}.{}.0/24", n / 128, n % 128 * 2)).collect()
+}
+
+/// What wrk and dnsperf have printed.
+fn read(output: &str) -> Option<Shown> {
+    let behind = |label: &str| output.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
+    let requests = behind("Requests/sec:")?.parse().ok()?;
+    let late = milliseconds(behind("99%")?)?;
+    let lost = behind("Queries lost:")?.split_once('(')?.1.split_once('%')?.0.parse().ok()?;
+    Some(Shown { requests, late, lost })
+}
+
+/// A time as wrk prints it.
+fn milliseconds(text: &str) -> Option<f64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "us" => 1e-3,
+        "ms" => 1.0,
+        "s" => 1e3,
+        "m" => 6e4,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_clients_print_is_read() {
+        let output = "  Latency Distribution\n     50%  409.00us\n     99%    1.95ms\nRequests/sec:  38691.53\n\
+                      Statistics:\n\n  Queries sent:         6000\n  Queries lost:         3 (0.05%)\n";
+        assert_eq!(read(output), Some(Shown { requests: 38691.53, late: 1.95, lost: 0.05 }));
+        assert_eq!(read("Requests/sec: 1.0\n"), None);
+        assert_eq!(
+            ["12.50us", "2.00s", "1.00m", "7"].map(milliseconds),
+            [Some(0.0125), Some(2000.0), Some(60_000.0), None]
+        );
+    }
+
+    #[test]
+    fn ten_thousand_prefixes_are_where_the_flood_comes_from() {
+        let prefixes = prefixes(RULES[2].number);
+        assert_eq!(prefixes.first().map(String::as_str), Some("20.0.0.0/24"));
+        assert_eq!(prefixes.last().map(String::as_str), Some("20.78.30.0/24"), "RULES ends with 20.78.30.1");
+    }
+}

@@ -1,0 +1,101 @@
+# One measurement of the benchmark `flood`, in namespaces of its own that end with it: a server behind a cable, a flood and
+# clients at the cable's other end. Called with: who drops, the rules' folder, packets/s of the flood (or max), the
+# flood's ports, its sources, seconds, bywash, xdp_drop.
+set -eu
+filter=$1 rules=$2 rate=$3 ports=$4 sources=$5 seconds=$6 bywash=$7 xdp_drop=$8
+here=10.9.0.1 there=10.9.0.2
+
+mount -t sysfs sysfs /sys
+mount -t tmpfs tmpfs /run
+mkdir /run/netns /run/nginx /run/nsd
+ip netns add server
+server() { ip netns exec server "$@"; }
+# Over `far` come the clients and the flood; over `aside` comes a flood that is nobody's. A queue for each core, as a NIC with
+# RSS has: a veth's holds 256 packets, which a flood on the clients' own queue fills whoever drops it in XDP.
+two='numtxqueues 2 numrxqueues 2'
+for pair in near:far aside:aside-far; do
+    ip link add "${pair%:*}" $two type veth peer name "${pair#*:}" $two netns server
+    for core in 0 1; do
+        echo $((1 << core)) >"/sys/class/net/${pair%:*}/queues/tx-$core/xps_cpus"
+    done
+    ip link set "${pair%:*}" up
+    server ip link set "${pair#*:}" up
+    # Without it a veth has no ring for frames of XDP.
+    server ethtool -K "${pair#*:}" gro on
+done
+ip address add $here/24 dev near
+server ip address add $there/24 dev far
+
+cat >/run/nginx.conf <<END
+daemon off; worker_processes 1; pid /run/nginx/pid; error_log /run/nginx/error;
+events { worker_connections 1024; }
+http {
+    access_log off; keepalive_requests 100000000;
+    client_body_temp_path /run/nginx/body; proxy_temp_path /run/nginx/proxy; fastcgi_temp_path /run/nginx/fastcgi;
+    uwsgi_temp_path /run/nginx/uwsgi; scgi_temp_path /run/nginx/scgi;
+    server { listen $there:80; location / { return 200 "a short answer\n"; } }
+}
+END
+cat >/run/nsd.conf <<END
+server:
+    ip-address: $there
+    username: ""
+    zonesdir: "/run/nsd"
+    database: ""
+    pidfile: ""
+    rrl-ratelimit: 0
+    zonelistfile: "/run/nsd/zone.list"
+    xfrdfile: "/run/nsd/xfrd.state"
+remote-control:
+    control-enable: no
+zone:
+    name: example.test
+    zonefile: example.test
+END
+printf '%s\n' '$ORIGIN example.test.' '@ 3600 SOA ns hostmaster 1 3600 600 86400 3600' '@ 3600 NS ns' \
+    "ns 3600 A $there" 'www 3600 A 192.0.2.1' >/run/nsd/example.test
+echo 'www.example.test A' >/run/queries
+server taskset -c 1 nginx -p /run/nginx -c /run/nginx.conf &
+server taskset -c 1 nsd -d -c /run/nsd.conf 2>/run/nsd/error &
+
+interface=near mac=$(server cat /sys/class/net/far/address)
+case $filter in
+'nothing') ;;
+'other link')
+    interface=aside mac=$(server cat /sys/class/net/aside-far/address)
+    server "$xdp_drop" aside-far sleep 60 >/dev/null &
+    ;;
+'one compare, XDP') server "$xdp_drop" --udp-port 7000 far sleep 60 >/dev/null & ;;
+'one compare, TCX') server "$xdp_drop" --udp-port 7000 --tcx far sleep 60 >/dev/null & ;;
+'bywash filter')
+    server "$bywash" filter xdp:far --rules "$rules/bywash.toml" --cores 1 --force --quiet --huge-pages off \
+        --memory 32M --duration 60s >/run/filter 2>&1 &
+    ;;
+'xdp-filter')
+    server sh -c "mount -t bpf bpf /sys/fs/bpf && xdp-filter load far -f udp -p allow && . $rules/xdp-filter.sh && sleep 60" \
+        >/run/filter 2>&1 &
+    ;;
+'nftables') server nft -f "$rules/nft" ;;
+'iptables') server iptables-nft-restore "$rules/iptables" ;;
+esac
+# Until servers listen and the filter filters.
+sleep 3
+
+pace= length=$((seconds + 2))
+[ "$rate" = max ] || pace="--rate $rate"
+"$bywash" generate --inject $interface --cores 0 --payload zeros --dst $there --dst-mac "$mac" --src "$sources" \
+    --sport '1024-65535 random' --dport "$ports" --size 64 $pace --duration $length --force --json \
+    >/run/flood 2>/run/flood.said || true &
+flood=$!
+sleep 1
+if [ "$rate" != max ]; then
+    taskset -c 1 dnsperf -s $there -d /run/queries -l "$seconds" -Q 2000 -O suppress=timeout >/run/dns 2>&1 &
+    dns=$!
+    taskset -c 1 wrk -t1 -c16 "-d$seconds" --latency http://$there/ >/run/web
+    wait $dns
+fi
+wait $flood
+cat /run/flood.said
+tail -n 1 /run/flood
+[ "$rate" = max ] || cat /run/web /run/dns
+cat /run/filter 2>/dev/null || true
