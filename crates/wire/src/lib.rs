@@ -15,6 +15,7 @@ mod mac;
 pub mod mld;
 pub mod ndp;
 mod number;
+mod summed;
 mod tcp;
 mod tcp_options;
 mod udp;
@@ -27,6 +28,7 @@ pub use ipv6::{FRAGMENT_HEADER, FragmentHeader, IPV6_HEADER, IPV6_MTU, Ipv6Heade
 pub use ipv6_extension::{ExtensionError, Next, Place};
 pub use mac::{Mac, MacError};
 pub use number::{EtherType, Protocol};
+pub use summed::{PseudoHeader, Summed};
 pub use tcp::{TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader};
 pub use tcp_options::{SACK_BLOCKS, TcpOptions, stamps};
 pub use udp::{UDP_HEADER, UdpHeader};

@@ -78,6 +78,8 @@ numbers!(Protocol {
     IGRP = 9, "IGRP";
     /// UDP, RFC 768.
     UDP = 17, "UDP";
+    /// DCCP, RFC 4340.
+    DCCP = 33, "DCCP";
     /// IPv6 inside IP, RFC 2473.
     IPV6 = 41, "IPv6";
     /// IPv6 routing header, RFC 8200.
@@ -106,6 +108,8 @@ numbers!(Protocol {
     SCTP = 132, "SCTP";
     /// IPv6 mobility header, RFC 6275.
     MOBILITY = 135, "mobility";
+    /// UDP-Lite, RFC 3828.
+    UDP_LITE = 136, "UDP-Lite";
     /// Host Identity Protocol, RFC 7401.
     HIP = 139, "HIP";
     /// Shim6, RFC 5533.

@@ -9,8 +9,7 @@ use std::str::FromStr;
 
 use bywash_wire::checksum::{Sum, updated};
 use bywash_wire::{
-    ETHERNET_HEADER, EtherType, ICMP_CHECKSUM_OFFSET, IPV4_HEADER, IPV6_HEADER, Mac, Protocol,
-    TCP_CHECKSUM_OFFSET, UDP_HEADER,
+    ETHERNET_HEADER, EtherType, IPV4_HEADER, IPV6_HEADER, Mac, Protocol, PseudoHeader, Summed,
 };
 
 /// One net's addresses in place of another's: `10.0.0.0/8=192.168.0.0/8`. The part behind the prefix is kept.
@@ -205,7 +204,7 @@ impl Rewrite {
             Sum::pseudo(&ip[12..16], &ip[16..20], protocol.0, length)
         });
         let end = if is_whole { total } else { ip.len() };
-        self.transport(&mut ip[header..end], protocol, changes, pseudo);
+        self.transport(&mut ip[header..end], (protocol, false), changes, pseudo);
     }
 
     fn ipv6(&self, ip: &mut [u8], is_cut: bool) {
@@ -233,42 +232,53 @@ impl Rewrite {
             Sum::pseudo(&ip[8..24], &ip[24..40], found.protocol.0, length)
         });
         let end = if is_whole { end } else { ip.len() };
-        self.transport(&mut ip[found.at..end], found.protocol, changes, pseudo);
+        self.transport(&mut ip[found.at..end], (found.protocol, true), changes, pseudo);
     }
 
     /// Ports and the checksum of what IP carries. `pseudo` is the sum to begin with where all of it is here.
-    fn transport(&self, bytes: &mut [u8], protocol: Protocol, mut changes: Changes, pseudo: Option<Sum>) {
-        let place = match protocol {
-            Protocol::TCP => usize::from(TCP_CHECKSUM_OFFSET),
-            Protocol::UDP => UDP_HEADER - 2,
-            Protocol::ICMPV6 | Protocol::ICMP => ICMP_CHECKSUM_OFFSET,
-            _ => return,
-        };
+    fn transport(
+        &self,
+        bytes: &mut [u8],
+        (protocol, is_v6): (Protocol, bool),
+        mut changes: Changes,
+        pseudo: Option<Sum>,
+    ) {
+        let Some(summed) = Summed::of(protocol, is_v6) else { return };
         let is_tcp_udp = matches!(protocol, Protocol::TCP | Protocol::UDP);
         if is_tcp_udp && bytes.len() >= 4 {
             changes.port(bytes, 0, &self.src_port);
             changes.port(bytes, 2, &self.dst_port);
         }
+        let place = summed.offset;
         if bytes.len() < place + 2 {
             return;
         }
         let old = word(bytes, place);
+        let seal = |bytes: &mut [u8], new| {
+            put(bytes, place, if protocol == Protocol::UDP { never_zero(new) } else { new });
+        };
+        let start = if summed.pseudo == PseudoHeader::Never { pseudo.map(|_| Sum::new()) } else { pseudo };
         if self.fix_checksums
-            && let Some(pseudo) = pseudo
+            && summed.whole
+            && summed.pseudo != PseudoHeader::Either
+            && let Some(start) = start
         {
             put(bytes, place, 0);
-            // ICMP for IPv4 is summed alone.
-            let sum = if protocol == Protocol::ICMP { Sum::new() } else { pseudo };
-            let new = sum.bytes(bytes).checksum();
-            put(bytes, place, if protocol == Protocol::UDP { never_zero(new) } else { new });
+            let new = start.bytes(bytes).checksum();
+            return seal(bytes, new);
+        }
+        // UDP over IPv4 may have none.
+        let has_none = protocol == Protocol::UDP && old == 0;
+        if summed.pseudo == PseudoHeader::Never || has_none || changes.is_none() {
             return;
         }
-        // UDP over IPv4 may have none, and ICMP's does not cover addresses.
-        if protocol == Protocol::ICMP || (protocol == Protocol::UDP && old == 0) || changes.is_none() {
-            return;
+        seal(bytes, changes.of(old));
+        // It was right with the old addresses if it is with the new ones. Else it does not cover them.
+        if summed.pseudo == PseudoHeader::Either
+            && start.is_none_or(|start| start.bytes(bytes).checksum() != 0)
+        {
+            put(bytes, place, old);
         }
-        let new = changes.of(old);
-        put(bytes, place, if protocol == Protocol::UDP { never_zero(new) } else { new });
     }
 
     /// The addresses in ARP for IPv4 over Ethernet.

@@ -170,6 +170,61 @@ fn ipv6_addresses_move_behind_all_extension_headers() {
     }
 }
 
+/// Other protocols, whether over IPv6, where their checksum lies, and whether it covers a pseudo-header.
+const OTHERS: [(Protocol, bool, usize, bool); 15] = [
+    (Protocol::IGMP, false, 2, false),
+    (Protocol::OSPF, false, 12, false),
+    (Protocol::OSPF, true, 12, true),
+    (Protocol::PIM, false, 2, false),
+    (Protocol::PIM, true, 2, true),
+    (Protocol::VRRP, false, 6, false),
+    (Protocol::VRRP, false, 6, true),
+    (Protocol::VRRP, true, 6, true),
+    (Protocol::DCCP, false, 6, true),
+    (Protocol::DCCP, true, 6, true),
+    (Protocol::UDP_LITE, false, 6, true),
+    (Protocol::UDP_LITE, true, 6, true),
+    (Protocol::MOBILITY, true, 4, true),
+    (Protocol::HIP, false, 4, true),
+    (Protocol::HIP, true, 4, true),
+];
+
+/// The sum over what IP carries, from byte `at` on.
+fn carried(ip: &[u8], at: usize, protocol: Protocol, pseudo: bool) -> u16 {
+    let (source, destination) =
+        if at < IPV6_HEADER { (&ip[12..16], &ip[16..20]) } else { (&ip[8..24], &ip[24..40]) };
+    let length = u32::try_from(ip.len() - at).unwrap();
+    let start = if pseudo { Sum::pseudo(source, destination, protocol.0, length) } else { Sum::new() };
+    start.bytes(&ip[at..]).checksum()
+}
+
+#[test]
+fn checksums_of_other_protocols_move_with_the_addresses_that_they_cover() {
+    for (protocol, is_v6, place, pseudo) in OTHERS {
+        let case = format!("{protocol} {is_v6} {pseudo}");
+        let (mut ip, at) = if is_v6 { (ipv6(protocol, protocol, &[]), 40) } else { (ipv4(protocol, 0), 24) };
+        // Long enough for all of them; IP's own header is as it was.
+        ip.truncate(at);
+        ip.extend(1..=28);
+        put(&mut ip, if is_v6 { 4 } else { 2 }, if is_v6 { 28 } else { 24 + 28 });
+        put(&mut ip, at + place, 0);
+        let checksum = carried(&ip, at, protocol, pseudo);
+        put(&mut ip, at + place, checksum);
+        let mut packet = ethernet(&[], if is_v6 { EtherType::IPV6 } else { EtherType::IPV4 }, &ip);
+        moving().apply(&mut packet, false);
+        let moved = &packet[14..14 + ip.len()];
+        assert_ne!(moved[..at], ip[..at], "{case}: the addresses");
+        assert_eq!(carried(moved, at, protocol, pseudo), 0, "{case}");
+        // What was wrong is made right, where all that IP carries is covered.
+        let whole = !matches!(protocol, Protocol::PIM | Protocol::DCCP | Protocol::UDP_LITE)
+            && (is_v6 || !matches!(protocol, Protocol::OSPF | Protocol::VRRP));
+        let mut wrong = packet.clone();
+        wrong[14 + at + place] ^= 0x55;
+        Rewrite { fix_checksums: true, ..Rewrite::default() }.apply(&mut wrong, false);
+        assert_eq!(carried(&wrong[14..14 + ip.len()], at, protocol, pseudo) == 0, whole, "{case}");
+    }
+}
+
 #[test]
 fn the_pseudo_header_of_a_source_route_is_summed_with_the_last_address() {
     // One segment left: the destination that counts is in here.
