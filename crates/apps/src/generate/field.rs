@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use bywash_wire::ETHERNET_HEADER;
+use bywash_wire::{ETHERNET_HEADER, PseudoHeader};
 
 use super::layers::{Layers, Transport, Version};
 use super::values::{Kind, Values};
@@ -138,6 +138,14 @@ impl Place {
         Ok(())
     }
 
+    /// Whether a checksum covers it that is not worked out.
+    pub(super) fn is_unsummed(&self, layers: &Layers) -> bool {
+        let Some((_, pseudo)) = layers.unsummed else { return false };
+        let bytes = self.bytes();
+        let in_addresses = layers.addresses().is_some_and(|(at, len)| overlap(&bytes, &(at..at + 2 * len)));
+        (in_addresses && pseudo != PseudoHeader::Never) || overlap(&bytes, &(layers.inside..layers.end))
+    }
+
     /// Whether IPv4's checksum covers it, and whether the one over the payload does.
     pub(super) fn covered(&self, layers: &Layers) -> (bool, bool) {
         let bytes = self.bytes();
@@ -145,8 +153,10 @@ impl Place {
         let in_ipv4 = matches!(layers.ip, Some((Version::V4, at)) if overlap(&bytes, &(at..layers.inside)));
         let in_transport = match layers.transport {
             None => false,
-            // The only one without a pseudo-header.
             Some(Transport::Icmp) => bytes.start >= layers.inside,
+            Some(Transport::Other(_, summed)) if summed.pseudo == PseudoHeader::Never => {
+                bytes.start >= layers.inside
+            }
             Some(_) => bytes.start >= layers.inside || in_addresses,
         };
         (in_ipv4, in_transport)
@@ -177,6 +187,7 @@ fn structure(layers: &Layers) -> Vec<Range<usize>> {
         Some(Transport::Udp) => parts.push(at + 4..at + 8),
         Some(Transport::Tcp) => parts.extend([at + 12..at + 13, at + 16..at + 18]),
         Some(Transport::Icmp | Transport::Icmpv6) => parts.push(at + 2..at + 4),
+        Some(Transport::Other(_, summed)) => parts.push(at + summed.offset..at + summed.offset + 2),
         None => {}
     }
     parts

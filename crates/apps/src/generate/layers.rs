@@ -2,8 +2,8 @@
 
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{
-    ETHERNET_HEADER, EtherType, ICMP_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol, TCP_HEADER,
-    TcpHeader, UDP_HEADER, VlanTag,
+    ETHERNET_HEADER, EtherType, ICMP_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol, PseudoHeader,
+    Summed, TCP_HEADER, TcpHeader, UDP_HEADER, VlanTag,
 };
 
 /// Bytes of an MPLS label stack entry (RFC 3032).
@@ -23,6 +23,8 @@ pub(super) enum Transport {
     Tcp,
     Icmp,
     Icmpv6,
+    /// Another one of a template, whose checksum covers all of it.
+    Other(Protocol, Summed),
 }
 
 /// Offsets from the packet's first byte.
@@ -38,6 +40,8 @@ pub(super) struct Layers {
     /// What IP carries: where that begins.
     pub(super) inside: usize,
     pub(super) transport: Option<Transport>,
+    /// What IP carries has a checksum that is not worked out here: its header says how much is covered, or nobody does.
+    pub(super) unsummed: Option<(Protocol, PseudoHeader)>,
     /// It is a piece of a datagram: no checksum but IPv4's own can be right or wrong.
     pub(super) is_fragment: bool,
     pub(super) payload: usize,
@@ -55,6 +59,7 @@ impl Layers {
             cut: None,
             inside: packet.len().min(ETHERNET_HEADER),
             transport: None,
+            unsummed: None,
             is_fragment: false,
             payload: packet.len().min(ETHERNET_HEADER),
             end: packet.len(),
@@ -146,7 +151,15 @@ impl Layers {
             }
             (Protocol::ICMP, Some((Version::V4, _))) => (Transport::Icmp, ICMP_HEADER),
             (Protocol::ICMPV6, Some((Version::V6, _))) => (Transport::Icmpv6, ICMP_HEADER),
-            _ => return,
+            (_, ip) => {
+                let is_v6 = ip.is_some_and(|(version, _)| version == Version::V6);
+                let Some(summed) = Summed::of(protocol, is_v6) else { return };
+                if !summed.whole || summed.pseudo == PseudoHeader::Either {
+                    self.unsummed = Some((protocol, summed.pseudo));
+                    return;
+                }
+                (Transport::Other(protocol, summed), summed.offset + 2)
+            }
         };
         let least = if transport == Transport::Tcp { TCP_HEADER } else { length };
         if length >= least && at.saturating_add(length) <= self.end {
@@ -157,6 +170,7 @@ impl Layers {
                 Transport::Udp => "UDP header",
                 Transport::Tcp => "TCP header",
                 Transport::Icmp | Transport::Icmpv6 => "ICMP header",
+                Transport::Other(protocol, _) => protocol.name().unwrap_or("header behind IP"),
             });
         }
     }
@@ -172,6 +186,7 @@ impl Layers {
             Transport::Udp => 6,
             Transport::Tcp => usize::from(bywash_wire::TCP_CHECKSUM_OFFSET),
             Transport::Icmp | Transport::Icmpv6 => bywash_wire::ICMP_CHECKSUM_OFFSET,
+            Transport::Other(_, summed) => summed.offset,
         };
         Some(self.inside + offset)
     }

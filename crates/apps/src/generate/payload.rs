@@ -13,7 +13,7 @@ pub enum Payload {
     Probe,
     /// Nothing; what lacks to the frame's size is Ethernet's padding.
     Nothing,
-    /// These bytes over and over; must not be empty.
+    /// These bytes over and over, once at least; must not be empty.
     Pattern(Vec<u8>),
     /// 0, 1, 2 ... 255, and again.
     Counting,
@@ -65,6 +65,15 @@ pub fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Payload {
+    /// Bytes of which none may be missing.
+    pub(super) fn shortest(&self) -> usize {
+        match self {
+            Self::Probe => probe::PROBE,
+            Self::Pattern(pattern) => pattern.len(),
+            Self::Nothing | Self::Counting | Self::Random(_) | Self::Template => 0,
+        }
+    }
+
     /// Writes the payload to `to`; `own` is the template's. The bytes do not depend on how long `to` is.
     pub(super) fn write(&self, own: &[u8], to: &mut [u8]) {
         match self {

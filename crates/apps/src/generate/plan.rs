@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use bywash_port::frame::FRAME_DATA;
-use bywash_wire::Mac;
 use bywash_wire::checksum::Sum;
 use bywash_wire::line::{FCS, MIN_FRAME};
+use bywash_wire::{Mac, PseudoHeader};
 
 use super::field::Place;
 use super::frame::{Frame, MOST_SOURCES};
@@ -129,8 +129,17 @@ impl Plan {
         }
         let shortest = lengths.iter().map(|length| headers.len() + length.payload).min().unwrap_or_default();
         let mut patches = Vec::new();
+        if layers.unsummed.is_some()
+            && (*frame.payload() != Payload::Template
+                || lengths.iter().any(|length| length.payload != own.len()))
+        {
+            return Err(unsummed(&layers, "another --payload or --size than its own"));
+        }
         for varied in varied(frame, &layers, &packet)? {
             varied.check(has_probe, headers.len(), shortest)?;
+            if varied.place.is_unsummed(&layers) {
+                return Err(unsummed(&layers, &varied.option));
+            }
             varied.apply(frame, &layers, &mut body, &mut patches)?;
         }
         mark_shared_words(&body, &mut patches);
@@ -258,8 +267,8 @@ struct Length {
 fn lengths(frame: &Frame, headers: usize, own: usize) -> Result<Vec<Length>, String> {
     let (shortest, fcs) = (MIN_FRAME as usize, FCS as usize);
     let payload = frame.payload();
-    let probe = if *payload == Payload::Probe { PROBE } else { 0 };
-    let least = shortest.max(headers + probe);
+    let needed = payload.shortest();
+    let least = shortest.max(headers + needed);
     let length = |frame: usize| Length {
         frame,
         payload: if *payload == Payload::Nothing { 0 } else { frame - headers },
@@ -280,16 +289,12 @@ fn lengths(frame: &Frame, headers: usize, own: usize) -> Result<Vec<Length>, Str
         if *size < least + fcs {
             let what = if least == shortest {
                 "the shortest Ethernet frame has"
-            } else if probe > 0 {
-                "headers and the probe need"
+            } else if needed > 0 {
+                "headers and the payload need"
             } else {
                 "the headers need"
             };
-            let or = if headers < least && least > shortest {
-                ", or for another --payload than the probe"
-            } else {
-                ""
-            };
+            let or = if headers < least && least > shortest { ", or for another --payload" } else { "" };
             Err(format!("--size {size} (with FCS): {what} {0}; ask for {0} or more{or}", least + fcs))
         } else if *size > LONGEST + fcs {
             Err(too_long(*size))
@@ -373,6 +378,14 @@ fn varied(frame: &Frame, layers: &Layers, packet: &[u8]) -> Result<Vec<Varied>, 
 /// How many packets it takes until all fields are back at their first values.
 fn different(all: &[Varied]) -> u128 {
     period(all.iter().flat_map(|varied| &varied.series).map(|(_, series)| series))
+}
+
+/// Why something of a template can't be changed.
+fn unsummed(layers: &Layers, what: &str) -> String {
+    let protocol = layers.unsummed.map(|(protocol, _)| protocol.to_string()).unwrap_or_default();
+    format!(
+        "{what}: the template's {protocol} has a checksum over it that is not worked out anew; leave it as it is"
+    )
 }
 
 fn own_seed(values: &Values, shift: u32) -> Values {
@@ -523,7 +536,8 @@ fn variant(length: Length, layers: &Layers, body: &mut [u8], has_probe: bool) ->
         Some(Transport::Udp) => pseudo(bywash_wire::Protocol::UDP),
         Some(Transport::Tcp) => pseudo(bywash_wire::Protocol::TCP),
         Some(Transport::Icmpv6) => pseudo(bywash_wire::Protocol::ICMPV6),
-        Some(Transport::Icmp) | None => Sum::new(),
+        Some(Transport::Other(protocol, summed)) if summed.pseudo == PseudoHeader::Always => pseudo(protocol),
+        Some(Transport::Icmp | Transport::Other(..)) | None => Sum::new(),
     };
     let sum = start.bytes(carried).partial();
     Variant { len: word(length.frame), ip_length, udp_length, ip_sum, sum, filler_crc }

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use bywash_port::frame::{BATCH, Batch, FRAME_SIZE};
+use bywash_wire::Protocol;
+use bywash_wire::checksum::Sum;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
@@ -384,6 +386,81 @@ fn a_template_keeps_what_is_not_changed_and_its_checksums_are_made_right() {
     let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6, 0, 1]].concat();
     let sent = made(&Frame { template: Some(arp.clone()), ..Frame::default() }, 1, (0, 1)).remove(0);
     assert_eq!((&sent[..16], sent.len()), (&arp[..], 60));
+}
+
+/// A packet of a protocol that is summed as a whole, at the front of what IP carries, its checksum `place` bytes behind that.
+fn other(protocol: Protocol, is_v6: bool, place: usize) -> Vec<u8> {
+    let (src, dst) = if is_v6 { (V6[0], V6[1]) } else { ("10.0.0.1", "10.0.0.2") };
+    let frame = Frame {
+        src_ip: src.parse().unwrap(),
+        dst_ip: dst.parse().unwrap(),
+        payload: Some(Payload::Counting),
+        size: 100.into(),
+        ..Frame::default()
+    };
+    let mut packet = made(&frame, 1, (0, 1)).remove(0);
+    packet[if is_v6 { 20 } else { 23 }] = protocol.0;
+    let inside = if is_v6 { 54 } else { 34 };
+    packet[inside + place..inside + place + 2].fill(0);
+    packet
+}
+
+#[test]
+fn a_template_of_another_protocol_has_its_checksum_or_stays_as_it_is() {
+    let cases = [
+        (Protocol::IGMP, false, 2, false),
+        (Protocol::OSPF, true, 12, true),
+        (Protocol::VRRP, true, 6, true),
+        (Protocol::MOBILITY, true, 4, true),
+        (Protocol::HIP, false, 4, true),
+    ];
+    for (protocol, is_v6, place, pseudo) in cases {
+        let template = Some(other(protocol, is_v6, place));
+        let address = if is_v6 { "ip.src=2001:2::7-2001:2::9" } else { "ip.src=10.0.0.7-10.0.0.9" };
+        let last = if is_v6 { "frame[90:4]=1+" } else { "frame[80:4]=1+" };
+        let packets =
+            made(&Frame { template, fields: fields(&[address, last]), ..Frame::default() }, 6, (0, 1));
+        for packet in &packets {
+            let (inside, at, len) = if is_v6 { (54, 22, 16) } else { (34, 26, 4) };
+            let carried = &packet[inside..];
+            let length = u32::try_from(carried.len()).unwrap();
+            let (source, destination) = packet[at..at + 2 * len].split_at(len);
+            let start =
+                if pseudo { Sum::pseudo(source, destination, protocol.0, length) } else { Sum::new() };
+            assert_eq!(start.bytes(carried).checksum(), 0, "{protocol}");
+        }
+        assert_ne!(packets[0], packets[1], "{protocol}");
+    }
+    for (protocol, is_v6) in [(Protocol::DCCP, true), (Protocol::UDP_LITE, false), (Protocol::VRRP, false)] {
+        let template = Some(other(protocol, is_v6, 6));
+        let whole = Frame { template: template.clone(), ..Frame::default() };
+        // IPv4's own checksum is of another protocol.
+        assert_eq!(made(&whole, 1, (0, 1))[0][34..], template.clone().unwrap()[34..], "{protocol}");
+        let tos = Frame { fields: fields(&["ip.tos=1-5"]), ..whole.clone() };
+        assert_eq!(tos.check(), Ok(()), "{protocol}");
+        let address = if is_v6 { "ip.src=2001:2::7" } else { "ip.src=10.0.0.7" };
+        for frame in [
+            Frame { fields: fields(&[address]), ..whole.clone() },
+            Frame { fields: fields(&["frame[70:2]=1+"]), ..whole.clone() },
+            Frame { payload: Some(Payload::Counting), ..whole.clone() },
+            Frame { size: 200.into(), ..whole.clone() },
+        ] {
+            let reason = frame.check().unwrap_err();
+            assert!(reason.contains("checksum over it that is not worked out"), "{protocol}: {reason}");
+        }
+    }
+    // An OSPF of version 2 and a PIM over IPv4 cover no addresses.
+    let pim = Frame { template: Some(other(Protocol::PIM, false, 2)), ..Frame::default() };
+    assert_eq!(Frame { fields: fields(&["ip.src=10.0.0.7"]), ..pim }.check(), Ok(()));
+}
+
+#[test]
+fn a_payload_of_given_bytes_is_whole_at_least_once() {
+    let text = "text:twenty-five bytes of text";
+    let frame = Frame { payload: Some(text.parse().unwrap()), ..Frame::default() };
+    assert_eq!(made(&frame, 1, (0, 1))[0][42..], *b"twenty-five bytes of text");
+    let reason = Frame { size: "64,100".parse().unwrap(), ..frame }.check().unwrap_err();
+    assert!(reason.contains("--size 64") && reason.contains("payload need 71"), "{reason}");
 }
 
 #[test]

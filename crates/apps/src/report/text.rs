@@ -68,14 +68,13 @@ impl Snapshot {
         for table in &self.tables {
             let is_news = table.rows.len() > table.usual;
             for row in table.rows.iter().filter(|row| is_news || row.faults().next().is_some()) {
-                write!(f, "\n  {} {}:", table.row, Labels(row))?;
-                write_packets(f, " ", row)?;
-                if let Some(rates) = row.rates(None, self.elapsed.as_secs_f64()) {
-                    write!(f, ", {rates}")?;
-                }
-                for (metric, value) in row.faults() {
-                    write!(f, ", {value} {}", metric.noun)?;
-                }
+                let packets = row.values.iter().filter(|(metric, _)| metric.kind == Kind::Packets);
+                let parts: Vec<String> = packets
+                    .map(|(metric, value)| format!("{value} {}", metric.noun))
+                    .chain(row.rates(None, self.elapsed.as_secs_f64()).map(|rates| rates.to_string()))
+                    .chain(row.faults().map(|(metric, value)| format!("{value} {}", metric.noun)))
+                    .collect();
+                write!(f, "\n  {} {}: {}", table.row, Labels(row), parts.join(", "))?;
             }
         }
         Ok(())

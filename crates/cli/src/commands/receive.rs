@@ -26,7 +26,8 @@ Of the packets of `bywash generate` it tells by queue and by stream (a generator
 (after one with a higher number), again, or damaged, and how long they took. Loss is not known by queue: one may have what
 another misses. Order is judged by queue. Others are counted as foreign. --flows tells the same of flows, a generator's and
 foreign ones. The loss of each is known where the generator's flows take turns: it says so at its start (`1000 flows in
-turn`), and does so for all sets of addresses and ports up to 65535 flows, but not with `every N`.
+turn`), and does so for all sets of addresses and ports up to 65535 flows (--spread makes 65536), but not with `every N`.
+Else the loss of flows is not shown, only that of streams.
 
 Latency is from when a packet was made until it was received: both machines' clocks must agree for that. Jitter is how
 much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.",
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     /// Where to receive
     #[arg(value_name = "PORT")]
     name: PortName,
-    /// Stop after so many packets of a generator (with --drop: of any kind): 1000, 10M
+    /// Stop after so many packets of a generator (with --drop: of any kind), and what came in the same batch: 1000, 10M
     #[arg(long, value_name = "PACKETS", value_parser = crate::values::count)]
     count: Option<u64>,
     /// Count what comes and drop it, as fast as possible, without looking for a generator's packets

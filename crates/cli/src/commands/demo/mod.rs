@@ -25,6 +25,10 @@ const EXAMPLES: &str = "\
 As root it builds network namespaces with veth pairs, which nobody else sees and which are gone when it ends, however it
 ends. As another user it runs the same over ports in memory.
 
+Examples:
+  bywash demo                   what AF_XDP does on this machine, in some seconds
+  setpriv --reuid nobody --clear-groups bywash demo    and packet memory alone, without a right
+
 Exit codes: 0 every packet arrived as it was sent; 1 one did not, or it was interrupted; 2 it could not begin";
 
 /// It takes no options.
