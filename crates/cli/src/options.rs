@@ -3,9 +3,9 @@
 use bywash_apps::report::{Reporter, Style};
 use bywash_apps::{WorkerOptions, sys::worker::Idle};
 use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
-use bywash_port::PortName;
 use bywash_port::filter::Expression;
 use bywash_port::frame::Stride;
+use bywash_port::{PortName, SteerRule};
 use bywash_sys::interface;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
@@ -27,6 +27,12 @@ pub(crate) struct PortArgs {
     /// ARP, ND, the default gateway and your ssh stay with it always; xdp: only
     #[arg(long, value_name = "EXPRESSION")]
     only: Option<String>,
+    /// Have the NIC itself give packets to a queue, or drop them: 'udp4 dst-port 53 queue 2', 'ip4 src-ip 10.0.0.0/8
+    /// drop', 'ether proto 0x88cc queue 1'; once for each rule, of which the first that matches counts. Kinds: ip4, tcp4,
+    /// udp4, sctp4; fields: src-ip, dst-ip, src-port, dst-port, vlan. Some rules need /fdir=2k behind the port's name;
+    /// 82599 (pci:, vfio-user:) only
+    #[arg(long, value_name = "RULE")]
+    steer: Vec<SteerRule>,
     /// Packets in each ring: a power of two from 64 to 32768
     #[arg(long, value_name = "PACKETS")]
     ring: Option<u32>,
@@ -164,6 +170,17 @@ impl PortArgs {
         {
             return Err(Failure::Usage(format!("{flag} is for xdp: ports and there is none; leave it out")));
         }
+        let is_nic = |name: &PortName| is_pci(name) || matches!(name, PortName::VfioUser { .. });
+        if !self.steer.is_empty() && !names.iter().any(is_nic) {
+            return Err(Failure::Usage(
+                "--steer is for pci: and vfio-user: ports and there is none; leave it out".into(),
+            ));
+        }
+        if !self.steer.is_empty() && usage == Use::Send {
+            return Err(Failure::Usage(
+                "--steer is about packets that are received, and here none is; leave it out".into(),
+            ));
+        }
         let floods = |name: &PortName| usage == Use::Send && matches!(name, PortName::Packet { .. });
         if self.force && !names.iter().any(|name| is_xdp(name) || is_pci(name) || floods(name)) {
             return Err(Failure::Usage(
@@ -193,7 +210,13 @@ impl PortArgs {
             busy_poll: self.busy_poll,
             ..common.clone()
         };
-        Ok(names.iter().map(|name| if is_xdp(name) { xdp.clone() } else { common.clone() }).collect())
+        let nic = OpenOptions { steer: self.steer.clone(), ..common.clone() };
+        let options = |name| match name {
+            name if is_xdp(name) => xdp.clone(),
+            name if is_nic(name) => nic.clone(),
+            _ => common.clone(),
+        };
+        Ok(names.iter().map(options).collect())
     }
 }
 

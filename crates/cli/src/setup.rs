@@ -64,8 +64,9 @@ pub(crate) fn set_up_until(
     let mut ports: Vec<Box<dyn Port>> = Vec::with_capacity(names.len());
     for (name, options) in names.iter().zip(options) {
         match bywash_drivers::open(name, options, arena) {
-            Ok(Opened { port, warnings: more }) => {
+            Ok(Opened { port, warnings: more, steered }) => {
                 ports.push(port);
+                steered.into_iter().for_each(|rule| reporter.steered(format!("{name}: {rule}")));
                 warnings.extend(more.into_iter().map(|warning| format!("{name}: {warning}")));
             }
             Err(error) => {

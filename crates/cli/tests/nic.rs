@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use bywash_models::cable::Impairment;
 use bywash_models::ixgbe::Board;
@@ -52,15 +53,30 @@ impl Served {
 
     fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
-        let place = |word: &str| match word {
-            "NIC0" | "NIC1" => format!("vfio-user:{}", self.path(usize::from(word == "NIC1")).display()),
-            word => word.to_owned(),
+        let place = |word: &str| match word.split_at_checked(4) {
+            Some((nic @ ("NIC0" | "NIC1"), behind)) => {
+                format!("vfio-user:{}{behind}", self.path(usize::from(nic == "NIC1")).display())
+            }
+            _ => word.to_owned(),
         };
         command.args(words.split_whitespace().map(place));
         if !words.starts_with("registers") {
             command.args(["--huge-pages", "off", "--memory", "16M"]);
         }
         command
+    }
+
+    /// Starts to receive on the second NIC, and returns when its receiver is on.
+    fn start_receiver(&self, command: &mut Command) -> Child {
+        let receive = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        let is_on = || self.world.with(1, |device| device.nic.link_up() && device.config.bus_master());
+        while !is_on() {
+            assert!(Instant::now() < until, "the receiver is not on");
+            thread::sleep(Duration::from_millis(20));
+        }
+        thread::sleep(Duration::from_millis(500));
+        receive
     }
 
     /// No NIC was used as the datasheet forbids.
@@ -87,16 +103,8 @@ fn summary(output: &[u8]) -> Value {
 fn a_generator_and_a_receiver_are_joined_by_a_cable() {
     for (mapped, device) in [(false, 0x10fb), (true, 0x10fb), (false, 0x10ed)] {
         let served = Served::boards(2, mapped, device);
-        let mut receive = served.command("receive NIC1 --queues 1 --count 5k --duration 60s --json");
-        let receive = receive.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It is ready when its receiver is on.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        let on = |world: &Shared| world.with(1, |device| device.nic.link_up() && device.config.bus_master());
-        while !on(&served.world) {
-            assert!(std::time::Instant::now() < until, "the receiver is not on");
-            thread::sleep(std::time::Duration::from_millis(20));
-        }
-        thread::sleep(std::time::Duration::from_millis(500));
+        let receive = "receive NIC1 --queues 1 --count 5k --duration 60s --json";
+        let receive = served.start_receiver(&mut served.command(receive));
         let mut sent = served
             .command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --count 5k --rate 5k --json");
         let sent = sent.output().unwrap();
@@ -106,6 +114,34 @@ fn a_generator_and_a_receiver_are_joined_by_a_cable() {
         assert_eq!(summary(&sent.stdout)["tx_packets"], 5000);
         served.check(2);
     }
+}
+
+#[test]
+fn rules_give_packets_to_a_queue_and_say_where_they_are() {
+    let served = Served::new(2, false);
+    let mut receive = served.command("receive NIC1/fdir=2k --queues 2 --count 2k --duration 60s --json");
+    // Without the second rule RSS would spread these over both queues.
+    receive.args(["--steer", "udp4 dst-port 67 queue 0", "--steer", "ip4 src-ip 192.168.0.0/16 queue 1"]);
+    let receive = served.start_receiver(&mut receive);
+    let mut send = served.command("generate NIC0 --queues 1 --count 2k --rate 2k --spread --json");
+    assert_eq!(send.output().unwrap().status.code(), Some(0));
+    let received = receive.wait_with_output().unwrap();
+    assert_eq!(received.status.code(), Some(0), "{received:?}");
+    let queues = &summary(&received.stdout)["queues"];
+    let counts = [0, 1].map(|queue| queues[queue]["packets"].as_u64());
+    assert_eq!(counts, [Some(0), Some(2000)], "{queues}");
+    let text = String::from_utf8(received.stdout).unwrap();
+    let event = |rule: &str, place: &str| format!("/fdir=2k: '{rule}' is {place}\"}}");
+    for said in [
+        event("ip4 src-ip 192.168.0.0/16 queue 1", "flow director filter 0"),
+        event("udp4 dst-port 67 queue 0", "five-tuple filter 0"),
+    ] {
+        assert!(
+            text.lines().any(|line| line.starts_with("{\"event\":\"steered\"") && line.ends_with(&said)),
+            "{text}"
+        );
+    }
+    served.check(2);
 }
 
 #[test]
@@ -128,6 +164,19 @@ fn what_a_nic_has_no_use_for_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let output = served.command("receive vfio-user: --duration 1s").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    for (words, rule, says) in [
+        ("receive NIC0", "udp4 vlan 3 queue 0", "write /fdir=2k behind its name (--steer)"),
+        ("receive NIC0", "udp4 queue 7", "queue 7: the port was opened with 1 (--steer)"),
+        ("receive NIC0", "udp queue 0", "'udp queue 0' begins with no kind of packet"),
+        ("receive null:", "udp4 queue 0", "--steer is for pci: and vfio-user: ports and there is none"),
+        ("generate NIC0", "udp4 queue 0", "--steer is about packets that are received"),
+    ] {
+        let mut command = served.command(&format!("{words} --queues 1 --duration 1s"));
+        let output = command.args(["--steer", rule]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(says) && text.lines().count() == 1, "{text}");
+    }
     let output = served.command("receive NIC1 --duration 1s").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("is a device being served at this socket?") && text.lines().count() == 1, "{text}");

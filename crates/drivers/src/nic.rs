@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::{self, Family, config};
-use bywash_port::{Port, PortName};
+use bywash_port::{NicOptions, Port, PortName};
 use bywash_sys::function::Function;
 use bywash_sys::pci::{Address, AddressError, Device};
 use bywash_sys::vfio::Vfio;
@@ -46,7 +46,7 @@ pub fn known(vendor: u16, device: u16) -> Option<Known> {
 /// The reason. The device is out of use then.
 pub(crate) fn open_socket(
     socket: &str,
-    mtu: Option<u16>,
+    nic: NicOptions,
     name: &PortName,
     options: &OpenOptions,
     arena: &'static Arena,
@@ -56,7 +56,7 @@ pub(crate) fn open_socket(
         "each batch costs messages to the device's process; serve it with --mapped, and a core to itself, for more speed"
             .to_owned()
     });
-    let mut opened = open(function, name, mtu, options, arena)?;
+    let mut opened = open(function, name, nic, options, arena)?;
     opened.warnings.extend(warning);
     Ok(opened)
 }
@@ -67,7 +67,7 @@ pub(crate) fn open_socket(
 /// The reason. The kernel's driver has it again then.
 pub(crate) fn open_pci(
     address: &str,
-    mtu: Option<u16>,
+    nic: NicOptions,
     name: &PortName,
     options: &OpenOptions,
     arena: &'static Arena,
@@ -79,7 +79,7 @@ pub(crate) fn open_pci(
     // Before anything is done to a device that is no NIC of ours.
     family(vendor, model)?;
     let function = Vfio::open(&device, &name.to_string(), options.force).map_err(|e| e.to_string())?;
-    open(function, name, mtu, options, arena)
+    open(function, name, nic, options, arena)
 }
 
 /// Which driver a device wants.
@@ -96,7 +96,7 @@ fn family(vendor: u16, device: u16) -> Result<Family, String> {
 fn open<F: Function + 'static>(
     mut function: F,
     name: &PortName,
-    mtu: Option<u16>,
+    nic: NicOptions,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -104,12 +104,24 @@ fn open<F: Function + 'static>(
     function.read_config(config::VENDOR, &mut id).map_err(|error| plain(name, &error))?;
     let [a, b, c, d] = id;
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    match family(vendor, device)? {
-        Family::Ixgbe => open_ixgbe(function, name, mtu, options, arena),
-        Family::Igb => open_igb(function, name, mtu, options, arena),
-        Family::IxgbeVf => open_vf(function, name, mtu, options, arena, ixgbevf::open),
-        Family::IgbVf => open_vf(function, name, mtu, options, arena, igbvf::open),
+    let family = family(vendor, device)?;
+    if family != Family::Ixgbe {
+        refuse_filters(family, nic, options)?;
     }
+    match family {
+        Family::Ixgbe => open_ixgbe(function, name, nic, options, arena),
+        Family::Igb => open_igb(function, name, nic, options, arena),
+        Family::IxgbeVf => open_vf(function, name, nic, options, arena, ixgbevf::open),
+        Family::IgbVf => open_vf(function, name, nic, options, arena, igbvf::open),
+    }
+}
+
+/// The drivers of other NICs have no filters that name a queue.
+fn refuse_filters(family: Family, nic: NicOptions, options: &OpenOptions) -> Result<(), String> {
+    let given = nic.fdir.map(|_| "/fdir=").or((!options.steer.is_empty()).then_some("--steer"));
+    given.map_or(Ok(()), |given| {
+        Err(format!("the {} driver has no filters that name a queue; leave {given} out", family.name()))
+    })
 }
 
 /// Bytes of a physical function's longest packet without FCS: one with a VLAN tag, if there is room for it.
@@ -120,7 +132,7 @@ fn longest(mtu: Option<u16>) -> usize {
 fn open_ixgbe<F: Function + 'static>(
     function: F,
     name: &PortName,
-    mtu: Option<u16>,
+    nic: NicOptions,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -135,14 +147,20 @@ fn open_ixgbe<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        max_len: longest(mtu),
+        max_len: longest(nic.mtu),
+        fdir: nic.fdir,
         ..ixgbe::Settings::default()
     };
     let mut port =
         ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let steered = options.steer.iter().map(|rule| {
+        let refused = |error| format!("'{rule}' can't be steered: {error} (--steer)");
+        port.steer(rule).map(|place| format!("'{rule}' is {place}")).map_err(refused)
+    });
+    let steered = steered.collect::<Result<_, _>>()?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let port: Box<dyn Port> = Box::new(port);
-    Ok(Opened { port, warnings: down.into_iter().collect() })
+    Ok(Opened { port, warnings: down.into_iter().collect(), steered })
 }
 
 /// A virtual function, by its driver's `open`.
@@ -150,7 +168,7 @@ fn open_ixgbe<F: Function + 'static>(
 fn open_vf<F: Function + 'static>(
     function: F,
     name: &PortName,
-    mtu: Option<u16>,
+    nic: NicOptions,
     options: &OpenOptions,
     arena: &'static Arena,
     open: fn(F, PortName, &VfSettings, &'static Arena) -> Result<VirtualFunction<F>, NicError>,
@@ -162,19 +180,23 @@ fn open_vf<F: Function + 'static>(
         receives: !options.tx_only,
         sends: !options.rx_only,
         // Its physical function counts tags by itself.
-        max_len: mtu.map(|mtu| usize::from(mtu) + ETHERNET),
+        max_len: nic.mtu.map(|mtu| usize::from(mtu) + ETHERNET),
         ..VfSettings::default()
     };
     let mut port = open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let narrowed = if options.tx_only { Vec::new() } else { port.warnings() };
-    Ok(Opened { port: Box::new(port), warnings: down.into_iter().chain(narrowed).collect() })
+    Ok(Opened {
+        port: Box::new(port),
+        warnings: down.into_iter().chain(narrowed).collect(),
+        steered: Vec::new(),
+    })
 }
 
 fn open_igb<F: Function + 'static>(
     function: F,
     name: &PortName,
-    mtu: Option<u16>,
+    nic: NicOptions,
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
@@ -183,13 +205,13 @@ fn open_igb<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        max_len: longest(mtu),
+        max_len: longest(nic.mtu),
         ..igb::Settings::default()
     };
     let mut port =
         igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
-    Ok(Opened { port: Box::new(port), warnings: down.into_iter().collect() })
+    Ok(Opened { port: Box::new(port), warnings: down.into_iter().collect(), steered: Vec::new() })
 }
 
 /// Processors that may be used: so many workers there will be.

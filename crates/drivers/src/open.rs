@@ -2,7 +2,7 @@
 
 use bywash_filter::Expression;
 use bywash_frame::Arena;
-use bywash_port::{OpenError, Port, PortName, Rules};
+use bywash_port::{OpenError, Port, PortName, Rules, SteerRule};
 
 use crate::{link, loopback, nic, null, packet, pcap, tap, xdp};
 
@@ -48,6 +48,8 @@ pub struct OpenOptions {
     pub tx_only: bool,
     /// Nothing will be sent.
     pub rx_only: bool,
+    /// What the NIC itself does with packets that it receives, for `pci:` and `vfio-user:`.
+    pub steer: Vec<SteerRule>,
     /// Packets must be as they are on a wire: no super-segments, no checksum left to others.
     pub plain: bool,
 }
@@ -72,6 +74,8 @@ pub struct Opened {
     pub port: Box<dyn Port>,
     /// Each a line: what is slower or different than it could be, and the cure.
     pub warnings: Vec<String>,
+    /// Each a line: a steering rule, and where in the NIC it is.
+    pub steered: Vec<String>,
 }
 
 /// Opens the port called `name`, on packets in `arena`.
@@ -82,6 +86,10 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
     let error = |reason: String| OpenError { port: name.clone(), reason };
     if let Some(flag) = options.xdp_only().filter(|_| !matches!(name, PortName::Xdp { .. })) {
         return Err(error(format!("{flag} is for xdp: ports; leave it out")));
+    }
+    let is_nic = matches!(name, PortName::Pci { .. } | PortName::VfioUser { .. });
+    if !options.steer.is_empty() && !is_nic {
+        return Err(error("--steer is for pci: and vfio-user: ports; leave it out".into()));
     }
     if let Some(ring) = options.ring.filter(|r| !r.is_power_of_two() || !(64..=32768).contains(r)) {
         return Err(error(format!(
@@ -101,15 +109,11 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
             }
             Box::new(tap::open(interface, &options.into(), arena)?)
         }
-        PortName::Pci { address, mtu } => {
-            let port = nic::open_pci(address, *mtu, name, options, arena).map_err(error)?;
-            warnings.extend(port.warnings);
-            port.port
+        PortName::Pci { address, options: nic } => {
+            return nic::open_pci(address, *nic, name, options, arena).map_err(error);
         }
-        PortName::VfioUser { socket, mtu } => {
-            let port = nic::open_socket(socket, *mtu, name, options, arena).map_err(error)?;
-            warnings.extend(port.warnings);
-            port.port
+        PortName::VfioUser { socket, options: nic } => {
+            return nic::open_socket(socket, *nic, name, options, arena).map_err(error);
         }
         PortName::Xdp { interface, queues } => {
             let port = xdp::open(interface, *queues, &options.into(), arena)?;
@@ -117,5 +121,5 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
             Box::new(port)
         }
     };
-    Ok(Opened { port, warnings })
+    Ok(Opened { port, warnings, steered: Vec::new() })
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use bywash_hw::pci::{self, Family, command, config};
 use bywash_hw::reg::{Access, Register};
 use bywash_hw::{igb, ixgbe};
-use bywash_port::PortName;
+use bywash_port::{NicOptions, PortName};
 use bywash_sys::function::{Function, FunctionError, Registers as _};
 use bywash_sys::vfio_user::{ConnectError, VfioUser};
 
@@ -16,7 +16,7 @@ use bywash_sys::vfio_user::{ConnectError, VfioUser};
 #[derive(Debug, thiserror::Error)]
 pub enum RegistersError {
     /// The kernel's, or none.
-    #[error("{0} has no registers that could be read: name a vfio-user: port, without an MTU")]
+    #[error("{0} has no registers that could be read: name a vfio-user: port, without /mtu= and /fdir=")]
     NoRegisters(PortName),
     /// Nobody is there.
     #[error("{port}: {source}")]
@@ -115,7 +115,7 @@ fn table(family: Family) -> Table {
 /// # Errors
 /// [`RegistersError`].
 pub fn read(port: &PortName, name: Option<&str>) -> Result<Dump, RegistersError> {
-    let PortName::VfioUser { socket, mtu: None } = port else {
+    let PortName::VfioUser { socket, options: NicOptions { mtu: None, fdir: None } } = port else {
         return Err(RegistersError::NoRegisters(port.clone()));
     };
     let function = VfioUser::connect(Path::new(socket), &port.to_string());

@@ -14,12 +14,14 @@ mod counters;
 mod name;
 mod port;
 mod rules;
+mod steer;
 
 pub use bywash_filter as filter;
 pub use bywash_frame as frame;
 
 pub use bywash_filter::rules::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet};
 pub use counters::{Counter, QueueCounters};
-pub use name::{MTUS, NameError, PortName, QueueChoice};
+pub use name::{FdirFilters, MTUS, NameError, NicOptions, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, SentLen, TxQueue};
 pub use rules::{RuleCount, Rules};
+pub use steer::{Flow, Ipv4Flow, Ipv4Prefix, SteerError, SteerRule, SteerTo, Transport, TransportProtocol};

@@ -13,6 +13,40 @@ pub struct QueueChoice {
     pub rx_only: bool,
 }
 
+/// What stands behind the name of a NIC that our own driver drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NicOptions {
+    /// `/mtu=9000`: its MTU in bytes, of [`MTUS`]; as long as the NIC allows when absent.
+    pub mtu: Option<u16>,
+    /// `/fdir=2k`: room for flow director filters; none when absent.
+    pub fdir: Option<FdirFilters>,
+}
+
+/// How many flow director filters there is room for. The NIC takes the memory from what holds received packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FdirFilters {
+    /// Some 2000, in 64 KiB.
+    K2,
+    /// Some 4000, in 128 KiB.
+    K4,
+    /// Some 8000, in 256 KiB.
+    K8,
+}
+
+impl FdirFilters {
+    /// All, the least first.
+    pub const ALL: [Self; 3] = [Self::K2, Self::K4, Self::K8];
+
+    /// As it stands in a port's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::K2 => "2k",
+            Self::K4 => "4k",
+            Self::K8 => "8k",
+        }
+    }
+}
+
 /// What a port is called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortName {
@@ -37,15 +71,15 @@ pub enum PortName {
     Pci {
         /// Its address on the PCI bus.
         address: String,
-        /// Its MTU in bytes, of [`MTUS`]; as long as the NIC allows when absent.
-        mtu: Option<u16>,
+        /// What it is opened with.
+        options: NicOptions,
     },
     /// `vfio-user:SOCKET`, `vfio-user:SOCKET/mtu=9000`: a PCI device behind a Unix socket, driven by our own driver.
     VfioUser {
         /// The socket's path.
         socket: String,
         /// As of `pci:`.
-        mtu: Option<u16>,
+        options: NicOptions,
     },
     /// `pcap:FILE`: a capture file, read or written by its place; `pcap:-` is standard input or output.
     Pcap {
@@ -105,6 +139,12 @@ pub enum NameError {
         hi = MTUS.end()
     )]
     Mtu(String, String),
+    /// What follows `/fdir=` is no number of filters.
+    #[error("'{0}' is no number of flow director filters: write {1}/fdir=2k, 4k or 8k")]
+    Fdir(String, String),
+    /// An option of a NIC's twice.
+    #[error("'{0}' stands there twice: leave one out")]
+    Twice(String),
     /// Not an interface's name.
     #[error("'{0}' can't be an interface: at most 15 bytes, no blank, no '/', not '.' or '..'")]
     Interface(String),
@@ -157,11 +197,11 @@ impl FromStr for PortName {
             "tap" => Ok(Self::Tap { interface: interface(need()?)? }),
             "pci" => match nic(kind, name)? {
                 ("", _) => Err(NameError::NoAddress),
-                (address, mtu) => Ok(Self::Pci { address: address.into(), mtu }),
+                (address, options) => Ok(Self::Pci { address: address.into(), options }),
             },
             "vfio-user" => match nic(kind, name)? {
                 ("", _) => Err(NameError::NoDevice),
-                (socket, mtu) => Ok(Self::VfioUser { socket: socket.into(), mtu }),
+                (socket, options) => Ok(Self::VfioUser { socket: socket.into(), options }),
             },
             "loop" if name.is_empty() => Err(NameError::NoName),
             "loop" => Ok(Self::Loop { name: name.into() }),
@@ -176,13 +216,27 @@ impl FromStr for PortName {
     }
 }
 
-/// A NIC's own name, and the MTU behind it. Nothing lies below a socket: `/mtu=` is not part of its path.
-fn nic<'a>(kind: &str, name: &'a str) -> Result<(&'a str, Option<u16>), NameError> {
-    let Some((device, mtu)) = name.rsplit_once("/mtu=") else { return Ok((name, None)) };
-    match mtu.parse() {
-        Ok(bytes) if MTUS.contains(&bytes) => Ok((device, Some(bytes))),
-        _ => Err(NameError::Mtu(mtu.into(), format!("{kind}:{device}"))),
+/// A NIC's own name, and the options behind it. Nothing lies below a socket: they are not part of its path.
+fn nic<'a>(kind: &str, name: &'a str) -> Result<(&'a str, NicOptions), NameError> {
+    let mut options = NicOptions::default();
+    let mut device = name;
+    while let Some(at) = device.rfind("/mtu=").max(device.rfind("/fdir=")) {
+        let option = &device[at..];
+        device = &device[..at];
+        let whole = || format!("{kind}:{device}");
+        let is_new = if let Some(text) = option.strip_prefix("/mtu=") {
+            let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
+            options.mtu.replace(mtu.ok_or_else(|| NameError::Mtu(text.into(), whole()))?).is_none()
+        } else {
+            let text = &option["/fdir=".len()..];
+            let fdir = FdirFilters::ALL.into_iter().find(|filters| filters.name() == text);
+            options.fdir.replace(fdir.ok_or_else(|| NameError::Fdir(text.into(), whole()))?).is_none()
+        };
+        if !is_new {
+            return Err(NameError::Twice(option.into()));
+        }
     }
+    Ok((device, options))
 }
 
 /// The kernel's own rule for names (`dev_valid_name`).
@@ -206,8 +260,8 @@ impl fmt::Display for PortName {
             }
             Self::Packet { interface } => write!(f, "packet:{interface}"),
             Self::Tap { interface } => write!(f, "tap:{interface}"),
-            Self::Pci { address, mtu } => write!(f, "pci:{address}{}", Mtu(*mtu)),
-            Self::VfioUser { socket, mtu } => write!(f, "vfio-user:{socket}{}", Mtu(*mtu)),
+            Self::Pci { address, options } => write!(f, "pci:{address}{options}"),
+            Self::VfioUser { socket, options } => write!(f, "vfio-user:{socket}{options}"),
             Self::Pcap { file } => write!(f, "pcap:{file}"),
             Self::Null => f.write_str("null:"),
             Self::Loop { name } => write!(f, "loop:{name}"),
@@ -216,12 +270,10 @@ impl fmt::Display for PortName {
     }
 }
 
-/// An MTU as it stands behind a NIC's name.
-struct Mtu(Option<u16>);
-
-impl fmt::Display for Mtu {
+impl fmt::Display for NicOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |mtu| write!(f, "/mtu={mtu}"))
+        self.mtu.map_or(Ok(()), |mtu| write!(f, "/mtu={mtu}"))?;
+        self.fdir.map_or(Ok(()), |filters| write!(f, "/fdir={}", filters.name()))
     }
 }
 
@@ -240,6 +292,8 @@ mod tests {
             "pci:0000:03:00.0",
             "pci:0000:03:00.0/mtu=1500",
             "vfio-user:nic.sock/mtu=9710",
+            "pci:0000:03:00.0/fdir=2k",
+            "vfio-user:nic.sock/mtu=9710/fdir=8k",
             "vfio-user:/run/a b/nic.sock",
             "null:",
             "loop:a b",
@@ -250,6 +304,8 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
         }
+        let turned: PortName = "pci:a/fdir=4k/mtu=9000".parse().unwrap();
+        assert_eq!(turned.to_string(), "pci:a/mtu=9000/fdir=4k");
     }
 
     #[test]
@@ -273,6 +329,15 @@ mod tests {
         for mtu in ["", "x", "1499", "9711", "65536", "-1", "1500/rx"] {
             assert_eq!(error(&format!("pci:a/mtu={mtu}")), NameError::Mtu(mtu.into(), "pci:a".into()));
         }
+        for filters in ["", "2", "3k", "16k", "2K"] {
+            assert_eq!(
+                error(&format!("pci:a/fdir={filters}")),
+                NameError::Fdir(filters.into(), "pci:a".into())
+            );
+        }
+        assert_eq!(error("pci:a/fdir=2k/mtu=9000/fdir=4k"), NameError::Twice("/fdir=2k".into()));
+        assert_eq!(error("pci:a/mtu=9000/mtu=9000"), NameError::Twice("/mtu=9000".into()));
+        assert_eq!(error("vfio-user:/fdir=2k"), NameError::NoDevice);
         let words = "'9711' is no MTU of a NIC's: write vfio-user:a/b/mtu=9000, say; 1500 to 9710 bytes";
         assert_eq!(error("vfio-user:a/b/mtu=9711").to_string(), words);
         for queue in ["xdp:e/", "xdp:e/x", "xdp:e/65536", "xdp:e/1/tx", "xdp:e/1/rx/", "xdp:e/-1"] {

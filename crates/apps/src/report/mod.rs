@@ -67,6 +67,8 @@ pub struct Reporter {
     failures: Vec<String>,
     /// Warnings for when it starts.
     at_start: Vec<String>,
+    /// Which rules NICs were given, for when it starts.
+    steered: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -101,6 +103,7 @@ impl Reporter {
             times_log: None,
             failures: Vec::new(),
             at_start: Vec::new(),
+            steered: Vec::new(),
         }
     }
 
@@ -184,10 +187,22 @@ impl Reporter {
         self.at_start.push(message);
     }
 
+    /// A rule that a NIC steers packets by, and where in it the rule is: said at the start.
+    pub fn steered(&mut self, message: String) {
+        self.steered.push(message);
+    }
+
     /// What is about to happen.
     pub fn start(&mut self, event: &(impl Serialize + Display)) {
         for warning in std::mem::take(&mut self.at_start) {
             self.warning(&warning);
+        }
+        for message in std::mem::take(&mut self.steered) {
+            match self.style {
+                Style::Human { .. } => self.say(&message),
+                Style::Json => self.json("steered", &Message { message: &message }),
+                Style::Quiet => {}
+            }
         }
         match self.style {
             Style::Human { .. } => self.say(&event.to_string()),

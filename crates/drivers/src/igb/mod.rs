@@ -27,7 +27,9 @@ pub(crate) use link::SPEEDS;
 pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
 pub(crate) use tx::THRESHOLDS as TX_THRESHOLDS;
 
-use crate::intel::{Bar, Driver, FCS, LONGEST, Limits, Prepared, clear_counters, identify, power_up};
+use crate::intel::{
+    Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, clear_counters, identify, power_up,
+};
 
 /// Queue pairs: RSS spreads packets over so many, and the physical function has a vector for each.
 pub const MAX_QUEUES: u16 = 8;
@@ -40,6 +42,7 @@ const LIMITS: Limits = Limits {
     ring: MAX_RING,
     moderation_us: 8191,
     loopback: false,
+    flow_director: false,
 };
 
 // The longest packet is the 82599's.
@@ -89,7 +92,7 @@ fn driver<R: Registers>() -> Driver<R> {
         thread: "igb-watch",
         limits: LIMITS,
         link: link::REGISTER,
-        statistics: &stats::STATISTICS,
+        statistics: Statistics { own: &stats::STATISTICS, shared: &[] },
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,
         rss: steer::RSS,

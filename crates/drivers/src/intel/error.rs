@@ -74,6 +74,16 @@ pub enum NicError {
         "packet memory is not backed by a file, so no device can be given it: allocate it by sys::memory"
     )]
     PrivateMemory,
+    /// A filter that the NIC did not take.
+    #[error(
+        "FDIRCMD is {fdircmd:#010x}: the flow director has not kept the filter, though FDIRFREE is {fdirfree:#010x}; open the port again"
+    )]
+    FilterLost {
+        /// FDIRCMD, as it answers for the filter.
+        fdircmd: u32,
+        /// FDIRFREE.
+        fdirfree: u32,
+    },
     /// The physical function does not do what its virtual one asks.
     #[error(transparent)]
     Mailbox(#[from] MailboxError),

@@ -25,24 +25,24 @@ pub use link::Link;
 pub use mailbox::MailboxError;
 pub use physical::PhysicalFunction;
 pub use settings::Settings;
-pub use steer::{FiveTuple, Multicast, Protocol, Rss};
+pub use steer::{Multicast, Place, Rss};
 pub use vf::{Settings as VfSettings, VirtualFunction};
 
 pub(crate) use bar::{Bar, SHORT, Wait};
 pub(crate) use link::{LinkRegister, Seen};
 pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;
-pub(crate) use physical::{Driver, Prepared, Steer};
+pub(crate) use physical::{Driver, Prepared};
 pub(crate) use power::{identify, power_up, retire};
 pub(crate) use queue::{RxRegisters, TxRegisters, start_all};
 pub(crate) use rx::{RxParts, RxRing, Wake};
 pub(crate) use semaphore::Semaphore;
 pub(crate) use settings::{FCS, LONGEST, Limits, capabilities, check_moderation, check_ring};
-pub(crate) use steer::{Addresses, RssRegisters, check_unicast};
+pub(crate) use steer::{Addresses, RssRegisters, Steer, check_unicast};
 pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
 pub(crate) use vf::{Agreed, VfDriver, messages, open as open_vf};
-pub(crate) use watch::{Statistic, Watch, clear as clear_counters};
+pub(crate) use watch::{Statistic, Statistics, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;
 use bywash_sys::dma::Descriptors;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::Nic;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, SteerRule, SteerTo};
 use bywash_sys::function::Function;
 
 use super::{
-    Addresses, Bar, FiveTuple, Limits, Link, LinkRegister, Memory, Multicast, NicError, Rss, RssRegisters,
-    RxRegisters, Settings, Statistic, TxRegisters, Watch, capabilities, retire, start_all,
+    Addresses, Bar, Limits, Link, LinkRegister, Memory, Multicast, NicError, Place, Rss, RssRegisters,
+    RxRegisters, Settings, Statistics, Steer, TxRegisters, Watch, capabilities, retire, start_all,
 };
 
 /// What is different from family to family once the NIC runs.
@@ -19,23 +19,16 @@ pub(crate) struct Driver<R> {
     pub(crate) thread: &'static str,
     pub(crate) limits: Limits,
     pub(crate) link: LinkRegister,
-    pub(crate) statistics: &'static [Statistic],
+    pub(crate) statistics: Statistics,
     pub(crate) queues: (RxRegisters, TxRegisters),
     pub(crate) addresses: Addresses,
     pub(crate) rss: RssRegisters,
     /// Says which packets pass the address filters.
     pub(crate) filter: fn(&Bar<R>, &Settings) -> Result<(), NicError>,
     /// Filters that name a queue, where the driver has them.
-    pub(crate) steer: Option<Steer<R>>,
+    pub(crate) steer: Option<Box<dyn Steer<R>>>,
     /// Makes it quiet: no DMA, no interrupt.
     pub(crate) stop: fn(&Bar<R>) -> Result<(), NicError>,
-}
-
-/// How packets that a filter matches get to a queue; each filter has a number.
-#[derive(Debug)]
-pub(crate) struct Steer<R> {
-    pub(crate) ether_type: fn(&Bar<R>, u32, u16, u32) -> Result<(), NicError>,
-    pub(crate) five_tuple: fn(&Bar<R>, u32, &FiveTuple, u32) -> Result<(), NicError>,
 }
 
 /// A physical function that is up and running.
@@ -160,31 +153,47 @@ impl<F: Function> PhysicalFunction<F> {
         Ok(())
     }
 
-    /// Sends packets of one EtherType to a queue; the 82599 has eight filters for that.
+    /// Has the NIC itself give the packets of a rule to a queue, or drop them, from now on. Of several rules that match a packet
+    /// the one that was given first counts.
     ///
     /// # Errors
-    /// [`NicError::Setting`] when there is no such filter or queue.
-    pub fn steer_ether_type(&mut self, number: u32, ether_type: u16, queue: u16) -> Result<(), NicError> {
-        (self.steer()?.ether_type)(&self.bar, number, ether_type, self.queue_number(queue)?)
+    /// [`NicError::Setting`] when the rule makes no sense, its queue is not there, or no filter that is free can do it; another
+    /// [`NicError`] when the NIC does not take it.
+    pub fn steer(&mut self, rule: &SteerRule) -> Result<Place, NicError> {
+        rule.flow.check().map_err(|error| NicError::Setting(error.to_string()))?;
+        if let SteerTo::Queue(queue) = rule.to {
+            self.check_queue(queue)?;
+        }
+        let none =
+            || NicError::Setting(format!("{}: this driver has no filters that name a queue", self.nic.name));
+        self.driver.steer.as_mut().ok_or_else(none)?.add(&self.bar, rule)
     }
 
-    /// Sends packets that a five-tuple matches to a queue; the 82599 has 128 filters for that.
+    /// Removes the rule that [`PhysicalFunction::steer`] has put there, and returns it; `None` when there is none.
     ///
     /// # Errors
-    /// [`NicError::Setting`] when there is no such filter or queue.
-    pub fn steer_five_tuple(&mut self, number: u32, tuple: &FiveTuple, queue: u16) -> Result<(), NicError> {
-        (self.steer()?.five_tuple)(&self.bar, number, tuple, self.queue_number(queue)?)
+    /// [`NicError`] when the NIC does not do it.
+    pub fn unsteer(&mut self, place: Place) -> Result<Option<SteerRule>, NicError> {
+        self.driver.steer.as_mut().map_or(Ok(None), |steer| steer.remove(&self.bar, place))
     }
 
-    fn steer(&self) -> Result<&Steer<F::Registers>, NicError> {
-        let none = || NicError::Setting(format!("{}: this driver has no such filters", self.nic.name));
-        self.driver.steer.as_ref().ok_or_else(none)
+    /// All rules, and where they are.
+    pub fn steered(&self) -> Vec<(Place, SteerRule)> {
+        self.driver.steer.as_ref().map_or_else(Vec::new, |steer| steer.rules())
     }
 
-    fn queue_number(&self, queue: u16) -> Result<u32, NicError> {
+    /// Asks the NIC whether it has a filter in a place.
+    ///
+    /// # Errors
+    /// [`NicError`] when it does not answer.
+    pub fn has_filter(&self, place: Place) -> Result<bool, NicError> {
+        self.driver.steer.as_ref().map_or(Ok(false), |steer| steer.holds(&self.bar, place))
+    }
+
+    fn check_queue(&self, queue: u16) -> Result<(), NicError> {
         let queues = self.settings.queues;
         if queue < queues {
-            return Ok(u32::from(queue));
+            return Ok(());
         }
         Err(NicError::Setting(format!("queue {queue}: the port was opened with {queues}")))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bywash_frame::{FRAME_DATA, MAX_FRAMES};
 use bywash_hw::pci::Nic;
-use bywash_port::Capabilities;
+use bywash_port::{Capabilities, FdirFilters};
 
 use super::{Multicast, NicError, Rss};
 
@@ -56,6 +56,9 @@ pub struct Settings {
     /// Packets go from the transmitter to the receiver inside the NIC; nothing comes from or goes to the wire. The 82599
     /// can do this.
     pub loopback: bool,
+    /// Room for flow director filters, which the 82599 has, for rules that five-tuple filters can't do
+    /// ([`PhysicalFunction::steer`](super::PhysicalFunction::steer)).
+    pub fdir: Option<FdirFilters>,
     /// How often link and statistics are looked at by a thread of their own; when `None`, only as they are asked for, which
     /// must be more often than every 280 s at 10 Gb/s or counters stick at their end.
     pub watch: Option<Duration>,
@@ -76,6 +79,7 @@ impl Default for Settings {
             strip_vlan: false,
             moderation_us: 20,
             loopback: false,
+            fdir: None,
             watch: Some(Duration::from_secs(1)),
         }
     }
@@ -94,6 +98,8 @@ pub(crate) struct Limits {
     pub(crate) moderation_us: u32,
     /// Whether packets can go from the transmitter to the receiver.
     pub(crate) loopback: bool,
+    /// Whether there is a flow director.
+    pub(crate) flow_director: bool,
 }
 
 impl Limits {
@@ -109,6 +115,9 @@ impl Limits {
         }
         if settings.loopback && !self.loopback {
             return refuse("packets cannot go back inside this NIC: loop them outside".into());
+        }
+        if settings.fdir.is_some() && !self.flow_director {
+            return refuse("this NIC has no flow director: leave /fdir= out".into());
         }
         check_ring(settings.ring, self.ring)?;
         check_moderation(settings.moderation_us, self.moderation_us)?;

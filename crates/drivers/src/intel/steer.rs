@@ -1,8 +1,9 @@
-//! Which packets are for us, and which queue gets them, in the words of all families: addresses, multicast groups, RSS.
+//! Which packets are for us, and which queue gets them, in the words of all families: addresses, multicast groups, RSS, rules.
 
-use std::net::Ipv4Addr;
+use std::fmt;
 
 use bywash_hw::reg::{Field, Register};
+use bywash_port::SteerRule;
 use bywash_sys::function::Registers;
 
 use super::{Bar, NicError};
@@ -95,32 +96,40 @@ impl Multicast {
     }
 }
 
-/// A transport protocol that five-tuple filters know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
+/// Where in a NIC a steering rule is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// This EtherType filter.
+    EtherType(u32),
+    /// This five-tuple filter.
+    FiveTuple(u32),
+    /// This filter of the flow director.
+    FlowDirector(u32),
 }
 
-/// What an IPv4 packet must have; `None` is anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FiveTuple {
-    /// Source address.
-    pub source: Option<Ipv4Addr>,
-    /// Destination address.
-    pub destination: Option<Ipv4Addr>,
-    /// Source port.
-    pub source_port: Option<u16>,
-    /// Destination port.
-    pub destination_port: Option<u16>,
-    /// Protocol.
-    pub protocol: Option<Protocol>,
-    /// Of several filters that match, the one with the highest counts: 0 to 7.
-    pub priority: u8,
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EtherType(number) => write!(f, "EtherType filter {number}"),
+            Self::FiveTuple(number) => write!(f, "five-tuple filter {number}"),
+            Self::FlowDirector(number) => write!(f, "flow director filter {number}"),
+        }
+    }
+}
+
+/// The filters of a NIC that name a queue, and the rules that are in them.
+pub(crate) trait Steer<R>: fmt::Debug + Send {
+    /// Finds a place for a rule that makes sense and whose queue is there.
+    fn add(&mut self, bar: &Bar<R>, rule: &SteerRule) -> Result<Place, NicError>;
+
+    /// Removes what is in a place, if there is something.
+    fn remove(&mut self, bar: &Bar<R>, place: Place) -> Result<Option<SteerRule>, NicError>;
+
+    /// Whether the NIC itself says that something is in a place.
+    fn holds(&self, bar: &Bar<R>, place: Place) -> Result<bool, NicError>;
+
+    /// All of them.
+    fn rules(&self) -> Vec<(Place, SteerRule)>;
 }
 
 /// Refuses what is no address of one NIC.

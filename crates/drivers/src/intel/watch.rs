@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bywash_hw::reg::{Access, Register};
+use bywash_hw::reg::{Access, Field, Register};
 use bywash_port::Counter;
 use bywash_sys::function::Registers;
 
@@ -13,6 +13,23 @@ use super::{Bar, Link, LinkRegister, Ticker, lock};
 
 /// A counter: its name, its register, and the register of its upper bits when it has more than 32. Of arrays the sum counts.
 pub(crate) type Statistic = (&'static str, &'static Register, Option<&'static Register>);
+
+/// A register that counts several things, each in bits of its own, and what they are called.
+pub(crate) type Shared = (&'static Register, &'static [(&'static str, Field)]);
+
+/// All that a NIC counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statistics {
+    pub(crate) own: &'static [Statistic],
+    pub(crate) shared: &'static [Shared],
+}
+
+impl Statistics {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let shared = self.shared.iter().flat_map(|(_, fields)| fields.iter().map(|(name, _)| *name));
+        self.own.iter().map(|(name, ..)| *name).chain(shared)
+    }
+}
 
 /// Reads all counters of a table of registers once, so that counting begins at 0.
 pub(crate) fn clear<R: Registers>(bar: &Bar<R>, table: &[Register]) {
@@ -29,7 +46,8 @@ fn read<R: Registers>(bar: &Bar<R>, register: &Register) -> u64 {
 /// What was counted so far.
 #[derive(Debug)]
 struct Counted {
-    statistics: &'static [Statistic],
+    statistics: Statistics,
+    /// In the order of `statistics`, the shared ones last.
     sums: Vec<u64>,
     link: LinkRegister,
     seen: Seen,
@@ -45,10 +63,17 @@ impl Counted {
             return;
         }
         self.seen.see(self.link.of(value));
-        for (sum, (_, low, high)) in self.sums.iter_mut().zip(self.statistics) {
+        let mut sums = self.sums.iter_mut();
+        for ((_, low, high), sum) in self.statistics.own.iter().zip(&mut sums) {
             // The low half first: the high one is kept meanwhile, and reading that clears both.
             *sum += read(bar, low);
             *sum += high.map_or(0, |high| read(bar, high) << 32);
+        }
+        for (register, fields) in self.statistics.shared {
+            let value = bar.get(register);
+            for ((_, field), sum) in fields.iter().zip(&mut sums) {
+                *sum += u64::from(field.of(value));
+            }
         }
     }
 }
@@ -68,10 +93,10 @@ impl<R: Registers> Watch<R> {
         name: &str,
         bar: Bar<R>,
         link: LinkRegister,
-        statistics: &'static [Statistic],
+        statistics: Statistics,
         period: Option<Duration>,
     ) -> Self {
-        let (sums, seen) = (vec![0; statistics.len()], Seen::first(link.state(&bar)));
+        let (sums, seen) = (vec![0; statistics.names().count()], Seen::first(link.state(&bar)));
         let counted = Arc::new(Mutex::new(Counted { statistics, sums, link, seen, gone: false }));
         let ticker = Ticker::start(name, period, {
             let (bar, counted) = (bar.clone(), counted.clone());
@@ -89,7 +114,7 @@ impl<R: Registers> Watch<R> {
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let mut counted = lock(&self.counted);
         counted.update(&self.bar);
-        let statistics = counted.statistics.iter().zip(&counted.sums).map(|((name, ..), sum)| (*name, *sum));
+        let statistics = counted.statistics.names().zip(counted.sums.iter().copied());
         let own = [("link_losses", counted.seen.losses), ("device_gone", u64::from(counted.gone))];
         statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bywash_hw::ixgbe::RESET_QUIET_US;
 use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD, POINTERS};
 use bywash_hw::ixgbe::regs::{
-    CTRL, CTRL_EXT, EEC, EERD, EIMC, EIMC_EX, FCRTH, FTQF, FWSM, GCR_EXT, HLREG0, MPSAR, MTA, PFUTA, PFVLVF,
+    CTRL, CTRL_EXT, EEC, EERD, EIMC, EIMC_EX, ETQF, FTQF, FWSM, GCR_EXT, HLREG0, MPSAR, MTA, PFUTA, PFVLVF,
     PFVLVFB, RAH, RDRXCTL, RXCTRL, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL, VFTA,
 };
 use bywash_sys::function::Registers;
@@ -69,8 +69,6 @@ pub(super) fn reset<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     bar.wait(&CTRL, 0, done)?;
     sleep(Duration::from_millis(10));
     mask_interrupts(bar);
-    // Without flow control too: above this, the switch between packet buffers would drop.
-    bar.put_at(&FCRTH, 0, (512 * 1024 - 0x6000) & FCRTH::RTH.mask);
     let read =
         Wait::set(EEC::ARD.mask, Duration::from_millis(100), "the NIC does not finish reading its EEPROM");
     match bar.wait(&EEC, 0, read) {
@@ -122,7 +120,7 @@ fn read_eeprom<R: Registers>(bar: &Bar<R>, at: u16) -> Result<u16, NicError> {
 
 /// Empties the filters that a reset leaves as they were.
 pub(super) fn clear_tables<R: Registers>(bar: &Bar<R>) {
-    for table in [&PFUTA, &VFTA, &PFVLVF, &PFVLVFB, &MTA, &FTQF] {
+    for table in [&PFUTA, &VFTA, &PFVLVF, &PFVLVFB, &MTA, &FTQF, &ETQF] {
         bar.fill(table, 0);
     }
     // Its own address, number 0, belongs to pool 0; the others are not valid.

@@ -1,15 +1,18 @@
 //! `ixgbe`: the 82599 (X520), and the X540 as far as it is the same, driven from this process.
 //!
 //! Read it beside Intel's 82599 datasheet, whose order of initialisation it follows: `init` resets the NIC and makes its tables
-//! empty, `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `link`
-//! brings the link up, `stats` says what is counted. The queues themselves, the code that runs for every packet, are in
+//! empty, `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules`
+//! which of the NIC's filters a rule lands in and `flow_director` how the largest of them is driven, `link` brings the link up,
+//! `stats` says what is counted. The queues themselves, the code that runs for every packet, are in
 //! `intel`, and so is all that every family does alike. Frames move between the NIC and packet memory without a copy.
 //!
 //! Not done by this driver: receive side coalescing, header split, virtual functions of its own, DCB, FCoE, IPsec and
 //! MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
+mod flow_director;
 mod init;
 mod link;
+mod rules;
 mod rx;
 mod stats;
 mod steer;
@@ -21,12 +24,14 @@ use bywash_hw::pci::Family;
 use bywash_port::PortName;
 use bywash_sys::function::{Function, Registers};
 
-pub use crate::intel::{FiveTuple, Link, Multicast, NicError, PhysicalFunction, Protocol, Rss, Settings};
+pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Place, Rss, Settings};
 
 pub(crate) use link::SPEEDS;
 pub(crate) use tx::THRESHOLDS;
 
-use crate::intel::{Bar, Driver, Limits, Prepared, Steer, clear_counters, identify, power_up};
+use crate::intel::{Bar, Driver, Limits, Prepared, clear_counters, identify, power_up};
+use flow_director::FlowDirector;
+use rules::Rules;
 
 /// Queue pairs: without virtualisation the NIC transmits from 64 queues, and it has as many vectors.
 pub const MAX_QUEUES: u16 = 64;
@@ -41,6 +46,7 @@ const LIMITS: Limits = Limits {
     ring: MAX_RING,
     moderation_us: 1022,
     loopback: true,
+    flow_director: true,
 };
 
 /// Resets and starts the NIC behind `function`, on packets in `arena`. Its link need not be up when this returns:
@@ -65,9 +71,10 @@ pub fn open<F: Function>(
     let mac = steer::ADDRESSES.own(&bar, settings.mac)?;
     clear_counters(&bar, hw::regs::TABLE);
     rx::prepare(&bar, settings)?;
+    let director = settings.fdir.map(|size| FlowDirector::start(&bar, size)).transpose()?;
     rx::prepare_interrupts(&bar, settings);
     tx::prepare(&bar, settings);
-    Prepared { function, bar, nic, name, mac, settings }.start(driver(), arena, |bar| {
+    Prepared { function, bar, nic, name, mac, settings }.start(driver(director), arena, |bar| {
         if settings.receives {
             rx::start(bar)?;
         }
@@ -75,18 +82,18 @@ pub fn open<F: Function>(
     })
 }
 
-fn driver<R: Registers>() -> Driver<R> {
+fn driver<R: Registers>(director: Option<FlowDirector>) -> Driver<R> {
     Driver {
         thread: "ixgbe-watch",
         limits: LIMITS,
         link: link::REGISTER,
-        statistics: &stats::STATISTICS,
+        statistics: stats::STATISTICS,
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,
         rss: steer::RSS,
         // The datasheet wants the receiver off meanwhile.
         filter: |bar, settings| rx::paused(bar, || steer::filter(bar, settings)),
-        steer: Some(Steer { ether_type: steer::ether_type, five_tuple: steer::five_tuple }),
+        steer: Some(Box::new(Rules::new(director))),
         stop: init::stop,
     }
 }

@@ -2,16 +2,16 @@
 
 use bywash_hw::ixgbe::EITR_UNIT_US;
 use bywash_hw::ixgbe::regs::{
-    DCA_RXCTRL, EIAC, EIAM_EX, EIMS_EX, EITR, GPIE, HLREG0, IVAR, IVAR_MISC, MAXFRS, MFLCN, RDBAH, RDBAL,
-    RDH, RDLEN, RDRXCTL, RDT, RXCSUM, RXCTRL, RXDCTL, RXPBSIZE, SECRXCTRL, SECRXSTAT, SRRCTL, VLNCTRL,
+    DCA_RXCTRL, EIAC, EIAM_EX, EIMS_EX, EITR, FCRTH, GPIE, HLREG0, IVAR, IVAR_MISC, MAXFRS, MFLCN, RDBAH,
+    RDBAL, RDH, RDLEN, RDRXCTL, RDT, RXCSUM, RXCTRL, RXDCTL, RXPBSIZE, SECRXCTRL, SECRXSTAT, SRRCTL, VLNCTRL,
 };
 use bywash_sys::function::Registers;
 
-use super::{RSS_QUEUES, steer};
+use super::{RSS_QUEUES, flow_director, steer};
 use crate::intel::{Bar, FCS, NicError, RxRegisters, SHORT, Settings, Wait};
 
-/// Bytes of the packet buffer: all of it, because there is one.
-const PACKET_BUFFER: u32 = 512 * 1024;
+/// Bytes of memory for received packets, of which the flow director's filters have a part.
+const RECEIVE_MEMORY: u32 = 512 * 1024;
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<(), NicError> {
@@ -23,8 +23,12 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result
     bar.change(&RDRXCTL, RDRXCTL::RSCFRSTSIZE.mask, set);
     let longest = u32::try_from(settings.max_len + FCS).unwrap_or(u32::MAX);
     bar.put(&MAXFRS, MAXFRS::MFS.with(longest));
+    // One packet buffer has all that there is.
+    let buffer = RECEIVE_MEMORY - flow_director::memory(settings.fdir);
     bar.fill(&RXPBSIZE, 0);
-    bar.put_at(&RXPBSIZE, 0, PACKET_BUFFER);
+    bar.put_at(&RXPBSIZE, 0, buffer);
+    // Without flow control too: above this, the switch between packet buffers would drop.
+    bar.put_at(&FCRTH, 0, (buffer - 0x6000) & FCRTH::RTH.mask);
     // Pause frames are dropped, not obeyed.
     bar.put(&MFLCN, MFLCN::DPF.mask);
     bar.change(&VLNCTRL, VLNCTRL::VFE.mask, 0);

@@ -1,11 +1,29 @@
 //! What the NIC counts. The shortest of its counters stick at full rate after 288 seconds, so they are read more often.
 
-use bywash_hw::ixgbe::regs;
+use bywash_hw::ixgbe::regs::{self, FDIRFSTAT, FDIRUSTAT};
 
-use crate::intel::Statistic;
+use crate::intel::{Statistic, Statistics};
 
 /// All of it.
-pub(super) const STATISTICS: [Statistic; 44] = [
+pub(super) const STATISTICS: Statistics = Statistics {
+    own: &OWN,
+    shared: &[
+        (
+            &FDIRUSTAT,
+            &[("flow_director_added", FDIRUSTAT::ADD), ("flow_director_removed", FDIRUSTAT::REMOVE)],
+        ),
+        (
+            &FDIRFSTAT,
+            &[
+                ("flow_director_not_added", FDIRFSTAT::FADD),
+                ("flow_director_not_removed", FDIRFSTAT::FREMOVE),
+            ],
+        ),
+    ],
+};
+
+/// What has a register for itself.
+const OWN: [Statistic; 46] = [
     ("rx_good_packets", &regs::GPRC, None),
     ("rx_good_bytes", &regs::GORCL, Some(&regs::GORCH)),
     ("rx_all_packets", &regs::TPR, None),
@@ -34,6 +52,8 @@ pub(super) const STATISTICS: [Statistic; 44] = [
     ("rx_management_dropped", &regs::MNGPDC, None),
     ("rx_xon", &regs::LXONRXCNT, None),
     ("rx_xoff", &regs::LXOFFRXCNT, None),
+    ("flow_director_matches", &regs::FDIRMATCH, None),
+    ("flow_director_misses", &regs::FDIRMISS, None),
     ("local_faults", &regs::MLFC, None),
     ("remote_faults", &regs::MRFC, None),
     ("tx_good_packets", &regs::GPTC, None),

@@ -1,13 +1,15 @@
-//! Which packets are for us, and which queue gets them: addresses, multicast, RSS, EtherType and five-tuple filters.
+//! Which packets are for us, and which queue gets them: addresses, multicast, RSS, EtherType and five-tuple filters as registers
+//! have them.
 
 use std::net::Ipv4Addr;
 
 use bywash_hw::ixgbe::regs::{
     DAQF, ETQF, ETQS, FCTRL, FTQF, L34TIMIR, MCSTCTRL, MPSAR, MRQC, MTA, RAH, RAL, RETA, RSSRK, SAQF, SDPQF,
 };
+use bywash_port::{Ipv4Flow, TransportProtocol};
 use bywash_sys::function::Registers;
 
-use crate::intel::{Addresses, Bar, FiveTuple, Multicast, NicError, Protocol, RssRegisters, Settings};
+use crate::intel::{Addresses, Bar, Multicast, NicError, RssRegisters, Settings};
 
 /// Where addresses are; each has two registers of the pools that it belongs to.
 pub(super) const ADDRESSES: Addresses =
@@ -44,59 +46,47 @@ pub(super) fn filter<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<
     Ok(())
 }
 
-/// Sends packets of an EtherType to a queue.
-pub(super) fn ether_type<R: Registers>(
-    bar: &Bar<R>,
-    number: u32,
-    ether_type: u16,
-    queue: u32,
-) -> Result<(), NicError> {
-    if number >= ETQF.count() {
-        return Err(NicError::Setting(format!("EtherType filter {number}: the NIC has {}", ETQF.count())));
-    }
-    bar.put_at(&ETQS, number, ETQS::RX_QUEUE.with(queue) | ETQS::QUEUE_EN.mask);
-    bar.put_at(&ETQF, number, ETQF::ETYPE.with(u32::from(ether_type)) | ETQF::FILTER_EN.mask);
-    Ok(())
+/// EtherType filter `number`: packets of a type go to a queue; or it is off.
+pub(super) fn ether_type<R: Registers>(bar: &Bar<R>, number: u32, filter: Option<(u16, u16)>) {
+    let (etqs, etqf) = filter.map_or((0, 0), |(ether_type, queue)| {
+        (
+            ETQS::RX_QUEUE.with(u32::from(queue)) | ETQS::QUEUE_EN.mask,
+            ETQF::ETYPE.with(u32::from(ether_type)) | ETQF::FILTER_EN.mask,
+        )
+    });
+    bar.put_at(&ETQF, number, 0);
+    bar.put_at(&ETQS, number, etqs);
+    bar.put_at(&ETQF, number, etqf);
 }
 
-/// Sends IPv4 packets that a filter matches to a queue.
-pub(super) fn five_tuple<R: Registers>(
-    bar: &Bar<R>,
-    number: u32,
-    tuple: &FiveTuple,
-    queue: u32,
-) -> Result<(), NicError> {
-    if number >= FTQF.count() || tuple.priority > 7 {
-        let reason =
-            format!("five-tuple filter {number}: the NIC has {}, of priorities 0 to 7", FTQF.count());
-        return Err(NicError::Setting(reason));
-    }
+/// Five-tuple filter `number`: IPv4 packets of a flow go to a queue. Of its prefixes each is one address or all.
+pub(super) fn five_tuple<R: Registers>(bar: &Bar<R>, number: u32, flow: &Ipv4Flow, priority: u8, queue: u16) {
+    let (from, to) = (flow.source.single(), flow.destination.single());
+    let ports = flow.transport.map(|transport| (transport.source_port, transport.destination_port));
+    let (from_port, to_port) = ports.unwrap_or_default();
     // Addresses and ports lie in the registers as in the packet.
     let address =
         |address: Option<Ipv4Addr>| address.map_or(0, |address| u32::from_le_bytes(address.octets()));
     let port = |port: Option<u16>| u32::from(port.unwrap_or(0).swap_bytes());
-    let protocol = match tuple.protocol {
-        None | Some(Protocol::Tcp) => 0,
-        Some(Protocol::Udp) => 1,
-        Some(Protocol::Sctp) => 2,
-    };
+    let protocol = flow.transport.map_or(0, |transport| match transport.protocol {
+        TransportProtocol::Tcp => 0,
+        TransportProtocol::Udp => 1,
+        TransportProtocol::Sctp => 2,
+    });
     let any = |field: bywash_hw::reg::Field, any: bool| if any { field.mask } else { 0 };
     let ftqf = FTQF::PROTOCOL.with(protocol)
-        | FTQF::PRIORITY.with(u32::from(tuple.priority))
-        | any(FTQF::MASK_SOURCE, tuple.source.is_none())
-        | any(FTQF::MASK_DESTINATION, tuple.destination.is_none())
-        | any(FTQF::MASK_SOURCE_PORT, tuple.source_port.is_none())
-        | any(FTQF::MASK_DESTINATION_PORT, tuple.destination_port.is_none())
-        | any(FTQF::MASK_PROTOCOL, tuple.protocol.is_none())
+        | FTQF::PRIORITY.with(u32::from(priority))
+        | any(FTQF::MASK_SOURCE, from.is_none())
+        | any(FTQF::MASK_DESTINATION, to.is_none())
+        | any(FTQF::MASK_SOURCE_PORT, from_port.is_none())
+        | any(FTQF::MASK_DESTINATION_PORT, to_port.is_none())
+        | any(FTQF::MASK_PROTOCOL, flow.transport.is_none())
         | FTQF::POOL_MASK.mask
         | FTQF::QUEUE_ENABLE.mask;
     bar.put_at(&FTQF, number, 0);
-    bar.put_at(&SAQF, number, address(tuple.source));
-    bar.put_at(&DAQF, number, address(tuple.destination));
-    let ports =
-        SDPQF::SOURCE.with(port(tuple.source_port)) | SDPQF::DESTINATION.with(port(tuple.destination_port));
-    bar.put_at(&SDPQF, number, ports);
-    bar.put_at(&L34TIMIR, number, L34TIMIR::SIZE_BP.mask | L34TIMIR::RX_QUEUE.with(queue));
+    bar.put_at(&SAQF, number, address(from));
+    bar.put_at(&DAQF, number, address(to));
+    bar.put_at(&SDPQF, number, SDPQF::SOURCE.with(port(from_port)) | SDPQF::DESTINATION.with(port(to_port)));
+    bar.put_at(&L34TIMIR, number, L34TIMIR::SIZE_BP.mask | L34TIMIR::RX_QUEUE.with(u32::from(queue)));
     bar.put_at(&FTQF, number, ftqf);
-    Ok(())
 }

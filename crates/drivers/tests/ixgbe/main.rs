@@ -3,11 +3,13 @@
 #![expect(clippy::cast_possible_truncation, reason = "numbers in tests are small, or cut on purpose")]
 
 mod allocating;
+mod any_rules;
 mod bed;
 mod faults;
 mod offloads;
 mod opening;
 mod socket;
 mod spreading;
+mod steering;
 mod traffic;
 mod virtual_function;

@@ -1,10 +1,8 @@
-//! Which queue gets a packet: RSS, EtherType and five-tuple filters.
+//! Which queue gets a packet: RSS.
 
-use std::net::Ipv4Addr;
+use bywash_drivers::ixgbe::{Rss, Settings};
 
-use bywash_drivers::ixgbe::{FiveTuple, NicError, Protocol, Rss, Settings};
-
-use crate::bed::{End, Transport, end, frame, ipv4, memory, no_violations, packet, quiet, world};
+use crate::bed::{End, Transport, end, ipv4, memory, no_violations, packet, quiet, world};
 
 fn udp(flow: u16) -> Vec<u8> {
     let [a, b] = flow.to_be_bytes();
@@ -74,33 +72,4 @@ fn the_published_hash_and_the_symmetric_one() {
     let mut pool = arena.pool(0).unwrap();
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
-}
-
-#[test]
-fn rules_send_packets_to_their_queue() {
-    let world = world(2);
-    let (arena, mut pool) = memory(16384);
-    let mut near = end(&world, 0, &quiet(), arena);
-    // More queues than RSS reaches: the twentieth gets what a rule sends it, and nothing else.
-    let mut far = end(&world, 1, &Settings { queues: 20, ring: 64, ..quiet() }, arena);
-    drain(&mut far, &mut pool);
-    let dns = FiveTuple {
-        destination: Some(Ipv4Addr::new(10, 2, 7, 0)),
-        destination_port: Some(53),
-        protocol: Some(Protocol::Udp),
-        ..FiveTuple::default()
-    };
-    far.port.steer_five_tuple(3, &dns, 19).unwrap();
-    far.port.steer_ether_type(1, 0x88b5, 17).unwrap();
-    let packets = [udp(7), frame(0, 60), udp(8)].map(|bytes| packet(&bytes, 2048, &mut pool));
-    near.send(packets, &mut pool);
-    let counts: Vec<usize> = drain(&mut far, &mut pool).iter().map(Vec::len).collect();
-    assert_eq!((counts[19], counts[17], counts[..16].iter().sum::<usize>()), (1, 1, 1));
-    let error = far.port.steer_five_tuple(3, &dns, 20).unwrap_err();
-    assert_eq!(error.to_string(), "queue 20: the port was opened with 20");
-    assert!(matches!(far.port.steer_ether_type(8, 0x800, 0), Err(NicError::Setting(_))));
-    assert!(matches!(far.port.steer_five_tuple(128, &dns, 0), Err(NicError::Setting(_))));
-    near.close(&mut pool).unwrap();
-    far.close(&mut pool).unwrap();
-    no_violations(&world, 2);
 }

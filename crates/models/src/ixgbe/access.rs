@@ -202,9 +202,11 @@ impl Nic {
                 let bit = 1 << PFQDE::QUEUE_IDX.of(value);
                 self.pfqde = if PFQDE::QDE.is_set(value) { self.pfqde | bit } else { self.pfqde & !bit };
             }
-            "FDIRCTRL" => self.flow_director.initialise(&mut self.file, self.faults.flow_director_hangs),
+            "FDIRCTRL" => {
+                self.flow_director.initialise(&mut self.file, &self.faults, &mut self.violations);
+            }
             "FDIRCMD" if !self.faults.flow_director_hangs => {
-                self.flow_director.command(&mut self.file, &mut self.violations);
+                self.flow_director.command(&mut self.file, &self.faults, &mut self.violations);
             }
             "WUS" => self.file.put(&regs::WUS, before & !value),
             _ => {}

@@ -25,6 +25,8 @@ pub struct Faults {
     pub security_never_ready: bool,
     /// FDIRCTRL.INIT_DONE stays clear, and FDIRCMD never completes.
     pub flow_director_hangs: bool,
+    /// No filter that is added to the flow director stays; FDIRFSTAT counts it.
+    pub flow_director_forgets: bool,
     /// One in so many received packets is written back with RXE set; 0 is none.
     pub error_every: u32,
     /// One in so many received packets is written back with this many bytes more than its buffer has; 0 is none.

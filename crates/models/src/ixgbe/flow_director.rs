@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
-use bywash_hw::ixgbe::regs::{self, FDIRCMD, FDIRCTRL, FDIRFREE, FDIRHASH};
+use bywash_hw::ixgbe::regs::{self, FDIRCMD, FDIRCTRL, FDIRFREE, FDIRHASH, RXPBSIZE};
 
+use super::faults::Faults;
 use super::file::File;
 use super::flow_key::Key;
 use super::parse::{Addresses, Parsed};
@@ -56,8 +57,11 @@ fn buckets(fdirctrl: u32) -> u32 {
     if FDIRCTRL::PERFECT_MATCH.is_set(fdirctrl) { perfect } else { perfect * 4 }
 }
 
+/// KiB of memory that packet buffers and filters share.
+const RECEIVE_MEMORY: u32 = 512;
+
 /// KiB of receive memory that filters take.
-pub(super) fn memory(fdirctrl: u32) -> u32 {
+fn memory(fdirctrl: u32) -> u32 {
     match FDIRCTRL::PBALLOC.of(fdirctrl) {
         0 => 0,
         allocation => 32 << allocation,
@@ -66,15 +70,21 @@ pub(super) fn memory(fdirctrl: u32) -> u32 {
 
 impl FlowDirector {
     /// FDIRCTRL was written: the tables are made anew.
-    pub(super) fn initialise(&mut self, file: &mut File, hangs: bool) {
+    pub(super) fn initialise(&mut self, file: &mut File, faults: &Faults, violations: &mut Violations) {
         *self = Self::default();
-        let fdirctrl = FDIRCTRL::INIT_DONE.put(file.one(&FDIRCTRL), u32::from(!hangs));
+        let taken = memory(file.one(&FDIRCTRL));
+        let buffers = (0..RXPBSIZE.count()).map(|i| RXPBSIZE::SIZE.of(file.get(&RXPBSIZE, i))).sum();
+        if taken > 0 && buffers + taken > RECEIVE_MEMORY {
+            violations.add("FDIRCTRL", 0, Rule::PacketMemory(buffers, taken));
+        }
+        let ready = u32::from(!faults.flow_director_hangs);
+        let fdirctrl = FDIRCTRL::INIT_DONE.put(file.one(&FDIRCTRL), ready);
         file.put(&FDIRCTRL, fdirctrl);
         self.show_free(file);
     }
 
     /// FDIRCMD was written.
-    pub(super) fn command(&mut self, file: &mut File, violations: &mut Violations) {
+    pub(super) fn command(&mut self, file: &mut File, faults: &Faults, violations: &mut Violations) {
         let command = file.one(&FDIRCMD);
         let mut result = command & !(FDIRCMD::CMD.mask | FDIRCMD::FILTER_VALID.mask);
         let perfect = FDIRCTRL::PERFECT_MATCH.is_set(file.one(&FDIRCTRL));
@@ -82,6 +92,7 @@ impl FlowDirector {
         let at = self.filters.iter().position(|filter| filter.name == name);
         let signature = Self::place(file, FDIRHASH::HASH.of(name), FDIRHASH::INDEX.of(name));
         match FDIRCMD::CMD.of(command) {
+            ADD if faults.flow_director_forgets => file.count(&regs::FDIRFSTAT, 0, 1),
             ADD if perfect => self.add(file, command, name, at, violations),
             ADD => self.add_signature(file, command, signature),
             REMOVE => {

@@ -11,7 +11,7 @@ use bywash_hw::ixgbe::regs::{
 use super::filters::{Passed, layer_2, steer};
 use super::parse::{Parsed, check_sequence, parse};
 use super::strict::Rule;
-use super::{Nic, flow_director, rss, stats};
+use super::{Nic, rss, stats};
 use crate::host::Host;
 
 /// A frame in packet memory, with all that its descriptor will say.
@@ -96,9 +96,7 @@ impl Nic {
             },
             (None, None) => self.queue_of_pool(hash.map_or(0, |(hash, _)| rss::queue(&self.file, hash))),
         };
-        // Flow director filters take their memory from the first packet buffer.
-        let taken = flow_director::memory(self.file.one(&regs::FDIRCTRL));
-        let room = RXPBSIZE::SIZE.of(self.file.get(&RXPBSIZE, 0)).saturating_sub(taken) as usize * 1024;
+        let room = RXPBSIZE::SIZE.of(self.file.get(&RXPBSIZE, 0)) as usize * 1024;
         if self.rx.bytes + frame.len() > room {
             self.file.count(&regs::MPC, 0, 1);
             self.interrupts.other(EICR::RX_MISS.mask);

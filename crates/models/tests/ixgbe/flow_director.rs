@@ -16,6 +16,11 @@ fn the_flow_director_steers_drops_and_forgets() {
     let perfect = FDIRCTRL::PBALLOC.with(1) | FDIRCTRL::PERFECT_MATCH.mask | FDIRCTRL::REPORT_STATUS.mask;
     bench.write(&FDIRCTRL, 0, perfect | FDIRCTRL::DROP_QUEUE.with(127));
     assert!(FDIRCTRL::INIT_DONE.is_set(bench.read(&FDIRCTRL, 0)));
+    // The packet buffer must have been made smaller before.
+    let why = "FDIRCTRL[0]: RXPBSIZE has 512 KiB, and filters take 64 KiB of the same 512";
+    assert_eq!(bench.broken(), [why]);
+    bench.write(&RXPBSIZE, 0, RXPBSIZE::SIZE.with(512 - 64));
+    bench.write(&FDIRCTRL, 0, perfect | FDIRCTRL::DROP_QUEUE.with(127));
     bench.write(&FDIRHKEY, 0, 0x3dad_14e2);
     bench.write(&FDIRIPSA, 0, u32::from_le_bytes([10, 0, 0, 1]));
     bench.write(&FDIRIPDA, 0, u32::from_le_bytes([10, 0, 0, 2]));
@@ -58,6 +63,7 @@ fn the_flow_director_steers_drops_and_forgets() {
 #[test]
 fn signature_filters_are_found_by_both_hashes() {
     let mut bench = Bench::started(4);
+    bench.write(&RXPBSIZE, 0, RXPBSIZE::SIZE.with(512 - 64));
     // Without keys all packets have the same hashes.
     bench.write(&FDIRCTRL, 0, FDIRCTRL::PBALLOC.with(1) | FDIRCTRL::FLEX_OFFSET.with(6));
     assert_eq!(FDIRFREE::FREE.of(bench.read(&FDIRFREE, 0)), 8190);
