@@ -340,16 +340,16 @@ pub(crate) fn leave(assembler: &mut Assembler, exits: &Exits) {
 /// Counts the packet under the key on the stack, and ends.
 pub(crate) fn count(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
     assembler.place(exits.count);
-    add_to_counter(assembler, maps);
+    add_to_counter(assembler, maps.counters);
     assembler.place(exits.end);
     assembler.mov(Register::R0, RESULT);
     assembler.exit();
 }
 
-/// Counts the packet under the key on the stack. Uses r0 to r5.
-pub(crate) fn add_to_counter(assembler: &mut Assembler, maps: &Maps) {
+/// Counts the packet under the key on the stack, in the map of counters. Uses r0 to r5.
+pub(crate) fn add_to_counter(assembler: &mut Assembler, counters: RawFd) {
     let end = assembler.label();
-    lookup(assembler, maps.counters);
+    lookup(assembler, counters);
     assembler.jump_if(Register::R0, Condition::Equal, 0, end);
     for (field, more) in [(0, None), (8, Some(LENGTH))] {
         assembler.load(Width::Double, Register::R1, Register::R0, field);

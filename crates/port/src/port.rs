@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
+use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
 use crate::{Counter, PortName, QueueCounters, RuleCount, Rules};
@@ -135,6 +137,12 @@ pub trait Port: Send {
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
         let _ = (source, on);
         Err(format!("{} has no rule '{rule}'", self.name()))
+    }
+
+    /// Who knows which flows are established, where a rule that it has now asks for that. Times are those of
+    /// `CLOCK_MONOTONIC`.
+    fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
+        None
     }
 
     /// What each rule has counted by itself, in order: without what was left to user space.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bywash_filter::Expression;
-use bywash_filter::rules::RuleSet;
+use bywash_filter::rules::{FlowOptions, RuleSet};
 
 /// What becomes of a port's packets.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub struct Rules {
     /// What matches one of these is the kernel's, whatever the rules say. ARP, neighbour discovery, the default gateway and
     /// the operator's ssh connection always are.
     pub never: Vec<Expression>,
+    /// What is kept of established flows, where a rule asks for them.
+    pub flows: FlowOptions,
 }
 
 /// What a rule has counted.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use bywash_port::filter::rules::SentFlows;
 use bywash_port::{Action, Limit, Rules};
 use rtrb::Consumer;
 use serde_json::{Value, json};
@@ -36,12 +37,20 @@ pub(super) struct Block {
 /// The rules that hold now, for the workers.
 pub(super) struct Shared {
     generation: AtomicU64,
-    rules: Mutex<Rules>,
+    held: Mutex<Held>,
+}
+
+/// The rules, and what the port knows for them.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) rules: Rules,
+    /// Who knows which flows are established.
+    pub(super) flows: Option<Arc<dyn SentFlows>>,
 }
 
 impl Shared {
-    pub(super) fn new(rules: Rules) -> Arc<Self> {
-        Arc::new(Self { generation: AtomicU64::new(1), rules: Mutex::new(rules) })
+    pub(super) fn new(held: Held) -> Arc<Self> {
+        Arc::new(Self { generation: AtomicU64::new(1), held: Mutex::new(held) })
     }
 
     /// Changes with the rules.
@@ -50,13 +59,17 @@ impl Shared {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The rules that hold now.
-    pub(super) fn rules(&self) -> Rules {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The rules that hold now, with all that belongs to them.
+    pub(super) fn held(&self) -> Held {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, rules: Rules) {
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+    fn rules(&self) -> Rules {
+        self.held().rules
+    }
+
+    fn set(&self, held: Held) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
         self.generation.fetch_add(1, Ordering::Release);
     }
 }
@@ -235,8 +248,9 @@ impl Work {
             let stays = action(&before, name) == action(&rules, name);
             stays && port.block(name, *source, true).is_ok()
         });
+        let flows = port.sent_flows();
         drop(port);
-        self.shared.set(rules);
+        self.shared.set(Held { rules, flows });
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bywash_port::filter::rules::{Met, Next};
+use bywash_port::filter::rules::{Established, Met, Next};
 use bywash_port::{Action, Rule, RuleCount, RuleSet};
 
 use super::limit::{Limiter, Measured};
@@ -67,19 +67,19 @@ impl Judge {
         &self.counted
     }
 
-    /// Judges a packet, at `now` in nanoseconds. `is_first` when nobody has looked at it before: else the kernel has
+    /// Judges a packet as it is `seen` now. `is_first` when nobody has looked at it before: else the kernel has
     /// counted it for the rules before the one that asks user space. When none does, it is a sample that the kernel drew.
     #[inline]
     pub(super) fn judge(
         &mut self,
         set: &RuleSet,
         (packet, wire_len): (&[u8], usize),
-        now: u64,
+        seen: Established<'_>,
         is_first: bool,
     ) -> Judgement {
         let mut judgement = Judgement::default();
         let (mut is_asked, mut may_be_sample, mut is_drawn) = (is_first, false, false);
-        set.walk_len(packet, wire_len, |met| {
+        set.walk_len(packet, wire_len, seen, |met| {
             is_asked |= met.asked;
             may_be_sample |= met.rule.sample.is_some();
             is_drawn |= self.draws(met.index, met.rule);
@@ -94,7 +94,7 @@ impl Judge {
                 counted.packets += 1;
                 counted.bytes += wire_len as u64;
             }
-            self.decide(&met, now, is_counted, &mut judgement)
+            self.decide(&met, seen.now, is_counted, &mut judgement)
         });
         judgement.is_sample = if is_asked { is_drawn } else { may_be_sample };
         judgement
@@ -150,6 +150,10 @@ mod tests {
         Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
     }
 
+    fn at(now: u64) -> Established<'static> {
+        Established { flows: None, now }
+    }
+
     fn packets(judge: &Judge) -> Vec<u64> {
         judge.counted().iter().map(|counted| counted.about.packets).collect()
     }
@@ -165,15 +169,15 @@ mod tests {
         .unwrap();
         let mut judge = Judge::new(&set, None);
         let packet = ([0; 60].as_slice(), 60);
-        assert!(!judge.judge(&set, packet, 9, false).is_dropped);
-        assert!(judge.judge(&set, packet, 9, false).is_dropped);
+        assert!(!judge.judge(&set, packet, at(9), false).is_dropped);
+        assert!(judge.judge(&set, packet, at(9), false).is_dropped);
         assert_eq!(packets(&judge), [0, 2, 1]);
-        assert!(judge.judge(&set, packet, 9, true).is_dropped);
+        assert!(judge.judge(&set, packet, at(9), true).is_dropped);
         assert_eq!(packets(&judge), [1, 3, 1]);
         assert_eq!(judge.counted()[1].dropped, 2);
         let next = RuleSet::new(vec![rule("limited", Action::Limit(limit), "")]).unwrap();
         let mut judge = Judge::new(&next, Some((&set, judge)));
-        assert!(judge.judge(&next, packet, 9, false).is_dropped, "the limit goes on");
+        assert!(judge.judge(&next, packet, at(9), false).is_dropped, "the limit goes on");
         assert_eq!(packets(&judge), [4]);
     }
 
@@ -183,10 +187,10 @@ mod tests {
         let set = RuleSet::new(vec![sampled]).unwrap();
         let mut judge = Judge::new(&set, None);
         let packet = ([0; 60].as_slice(), 60);
-        let judgement = judge.judge(&set, packet, 9, false);
+        let judgement = judge.judge(&set, packet, at(9), false);
         assert_eq!((judgement.is_dropped, judgement.is_sample, packets(&judge)), (true, true, vec![0]));
         assert_eq!(judge.counted()[0].dropped, 0, "the kernel has counted it as dropped");
-        let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, 9, true)).collect();
+        let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, at(9), true)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [20]);
     }
@@ -202,7 +206,7 @@ mod tests {
         .unwrap();
         let mut judge = Judge::new(&set, None);
         let packet = ([0; 60].as_slice(), 60);
-        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, 9, false)).collect();
+        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, at(9), false)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [0, 0, 100]);
     }
@@ -211,7 +215,7 @@ mod tests {
     fn a_dry_run_counts_and_drops_nothing() {
         let set = RuleSet::new(vec![Rule { dry_run: true, ..rule("flood", Action::Drop, "") }]).unwrap();
         let mut judge = Judge::new(&set, None);
-        assert!(!judge.judge(&set, (&[0; 60], 60), 9, true).is_dropped);
+        assert!(!judge.judge(&set, (&[0; 60], 60), at(9), true).is_dropped);
         assert_eq!(judge.counted()[0], Counted { about: RuleCount { packets: 1, bytes: 60 }, dropped: 1 });
     }
 }

@@ -34,7 +34,7 @@ pub use events::{Start, Summary};
 pub use file::{RuleFile, RuleFileError};
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
 
-use control::{Control, Shared};
+use control::{Control, Held, Shared};
 use worker::{Figures, Filterer};
 
 /// How to filter.
@@ -103,7 +103,7 @@ impl Filter {
     ) -> Result<Self, StartError> {
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
-        let shared = Shared::new(options.rules.clone());
+        let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() });
         let planned = deal(&mut queues, options, &shared, &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {

@@ -1,11 +1,15 @@
 //! Rules held against a capture before they go live: what each would have done.
+//!
+//! When it is known which side of the capture is ours, what that side has sent establishes flows and is not judged: no
+//! filter sees it. Else all packets have come in.
 
 use std::fmt::{self, Display};
 use std::io::Read;
 use std::time::SystemTime;
 
 use bywash_pcap::{Link, ReadError, Reader};
-use bywash_port::Rule;
+use bywash_port::filter::rules::{Established, Flow, FlowLayout, FlowTable, Headers, Way, time};
+use bywash_port::{Prefix, Rule};
 use serde::Serialize;
 
 use super::judge::{Counted, Judge};
@@ -22,6 +26,8 @@ pub struct Trial {
     pub dropped_packets: u64,
     /// Packets that are never dropped, whatever the rules say.
     pub never_packets: u64,
+    /// Packets that this side has sent, which were not judged.
+    pub outgoing_packets: u64,
     /// Records that are no Ethernet packets, which were left out.
     pub foreign_packets: u64,
     /// What each rule would have done, in order.
@@ -57,14 +63,27 @@ pub enum TrialError {
     /// The rule file is wrong.
     #[error(transparent)]
     File(#[from] RuleFileError),
+    /// A rule asks for what only this side's packets tell.
+    #[error(
+        "the rule '{0}' is about established flows: say which addresses of the capture are this side's \
+         (--ours 192.0.2.1,2001:db8::/64)"
+    )]
+    Ours(String),
 }
 
-/// Holds the rules of a file against a capture. Its own times are the clock, for limits.
+/// Holds the rules of a file against a capture. Its own times are the clock, for limits and flows. What comes from `ours`
+/// is what this side has sent.
 ///
 /// # Errors
 /// [`TrialError`]
-pub fn try_rules<R: Read>(file: &RuleFile, capture: R) -> Result<Trial, TrialError> {
+pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Result<Trial, TrialError> {
     let rules = file.live(SystemTime::now()).map_err(TrialError::Rules)?;
+    let asks = |rule: &&Rule| rule.condition.established.is_some();
+    if let Some(rule) = rules.set.rules().iter().find(asks).filter(|_| ours.is_empty()) {
+        return Err(TrialError::Ours(rule.name.clone()));
+    }
+    // Nobody plays against a capture: no secret is needed.
+    let mut flows = FlowTable::new(FlowLayout::new(rules.flows.most, [1, 0x9e37_79b9_7f4a_7c15]));
     let mut judge = Judge::new(&rules.set, None);
     let mut reader = Reader::new(capture)?;
     let mut trial = Trial {
@@ -72,6 +91,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, capture: R) -> Result<Trial, TrialErr
         passed_packets: 0,
         dropped_packets: 0,
         never_packets: 0,
+        outgoing_packets: 0,
         foreign_packets: 0,
         rules: Vec::new(),
     };
@@ -83,13 +103,23 @@ pub fn try_rules<R: Read>(file: &RuleFile, capture: R) -> Result<Trial, TrialErr
         }
         trial.packets += 1;
         let packet = (record.bytes, record.original_len as usize);
+        // A clock that was set back does not run backwards here.
+        now = record.time.unwrap_or(now).max(now);
+        let source = Headers::of(packet.0).addresses.map(|[source, _]| source);
+        if source.is_some_and(|source| ours.iter().any(|prefix| prefix.contains(source))) {
+            trial.outgoing_packets += 1;
+            let is_except = rules.flows.except.iter().any(|except| except.matches_len(packet.0, packet.1));
+            if let Some(flow) = Flow::of(packet.0, Way::Out).filter(|_| !is_except) {
+                flows.note(&flow, time(now));
+            }
+            continue;
+        }
         if rules.never.iter().any(|never| never.matches_len(packet.0, packet.1)) {
             trial.never_packets += 1;
             continue;
         }
-        // A clock that was set back does not run backwards here.
-        now = record.time.unwrap_or(now).max(now);
-        match judge.judge(&rules.set, packet, now, true).is_dropped {
+        let seen = Established { flows: Some(&flows), now };
+        match judge.judge(&rules.set, packet, seen, true).is_dropped {
             true => trial.dropped_packets += 1,
             false => trial.passed_packets += 1,
         }
@@ -113,6 +143,9 @@ impl Display for Trial {
             f,
             "{packets} packets: {dropped_packets} dropped, {passed_packets} passed, {never_packets} never dropped"
         )?;
+        if self.outgoing_packets > 0 {
+            write!(f, ", {} sent by this side", self.outgoing_packets)?;
+        }
         if self.foreign_packets > 0 {
             write!(f, "; {} others are not Ethernet", self.foreign_packets)?;
         }

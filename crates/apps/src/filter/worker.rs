@@ -4,14 +4,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bywash_pcap::Format;
+use bywash_port::filter::rules::{Established, SentFlows};
 use bywash_port::frame::{Batch, Packet, Pool};
-use bywash_port::{QueueCounters, QueuePair, RuleSet, RxQueue, TxQueue};
+use bywash_port::{QueueCounters, QueuePair, RuleSet, Rules, RxQueue, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
 use bywash_sys::worker::{Task, Turn};
 use rtrb::Producer as Teller;
 
-use super::control::{Block, Shared};
+use super::control::{Block, Held, Shared};
 use super::judge::{Counted, Judge};
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
@@ -73,6 +74,7 @@ pub(super) struct Filterer {
     shared: Arc<Shared>,
     generation: u64,
     set: Arc<RuleSet>,
+    flows: Option<Arc<dyn SentFlows>>,
     judge: Judge,
     tell: Teller<Block>,
     samples: Option<Producer>,
@@ -100,7 +102,7 @@ impl Filterer {
             lost: 0,
         };
         let generation = shared.generation();
-        let set = shared.rules().set;
+        let Held { rules: Rules { set, .. }, flows } = shared.held();
         let judge = Judge::new(&set, None);
         let mut filterer = Self {
             lanes: queues.into_iter().map(lane).collect(),
@@ -109,6 +111,7 @@ impl Filterer {
             shared,
             generation,
             set,
+            flows,
             judge,
             tell,
             samples,
@@ -137,9 +140,9 @@ impl Filterer {
     #[cold]
     fn change_rules(&mut self) {
         self.generation = self.shared.generation();
-        let set = self.shared.rules().set;
+        let Held { rules: Rules { set, .. }, flows } = self.shared.held();
         let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
-        (self.set, self.judge) = (set, judge);
+        (self.set, self.flows, self.judge) = (set, flows, judge);
         self.name_rules();
     }
 
@@ -174,10 +177,10 @@ impl Filterer {
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
     fn judge(&mut self, lane: usize) {
-        let now = clock::monotonic();
+        let seen = Established { flows: self.flows.as_deref(), now: clock::monotonic() };
         for packet in self.batch.drain() {
             let bytes = (packet.head(), packet.len());
-            let judgement = self.judge.judge(&self.set, bytes, now, false);
+            let judgement = self.judge.judge(&self.set, bytes, seen, false);
             if let Some((rule, source)) = judgement.block {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });

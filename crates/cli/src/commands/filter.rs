@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use bywash_apps::filter::{Filter, Options, RuleFile, try_rules};
+use bywash_apps::filter::{Filter, Options, RuleFile, TrialError, try_rules};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_port::filter::Expression;
-use bywash_port::{Action, Condition, PortName, Rule, RuleSet, Rules};
+use bywash_port::filter::rules::FlowOptions;
+use bywash_port::{Action, Condition, PortName, Prefix, Rule, RuleSet, Rules};
 
 use crate::failure::{Failure, print};
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
@@ -24,7 +25,8 @@ Examples:
   bywash filter xdp:eth1 --only 'udp dst port 53'      no rules: count these packets and give them back
   bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
   bywash filter test --rules r.toml --pcap attack.pcapng
-                                                       what each rule would have done
+                                                       what each rule would have done; --ours ADDRESS where a rule
+                                                       has established = true
 
 A rule file:
   never_drop = ['192.0.2.0/24', 'tcp port 179']
@@ -39,6 +41,10 @@ A rule file:
   payload = [{ text = 'x', at = 0 }]                   or { bytes = 'de ad', within = 64 }
   action = 'limit'
   rate = 100
+  [[rule]]
+  name = 'answers'
+  established = true                                   of flows that this machine has sent something of
+  action = 'pass'
 
 docs/flood-filter.md has the rest. ARP, ND, the default gateway and your ssh are never dropped.
 
@@ -90,6 +96,9 @@ struct TestArgs {
     /// The capture
     #[arg(long, value_name = "FILE")]
     pcap: PathBuf,
+    /// Addresses and prefixes that are this side's: what they send establishes flows and is not judged
+    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',')]
+    ours: Vec<Prefix>,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -155,14 +164,17 @@ fn give_back() -> Result<Rules, Failure> {
         dry_run: false,
     };
     let set = RuleSet::new(vec![everything]).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(Rules { set: Arc::new(set), never: Vec::new() })
+    Ok(Rules { set: Arc::new(set), never: Vec::new(), flows: FlowOptions::default() })
 }
 
 fn test(args: &TestArgs) -> Result<bool, Failure> {
     let file = RuleFile::read(&args.rules)?;
     let failed = |why: String| Failure::Usage(format!("{}: {why}", args.pcap.display()));
     let capture = File::open(&args.pcap).map_err(|error| failed(error.to_string()))?;
-    let trial = try_rules(&file, BufReader::new(capture)).map_err(|error| failed(error.to_string()))?;
+    let trial = try_rules(&file, &args.ours, BufReader::new(capture)).map_err(|error| match error {
+        TrialError::Ours(_) => Failure::Usage(error.to_string()),
+        error => failed(error.to_string()),
+    })?;
     if args.json {
         let json = serde_json::to_string(&trial).map_err(|error| failed(error.to_string()))?;
         print(&format!("{json}\n"));

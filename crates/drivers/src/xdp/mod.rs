@@ -13,6 +13,7 @@ mod back;
 mod bind;
 mod busy;
 mod chain;
+mod flows;
 mod life;
 mod look;
 mod open;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use bywash_frame::Arena;
 use bywash_port::filter::Expression;
+use bywash_port::filter::rules::SentFlows;
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, Rules};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
@@ -194,6 +196,9 @@ impl Port for XdpPort {
 
     fn counters(&self) -> Vec<Counter> {
         let mut counters = self.maps.as_ref().map_or_else(Vec::new, |maps| maps.counters());
+        if let Some((ruled, maps)) = self.ruled.as_ref().zip(self.maps.as_ref()) {
+            counters.extend(ruled.counters(maps));
+        }
         let statistics: Vec<_> = self.lives.iter().map(|life| life.statistics()).collect();
         let sum = |field: fn(&Statistics) -> u64| statistics.iter().map(field).sum();
         let abandoned: usize = self.lives.iter().map(|life| life.abandoned()).sum();
@@ -229,6 +234,10 @@ impl Port for XdpPort {
             Some(ruled) => ruled.block(rule, source, on),
             None => Err(format!("{} was opened without rules", self.name)),
         }
+    }
+
+    fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
+        self.ruled.as_ref().and_then(Ruled::sent_flows)
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {

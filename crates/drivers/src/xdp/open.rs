@@ -18,7 +18,7 @@ use super::busy::Deferral;
 use super::life::Life;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
 use super::program::{self, Beat, Maps};
-use super::rules::{Ruled, syn_cookies};
+use super::rules::{Place, Ruled, syn_cookies};
 use super::{Attach, Options, XdpPort, rx, tx};
 use crate::virtio;
 
@@ -184,8 +184,8 @@ impl<'a> Opening<'a> {
             None => Ok((None, program::load(maps, only, never_take)?)),
             Some(rules) => {
                 let never_take = never_take.unwrap_or_default();
-                let mtu = self.interface.mtu;
-                let cookies = syn_cookies(&rules.set, mtu)?;
+                let place = Place { interface: self.interface.index, mtu: self.interface.mtu };
+                let cookies = syn_cookies(&rules.set, place.mtu)?;
                 if cookies.is_some_and(|cookies| cookies.window_scale.is_none()) {
                     warnings.push(
                         "connections by SYN cookies have no window scale and no SACK: for that set sysctl \
@@ -193,7 +193,7 @@ impl<'a> Opening<'a> {
                             .into(),
                     );
                 }
-                let (ruled, program) = Ruled::load(maps, rules, only, &never_take, mtu)?;
+                let (ruled, program) = Ruled::load(maps, rules, only, &never_take, place)?;
                 Ok((Some(ruled), program))
             }
         }

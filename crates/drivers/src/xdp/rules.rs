@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use bywash_filter::Expression;
 use bywash_filter::rules::{
-    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
+    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6, SynCookies,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
-use bywash_port::{RuleCount, Rules};
+use bywash_port::{Counter, RuleCount, Rules};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
 
+use super::flows::Flows;
 use super::program::{self, Maps};
 
 /// The rules that a port runs.
@@ -28,7 +29,17 @@ pub(super) struct Ruled {
     slots: Slots,
     /// What limits have blocked, where there is one that does.
     blocks: Option<Map>,
-    mtu: u32,
+    /// Established flows, where a rule asks for them.
+    flows: Option<Flows>,
+    place: Place,
+}
+
+/// What rules must know of the interface.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Its number.
+    pub(super) interface: u32,
+    pub(super) mtu: u32,
 }
 
 /// Most sources that are blocked at once.
@@ -41,7 +52,7 @@ impl Ruled {
         rules: &Rules,
         only: Option<&Expression>,
         never_take: &NeverTake,
-        mtu: u32,
+        place: Place,
     ) -> Result<(Self, Program), String> {
         let ruled = Self {
             never: vec![never_take.expression()],
@@ -49,7 +60,8 @@ impl Ruled {
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
             blocks: None,
-            mtu,
+            flows: None,
+            place,
         };
         ruled.next(maps, rules)
     }
@@ -59,6 +71,8 @@ impl Ruled {
         let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
         let numbers: Vec<u32> = rules.set.rules().iter().map(|rule| slots.number(&rule.name)).collect();
         let lists = Lists::create(&rules.set, &numbers).map_err(|error| error.to_string())?;
+        let place = self.place;
+        let flows = Flows::open(&rules.set, &rules.flows, place.interface, maps, self.flows.as_ref())?;
         let never: Vec<Expression> = self.never[..1].iter().chain(&rules.never).cloned().collect();
         let program = RuleProgram {
             rules: &rules.set,
@@ -68,14 +82,15 @@ impl Ruled {
             maps: maps.descriptors(),
             sets: lists.descriptors(),
             hung_after_jiffies: program::hung_after(),
-            cookies: syn_cookies(&rules.set, self.mtu)?.unwrap_or_default(),
+            cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
+            flows: flows.as_ref().map(Flows::map),
         };
         let program = program.program().map_err(|error| {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
         let program = program::load_words(&format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
-        Ok((Self { never, only, set, slots, blocks: lists.blocks, mtu: self.mtu }, program))
+        Ok((Self { never, only, set, slots, blocks: lists.blocks, flows, place }, program))
     }
 
     /// Has a limit drop what comes from a source, or no longer.
@@ -84,6 +99,16 @@ impl Ruled {
         let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
         let done = if on { blocks.update(&key, &[0; 4]) } else { blocks.delete(&key).map(drop) };
         done.map_err(|error| error.to_string())
+    }
+
+    /// Who knows which flows are established, where a rule asks for that.
+    pub(super) fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
+        self.flows.as_ref().map(Flows::sent)
+    }
+
+    /// What the port counts for the rules as a whole.
+    pub(super) fn counters(&self, maps: &Maps) -> Vec<Counter> {
+        self.flows.iter().flat_map(|_| Flows::counters(maps)).collect()
     }
 
     /// What each rule has counted, in order.

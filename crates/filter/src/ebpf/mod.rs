@@ -74,6 +74,8 @@ pub enum Helper {
     Redirect = 23,
     /// `bpf_csum_diff(from, from_size, to, to_size, seed)`: a sum of 32 bits, not folded.
     ChecksumDifference = 28,
+    /// `bpf_skb_pull_data(context, length)`: so many bytes then lie where the context says.
+    PullData = 39,
     /// `bpf_redirect_map(map, key, flags)`.
     RedirectMap = 51,
     /// `bpf_xdp_adjust_tail(context, difference)`.
@@ -88,6 +90,8 @@ pub enum Helper {
     MakeSynCookie = 110,
     /// `bpf_jiffies64()`.
     Jiffies = 118,
+    /// `bpf_ktime_get_coarse_ns()`: `CLOCK_MONOTONIC_COARSE`.
+    MonotonicCoarse = 160,
     /// `bpf_xdp_get_buff_len(context)`.
     XdpLength = 188,
 }

@@ -49,8 +49,8 @@ const HEADER: i16 = 20;
 const OPTIONS: i16 = 40;
 
 /// The state of `struct bpf_sock`, and the one of a listener (`BPF_TCP_LISTEN`).
-const SOCKET_STATE: i16 = 72;
-const LISTEN: i32 = 10;
+pub(super) const SOCKET_STATE: i16 = 72;
+pub(super) const LISTEN: i32 = 10;
 
 /// The stack: the SYN's TCP header, its length, the socket, a result; what its options say; the answer's TCP header.
 const HEADER_AT: i16 = -248;

@@ -6,11 +6,15 @@
 //! A rule's condition has an expression, lists of prefixes and ports, or several of these, which must all hold. Lists are
 //! for what is long: they lie in [`Tables`], where ten thousand prefixes cost hardly more than ten, and the program that is
 //! made of the rules knows only their shape. What needs a look into the payload is for user space: the program gives it what
-//! meets the rest of such a rule's condition, and all rules from there on are judged here. The same tables are searched by the XDP program ([`RuleProgram`]) and by this
+//! meets the rest of such a rule's condition, and all rules from there on are judged here. Whether a packet is of an established
+//! flow is asked of a table ([`FlowLayout`]) that a program fills by what leaves the machine ([`note_program`]). The same tables are searched by the XDP program ([`RuleProgram`]) and by this
 //! process ([`RuleSet::walk`]).
 
 mod carried;
 mod cookie;
+mod established;
+mod flow;
+mod flow_table;
 mod headers;
 mod keys;
 mod look;
@@ -28,6 +32,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::Expression;
 pub use cookie::SynCookies;
+pub use established::{FlowCount, FlowMap, note_program};
+pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
+pub use flow_table::{Established, FlowLayout, FlowTable, SET, SentFlows, time};
 pub use headers::Headers;
 pub use keys::{BlockKey, SetKey6};
 pub use names::{NamePattern, NamePatternError};
@@ -36,6 +43,7 @@ pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, RuleProgram};
 pub use tables::Tables;
 
+use flow_table::most_age;
 use look::{Look, Looks, Wanted};
 
 /// A rule.
@@ -73,6 +81,8 @@ pub struct Condition {
     pub names: Vec<NamePattern>,
     /// What they carry has one of these in it. User space looks for them.
     pub payload: Vec<PayloadPattern>,
+    /// They are of a flow that this machine has sent something of, within so long.
+    pub established: Option<Duration>,
 }
 
 /// Where DNS servers listen.
@@ -244,15 +254,20 @@ impl RuleSet {
         &self.rules
     }
 
+    /// The longest time for which a rule asks whether a flow is established; `None` when none asks.
+    pub fn longest_idle(&self) -> Option<Duration> {
+        self.rules.iter().filter_map(|rule| rule.condition.established).max()
+    }
+
     /// The lists.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off.
+    /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off. No flow is established.
     #[inline]
     pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(Met<'_>) -> Next<B>) -> Option<B> {
-        self.walk_len(packet, packet.len(), each)
+        self.walk_len(packet, packet.len(), Established::default(), each)
     }
 
     /// The same for a packet that had `wire_len` bytes, of which `packet` has the first.
@@ -261,6 +276,7 @@ impl RuleSet {
         &self,
         packet: &[u8],
         wire_len: usize,
+        established: Established<'_>,
         mut each: impl FnMut(Met<'_>) -> Next<B>,
     ) -> Option<B> {
         let headers = Headers::of(packet);
@@ -271,12 +287,17 @@ impl RuleSet {
         let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
         let mut asked = false;
         let mut look = Look::new(&self.looks, packet);
+        let mut age = None;
         for &index in self.coded.iter().take_while(|index| **index < first) {
             let (Plan::Coded(bits, wanted), rule) = (&self.plans[index], &self.rules[index]) else {
                 continue;
             };
             let holds = bits.iter().all(|bit| found.has(*bit))
-                && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len));
+                && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len))
+                && rule.condition.established.is_none_or(|idle| {
+                    age.get_or_insert_with(|| established.age(packet))
+                        .is_some_and(|age| age <= most_age(idle))
+                });
             if !holds {
                 continue;
             }
@@ -319,6 +340,7 @@ impl Rule {
             && matches!(self.action, Action::Drop | Action::Pass)
             && self.sample.is_none()
             && !self.dry_run
+            && self.condition.established.is_none()
             && !self.condition.needs_look()
     }
 }

@@ -52,6 +52,11 @@ impl Prefix {
         self.bits
     }
 
+    /// Whether an address begins so.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        network(address, self.bits, self.bits) == self.address
+    }
+
     fn cut(self) -> Self {
         Self { address: network(self.address, self.bits, self.bits), ..self }
     }

@@ -22,6 +22,8 @@ use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 use super::cookie::SynCookies;
+use super::established::{FlowMap, NEVER, look_up};
+use super::flow_table::most_age;
 use super::prefix::mask32;
 use super::tables::Layout;
 use super::{Action, Limit, MOST_JOINED, Per, Plan, Rule, RuleSet};
@@ -55,6 +57,8 @@ pub struct RuleProgram<'a> {
     pub hung_after_jiffies: u64,
     /// What answers to SYNs say, where a rule gives them.
     pub cookies: SynCookies,
+    /// The table of established flows. Not used where no rule asks for them.
+    pub flows: Option<FlowMap>,
 }
 
 /// File descriptors of the maps that hold the lists.
@@ -78,8 +82,8 @@ pub(super) const FIRST: Register = Register::R8;
 /// The index of no rule.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The stack, from the bottom up: the first rule that a list alone has met, the context, the bits of the other lists, and
-/// whether the packet was drawn as a sample by a rule that only counts. What expressions put on the stack comes from the top
+/// The stack, from the bottom up: the first rule that a list alone has met, the context, the bits of the other lists,
+/// whether the packet was drawn as a sample by a rule that only counts, and the age of its flow. What expressions put on the stack comes from the top
 /// down.
 const FIRST_AT: i16 = -512;
 
@@ -144,7 +148,7 @@ impl RuleProgram<'_> {
             coder.decide_all();
         }
         let Coder { mut assembler, mut exits, stack, .. } = coder;
-        let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (3 + self.rules.tables().words());
+        let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (4 + self.rules.tables().words());
         if stack > most {
             return Err(AssembleError::TooDeep { bytes: stack, most });
         }
@@ -295,6 +299,7 @@ impl Coder<'_> {
         }
         // Whether a rule that is one list stands between the last one that is not and here.
         let mut passed = false;
+        let mut is_looked_up = false;
         for (index, (rule, plan)) in set.rules().iter().zip(set.plans()).enumerate() {
             let Plan::Coded(bits, _) = plan else {
                 passed = true;
@@ -306,6 +311,9 @@ impl Coder<'_> {
             if std::mem::take(&mut passed) {
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
                 self.assembler.jump_if32(FIRST, Condition::Less, index, listed);
+            }
+            if rule.condition.established.is_some() && !std::mem::replace(&mut is_looked_up, true) {
+                self.look_flow_up();
             }
             let next = self.assembler.label();
             self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), next);
@@ -319,6 +327,20 @@ impl Coder<'_> {
         self.assembler.place(left);
         self.take_if_drawn();
         self.assembler.jump(self.exits.of(Verdict::Left));
+    }
+
+    /// Where it stands how long ago the packet's flow was used, once that has been asked.
+    fn age_at(&self) -> i16 {
+        bits_at(self.rules.rules.tables().words() + 1)
+    }
+
+    /// For all rules behind: one search is enough.
+    fn look_flow_up(&mut self) {
+        let (to, header) = (self.age_at(), self.header);
+        match self.rules.flows {
+            Some(flows) => look_up(&mut self.assembler, flows, self.plain, header, to),
+            None => self.assembler.store(Width::Double, Register::R10, to, NEVER),
+        }
     }
 
     fn take_if_drawn(&mut self) {
@@ -345,6 +367,12 @@ impl Coder<'_> {
             self.expression(expression, matched, next);
             self.assembler.place(matched);
         }
+        if let Some(idle) = rule.condition.established {
+            let age_at = self.age_at();
+            self.assembler.load(Width::Double, Register::R1, Register::R10, age_at);
+            self.assembler.number(Register::R2, most_age(idle).into());
+            self.assembler.jump_if(Register::R1, Condition::Greater, Register::R2, next);
+        }
         if rule.action == Action::SynCookie {
             return self.answer_syn(slot, next);
         }
@@ -367,7 +395,7 @@ impl Coder<'_> {
         if let Some(result) = result {
             return self.decide(result, rule.sample);
         }
-        xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+        xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
         if let Some((sample, drawn)) = rule.sample.zip(self.drawn_at()) {
             self.draw(sample);
             self.assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, next);
@@ -378,7 +406,7 @@ impl Coder<'_> {
     /// Ends with this result; what was drawn as a sample goes to user space, which does the same.
     fn decide(&mut self, result: i32, sample: Option<NonZeroU32>) {
         if sample.is_some() || self.drawn_at().is_some() {
-            xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+            xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
             if let Some(sample) = sample {
                 self.draw(sample);
                 self.assembler.jump_if32(Register::R0, Condition::Equal, 0_u32, self.exits.take);
@@ -438,7 +466,7 @@ impl Coder<'_> {
         if self.drawn_at().is_none() {
             return self.assembler.jump(self.exits.count);
         }
-        xdp::add_to_counter(&mut self.assembler, &self.rules.maps);
+        xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
         self.take_if_drawn();
         self.assembler.jump(self.exits.end);
     }

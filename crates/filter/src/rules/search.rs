@@ -10,7 +10,7 @@ use super::prefix::mask128;
 use super::program::{Coder, FIRST, KEY6, bits_at};
 use super::tables::{Kind, NO_RULE};
 use super::trie::INNER;
-use crate::ebpf::{Condition, Helper, Label, Operation, Register, Width};
+use crate::ebpf::{Assembler, Condition, Helper, Label, Operation, Register, Width};
 use crate::walk::Family;
 use crate::xdp::{DATA, DATA_END};
 
@@ -70,25 +70,7 @@ impl Coder<'_> {
             Some(Family::V6) => return self.assembler.jump(v6),
             None => {}
         }
-        self.assembler.mov(self.header, DATA);
-        for tag in 0..=MOST_TAGS {
-            let next = self.assembler.label();
-            self.check(14, done);
-            self.assembler.load(Width::Half, Register::R1, self.header, 12);
-            self.assembler.from_network_order(Register::R1, Width::Half);
-            self.assembler.jump_if(Register::R1, Condition::Equal, 0x0800, v4);
-            self.assembler.jump_if(Register::R1, Condition::Equal, 0x86dd, v6);
-            if tag < MOST_TAGS {
-                for kind in TAGS {
-                    self.assembler.jump_if(Register::R1, Condition::Equal, i32::from(kind), next);
-                }
-            }
-            self.assembler.jump(done);
-            self.assembler.place(next);
-            if tag < MOST_TAGS {
-                self.assembler.operate(Operation::Add, self.header, 4);
-            }
-        }
+        pass_tags(&mut self.assembler, self.header, v4, v6, done);
     }
 
     /// Goes on only when the packet has so many bytes from the network header less 14 on.
@@ -96,9 +78,7 @@ impl Coder<'_> {
         if self.plain.is_some_and(|plain| bytes <= plain.len()) {
             return;
         }
-        self.assembler.mov(Register::R1, self.header);
-        self.assembler.operate(Operation::Add, Register::R1, bytes);
-        self.assembler.jump_if(Register::R1, Condition::Greater, DATA_END, otherwise);
+        reaches(&mut self.assembler, self.header, bytes as usize, otherwise);
     }
 
     /// Goes on only for a protocol with ports.
@@ -247,6 +227,36 @@ impl Coder<'_> {
         self.assembler.map(Register::R1, map);
         self.assembler.call(Helper::MapLookup);
     }
+}
+
+/// Passes VLAN tags, and goes on by what is behind them: `header` then points to where that begins, less 14.
+pub(super) fn pass_tags(assembler: &mut Assembler, header: Register, v4: Label, v6: Label, done: Label) {
+    assembler.mov(header, DATA);
+    for tag in 0..=MOST_TAGS {
+        let next = assembler.label();
+        reaches(assembler, header, 14, done);
+        assembler.load(Width::Half, Register::R1, header, 12);
+        assembler.from_network_order(Register::R1, Width::Half);
+        assembler.jump_if(Register::R1, Condition::Equal, 0x0800, v4);
+        assembler.jump_if(Register::R1, Condition::Equal, 0x86dd, v6);
+        if tag < MOST_TAGS {
+            for kind in TAGS {
+                assembler.jump_if(Register::R1, Condition::Equal, i32::from(kind), next);
+            }
+        }
+        assembler.jump(done);
+        assembler.place(next);
+        if tag < MOST_TAGS {
+            assembler.operate(Operation::Add, header, 4);
+        }
+    }
+}
+
+/// Goes on only when the packet has so many bytes from where a register points to on.
+pub(super) fn reaches(assembler: &mut Assembler, from: Register, bytes: usize, otherwise: Label) {
+    assembler.mov(Register::R1, from);
+    assembler.operate(Operation::Add, Register::R1, u32::try_from(bytes).unwrap_or(u32::MAX));
+    assembler.jump_if(Register::R1, Condition::Greater, DATA_END, otherwise);
 }
 
 /// Bytes as they lie in memory, 8 at a time.

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{NamePattern, NamePatternError, PayloadPattern, PayloadPlace};
@@ -39,13 +40,14 @@ impl RuleFile {
             to_ports: ports(&raw.to_ports)?,
             names: names(&raw.names)?,
             payload: raw.payload.iter().map(payload).collect::<Result<_, _>>()?,
+            established: established(raw)?,
         };
         self.add_file(&mut condition.from, raw.from_file.as_ref(), path, "prefix")?;
         self.add_file(&mut condition.to, raw.to_file.as_ref(), path, "prefix")?;
         self.add_file(&mut condition.names, raw.names_file.as_ref(), path, "name")?;
         if condition == Condition::default() {
             let what = format!(
-                "'{}' says not which packets: give it match, from, to, from_ports, to_ports, names or payload (match = \"\" is all)",
+                "'{}' says not which packets: give it match, from, to, from_ports, to_ports, names, payload or established (match = \"\" is all)",
                 raw.name.get_ref()
             );
             return Err(fault(&raw.name, what).into());
@@ -107,6 +109,24 @@ fn names(list: &[Spanned<String>]) -> Result<Vec<NamePattern>, Fault> {
         text.get_ref().parse().map_err(|error: NamePatternError| within(text, error.at, error))
     };
     list.iter().map(of).collect()
+}
+
+/// How long ago this machine may have sent something of a packet's flow.
+fn established(raw: &RawRule) -> Result<Option<Duration>, Fault> {
+    const USUAL: u32 = 300;
+    const MOST: u32 = 365 * 24 * 60 * 60;
+    if let Some(no) = raw.established.as_ref().filter(|yes| !*yes.get_ref()) {
+        return Err(fault(no, "leave it out: without established a rule is about all flows"));
+    }
+    let seconds = match &raw.idle_seconds {
+        None => USUAL,
+        Some(seconds) if raw.established.is_none() => {
+            return Err(fault(seconds, "this is for established = true"));
+        }
+        Some(seconds) if (1..=MOST).contains(seconds.get_ref()) => *seconds.get_ref(),
+        Some(seconds) => return Err(fault(seconds, format!("write 1 to {MOST}, in seconds"))),
+    };
+    Ok(raw.established.as_ref().map(|_| Duration::from_secs(seconds.into())))
 }
 
 fn payload(raw: &Spanned<RawPayload>) -> Result<PayloadPattern, Fault> {

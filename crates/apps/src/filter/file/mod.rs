@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bywash_port::filter::Expression;
+use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS};
 use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules};
 use serde::Deserialize;
 use toml::Spanned;
@@ -45,6 +46,8 @@ pub struct RuleFile {
     pub rules: Vec<Rule>,
     /// What is never dropped.
     pub never: Vec<Expression>,
+    /// What is kept of established flows.
+    pub flows: FlowOptions,
     /// The file itself and those that it names.
     pub files: Vec<PathBuf>,
 }
@@ -55,7 +58,18 @@ struct RawFile {
     #[serde(default)]
     never_drop: Vec<Spanned<String>>,
     #[serde(default)]
+    established: RawEstablished,
+    #[serde(default)]
     rule: Vec<Spanned<RawRule>>,
+}
+
+/// What rules with `established = true` go by.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEstablished {
+    flows: Option<Spanned<usize>>,
+    #[serde(default)]
+    except: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +94,8 @@ struct RawRule {
     names_file: Option<Spanned<PathBuf>>,
     #[serde(default)]
     payload: Vec<Spanned<RawPayload>>,
+    established: Option<Spanned<bool>>,
+    idle_seconds: Option<Spanned<u32>>,
     sample: Option<Spanned<u32>>,
     expires: Option<Spanned<Datetime>>,
     #[serde(default)]
@@ -135,7 +151,8 @@ impl RuleFile {
             let what = error.message().lines().collect::<Vec<_>>().join(" ");
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
-        let mut file = Self { rules: Vec::new(), never: Vec::new(), files: vec![path.into()] };
+        let flows = flows(&raw.established).map_err(at)?;
+        let mut file = Self { rules: Vec::new(), never: Vec::new(), flows, files: vec![path.into()] };
         for never in &raw.never_drop {
             file.never.push(never_drop(never).map_err(at)?);
         }
@@ -162,7 +179,7 @@ impl RuleFile {
     pub fn live(&self, now: SystemTime) -> Result<Rules, String> {
         let live = self.rules.iter().filter(|rule| rule.expires.is_none_or(|end| end > now));
         let set = RuleSet::new(live.cloned().collect()).map_err(|error| error.to_string())?;
-        Ok(Rules { set: Arc::new(set), never: self.never.clone() })
+        Ok(Rules { set: Arc::new(set), never: self.never.clone(), flows: self.flows.clone() })
     }
 
     /// When the next rule expires.
@@ -256,6 +273,18 @@ fn per(text: &Spanned<String>) -> Result<Per, Fault> {
         ("rule", false, None) => Ok(Per::Rule),
         _ => Err(wrong()),
     }
+}
+
+fn flows(raw: &RawEstablished) -> Result<FlowOptions, Fault> {
+    let except = raw.except.iter().map(expression).collect::<Result<_, _>>()?;
+    let most = match &raw.flows {
+        None => FlowOptions::default().most,
+        Some(flows) if (1..=MOST_FLOWS).contains(flows.get_ref()) => *flows.get_ref(),
+        Some(flows) => {
+            return Err(fault(flows, format!("so many flows can't be kept: write 1 to {MOST_FLOWS}")));
+        }
+    };
+    Ok(FlowOptions { most, except })
 }
 
 /// An address or a prefix, whoever sends; or an expression.

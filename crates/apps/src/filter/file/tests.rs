@@ -70,6 +70,20 @@ payload = [{ text = "GET /", at = 0 }, { bytes = "deAD be ef", within = 64 }]
 }
 
 #[test]
+fn established_flows_are_asked_for_by_rules_and_kept_as_the_file_says() {
+    let rule = "[[rule]]\nname = \"a\"\nestablished = true\naction = \"pass\"\n";
+    let usual = parse(rule).unwrap();
+    assert_eq!(usual.rules[0].condition.established, Some(Duration::from_secs(300)));
+    assert_eq!(usual.flows, FlowOptions::default());
+    let text =
+        format!("[established]\nflows = 1000\nexcept = [\"udp src port 53\"]\n{rule}idle_seconds = 7200\n");
+    let file = parse(&text).unwrap();
+    assert_eq!(file.rules[0].condition.established, Some(Duration::from_secs(7200)));
+    let except = vec!["udp src port 53".parse().unwrap()];
+    assert_eq!(file.live(SystemTime::UNIX_EPOCH).unwrap().flows, FlowOptions { most: 1000, except });
+}
+
+#[test]
 fn each_mistake_is_named_with_its_place() {
     let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
     let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
@@ -93,6 +107,12 @@ fn each_mistake_is_named_with_its_place() {
         (with("payload = [{ text = \"abc\", within = 2 }]"), "4:37", "write at least 3"),
         (with("payload = [{ bytes = \"de ad b\", at = 0 }]"), "4:29", "hexadecimal digits"),
         (with("payload = [{ txt = \"a\", at = 0 }]"), "4:14", "unknown field `txt`"),
+        (with("established = false"), "4:15", "leave it out"),
+        (with("match = \"\"\nidle_seconds = 5"), "5:16", "for established = true"),
+        (with("established = true\nidle_seconds = 0"), "5:16", "write 1 to"),
+        (error("[established]\nflows = 0"), "2:9", "write 1 to"),
+        (error("[established]\nexcept = [\"udp prot 53\"]"), "2:16", "prot"),
+        (error("[established]\nflow = 5"), "2:1", "unknown field `flow`"),
         (with(""), "2:8", "says not which packets"),
         (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
         (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),

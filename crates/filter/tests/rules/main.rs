@@ -1,112 +1,17 @@
 //! Rules in the kernel: its verifier takes their programs, and they decide as this process does.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use std::num::NonZeroU32;
-use std::os::fd::AsRawFd;
+mod established;
+mod loaded;
 
-use bywash_filter::rules::{
-    Action, BlockKey, Condition, Limit, MapSet, Met, Next, Per, Prefix, Rule, RuleProgram, RuleSet, SetKey6,
-    SynCookies,
-};
-use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, Verdict};
-use bywash_filter::{Expression, NoNames, Options};
-use bywash_lab::skip;
-use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+use std::num::NonZeroU32;
+
+use bywash_filter::rules::{Action, BlockKey, Condition, Limit, Met, Next, Per, Prefix, Rule, RuleSet};
+use bywash_filter::xdp::{NeverTake, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-fn rights() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skip("bpf(2) needs root");
-    }
-    root
-}
-
-/// A loaded set of rules, and its maps.
-struct Loaded {
-    program: Program,
-    counters: Map,
-    heartbeat: Map,
-    blocks: Map,
-    _kept: Vec<Map>,
-}
-
-fn map(kind: MapKind, key_size: u32, value_size: usize, entries: usize) -> Map {
-    let [value_size, entries] = [value_size, entries].map(|number| u32::try_from(number).unwrap());
-    let mappable = kind == MapKind::Array;
-    Map::create(&MapSpec { kind, name: "test_rules", key_size, value_size, entries, mappable }).unwrap()
-}
-
-impl Loaded {
-    fn new(set: &RuleSet, never: &[Expression]) -> Self {
-        let rules = set.rules().len();
-        let sockets = map(MapKind::XskMap, 4, 4, 1);
-        let heartbeat = map(MapKind::Array, 4, size_of::<Heartbeat>(), 1);
-        let counters = map(MapKind::PerCpuArray, 4, size_of::<Count>(), RULES_AT as usize + rules);
-        let slots: Vec<u32> = (0..u32::try_from(rules).unwrap()).collect();
-        let words = set.tables().array(&slots);
-        let array = map(MapKind::Array, 4, 8 * words.len(), 1);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        array.update(&[0; 4], &bytes).unwrap();
-        let hash6 =
-            map(MapKind::Hash, u32::try_from(SetKey6::SIZE).unwrap(), 4, set.tables().count6().max(1));
-        for (key, class) in set.tables().entries6() {
-            hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
-        }
-        let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 4, 4);
-        let program = RuleProgram {
-            rules: set,
-            slots: &slots,
-            only: None,
-            never,
-            maps: Maps {
-                sockets: sockets.as_raw_fd(),
-                heartbeat: heartbeat.as_raw_fd(),
-                counters: counters.as_raw_fd(),
-            },
-            sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
-            hung_after_jiffies: 1 << 20,
-            cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
-        };
-        let program = program.program().unwrap();
-        let spec = ProgramSpec {
-            kind: ProgramKind::XdpFrags,
-            name: "rules_test",
-            instructions: &program.to_words(),
-        };
-        let program = Program::load(&spec).unwrap_or_else(|error| panic!("{error}\n{program}"));
-        let loaded = Self { program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
-        loaded.beat(1);
-        loaded
-    }
-
-    fn beat(&self, beat: u64) {
-        let mut entry = [0; size_of::<Heartbeat>()];
-        entry[..8].copy_from_slice(&beat.to_ne_bytes());
-        self.heartbeat.update(&[0; 4], &entry).unwrap();
-    }
-
-    fn run(&self, packet: &[u8]) -> u32 {
-        self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap().verdict
-    }
-
-    fn counted(&self, rule: u32) -> u64 {
-        self.counters.sum::<2>(RULES_AT + rule).unwrap()[0]
-    }
-
-    fn verdict(&self, verdict: Verdict) -> u64 {
-        self.counters.sum::<2>(verdict as u32).unwrap()[0]
-    }
-}
-
-fn rule(name: &str, action: Action, condition: Condition) -> Rule {
-    Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
-}
-
-fn expression(text: &str) -> Option<Expression> {
-    Some(Expression::new(text, &Options { names: &NoNames, netmask: None }).unwrap())
-}
+use loaded::{Loaded, expression, rights, rule};
 
 /// What a random packet is made of: addresses of few values, so that they meet prefixes.
 #[derive(Clone, Debug)]

@@ -1,0 +1,177 @@
+//! Hosts of the tests' own on a cable, a filter in front of one of them, and what it tells.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, Snapshot};
+use bywash_sys::route::Prefix;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A server behind a cable, a filter in front of it, and a client.
+pub(crate) struct Bed {
+    // In the order in which they go.
+    pub(crate) server: UdpSocket,
+    pub(crate) client: UdpSocket,
+    pub(crate) lab: Lab,
+    pub(crate) folder: tempfile::TempDir,
+}
+
+pub(crate) const SERVER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
+
+impl Bed {
+    pub(crate) fn new(queues: u32) -> Self {
+        let lab = Lab::row(2, &PairOptions { queues, ..PairOptions::default() }).unwrap();
+        let bind = |host: &Host, address: &str| host.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
+        let (server, client) = (bind(&lab.hosts[1], "10.0.0.2:7"), bind(&lab.hosts[0], "10.0.0.1:5000"));
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_millis(1000))).unwrap();
+        }
+        let bed = Self { server, client, lab, folder: tempfile::tempdir().unwrap() };
+        bed.check_sources(true);
+        bed
+    }
+
+    /// Has the server refuse what comes in by another interface than where the way back to its source begins.
+    pub(crate) fn check_sources(&self, on: bool) {
+        for interface in ["all", "left"] {
+            let name = format!("net.ipv4.conf.{interface}.rp_filter");
+            self.lab.hosts[1].sysctl(&name, if on { "1" } else { "0" }).unwrap();
+        }
+    }
+
+    pub(crate) fn rules(&self, text: &str) -> PathBuf {
+        let path = self.folder.path().join("rules.toml");
+        // In one step: a file that is half written would be half read.
+        let fresh = self.folder.path().join("fresh.toml");
+        std::fs::write(&fresh, text).unwrap();
+        std::fs::rename(fresh, &path).unwrap();
+        path
+    }
+
+    /// Sends numbers to the server, and counts those that arrive, in order.
+    pub(crate) fn ask(&self, count: u32) -> u32 {
+        let mut last = None;
+        let mut arrived = 0;
+        for number in 0..count {
+            self.client.send_to(&number.to_be_bytes(), SERVER).unwrap();
+            let mut bytes = [0; 4];
+            if self.server.recv(&mut bytes).is_ok() {
+                let number = u32::from_be_bytes(bytes);
+                assert!(last.is_none_or(|last| last < number), "out of order");
+                last = Some(number);
+                arrived += 1;
+            }
+        }
+        arrived
+    }
+
+    pub(crate) fn flood(&self, words: &str) -> Output {
+        flood(&self.lab.hosts[0], &format!("--dst 10.0.0.2 {words}"))
+    }
+}
+
+pub(crate) fn flood(host: &Host, words: &str) -> Output {
+    let all = format!("generate --inject right --dst-mac 02:00:00:00:00:02 {words} --json");
+    let output = host.command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
+    // A machine that is busy may miss the rate.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    output
+}
+
+/// How many packets a flood had.
+pub(crate) fn sent(flood: Output) -> u64 {
+    let text = String::from_utf8(flood.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    last["tx_packets"].as_u64().unwrap()
+}
+
+pub(crate) const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
+
+/// Words, of which those in quotation marks are one.
+pub(crate) fn arguments(words: &str) -> Vec<String> {
+    let parts = words.split('\'').enumerate();
+    let of = |(n, part): (usize, &str)| match n % 2 {
+        0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+        _ => vec![part.to_owned()],
+    };
+    parts.flat_map(of).collect()
+}
+
+/// A running filter.
+pub(crate) struct Filter {
+    pub(crate) child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Filter {
+    pub(crate) fn start(bed: &Bed, words: &str) -> Self {
+        Self::on(&bed.lab.hosts[1], words)
+    }
+
+    pub(crate) fn on(host: &Host, words: &str) -> Self {
+        let mut command = host.command(BYWASH).unwrap();
+        let memory = "--huge-pages off --memory 32M --json --duration 60s";
+        command.args(arguments(&format!("filter xdp:left {words}"))).args(arguments(memory));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");
+        Self { child, lines }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// All that it has told since it began, the summary last.
+    pub(crate) fn end(mut self) -> Vec<Value> {
+        self.signal(Signal::INT);
+        let lines: Vec<Value> =
+            self.lines.by_ref().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{lines:?}");
+        lines
+    }
+}
+
+pub(crate) fn summary(told: &[Value]) -> &Value {
+    told.last().unwrap()
+}
+
+/// A number of the rule with this name.
+pub(crate) fn of_rule(event: &Value, name: &str, number: &str) -> u64 {
+    let rules = event["rules"].as_array().unwrap();
+    let rule =
+        rules.iter().find(|rule| rule["rule"] == name).unwrap_or_else(|| panic!("no '{name}' in {event}"));
+    rule[number].as_u64().unwrap()
+}
+
+/// All that was sent was dropped, but for what a worker left to the kernel that had no CPU for half a second.
+pub(crate) fn is_all(dropped: u64, sent: u64, summary: &Value) {
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    assert!(dropped <= sent && dropped + hung >= sent, "{dropped} of {sent}: {summary}");
+}
+
+/// The kernel gives back what a process had in the background.
+pub(crate) fn unchanged(before: &Snapshot) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !before.difference().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(before.difference(), Vec::<String>::new());
+}
+
+/// Two hosts on a cable, with addresses of both families: `fd00::1` and `fd00::2` beside the usual ones.
+pub(crate) fn two_families(row: &PairOptions) -> ([Host; 2], Pair) {
+    let options = HostOptions { ipv6: true, ..HostOptions::default() };
+    let hosts = [(); 2].map(|()| Host::with(&options).unwrap());
+    let mut addresses = row.addresses.clone();
+    for (address, text) in addresses.iter_mut().zip(["fd00::1", "fd00::2"]) {
+        address.push(Prefix { address: text.parse().unwrap(), length: 64 });
+    }
+    let pair = Pair::between(&hosts[0], &hosts[1], &PairOptions { addresses, ..row.clone() }).unwrap();
+    (hosts, pair)
+}

@@ -1,0 +1,127 @@
+//! A SYN flood is answered with cookies.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bywash_lab::{Host, PairOptions};
+use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+
+use super::bed::{BYWASH, Filter, arguments, flood, of_rule, sent, summary, two_families};
+
+/// A counter of the kernel's TCP.
+fn tcp_counter(host: &Host, name: &str) -> u64 {
+    let text = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap().unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut found = names.split_whitespace().zip(values.split_whitespace());
+    found.find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
+}
+
+/// Connects, and says something in both directions. Which window scales each side says the connection has, and whether it
+/// has timestamps and SACK: from the client, then from the server.
+fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
+    let address = listener.local_addr().unwrap();
+    let patience = Duration::from_secs(10);
+    let connect = || TcpStream::connect_timeout(&address, patience);
+    let mut client = hosts[0].enter(connect).unwrap().unwrap();
+    client.set_read_timeout(Some(patience)).unwrap();
+    client.write_all(b"ping").unwrap();
+    let until = Instant::now() + patience;
+    let mut server = loop {
+        match listener.accept() {
+            Ok((server, _)) => break server,
+            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    server.set_nonblocking(false).unwrap();
+    server.set_read_timeout(Some(patience)).unwrap();
+    let mut said = [0; 4];
+    server.read_exact(&mut said).unwrap();
+    let long = vec![7; 200_000];
+    let writer = std::thread::spawn(move || server.write_all(&long).map(|()| server).unwrap());
+    let mut heard = vec![0; 200_000];
+    client.read_exact(&mut heard).unwrap();
+    let _server = writer.join().unwrap();
+    let port = client.local_addr().unwrap().port();
+    [(0, "sport"), (1, "dport")].map(|(host, side)| {
+        let filter = format!("( {side} = :{port} )");
+        let mut command = hosts[host].command("ss").unwrap();
+        let output = command.args(["-tinoH", "state", "established", &filter]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let scales = words.iter().find_map(|word| word.strip_prefix("wscale:")).unwrap_or_default();
+        let scales = scales.split(',').filter_map(|scale| scale.parse().ok()).collect();
+        (scales, words.contains(&"ts") && words.contains(&"sack"))
+    })
+}
+
+#[test]
+fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
+    if Command::new("ss").arg("-V").output().is_err() {
+        return bywash_lab::skip("ss is not installed");
+    }
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, pair) = two_families(&PairOptions::default());
+    // A veth looks at what the other end's XDP program sends only when it has a program of its own: it returns XDP_PASS.
+    let pass = [0x2_0000_00b7, 0x95];
+    let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: "test_pass", instructions: &pass };
+    let attach = || Link::xdp(&Program::load(&spec).unwrap(), pair.near.index, XdpMode::Native).unwrap();
+    let _link = hosts[0].enter(attach).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(&rules, "[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"syncookie\"\n").unwrap();
+    let words = format!("--rules {}", rules.display());
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "0").unwrap();
+    let all = format!("filter xdp:left {words} --huge-pages off --memory 32M");
+    let refused = hosts[1].command(BYWASH).unwrap().args(arguments(&all)).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("net.ipv4.tcp_syncookies=2"), "{refused:?}");
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    hosts[1].sysctl("net.ipv4.tcp_timestamps", "2").unwrap();
+    let filter = Filter::on(&hosts[1], &words);
+    let listeners = ["10.0.0.2:80", "[fd00::2]:80"].map(|address| {
+        let listener = hosts[1].enter(|| TcpListener::bind(address)).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    });
+    // The source addresses of both floods are nobody's.
+    let flood_of = |words: &str| {
+        let tcp = format!("--proto tcp --dport 80 --sport 1024-65535 --payload none {words}");
+        sent(flood(&hosts[0], &tcp))
+    };
+    let (mut syns, mut connections) = (0, 0);
+    for (listener, way) in
+        listeners.iter().zip(["--dst 10.0.0.2 --src 10.9.0.0/16", "--dst fd00::2 --src fd00:9::/64"])
+    {
+        std::thread::scope(|scope| {
+            let flood = scope.spawn(|| flood_of(&format!("{way} --flags syn --rate 50k --duration 3s")));
+            while !flood.is_finished() {
+                let [(client, kept), (server, _)] = connect(&hosts, listener);
+                // Each side's own scale is the other's second.
+                let turned: Vec<u8> = server.into_iter().rev().collect();
+                assert!(client.len() == 2 && client == turned, "{client:?} {turned:?}");
+                assert!(kept, "timestamps and SACK");
+                connections += 1;
+            }
+            syns += flood.join().unwrap();
+        });
+        syns += flood_of(&format!("{way} --flags ack --rate 50k --count 5000"));
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    assert!(of_rule(summary, "web", "packets") + hung >= syns, "{syns} of a flood: {summary}");
+    assert!(connections >= 10, "{connections}");
+    let counter = |name| tcp_counter(&hosts[1], name);
+    if hung == 0 {
+        assert_eq!(
+            (counter("SyncookiesSent"), counter("SyncookiesFailed")),
+            (0, 0),
+            "the kernel saw none of it"
+        );
+        assert_eq!(counter("SyncookiesRecv"), connections);
+    }
+}

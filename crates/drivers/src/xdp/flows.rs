@@ -1,0 +1,111 @@
+//! Established flows of a port: the table, and the TCX program on the way out of its interface that fills it.
+//!
+//! The table lives on when rules change and the new ones ask for it as well; its program is made anew, and is there before
+//! the XDP program that asks. For a moment there are two, which note the same.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use bywash_filter::rules::{
+    Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable, RuleSet, SentFlows, note_program,
+};
+use bywash_port::Counter;
+use bywash_sys::bpf::{
+    Link, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, TcxDirection,
+};
+use bywash_sys::random;
+use bywash_sys::shared::Mapping;
+
+use super::program::Maps;
+
+/// What is known of flows, and what notes them.
+pub(super) struct Flows {
+    table: Arc<Table>,
+    /// Detaches when it is dropped.
+    _link: Link,
+}
+
+/// The table, as this process has it.
+struct Table {
+    map: Map,
+    memory: Arc<Mapping>,
+    layout: FlowLayout,
+}
+
+impl SentFlows for Table {
+    fn last_sent(&self, flow: &Flow) -> Option<u32> {
+        // Programs write there at any time: a flow that is a mixture is nobody's.
+        self.layout.find(flow, |at, bytes| self.memory.copy_out_hostile(at, bytes))
+    }
+}
+
+impl Table {
+    /// Makes a table with what is in `before`, if anything.
+    fn create(most: usize, before: Option<&Self>) -> Result<Self, String> {
+        let random = random::bytes().map_err(|error| format!("no random numbers: {error}"))?;
+        let secret = [0, 8].map(|at| random[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
+        let layout = FlowLayout::new(most, secret);
+        let value_size = u32::try_from(layout.bytes()).unwrap_or(u32::MAX);
+        let kind = MapKind::Array;
+        let spec =
+            MapSpec { kind, name: "bywash_flows", key_size: 4, value_size, entries: 1, mappable: true };
+        let map = Map::create(&spec).map_err(|error| error.to_string())?;
+        let memory = map.map_memory().map_err(|error| error.to_string())?;
+        if let Some(before) = before {
+            let mut bytes = vec![0; before.layout.bytes()];
+            before.memory.copy_out_hostile(0, &mut bytes);
+            memory.copy_in(0, &FlowTable::resized(layout, &bytes).to_bytes());
+        }
+        Ok(Self { map, memory, layout })
+    }
+
+    /// How programs reach it.
+    fn reached(&self) -> FlowMap {
+        FlowMap { table: self.map.as_raw_fd(), layout: self.layout }
+    }
+}
+
+impl Flows {
+    /// Notes what leaves `interface`, when a rule asks for it; what was known before stays known.
+    pub(super) fn open(
+        set: &RuleSet,
+        options: &FlowOptions,
+        interface: u32,
+        maps: &Maps,
+        before: Option<&Self>,
+    ) -> Result<Option<Self>, String> {
+        let Some(idle) = set.longest_idle() else { return Ok(None) };
+        let before = before.map(|before| &before.table);
+        let bytes = FlowLayout::new(options.most, [0; 2]).bytes();
+        let table = match before {
+            Some(table) if table.layout.bytes() == bytes => Arc::clone(table),
+            _ => Arc::new(Table::create(options.most, before.map(|table| &**table))?),
+        };
+        let program = note_program(table.reached(), options, maps.descriptors().counters, idle)
+            .map_err(|error| format!("what establishes no flow (except): {error}"))?;
+        let name = format!("{OUR_PROGRAM}_flows");
+        let instructions = program.to_words();
+        let spec = ProgramSpec { kind: ProgramKind::SchedCls, name: &name, instructions: &instructions };
+        let program = Program::load(&spec).map_err(|error| error.to_string())?;
+        let link = Link::tcx(&program, interface, TcxDirection::Egress).map_err(|error| {
+            format!("{error}; rules with established need Linux 6.6 with CONFIG_NET_XGRESS")
+        })?;
+        Ok(Some(Self { table, _link: link }))
+    }
+
+    /// For the XDP program.
+    pub(super) fn map(&self) -> FlowMap {
+        self.table.reached()
+    }
+
+    /// For who asks from this process.
+    pub(super) fn sent(&self) -> Arc<dyn SentFlows> {
+        Arc::clone(&self.table) as _
+    }
+
+    /// What the program has counted.
+    pub(super) fn counters(maps: &Maps) -> impl Iterator<Item = Counter> {
+        let counted = |count: FlowCount| maps.counted(count as u32)[0];
+        FlowCount::ALL.into_iter().map(move |count| Counter { name: count.name(), value: counted(count) })
+    }
+}

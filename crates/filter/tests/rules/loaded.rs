@@ -1,0 +1,113 @@
+//! A set of rules in the kernel, with maps of its own.
+
+use std::os::fd::AsRawFd;
+
+use bywash_filter::rules::{
+    Action, BlockKey, Condition, FlowMap, MapSet, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
+};
+use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict};
+use bywash_filter::{Expression, NoNames, Options};
+use bywash_lab::skip;
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+
+pub(crate) fn rights() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("bpf(2) needs root");
+    }
+    root
+}
+
+/// A loaded set of rules, and its maps.
+pub(crate) struct Loaded {
+    program: Program,
+    counters: Map,
+    heartbeat: Map,
+    pub(crate) blocks: Map,
+    _kept: Vec<Map>,
+}
+
+pub(crate) fn map(kind: MapKind, key_size: u32, value_size: usize, entries: usize) -> Map {
+    let [value_size, entries] = [value_size, entries].map(|number| u32::try_from(number).unwrap());
+    let mappable = kind == MapKind::Array;
+    Map::create(&MapSpec { kind, name: "test_rules", key_size, value_size, entries, mappable }).unwrap()
+}
+
+pub(crate) fn load(kind: ProgramKind, program: &bywash_filter::ebpf::Program) -> Program {
+    let spec = ProgramSpec { kind, name: "rules_test", instructions: &program.to_words() };
+    Program::load(&spec).unwrap_or_else(|error| panic!("{error}\n{program}"))
+}
+
+impl Loaded {
+    pub(crate) fn new(set: &RuleSet, never: &[Expression]) -> Self {
+        Self::with_flows(set, never, None)
+    }
+
+    /// With a table of established flows.
+    pub(crate) fn with_flows(set: &RuleSet, never: &[Expression], flows: Option<FlowMap>) -> Self {
+        let rules = set.rules().len();
+        let sockets = map(MapKind::XskMap, 4, 4, 1);
+        let heartbeat = map(MapKind::Array, 4, size_of::<Heartbeat>(), 1);
+        let counters = map(MapKind::PerCpuArray, 4, size_of::<Count>(), RULES_AT as usize + rules);
+        let slots: Vec<u32> = (0..u32::try_from(rules).unwrap()).collect();
+        let words = set.tables().array(&slots);
+        let array = map(MapKind::Array, 4, 8 * words.len(), 1);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        array.update(&[0; 4], &bytes).unwrap();
+        let hash6 =
+            map(MapKind::Hash, u32::try_from(SetKey6::SIZE).unwrap(), 4, set.tables().count6().max(1));
+        for (key, class) in set.tables().entries6() {
+            hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
+        }
+        let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 4, 4);
+        let program = RuleProgram {
+            rules: set,
+            slots: &slots,
+            only: None,
+            never,
+            maps: Maps {
+                sockets: sockets.as_raw_fd(),
+                heartbeat: heartbeat.as_raw_fd(),
+                counters: counters.as_raw_fd(),
+            },
+            sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
+            hung_after_jiffies: 1 << 20,
+            cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
+            flows,
+        };
+        let program = load(ProgramKind::XdpFrags, &program.program().unwrap());
+        let loaded = Self { program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
+        loaded.beat(1);
+        loaded
+    }
+
+    pub(crate) fn beat(&self, beat: u64) {
+        let mut entry = [0; size_of::<Heartbeat>()];
+        entry[..8].copy_from_slice(&beat.to_ne_bytes());
+        self.heartbeat.update(&[0; 4], &entry).unwrap();
+    }
+
+    pub(crate) fn run(&self, packet: &[u8]) -> u32 {
+        self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap().verdict
+    }
+
+    pub(crate) fn counters(&self) -> &Map {
+        &self.counters
+    }
+
+    pub(crate) fn counted(&self, rule: u32) -> u64 {
+        self.counters.sum::<2>(RULES_AT + rule).unwrap()[0]
+    }
+
+    pub(crate) fn verdict(&self, verdict: Verdict) -> u64 {
+        self.counters.sum::<2>(verdict as u32).unwrap()[0]
+    }
+}
+
+pub(crate) fn rule(name: &str, action: Action, condition: Condition) -> Rule {
+    Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
+}
+
+pub(crate) fn expression(text: &str) -> Option<Expression> {
+    Some(Expression::new(text, &Options { names: &NoNames, netmask: None }).unwrap())
+}
