@@ -6,6 +6,8 @@
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
 
+mod kernel;
+
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
@@ -16,10 +18,10 @@ use bywash_filter::rules::{
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
 use bywash_filter::{Expression, NoNames, Options};
 use bywash_lab::{Lab, PairOptions};
-use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, program_ids};
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, TestInput, program_ids};
+use kernel::{load, run};
 
-/// How often the kernel runs a program on a packet at once, and how often this is done for each program, in turn.
-const REPEAT: u32 = 20_000;
+/// How often each program is run on all packets, in turn.
 const TURNS: usize = 21;
 const PACKETS: usize = 16;
 
@@ -251,23 +253,4 @@ impl Loaded {
         let maps = [sockets, heartbeat, counters, array].into_iter().chain(flows).collect();
         Self { program, instructions, maps }
     }
-}
-
-fn load(program: &bywash_filter::ebpf::Program) -> Program {
-    let instructions = program.to_words();
-    Program::load(&ProgramSpec {
-        kind: ProgramKind::XdpFrags,
-        name: "filter_cost",
-        instructions: &instructions,
-    })
-    .unwrap()
-}
-
-/// Nanoseconds for each packet.
-fn run(program: &Program, packets: &[Vec<u8>]) -> f64 {
-    let time = |packet: &Vec<u8>| {
-        let input = TestInput { packet, repeat: REPEAT, ..TestInput::default() };
-        program.test_run(&input).unwrap().duration.as_secs_f64()
-    };
-    packets.iter().map(time).sum::<f64>() * 1e9 / packets.len() as f64
 }

@@ -10,6 +10,7 @@
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
 
+mod kernel;
 #[path = "../tests/oracle/mod.rs"]
 #[expect(dead_code, reason = "not all of it is used by this benchmark")]
 mod oracle;
@@ -18,7 +19,7 @@ use std::hint::black_box;
 
 use bywash_filter::xdp::{pass_program, verdict_program};
 use bywash_filter::{Expression, NoNames, Options};
-use bywash_sys::bpf::{Program, ProgramKind, ProgramSpec, TestInput};
+use kernel::{load, run};
 use oracle::Oracle;
 
 /// How many expressions are joined.
@@ -48,8 +49,7 @@ const KINDS: &[(&str, Maker)] = &[
     }),
 ];
 
-/// How often the kernel runs a program on a packet at once, and how often this is done for each program, in turn.
-const REPEAT: u32 = 20_000;
+/// How often each program is run on all packets, in turn.
 const PAIRS: usize = 21;
 
 fn main() {
@@ -117,25 +117,6 @@ fn kernel() {
             println!("{kind}\t{number}\t{median:.1}\t{low:.1}\t{high:.1}\t{instructions}");
         }
     }
-}
-
-fn load(program: &bywash_filter::ebpf::Program) -> Program {
-    let instructions = program.to_words();
-    Program::load(&ProgramSpec {
-        kind: ProgramKind::XdpFrags,
-        name: "match_cost",
-        instructions: &instructions,
-    })
-    .unwrap()
-}
-
-/// Nanoseconds for each packet.
-fn run(program: &Program, packets: &[Vec<u8>]) -> f64 {
-    let time = |packet: &Vec<u8>| {
-        let input = TestInput { packet, repeat: REPEAT, ..TestInput::default() };
-        program.test_run(&input).unwrap().duration.as_secs_f64()
-    };
-    packets.iter().map(time).sum::<f64>() * 1e9 / packets.len() as f64
 }
 
 fn packets() -> Vec<Vec<u8>> {
