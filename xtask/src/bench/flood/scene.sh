@@ -46,6 +46,7 @@ server:
     rrl-ratelimit: 0
     zonelistfile: "/run/nsd/zone.list"
     xfrdfile: "/run/nsd/xfrd.state"
+    xfrdir: "/run/nsd"
 remote-control:
     control-enable: no
 zone:
