@@ -83,7 +83,7 @@ const KINDS: &[&str] = &[
     "--src '10.0.0.0/8 random' --dport 80,443,8080 --proto tcp --flags syn,ack --payload none",
     "--src '10.0.0.0-10.0.2.200 random seed 3' --sport '1024-65535 step 3 down' --payload zeros",
     "--size imix --src 10.0.0.0/24 --field 'ipv4.id=0+' --payload random:4",
-    "--size '70-200 step 7' --src fd00::/32 --dst 'fd01::1,fd01::2 random' --payload text:HELLO",
+    "--size '71-200 step 7' --src fd00::/32 --dst 'fd01::1,fd01::2 random' --payload text:HELLO",
     "--vlan 100 --vlan '1-4 every 3' --mpls '16-1000 random' --dst-mac 'any random' --payload none",
     "--proto icmp --sport 1-9 --field 'icmp.seq=5+ step 3 down' --ttl 1,2 --tos '0-255' --payload counting",
     "--flows 7 --src '10.0.0.0/8 random' --sport any --payload none",
