@@ -151,14 +151,9 @@ impl Place {
         let bytes = self.bytes();
         let in_addresses = layers.addresses().is_some_and(|(at, len)| overlap(&bytes, &(at..at + 2 * len)));
         let in_ipv4 = matches!(layers.ip, Some((Version::V4, at)) if overlap(&bytes, &(at..layers.inside)));
-        let in_transport = match layers.transport {
-            None => false,
-            Some(Transport::Icmp) => bytes.start >= layers.inside,
-            Some(Transport::Other(_, summed)) if summed.pseudo == PseudoHeader::Never => {
-                bytes.start >= layers.inside
-            }
-            Some(_) => bytes.start >= layers.inside || in_addresses,
-        };
+        let in_transport = layers.summed.is_some_and(|(_, summed)| {
+            bytes.start >= layers.inside || (in_addresses && summed.pseudo == PseudoHeader::Always)
+        });
         (in_ipv4, in_transport)
     }
 }
@@ -184,12 +179,11 @@ fn structure(layers: &Layers) -> Vec<Range<usize>> {
     }
     let at = layers.inside;
     match layers.transport {
-        Some(Transport::Udp) => parts.push(at + 4..at + 8),
-        Some(Transport::Tcp) => parts.extend([at + 12..at + 13, at + 16..at + 18]),
-        Some(Transport::Icmp | Transport::Icmpv6) => parts.push(at + 2..at + 4),
-        Some(Transport::Other(_, summed)) => parts.push(at + summed.offset..at + summed.offset + 2),
-        None => {}
+        Some(Transport::Udp) => parts.push(at + 4..at + 6),
+        Some(Transport::Tcp) => parts.push(at + 12..at + 13),
+        Some(Transport::Icmp | Transport::Icmpv6) | None => {}
     }
+    parts.extend(layers.checksum().map(|at| at..at + 2));
     parts
 }
 

@@ -16,15 +16,13 @@ pub(super) enum Version {
     V6,
 }
 
-/// The headers whose checksums cover the payload.
+/// The headers whose fields have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
     Icmp,
     Icmpv6,
-    /// Another one of a template, whose checksum covers all of it.
-    Other(Protocol, Summed),
 }
 
 /// Offsets from the packet's first byte.
@@ -40,6 +38,8 @@ pub(super) struct Layers {
     /// What IP carries: where that begins.
     pub(super) inside: usize,
     pub(super) transport: Option<Transport>,
+    /// What IP carries, and its checksum, which covers all of that.
+    pub(super) summed: Option<(Protocol, Summed)>,
     /// What IP carries has a checksum that is not worked out here: its header says how much is covered, or nobody does.
     pub(super) unsummed: Option<(Protocol, PseudoHeader)>,
     /// It is a piece of a datagram: no checksum but IPv4's own can be right or wrong.
@@ -59,6 +59,7 @@ impl Layers {
             cut: None,
             inside: packet.len().min(ETHERNET_HEADER),
             transport: None,
+            summed: None,
             unsummed: None,
             is_fragment: false,
             payload: packet.len().min(ETHERNET_HEADER),
@@ -142,35 +143,34 @@ impl Layers {
         if self.is_fragment {
             return;
         }
-        let (transport, length) = match (protocol, self.ip) {
-            (Protocol::UDP, _) => (Transport::Udp, UDP_HEADER),
-            (Protocol::TCP, _) => {
+        let is_v6 = self.ip.is_some_and(|(version, _)| version == Version::V6);
+        let Some(summed) = Summed::of(protocol, is_v6) else { return };
+        if !summed.whole || summed.pseudo == PseudoHeader::Either {
+            self.unsummed = Some((protocol, summed.pseudo));
+            return;
+        }
+        let (transport, least, length) = match protocol {
+            Protocol::UDP => (Some(Transport::Udp), UDP_HEADER, UDP_HEADER),
+            Protocol::TCP => {
                 let length =
                     read::<TcpHeader>(packet, at).map_or(usize::MAX, |header| header.header_length());
-                (Transport::Tcp, length)
+                (Some(Transport::Tcp), TCP_HEADER, length)
             }
-            (Protocol::ICMP, Some((Version::V4, _))) => (Transport::Icmp, ICMP_HEADER),
-            (Protocol::ICMPV6, Some((Version::V6, _))) => (Transport::Icmpv6, ICMP_HEADER),
-            (_, ip) => {
-                let is_v6 = ip.is_some_and(|(version, _)| version == Version::V6);
-                let Some(summed) = Summed::of(protocol, is_v6) else { return };
-                if !summed.whole || summed.pseudo == PseudoHeader::Either {
-                    self.unsummed = Some((protocol, summed.pseudo));
-                    return;
-                }
-                (Transport::Other(protocol, summed), summed.offset + 2)
-            }
+            Protocol::ICMP => (Some(Transport::Icmp), ICMP_HEADER, ICMP_HEADER),
+            Protocol::ICMPV6 => (Some(Transport::Icmpv6), ICMP_HEADER, ICMP_HEADER),
+            // As much as is needed of it.
+            _ => (None, 0, summed.offset + 2),
         };
-        let least = if transport == Transport::Tcp { TCP_HEADER } else { length };
         if length >= least && at.saturating_add(length) <= self.end {
-            self.transport = Some(transport);
+            self.transport = transport;
+            self.summed = Some((protocol, summed));
             self.payload = at + length;
         } else {
             self.cut = Some(match transport {
-                Transport::Udp => "UDP header",
-                Transport::Tcp => "TCP header",
-                Transport::Icmp | Transport::Icmpv6 => "ICMP header",
-                Transport::Other(protocol, _) => protocol.name().unwrap_or("header behind IP"),
+                Some(Transport::Udp) => "UDP header",
+                Some(Transport::Tcp) => "TCP header",
+                Some(Transport::Icmp | Transport::Icmpv6) => "ICMP header",
+                None => protocol.name().unwrap_or("header behind IP"),
             });
         }
     }
@@ -182,13 +182,7 @@ impl Layers {
 
     /// Where the checksum over the payload lies.
     pub(super) fn checksum(&self) -> Option<usize> {
-        let offset = match self.transport? {
-            Transport::Udp => 6,
-            Transport::Tcp => usize::from(bywash_wire::TCP_CHECKSUM_OFFSET),
-            Transport::Icmp | Transport::Icmpv6 => bywash_wire::ICMP_CHECKSUM_OFFSET,
-            Transport::Other(_, summed) => summed.offset,
-        };
-        Some(self.inside + offset)
+        self.summed.map(|(_, summed)| self.inside + summed.offset)
     }
 
     /// Where IP's length lies.

@@ -527,17 +527,12 @@ fn variant(length: Length, layers: &Layers, body: &mut [u8], has_probe: bool) ->
     let filler = layers.payload + PROBE..end;
     let filler_crc = if has_probe { crc32fast::hash(&body[filler]) } else { 0 };
     let carried = &body[layers.inside..end];
-    let pseudo = |protocol: bywash_wire::Protocol| {
-        let (at, len) = layers.addresses().unwrap_or_default();
-        let (source, destination) = body[at..at + 2 * len].split_at(len);
-        Sum::pseudo(source, destination, protocol.0, u32::from(word(carried.len())))
-    };
-    let start = match layers.transport {
-        Some(Transport::Udp) => pseudo(bywash_wire::Protocol::UDP),
-        Some(Transport::Tcp) => pseudo(bywash_wire::Protocol::TCP),
-        Some(Transport::Icmpv6) => pseudo(bywash_wire::Protocol::ICMPV6),
-        Some(Transport::Other(protocol, summed)) if summed.pseudo == PseudoHeader::Always => pseudo(protocol),
-        Some(Transport::Icmp | Transport::Other(..)) | None => Sum::new(),
+    let start = match layers.summed.zip(layers.addresses()) {
+        Some(((protocol, summed), (at, len))) if summed.pseudo == PseudoHeader::Always => {
+            let (source, destination) = body[at..at + 2 * len].split_at(len);
+            Sum::pseudo(source, destination, protocol.0, u32::from(word(carried.len())))
+        }
+        _ => Sum::new(),
     };
     let sum = start.bytes(carried).partial();
     Variant { len: word(length.frame), ip_length, udp_length, ip_sum, sum, filler_crc }

@@ -237,9 +237,9 @@ fn ports(flow: &Ipv4Flow) -> (u32, u32) {
 
 /// The bucket of a filter, of so many.
 ///
-/// The hash, as a comment in DPDK's `ixgbe_fdir.c` has it, takes a string of bits (kind of packet and VLAN, then addresses and ports) and a key that is repeated as
-/// often as the string needs it: for each bit of the key that is set, the string from there on. Because all words but the first
-/// meet the same key, they are added up before, and 48 bits are left.
+/// The hash, as a comment in DPDK's `ixgbe_fdir.c` has it, takes a string of bits (kind of packet and VLAN, then addresses
+/// and ports) and a key that is repeated as often as the string needs it: for each bit of the key that is set, the string
+/// from there on. Because all words but the first meet the same key, they are added up before, and 48 bits are left.
 fn bucket(flow: &Ipv4Flow, size: FdirFilters) -> u32 {
     let first = u64::from(kind(flow) << 16 | u32::from(flow.vlan.unwrap_or(0)));
     let (from, to) = ports(flow);

@@ -130,6 +130,11 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
+/// A packet without tags, options and fragments.
+fn plain(six: bool, protocol: u8) -> Shape {
+    Shape { tags: 0, six, addresses: [1, 1, 0, 2], protocol, fragment: 0, options: 5, ports: [1, 3], cut: 0 }
+}
+
 #[test]
 fn the_kernel_decides_and_counts_as_this_process_does() {
     if !rights() {
@@ -243,13 +248,9 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
     }
     let shape = |six, host, net, protocol| Shape {
         tags: 1,
-        six,
         addresses: [net, host, 0, 2],
-        protocol,
-        fragment: 0,
-        options: 5,
         ports: [1, 2],
-        cut: 0,
+        ..plain(six, protocol)
     };
     for six in [false, true] {
         assert_eq!(loaded.run(&shape(six, 1, 1, 17).packet()), 1);
@@ -305,20 +306,10 @@ fn a_program_that_answers_syns_is_taken_and_leaves_alone_what_is_for_no_listener
         rule("behind", Action::Count, condition()),
     ]);
     let loaded = Loaded::new(&set.unwrap(), &[]);
-    let shape = |six, protocol| Shape {
-        tags: 0,
-        six,
-        addresses: [1, 1, 0, 2],
-        protocol,
-        fragment: 0,
-        options: 5,
-        ports: [1, 3],
-        cut: 0,
-    };
     for six in [false, true] {
         for protocol in [6, 17] {
             for flags in [0x02, 0x10, 0x12, 0x04] {
-                let mut packet = shape(six, protocol).packet();
+                let mut packet = plain(six, protocol).packet();
                 let tcp = packet.len() - 24;
                 (packet[tcp + 12], packet[tcp + 13]) = (6 << 4, flags);
                 assert_eq!(loaded.run(&packet), 2, "{six} {protocol} {flags:#x}");
