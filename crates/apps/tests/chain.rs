@@ -87,6 +87,9 @@ fn everything_that_is_generated_arrives_once_in_order_and_whole() {
         assert_eq!((received.unmet(), received.received.right_packets), (&[][..], count));
         assert_eq!(received.received.foreign_packets + received.received.reordered_packets, 0);
         assert_eq!(received.snapshot.rows("streams").len(), usize::from(queues));
+        let lost: Vec<_> =
+            received.snapshot.rows("queues").iter().map(|row| row.value("lost_packets")).collect();
+        assert_eq!(lost, vec![Some(0); queues.into()]);
         let latency = received.snapshot.distributions[0].times.percentiles().unwrap();
         assert!(latency.min_ns > 0 && latency.p50_ns <= latency.p99_ns && latency.p99_ns <= latency.max_ns);
         assert_eq!((arena.unused(), arena.orphaned()), (arena.frames(), 0), "every frame came home");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::share::lost_by_queue;
 use super::streams::MOST_STREAMS;
 use super::worker::{Delays, Figures, Kinds, QueueFigures, StreamFigures};
 use super::{Options, Received, worst};
@@ -82,8 +83,9 @@ const RECEIVED: &[Column<Received>] = &[
     },
 ];
 
-const KINDS: &[Column<Kinds>] = &[
-    Column { metric: RIGHT, of: |kinds| kinds.right },
+const KINDS: &[Column<Kinds>] = &[Column { metric: RIGHT, of: |kinds| kinds.right }];
+
+const JUDGED: &[Column<Kinds>] = &[
     Column { metric: REORDERED, of: |kinds| kinds.reordered },
     Column { metric: DUPLICATE, of: |kinds| kinds.duplicates },
     Column { metric: DAMAGED, of: |kinds| kinds.damaged },
@@ -154,8 +156,16 @@ pub(super) fn snapshot(
 ) -> Snapshot {
     let mut queues: Vec<&QueueFigures> = figures.iter().flat_map(|worker| &worker.queues).collect();
     queues.sort_by_key(|queue| queue.number);
+    let received = Received::new(figures);
+    let lost = match queues.as_slice() {
+        [only] => BTreeMap::from([(only.number, received.lost_packets)]),
+        _ => lost_by_queue(figures),
+    };
     let queue_rows = queues.iter().map(|queue| {
-        Row::new(vec![("queue", queue.number.into())], QUEUE, &queue.counters).and(KINDS, &queue.kinds)
+        let labels = vec![("queue", queue.number.into())];
+        let mut row = Row::new(labels, QUEUE, &queue.counters).and(KINDS, &queue.kinds);
+        row.values.extend(lost.get(&queue.number).map(|lost| (LOST, *lost)));
+        row.and(JUDGED, &queue.kinds)
     });
     let stream_rows = streams(figures)
         .into_iter()
@@ -163,7 +173,7 @@ pub(super) fn snapshot(
     let mut snapshot = Snapshot {
         command: "receive",
         elapsed,
-        total: Row::new(Vec::new(), RECEIVED, &Received::new(figures)),
+        total: Row::new(Vec::new(), RECEIVED, &received),
         tables: vec![
             Table {
                 name: "queues",

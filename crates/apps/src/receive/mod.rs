@@ -18,6 +18,7 @@ mod events;
 mod flows;
 mod payload;
 mod sequence;
+mod share;
 mod streams;
 mod worker;
 mod worst;
@@ -139,6 +140,7 @@ fn deal(
         return Err("only sends: nothing can be received from it".into());
     }
     let workers = options.workers.count(receivers.len())?;
+    let shared = receivers.len() > 1;
     let pools = pools(arena, workers, &options.workers)?;
     let mut hands: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
     for (index, queue) in receivers.drain(..).enumerate() {
@@ -147,7 +149,7 @@ fn deal(
     let reached = Arc::new(AtomicU64::new(0));
     let goal = options.count.map(|count| Goal { count, reached });
     let flows = if options.drop { 0 } else { options.flows.min(MOST_FLOWS_SHOWN) };
-    let orders = Orders { batch: options.batch, judge: !options.drop, flows, goal };
+    let orders = Orders { batch: options.batch, judge: !options.drop, flows, shared, goal };
     let tasks = hands.into_iter().zip(pools);
     Ok(tasks.map(|(queues, pool)| Receiver::new(queues, pool, orders.clone())).collect())
 }

@@ -145,6 +145,13 @@ impl Counts {
         self.highest.saturating_sub(wraps(self.lowest.saturating_sub(base)))
     }
 
+    /// Where the lowest and the highest number of this stream, put together from all queues, stand on the count of one of
+    /// them.
+    pub(super) fn span_for(&self, queue: &Self) -> (u64, u64) {
+        let wraps = wraps(self.lowest.saturating_sub(queue.lowest));
+        (self.lowest.saturating_sub(wraps), self.highest.saturating_sub(wraps))
+    }
+
     /// A packet that is counted elsewhere, too, came: in this order, with a number at this place.
     pub(super) fn note_part(&mut self, place: u64, order: Order) {
         if order == Order::Duplicate {

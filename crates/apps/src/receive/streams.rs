@@ -8,6 +8,7 @@
 //! place are counted.
 
 use super::sequence::{Counts, Order, Window};
+use super::share::{Part, Shares};
 
 /// Streams that one queue can tell apart: more than any generator has queues, over many runs.
 pub(super) const MOST_STREAMS: usize = 256;
@@ -38,14 +39,18 @@ pub(super) struct Streams {
     index: Box<[u16; 1 << 16]>,
     streams: Box<[(Stream, Window)]>,
     used: usize,
+    /// What of them this queue is to get; `None` where it is the only one.
+    shares: Option<Shares>,
 }
 
 impl Streams {
-    pub(super) fn new() -> Self {
+    /// Of one of several queues, if they are `shared`.
+    pub(super) fn new(shared: bool) -> Self {
         Self {
             index: Box::new([0; 1 << 16]),
             streams: vec![Default::default(); MOST_STREAMS].into(),
             used: 0,
+            shares: shared.then(|| Shares::new(MOST_STREAMS)),
         }
     }
 
@@ -54,30 +59,38 @@ impl Streams {
         self.streams[..self.used].iter().map(|(stream, _)| stream)
     }
 
-    /// A packet with this number came by the stream with this id. `None` when that has no place.
+    /// A packet with this number came by the stream with this id, in which so many flows take turns. `None` when that has
+    /// no place.
     #[inline(always)]
-    pub(super) fn note(&mut self, id: u16, number: u32) -> Option<(&mut Stream, Order)> {
-        let (stream, window) = self.place(id)?;
+    pub(super) fn note(&mut self, id: u16, turns: u16, number: u32) -> Option<(&mut Stream, Order)> {
+        let index = self.place(id)?;
+        let (stream, window) = self.streams.get_mut(index)?;
         let order = stream.counts.note(window, number);
+        if let Some(shares) = &mut self.shares {
+            shares.note(index, turns, stream.counts.place_of(number).1);
+        }
         Some((stream, order))
     }
 
     /// A damaged packet with this number came by the stream with this id. `None` when that has no place.
     #[cold]
     pub(super) fn note_damaged(&mut self, id: u16, number: u32) -> Option<(&mut Stream, Order)> {
-        let (stream, window) = self.place(id)?;
+        let index = self.place(id)?;
+        let (stream, window) = self.streams.get_mut(index)?;
         let order = stream.counts.damaged(|counts| counts.note(window, number));
+        if let Some(shares) = &mut self.shares {
+            shares.note_damaged(index, stream.counts.place_of(number).1, order);
+        }
         Some((stream, order))
     }
 
-    /// The stream with this id, which is met now if it was not before.
+    /// Where the stream with this id is, which is met now if it was not before.
     #[inline(always)]
-    fn place(&mut self, id: u16) -> Option<&mut (Stream, Window)> {
-        let mut index = usize::from(self.index[usize::from(id)]);
-        if index == 0 {
-            index = self.add(id)?;
+    fn place(&mut self, id: u16) -> Option<usize> {
+        match self.index[usize::from(id)] {
+            0 => self.add(id),
+            index => Some(usize::from(index) - 1),
         }
-        self.streams.get_mut(index - 1)
     }
 
     /// So many packets came by a stream that has been met, in order after its last one.
@@ -86,6 +99,21 @@ impl Streams {
         let index = usize::from(self.index[usize::from(id)]).wrapping_sub(1);
         if let Some((stream, window)) = self.streams.get_mut(index) {
             stream.counts.note_next(window, n);
+            if let Some(shares) = &mut self.shares {
+                shares.note_next(index, n, stream.counts.highest());
+            }
+        }
+    }
+
+    /// What came of each stream by this queue, for those who put the queues together: behind `parts`, and the bits of its
+    /// turns behind `came`. Nothing is allocated where there is room.
+    pub(super) fn publish(&self, queue: usize, parts: &mut Vec<Part>, came: &mut Vec<u64>) {
+        for (index, stream) in self.all().enumerate() {
+            let mut part = Part::new(queue, stream.id, stream.counts);
+            if let Some(shares) = &self.shares {
+                shares.publish(index, &mut part, came);
+            }
+            parts.push(part);
         }
     }
 
@@ -106,7 +134,7 @@ impl Streams {
         self.streams.get_mut(self.used)?.0.id = id;
         self.used += 1;
         self.index[usize::from(id)] = u16::try_from(self.used).ok()?;
-        Some(self.used)
+        Some(self.used - 1)
     }
 }
 
@@ -116,12 +144,15 @@ mod tests {
 
     #[test]
     fn streams_beyond_what_can_be_told_apart_are_none() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(false);
         for id in 0..300_u16 {
-            let met = streams.note(id * 200, 7).map(|(stream, _)| stream.id);
+            let met = streams.note(id * 200, 0, 7).map(|(stream, _)| stream.id);
             assert_eq!(met, (id < 256).then_some(id * 200));
         }
-        assert_eq!(streams.note(0, 8).map(|(stream, order)| (stream.id, order)), Some((0, Order::Highest)));
+        assert_eq!(
+            streams.note(0, 0, 8).map(|(stream, order)| (stream.id, order)),
+            Some((0, Order::Highest))
+        );
         assert_eq!(streams.known(200).map(|stream| stream.id), Some(200));
         assert!(streams.known(201).is_none() && streams.known(299 * 200).is_none());
         assert_eq!(streams.all().count(), 256);

@@ -12,6 +12,7 @@ use bywash_sys::worker::{Task, Turn};
 use super::flows::{Flow, Flows, Numbered};
 use super::payload::{Damage, damage, read};
 use super::sequence::{Counts, Order};
+use super::share::{Part, WORDS};
 use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
 use crate::probe::{Probe, ProbeError};
@@ -72,16 +73,19 @@ pub(super) struct Figures {
     pub(super) streams: Vec<(u16, StreamFigures)>,
     /// The worst and the largest flows, where they are asked for; one that came by two queues is here twice.
     pub(super) flows: Vec<Flow>,
-    /// What had come of each stream when the flows were published, and when that was, in ticks of [`FLOWS_INTERVAL`].
-    pub(super) flow_streams: Vec<(u16, Counts)>,
-    pub(super) flows_at: u64,
+    /// What had come of each stream by each queue when the flows were published, where these are asked for or a stream can
+    /// come by several queues; and when that was, in ticks of [`PARTS_INTERVAL`].
+    pub(super) parts: Vec<Part>,
+    pub(super) parts_at: u64,
+    /// The bits of the parts' turns.
+    pub(super) came: Vec<u64>,
     /// What all other flows had.
     pub(super) other_flows: Traffic,
 }
 
-/// How many nanoseconds lie between two publications of the flows. All workers publish theirs at the same times, so that
-/// what one has seen of a stream can be compared with what others have.
-const FLOWS_INTERVAL: u64 = 50_000_000;
+/// How many nanoseconds lie between two publications of parts and flows. All workers publish theirs at the same times, so
+/// that what one has seen of a stream can be compared with what others have.
+const PARTS_INTERVAL: u64 = 50_000_000;
 
 /// How many packets are wanted, counted by all workers together.
 #[derive(Clone, Debug)]
@@ -133,9 +137,10 @@ pub(super) struct Receiver {
     goal: Option<Goal>,
     live: Live<Figures>,
     publication: Publication,
-    /// Flows of each queue that are published, and at which tick that was last.
+    /// Flows of each queue that are published.
     shown_flows: usize,
-    flows_at: u64,
+    /// When parts and flows were published last; `None` where nobody needs them.
+    parts_at: Option<u64>,
 }
 
 /// What a worker is to do.
@@ -147,31 +152,32 @@ pub(super) struct Orders {
     pub(super) judge: bool,
     /// How many flows to tell of; 0 for none.
     pub(super) flows: usize,
+    /// Whether a stream can come by several queues.
+    pub(super) shared: bool,
     /// When to stop.
     pub(super) goal: Option<Goal>,
 }
 
 impl Receiver {
     pub(super) fn new(queues: Vec<(usize, Box<dyn RxQueue>)>, pool: Pool, orders: Orders) -> Self {
-        let Orders { batch, judge, flows: shown_flows, goal } = orders;
+        let Orders { batch, judge, flows: shown_flows, shared, goal } = orders;
         let lane = |(number, rx)| Lane {
             number,
             rx,
             kinds: Kinds::default(),
-            streams: judge.then(Streams::new),
+            streams: judge.then(|| Streams::new(shared)),
             flows: (judge && shown_flows > 0).then(Flows::new),
         };
         let lanes: Vec<Lane> = queues.into_iter().map(lane).collect();
+        let parts_at = (judge && (shared || shown_flows > 0)).then_some(0);
+        let room = |needed: bool, each: usize| if needed { lanes.len() * each } else { 0 };
         let figures = Figures {
             queues: Vec::with_capacity(lanes.len()),
-            streams: Vec::with_capacity(if judge { lanes.len() * MOST_STREAMS } else { 0 }),
-            flows: Vec::with_capacity(if judge { lanes.len() * shown_flows } else { 0 }),
-            flow_streams: Vec::with_capacity(if judge && shown_flows > 0 {
-                lanes.len() * MOST_STREAMS
-            } else {
-                0
-            }),
-            flows_at: 0,
+            streams: Vec::with_capacity(room(judge, MOST_STREAMS)),
+            flows: Vec::with_capacity(room(judge, shown_flows)),
+            parts: Vec::with_capacity(room(parts_at.is_some(), MOST_STREAMS)),
+            parts_at: 0,
+            came: Vec::with_capacity(room(judge && shared, WORDS)),
             other_flows: Traffic::default(),
         };
         Self {
@@ -184,7 +190,7 @@ impl Receiver {
             live: Live::new(figures),
             publication: Publication::default(),
             shown_flows,
-            flows_at: 0,
+            parts_at,
         }
     }
 
@@ -205,7 +211,7 @@ impl Receiver {
     pub(super) fn close(mut self) -> Figures {
         self.publish();
         // Nothing more comes by any queue: the last figures of all are of one moment.
-        self.publish_flows(u64::MAX);
+        self.publish_parts(u64::MAX);
         let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: None });
         close_queues(ours.chain(self.unused), &mut self.pool);
         self.live.read()
@@ -230,17 +236,19 @@ impl Receiver {
         });
     }
 
-    /// More seldom than the rest: they are many, and have to be sorted.
-    fn publish_flows(&mut self, at: u64) {
+    /// More seldom than the rest: flows are many, and have to be sorted.
+    fn publish_parts(&mut self, at: u64) {
         let (lanes, most) = (&mut self.lanes, self.shown_flows);
         self.live.publish(|figures| {
             figures.flows.clear();
             figures.other_flows = Traffic::default();
-            figures.flow_streams.clear();
-            figures.flows_at = at;
+            figures.parts.clear();
+            figures.came.clear();
+            figures.parts_at = at;
             for lane in lanes {
-                let (Some(flows), Some(streams)) = (&mut lane.flows, &lane.streams) else { continue };
-                figures.flow_streams.extend(streams.all().map(|stream| (stream.id, stream.counts)));
+                let Some(streams) = &lane.streams else { continue };
+                streams.publish(lane.number, &mut figures.parts, &mut figures.came);
+                let Some(flows) = &mut lane.flows else { continue };
                 let end_of = |id| streams.get(id).map_or(0, |stream| stream.counts.highest());
                 figures.other_flows += flows.top(most, end_of, &mut figures.flows);
             }
@@ -301,7 +309,7 @@ impl Lane {
             }
             std::mem::take(&mut run).end(kinds, streams, clocks);
             kinds.right += 1;
-            let Some((stream, order)) = streams.note(probe.stream, probe.sequence) else {
+            let Some((stream, order)) = streams.note(probe.stream, probe.flows, probe.sequence) else {
                 kinds.untracked += 1;
                 if let Some(flows) = flows.as_mut().filter(|_| FLOWS) {
                     flows.note(packet.head(), packet.len(), None);
@@ -433,11 +441,11 @@ impl Task for Receiver {
         if self.publication.is_due(busy) {
             self.publish();
         }
-        if self.shown_flows > 0 {
-            let tick = clock::monotonic() / FLOWS_INTERVAL;
-            if tick > self.flows_at {
-                self.flows_at = tick;
-                self.publish_flows(tick);
+        if let Some(last) = &mut self.parts_at {
+            let tick = clock::monotonic() / PARTS_INTERVAL;
+            if tick > *last {
+                *last = tick;
+                self.publish_parts(tick);
             }
         }
         if self.has_reached_goal(wanted) {

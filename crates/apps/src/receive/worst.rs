@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::events::{DAMAGED, DUPLICATE, LOST, REORDERED};
 use super::flows::{Flow, Key};
 use super::sequence::Counts;
+use super::share::Ends;
 use super::worker::Figures;
 use crate::rate::Traffic;
 use crate::report::{Column, Metric, Row, Table};
@@ -59,34 +60,10 @@ impl Known {
     }
 }
 
-/// What came of each stream by all queues, as it was when the flows were published: by when that was, with those of the
-/// workers who had published theirs by then. What a worker publishes later holds packets that the others' flows do not.
-struct Ends(BTreeMap<u64, BTreeMap<u16, Counts>>);
-
-impl Ends {
-    fn of(figures: &[Figures]) -> Self {
-        let mut figures: Vec<&Figures> = figures.iter().collect();
-        figures.sort_by_key(|worker| worker.flows_at);
-        let mut ends = BTreeMap::new();
-        let mut streams = BTreeMap::<u16, Counts>::new();
-        for worker in figures {
-            for (id, counts) in &worker.flow_streams {
-                streams.entry(*id).or_default().merge(counts);
-            }
-            ends.insert(worker.flows_at, streams.clone());
-        }
-        Self(ends)
-    }
-
-    fn of_stream(&self, at: u64, stream: u16) -> Option<&Counts> {
-        self.0.get(&at)?.get(&stream)
-    }
-
-    /// What was lost of these streams; `None` while the workers' figures are not of one moment.
-    fn lost(&self, streams: &BTreeSet<u16>) -> Option<u64> {
-        let ends = self.0.values().next().filter(|_| self.0.len() == 1)?;
-        Some(streams.iter().filter_map(|id| ends.get(id)).map(Counts::lost).fold(0, u64::saturating_add))
-    }
+/// What was lost of these streams; `None` while the workers' figures are not of one moment.
+fn lost_of(streams: &BTreeSet<u16>, ends: &Ends) -> Option<u64> {
+    let ends = ends.of_all()?;
+    Some(streams.iter().filter_map(|id| ends.get(id)).map(Counts::lost).fold(0, u64::saturating_add))
 }
 
 /// The `most` worst flows, put together from all queues, and last what all others had.
@@ -97,9 +74,9 @@ pub(super) fn flows(figures: &[Figures], most: usize) -> Table {
             let part = parts.entry((flow.key, flow.stream));
             part.and_modify(|(known, at)| {
                 known.merge(flow);
-                *at = worker.flows_at.min(*at);
+                *at = worker.parts_at.min(*at);
             })
-            .or_insert((*flow, worker.flows_at));
+            .or_insert((*flow, worker.parts_at));
         }
     }
     let ends = Ends::of(figures);
@@ -123,7 +100,7 @@ pub(super) fn flows(figures: &[Figures], most: usize) -> Table {
     // Also those of flows of which nothing came at all.
     let shown = flows.iter().filter_map(|(_, known)| known.lost).fold(0, u64::saturating_add);
     others.lost =
-        ends.lost(&numbered).map(|lost| lost.saturating_sub(shown)).filter(|_| !numbered.is_empty());
+        lost_of(&numbered, &ends).map(|lost| lost.saturating_sub(shown)).filter(|_| !numbered.is_empty());
     let mut rows: Vec<Row> = flows.iter().map(|(key, known)| known.row(&key.to_string())).collect();
     if others.traffic.packets > 0 || others.faults() > 0 {
         rows.push(others.row("others"));

@@ -23,11 +23,11 @@ Examples:
   bywash receive xdp:eth2 --drop --duration 10s             how many packets can be received at all
 
 Of the packets of `bywash generate` it tells by queue and by stream (a generator's queue) how many were lost, came late
-(after one with a higher number), again, or damaged, and how long they took. Loss is not known by queue: one may have what
-another misses. Order is judged by queue. Others are counted as foreign. --flows tells the same of flows, a generator's and
-foreign ones. The loss of each is known where the generator's flows take turns: it says so at its start (`1000 flows in
-turn`), and does so for all sets of addresses and ports up to 65535 flows (--spread makes 65536), but not with `every N`.
-Else the loss of flows is not shown, only that of streams.
+(after one with a higher number), again, or damaged, and how long they took. Order is judged by queue. Others are counted as
+foreign. --flows tells the same of flows, a generator's and foreign ones. The loss of each flow, and of each of several
+queues, is known where the generator's flows take turns: it says so at its start (`1000 flows in turn`), and does so for all
+sets of addresses and ports up to 65535 flows (--spread makes 65536), but not with `every N`. Else the loss of streams alone
+is shown.
 
 Latency is from when a packet was made until it was received: both machines' clocks must agree for that. Jitter is how
 much it differs from that of the packet before in the same stream and queue (ipdv, RFC 3393): clocks need not agree.",
