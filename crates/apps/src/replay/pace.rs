@@ -7,6 +7,7 @@
 use bywash_sys::clock::SECOND;
 use bywash_wire::line::{l1_bits, l2_bits};
 
+use super::trace::Entry;
 use crate::rate::MAX_LAG_NS;
 
 /// Nanoseconds are counted in units of 2⁻³².
@@ -88,17 +89,24 @@ impl Pace {
         }
     }
 
-    /// Puts off what is due from `due` on when that is too long before `now`, and returns when it is due then.
+    /// How many of the next packets are due now.
     #[inline]
-    pub(super) fn caught_up(&mut self, due: u64, now: u64) -> u64 {
-        let late = now.saturating_sub(due);
-        if late <= MAX_LAG_NS || self.speed == Speed::Flat {
-            return due;
-        }
-        let by = late - MAX_LAG_NS;
+    pub(super) fn due_by(&self, now: u64, entries: &[Entry]) -> usize {
+        let mut ahead = self.clone();
+        let is_due = |entry: &&Entry| {
+            let due = ahead.due(entry.time);
+            ahead.advance(entry.len);
+            due <= now
+        };
+        entries.iter().take_while(is_due).count()
+    }
+
+    /// Puts off what is due from `due` on when that is too long before `now`.
+    #[inline]
+    pub(super) fn catch_up(&mut self, due: u64, now: u64) {
+        let by = now.saturating_sub(due).saturating_sub(MAX_LAG_NS);
         self.put_off = self.put_off.saturating_add(by);
         self.base += u128::from(by) << FRACTION;
-        due + by
     }
 
     /// Begins the file again, whose last packet came `time` nanoseconds after its first: as long after it as packets are
@@ -149,11 +157,25 @@ mod tests {
     fn after_a_stall_the_rest_is_put_off() {
         let mut pace = Pace::new(Speed::Original(1.0), 0);
         let due = pace.due(SECOND);
-        assert_eq!(pace.caught_up(due, SECOND + MAX_LAG_NS), due);
-        assert_eq!(pace.caught_up(due, SECOND + MAX_LAG_NS + 7), due + 7);
+        pace.catch_up(due, SECOND + MAX_LAG_NS);
+        assert_eq!((pace.put_off(), pace.due(SECOND)), (0, SECOND));
+        pace.catch_up(due, SECOND + MAX_LAG_NS + 7);
         assert_eq!((pace.put_off(), pace.due(2 * SECOND)), (7, 2 * SECOND + 7));
-        let mut flat = Pace::new(Speed::Flat, 0);
-        assert_eq!((flat.caught_up(0, SECOND), flat.put_off()), (0, 0));
+    }
+
+    #[test]
+    fn as_many_are_due_as_have_come_to_their_time() {
+        let entries = [0, 10, 20, 21, 40].map(|time| Entry { time, first: 0, len: 60 });
+        let due = |pace: &Pace, now| [pace.due_by(now, &entries), pace.due_by(now, &entries[3..])];
+        let original = Pace::new(Speed::Original(1.0), 1000);
+        assert_eq!(
+            [999, 1000, 1020, 1039, 1040].map(|now| due(&original, now)),
+            [[0, 0], [1, 0], [3, 0], [4, 1], [5, 2]]
+        );
+        let mut rate = Pace::new(Speed::Packets(1e8), 1000);
+        assert_eq!([999, 1000, 1019, 2000].map(|now| due(&rate, now)), [[0, 0], [1, 1], [2, 2], [5, 2]]);
+        rate.advance(60);
+        assert_eq!(due(&rate, 1019), [1, 1]);
     }
 
     #[test]

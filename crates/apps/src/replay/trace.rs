@@ -87,7 +87,7 @@ pub(super) struct Entry {
     /// Nanoseconds since the first packet of the file; never less than the packet's before.
     pub(super) time: u64,
     /// The block that it begins with.
-    first: u32,
+    pub(super) first: u32,
     pub(super) len: u32,
 }
 

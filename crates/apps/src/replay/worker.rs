@@ -172,34 +172,27 @@ impl Replayer {
                     self.is_over = true;
                     return;
                 }
-                let (count, last) = if self.orders.speed == Speed::Flat {
-                    let entries = &piece.entries[self.at..];
-                    let most = entries.len().min(self.batch.room());
-                    let most = self
-                        .orders
-                        .count
-                        .map_or(most, |left| most.min(usize::try_from(left).unwrap_or(most)));
-                    let copied = copy(piece, &entries[..most], &mut self.pool, &mut self.batch);
-                    if copied == 0 {
-                        return;
-                    }
-                    (copied, entries[copied - 1])
-                } else {
+                let entries = &piece.entries[self.at..];
+                let left = self.orders.count.and_then(|left| usize::try_from(left).ok());
+                let most = entries.len().min(self.batch.room()).min(left.unwrap_or(usize::MAX));
+                let is_paced = self.orders.speed != Speed::Flat;
+                let most = if is_paced {
                     let due = self.pace.due(entry.time);
                     if due > now {
                         self.due = Some(due);
                         return;
                     }
-                    if copy(piece, &[entry], &mut self.pool, &mut self.batch) == 0 {
-                        return;
-                    }
-                    let due = self.pace.caught_up(due, now);
-                    if let Some((last_due, last_sent)) = self.last.replace((due, now)) {
-                        self.gaps.record((now - last_sent).abs_diff(due.saturating_sub(last_due)));
-                    }
-                    self.pace.advance(entry.len);
-                    (1, entry)
+                    self.pace.catch_up(due, now);
+                    self.pace.due_by(now, &entries[..most])
+                } else {
+                    most
                 };
+                // All that are due together: one by one, each would cost as much as several.
+                let count = copy(piece, &entries[..most], &mut self.pool, &mut self.batch);
+                let Some((last, _)) = entries[..count].split_last() else { return };
+                if is_paced {
+                    note(&entries[..count], now, &mut self.pace, &mut self.last, &mut self.gaps);
+                }
                 self.turn = (self.turn.0 + count as u64, last.time);
                 self.at += count;
                 if let Some(left) = &mut self.orders.count {
@@ -209,6 +202,18 @@ impl Replayer {
             self.at = 0;
             self.orders.trace.advance();
         }
+    }
+}
+
+/// Goes on behind packets that are sent now, and counts how far the gaps between them are from what they should be.
+#[inline]
+fn note(entries: &[Entry], now: u64, pace: &mut Pace, last: &mut Option<(u64, u64)>, gaps: &mut Stopwatch) {
+    for entry in entries {
+        let due = pace.due(entry.time);
+        if let Some((last_due, last_sent)) = last.replace((due, now)) {
+            gaps.record((now - last_sent).abs_diff(due.saturating_sub(last_due)));
+        }
+        pace.advance(entry.len);
     }
 }
 
