@@ -32,6 +32,8 @@ pub(super) struct Shares {
 struct Turns {
     /// How many there are; 0 when flows do not take turns, `None` before the first packet.
     of: Option<u16>,
+    /// How many of them have not come yet.
+    missing: u16,
     /// Its first word.
     first: usize,
     /// Where the last packet stood on the stream's count in this queue, and whose turn that was.
@@ -73,11 +75,15 @@ impl Shares {
         if turns.of != Some(of) {
             change(turns, of, &mut self.used);
         }
-        let Some(of @ 1..) = turns.of.map(u64::from) else { return };
-        let turn = turns.turn_at(place, of);
+        // Nothing can change any more where all have come, as they do where a sender's queues are ours.
+        if turns.missing == 0 {
+            return;
+        }
+        let turn = turns.turn_at(place, of.into());
         (turns.place, turns.turn) = (place, turn);
         let (word, bit) = turns.bit_of(turn);
         if let Some(word) = self.came.get_mut(word) {
+            turns.missing -= u16::from(*word & bit == 0);
             *word |= bit;
         }
     }
@@ -86,7 +92,7 @@ impl Shares {
     #[inline]
     pub(super) fn note_next(&mut self, stream: usize, packets: u64, place: u64) {
         let Some(turns) = self.streams.get(stream) else { return };
-        let Some(of @ 1..) = turns.of else { return };
+        let Some(of) = turns.of.filter(|_| turns.missing > 0) else { return };
         for back in (0..packets.min(of.into())).rev() {
             self.note(stream, of, place.saturating_sub(back));
         }
@@ -123,9 +129,10 @@ fn change(turns: &mut Turns, of: u16, used: &mut usize) {
     let has_room = *used + words(of) <= WORDS;
     *turns = match turns.of {
         None if has_room => {
-            Turns { of: Some(of), first: std::mem::replace(used, *used + words(of)), ..*turns }
+            let first = std::mem::replace(used, *used + words(of));
+            Turns { of: Some(of), missing: of, first, ..*turns }
         }
-        _ => Turns { of: Some(0), ..*turns },
+        _ => Turns { of: Some(0), missing: 0, ..*turns },
     };
 }
 
