@@ -227,7 +227,8 @@ pub(crate) struct WorkerArgs {
     /// A worker on each of these cores: 0,1 or 0-3 [default: a worker per queue, on any core]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     cores: Option<values::Cores>,
-    /// What a worker without work does: spin, sleep, or spin for 50 µs and then sleep (adaptive)
+    /// What a worker without work does: spin, sleep, spin for 50 µs and then sleep (adaptive), or leave the core to others and
+    /// look again (yield)
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     idle: IdleArg,
     /// Packets moved at once, at most: fewer means less delay and more work per packet
@@ -241,6 +242,7 @@ enum IdleArg {
     Spin,
     Adaptive,
     Sleep,
+    Yield,
 }
 
 impl WorkerArgs {
@@ -250,6 +252,7 @@ impl WorkerArgs {
             IdleArg::Spin => Idle::Spin,
             IdleArg::Adaptive => Idle::Adaptive,
             IdleArg::Sleep => Idle::Sleep,
+            IdleArg::Yield => Idle::Yield,
         };
         WorkerOptions {
             cores: self.cores.clone().map(|cores| cores.0).unwrap_or_default(),

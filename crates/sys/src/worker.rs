@@ -72,6 +72,9 @@ pub enum Idle {
     Adaptive,
     /// Sleeps at once, also before deadlines: the least load.
     Sleep,
+    /// Looks again when others have had the core: for workers that share one and work for each other, so that there is always
+    /// one with work.
+    Yield,
 }
 
 /// How a worker is to run.
@@ -263,6 +266,7 @@ fn turn_until_stopped<T: Task>(task: &mut T, idle: Idle, stop: &Stop, bell: &Bel
             Turn::Busy => idle_since = None,
             Turn::Done => break,
             Turn::Idle if idle == Idle::Spin => std::hint::spin_loop(),
+            Turn::Idle if idle == Idle::Yield => std::thread::yield_now(),
             Turn::Idle => {
                 let now = clock::monotonic();
                 let since = *idle_since.get_or_insert(now);

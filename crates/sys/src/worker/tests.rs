@@ -144,7 +144,7 @@ fn a_readable_descriptor_wakes_a_sleeping_worker() {
 
 #[test]
 fn a_deadline_is_met_neither_early_nor_late() {
-    for idle in [Idle::Spin, Idle::Adaptive, Idle::Sleep] {
+    for idle in [Idle::Spin, Idle::Adaptive, Idle::Sleep, Idle::Yield] {
         let due = clock::monotonic() + 3_000_000;
         let late = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let noted = Arc::clone(&late);

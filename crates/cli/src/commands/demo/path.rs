@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use bywash_apps::WorkerOptions;
 use bywash_drivers::{OpenOptions, Opened};
 use bywash_lab::{Host, LabError, Pair, PairOptions};
 use bywash_port::frame::Arena;
 use bywash_port::{OpenError, Port, PortName};
+use bywash_sys::worker::{self, Idle};
 
 use crate::failure::Failure;
 
@@ -25,11 +27,9 @@ pub(super) struct Path {
 
 enum Wires {
     /// Removed with their hosts; the cables go first.
-    Cables {
-        _pairs: Vec<Pair>,
-        hosts: Vec<Host>,
-    },
-    Memory,
+    Cables { _pairs: Vec<Pair>, hosts: Vec<Host> },
+    /// With so many queues.
+    Memory(usize),
 }
 
 /// An end of a wire.
@@ -57,11 +57,20 @@ const RX_RING: u32 = 16384;
 /// Packets in the rings that send.
 const TX_RING: u32 = 2048;
 
+/// Frames for each worker: its rings full, and as many again on their way.
+const FRAMES: usize = 20_000;
+
+/// The same where rings are in memory: the fewer, the more of them the cache holds.
+const FRAMES_IN_MEMORY: usize = 2500;
+
+/// Most queues of wires in memory.
+const MOST_QUEUES: usize = 2;
+
 impl Path {
     /// Lays the wires.
     pub(super) fn build(place: &Place, forwarders: usize) -> Result<Self, Failure> {
         let wires = match place {
-            Place::Memory => Wires::Memory,
+            Place::Memory => Wires::Memory(worker::allowed_cores().len().clamp(1, MOST_QUEUES)),
             Place::Namespaces => {
                 let hosts = (0..forwarders + 2).map(|_| Host::new()).collect::<Result<Vec<_>, _>>()?;
                 let bare = PairOptions { addresses: [Vec::new(), Vec::new()], ..PairOptions::default() };
@@ -78,10 +87,29 @@ impl Path {
     }
 
     /// What packets go through, for the user.
-    pub(super) fn means(&self) -> &'static str {
+    pub(super) fn means(&self) -> String {
         match self.wires {
-            Wires::Cables { .. } => "AF_XDP, between namespaces of our own",
-            Wires::Memory => "ports in memory",
+            Wires::Cables { .. } => "AF_XDP, between namespaces of our own".into(),
+            Wires::Memory(queues) => format!("ports in memory, {queues} queues with a core each"),
+        }
+    }
+
+    /// How the workers of app number `app` run, from 0 for the generator to the receiver.
+    pub(super) fn workers(&self, app: usize) -> WorkerOptions {
+        let mut cores = worker::allowed_cores();
+        if let Wires::Memory(queues) = self.wires {
+            // Each queue has a core, and all its workers there: what a packet goes through stays in that core's cache.
+            cores.truncate(queues);
+            return WorkerOptions { cores, frames: Some(FRAMES_IN_MEMORY), idle: Idle::Yield };
+        }
+        // The generator has a core to itself where there are two, since its schedule is what is judged. Others may spin where
+        // nobody shares their core; where somebody does, they would only keep each other from working.
+        let shared = self.forwarders + 2 > cores.len();
+        let core = if shared { app.min(cores.len().saturating_sub(1)) } else { app };
+        WorkerOptions {
+            cores: cores.get(core).copied().into_iter().collect(),
+            frames: Some(FRAMES),
+            idle: if shared && app > 0 { Idle::Sleep } else { Idle::Adaptive },
         }
     }
 
@@ -116,8 +144,9 @@ impl Path {
             ..OpenOptions::default()
         };
         let opened: Result<Opened, OpenError> = match &self.wires {
-            Wires::Memory => {
+            Wires::Memory(queues) => {
                 let name = PortName::Loop { name: format!("demo {wire}") };
+                let options = OpenOptions { queues: u16::try_from(*queues).ok(), ..options };
                 bywash_drivers::open(&name, &options, arena)
             }
             Wires::Cables { hosts, .. } => {

@@ -4,14 +4,14 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use bywash_apps::App;
 use bywash_apps::forward::{self, Forward};
 use bywash_apps::generate::{self, Generate, Rate};
 use bywash_apps::rate::{Pps, per_second};
 use bywash_apps::receive::{self, LATENCY, Receive, Received};
 use bywash_apps::report::Snapshot;
-use bywash_apps::{App, WorkerOptions};
 use bywash_port::frame::Arena;
-use bywash_sys::worker::{self, Idle, Stop};
+use bywash_sys::worker::Stop;
 
 use super::path::{End, Path};
 use crate::failure::{self, Failure};
@@ -30,9 +30,6 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// How long the last packets may take to arrive.
 const SETTLE: Duration = Duration::from_millis(300);
-
-/// Frames for each worker: its rings full, and as many again on their way.
-const FRAMES: usize = 20_000;
 
 /// Runs the path for `duration`, at `rate` or flat out, with a live line.
 pub(super) fn run(
@@ -88,22 +85,9 @@ fn start(
     arena: &'static Arena,
     stop: &Stop,
 ) -> Result<Running, Failure> {
-    let cores = worker::allowed_cores();
-    // The generator has a core to itself where there are two, since its schedule is what is judged. Others may spin where
-    // nobody shares their core; where somebody does, they would only keep each other from working.
-    let shared = path.forwarders() + 2 > cores.len();
-    let on = |n: usize| WorkerOptions {
-        cores: cores
-            .get(if shared { n.min(cores.len().saturating_sub(1)) } else { n })
-            .copied()
-            .into_iter()
-            .collect(),
-        frames: Some(FRAMES),
-        idle: if shared && n > 0 { Idle::Sleep } else { Idle::Adaptive },
-    };
-
     let last = path.forwarders();
-    let receiver_options = receive::Options { workers: on(last + 1), ..receive::Options::default() };
+    let receiver_options =
+        receive::Options { workers: path.workers(last + 1), ..receive::Options::default() };
     let port = path.open(last, End::Out, arena)?;
     let receiver = Receive::start(port, &receiver_options, arena, stop)?;
     let mut forwarders = Vec::new();
@@ -118,13 +102,13 @@ fn start(
                     return Err(failure);
                 }
             };
-            let options = forward::Options { workers: on(n + 1), ..forward::Options::default() };
+            let options = forward::Options { workers: path.workers(n + 1), ..forward::Options::default() };
             forwarders.push(Forward::start(vec![forward::Pair::Both(from, to)], &options, arena, stop)?);
         }
         let orders = generate::Options {
             rate,
             duration: Some(duration),
-            workers: on(0),
+            workers: path.workers(0),
             frame: generate::Frame { sources: 256, ..generate::Frame::default() },
             ..generate::Options::default()
         };
