@@ -55,10 +55,10 @@ pub(crate) struct PortArgs {
     /// 2 MiB pages for packet memory; auto: when free; reserve: ask the kernel for them and give them back
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     huge_pages: HugePagesArg,
-    /// Bytes from one packet's frame to the next. 4096 only for NICs whose driver refuses zero-copy otherwise: it holds
-    /// fewer packets, is slower, and does not do with an MTU above 2026
-    #[arg(long, value_name = "BYTES", default_value = "2304")]
-    frame_stride: StrideArg,
+    /// Bytes from one packet's frame to the next [default: 4096 where an xdp: interface's driver has zero-copy, which wants it;
+    /// else 2304, which holds more packets, is faster, and does with any MTU]
+    #[arg(long, value_name = "BYTES")]
+    frame_stride: Option<StrideArg>,
 }
 
 /// `--zero-copy`.
@@ -129,9 +129,13 @@ impl PortArgs {
         self.huge_pages.0
     }
 
-    /// How far apart frames lie.
-    pub(crate) fn stride(&self) -> Stride {
-        self.frame_stride.0
+    /// How far apart frames lie that these ports use.
+    pub(crate) fn stride(&self, names: &[PortName]) -> Stride {
+        match self.frame_stride {
+            Some(StrideArg(stride)) => stride,
+            None if self.zero_copy == ZeroCopyArg::Off => Stride::Packed,
+            None => bywash_drivers::xdp::stride_for(names),
+        }
     }
 
     /// A flood on the interface of the default route would cut the machine off, and whoever is behind that route.

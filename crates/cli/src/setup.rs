@@ -59,7 +59,7 @@ pub(crate) fn set_up_until(
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
-    let arena = Arena::with_stride(allocation.memory, args.stride())?;
+    let arena = Arena::with_stride(allocation.memory, args.stride(names))?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();
     let mut ports: Vec<Box<dyn Port>> = Vec::with_capacity(names.len());
     for (name, options) in names.iter().zip(options) {

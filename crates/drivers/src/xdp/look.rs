@@ -1,8 +1,10 @@
 //! What can be opened of an interface: which queues, and packets of one frame or of several.
 
 use bywash_frame::{FRAME_DATA, Stride};
-use bywash_port::QueueChoice;
+use bywash_port::{PortName, QueueChoice};
 use bywash_sys::interface::{self, Finding, Interface, Severity, Topic};
+use bywash_sys::netdev::Netdev;
+use bywash_sys::route::Route;
 
 use super::{Attach, Options, tx};
 
@@ -51,13 +53,31 @@ pub(super) fn no_native_xdp(advice: &[Finding]) -> Option<&str> {
     advice.iter().find(is_it).map(|finding| finding.text.as_str())
 }
 
-/// What may help when zero-copy is refused by a driver that says that it has it; empty when that can't be it.
-pub(super) fn stride_cure(interface: &Interface, stride: Stride) -> &'static str {
-    let has = interface.xdp_features.is_some_and(|features| features.zero_copy);
-    match stride {
-        Stride::Packed if has => "; if it takes aligned frames only, --frame-stride 4096 helps",
-        _ => "",
-    }
+/// Why there can be no zero-copy with frames so far apart, where the driver has it or does not say.
+///
+/// Packed frames lie across the borders of 4 KiB pages, and the kernel maps page by page: only where the NIC's addresses of two
+/// pages happen to follow each other are packets across their border sent and received, others are lost.
+pub(super) fn no_zero_copy(interface: &Interface, stride: Stride) -> Option<&'static str> {
+    let may_have = interface.xdp_features.is_none_or(|features| features.zero_copy);
+    (stride == Stride::Packed && may_have).then_some(
+        "zero-copy wants each packet within a page of 4 KiB: --frame-stride 4096, which does with an MTU of 2026 at most",
+    )
+}
+
+/// How far apart frames should lie for these ports: within pages of 4 KiB where an interface's driver then need not copy, and
+/// none has too long packets for that.
+pub fn stride_for<'a>(names: impl IntoIterator<Item = &'a PortName>) -> Stride {
+    let known = names.into_iter().filter_map(|name| match name {
+        PortName::Xdp { interface, .. } => {
+            let link = Route::open().ok()?.link(interface).ok()??;
+            let features = Netdev::open().ok()?.features(link.index).ok()?;
+            Some((features.zero_copy, link.mtu as usize <= MAX_SINGLE_MTU))
+        }
+        _ => None,
+    });
+    let known: Vec<(bool, bool)> = known.collect();
+    let (wanted, possible) = (known.iter().any(|(wants, _)| *wants), known.iter().all(|(_, fits)| *fits));
+    if wanted && possible { Stride::Aligned } else { Stride::Packed }
 }
 
 /// Which queues to open. A sending half exists only where the interface sends: on others the kernel would take packets
@@ -201,14 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn aligned_frames_are_proposed_to_drivers_that_say_they_have_zero_copy() {
+    fn packed_frames_are_copied_unless_the_driver_copies_anyway() {
         let with = |zero_copy| {
             let xdp_features = Some(XdpFeatures { zero_copy, ..XdpFeatures::default() });
             Interface { xdp_features, ..Interface::default() }
         };
-        assert!(stride_cure(&with(true), Stride::Packed).contains("--frame-stride 4096"));
-        assert_eq!(stride_cure(&with(true), Stride::Aligned), "");
-        assert_eq!(stride_cure(&with(false), Stride::Packed), "");
+        let refused = no_zero_copy(&with(true), Stride::Packed).unwrap();
+        assert!(
+            refused.contains("--frame-stride 4096") && refused.contains(&MAX_SINGLE_MTU.to_string()),
+            "{refused}"
+        );
+        assert_eq!(no_zero_copy(&Interface::default(), Stride::Packed), Some(refused), "it does not say");
+        assert_eq!(no_zero_copy(&with(true), Stride::Aligned), None);
+        assert_eq!(no_zero_copy(&with(false), Stride::Packed), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@ use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
 
 pub use bywash_sys::xsk::CopyMode;
+pub use look::stride_for;
 pub use open::open;
 
 use crate::{OpenOptions, XdpMode, ZeroCopy};

@@ -16,7 +16,7 @@ use super::back::Back;
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
 use super::life::Life;
-use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, stride_cure};
+use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
 use super::rules::{Place, Ruled, syn_cookies};
 use super::{Attach, Options, XdpPort, rx, tx};
@@ -281,8 +281,17 @@ impl<'a> Opening<'a> {
             CopyMode::ZeroCopy if generic => {
                 return Err(format!("zero-copy needs native XDP, which {} refuses", self.interface.name));
             }
-            CopyMode::Auto => CopyMode::ZeroCopy,
-            chosen => chosen,
+            CopyMode::Copy => CopyMode::Copy,
+            chosen => match no_zero_copy(&self.interface, self.arena.stride()) {
+                None => CopyMode::ZeroCopy,
+                Some(why) if chosen == CopyMode::ZeroCopy => {
+                    return Err(format!("no zero-copy on {}: {why}", self.interface.name));
+                }
+                Some(why) => {
+                    refused = Some(why.to_owned());
+                    CopyMode::Copy
+                }
+            },
         };
         for &halves in &self.queues {
             let plan = self.plan(halves);
@@ -293,17 +302,14 @@ impl<'a> Opening<'a> {
                 && self.options.copy == CopyMode::Auto
                 && error.is_no_zero_copy()
             {
-                refused = Some(error.source.to_string());
+                refused = Some(format!("its driver refuses zero-copy ({})", error.source));
                 mode = CopyMode::Copy;
                 result = bind::bind(&plan, mode, None, self.arena, pool);
             }
             match result {
                 Ok(queue) => bound.push((halves, queue)),
                 Err(error) => {
-                    let mut why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
-                    if mode == CopyMode::ZeroCopy && error.is_no_zero_copy() {
-                        why += stride_cure(&self.interface, self.arena.stride());
-                    }
+                    let why = error.explain(&self.interface.name, &plan, mode, self.arena.bytes());
                     drop(first);
                     return Err(release_all(bound, pool, why));
                 }
@@ -328,9 +334,7 @@ impl<'a> Opening<'a> {
         let interface = &self.interface.name;
         if let Some(why) = refused {
             warnings.push(format!(
-                "copy mode on {interface}, about 1 to 3 million packets/s for each core: its driver refuses zero-copy \
-                 ({why}){}",
-                stride_cure(&self.interface, self.arena.stride())
+                "copy mode on {interface}, about 1 to 3 million packets/s for each core: {why}"
             ));
         }
         if bound.iter().any(|(_, bound)| !bound.large_budget && !bound.zero_copy) {
