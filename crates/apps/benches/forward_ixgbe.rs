@@ -20,7 +20,7 @@ use bywash_models::ixgbe::Board;
 use bywash_models::world::Shared;
 use bywash_port::frame::{Arena, Batch, Checksum, Packet, Pool, Stride};
 use bywash_port::{Port, PortName, RxQueue, TxQueue};
-use bywash_sys::function::{DmaMemory, Function, FunctionError, Registers};
+use bywash_sys::function::{DeviceAddresses, DmaMemory, Function, FunctionError, Registers};
 use bywash_sys::memory::{HugePages, allocate};
 
 /// Register writes that wait, as offset and value in one word.
@@ -84,7 +84,7 @@ impl Function for Posted {
         self.model.write_config(offset, from)
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
         self.model.map(memory)
     }
 
