@@ -2,7 +2,8 @@
 //! send, flush. The NIC is the model in this process; it works between the batches, so that what `forward_batch` costs is
 //! the driver alone.
 //!
-//! Arguments: packets in a batch, and how many batches. Prints how many packets were forwarded and the median time of a
+//! Arguments: packets in a batch, how many batches, and `paged` when the NIC is to be told of each huge page by itself, as
+//! without an IOMMU. Prints how many packets were forwarded and the median time of a
 //! packet. Under callgrind, `--toggle-collect=*forward_batch*` counts the driver's instructions.
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
@@ -20,8 +21,8 @@ use bywash_models::ixgbe::Board;
 use bywash_models::world::Shared;
 use bywash_port::frame::{Arena, Batch, Checksum, Packet, Pool, Stride};
 use bywash_port::{Port, PortName, RxQueue, TxQueue};
-use bywash_sys::function::{DmaMemory, Function, FunctionError, Registers};
-use bywash_sys::memory::{HugePages, allocate};
+use bywash_sys::function::{DeviceAddresses, DmaMemory, Function, FunctionError, PageTable, Registers};
+use bywash_sys::memory::{HUGE_PAGE, HugePages, allocate};
 
 /// Register writes that wait, as offset and value in one word.
 const WAITING: usize = 8;
@@ -30,6 +31,7 @@ const WAITING: usize = 8;
 struct Posted {
     model: InProcess,
     registers: Posts,
+    paged: bool,
 }
 
 #[derive(Clone)]
@@ -84,8 +86,13 @@ impl Function for Posted {
         self.model.write_config(offset, from)
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
-        self.model.map(memory)
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
+        let addresses = self.model.map(memory)?;
+        if !self.paged {
+            return Ok(addresses);
+        }
+        let pages: Vec<u64> = (0..memory.bytes).step_by(HUGE_PAGE).map(|at| addresses.of(at)).collect();
+        Ok(DeviceAddresses::Paged(PageTable::new(&pages)))
     }
 
     fn unmap(&mut self, address: u64) -> Result<(), FunctionError> {
@@ -118,7 +125,7 @@ struct End {
     registers: Posts,
 }
 
-fn end(world: &Shared, index: usize, arena: &'static Arena) -> End {
+fn end(world: &Shared, index: usize, arena: &'static Arena, paged: bool) -> End {
     let model = InProcess::new(world, index);
     let registers = Posts {
         model: model.registers(),
@@ -127,7 +134,7 @@ fn end(world: &Shared, index: usize, arena: &'static Arena) -> End {
         count: Arc::default(),
     };
     let settings = Settings { watch: None, ring: 512, ..Settings::default() };
-    let function = Posted { model, registers: registers.clone() };
+    let function = Posted { model, registers: registers.clone(), paged };
     let mut port = ixgbe::open(function, PortName::Null, &settings, arena).unwrap();
     port.wait_for_link(std::time::Duration::from_secs(10)).unwrap();
     let queue = port.queues().remove(0);
@@ -155,8 +162,9 @@ fn main() {
     let mut pool = arena.pool(4096).unwrap();
     let boards = [1, 2].map(|last| Board { mac: [2, 0, 0, 0, 0, last], ..Board::default() });
     let world = Shared::new(&boards, Impairment::default());
-    let mut feeder = end(&world, 0, arena);
-    let mut forwarder = end(&world, 1, arena);
+    let paged = std::env::args().any(|argument| argument == "paged");
+    let mut feeder = end(&world, 0, arena, paged);
+    let mut forwarder = end(&world, 1, arena, paged);
     let mut batch = Batch::with_limit(size);
     feeder.rx.rx(&mut pool, &mut batch);
     forwarder.rx.rx(&mut pool, &mut batch);

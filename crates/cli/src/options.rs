@@ -49,6 +49,10 @@ pub(crate) struct PortArgs {
     /// route); send on it as fast as it goes
     #[arg(long)]
     force: bool,
+    /// Drive a NIC although the machine has no IOMMU, by physical addresses of huge pages: the NIC can then overwrite any memory,
+    /// the kernel's too, if there is a fault in it or here. Workers poll, without interrupts; pci: only
+    #[arg(long)]
+    no_iommu: bool,
     /// Packet memory, in bytes or with K, M, G
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::bytes)]
     pub(crate) memory: usize,
@@ -191,6 +195,11 @@ impl PortArgs {
                 "--force is for xdp: and pci: ports and there is none; leave it out".into(),
             ));
         }
+        if self.no_iommu && !names.iter().any(is_pci) {
+            return Err(Failure::Usage(
+                "--no-iommu is for pci: ports and there is none; leave it out".into(),
+            ));
+        }
         let common = OpenOptions {
             queues: self.queues,
             ring: self.ring,
@@ -217,6 +226,7 @@ impl PortArgs {
         let nic = OpenOptions { steer: self.steer.clone(), ..common.clone() };
         let options = |name| match name {
             name if is_xdp(name) => xdp.clone(),
+            name if is_pci(name) => OpenOptions { no_iommu: self.no_iommu, ..nic.clone() },
             name if is_nic(name) => nic.clone(),
             _ => common.clone(),
         };

@@ -5,7 +5,7 @@ use bywash_drivers::{OpenOptions, Opened};
 use bywash_port::frame::Arena;
 use bywash_port::{Port, PortName};
 use bywash_sys::interface::core_conflicts;
-use bywash_sys::memory;
+use bywash_sys::memory::{self, HugePages};
 use bywash_sys::state::Undo;
 use bywash_sys::worker::Stop;
 
@@ -20,8 +20,8 @@ pub(crate) struct Setup {
     pub(crate) arena: &'static Arena,
     /// Set by Ctrl-C and its kin.
     pub(crate) stop: Stop,
-    /// Gives huge pages back at the end.
-    _reservation: Option<Undo>,
+    /// Give huge pages back at the end.
+    _reservations: Vec<Undo>,
 }
 
 /// A flag that Ctrl-C and its kin set.
@@ -58,6 +58,7 @@ pub(crate) fn set_up_until(
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
+    let for_rings = reserve_for_rings(args, options)?;
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
     let arena = Arena::with_stride(allocation.memory, args.stride(names))?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();
@@ -86,5 +87,19 @@ pub(crate) fn set_up_until(
     for warning in warnings {
         reporter.warn_at_start(warning);
     }
-    Ok(Setup { ports, arena, stop, _reservation: allocation.reservation })
+    let _reservations = for_rings.into_iter().chain(allocation.reservation).collect();
+    Ok(Setup { ports, arena, stop, _reservations })
+}
+
+/// Most bytes of a NIC's rings: two of 8192 descriptors for each of 16 queues.
+const RINGS: usize = 2 * 16 * 8192 * 16;
+
+/// Without an IOMMU rings must lie in huge pages, too: those are reserved together with packet memory's.
+fn reserve_for_rings(args: &PortArgs, options: &[OpenOptions]) -> Result<Option<Undo>, Failure> {
+    let ports = options.iter().filter(|options| options.no_iommu).count();
+    if ports == 0 || args.huge_pages() != HugePages::Reserve {
+        return Ok(None);
+    }
+    let missing = memory::missing_huge_pages(args.memory.saturating_add(ports * RINGS));
+    Ok(Some(memory::add_huge_pages(missing)?))
 }

@@ -198,7 +198,7 @@ fn a_virtual_function_forwards_with_as_many_queues_as_it_is_granted() {
 #[test]
 fn registers_are_shown_by_name_and_field_and_left_as_they_were() {
     let served = Served::boards(1, false, 0x10fb);
-    served.world.with(0, |device| device.nic.receive(&[0; 60], true));
+    served.world.with(0, |device| device.nic.receive(vec![0; 60], true));
     let all = served.command("registers NIC0").output().unwrap();
     let text = String::from_utf8(all.stdout).unwrap();
     assert!(text.contains("82599ES SFP+ [8086:10fb]"), "{text}");

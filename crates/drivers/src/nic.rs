@@ -1,12 +1,15 @@
 //! NICs by name: how one is reached, which driver it wants, and what of the user's options that driver is told.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::{self, Family, config};
 use bywash_port::{NicOptions, Port, PortName};
-use bywash_sys::function::Function;
+use bywash_sys::function::{DmaMemory, Function};
+use bywash_sys::memory::file_of;
+use bywash_sys::no_iommu::NoIommu;
 use bywash_sys::pci::{Address, AddressError, Device};
 use bywash_sys::vfio::Vfio;
 use bywash_sys::vfio_user::VfioUser;
@@ -78,8 +81,36 @@ pub(crate) fn open_pci(
     let (vendor, model) = device.ids().ok_or_else(none)?;
     // Before anything is done to a device that is no NIC of ours.
     family(vendor, model)?;
+    if options.no_iommu {
+        return open_without_iommu(&device, nic, name, options, arena);
+    }
     let function = Vfio::open(&device, &name.to_string(), options.force).map_err(|e| e.to_string())?;
     open(function, name, nic, options, arena)
+}
+
+/// What whoever takes a NIC without an IOMMU should know, each time.
+const NO_IOMMU_RISK: &str = "without an IOMMU the NIC reaches all of this machine's memory: a fault in it, or here, can destroy any \
+                             of it; if this process and its bywash-guard are both killed while packets come, run `bywash \
+                             cleanup` at once";
+const NO_INTERRUPTS: &str = "without an IOMMU there are no interrupts: workers that receive poll and never sleep, whatever --idle says";
+
+/// As [`open_pci`], by physical addresses.
+fn open_without_iommu(
+    device: &Device,
+    nic: NicOptions,
+    name: &PortName,
+    options: &OpenOptions,
+    arena: &'static Arena,
+) -> Result<Opened, String> {
+    let (address, bytes) = (arena.base(), arena.bytes());
+    let (file, offset) = file_of(address, bytes).ok_or_else(|| NicError::PrivateMemory.to_string())?;
+    let packets = DmaMemory { address, bytes, file: file.as_fd(), offset };
+    let function = NoIommu::open(device, &name.to_string(), options.force, &packets);
+    let mut opened = open(function.map_err(|error| error.to_string())?, name, nic, options, arena)?;
+    let polls = (!options.tx_only).then_some(NO_INTERRUPTS);
+    let warnings = [NO_IOMMU_RISK].into_iter().chain(polls).map(str::to_owned);
+    opened.warnings.splice(0..0, warnings);
+    Ok(opened)
 }
 
 /// Which driver a device wants.

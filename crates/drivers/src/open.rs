@@ -44,6 +44,8 @@ pub struct OpenOptions {
     pub busy_poll: Option<u32>,
     /// Take all of an interface that the machine needs, or its NIC.
     pub force: bool,
+    /// Let a NIC that no IOMMU watches reach all of the machine's memory.
+    pub no_iommu: bool,
     /// Nothing will be received: take nothing away from the kernel.
     pub tx_only: bool,
     /// Nothing will be sent.
@@ -90,6 +92,9 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
     let is_nic = matches!(name, PortName::Pci { .. } | PortName::VfioUser { .. });
     if !options.steer.is_empty() && !is_nic {
         return Err(error("--steer is for pci: and vfio-user: ports; leave it out".into()));
+    }
+    if options.no_iommu && !matches!(name, PortName::Pci { .. }) {
+        return Err(error("--no-iommu is for pci: ports; leave it out".into()));
     }
     if let Some(ring) = options.ring.filter(|r| !r.is_power_of_two() || !(64..=32768).contains(r)) {
         return Err(error(format!(

@@ -1,7 +1,7 @@
 //! A cable between two NICs that can delay, lose, reorder and corrupt frames: by the numbers of a seed, so that a run can be
 //! repeated.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// What a cable does to frames. Chances are in a thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,39 +34,42 @@ pub struct Arrival {
 pub struct Cable {
     impairment: Impairment,
     state: u64,
-    /// By the time they arrive, then by the order they were sent in.
-    under_way: BTreeMap<(u64, u64), Arrival>,
-    sent: u64,
+    /// With the time at which each arrives: by that, then by the order they were sent in.
+    under_way: VecDeque<(u64, Arrival)>,
 }
 
 impl Cable {
     /// A cable.
     pub fn new(impairment: Impairment) -> Self {
         // Any seed but zero, which the generator would never leave.
-        Self { impairment, state: impairment.seed | 1 << 63, under_way: BTreeMap::new(), sent: 0 }
+        Self { impairment, state: impairment.seed | 1 << 63, under_way: VecDeque::new() }
     }
 
     /// A frame goes in at time `now`, in microseconds.
-    pub fn send(&mut self, frame: &[u8], now: u64) {
-        self.sent += 1;
+    pub fn send(&mut self, frame: Vec<u8>, now: u64) {
         if self.happens(self.impairment.loss) {
             return;
         }
         let held = self.happens(self.impairment.reorder);
-        let mut arrival = Arrival { frame: frame.to_vec(), check_good: true };
-        if self.happens(self.impairment.corrupt) && !frame.is_empty() {
-            let bit = usize::try_from(self.next() >> 32).unwrap_or(0) % (frame.len() * 8);
+        let mut arrival = Arrival { frame, check_good: true };
+        if self.happens(self.impairment.corrupt) && !arrival.frame.is_empty() {
+            let bit = usize::try_from(self.next() >> 32).unwrap_or(0) % (arrival.frame.len() * 8);
             arrival.frame[bit / 8] ^= 1 << (bit % 8);
             arrival.check_good = false;
         }
         let at = now + self.impairment.delay_us + if held { self.impairment.hold_us } else { 0 };
-        self.under_way.insert((at, self.sent), arrival);
+        // All but what overtakes goes to the end.
+        let place = match self.under_way.back() {
+            Some((last, _)) if *last > at => self.under_way.partition_point(|(other, _)| *other <= at),
+            _ => self.under_way.len(),
+        };
+        self.under_way.insert(place, (at, arrival));
     }
 
     /// The next frame that has arrived by `now`.
     pub fn receive(&mut self, now: u64) -> Option<Arrival> {
-        let first = self.under_way.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
+        self.under_way.front().filter(|(at, _)| *at <= now)?;
+        self.under_way.pop_front().map(|(_, arrival)| arrival)
     }
 
     fn happens(&mut self, in_a_thousand: u32) -> bool {
@@ -88,15 +91,15 @@ mod tests {
 
     fn run(impairment: Impairment) -> Vec<Arrival> {
         let mut cable = Cable::new(impairment);
-        (0..1000_u16).for_each(|i| cable.send(&i.to_be_bytes(), u64::from(i)));
+        (0..1000_u16).for_each(|i| cable.send(i.to_be_bytes().into(), u64::from(i)));
         std::iter::from_fn(|| cable.receive(10_000)).collect()
     }
 
     #[test]
     fn a_good_cable_only_takes_time() {
         let mut cable = Cable::new(Impairment { delay_us: 5, ..Impairment::default() });
-        cable.send(b"a", 10);
-        cable.send(b"b", 10);
+        cable.send(b"a".into(), 10);
+        cable.send(b"b".into(), 10);
         assert_eq!(cable.receive(14), None);
         assert_eq!(cable.receive(15).unwrap().frame, b"a");
         assert_eq!(cable.receive(15).unwrap().frame, b"b");

@@ -1,19 +1,17 @@
 //! Memory of a driver in another process, or in this one by its file: mapped here, and found by the NIC's addresses.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
-use std::sync::atomic::fence;
 
-use bywash_sys::shared::{Mapping, Word};
+use bywash_sys::shared::Mapping;
 
 use crate::host::{Memory, NotMapped};
 
 /// A range of addresses.
 #[derive(Debug)]
 struct Area {
+    start: u64,
     bytes: u64,
     /// `None` for what has no file: the NIC cannot reach it.
     mapping: Option<Arc<Mapping>>,
@@ -21,10 +19,10 @@ struct Area {
     writable: bool,
 }
 
-/// All ranges, by their first address. They do not overlap.
+/// All ranges, sorted by their first address. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Maps {
-    areas: BTreeMap<u64, Area>,
+    areas: Vec<Area>,
 }
 
 impl Maps {
@@ -42,13 +40,13 @@ impl Maps {
     ) -> io::Result<()> {
         let end =
             address.checked_add(bytes).filter(|end| *end > address).ok_or(io::ErrorKind::InvalidInput)?;
-        let before = self.areas.range(..end).next_back();
-        if before.is_some_and(|(start, area)| start + area.bytes > address) {
+        let place = self.areas.partition_point(|area| area.start < end);
+        if self.areas[..place].last().is_some_and(|area| area.start + area.bytes > address) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mapping = file.and_then(|(file, offset)| Mapping::of_file(file, offset, len).ok());
-        self.areas.insert(address, Area { bytes, mapping, readable, writable });
+        self.areas.insert(place, Area { start: address, bytes, mapping, readable, writable });
         Ok(())
     }
 
@@ -57,9 +55,9 @@ impl Maps {
     /// # Errors
     /// When there is no such range.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> io::Result<()> {
-        match self.areas.get(&address) {
-            Some(area) if area.bytes == bytes => {
-                self.areas.remove(&address);
+        match self.areas.binary_search_by_key(&address, |area| area.start) {
+            Ok(place) if self.areas[place].bytes == bytes => {
+                self.areas.remove(place);
                 Ok(())
             }
             _ => Err(io::ErrorKind::NotFound.into()),
@@ -73,10 +71,18 @@ impl Maps {
 
     /// Bytes mapped at exactly this address.
     pub fn bytes_at(&self, address: u64) -> Option<u64> {
-        self.areas.get(&address).map(|area| area.bytes)
+        self.at(address).filter(|area| area.start == address).map(|area| area.bytes)
+    }
+
+    /// The last range that does not begin behind an address.
+    #[inline]
+    fn at(&self, address: u64) -> Option<&Area> {
+        let behind = self.areas.partition_point(|area| area.start <= address);
+        self.areas[..behind].last()
     }
 
     /// Calls `each` with every mapped piece of a range, in order: mapping, offset in it, offset in the range, length.
+    #[inline]
     fn pieces(
         &self,
         address: u64,
@@ -88,8 +94,8 @@ impl Maps {
         let mut done = 0;
         while done < bytes {
             let at = address.checked_add(done as u64).ok_or(missing)?;
-            let (start, area) = self.areas.range(..=at).next_back().ok_or(missing)?;
-            let within = at - start;
+            let area = self.at(at).ok_or(missing)?;
+            let within = at - area.start;
             let mapping =
                 area.mapping.as_ref().filter(|_| within < area.bytes && may(area)).ok_or(missing)?;
             let room = usize::try_from(area.bytes - within).map_err(|_| missing)?;
@@ -126,24 +132,19 @@ impl Memory for Maps {
     }
 
     fn publish(&mut self, address: u64, from: &[u8; 16]) -> Result<(), NotMapped> {
-        // Rings are aligned, so a descriptor lies in one piece and its second half can be one atomic store.
         let (first, second) = from.split_at(8);
-        self.write(address, first)?;
-        fence(Release);
-        let second: [u8; 8] = second.try_into().unwrap_or_default();
-        let mut stored = false;
+        let done = u64::from_ne_bytes(second.try_into().unwrap_or_default());
+        // Rings are aligned, so a descriptor lies in one piece and its second half can be one atomic store.
         self.pieces(
-            address + 8,
-            8,
+            address,
+            from.len(),
             |area| area.writable,
-            |mapping, offset, _, length| {
-                if let (8, Ok(word)) = (length, Word::u64_at(mapping, offset)) {
-                    word.store(u64::from_ne_bytes(second), Release);
-                    stored = true;
+            |mapping, offset, at, length| {
+                if length < from.len() || mapping.publish(offset, first, done).is_err() {
+                    mapping.copy_in(offset, &from[at..at + length]);
                 }
             },
-        )?;
-        if stored { Ok(()) } else { self.write(address + 8, &second) }
+        )
     }
 }
 

@@ -20,8 +20,9 @@ use crate::ixgbe::Nic;
 /// The pages, by their offsets in BAR 0: receive queues up to 63, transmit queues, receive queues from 64 on.
 pub const PAGES: [Range<u32>; 3] = [0x1000..0x2000, 0x6000..0x8000, 0xd000..0xe000];
 
-/// Microseconds between looks at all words.
-const SWEEP_US: u64 = 50;
+/// Microseconds between looks at all words: some thousands, which costs as much as dozens of packets. Drivers that wait for one of
+/// them look once a millisecond.
+const SWEEP_US: u64 = 500;
 
 /// A word of the pages that is a register.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use bywash_hw::ixgbe::VECTORS;
-use bywash_sys::function::{DmaMemory, Function, FunctionError, Registers};
+use bywash_sys::function::{DeviceAddresses, DmaMemory, Function, FunctionError, Registers};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::world::Shared;
@@ -70,7 +70,7 @@ impl Function for InProcess {
         result.map_err(|source| FunctionError::Config { function: self.name.clone(), offset, source })
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
         let (address, bytes) = (self.next, memory.bytes as u64);
         let Handle { world, index } = &self.registers;
         let file = Some((memory.file, memory.offset));
@@ -78,7 +78,7 @@ impl Function for InProcess {
             |source| FunctionError::Map { function: self.name.clone(), bytes: memory.bytes, source },
         )?;
         self.next += bytes.next_multiple_of(2 << 20);
-        Ok(address)
+        Ok(DeviceAddresses::Linear(address))
     }
 
     fn unmap(&mut self, address: u64) -> Result<(), FunctionError> {

@@ -44,7 +44,7 @@ pub trait Interrupts {
 /// Where frames go, without their check sequence.
 pub trait Wire {
     /// Sends a frame.
-    fn send(&mut self, frame: &[u8]);
+    fn send(&mut self, frame: Vec<u8>);
 }
 
 /// All three.
@@ -60,8 +60,8 @@ pub struct Host<'a> {
 
 /// Frames wait in a list.
 impl Wire for Vec<Vec<u8>> {
-    fn send(&mut self, frame: &[u8]) {
-        self.push(frame.to_vec());
+    fn send(&mut self, frame: Vec<u8>) {
+        self.push(frame);
     }
 }
 

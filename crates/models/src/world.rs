@@ -14,7 +14,7 @@ use crate::cable::{Cable, Impairment};
 use crate::config_space::{ConfigSpace, Effect};
 use crate::dma::Maps;
 use crate::doorbells::Doorbells;
-use crate::host::{Host, Interrupts};
+use crate::host::{Host, Interrupts, Wire};
 use crate::ixgbe::{Board, Nic};
 
 /// A NIC and what its driver gave it.
@@ -171,6 +171,18 @@ const TICK: Duration = Duration::from_micros(100);
 /// Looks at mapped pages, without anything found, before the processor is left to others.
 const SPINS: u32 = 20_000;
 
+/// A cable's end at a time.
+struct Plug<'a> {
+    cable: &'a mut Cable,
+    now: u64,
+}
+
+impl Wire for Plug<'_> {
+    fn send(&mut self, frame: Vec<u8>) {
+        self.cable.send(frame, self.now);
+    }
+}
+
 impl World {
     fn step(&mut self) -> bool {
         let now = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -184,12 +196,11 @@ impl World {
                     busy |= doorbells.look(nic, now);
                 }
                 while let Some(arrival) = self.cables[from].receive(now) {
-                    nic.receive(&arrival.frame, arrival.check_good);
+                    nic.receive(arrival.frame, arrival.check_good);
                     busy = true;
                 }
-                let mut sent: Vec<Vec<u8>> = Vec::new();
-                nic.tick(now, &mut Host { memory: maps, interrupts: vectors, wire: &mut sent });
-                sent.iter().for_each(|frame| self.cables[index].send(frame, now));
+                let mut wire = Plug { cable: &mut self.cables[index], now };
+                nic.tick(now, &mut Host { memory: maps, interrupts: vectors, wire: &mut wire });
             }
         }
         busy

@@ -71,7 +71,8 @@ fn a_frame_goes_from_one_nic_to_the_other() {
         let memory = allocate(1, HugePages::Off, None).unwrap();
         let mapping = Mapping::of_file(memory.file.as_fd(), 0, memory.memory.bytes()).unwrap();
         let (address, bytes) = (mapping.address(), mapping.bytes());
-        let base = function.map(&DmaMemory { address, bytes, file: memory.file.as_fd(), offset: 0 }).unwrap();
+        let base =
+            function.map(&DmaMemory { address, bytes, file: memory.file.as_fd(), offset: 0 }).unwrap().of(0);
         let mut id = [0; 2];
         function.read_config(config::DEVICE, &mut id).unwrap();
         assert_eq!(u16::from_le_bytes(id), 0x10fb);

@@ -6,6 +6,9 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::memory::HUGE_PAGE;
 
 /// A PCI function that a driver in this process has for itself.
 ///
@@ -32,21 +35,22 @@ pub trait Function: Send {
     /// [`FunctionError::Config`].
     fn write_config(&mut self, offset: u64, from: &[u8]) -> Result<(), FunctionError>;
 
-    /// Lets the function read and write `memory`, and returns the address that it must use for the first byte. The memory
-    /// must stay until [`Function::unmap`] or until the function is dropped.
+    /// Lets the function read and write `memory`, and returns the addresses that it must use for it. The memory must stay until
+    /// [`Function::unmap`] or until the function is dropped.
     ///
     /// # Errors
     /// [`FunctionError::Map`].
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError>;
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError>;
 
-    /// Takes memory back that was mapped at `address`. Returns when no access to it is under way.
+    /// Takes memory back whose first byte was mapped at `address`. Returns when no access to it is under way.
     ///
     /// # Errors
     /// [`FunctionError::Map`] when nothing was mapped there.
     fn unmap(&mut self, address: u64) -> Result<(), FunctionError>;
 
     /// Makes MSI-X vectors 0 up to `count` arrive, each at an eventfd of its own, in their order. Vectors of an earlier
-    /// call are gone; 0 turns all off.
+    /// call are gone; 0 turns all off. Where a program can have no interrupts of the function there are fewer eventfds, or none:
+    /// what has none must be polled.
     ///
     /// # Errors
     /// [`FunctionError::Interrupts`] when there are fewer vectors, or eventfds cannot be made.
@@ -80,6 +84,60 @@ pub struct DmaMemory<'a> {
     pub file: BorrowedFd<'a>,
     /// Where in the file it begins.
     pub offset: u64,
+}
+
+/// The addresses by which a device reaches memory that it was given. None of its accesses may cross the end of a huge page.
+#[derive(Clone, Debug)]
+pub enum DeviceAddresses {
+    /// They follow each other, as the bytes do: the first one's.
+    Linear(u64),
+    /// Each huge page lies elsewhere.
+    Paged(PageTable),
+}
+
+impl DeviceAddresses {
+    /// The address of the byte at an offset.
+    ///
+    /// # Panics
+    /// When it is none of the memory's.
+    pub fn of(&self, offset: usize) -> u64 {
+        match self {
+            Self::Linear(first) => first + offset as u64,
+            Self::Paged(table) => table.of(offset),
+        }
+    }
+
+    /// Those of the bytes that lie so many behind, in the same huge page.
+    #[must_use]
+    pub fn ahead(self, bytes: usize) -> Self {
+        match self {
+            Self::Linear(first) => Self::Linear(first + bytes as u64),
+            Self::Paged(PageTable(pages)) => {
+                Self::Paged(PageTable(pages.iter().map(|page| page.wrapping_add(bytes as u64)).collect()))
+            }
+        }
+    }
+}
+
+/// What has to be added to an offset, for each huge page: so a hot path needs one addition, as with linear ones.
+#[derive(Clone, Debug)]
+pub struct PageTable(Arc<[u64]>);
+
+impl PageTable {
+    /// From the device's addresses of whole huge pages, in the order of the memory.
+    pub fn new(pages: &[u64]) -> Self {
+        let from = |(page, offset): (&u64, usize)| page.wrapping_sub(offset as u64);
+        Self(pages.iter().zip((0..).step_by(HUGE_PAGE)).map(from).collect())
+    }
+
+    /// The address of the byte at an offset.
+    ///
+    /// # Panics
+    /// When it is none of the memory's.
+    #[inline]
+    pub fn of(&self, offset: usize) -> u64 {
+        self.0[offset / HUGE_PAGE].wrapping_add(offset as u64)
+    }
 }
 
 /// What a [`Function`] could not do.
@@ -123,4 +181,23 @@ pub enum FunctionError {
         /// Why.
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_huge_page_has_its_own_address() {
+        // The second one lies in front of the first.
+        let paged = DeviceAddresses::Paged(PageTable::new(&[0x4000_0000, 0x20_0000]));
+        assert_eq!((paged.of(0), paged.of(0x1f_ffff)), (0x4000_0000, 0x401f_ffff));
+        assert_eq!((paged.of(HUGE_PAGE), paged.of(HUGE_PAGE + 7)), (0x20_0000, 0x20_0007));
+        assert_eq!(paged.ahead(256).of(HUGE_PAGE + 7), 0x20_0107);
+        let linear = DeviceAddresses::Linear(1 << 32);
+        assert_eq!(
+            (linear.of(HUGE_PAGE + 7), linear.ahead(256).of(0)),
+            ((1 << 32) + 0x20_0007, (1 << 32) + 256)
+        );
+    }
 }

@@ -175,6 +175,20 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     }
 
+    /// Copies bytes in at `offset`, and stores an integer behind them: whoever acquires it sees them, and all that was written
+    /// before.
+    ///
+    /// # Errors
+    /// When the integer does not lie in the mapping, aligned, or the mapping is read-only. Nothing was written then.
+    pub fn publish(&self, offset: usize, bytes: &[u8], last: u64) -> io::Result<()> {
+        let word = self.locate_own::<AtomicU64>(offset.saturating_add(bytes.len()), 1)?;
+        self.copy_in(offset, bytes);
+        // SAFETY: `locate_own` checked range and alignment; the memory stays mapped as long as `self`; any bits are an atomic
+        // integer, of which writes by the other side are defined.
+        unsafe { word.as_ref() }.store(last, Ordering::Release);
+        Ok(())
+    }
+
     /// As [`Mapping::locate`], for writing.
     fn locate_own<T>(&self, offset: usize, count: usize) -> io::Result<NonNull<T>> {
         if !self.writable {

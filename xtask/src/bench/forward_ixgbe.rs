@@ -15,6 +15,9 @@ use crate::project::{self, Problem};
 /// Sizes of batches.
 const SIZES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
+/// The size of batch in which it is measured what addresses without an IOMMU cost.
+const USUAL: u32 = 32;
+
 /// Batches whose instructions are counted, and whose times are measured.
 const COUNTED: u32 = 500;
 const TIMED: u32 = 20_000;
@@ -25,23 +28,27 @@ const FUNCTION: &str = "*forward_batch*";
 /// Instructions and the median time of a packet, by size of batch, as a table and a plot.
 pub(super) fn run(record: &mut Record, _: &Options) -> Result<String, Problem> {
     let program = program(record)?;
+    let limit = Duration::from_secs(300);
+    let count = |record: &mut Record, size: u32, more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args([size.to_string(), COUNTED.to_string()]).args(more);
+        let (instructions, _) = callgrind::instructions(record, &command, Some(FUNCTION), limit)?;
+        Ok::<_, Problem>(instructions as f64 / f64::from(size * COUNTED))
+    };
     let mut table = String::from("| batch | instructions per packet | ns per packet |\n|---|---|---|\n");
     let mut points = Vec::new();
     for size in SIZES {
-        let arguments = |batches: u32| {
-            let mut command = Command::new(&program);
-            command.args([size.to_string(), batches.to_string()]);
-            command
-        };
-        let limit = Duration::from_secs(300);
-        let (instructions, _) = callgrind::instructions(record, &arguments(COUNTED), Some(FUNCTION), limit)?;
-        let output = record.run(&mut arguments(TIMED), limit)?;
+        let each = count(record, size, &[])?;
+        let mut timed = Command::new(&program);
+        let output = record.run(timed.args([size.to_string(), TIMED.to_string()]), limit)?;
         let time =
             time(&output).ok_or_else(|| Problem(format!("the benchmark printed no time:\n{output}")))?;
-        let each = instructions as f64 / f64::from(size * COUNTED);
         table += &format!("| {size} | {each:.1} | {time:.2} |\n");
         points.push((size.to_string(), each));
     }
+    let paged = count(record, USUAL, &["paged"])?;
+    table +=
+        &format!("\nWithout an IOMMU, by the address of each huge page: {paged:.1} in batches of {USUAL}.\n");
     let title = "82599: instructions per forwarded packet";
     let plot = Plot { title, x: "packets in a batch", y: "instructions per packet", points: &points };
     Ok(format!("{table}\n{}", record.picture(title, &plot.svg())?))

@@ -29,6 +29,7 @@ mod record;
 mod replay;
 mod tcp_core;
 mod testpmd;
+mod vfio_user;
 mod xdp_send;
 
 use std::process::ExitCode;
@@ -105,6 +106,15 @@ const BENCHES: &[Bench] = &[
         programs: &["valgrind"],
         root: false,
         run: forward_ixgbe::run,
+    },
+    Bench {
+        name: "vfio-user",
+        sentence: "Forwarding with MAC swap on our 82599 driver, the modelled NIC behind a socket with its tails mapped, beside \
+                   the model in the same process.",
+        runs: "cargo bench --package bywash-apps --bench vfio_user, with and without bywash-models; callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: vfio_user::run,
     },
     Bench {
         name: "forward-l3",

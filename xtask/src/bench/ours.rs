@@ -14,10 +14,18 @@ use crate::project::{self, Problem};
 /// # Errors
 /// When it does not build.
 pub(super) fn build(record: &mut Record) -> Result<PathBuf, Problem> {
+    build_program(record, "bywash")
+}
+
+/// Builds a package's program that has its name; where the program is.
+///
+/// # Errors
+/// When it does not build.
+pub(super) fn build_program(record: &mut Record, package: &str) -> Result<PathBuf, Problem> {
     let mut command = project::cargo();
-    command.args(["build", "--release", "--locked", "--quiet", "--package", "bywash"]);
+    command.args(["build", "--release", "--locked", "--quiet", "--package", package]);
     record.run(&mut command, Duration::from_secs(20 * 60))?;
-    Ok(project::target().join("release/bywash"))
+    Ok(project::target().join("release").join(package))
 }
 
 /// Builds a bench target of a package; where the program is.

@@ -104,7 +104,7 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
         if args.dry_run {
             failure::print(&format!("{} would be given to {VFIO}\n", device.address()));
         } else if device.driver().as_deref() != Some(VFIO) {
-            state::set_driver(&device, VFIO)?.keep();
+            state::set_driver(&device, Some(VFIO))?.keep();
         }
     }
     Ok(true)
@@ -122,7 +122,8 @@ fn check(device: &Device, force: bool) -> Result<(), Failure> {
     }
     let Some(group) = device.group() else {
         return refuse(format!(
-            "there is no IOMMU that would keep it from the rest of memory: {NO_IOMMU_CURE}"
+            "there is no IOMMU that would keep it from the rest of memory: {NO_IOMMU_CURE}; or use it unbound, at that risk, with \
+             --no-iommu"
         ));
     };
     let others: Vec<String> = group.in_the_way(device).iter().map(ToString::to_string).collect();

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let isolated = Device::all().iter().any(|device| device.group().is_some());
     if !isolated {
         failure::warn(&format!(
-            "there is no IOMMU, without which no program can have a NIC: {NO_IOMMU_CURE}"
+            "there is no IOMMU, without which no program can have a NIC but at a risk (--no-iommu): {NO_IOMMU_CURE}"
         ));
     }
     Ok(isolated)

@@ -84,7 +84,8 @@ fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         refused 0000:09:00.0
         refused 0000:00:00.0
         refused 0000:02:00.0
-        refused eth0",
+        refused eth0
+        refused '0000:01:00.0 --no-iommu'; driver",
     )?;
     let lines: Vec<&str> = output.lines().collect();
     let wanted = [
@@ -102,6 +103,9 @@ fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         "code 2",
         "is no PCI address",
         "code 2",
+        "it is behind an IOMMU, in group",
+        "code 2",
+        checks.driver,
     ];
     assert_eq!(lines.len(), wanted.len(), "{output}");
     assert!(lines.iter().zip(wanted).all(|(line, wanted)| line.contains(wanted)), "{output}");

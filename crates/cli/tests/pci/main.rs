@@ -6,12 +6,14 @@
 mod end;
 mod functions;
 mod models;
+mod no_iommu;
 
 use std::time::Duration;
 
 use bywash_lab::guest::{GuestError, Machine, kit};
 
 use end::{Checks, checks};
+use no_iommu::Pair;
 
 #[test]
 fn an_82576_is_driven_and_given_back() -> Result<(), GuestError> {
@@ -42,8 +44,30 @@ fn two_virtual_functions_of_an_82576_have_a_process_each() -> Result<(), GuestEr
     guest.power_off()
 }
 
-/// With an IOMMU, and the folder of the program. It is done in a minute or two when the machine has nothing else to do.
+#[test]
+fn nics_are_driven_and_given_back_without_an_iommu() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let served = models::Served::new();
+    let machine = served.machine().igb(0, "02:00:00:00:00:01").igb(0, "02:00:00:00:00:02");
+    let mut guest = kit.boot(&shared(machine))?;
+    for (driver, addresses) in
+        [("ixgbe", ["0000:01:00.0", "0000:02:00.0"]), ("igb", ["0000:03:00.0", "0000:04:00.0"])]
+    {
+        no_iommu::checks(&mut guest, &Pair { driver, addresses })?;
+    }
+    // What the NIC of a killed program would have written, had its guard not stopped it.
+    let broken = served.cut_and_violations().1;
+    assert!(broken.iter().all(|line| line.contains("DMA without bus mastering")), "{broken:#?}");
+    guest.power_off()
+}
+
+/// With an IOMMU, and the folder of the program.
 fn prepared(machine: Machine) -> Machine {
+    shared(machine.iommu())
+}
+
+/// With the folder of the program. It is done in a minute or two when the machine has nothing else to do.
+fn shared(machine: Machine) -> Machine {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_bywash"));
-    machine.iommu().share(program.parent().unwrap()).limit(Duration::from_secs(900))
+    machine.share(program.parent().unwrap()).limit(Duration::from_secs(900))
 }

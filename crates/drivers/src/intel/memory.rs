@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use bywash_frame::Arena;
 use bywash_hw::ixgbe::desc;
 use bywash_sys::dma::DmaBuffer;
-use bywash_sys::function::{DmaMemory, Function};
+use bywash_sys::function::{DeviceAddresses, DmaMemory, Function};
 use bywash_sys::memory;
 
 use super::{Bar, NicError, RingParts, Switch};
@@ -14,9 +14,9 @@ use super::{Bar, NicError, RingParts, Switch};
 #[derive(Debug)]
 pub(crate) struct Memory {
     arena: &'static Arena,
-    arena_address: u64,
+    arena_addresses: DeviceAddresses,
     rings: DmaBuffer,
-    rings_address: u64,
+    ring_addresses: DeviceAddresses,
     /// Bytes of one ring.
     ring_bytes: u32,
 }
@@ -31,12 +31,12 @@ impl Memory {
     ) -> Result<Self, NicError> {
         let (address, bytes) = (arena.base(), arena.bytes());
         let (file, offset) = memory::file_of(address, bytes).ok_or(NicError::PrivateMemory)?;
-        let arena_address = function.map(&DmaMemory { address, bytes, file: file.as_fd(), offset })?;
+        let arena_addresses = function.map(&DmaMemory { address, bytes, file: file.as_fd(), offset })?;
         let ring_bytes = ring as usize * desc::SIZE;
         let rings = DmaBuffer::new(2 * usize::from(queues) * ring_bytes)?;
-        let rings_address = function.map(&rings.memory())?;
+        let ring_addresses = function.map(&rings.memory())?;
         let ring_bytes = u32::try_from(ring_bytes).unwrap_or(0);
-        Ok(Self { arena, arena_address, rings, rings_address, ring_bytes })
+        Ok(Self { arena, arena_addresses, rings, ring_addresses, ring_bytes })
     }
 
     /// Bytes of one ring.
@@ -44,10 +44,11 @@ impl Memory {
         self.ring_bytes
     }
 
-    /// The device's address of ring number `number`, its low and its high half.
+    /// The device's address of ring number `number`, its low and its high half. A ring's size is a power of two and not that of
+    /// a huge page, so that each lies in one.
     pub(crate) fn ring_address(&self, number: u32) -> [u32; 2] {
-        let [a, b, c, d, e, f, g, h] =
-            (self.rings_address + u64::from(number) * u64::from(self.ring_bytes)).to_le_bytes();
+        let offset = number as usize * self.ring_bytes as usize;
+        let [a, b, c, d, e, f, g, h] = self.ring_addresses.of(offset).to_le_bytes();
         [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
     }
 
@@ -62,7 +63,7 @@ impl Memory {
         let offset = number as usize * self.ring_bytes as usize;
         let count = self.ring_bytes / u32::try_from(desc::SIZE).unwrap_or(1);
         let descriptors = self.rings.descriptors(offset, count).map_err(NicError::Ring)?;
-        let (arena, arena_address) = (self.arena, self.arena_address);
-        Ok(RingParts { bar, descriptors, tail, switch, arena, arena_address })
+        let (arena, addresses) = (self.arena, self.arena_addresses.clone());
+        Ok(RingParts { bar, descriptors, tail, switch, arena, addresses })
     }
 }

@@ -46,6 +46,7 @@ pub(crate) use watch::{Statistic, Statistics, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;
 use bywash_sys::dma::Descriptors;
+use bywash_sys::function::DeviceAddresses;
 
 /// How a queue is switched off: by clearing its enable bit, which then reads as clear.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,6 @@ pub(crate) struct RingParts<R> {
     pub(crate) tail: u32,
     pub(crate) switch: Switch,
     pub(crate) arena: &'static Arena,
-    /// The device's address of the arena's first byte.
-    pub(crate) arena_address: u64,
+    /// The device's addresses of the arena.
+    pub(crate) addresses: DeviceAddresses,
 }

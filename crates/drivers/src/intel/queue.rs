@@ -153,11 +153,11 @@ pub(crate) fn start_all<F: Function>(
     (rx, tx): &(RxRegisters, TxRegisters),
 ) -> Result<Vec<QueuePair>, NicError> {
     let Settings { queues, max_len, strip_vlan, .. } = *settings;
-    let bells = if settings.receives { function.interrupts(queues)? } else { Vec::new() };
-    let mut bells = bells.into_iter();
+    let vectors = if settings.receives { queues } else { 0 };
+    let mut bells = function.interrupts(vectors)?.into_iter();
     let pair = |queue| {
-        let receiver = bells.next().map(|bell| {
-            let ring = rx.ring(bar, memory, queue, Some(bell))?;
+        let receiver = settings.receives.then(|| {
+            let ring = rx.ring(bar, memory, queue, bells.next())?;
             rx.enable(bar, memory, queue, queues, strip_vlan)?;
             Ok::<_, NicError>(Box::new(ring) as _)
         });

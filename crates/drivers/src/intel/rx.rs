@@ -14,7 +14,7 @@ use bywash_frame::{
 use bywash_hw::ixgbe::desc::{packet_type, rx};
 use bywash_port::{QueueCounters, RxQueue};
 use bywash_sys::dma::{Descriptor, Descriptors};
-use bywash_sys::function::Registers;
+use bywash_sys::function::{DeviceAddresses, Registers};
 
 use super::{Bar, RingParts, SHORT, Switch, Wait};
 
@@ -43,8 +43,8 @@ pub(crate) struct RxRing<R> {
     bar: Bar<R>,
     ring: Descriptors,
     frames: RingLedger,
-    /// The device's address of the arena's first byte, and the headroom.
-    address: u64,
+    /// The device's addresses of the arena, behind the headroom.
+    addresses: DeviceAddresses,
     tail: u32,
     switch: Switch,
     wake: Option<Wake>,
@@ -73,14 +73,13 @@ enum Partial {
 impl<R: Registers> RxRing<R> {
     /// A ring without frames: the first call to `rx` fills it.
     pub(crate) fn new(parts: RxParts<R>) -> Self {
-        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, arena_address }, wake } =
-            parts;
+        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, addresses }, wake } = parts;
         let size = descriptors.count();
         Self {
             bar,
             frames: RingLedger::new(arena, size as usize),
             ring: descriptors,
-            address: arena_address + HEADROOM as u64,
+            addresses: addresses.ahead(HEADROOM),
             tail,
             switch,
             wake,
@@ -106,7 +105,7 @@ impl<R: Registers> RxRing<R> {
         let missing = self.ring.count() - self.given.wrapping_sub(self.next);
         for frame in pool.take_many(missing as usize) {
             let offset = self.frames.lend(frame);
-            self.ring.at(self.given).put(self.address + offset as u64, 0);
+            self.ring.at(self.given).put(self.addresses.of(offset), 0);
             self.given = self.given.wrapping_add(1);
         }
         // Counted by the spell: how many packets each has cost, only the NIC knows.
@@ -126,25 +125,20 @@ impl<R: Registers> RxRing<R> {
     /// Appends packets that are whole, good and in one buffer, up to the first that is not and to the ring's end, with
     /// fresh frames in the places of theirs. True when there may be more of these.
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the hash is the upper half of the word, and its kind in the lower"
-    )]
     fn whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
         let run = self.ring.run(self.next, batch.room());
-        let (address, mut bytes) = (self.address, 0);
-        let make = |descriptor: &Descriptor, more, frame: Frame, offset| {
-            frame.prefetch();
-            let first = descriptor.first();
-            descriptor.put(address + offset as u64, 0);
-            let less_one = whole_less_one(more);
-            bytes += less_one;
-            let mut packet = Packet::from_segment(Segment::received(frame, less_one + 1));
-            let is_valid = more & u64::from(rx::L4CS.mask) != 0;
-            packet.offload = Offload::received((first >> 32) as u32, first as u32, is_valid);
-            packet
+        let (frames, mut bytes) = (&mut self.frames, 0);
+        // A loop for each kind of addresses, so that none asks for each packet.
+        let count = match &self.addresses {
+            DeviceAddresses::Linear(first) => {
+                let first = *first;
+                let make = refill(|offset| first + offset as u64, &mut bytes);
+                frames.exchange(run, pool, batch, simple, make)
+            }
+            DeviceAddresses::Paged(table) => {
+                frames.exchange(run, pool, batch, simple, refill(|offset| table.of(offset), &mut bytes))
+            }
         };
-        let count = self.frames.exchange(run, pool, batch, simple, make);
         let more = count > 0 && count == run.len();
         self.next = self.next.wrapping_add(number(count));
         self.given = self.given.wrapping_add(number(count));
@@ -165,7 +159,7 @@ impl<R: Registers> RxRing<R> {
         let Some(frame) = self.frames.reclaim() else { return false };
         if let Some(fresh) = if self.is_full() { pool.take() } else { None } {
             let offset = self.frames.lend(fresh);
-            self.ring.at(self.next).put(self.address + offset as u64, 0);
+            self.ring.at(self.next).put(self.addresses.of(offset), 0);
             self.given = self.given.wrapping_add(1);
         }
         self.next = self.next.wrapping_add(1);
@@ -271,6 +265,30 @@ fn length(second: u64) -> usize {
 #[inline]
 fn hash(first: u64) -> Option<u32> {
     (first & u64::from(rx::RSS_TYPE.mask) != 0).then_some((first >> 32) as u32)
+}
+
+/// What makes a packet of a frame whose descriptor is done, and gives the descriptor another frame, the one at an offset; it
+/// counts the packets' bytes, each less by one.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the hash is the upper half of the word, and its kind in the lower"
+)]
+fn refill(
+    address: impl Fn(usize) -> u64,
+    bytes: &mut usize,
+) -> impl FnMut(&Descriptor, u64, Frame, usize) -> Packet {
+    move |descriptor, more, frame, offset| {
+        frame.prefetch();
+        let first = descriptor.first();
+        descriptor.put(address(offset), 0);
+        let less_one = whole_less_one(more);
+        *bytes += less_one;
+        let mut packet = Packet::from_segment(Segment::received(frame, less_one + 1));
+        let is_valid = more & u64::from(rx::L4CS.mask) != 0;
+        packet.offload = Offload::received((first >> 32) as u32, first as u32, is_valid);
+        packet
+    }
 }
 
 /// A count of descriptors, of which a ring has at most 8192.

@@ -8,8 +8,8 @@ use bywash_frame::{Batch, Packet, Pool, RingLedger, Segment};
 use bywash_hw::ixgbe::MAX_TX_DESCRIPTORS;
 use bywash_hw::ixgbe::desc::tx;
 use bywash_port::{QueueCounters, TxQueue};
-use bywash_sys::dma::Descriptors;
-use bywash_sys::function::Registers;
+use bywash_sys::dma::{Descriptor, Descriptors};
+use bywash_sys::function::{DeviceAddresses, Registers};
 
 use super::offload::{self, Context, Work};
 use super::rx::close_ring;
@@ -47,8 +47,8 @@ pub(crate) struct TxRing<R> {
     bar: Bar<R>,
     ring: Descriptors,
     frames: RingLedger,
-    /// The device's address of the arena's first byte.
-    address: u64,
+    /// The device's addresses of the arena.
+    addresses: DeviceAddresses,
     tail: u32,
     switch: Switch,
     max_len: usize,
@@ -105,13 +105,13 @@ impl Blocks {
 impl<R: Registers> TxRing<R> {
     pub(crate) fn new(parts: TxParts<R>) -> Self {
         let TxParts { ring, max_len, names_context } = parts;
-        let RingParts { bar, descriptors, tail, switch, arena, arena_address } = ring;
+        let RingParts { bar, descriptors, tail, switch, arena, addresses } = ring;
         let size = descriptors.count();
         let mut ring = Self {
             bar,
             frames: RingLedger::new(arena, size as usize),
             ring: descriptors,
-            address: arena_address,
+            addresses,
             tail,
             switch,
             max_len,
@@ -151,10 +151,10 @@ impl<R: Registers> TxRing<R> {
     /// Fills the next descriptor with a frame's bytes.
     #[inline]
     fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
-        let (start, length) = (segment.start() as u64, segment.len() as u64);
-        let offset = self.frames.lend(segment.into_frame()) as u64;
+        let (start, length) = (segment.start(), segment.len() as u64);
+        let offset = self.frames.lend(segment.into_frame());
         let second = u64::from(olinfo) << 32 | u64::from(command) | length;
-        self.ring.at(self.next).put(self.address + offset + start, second);
+        self.ring.at(self.next).put(self.addresses.of(offset + start), second);
         self.next = self.next.wrapping_add(1);
         self.open.descriptors += 1;
         self.open.frames += 1;
@@ -204,25 +204,25 @@ impl<R: Registers> TxRing<R> {
     /// Queues packets from the front that are one descriptor each and need nothing done, as far as there is room.
     #[inline]
     fn simple(&mut self, batch: &mut Batch) {
-        let (address, longest) = (self.address, self.max_len - SHORTEST);
+        let longest = self.max_len - SHORTEST;
         let whole = WHOLE | u64::from(self.olinfo) << 32;
         loop {
             // To the end of the block, or of the ring.
             let most = self.room().min(BLOCK - self.open.descriptors);
             let run = self.ring.run(self.next, most as usize);
-            let mut bytes = 0;
-            let lent = self.frames.lend_packets(run, batch, |descriptor, packet, offset| {
-                let segment = packet.head_segment();
-                let simple =
-                    !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
-                if simple {
-                    let length = segment.len() as u64;
-                    bytes += length;
-                    let first = address + (offset + segment.start()) as u64;
-                    descriptor.put(first, whole + length * LENGTHS);
+            let (frames, mut bytes) = (&mut self.frames, 0);
+            // A loop for each kind of addresses, so that none asks for each packet.
+            let lent = match &self.addresses {
+                DeviceAddresses::Linear(first) => {
+                    let first = *first;
+                    let fill = fill(whole, longest, |offset| first + offset as u64, &mut bytes);
+                    frames.lend_packets(run, batch, fill)
                 }
-                simple
-            });
+                DeviceAddresses::Paged(table) => {
+                    let fill = fill(whole, longest, |offset| table.of(offset), &mut bytes);
+                    frames.lend_packets(run, batch, fill)
+                }
+            };
             let filled = number(lent);
             self.next = self.next.wrapping_add(filled);
             self.open.descriptors += filled;
@@ -286,6 +286,27 @@ impl<R: Registers> TxRing<R> {
         }
         let work = offload::plan(packet, self.max_len)?;
         (work.cuts || packet.len() <= self.max_len).then_some(work)
+    }
+}
+
+/// What fills a descriptor with a packet whose frame lies at an offset, and counts its bytes; false when something is to be done with
+/// the packet, or it has less than [`SHORTEST`] bytes, or more than `longest` beyond those.
+#[inline]
+fn fill(
+    whole: u64,
+    longest: usize,
+    address: impl Fn(usize) -> u64,
+    bytes: &mut u64,
+) -> impl FnMut(&Descriptor, &Packet, usize) -> bool {
+    move |descriptor, packet, offset| {
+        let segment = packet.head_segment();
+        let simple = !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
+        if simple {
+            let length = segment.len() as u64;
+            *bytes += length;
+            descriptor.put(address(offset + segment.start()), whole + length * LENGTHS);
+        }
+        simple
     }
 }
 

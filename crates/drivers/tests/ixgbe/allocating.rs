@@ -9,7 +9,7 @@ use bywash_drivers::ixgbe;
 use bywash_drivers::port::frame::{Batch, Checksum, Packet};
 use bywash_drivers::port::{Port, PortName};
 use bywash_models::function::{Handle, InProcess};
-use bywash_sys::function::{DmaMemory, Function, FunctionError, Registers};
+use bywash_sys::function::{DeviceAddresses, DmaMemory, Function, FunctionError, Registers};
 
 use crate::bed::{PATIENCE, memory, packet, quiet, world};
 
@@ -81,7 +81,7 @@ impl Function for Quiet {
         self.0.write_config(offset, from)
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
         self.0.map(memory)
     }
 

@@ -8,6 +8,7 @@ mod bed;
 mod faults;
 mod offloads;
 mod opening;
+mod scattered;
 mod socket;
 mod spreading;
 mod steering;

@@ -1,7 +1,7 @@
 //! What reading and writing each register does, besides holding a value.
 
 use bywash_hw::ixgbe::regs::{
-    self, CTRL, DCA_RXCTRL, DCA_TXCTRL, DMATXCTL, EEC, EERD, ESDP, HLREG0, MSCA, MSRWD, PFQDE, RDRXCTL,
+    self, CTRL, DCA_RXCTRL, DCA_TXCTRL, DMATXCTL, EEC, EERD, ESDP, FTQF, HLREG0, MSCA, MSRWD, PFQDE, RDRXCTL,
     RTTDCS, RXCTRL, RXDCTL, SECRXSTAT, SWSM, TDWBAL, TXDCTL,
 };
 use bywash_hw::ixgbe::{QUEUES, RING_ALIGNMENT};
@@ -208,6 +208,7 @@ impl Nic {
             "FDIRCMD" if !self.faults.flow_director_hangs => {
                 self.flow_director.command(&mut self.file, &self.faults, &mut self.violations);
             }
+            "FTQF" => self.rx.set_five_tuple(at.index, FTQF::QUEUE_ENABLE.is_set(now)),
             "WUS" => self.file.put(&regs::WUS, before & !value),
             _ => {}
         }

@@ -102,11 +102,13 @@ impl File {
     }
 
     /// Adds to a 32-bit counter, which sticks at its end.
+    #[inline]
     pub(super) fn count(&mut self, register: &Register, index: u32, by: u32) {
         self.set(register, index, self.get(register, index).saturating_add(by));
     }
 
     /// Adds to a 36-bit counter in two registers, which sticks at its end.
+    #[inline]
     pub(super) fn count_36(&mut self, low: &Register, high: &Register, index: u32, by: u64) {
         let now = u64::from(self.get(low, index)) | u64::from(self.get(high, index)) << 32;
         let sum = (now + by).min((1 << 36) - 1);

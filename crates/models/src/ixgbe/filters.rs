@@ -67,8 +67,8 @@ pub(super) struct Steered {
     pub(super) ether_type: Option<u32>,
 }
 
-/// Looks at EtherType filters, then at the SYN filter and the five-tuple filters.
-pub(super) fn steer(file: &File, parsed: &Parsed) -> Steered {
+/// Looks at EtherType filters, then at the SYN filter and the five-tuple filters, of which those are on that have a bit.
+pub(super) fn steer(file: &File, five_tuples: u128, parsed: &Parsed) -> Steered {
     for i in 0..ETQF.count() {
         let etqf = file.get(&ETQF, i);
         if ETQF::FILTER_EN.is_set(etqf) && ETQF::ETYPE.of(etqf) == u32::from(parsed.ether_type) {
@@ -79,20 +79,19 @@ pub(super) fn steer(file: &File, parsed: &Parsed) -> Steered {
     }
     let synqf = file.one(&SYNQF);
     let syn = (parsed.syn && SYNQF::QUEUE_ENABLE.is_set(synqf)).then(|| SYNQF::RX_QUEUE.of(synqf));
-    let tuple = five_tuple(file, parsed);
+    let tuple = five_tuple(file, five_tuples, parsed);
     let queue = if SYNQF::SYNQFP.is_set(synqf) { syn.or(tuple) } else { tuple.or(syn) };
     Steered { queue, ether_type: None }
 }
 
 /// Queue of the five-tuple filter with the highest priority that matches, the first of equals.
-fn five_tuple(file: &File, parsed: &Parsed) -> Option<u32> {
+fn five_tuple(file: &File, mut on: u128, parsed: &Parsed) -> Option<u32> {
     let Some(Addresses::V4 { source, destination }) = parsed.ip else { return None };
     let mut best: Option<(u32, u32)> = None;
-    for i in 0..FTQF.count() {
+    while on != 0 {
+        let i = on.trailing_zeros();
+        on &= on - 1;
         let ftqf = file.get(&FTQF, i);
-        if !FTQF::QUEUE_ENABLE.is_set(ftqf) {
-            continue;
-        }
         // Addresses and ports lie in the registers as in the packet.
         let ports = file.get(&SDPQF, i);
         let port = |port: u16| u32::from(u16::from_le_bytes(port.to_be_bytes()));

@@ -204,7 +204,7 @@ impl Nic {
     }
 
     /// A frame arrives from the wire, without its check sequence; `check_good` says whether that was right.
-    pub fn receive(&mut self, frame: &[u8], check_good: bool) {
+    pub fn receive(&mut self, frame: Vec<u8>, check_good: bool) {
         if !self.faults.removed {
             self.arrive(frame, check_good, false);
         }

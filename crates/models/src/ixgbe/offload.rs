@@ -33,11 +33,16 @@ impl Order {
         Layout { ip, l4, payload: l4 + context::L4LEN.of(self.context[3]) as usize }
     }
 
-    /// Does all that the descriptors ask for. Returns the frames to send.
+    /// Does all that the descriptors ask for. Appends the frames to send, to none.
     ///
     /// # Errors
     /// What about the descriptors makes no sense.
-    pub(super) fn carry_out(&self, file: &File, mut packet: Vec<u8>) -> Result<Vec<Vec<u8>>, &'static str> {
+    pub(super) fn carry_out(
+        &self,
+        file: &File,
+        mut packet: Vec<u8>,
+        frames: &mut Vec<Vec<u8>>,
+    ) -> Result<(), &'static str> {
         let segment = tx::TSE.is_set(self.data[2]);
         let layout = self.layout();
         let payload = tx::PAYLEN.of(self.data[3]) as usize;
@@ -51,8 +56,8 @@ impl Order {
         } else if payload != packet.len() {
             return Err("PAYLEN is not the packet's length");
         }
-        let mut frames = if segment {
-            self.segments(file, &packet, layout)?
+        if segment {
+            self.segments(file, &packet, layout, frames)?;
         } else {
             if self.wants(tx::TXSM) {
                 self.insert_l4(&mut packet, layout)?;
@@ -60,13 +65,13 @@ impl Order {
             if self.wants(tx::IXSM) {
                 insert_ipv4(&mut packet, layout)?;
             }
-            vec![packet]
-        };
+            frames.push(packet);
+        }
         if tx::VLE.is_set(self.data[2]) {
             let [high, low] = u16::try_from(context::VLAN.of(self.context[0])).unwrap_or(0).to_be_bytes();
             frames.iter_mut().for_each(|frame| insert_tag(frame, [high, low]));
         }
-        Ok(frames)
+        Ok(())
     }
 
     fn insert_l4(&self, packet: &mut [u8], layout: Layout) -> Result<(), &'static str> {
@@ -94,7 +99,13 @@ impl Order {
         Ok(())
     }
 
-    fn segments(&self, file: &File, packet: &[u8], layout: Layout) -> Result<Vec<Vec<u8>>, &'static str> {
+    fn segments(
+        &self,
+        file: &File,
+        packet: &[u8],
+        layout: Layout,
+        frames: &mut Vec<Vec<u8>>,
+    ) -> Result<(), &'static str> {
         let mss = context::MSS.of(self.context[3]) as usize;
         if mss == 0 || packet.len() <= layout.payload {
             return Err("segments of no bytes");
@@ -102,7 +113,6 @@ impl Order {
         let headers = packet.get(..layout.payload).ok_or("headers are longer than the packet")?;
         let ipv4 = context::IPV4.is_set(self.context[2]);
         let count = (packet.len() - layout.payload).div_ceil(mss);
-        let mut frames = Vec::with_capacity(count);
         for (i, payload) in packet[layout.payload..].chunks(mss).enumerate() {
             let mut frame = [headers, payload].concat();
             let length = frame.len() - layout.l4;
@@ -141,7 +151,7 @@ impl Order {
             }
             frames.push(frame);
         }
-        Ok(frames)
+        Ok(())
     }
 }
 

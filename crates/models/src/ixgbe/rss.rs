@@ -13,17 +13,16 @@ const KEY: usize = 40;
 pub(super) fn toeplitz(key: &[u8; KEY], input: impl Iterator<Item = u8>) -> u32 {
     let mut window = u64::from_be_bytes([key[0], key[1], key[2], key[3], key[4], 0, 0, 0]);
     let mut hash = 0;
-    for (i, byte) in input.enumerate() {
-        for bit in (0..8).rev() {
-            if byte >> bit & 1 != 0 {
-                hash ^= window >> 32;
-            }
-            window <<= 1;
+    for (i, mut byte) in input.enumerate() {
+        while byte != 0 {
+            let bit = byte.leading_zeros();
+            hash ^= window << bit;
+            byte &= !(0x80 >> bit);
         }
-        // Forty key bits are in the window before each byte, so that after it 32 are left.
-        window |= u64::from(key.get(i + 5).copied().unwrap_or(0)) << 24;
+        // Forty key bits are in the window before each byte.
+        window = window << 8 | u64::from(key.get(i + 5).copied().unwrap_or(0)) << 24;
     }
-    u32::try_from(hash).unwrap_or(u32::MAX)
+    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }
 
 /// The hash of a packet and what it covers, if MRQC asks for one.

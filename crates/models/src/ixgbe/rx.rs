@@ -1,6 +1,7 @@
 //! Reception: a frame from the wire is checked, filtered, given a queue, held in packet memory until there are descriptors,
 //! and written to memory.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bywash_hw::ixgbe::desc::{self, DESCTYPE_ADVANCED, DESCTYPE_LEGACY, packet_type, rx, rx_legacy};
@@ -34,12 +35,19 @@ pub(super) struct Receiver {
     /// Packets written back since the start: which are faulty goes by it.
     written: u32,
     stopped: u128,
+    /// Five-tuple filters that are on.
+    five_tuples: u128,
 }
 
 impl Receiver {
     /// A queue was enabled.
     pub(super) fn start(&mut self, queue: u32) {
         self.stopped &= !(1 << queue);
+    }
+
+    /// A five-tuple filter is on or off.
+    pub(super) fn set_five_tuple(&mut self, filter: u32, on: bool) {
+        self.five_tuples = self.five_tuples & !(1 << filter) | u128::from(on) << filter;
     }
 }
 
@@ -52,19 +60,19 @@ impl Nic {
     }
 
     /// A frame arrives, without its check sequence, of which `check_good` says whether it was right.
-    pub(super) fn arrive(&mut self, frame: &[u8], check_good: bool, looped: bool) {
+    pub(super) fn arrive(&mut self, frame: Vec<u8>, check_good: bool, looped: bool) {
         let on = RXCTRL::RXEN.is_set(self.file.one(&RXCTRL));
         let dark = !looped && !self.link.up;
         if !on || dark || !self.may_receive() || SECRXCTRL::RX_DIS.is_set(self.file.one(&SECRXCTRL)) {
             return;
         }
-        stats::arrived(&mut self.file, frame);
+        stats::arrived(&mut self.file, &frame);
         let keep_bad = FCTRL::SBP.is_set(self.file.one(&FCTRL));
         let length = frame.len() + stats::FCS;
         let bad = match length {
             _ if !check_good => Some(&regs::CRCERRS),
             0..64 => Some(&regs::RUC),
-            _ if length > self.longest_frame(frame) => Some(&regs::ROC),
+            _ if length > self.longest_frame(&frame) => Some(&regs::ROC),
             _ => None,
         };
         if let Some(counter) = bad {
@@ -73,19 +81,19 @@ impl Nic {
                 return;
             }
         }
-        stats::good(&mut self.file, frame);
-        let parsed = parse(frame, u16::try_from(VLNCTRL::VET.of(self.file.one(&VLNCTRL))).unwrap_or(0));
-        let Some(passed) = layer_2(&self.file, frame, &parsed) else { return };
-        stats::received(&mut self.file, frame);
+        stats::good(&mut self.file, &frame);
+        let parsed = parse(&frame, u16::try_from(VLNCTRL::VET.of(self.file.one(&VLNCTRL))).unwrap_or(0));
+        let Some(passed) = layer_2(&self.file, &frame, &parsed) else { return };
+        stats::received(&mut self.file, &frame);
         self.hold(frame, parsed, passed);
     }
 
     /// Chooses the queue, and keeps the frame if there is room.
-    fn hold(&mut self, frame: &[u8], parsed: Parsed, passed: Passed) {
-        let steered = steer(&self.file, &parsed);
+    fn hold(&mut self, frame: Vec<u8>, parsed: Parsed, passed: Passed) {
+        let steered = steer(&self.file, self.rx.five_tuples, &parsed);
         let matched = match steered.queue {
             Some(_) => None,
-            None => self.flow_director.steer(&mut self.file, frame, &parsed),
+            None => self.flow_director.steer(&mut self.file, &frame, &parsed),
         };
         let hash = if steered.ether_type.is_some() { None } else { rss::hash(&self.file, &parsed) };
         let queue = match (steered.queue, matched) {
@@ -103,7 +111,7 @@ impl Nic {
             return;
         }
         self.rx.bytes += frame.len();
-        let (frame, filter) = (frame.to_vec(), matched.and_then(|matched| matched.report));
+        let filter = matched.and_then(|matched| matched.report);
         let inexact = passed == Passed::Inexact;
         self.rx.held.push_back(Held {
             frame,
@@ -148,15 +156,15 @@ impl Nic {
     }
 
     /// The bytes that go to memory, and the tag that was taken out of them.
-    fn trimmed(&self, held: &Held) -> (Vec<u8>, Option<u16>) {
-        let mut frame = held.frame.clone();
+    fn trimmed<'a>(&self, held: &'a Held) -> (Cow<'a, [u8]>, Option<u16>) {
+        let mut frame = Cow::Borrowed(held.frame.as_slice());
         if !HLREG0::RXCRCSTRP.is_set(self.file.one(&HLREG0)) {
-            frame.extend(check_sequence(&held.frame));
+            frame.to_mut().extend(check_sequence(&held.frame));
         }
         let strips = RXDCTL::VME.is_set(self.file.get(&RXDCTL, held.queue));
         let tag = held.parsed.vlan.filter(|_| strips);
         if tag.is_some() {
-            frame.drain(12..16);
+            frame.to_mut().drain(12..16);
         }
         (frame, tag)
     }
@@ -178,7 +186,12 @@ impl Nic {
     }
 
     /// Writes a frame and its descriptors. False when memory was not there: the queue stops.
-    fn write(&mut self, held: &Held, (frame, tag): &(Vec<u8>, Option<u16>), host: &mut Host<'_>) -> bool {
+    fn write(
+        &mut self,
+        held: &Held,
+        (frame, tag): &(Cow<'_, [u8]>, Option<u16>),
+        host: &mut Host<'_>,
+    ) -> bool {
         let queue = held.queue;
         let ring = self.file.get(&regs::RDLEN, queue) / 16;
         let base = self.ring_base(&regs::RDBAL, &regs::RDBAH, queue);

@@ -27,11 +27,13 @@ pub(super) struct Transmitter {
     queues: Vec<Queue>,
     /// Queues whose tail was written.
     active: u128,
+    /// Room for the frames that a packet becomes.
+    frames: Vec<Vec<u8>>,
 }
 
 impl Transmitter {
     pub(super) fn new() -> Self {
-        Self { queues: vec![Queue::default(); QUEUES as usize], active: 0 }
+        Self { queues: vec![Queue::default(); QUEUES as usize], active: 0, frames: Vec::new() }
     }
 
     /// The tail of a queue was written, or may have been.
@@ -160,26 +162,26 @@ impl Nic {
         let data = state.first.take().unwrap_or(last);
         state.descriptors = 0;
         let length = packet.len();
-        let frames = if tx::DEXT.is_set(data[2]) {
-            let index = tx::IDX.of(data[3]) as usize;
-            let Some(context) = state.contexts.get(index).copied() else {
-                return self.bad(queue, data, "there are contexts 0 and 1");
-            };
-            Order { data, context }.carry_out(&self.file, packet)
+        let mut frames = std::mem::take(&mut self.tx.frames);
+        frames.clear();
+        let done = if tx::DEXT.is_set(data[2]) {
+            let context = state.contexts.get(tx::IDX.of(data[3]) as usize).copied();
+            let context = context.ok_or("there are contexts 0 and 1");
+            context.and_then(|context| Order { data, context }.carry_out(&self.file, packet, &mut frames))
         } else {
-            legacy(data, &mut packet).map(|()| vec![packet])
+            legacy(data, &mut packet).map(|()| frames.push(packet))
         };
-        let frames = match frames {
-            Ok(frames) => frames,
-            Err(rule) => return self.bad(queue, data, rule),
-        };
+        if let Err(rule) = done {
+            return self.bad(queue, data, rule);
+        }
         stats::taken(&mut self.file, queue, length);
         let checked = tx::DEXT.is_set(data[2]) && tx::CC.is_set(data[3]);
         self.observed.unchecked_packets += u64::from(self.board.is_virtual() && !checked);
         self.observed.tso_packets += u64::from(tx::DEXT.is_set(data[2]) && tx::TSE.is_set(data[2]));
-        for frame in frames {
+        for frame in frames.drain(..) {
             self.send(queue, data, frame, host);
         }
+        self.tx.frames = frames;
         true
     }
 
@@ -198,10 +200,10 @@ impl Nic {
         let disabled = SECTXCTRL::TX_DIS.is_set(self.file.one(&SECTXCTRL));
         if HLREG0::LPBK.is_set(hlreg0) {
             stats::transmitted(&mut self.file, &frame);
-            self.arrive(&frame, true, true);
+            self.arrive(frame, true, true);
         } else if self.link.up && !disabled {
             stats::transmitted(&mut self.file, &frame);
-            host.wire.send(&frame);
+            host.wire.send(frame);
         }
     }
 

@@ -62,7 +62,7 @@ impl Bench {
 
     /// A frame arrives at the left one from its cable, as if from the right one.
     pub(crate) fn arrive(&self, frame: &[u8]) {
-        self.world.with(0, |device| device.nic.receive(frame, true));
+        self.world.with(0, |device| device.nic.receive(frame.into(), true));
     }
 
     /// Rules that were broken since the last call, each once with how often.

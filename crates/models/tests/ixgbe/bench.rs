@@ -132,7 +132,7 @@ impl Bench {
 
     /// A frame arrives and is delivered at once.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
-        self.nic.receive(frame, true);
+        self.nic.receive(frame.into(), true);
         self.tick();
     }
 

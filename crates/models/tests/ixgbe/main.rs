@@ -296,7 +296,7 @@ fn counters_count_stick_and_are_cleared_by_reading() {
     bench.write(&RQSMR, 0, 0x0000_0700);
     let frame = packet(UDP, (1, 2), 100);
     (0..3).for_each(|_| bench.arrive(&frame));
-    bench.nic.receive(&frame, false);
+    bench.nic.receive(frame.clone(), false);
     let wire = u32::try_from(frame.len() + 4).unwrap();
     for (register, value) in
         [(&GPRC, 3), (&TPR, 4), (&CRCERRS, 1), (&PRC255, 3), (&GORCL, 3 * wire), (&QPRC, 3)]

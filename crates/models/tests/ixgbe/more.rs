@@ -136,7 +136,7 @@ fn nothing_that_a_driver_or_the_wire_does_can_panic() {
                 let at = next() as usize % frame.len();
                 frame[at] = next().to_le_bytes()[0];
                 frame.truncate(frame.len() - next() as usize % 20);
-                bench.nic.receive(&frame, next() % 8 != 0);
+                bench.nic.receive(frame, next() % 8 != 0);
             }
             let at = next() as usize % bench.memory.bytes.len();
             bench.memory.bytes[at] = next().to_le_bytes()[0];

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::Device;
+use super::{Config, Device};
 use crate::interface::{InterfaceError, kernel_use};
 
 /// The kernel's driver that hands a function to a program.
@@ -82,10 +82,12 @@ impl Device {
         self.bus.join("drivers").join(driver).exists()
     }
 
-    /// Whether a program has it, through VFIO. The kernel would wait until that ends before it gives the function away.
+    /// Whether a program has it: through VFIO, where the kernel would wait until that ends before it gives the function away, or
+    /// without an IOMMU.
     pub fn is_open(&self) -> bool {
         let busy = |error: io::Error| error.raw_os_error() == Some(libc::EBUSY);
         self.group().is_some_and(|group| std::fs::File::open(group.file()).is_err_and(busy))
+            || Config::open(self).is_ok_and(|config| config.lock().is_ok_and(|free| !free))
     }
 
     /// Lets the kernel find a driver for it.

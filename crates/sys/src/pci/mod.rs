@@ -2,6 +2,7 @@
 //! another driver.
 
 mod address;
+mod config;
 mod driver;
 mod group;
 mod sriov;
@@ -11,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use address::{Address, AddressError};
+pub(crate) use config::{BUS_MASTER, COMMAND, Config};
 pub use driver::{InUse, VFIO};
 pub use group::{Group, Member, NO_IOMMU_CURE};
 pub use sriov::SriovError;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{StateError, Undone};
 use crate::modules;
-use crate::pci::Device;
+use crate::pci::{Config, Device};
 
 /// One change, as the state file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +41,8 @@ pub(super) enum Change {
         before: Option<String>,
         /// The driver that it was reserved for at first.
         reserved: Option<String>,
-        /// Its driver after the change.
-        set: String,
+        /// Its driver after the change; none when a program drives it without the kernel.
+        set: Option<String>,
     },
     /// Virtual functions of a NIC that had none.
     VirtualFunctions {
@@ -96,9 +96,7 @@ pub(super) fn first_driver(
     now: (Option<String>, Option<String>),
 ) -> (Option<String>, Option<String>) {
     let theirs = others.iter().find_map(|record| match &record.change {
-        Change::Driver { device, before, reserved, set }
-            if device == address && now.0.as_ref() == Some(set) =>
-        {
+        Change::Driver { device, before, reserved, set } if device == address && now.0 == *set => {
             Some((before.clone(), reserved.clone()))
         }
         _ => None,
@@ -128,7 +126,7 @@ impl Change {
                 let wanted = living.iter().any(
                     |record| matches!(&record.change, Self::Driver { device: theirs, .. } if theirs == device),
                 );
-                give_back(device, before.as_deref(), reserved.as_deref(), set, wanted)
+                give_back(device, before.as_deref(), reserved.as_deref(), set.as_deref(), wanted)
             }
             Self::File { path, .. } | Self::Added { path, .. } if !path.exists() => {
                 Ok(Undone::LeftAlone(format!("{} is gone", path.display())))
@@ -175,7 +173,7 @@ fn give_back(
     address: &str,
     before: Option<&str>,
     reserved: Option<&str>,
-    set: &str,
+    set: Option<&str>,
     wanted: bool,
 ) -> Result<Undone, StateError> {
     let Some(device) = address.parse().ok().and_then(Device::at) else {
@@ -186,22 +184,34 @@ fn give_back(
     }
     let now = device.driver();
     // Without a driver it is as we left it if we did not get further than that.
-    if let Some(other) = now.as_deref().filter(|now| *now != set && Some(*now) != before) {
+    if let Some(other) = now.as_deref().filter(|now| Some(*now) != set && Some(*now) != before) {
         let line = format!("{address} is driven by {other} by now: somebody else has changed it since");
         return Ok(Undone::LeftAlone(line));
     }
     if now.is_some() && now.as_deref() != before && device.is_open() {
         return Err(StateError::Open { device: address.into() });
     }
-    device.give_to(before, reserved).map_err(|source| StateError::Driver {
+    let failed = |source| StateError::Driver {
         device: address.into(),
         driver: before.unwrap_or("no driver").into(),
         source,
-    })?;
+    };
+    if set.is_none() && now.is_none() {
+        // The kernel's driver lets it do DMA before it has reset it: nothing of the program's may be running by then.
+        let config = Config::open(&device).map_err(failed)?;
+        if !config.lock_soon().map_err(failed)? {
+            return Err(StateError::Open { device: address.into() });
+        }
+        config.forbid_dma().map_err(failed)?;
+    }
+    device.give_to(before, reserved).map_err(failed)?;
     let driver =
         before.map_or_else(|| "has no driver again".into(), |name| format!("is driven by {name} again"));
-    Ok(Undone::Back(format!("{address} {driver}, not by {set}")))
+    Ok(Undone::Back(format!("{address} {driver}, not by {}", set.unwrap_or(PROGRAM))))
 }
+
+/// Who drives a function that has no driver of the kernel's.
+pub(super) const PROGRAM: &str = "a program";
 
 /// Removes a NIC's virtual functions, unless one is in use or their number is not ours.
 fn remove_functions(address: &str, set: u32) -> Result<Undone, StateError> {

@@ -128,11 +128,11 @@ pub fn add_to_file(path: impl AsRef<Path>, add: u64) -> Result<Undo, StateError>
     State::of_process()?.add_to_file(path, add)
 }
 
-/// Gives a PCI function to another driver until the [`Undo`] is dropped.
+/// Gives a PCI function to another driver until the [`Undo`] is dropped; or to none, because a program drives it without the kernel.
 ///
 /// # Errors
 /// When the change can't be recorded or made; then the driver that had it has it again.
-pub fn set_driver(device: &Device, driver: &str) -> Result<Undo, StateError> {
+pub fn set_driver(device: &Device, driver: Option<&str>) -> Result<Undo, StateError> {
     State::of_process()?.set_driver(device, driver)
 }
 
@@ -282,25 +282,28 @@ impl State {
     ///
     /// # Errors
     /// As [`set_driver`].
-    pub fn set_driver(self: &Arc<Self>, device: &Device, driver: &str) -> Result<Undo, StateError> {
+    pub fn set_driver(self: &Arc<Self>, device: &Device, driver: Option<&str>) -> Result<Undo, StateError> {
         let address = device.address().to_string();
         let _lock = self.store.lock()?;
         let mut records = self.records();
         let now = (device.driver(), device.reserved_for());
-        let is_set = now.0.as_deref() == Some(driver);
+        let is_set = driver.is_some() && now.0.as_deref() == driver;
         let (before, reserved) = change::first_driver(&self.others(&records), &address, now);
-        if is_set && before.as_deref() == Some(driver) {
+        if is_set && before.as_deref() == driver {
             return Ok(Undo { state: Arc::clone(self), record: None, added: 0 });
         }
         let (device_before, reserved_before) = (before.clone(), reserved.clone());
-        let change = Change::Driver { device: address.clone(), before, reserved, set: driver.into() };
+        let change =
+            Change::Driver { device: address.clone(), before, reserved, set: driver.map(Into::into) };
         let id = self.record(&mut records, change)?;
-        if let Err(source) = device.give_to(Some(driver), Some(driver)) {
+        // No driver of the kernel's has this name, so that none takes it meanwhile.
+        if let Err(source) = device.give_to(driver, driver.or(Some("bywash"))) {
             // When the old driver does not take it either, the record stays for a cleanup.
             if device.give_to(device_before.as_deref(), reserved_before.as_deref()).is_ok() {
                 self.forget(&mut records, id)?;
             }
-            return Err(StateError::Driver { device: address, driver: driver.into(), source });
+            let driver = driver.unwrap_or(change::PROGRAM).into();
+            return Err(StateError::Driver { device: address, driver, source });
         }
         Ok(Undo { state: Arc::clone(self), record: Some(id), added: 0 })
     }

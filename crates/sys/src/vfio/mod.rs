@@ -8,7 +8,6 @@
 //! the IOMMU, which it can keep at hand where those of 4 KiB would be too many.
 
 mod call;
-mod registers;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,13 +17,12 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::function::{DmaMemory, Function, FunctionError};
+use crate::function::{DeviceAddresses, DmaMemory, Function, FunctionError};
+use crate::mapped_registers::MappedRegisters;
 use crate::memory::HUGE_PAGE;
-use crate::pci::{Device, InUse, NO_IOMMU_CURE, VFIO};
+use crate::pci::{BUS_MASTER, COMMAND, Device, InUse, NO_IOMMU_CURE, VFIO};
 use crate::shared::Mapping;
 use crate::state::{self, StateError, Undo};
-
-pub use registers::MappedRegisters;
 
 /// VFIO's own file.
 const CONTAINER: &str = "/dev/vfio/vfio";
@@ -36,10 +34,6 @@ const CONFIG: u32 = 7;
 /// Addresses that the function is given begin here: above those at which interrupts are written.
 const FIRST_ADDRESS: u64 = 1 << 32;
 
-/// PCI's command register, and its bit for DMA.
-const COMMAND: u64 = 4;
-const BUS_MASTER: u16 = 1 << 2;
-
 /// Why a function could not be taken. It has the driver that it had.
 #[derive(Debug, thiserror::Error)]
 pub enum VfioError {
@@ -47,7 +41,9 @@ pub enum VfioError {
     #[error(transparent)]
     InUse(#[from] InUse),
     /// There is no IOMMU.
-    #[error("it is in no IOMMU group, so nothing would keep it from other memory: {NO_IOMMU_CURE}")]
+    #[error(
+        "it is in no IOMMU group, so nothing would keep it from other memory: {NO_IOMMU_CURE}; or take that risk with --no-iommu"
+    )]
     NoIommu,
     /// Its group has others in it.
     #[error(
@@ -152,7 +148,7 @@ impl Vfio {
         if !call::container_is_right(container.as_fd()).map_err(failed("asking VFIO for its version"))? {
             return Err(VfioError::NoType1);
         }
-        let driver = state::set_driver(device, VFIO)?;
+        let driver = state::set_driver(device, Some(VFIO))?;
         let file = open(&group.file())?;
         if !call::group_is_viable(file.as_fd()).map_err(failed("asking for the IOMMU group's state"))? {
             return Err(VfioError::NotViable(group.number()));
@@ -220,7 +216,7 @@ impl Function for Vfio {
     }
 
     fn registers(&self) -> MappedRegisters {
-        MappedRegisters::new(&self.held)
+        MappedRegisters::new(&self.held.bar, self.held.clone())
     }
 
     fn read_config(&mut self, offset: u64, to: &mut [u8]) -> Result<(), FunctionError> {
@@ -238,7 +234,7 @@ impl Function for Vfio {
         written.map_err(|source| self.config_error(offset, source))
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
         let (iova, bytes) = (self.next, memory.bytes as u64);
         let mapped = call::map(self.held.container.as_fd(), memory.address as u64, iova, bytes);
         mapped.map_err(|error| FunctionError::Map {
@@ -251,7 +247,7 @@ impl Function for Vfio {
         })?;
         self.maps.push((iova, bytes));
         self.next = (iova + bytes).next_multiple_of(HUGE_PAGE as u64);
-        Ok(iova)
+        Ok(DeviceAddresses::Linear(iova))
     }
 
     fn unmap(&mut self, address: u64) -> Result<(), FunctionError> {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::function::{DmaMemory, Function, FunctionError, Registers};
+use crate::function::{DeviceAddresses, DmaMemory, Function, FunctionError, Registers};
 use crate::shared::{Mapping, Word};
 use connection::{Command, Connection};
 
@@ -283,7 +283,7 @@ impl Function for VfioUser {
         })
     }
 
-    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<u64, FunctionError> {
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
         self.used = true;
         let (address, bytes) = (self.next, memory.bytes as u64);
         let mut body = [32, READ_WRITE].map(u32::to_le_bytes).concat();
@@ -296,7 +296,7 @@ impl Function for VfioUser {
         })?;
         self.maps.push((address, bytes));
         self.next = (address + bytes).next_multiple_of(HUGE_PAGE);
-        Ok(address)
+        Ok(DeviceAddresses::Linear(address))
     }
 
     fn unmap(&mut self, address: u64) -> Result<(), FunctionError> {

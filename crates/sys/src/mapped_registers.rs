@@ -4,34 +4,45 @@
     reason = "a BAR is a raw pointer into mapped memory: this file turns it into registers"
 )]
 
+use std::any::Any;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::fence;
 
-use super::Held;
 use crate::function::Registers;
+use crate::shared::Mapping;
 
 /// A function's registers. They keep the function, also when nobody has it any more.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MappedRegisters {
     base: NonNull<u32>,
     words: usize,
-    _held: Arc<Held>,
+    _bar: Arc<Mapping>,
+    /// What must stay as long as they can be reached.
+    _function: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: `base` points into the mapping that `_held` keeps, which belongs to the process; it is only reached by volatile
+impl fmt::Debug for MappedRegisters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MappedRegisters").field("words", &self.words).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: `base` points into the mapping that `_bar` keeps, which belongs to the process; it is only reached by volatile
 // accesses of aligned words, which no other access can tear.
 unsafe impl Send for MappedRegisters {}
 // SAFETY: as above.
 unsafe impl Sync for MappedRegisters {}
 
 impl MappedRegisters {
-    pub(super) fn new(held: &Arc<Held>) -> Self {
-        let words = held.bar.bytes() / size_of::<u32>();
+    /// Those of a BAR, which keep the function.
+    pub(crate) fn new(bar: &Arc<Mapping>, function: Arc<dyn Any + Send + Sync>) -> Self {
+        let words = bar.bytes() / size_of::<u32>();
         // A mapping begins at a page and has so many words.
-        let base = held.bar.locate(0, words).unwrap_or(NonNull::dangling());
-        Self { base, words, _held: held.clone() }
+        let base = bar.locate(0, words).unwrap_or(NonNull::dangling());
+        Self { base, words, _bar: bar.clone(), _function: function }
     }
 
     /// Where the register at `offset` is; `None` outside the BAR.
@@ -46,7 +57,7 @@ impl MappedRegisters {
 impl Registers for MappedRegisters {
     #[inline]
     fn read32(&self, offset: u32) -> u32 {
-        // SAFETY: `at` gives addresses within the mapping, which `_held` keeps; any bits are a `u32`.
+        // SAFETY: `at` gives addresses within the mapping, which `_bar` keeps; any bits are a `u32`.
         let value = self.at(offset).map_or(u32::MAX, |word| unsafe { word.read_volatile() });
         // What the function wrote to memory before it answered is seen after this.
         fence(Acquire);

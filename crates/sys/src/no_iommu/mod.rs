@@ -1,0 +1,190 @@
+//! A PCI function taken from the kernel's driver where there is no IOMMU: `pci:0000:03:00.0` with `--no-iommu`.
+//!
+//! The function is told physical addresses, and nothing keeps it from all others: a wrong one in a driver is somebody else's
+//! memory. What can be done about that is done. Packets and rings lie in huge pages, which are never swapped out, and each of which
+//! is one piece; the function may do DMA only while a process is there whose memory it is, or a guard that ends it. Who had
+//! it before has it again at the end, or after `bywash cleanup`.
+//!
+//! Registers and configuration space are the files that sysfs has for them. There are no interrupts: without VFIO they would be
+//! the kernel's.
+
+mod guard;
+mod pagemap;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::function::{DeviceAddresses, DmaMemory, Function, FunctionError, PageTable};
+use crate::mapped_registers::MappedRegisters;
+use crate::pci::{Config, Device, InUse};
+use crate::shared::Mapping;
+use crate::state::{self, StateError, Undo};
+use guard::Guard;
+
+pub use pagemap::PhysicalError;
+
+/// Why a function could not be taken. It has the driver that it had.
+#[derive(Debug, thiserror::Error)]
+pub enum NoIommuError {
+    /// There is an IOMMU.
+    #[error("it is behind an IOMMU, in group {0}, which makes it safe: leave --no-iommu out")]
+    Isolated(u32),
+    /// It is in use.
+    #[error(transparent)]
+    InUse(#[from] InUse),
+    /// Another program has it.
+    #[error("it is open in another program: end that first")]
+    Open,
+    /// A NIC cannot be given packet memory.
+    #[error("packet memory: {0}")]
+    Memory(#[from] PhysicalError),
+    /// One of its files can't be used.
+    #[error("{what}: {source}{}", cure(.source))]
+    File {
+        /// What was to be done.
+        what: &'static str,
+        /// Why it was not.
+        source: io::Error,
+    },
+    /// It was not taken from its driver.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            ": it needs root, and a kernel that is not locked down (Secure Boot locks it)"
+        }
+        _ => "",
+    }
+}
+
+/// A function without an IOMMU.
+#[derive(Debug)]
+pub struct NoIommu {
+    name: String,
+    device: Device,
+    held: Arc<Held>,
+    /// Addresses of the first bytes of what is mapped.
+    maps: Vec<u64>,
+}
+
+/// What must stay as long as anybody can reach the function, in the order in which it goes: no registers, no guard, nobody who
+/// has it, and then its driver again.
+#[derive(Debug)]
+struct Held {
+    bar: Arc<Mapping>,
+    guard: Guard,
+    config: Config,
+    _driver: Undo,
+}
+
+impl NoIommu {
+    /// Takes a function from the kernel's driver; `name` is what the user calls it. With `force`, although its interface is in use.
+    /// It will be given `packets`: when that cannot be, nothing is changed.
+    ///
+    /// # Errors
+    /// [`NoIommuError`]: what is missing, or in the way.
+    pub fn open(
+        device: &Device,
+        name: &str,
+        force: bool,
+        packets: &DmaMemory<'_>,
+    ) -> Result<Self, NoIommuError> {
+        if let Some(group) = device.group() {
+            return Err(NoIommuError::Isolated(group.number()));
+        }
+        device.check_unused(force)?;
+        pagemap::huge_pages(packets)?;
+        let failed = |what| move |source| NoIommuError::File { what, source };
+        let config = Config::open(device).map_err(failed("opening its configuration space"))?;
+        if !config.lock().map_err(failed("locking its configuration space"))? {
+            return Err(NoIommuError::Open);
+        }
+        let driver = state::set_driver(device, None)?;
+        config.forbid_dma().map_err(failed("writing its configuration space"))?;
+        let guard = Guard::start(&config).map_err(failed("starting the process that guards it"))?;
+        let bar = map_bar(device).map_err(failed("mapping its BAR 0"))?;
+        let held = Arc::new(Held { bar, guard, config, _driver: driver });
+        Ok(Self { name: name.into(), device: device.clone(), held, maps: Vec::new() })
+    }
+
+    fn give(&mut self, memory: &DmaMemory<'_>) -> io::Result<DeviceAddresses> {
+        let pages = pagemap::huge_pages(memory).map_err(io::Error::other)?;
+        self.held.guard.keep(memory.file)?;
+        self.maps.extend(pages.first());
+        Ok(DeviceAddresses::Paged(PageTable::new(&pages)))
+    }
+
+    fn config_error(&self, offset: u64, source: io::Error) -> FunctionError {
+        FunctionError::Config { function: self.name.clone(), offset, source }
+    }
+}
+
+/// The registers in BAR 0.
+fn map_bar(device: &Device) -> io::Result<Arc<Mapping>> {
+    let file = OpenOptions::new().read(true).write(true).open(device.directory().join("resource0"))?;
+    let bytes = usize::try_from(File::metadata(&file)?.len()).map_err(io::Error::other)?;
+    Mapping::of_file(file.as_fd(), 0, bytes)
+}
+
+impl Function for NoIommu {
+    type Registers = MappedRegisters;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn registers(&self) -> MappedRegisters {
+        MappedRegisters::new(&self.held.bar, self.held.clone())
+    }
+
+    fn read_config(&mut self, offset: u64, to: &mut [u8]) -> Result<(), FunctionError> {
+        self.held.config.read(offset, to).map_err(|source| self.config_error(offset, source))
+    }
+
+    fn write_config(&mut self, offset: u64, from: &[u8]) -> Result<(), FunctionError> {
+        self.held.config.write(offset, from).map_err(|source| self.config_error(offset, source))
+    }
+
+    fn map(&mut self, memory: &DmaMemory<'_>) -> Result<DeviceAddresses, FunctionError> {
+        let bytes = memory.bytes;
+        self.give(memory).map_err(|source| FunctionError::Map { function: self.name.clone(), bytes, source })
+    }
+
+    /// The guard keeps the memory's pages until the function is dropped: whether the device still reaches them can't be known.
+    fn unmap(&mut self, address: u64) -> Result<(), FunctionError> {
+        match self.maps.iter().position(|first| *first == address) {
+            Some(at) => {
+                self.maps.swap_remove(at);
+                Ok(())
+            }
+            None => {
+                let source = io::ErrorKind::NotFound.into();
+                Err(FunctionError::Map { function: self.name.clone(), bytes: 0, source })
+            }
+        }
+    }
+
+    /// There are none.
+    fn interrupts(&mut self, _: u16) -> Result<Vec<OwnedFd>, FunctionError> {
+        Ok(Vec::new())
+    }
+
+    fn reset(&mut self) -> Result<(), FunctionError> {
+        let failed = |source| FunctionError::Reset { function: self.name.clone(), source };
+        std::fs::write(self.device.directory().join("reset"), "1").map_err(failed)?;
+        // The kernel puts configuration space back as it was before.
+        self.held.config.forbid_dma().map_err(failed)
+    }
+}
+
+impl Drop for NoIommu {
+    /// No DMA comes from here on, also when handles to its registers live on.
+    fn drop(&mut self) {
+        self.held.config.forbid_dma().ok();
+    }
+}
