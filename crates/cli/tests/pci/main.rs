@@ -6,6 +6,7 @@
 mod end;
 mod functions;
 mod models;
+mod single_queue;
 
 use std::time::Duration;
 
