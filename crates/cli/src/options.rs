@@ -2,7 +2,7 @@
 
 use bywash_apps::report::{Reporter, Style};
 use bywash_apps::{WorkerOptions, sys::worker::Idle};
-use bywash_drivers::{OpenOptions, XdpMode, ZeroCopy};
+use bywash_drivers::{Ntuple, OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::filter::Expression;
 use bywash_port::frame::Stride;
 use bywash_port::{PortName, SteerRule};
@@ -27,6 +27,10 @@ pub(crate) struct PortArgs {
     /// ARP, ND, the default gateway and your ssh stay with it always; xdp: only
     #[arg(long, value_name = "EXPRESSION")]
     only: Option<String>,
+    /// On a port of one queue (xdp:eth1/4), have the NIC give it the packets that --only is about, by n-tuple rules, and no
+    /// others; auto: where its driver can, else the XDP program takes those of them that come to the queue; xdp: only
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    ntuple: NtupleArg,
     /// Have the NIC itself give packets to a queue, or drop them: 'udp4 dst-port 53 queue 2', 'ip4 src-ip 10.0.0.0/8
     /// drop', 'ether proto 0x88cc queue 1'; once for each rule, of which the first that matches counts. Kinds: ip4, tcp4,
     /// udp4, sctp4; fields: src-ip, dst-ip, src-port, dst-port, vlan. Some rules need /fdir=2k behind the port's name;
@@ -68,6 +72,14 @@ pub(crate) struct PortArgs {
 /// `--zero-copy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ZeroCopyArg {
+    Auto,
+    Require,
+    Off,
+}
+
+/// `--ntuple`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum NtupleArg {
     Auto,
     Require,
     Off,
@@ -167,6 +179,7 @@ impl PortArgs {
     pub(crate) fn open_options(&self, names: &[PortName], usage: Use) -> Result<Vec<OpenOptions>, Failure> {
         let given = [
             (self.only.is_some(), "--only"),
+            (self.ntuple != NtupleArg::Auto, "--ntuple"),
             (self.zero_copy != ZeroCopyArg::Auto, "--zero-copy"),
             (self.xdp != XdpArg::Auto, "--xdp"),
             (self.busy_poll.is_some(), "--busy-poll"),
@@ -210,6 +223,11 @@ impl PortArgs {
         };
         let xdp = OpenOptions {
             only: self.only.as_deref().map(str::parse::<Expression>).transpose()?,
+            ntuple: match self.ntuple {
+                NtupleArg::Auto => None,
+                NtupleArg::Require => Some(Ntuple::Require),
+                NtupleArg::Off => Some(Ntuple::Off),
+            },
             zero_copy: match self.zero_copy {
                 ZeroCopyArg::Auto => None,
                 ZeroCopyArg::Require => Some(ZeroCopy::Require),

@@ -24,6 +24,15 @@ pub enum XdpMode {
     Generic,
 }
 
+/// Whether the NIC must or may not do its part of `only` on a port of some queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ntuple {
+    /// An error where its driver cannot.
+    Require,
+    /// The XDP program does all.
+    Off,
+}
+
 /// How a port is to be opened. `None` leaves the choice to the port; what a kind of port has no use for is an error,
 /// so that no wish is ignored.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +43,8 @@ pub struct OpenOptions {
     pub ring: Option<u32>,
     /// Take just these packets and leave the others to the kernel.
     pub only: Option<Expression>,
+    /// Where the driver can, else the XDP program alone, when `None`.
+    pub ntuple: Option<Ntuple>,
     /// What becomes of these packets; what rules take out goes back by the sending halves.
     pub rules: Option<Rules>,
     /// Zero-copy where the driver has it, else copy, when `None`.
@@ -61,6 +72,7 @@ impl OpenOptions {
     fn xdp_only(&self) -> Option<&'static str> {
         let set = [
             (self.only.is_some(), "--only"),
+            (self.ntuple.is_some(), "--ntuple"),
             (self.rules.is_some(), "--rules"),
             (self.zero_copy.is_some(), "--zero-copy"),
             (self.xdp_mode.is_some(), "--xdp"),
@@ -76,7 +88,7 @@ pub struct Opened {
     pub port: Box<dyn Port>,
     /// Each a line: what is slower or different than it could be, and the cure.
     pub warnings: Vec<String>,
-    /// Each a line: a steering rule, and where in the NIC it is.
+    /// Each a line: a steering rule, and where in the NIC it is, or why not.
     pub steered: Vec<String>,
 }
 
@@ -101,7 +113,7 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
             "a ring of {ring} packets: it must be a power of two from 64 to 32768 (--ring)"
         )));
     }
-    let mut warnings = Vec::new();
+    let (mut warnings, mut steered) = (Vec::new(), Vec::new());
     let port: Box<dyn Port> = match name {
         PortName::Null => Box::new(null::open(options, arena).map_err(error)?),
         PortName::Loop { name: end } => Box::new(loopback::open(end, options).map_err(error)?),
@@ -123,8 +135,9 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
         PortName::Xdp { interface, queues } => {
             let port = xdp::open(interface, *queues, &options.into(), arena)?;
             warnings.extend_from_slice(port.warnings());
+            steered.extend_from_slice(port.steered());
             Box::new(port)
         }
     };
-    Ok(Opened { port, warnings, steered: Vec::new() })
+    Ok(Opened { port, warnings, steered })
 }

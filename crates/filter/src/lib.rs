@@ -12,7 +12,8 @@
 //!
 //! ```text
 //!     text ──► language ──► meaning ──► graph ──► matcher      in this process
-//!                                         └─────► ebpf ──► xdp   in the kernel
+//!                                         ├─────► ebpf ──► xdp   in the kernel
+//!                                         └─────► flows          for NICs
 //!     rules: expressions and lists, and what becomes of what they match, in both
 //! ```
 //!
@@ -61,6 +62,7 @@
 
 pub mod ebpf;
 mod expression;
+pub mod flows;
 mod formula;
 mod graph;
 mod impossible;

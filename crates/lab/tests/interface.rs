@@ -6,6 +6,7 @@ use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
 use bywash_lab::sys::netdev::Netdev;
 use bywash_lab::sys::route::Gateway;
+use bywash_lab::sys::state::{State, Undone};
 use bywash_lab::{Host, Lab, Pair, PairOptions, lock};
 
 const FRAME: u32 = 2048;
@@ -39,6 +40,34 @@ fn a_veth_is_described() {
     has(&veth.advice, Severity::Note, "GRO off");
     has(&report.interfaces[0].advice, Severity::Error, "lo carries no Ethernet frames");
     assert!(serde_json::to_value(&report).unwrap()["interfaces"][1]["mac"] == "02:00:00:00:00:01");
+}
+
+/// The state file knows in which namespace an interface is.
+#[test]
+fn a_feature_comes_back_where_its_interface_is() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let (host, directory) = (&lab.hosts[0], tempfile::tempdir().unwrap());
+    let state = State::at(directory.path()).unwrap();
+    let is_on = || host.ethtool().features("right").unwrap()["rx-gro"].on;
+    let before = is_on();
+    let set = || host.enter(|| state.set_feature("right", "rx-gro", !before).unwrap()).unwrap();
+    let undo = set();
+    assert_eq!(is_on(), !before);
+    assert!(matches!(host.enter(|| undo.undo().unwrap()).unwrap(), Undone::Back(_)));
+    assert_eq!(is_on(), before);
+
+    let mut resident = host.command("sleep").unwrap().arg("1000").spawn().unwrap();
+    let elsewhere = set().undo().unwrap_err().to_string();
+    assert_eq!(elsewhere, "right: it is in another network namespace: run `bywash cleanup` there");
+    assert_eq!(is_on(), !before);
+    resident.kill().unwrap();
+    resident.wait().unwrap();
+    // What an earlier record says was there at first is what comes back.
+    let undo = host.enter(|| state.set_feature("right", "rx-gro", !before).unwrap()).unwrap();
+    assert!(
+        matches!(undo.undo().unwrap(), Undone::LeftAlone(why) if why.contains("namespace of right is gone"))
+    );
 }
 
 #[test]

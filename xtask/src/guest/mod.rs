@@ -69,8 +69,13 @@ const MODULES: &[&str] = &[
 ];
 
 /// Single modules besides.
-const MODULE_FILES: &[&str] =
-    &["drivers/net/mdio", "drivers/net/veth", "drivers/net/virtio_net", "drivers/net/net_failover"];
+const MODULE_FILES: &[&str] = &[
+    "drivers/net/mdio",
+    "drivers/net/tun",
+    "drivers/net/veth",
+    "drivers/net/virtio_net",
+    "drivers/net/net_failover",
+];
 
 /// The script that guests run as their first program, once they have their root.
 const AGENT: &str = include_str!("agent.sh");

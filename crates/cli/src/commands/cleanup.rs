@@ -9,9 +9,9 @@ use crate::failure::{self, Failure};
 
 const EXAMPLES: &str = "\
 What ends with its process needs no cleanup: XDP programs, sockets, namespaces. What does not (numbers of huge pages,
-NAPI settings, drivers of NICs, virtual functions, modules) is written down before it is changed, and put back by the
-process itself or by this command; what `bind`, `vf create` and `setup` have left, too. What a running process has
-changed, what somebody else has changed since, and what is in use, is left alone.
+NAPI settings, RSS tables, n-tuple rules, offloads, drivers of NICs, virtual functions, modules) is written down before it is
+changed, and put back by the process itself or by this command; what `bind`, `vf create` and `setup` have left, too. What a
+running process has changed, what somebody else has changed since, and what is in use, is left alone.
 
 Examples:
   bywash cleanup && bywash ports

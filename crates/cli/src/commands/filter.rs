@@ -23,6 +23,8 @@ const EXAMPLES: &str = "\
 Examples:
   bywash filter xdp:eth1 --rules rules.toml            drop by rules; the file is read again when it changes
   bywash filter xdp:eth1 --only 'udp dst port 53'      no rules: count these packets and give them back
+  bywash filter xdp:eth1/4/rx --only 'udp dst port 53' queue 4 alone: where its driver can, the NIC gives it these packets
+                                                       and no others (ethtool -N, -X), until it ends
   bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
   bywash filter test --rules r.toml --pcap attack.pcapng
                                                        what each rule would have done; --ours ADDRESS where a rule

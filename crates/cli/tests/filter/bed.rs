@@ -114,9 +114,13 @@ impl Filter {
     }
 
     pub(crate) fn on(host: &Host, words: &str) -> Self {
+        Self::on_port(host, "xdp:left", words)
+    }
+
+    pub(crate) fn on_port(host: &Host, port: &str, words: &str) -> Self {
         let mut command = host.command(BYWASH).unwrap();
         let memory = "--huge-pages off --memory 32M --json --duration 60s";
-        command.args(arguments(&format!("filter xdp:left {words}"))).args(arguments(memory));
+        command.args(arguments(&format!("filter {port} {words}"))).args(arguments(memory));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");

@@ -3,6 +3,7 @@
 
 mod bed;
 mod established;
+mod one_queue;
 mod syn_cookies;
 
 use std::path::Path;

@@ -7,6 +7,7 @@ mod end;
 mod functions;
 mod models;
 mod no_iommu;
+mod single_queue;
 
 use std::time::Duration;
 

@@ -45,6 +45,11 @@ impl Served {
         self.sockets.iter().fold(Machine::default(), |machine, socket| machine.vfio_user(socket))
     }
 
+    /// A frame arrives at the left one from its cable, as if from the right one.
+    pub(crate) fn arrive(&self, frame: &[u8]) {
+        self.world.with(0, |device| device.nic.receive(frame, true));
+    }
+
     /// Whether the left one has cut packets into segments, and what it was asked to do that the datasheet forbids.
     pub(crate) fn cut_and_violations(&self) -> (bool, Vec<String>) {
         self.world.with(0, |device| {

@@ -20,6 +20,7 @@ mod open;
 mod program;
 mod rules;
 mod rx;
+mod steered;
 mod tx;
 mod unsummed;
 
@@ -37,13 +38,14 @@ pub use bywash_sys::xsk::CopyMode;
 pub use look::stride_for;
 pub use open::open;
 
-use crate::{OpenOptions, XdpMode, ZeroCopy};
+use crate::{Ntuple, OpenOptions, XdpMode, ZeroCopy};
 
 use back::Back;
 use busy::Deferral;
 use life::Life;
 use program::Maps;
 use rules::Ruled;
+use steered::Steered;
 
 /// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +84,8 @@ pub struct Options {
     pub ring_size: u32,
     /// Take only the packets this matches; all of them when absent.
     pub only: Option<Expression>,
+    /// Whether the NIC does its part of that, where the port has not all queues; where its driver can when absent.
+    pub ntuple: Option<Ntuple>,
     /// What becomes of them. The sending halves then lead back into the kernel, to where the packets came in.
     pub rules: Option<Rules>,
     /// Copy or not.
@@ -106,6 +110,7 @@ impl Default for Options {
             max_queues: None,
             ring_size: 2048,
             only: None,
+            ntuple: None,
             rules: None,
             copy: CopyMode::default(),
             attach: Attach::default(),
@@ -125,6 +130,7 @@ impl From<&OpenOptions> for Options {
             max_queues: options.queues,
             ring_size: options.ring.unwrap_or(own.ring_size),
             only: options.only.clone(),
+            ntuple: options.ntuple,
             rules: options.rules.clone(),
             copy: match options.zero_copy {
                 None => CopyMode::Auto,
@@ -159,6 +165,8 @@ pub struct XdpPort {
     /// Goes when the port goes.
     _back: Option<Back>,
     deferral: Option<Deferral>,
+    /// Goes after the program: drivers restart when it is detached.
+    steered: Steered,
     arena: &'static Arena,
 }
 
@@ -166,6 +174,11 @@ impl XdpPort {
     /// What the user should be told once: where it is not as fast as it could be, with the cure.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Where each part of the expression is, a line for each: in the NIC, or why not. Nothing on a port of all queues.
+    pub fn steered(&self) -> &[String] {
+        self.steered.told()
     }
 
     /// Queues that were never given out have frames, too.
@@ -255,10 +268,16 @@ impl Port for XdpPort {
         if open > 0 {
             left.push(format!("{}: {open} queues were not closed before their port", self.name));
         }
+        if let Err(error) = self.steered.remove_rules() {
+            left.push(format!("{}: {error}", self.name));
+        }
         if let Some(Err(error)) = self.link.take().map(Link::detach) {
             left.push(format!("{}: {error}", self.name));
         }
         if let Some(Err(error)) = self.deferral.take().map(Deferral::restore) {
+            left.push(format!("{}: {error}", self.name));
+        }
+        if let Err(error) = self.steered.put_back() {
             left.push(format!("{}: {error}", self.name));
         }
         if left.is_empty() { Ok(()) } else { Err(left) }

@@ -19,6 +19,7 @@ use super::life::Life;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
 use super::rules::{Place, Ruled, syn_cookies};
+use super::steered::Wanted;
 use super::{Attach, Options, XdpPort, rx, tx};
 use crate::virtio;
 
@@ -123,6 +124,8 @@ impl<'a> Opening<'a> {
     fn open(mut self, name: PortName) -> Result<XdpPort, String> {
         let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
+        // Before the link, so that it goes after it.
+        let steered = self.wanted().steer()?;
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(self.interface.queues.rx, self.options.rules.is_some())
                 .map_err(|error| error.to_string())?;
@@ -146,7 +149,7 @@ impl<'a> Opening<'a> {
         }
         self.warn(&bound, refused.as_deref(), &mut warnings);
         self.wait_for_carrier(&mut warnings);
-        let beats = match steer(&bound, maps.as_deref()) {
+        let beats = match steered.confirm().and_then(|()| give(&bound, maps.as_deref())) {
             Ok(beats) => beats,
             Err(why) => return Err(release_all(bound, &mut pool, why)),
         };
@@ -168,8 +171,16 @@ impl<'a> Opening<'a> {
             link,
             _back: back,
             deferral,
+            steered,
             arena: self.arena,
         })
+    }
+
+    /// What the NIC shall do.
+    fn wanted(&self) -> Wanted<'_> {
+        let queues = self.queues.iter().filter(|halves| halves.rx).map(|halves| halves.queue).collect();
+        let Options { only, ntuple, .. } = self.options;
+        Wanted { interface: &self.interface, only: only.as_ref(), queues, ntuple: *ntuple }
     }
 
     /// The program: by rules, or what takes all of what is chosen.
@@ -454,7 +465,7 @@ impl<'a> Opening<'a> {
 }
 
 /// From now on the packets of queues that receive go to their sockets. The heartbeat of each, where there is one.
-fn steer(bound: &[(Halves, Bound)], maps: Option<&Maps>) -> Result<Vec<Option<Beat>>, String> {
+fn give(bound: &[(Halves, Bound)], maps: Option<&Maps>) -> Result<Vec<Option<Beat>>, String> {
     let of = |(halves, bound): &(Halves, Bound)| {
         let Some(maps) = maps.filter(|_| bound.rings.rx.is_some()) else { return Ok(None) };
         let beat = maps.beat(halves.queue).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
 //! Kinds of changes, and how each is undone.
 //!
-//! A later kind (an RSS table) is one more variant of [`Change`] and one more arm of `undo`.
+//! A later kind is one more variant of [`Change`] and one more arm of `undo`.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::network::{self, Place};
 use super::{StateError, Undone};
+use crate::ethtool::Rule;
 use crate::modules;
 use crate::pci::{Config, Device};
 
@@ -55,6 +57,31 @@ pub(super) enum Change {
     Module {
         /// Its name.
         name: String,
+    },
+    /// How an interface spreads packets over its queues.
+    RssTable {
+        /// The interface.
+        interface: Place,
+        /// The table at first.
+        before: Vec<u32>,
+        /// The table after the change.
+        set: Vec<u32>,
+    },
+    /// A feature of an interface.
+    Feature {
+        /// The interface.
+        interface: Place,
+        /// Its name.
+        feature: String,
+        /// Whether it was on at first.
+        before: bool,
+    },
+    /// An n-tuple rule that an interface did not have.
+    Rule {
+        /// The interface.
+        interface: Place,
+        /// The rule.
+        rule: Rule,
     },
 }
 
@@ -138,6 +165,11 @@ impl Change {
             Self::File { path, before, set } => Self::undo_file(path, before, set, living),
             Self::VirtualFunctions { device, set } => remove_functions(device, *set),
             Self::Module { name } => unload(name),
+            Self::RssTable { interface, before, set } => network::undo_table(interface, before, set, living),
+            Self::Feature { interface, feature, before } => {
+                network::undo_feature(interface, feature, *before, living)
+            }
+            Self::Rule { interface, rule } => network::undo_rule(interface, rule),
         }
     }
 

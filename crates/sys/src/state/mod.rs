@@ -9,6 +9,7 @@
 //! - who changes what another has changed takes over that record's first value as the one to put back;
 //! - who undoes a change while another process still has one on the same file leaves that one's value there;
 //! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then;
+//! - an RSS table, a feature and an n-tuple rule of an interface are known by the number of their network namespace;
 //! - a PCI function ([`set_driver`]) goes back to the driver that had it before the first of us.
 //!
 //! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own
@@ -16,6 +17,7 @@
 
 mod change;
 mod cleanup;
+mod network;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use cleanup::{Report, cleanup, give_back, remove_virtual_functions, undo_setup};
 
+use crate::ethtool::{EthtoolError, Rule};
 use crate::modules;
+use crate::namespace::NamespaceError;
+use crate::netlink::NetlinkError;
 use crate::pci::{Device, SriovError};
 use change::{Change, Record};
 use store::{Owner, Store};
@@ -92,6 +97,23 @@ pub enum StateError {
         /// Why.
         source: std::io::Error,
     },
+    /// An interface can't be changed back from here, or is not there.
+    #[error("{name}: {why}")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// An interface's driver refuses.
+    #[error(transparent)]
+    Ethtool(#[from] EthtoolError),
+    /// The kernel does not tell of its interfaces.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// Which network namespace this is can't be known.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
     /// A number was expected.
     #[error("{} holds '{value}', which is no number", .path.display())]
     NoNumber {
@@ -150,6 +172,30 @@ pub fn set_virtual_functions(device: &Device, count: u32) -> Result<Undo, StateE
 /// When the change can't be recorded or made.
 pub fn load_module(name: &str) -> Result<Undo, StateError> {
     State::of_process()?.load_module(name)
+}
+
+/// Sets the queue for each remainder of an interface's RSS hash, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made; then the table is as it was.
+pub fn set_rss_table(interface: &str, table: &[u32]) -> Result<Undo, StateError> {
+    State::of_process()?.set_rss_table(interface, table)
+}
+
+/// Switches a feature of an interface, by the kernel's name, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made; then it is as it was.
+pub fn set_feature(interface: &str, feature: &str, on: bool) -> Result<Undo, StateError> {
+    State::of_process()?.set_feature(interface, feature, on)
+}
+
+/// Adds an n-tuple rule to an interface, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made.
+pub fn add_rule(interface: &str, rule: &Rule) -> Result<Undo, StateError> {
+    State::of_process()?.add_rule(interface, rule)
 }
 
 /// Where root's state files are.

@@ -5,12 +5,16 @@
 
 #![expect(unsafe_code, reason = "ioctl(SIOCETHTOOL)")]
 
+mod rules;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
+
+pub use rules::{Flow, Rule, Table};
 
 /// Why an ethtool request failed.
 #[derive(Debug, thiserror::Error)]
@@ -306,6 +310,20 @@ impl Ethtool {
         Ok(Rss { table, key: request.split_off(RSS_HEADER + entries * 4) })
     }
 
+    /// Sets the queue for each remainder of the hash: as many as [`Ethtool::rss`] tells; `None` for what the kernel sets when nobody
+    /// has asked for anything, all queues in turn.
+    ///
+    /// # Errors
+    /// When its driver has no table, or not these queues.
+    pub fn set_rss_table(&self, interface: &str, table: Option<&[u32]>) -> Result<(), EthtoolError> {
+        let table = table.unwrap_or_default();
+        let mut request = header(SRXFHINDIR, table.len(), 8);
+        request.extend(table.iter().flat_map(|queue| queue.to_ne_bytes()));
+        // SAFETY: the kernel reads as many entries behind the header as the request says, which the buffer holds, and
+        // writes none.
+        unsafe { self.call(interface, "set its RSS table", &mut request) }
+    }
+
     /// The names of all features, by bit.
     fn feature_names(&self, interface: &str) -> Result<Vec<String>, EthtoolError> {
         // A reserved word, then the wanted sets as 64 bits (both targets are little-endian), then their sizes.
@@ -389,6 +407,7 @@ const GLINKSETTINGS: Command =
 const GSTRINGS: u32 = 0x1b;
 const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
+const SRXFHINDIR: u32 = 0x39;
 const GRSSH: u32 = 0x46;
 
 const ETH_SS_FEATURES: u32 = 4;

@@ -1,0 +1,248 @@
+//! One queue of an interface that Linux's ixgbe drives, on the model of the 82599: the driver's RSS table leaves the queue out, its
+//! n-tuple rules give it what `--only` says, the filter gives all of it back, and afterwards `ethtool` shows what it did before:
+//! when the filter has ended, and when it was killed and `bywash cleanup` has been run.
+
+use bywash_apps::wire::Ipv4Header;
+use bywash_apps::wire::zerocopy::IntoBytes;
+use bywash_lab::guest::{Guest, GuestError, kit};
+
+use crate::models::Served;
+use crate::prepared;
+
+/// Words for every script. `filter` starts it in the background and waits until it has begun; `shown` is what ethtool says of the
+/// interface.
+const WORDS: &str = "
+    linked() {
+        for try in $(seq 300); do
+            test \"$(cat /sys/class/net/left/carrier 2>/dev/null)\" = 1 && return
+            sleep 0.2
+        done
+        false
+    }
+    shown() { linked; ethtool -x left; ethtool -n left; ethtool -k left; ethtool -l left; }
+    filter() {
+        rm -f /run/filter.out
+        /host/bywash filter --json --memory 16M --huge-pages off \"$@\" >/run/filter.out 2>/run/filter.err & pid=$!
+        echo $pid > /run/filter.pid
+        for try in $(seq 600); do
+            grep -qs '\"event\":\"start\"' /run/filter.out && break
+            kill -0 $pid || { cat /run/filter.err; exit 9; }
+            sleep 0.2
+        done
+        linked
+    }
+    pid() { cat /run/filter.pid; }
+    # Until it is gone: the agent has no children that it waits for.
+    gone() {
+        for try in $(seq 300); do
+            kill -0 $(pid) 2>/dev/null || break
+            sleep 0.2
+        done
+        for try in $(seq 300); do
+            ip link show dev left | grep -q xdp || return 0
+            sleep 0.2
+        done
+        false
+    }";
+
+/// Both NICs are Linux's. Beside its table of 4 queues, `left` is as whoever knows nothing of filters has it.
+const BEGIN: &str = "
+    modprobe ixgbe; modprobe tun
+    sysctl -q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+    for i in 1:left 2:right; do
+        name=${i#*:}
+        ip link set dev $(ls /sys/bus/pci/devices/0000:0${i%:*}:00.0/net) name $name
+        ip link set dev $name up
+    done
+    ip addr add 192.0.2.1/24 dev left
+    ethtool -K left rxvlan on lro on ntuple off
+    shown > /run/before; cat /run/before";
+
+fn run(guest: &mut Guest, script: &str) -> Result<String, GuestError> {
+    guest.run(&format!("{WORDS}\n{script}"))
+}
+
+/// Has the script's output the words?
+fn has(output: &str, words: &[&str]) {
+    for word in words {
+        assert!(output.contains(word), "no '{word}' in {output}");
+    }
+}
+
+/// The queues of an RSS table as ethtool shows it: the place of the first one in a line, a colon, queues.
+fn queues(shown: &str) -> Vec<u32> {
+    let line = |line: &str| {
+        let (place, queues) = line.trim().split_once(':')?;
+        place.parse::<u32>().ok()?;
+        queues.split_whitespace().map(|queue| queue.parse().ok()).collect::<Option<Vec<u32>>>()
+    };
+    shown.lines().filter_map(line).flatten().collect()
+}
+
+/// Packets that the interface has counted since: by queue 2, by others, and for UDP ports where nobody listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    ours: u64,
+    others: u64,
+    no_port: u64,
+}
+
+fn counted(guest: &mut Guest) -> Result<Counted, GuestError> {
+    let told = run(guest, "ethtool -S left; nstat -asz UdpNoPorts")?;
+    let number = |line: &str| line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    let sum = |is_it: &dyn Fn(&str) -> bool| -> u64 {
+        told.lines().map(str::trim).filter(|line| is_it(line)).filter_map(number).sum()
+    };
+    let is_queue = |line: &str| line.starts_with("rx_queue_") && line.contains("_packets:");
+    let ours = sum(&|line| line.starts_with("rx_queue_2_packets:"));
+    let others = sum(&is_queue) - ours;
+    Ok(Counted { ours, others, no_port: sum(&|line| line.starts_with("UdpNoPorts")) })
+}
+
+/// Sends packets by the cable, and waits until all of them have been counted by a queue, and so many by the kernel.
+fn send(served: &Served, guest: &mut Guest, ports: &[u16], to_kernel: u64) -> Result<Counted, GuestError> {
+    let before = counted(guest)?;
+    for from in 0..EACH {
+        ports.iter().for_each(|port| served.arrive(&udp(10_000 + 7 * from, *port)));
+    }
+    let mut now = before;
+    for _ in 0..100 {
+        run(guest, "sleep 0.2")?;
+        let all = counted(guest)?;
+        now = Counted {
+            ours: all.ours - before.ours,
+            others: all.others - before.others,
+            no_port: all.no_port - before.no_port,
+        };
+        if now.ours + now.others >= u64::from(EACH) * ports.len() as u64 && now.no_port >= to_kernel {
+            break;
+        }
+    }
+    Ok(now)
+}
+
+/// Packets for each port.
+const EACH: u16 = 200;
+
+/// A UDP packet from the other end to `left`, without a checksum of its own.
+fn udp(from: u16, to: u16) -> Vec<u8> {
+    let length = 8 + 18;
+    let ip = Ipv4Header::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into(), 17, length);
+    let mut frame = [&[2, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, 2], &[8, 0]].concat();
+    frame.extend_from_slice(ip.as_bytes());
+    frame.extend([from, to, length, 0].iter().flat_map(|word| word.to_be_bytes()));
+    frame.extend([0; 18]);
+    frame
+}
+
+/// One guest for all of it: to boot one takes longer than most of what it is for.
+#[test]
+fn one_queue_is_given_what_only_says_and_given_back() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let served = Served::new();
+    let mut guest = kit.boot(&prepared(served.machine().cpus(4)))?;
+    let before = run(&mut guest, BEGIN)?;
+    assert_eq!(queues(&before).len(), 128, "{before}");
+    has(&before, &["Total 0 rules", "large-receive-offload: on", "ntuple-filters: off"]);
+
+    counts_and_gives_back(&served, &mut guest)?;
+    is_killed(&mut guest)?;
+    drops_by_rules(&served, &mut guest)?;
+    refuses(&mut guest)?;
+    guest.power_off()
+}
+
+/// Without rules: counted, given back, and ended as one does.
+fn counts_and_gives_back(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
+    let during =
+        run(guest, "filter xdp:left/2/rx --only 'udp dst port 53'; grep steered /run/filter.out; shown")?;
+    has(
+        &during,
+        &[
+            "off on left meanwhile: rx-lro, rx-vlan-hw-parse\"",
+            "'udp4 dst-port 53' is n-tuple rule 2045 of left, to queue 2\"",
+            "the RSS table of left leaves queue 2 out\"",
+            "'udp6 dst-port 53' is not in the NIC: left: can't add this n-tuple rule: Invalid argument (os error 22); these packets stay",
+            "Filter: 2045",
+            "Dest port: 53 mask: 0x0",
+            "Action: Direct to queue 2",
+            "large-receive-offload: off",
+            "rx-vlan-offload: off",
+            "ntuple-filters: on",
+        ],
+    );
+    let table = queues(&during);
+    assert!(table.len() == 128 && !table.contains(&2), "{during}");
+    assert!([0, 1, 3].iter().all(|queue| table.contains(queue)), "{during}");
+    let all = u64::from(EACH);
+    let came = send(served, guest, &[53, 54], 2 * all)?;
+    assert_eq!(came, Counted { ours: all, others: all, no_port: 2 * all }, "given back to the kernel");
+    let after = run(
+        guest,
+        "kill -INT $(pid); gone; tail -n 1 /run/filter.out; cat /run/filter.err; shown > /run/after
+         diff /run/before /run/after",
+    )?;
+    has(&after, &[&format!("\"taken_packets\":{all},"), &format!("\"given_back_packets\":{all},")]);
+    Ok(())
+}
+
+/// On a machine that has a table of its own, and rules switched on: they come back, and what was killed is undone by a cleanup
+/// alone.
+fn is_killed(guest: &mut Guest) -> Result<(), GuestError> {
+    run(
+        guest,
+        "ethtool -K left ntuple on; linked
+         ethtool -X left weight 1 0 3 1
+         shown > /run/before",
+    )?;
+    let during = run(guest, "filter xdp:left/3/rx --only 'udp dst port 53'; shown")?;
+    has(&during, &["Total 1 rules", "Filter: 2045", "Direct to queue 3"]);
+    let table = queues(&during);
+    assert!(table.contains(&0) && table.contains(&2) && !table.contains(&3), "{during}");
+    // The driver forgets its rules when the program goes.
+    let killed = run(guest, "kill -9 $(pid); gone; shown")?;
+    has(&killed, &["Total 0 rules", "large-receive-offload: off"]);
+    let cleaned = run(
+        guest,
+        "/host/bywash cleanup --json; shown > /run/after; diff /run/before /run/after; /host/bywash cleanup",
+    )?;
+    has(&cleaned, &["an n-tuple rule of left is gone", "rx-lro of left is on again", "nothing to clean up"]);
+    has(&cleaned, &["the RSS table of left is as it was", "\"failed\":[]"]);
+    Ok(())
+}
+
+/// With rules, on that queue.
+fn drops_by_rules(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
+    let rules = "[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n";
+    run(
+        guest,
+        &format!(
+            "printf '{}' > /run/rules.toml
+             filter xdp:left/2/rx --only 'ip and udp dst port 53' --ntuple require --rules /run/rules.toml",
+            rules.replace('\n', "\\n")
+        ),
+    )?;
+    let all = u64::from(EACH);
+    let came = send(served, guest, &[53, 54], all)?;
+    assert_eq!(came, Counted { ours: all, others: all, no_port: all }, "what the rule drops is gone");
+    run(guest, "kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after")?;
+    Ok(())
+}
+
+/// What does not go is one line, exit code 2, and nothing has changed.
+fn refuses(guest: &mut Guest) -> Result<(), GuestError> {
+    let refused = "/host/bywash filter --memory 16M --huge-pages off --duration 1s";
+    for (words, says) in [
+        ("xdp:left/2/rx --only 'udp dst port 53' --ntuple require", "'udp6 dst-port 53' is not in the NIC: "),
+        ("xdp:left/4/rx --only 'udp dst port 53'", "left has no queue 4: its queues are 0 to 3"),
+    ] {
+        let said = run(
+            guest,
+            &format!(
+                "{refused} {words} && exit 1; echo code $?; shown > /run/after; diff /run/before /run/after"
+            ),
+        )?;
+        assert!(said.contains(says) && said.lines().count() == 2 && said.ends_with("code 2"), "{said}");
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! What the NIC does for a port that has not all of an interface's queues: it gives these queues the flows that the port's
+//! expression is about, and nothing else.
+//!
+//! N-tuple rules send flows to our queues, and the RSS table leaves them out. What would hide packets from the XDP program is
+//! switched off before: packets that the NIC joins, tags that it takes off. The program still asks the whole expression and
+//! the never-take list about each packet, so a rule may take more than it should. What the driver refuses stays with the
+//! kernel, and is told.
+//!
+//! Drivers restart when a feature is switched or a program is attached, and some (ixgbe) then have the RSS table that they
+//! begin with. So the table is written down first, set again when all else is done, and put back last.
+
+use bywash_filter::Expression;
+use bywash_filter::flows::{Beside, Flow, Flows};
+use bywash_sys::ethtool::{self, Ethtool, Rule, Table};
+use bywash_sys::interface::Interface;
+use bywash_sys::state::{self, Undo, Undone};
+
+use crate::Ntuple;
+
+/// The kernel's name of what `ethtool -K IFACE ntuple` switches.
+const NTUPLE: &str = "rx-ntuple-filter";
+
+/// What must not be done to packets before the XDP program sees them: joining them, and taking off their tags. `ethtool -K` calls these
+/// lro, rx-gro-hw, rxvlan and rx-vlan-stag-hw-parse.
+const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+
+/// So many rules are told one by one.
+const TOLD: usize = 16;
+
+/// The NIC's part of a port. Dropping it puts all back.
+#[derive(Default)]
+pub(super) struct Steered {
+    interface: String,
+    /// In the order in which they were made.
+    undos: Vec<Undo>,
+    table: Vec<u32>,
+    rules: Vec<Rule>,
+    /// Where each part of the expression is, a line for each.
+    told: Vec<String>,
+}
+
+/// What is to be steered where.
+pub(super) struct Wanted<'a> {
+    pub(super) interface: &'a Interface,
+    pub(super) only: Option<&'a Expression>,
+    /// Queues that the port receives by.
+    pub(super) queues: Vec<u32>,
+    pub(super) ntuple: Option<Ntuple>,
+}
+
+impl Wanted<'_> {
+    /// Has the NIC do what it can. Nothing is changed where it can do nothing of it, or, when all is required, not all.
+    pub(super) fn steer(&self) -> Result<Steered, String> {
+        let some = !self.queues.is_empty() && self.queues.len() < self.interface.queues.rx as usize;
+        let only = self.only.filter(|only| some && !only.takes_all_kinds());
+        let Some(only) = only.filter(|_| self.ntuple != Some(Ntuple::Off)) else {
+            return match self.ntuple {
+                Some(Ntuple::Require) => Err(format!(
+                    "--ntuple require is for --only and one of several queues, and {} has {}: name one (xdp:{}/N --only ...), or \
+                     leave it out",
+                    self.interface.name, self.interface.queues.rx, self.interface.name
+                )),
+                _ => Ok(Steered::default()),
+            };
+        };
+        let mut steered = Steered::default();
+        steered.interface.clone_from(&self.interface.name);
+        let result = self.try_all(only, &mut steered);
+        let require = self.ntuple == Some(Ntuple::Require);
+        match result {
+            Ok(left) if left.is_empty() || !require => {
+                steered.told.extend(left);
+                Ok(steered)
+            }
+            Ok(left) => Err(format!("{} (--ntuple require)", left.join("; "))),
+            Err(why) if require => Err(format!("'{only}' is not in the NIC: {why} (--ntuple require)")),
+            Err(why) => {
+                steered.put_back()?;
+                let queues = said(&self.queues);
+                let told = format!(
+                    "'{only}' is in the XDP program alone: {why}; packets that RSS gives to other queues than {queues} stay \
+                     with the kernel"
+                );
+                steered.told = vec![told];
+                Ok(steered)
+            }
+        }
+    }
+
+    /// Changes the NIC. Returns what is not in it, a line for each; why, when that is all.
+    fn try_all(&self, only: &Expression, steered: &mut Steered) -> Result<Vec<String>, String> {
+        let name = &self.interface.name;
+        let Flows { flows, beside } = only.flows();
+        if flows.is_empty() {
+            return Err(
+                "n-tuple rules say protocols, addresses and ports of IP, and no part of it is just that"
+                    .into(),
+            );
+        }
+        if flows.len() < self.queues.len() {
+            return Err(format!(
+                "an n-tuple rule gives packets to one queue, and it is {} of them for {} queues: name one \
+                 (xdp:{name}/{})",
+                flows.len(),
+                self.queues.len(),
+                self.queues[0]
+            ));
+        }
+        let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
+        let rules = self.rule_table(&ethtool)?;
+        steered.table = self.table_without(&ethtool)?;
+        steered.undos.push(state::set_rss_table(name, &steered.table).map_err(|error| error.to_string())?);
+        self.switch(&ethtool, steered)?;
+        let others = rules.used.len();
+        let mut left = self.add_rules(&flows, rules, steered)?;
+        if others > 0 {
+            steered.told.push(format!(
+                "{name} has {others} other n-tuple rules: drivers that start anew for an XDP program (ixgbe) forget them; note them \
+                 (`ethtool -n {name}`)"
+            ));
+        }
+        let queues = said(&self.queues);
+        steered.told.push(format!("the RSS table of {name} leaves {queues} out"));
+        left.extend(beside.into_iter().map(|beside| {
+            let what = match beside {
+                Beside::OtherTypes => "packets that are neither IPv4 nor IPv6",
+                Beside::Many => "more flows than n-tuple rules can say",
+            };
+            format!("'{only}' matches {what}, too: these are in no n-tuple rule and stay with the kernel")
+        }));
+        Ok(left)
+    }
+
+    /// The table of n-tuple rules, which must have room.
+    fn rule_table(&self, ethtool: &Ethtool) -> Result<Table, String> {
+        let name = &self.interface.name;
+        if !self.interface.ntuple.on && !self.interface.ntuple.changeable {
+            return Err(format!("the driver of {name} has no n-tuple rules"));
+        }
+        let table = ethtool.rule_table(name).map_err(|error| error.to_string())?;
+        free_place(name, &table).map(|_| table)
+    }
+
+    /// The RSS table with other queues in the places of ours: those that it has, in turn.
+    fn table_without(&self, ethtool: &Ethtool) -> Result<Vec<u32>, String> {
+        let name = &self.interface.name;
+        let none =
+            || format!("the driver of {name} has no RSS table that could leave {} out", said(&self.queues));
+        let table = ethtool.rss(name).map_err(|_| none())?.table;
+        if table.is_empty() {
+            return Err(none());
+        }
+        without(&table, &self.queues)
+            .ok_or_else(|| format!("the RSS table of {name} has no other queue than {}", said(&self.queues)))
+    }
+
+    /// Switches features.
+    fn switch(&self, ethtool: &Ethtool, steered: &mut Steered) -> Result<(), String> {
+        let name = &self.interface.name;
+        let features = ethtool.features(name).map_err(|error| error.to_string())?;
+        let is_on = |feature: &&str| features.get(*feature).is_some_and(|it| it.on && it.changeable);
+        let off: Vec<&str> = OFF.into_iter().filter(is_on).collect();
+        for (feature, on) in off.iter().map(|feature| (*feature, false)).chain([(NTUPLE, true)]) {
+            steered.undos.push(state::set_feature(name, feature, on).map_err(|error| error.to_string())?);
+        }
+        if !off.is_empty() {
+            steered.told.push(format!("off on {name} meanwhile: {}", off.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// Adds a rule for each flow. Returns which the driver has not taken; an error when it has taken none.
+    fn add_rules(
+        &self,
+        flows: &[Flow],
+        mut table: Table,
+        steered: &mut Steered,
+    ) -> Result<Vec<String>, String> {
+        let name = &self.interface.name;
+        let (mut left, mut taken) = (Vec::new(), Vec::new());
+        for (flow, queue) in flows.iter().zip(self.queues.iter().cycle()) {
+            let added = free_place(name, &table).and_then(|location| {
+                let rule = Rule { flow: as_rule(flow), queue: *queue, location };
+                Ok((state::add_rule(name, &rule).map_err(|error| error.to_string())?, rule))
+            });
+            match added {
+                Ok((undo, rule)) => {
+                    steered.undos.push(undo);
+                    table.used.extend(rule.location);
+                    let place = rule.location.map_or_else(String::new, |place| format!(" {place}"));
+                    taken.push(format!("'{flow}' is n-tuple rule{place} of {name}, to queue {queue}"));
+                    steered.rules.push(rule);
+                }
+                Err(why) => left.push((flow, why)),
+            }
+        }
+        if taken.is_empty() {
+            let (flow, why) = &left[0];
+            return Err(format!("'{flow}': {why}"));
+        }
+        let more = taken.len().saturating_sub(TOLD);
+        taken.truncate(TOLD);
+        steered.told.extend(taken);
+        if more > 0 {
+            steered.told.push(format!("{more} more n-tuple rules are as these"));
+        }
+        let more = left.len().saturating_sub(TOLD);
+        let line = |(flow, why): (&Flow, String)| {
+            format!("'{flow}' is not in the NIC: {why}; these packets stay with the kernel")
+        };
+        let mut left: Vec<String> = left.into_iter().take(TOLD).map(line).collect();
+        if more > 0 {
+            left.push(format!("{more} more are not in the NIC either"));
+        }
+        Ok(left)
+    }
+}
+
+impl Steered {
+    /// Where each part of the expression is, a line for each.
+    pub(super) fn told(&self) -> &[String] {
+        &self.told
+    }
+
+    /// Sets again what a driver has lost when it restarted.
+    pub(super) fn confirm(&self) -> Result<(), String> {
+        if self.undos.is_empty() {
+            return Ok(());
+        }
+        let name = &self.interface;
+        let again = || -> Result<(), ethtool::EthtoolError> {
+            let ethtool = Ethtool::open()?;
+            if ethtool.rss(name)?.table != self.table {
+                ethtool.set_rss_table(name, Some(&self.table))?;
+            }
+            for rule in &self.rules {
+                if ethtool.find_rule(name, rule)?.is_none() {
+                    ethtool.add_rule(name, rule)?;
+                }
+            }
+            Ok(())
+        };
+        again().map_err(|error| error.to_string())
+    }
+
+    /// Removes the rules: before the program is detached, since some drivers forget all rules then.
+    pub(super) fn remove_rules(&mut self) -> Result<(), String> {
+        let others = self.undos.len().saturating_sub(self.rules.len());
+        self.rules.clear();
+        self.put_back_from(others)
+    }
+
+    /// Puts all back, the last change first.
+    pub(super) fn put_back(&mut self) -> Result<(), String> {
+        self.put_back_from(0)
+    }
+
+    fn put_back_from(&mut self, first: usize) -> Result<(), String> {
+        let mut left = Vec::new();
+        for undo in self.undos.drain(first..).rev() {
+            match undo.undo() {
+                Ok(Undone::Back(_)) => {}
+                Ok(Undone::LeftAlone(why)) => left.push(why),
+                Err(error) => left.push(error.to_string()),
+            }
+        }
+        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+}
+
+impl Drop for Steered {
+    fn drop(&mut self) {
+        // What can't be undone stays in the state file, for `bywash cleanup`.
+        self.put_back().ok();
+    }
+}
+
+/// Where the next rule may go; `None` where the driver chooses.
+fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, String> {
+    match table.last_free() {
+        _ if table.chooses => Ok(None),
+        Some(place) => Ok(Some(place)),
+        None => Err(format!(
+            "all {} n-tuple rules of {interface} are in use: `ethtool -n {interface}` shows them, `ethtool -N {interface} delete N` makes room",
+            table.size
+        )),
+    }
+}
+
+fn as_rule(flow: &Flow) -> ethtool::Flow {
+    let Flow { ipv6, protocol, value, mask } = flow.clone();
+    ethtool::Flow { ipv6, protocol, value, mask }
+}
+
+/// `queue 4`, `queues 0, 1`.
+fn said(queues: &[u32]) -> String {
+    let numbers: Vec<String> = queues.iter().map(ToString::to_string).collect();
+    format!("queue{} {}", if queues.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// A table with its other queues, in turn, where it has `ours`; `None` when it has no others.
+fn without(table: &[u32], ours: &[u32]) -> Option<Vec<u32>> {
+    let mut others: Vec<u32> = table.iter().copied().filter(|queue| !ours.contains(queue)).collect();
+    others.sort_unstable();
+    others.dedup();
+    if others.is_empty() {
+        return None;
+    }
+    let mut next = others.iter().cycle();
+    let other = |queue: &u32| if ours.contains(queue) { next.next().copied() } else { Some(*queue) };
+    table.iter().map(other).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_says_so() {
+        let table = |used, chooses| Table { size: 2, used, chooses };
+        assert_eq!(free_place("eth1", &table(vec![1], false)), Ok(Some(0)));
+        assert_eq!(free_place("eth1", &table(vec![0, 1], true)), Ok(None));
+        let full = free_place("eth1", &table(vec![0, 1], false)).unwrap_err();
+        assert!(full.starts_with("all 2 n-tuple rules of eth1 are in use: `ethtool -n eth1`"), "{full}");
+    }
+
+    #[test]
+    fn a_table_without_our_queues_has_the_others_in_their_places() {
+        assert_eq!(without(&[0, 1, 2, 3, 0, 1, 2, 3], &[2]), Some(vec![0, 1, 0, 3, 0, 1, 1, 3]));
+        assert_eq!(without(&[0, 1, 2, 3], &[0, 3]), Some(vec![1, 1, 2, 2]));
+        assert_eq!(without(&[1, 1, 1, 0], &[7]), Some(vec![1, 1, 1, 0]));
+        assert_eq!(without(&[2, 2], &[2]), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Changes of a network interface: how it spreads packets, what it does to them, its n-tuple rules.
+//!
+//! They are the driver's, and stay when the process that made them is gone. An interface is known by its number and the
+//! network namespace that this is a number of; its name may change.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::change::{Change, Record};
+use super::{State, StateError, Undo, Undone};
+use crate::ethtool::{Ethtool, Rule};
+use crate::namespace::Namespace;
+use crate::route::Route;
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    namespace: u64,
+    index: u32,
+    /// When the change was made.
+    name: String,
+}
+
+impl Place {
+    fn of(name: &str) -> Result<Self, StateError> {
+        let absent = || StateError::Interface { name: name.into(), why: "there is none of this name".into() };
+        let link = Route::open()?.link(name)?.ok_or_else(absent)?;
+        Ok(Self { namespace: Namespace::current()?.number()?, index: link.index, name: link.name })
+    }
+
+    /// What it is called by now; else why it needs no undoing.
+    fn name_now(&self) -> Result<Result<String, Undone>, StateError> {
+        let gone = |what: &str| Ok(Err(Undone::LeftAlone(format!("{what} of {} is gone", self.name))));
+        if Namespace::current()?.number()? != self.namespace {
+            if !has_processes(self.namespace) {
+                return gone("the network namespace");
+            }
+            let why = "it is in another network namespace: run `bywash cleanup` there".into();
+            return Err(StateError::Interface { name: self.name.clone(), why });
+        }
+        let link = Route::open()?.links()?.into_iter().find(|link| link.index == self.index);
+        match link {
+            Some(link) => Ok(Ok(link.name)),
+            None => Ok(Err(Undone::LeftAlone(format!("{} is gone", self.name)))),
+        }
+    }
+}
+
+/// Whether anybody is in a network namespace, or it has a name.
+fn has_processes(namespace: u64) -> bool {
+    let under = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_it = |path: PathBuf| fs::metadata(path).is_ok_and(|file| file.ino() == namespace);
+    under("/proc").any(|process| is_it(process.join("ns/net"))) || under("/run/netns").any(is_it)
+}
+
+impl State {
+    /// As [`set_rss_table`](super::set_rss_table).
+    ///
+    /// # Errors
+    /// As [`set_rss_table`](super::set_rss_table).
+    pub fn set_rss_table(self: &Arc<Self>, interface: &str, table: &[u32]) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        let (place, ethtool) = (Place::of(interface)?, Ethtool::open()?);
+        let now = ethtool.rss(interface)?.table;
+        let others = self.others(&self.records());
+        let theirs = others.into_iter().find_map(|record| match record.change {
+            Change::RssTable { interface, before, set }
+                if interface == place && (set == now || is_in_turn(&now)) =>
+            {
+                Some(before)
+            }
+            _ => None,
+        });
+        let before = theirs.unwrap_or(now);
+        let change = Change::RssTable { interface: place, before, set: table.to_vec() };
+        self.make(change, || Ok(ethtool.set_rss_table(interface, Some(table))?))
+    }
+
+    /// As [`set_feature`](super::set_feature).
+    ///
+    /// # Errors
+    /// As [`set_feature`](super::set_feature).
+    pub fn set_feature(
+        self: &Arc<Self>,
+        interface: &str,
+        feature: &str,
+        on: bool,
+    ) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        let (place, ethtool) = (Place::of(interface)?, Ethtool::open()?);
+        let is_on = ethtool.features(interface)?.get(feature).is_some_and(|feature| feature.on);
+        let others = self.others(&self.records());
+        let theirs = others.into_iter().find_map(|record| match record.change {
+            Change::Feature { interface, feature: theirs, before } => {
+                (interface == place && theirs == feature).then_some(before)
+            }
+            _ => None,
+        });
+        let before = theirs.unwrap_or(is_on);
+        if before == on && is_on == on {
+            return Ok(Undo { state: Arc::clone(self), record: None, added: 0 });
+        }
+        let change = Change::Feature { interface: place, feature: feature.into(), before };
+        self.make(change, || {
+            ethtool.set_features(interface, &[feature], on).map_err(|error| {
+                // The kernel keeps the wish, and would grant it later.
+                ethtool.set_features(interface, &[feature], is_on).ok();
+                error.into()
+            })
+        })
+    }
+
+    /// As [`add_rule`](super::add_rule).
+    ///
+    /// # Errors
+    /// As [`add_rule`](super::add_rule).
+    pub fn add_rule(self: &Arc<Self>, interface: &str, rule: &Rule) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        let (interface, ethtool) = (Place::of(interface)?, Ethtool::open()?);
+        let name = interface.name.clone();
+        let change = Change::Rule { interface, rule: rule.clone() };
+        self.make(change, || Ok(ethtool.add_rule(&name, rule).map(drop)?))
+    }
+}
+
+/// Puts an RSS table back, unless somebody else has set one since.
+pub(super) fn undo_table(
+    place: &Place,
+    before: &[u32],
+    set: &[u32],
+    living: &[Record],
+) -> Result<Undone, StateError> {
+    let name = match place.name_now()? {
+        Ok(name) => name,
+        Err(gone) => return Ok(gone),
+    };
+    if living
+        .iter()
+        .any(|record| matches!(&record.change, Change::RssTable { interface, .. } if interface == place))
+    {
+        return Ok(Undone::LeftAlone(format!("the RSS table of {name} is another process's by now")));
+    }
+    let ethtool = Ethtool::open()?;
+    let now = ethtool.rss(&name)?.table;
+    // Drivers that restart make a table of their own, all queues in turn: that is nobody's wish.
+    if now != before && now != set && !is_in_turn(&now) {
+        let line = format!("the RSS table of {name} is another by now: somebody else has changed it since");
+        return Ok(Undone::LeftAlone(line));
+    }
+    if now != before && is_in_turn(before) {
+        ethtool.set_rss_table(&name, None)?;
+    }
+    if ethtool.rss(&name)?.table != before {
+        ethtool.set_rss_table(&name, Some(before))?;
+    }
+    Ok(Undone::Back(format!("the RSS table of {name} is as it was")))
+}
+
+/// Whether a table has queues in turn, from 0 on.
+fn is_in_turn(table: &[u32]) -> bool {
+    let queues = table.iter().max().map_or(1, |last| last.saturating_add(1));
+    (0..).zip(table).all(|(place, queue): (u32, &u32)| place % queues == *queue)
+}
+
+/// Switches a feature to what it was, unless a process that lives needs it.
+pub(super) fn undo_feature(
+    place: &Place,
+    feature: &str,
+    before: bool,
+    living: &[Record],
+) -> Result<Undone, StateError> {
+    let name = match place.name_now()? {
+        Ok(name) => name,
+        Err(gone) => return Ok(gone),
+    };
+    let is_theirs = |record: &Record| match &record.change {
+        Change::Feature { interface, feature: theirs, .. } => interface == place && theirs == feature,
+        _ => false,
+    };
+    if living.iter().any(is_theirs) {
+        return Ok(Undone::LeftAlone(format!("{feature} of {name} is another process's by now")));
+    }
+    let ethtool = Ethtool::open()?;
+    if ethtool.features(&name)?.get(feature).is_some_and(|feature| feature.on != before) {
+        ethtool.set_features(&name, &[feature], before)?;
+    }
+    let state = if before { "on" } else { "off" };
+    Ok(Undone::Back(format!("{feature} of {name} is {state} again")))
+}
+
+/// Removes an n-tuple rule, if it is there.
+pub(super) fn undo_rule(place: &Place, rule: &Rule) -> Result<Undone, StateError> {
+    let name = match place.name_now()? {
+        Ok(name) => name,
+        Err(gone) => return Ok(gone),
+    };
+    let ethtool = Ethtool::open()?;
+    Ok(match ethtool.find_rule(&name, rule)? {
+        Some(location) => {
+            ethtool.remove_rule(&name, location)?;
+            Undone::Back(format!("{name} has no n-tuple rule {location} again"))
+        }
+        None => Undone::LeftAlone(format!("an n-tuple rule of {name} is gone")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drivers_own_table_is_known() {
+        for (table, is_own) in [
+            (&[0, 1, 2, 0, 1, 2, 0, 1][..], true),
+            (&[0, 0, 0], true),
+            (&[], true),
+            (&[0, 1, 2, 3, 0], true),
+            (&[1, 1, 1], false),
+            (&[0, 1, 3, 0, 1, 3], false),
+            (&[0, 2, 1, 0, 2, 1], false),
+        ] {
+            assert_eq!(is_in_turn(table), is_own, "{table:?}");
+        }
+    }
+}
