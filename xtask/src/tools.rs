@@ -162,7 +162,15 @@ pub(crate) const PROGRAMS: &[Program] = &[
     Program {
         name: "wrk",
         packages: &["wrk"],
-        needed_for: "the clients of that server",
+        needed_for: "the clients of that server, and of Bywash's",
+        by_tests: false,
+        environment: &[],
+        options: "",
+    },
+    Program {
+        name: "ab",
+        packages: &["apache2-utils"],
+        needed_for: "clients of Bywash's web server that open a connection for each request",
         by_tests: false,
         environment: &[],
         options: "",
@@ -189,6 +197,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
         needed_for: "instruction counts",
         by_tests: false,
         environment: &[("VALGRIND_LIB", "usr/libexec/valgrind")],
+        options: "",
+    },
+    Program {
+        name: "perf",
+        packages: &["linux-perf"],
+        needed_for: "where the time goes where Bywash is slower",
+        by_tests: false,
+        environment: &[],
         options: "",
     },
     Program {

@@ -13,6 +13,8 @@ use crate::sockets::Sockets;
 const HEAD: usize = 16 << 10;
 /// Requests that may wait for their answers; the rest waits unread.
 const WAITING: usize = 64;
+/// Bytes of a body that goes out with its head, in one call: the kernel would make two packets of two calls.
+const SHORT: u64 = 1024;
 /// Bytes of `/N` at most, and what they are made of.
 const LARGEST: u64 = 1 << 40;
 const PIECE: usize = 64 << 10;
@@ -47,6 +49,7 @@ pub struct Conversation {
 /// What is still to be sent of an answer.
 #[derive(Debug)]
 struct Answer {
+    /// With the body, when that is short.
     head: Vec<u8>,
     head_sent: usize,
     body: Body,
@@ -60,6 +63,16 @@ enum Body {
     Made(Arc<[u8]>),
 }
 
+impl Body {
+    /// What comes next when so many bytes are left, or the beginning of it.
+    fn rest(&self, left: u64) -> &[u8] {
+        match self {
+            Self::File(bytes) => &bytes[bytes.len().saturating_sub(to_usize(left))..],
+            Self::Made(bytes) => &bytes[..bytes.len().min(to_usize(left))],
+        }
+    }
+}
+
 impl Answer {
     /// Sends as much as there is room for; whether that was all.
     fn send<S: Sockets>(&mut self, id: S::Id, sockets: &mut S, sent: &mut u64) -> bool {
@@ -71,11 +84,7 @@ impl Answer {
             }
         }
         while self.left > 0 {
-            let rest = match &self.body {
-                Body::File(bytes) => &bytes[bytes.len().saturating_sub(to_usize(self.left))..],
-                Body::Made(bytes) => &bytes[..bytes.len().min(to_usize(self.left))],
-            };
-            let n = sockets.send(id, rest);
+            let n = sockets.send(id, self.body.rest(self.left));
             (self.left, *sent) = (self.left - n as u64, *sent + n as u64);
             if n == 0 {
                 return false;
@@ -154,8 +163,14 @@ impl Http {
             "HTTP/1.1 {status}\r\nServer: bywash\r\nContent-Type: application/octet-stream\r\n\
              Content-Length: {length}\r\nConnection: {end}\r\n\r\n"
         );
-        let left = if asked.is_some_and(|asked| asked.method == "HEAD") { 0 } else { length };
-        Answer { head: head.into_bytes(), head_sent: 0, body, left }
+        let (mut head, mut left) = (head.into_bytes(), length);
+        if asked.is_some_and(|asked| asked.method == "HEAD") {
+            left = 0;
+        } else if left <= SHORT {
+            head.extend_from_slice(body.rest(left));
+            left = 0;
+        }
+        Answer { head, head_sent: 0, body, left }
     }
 
     fn find(&self, path: &str) -> (Body, u64, &'static str) {

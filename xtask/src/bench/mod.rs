@@ -27,6 +27,7 @@ mod rate_exactness;
 mod receive_cost;
 mod record;
 mod replay;
+mod stack_veth;
 mod tcp_core;
 mod testpmd;
 mod vfio_user;
@@ -246,6 +247,14 @@ const BENCHES: &[Bench] = &[
         programs: &["valgrind"],
         root: false,
         run: tcp_core::run,
+    },
+    Bench {
+        name: "stack-veth",
+        sentence: "The same server on Bywash and on the kernel, nginx beside it, Linux's clients at the other end of a veth.",
+        runs: "bywash tcp http, sink and upload on xdp:VETH; the same with --kernel; nginx; wrk, ab, dd; perf where we lose",
+        programs: &["wrk", "ab", "nginx", "ethtool", "ip", "perf"],
+        root: true,
+        run: stack_veth::run,
     },
 ];
 
