@@ -47,7 +47,7 @@ impl Served {
 
     /// A frame arrives at the left one from its cable, as if from the right one.
     pub(crate) fn arrive(&self, frame: &[u8]) {
-        self.world.with(0, |device| device.nic.receive(frame, true));
+        self.world.with(0, |device| device.nic.receive(frame.into(), true));
     }
 
     /// Whether the left one has cut packets into segments, and what it was asked to do that the datasheet forbids.
