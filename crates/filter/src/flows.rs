@@ -2,7 +2,7 @@
 //! others as can be said so.
 //!
 //! This is what NICs compare. Whoever has them give these flows to a queue must still ask the expression about each
-//! packet: its lengths, flags and `not` are in no flow. Packets are taken for plain ([`Plain`]): of fragments and IPv6
+//! packet: its lengths, flags and `not` are in no flow. Packets are taken for plain: of fragments and IPv6
 //! extension headers a flow says nothing, and NICs look into few of them.
 //!
 //! The expression's graph is narrowed down to packets of each protocol, and then read backwards, from its match to its entry:
