@@ -183,7 +183,7 @@ impl Flow {
 
     /// Packets that were lost, when this came of its stream by all queues.
     pub(super) fn lost(&self, stream: &Counts) -> Option<u64> {
-        self.lost_until(stream.end_for(self.base))
+        self.lost_until(stream.span_for(self.base).1)
     }
 
     /// All that went wrong.

@@ -139,16 +139,15 @@ impl Counts {
         (self.lowest, self.highest.saturating_sub(behind.into()))
     }
 
-    /// Where the highest number of this stream, put together from all queues, stands on the count of a queue that began
-    /// at `base`.
-    pub(super) fn end_for(&self, base: u64) -> u64 {
-        self.highest.saturating_sub(wraps(self.lowest.saturating_sub(base)))
+    /// Where the count begins.
+    pub(super) fn base(&self) -> u64 {
+        self.lowest
     }
 
-    /// Where the lowest and the highest number of this stream, put together from all queues, stand on the count of one of
-    /// them.
-    pub(super) fn span_for(&self, queue: &Self) -> (u64, u64) {
-        let wraps = wraps(self.lowest.saturating_sub(queue.lowest));
+    /// Where the lowest and the highest number of this stream, put together from all queues, stand on the count of a queue
+    /// that began at `base`.
+    pub(super) fn span_for(&self, base: u64) -> (u64, u64) {
+        let wraps = wraps(self.lowest.saturating_sub(base));
         (self.lowest.saturating_sub(wraps), self.highest.saturating_sub(wraps))
     }
 

@@ -167,7 +167,7 @@ impl Part {
 /// What was lost of a queue's turns, when this came of the stream by all queues.
 fn lost((part, came): Share<'_>, stream: &Counts) -> u64 {
     let of = u64::from(part.turns).max(1);
-    let (first, last) = stream.span_for(&part.counts);
+    let (first, last) = stream.span_for(part.counts.base());
     let (begin, places) = (first % of, (last - first).saturating_add(1));
     // The places behind the last whole round, which may go beyond the last turn.
     let end = begin + places % of;
@@ -197,7 +197,7 @@ fn are_apart(shares: &[(u64, Share<'_>)], stream: &Counts) -> bool {
         });
         // A queue that began on the other side of the wrap would have other bits for the same turns.
         let is_alike = *of.get_or_insert(part.turns) == part.turns
-            && stream.span_for(&part.counts) == stream.span_for(stream);
+            && stream.span_for(part.counts.base()) == stream.span_for(stream.base());
         is_apart && is_alike && part.turns > 0
     })
 }
