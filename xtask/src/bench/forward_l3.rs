@@ -10,16 +10,21 @@ use std::time::Duration;
 use super::huge_pages::HugePages;
 use super::pairs::{Pairs, pairs};
 use super::record::Record;
-use super::{Options, callgrind, ours, testpmd};
+use super::{Options, callgrind, ours};
 use crate::project::{Problem, about};
 use crate::tools;
 
-const ROUTES: &str = "1000000";
+/// Routes of IPv4, and of IPv6: DPDK's trie sets nodes aside for the worst case, and takes no million of its prefixes.
+const ROUTES: [&str; 2] = ["1000000", "250000"];
 /// Look-ups of one measurement; DPDK's program looks each address up once.
 const LOOK_UPS: &str = "10485760";
 /// Packets of the two runs whose instructions are counted, and routes in them: their difference leaves out the start.
 const COUNTED: [&str; 2] = ["64000", "128000"];
 const COUNTED_ROUTES: &str = "10000";
+/// MiB that DPDK is given, and huge pages for that and a little more: it wants its largest table, of 1 GiB, in one piece beside
+/// a million routes and their nodes.
+const DPDK_MIB: &str = "3072";
+const DPDK_PAGES: u64 = 1600;
 /// How long one run may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -37,7 +42,7 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     );
     let folder = std::env::temp_dir().join(format!("bywash-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(about(folder.display()))?;
-    let pages = HugePages::with_free(testpmd::HUGE_PAGES);
+    let pages = HugePages::with_free(DPDK_PAGES);
     let compared = pages.and_then(|_pages| compare(record, options, &program, &folder));
     fs::remove_dir_all(&folder).map_err(about(folder.display()))?;
     Ok(text + &compared?)
@@ -46,11 +51,11 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
 /// Look-ups of both families, with what is written for DPDK in a folder.
 fn compare(record: &mut Record, options: &Options, program: &Path, folder: &Path) -> Result<String, Problem> {
     let mut text = String::new();
-    for (family, name) in [("4", "IPv4"), ("6", "IPv6")] {
-        let measured = look_ups(record, options, program, folder, family)?;
+    for ((family, name), routes) in [("4", "IPv4"), ("6", "IPv6")].into_iter().zip(ROUTES) {
+        let measured = look_ups(record, options, program, folder, [family, routes])?;
         let ratio = measured.ratio().median;
         text += &format!(
-            "\n## {name}: {ROUTES} routes, a million random addresses, 64 at once\n\nBywash takes {ratio:.2} times as long \
+            "\n## {name}: {routes} routes, a million random addresses, 64 at once\n\nBywash takes {ratio:.2} times as long \
              as rte_fib (DIR-24-8 for IPv4, its trie for IPv6; the fastest function that it finds for this CPU).\n\n{}",
             measured.tables(["bywash", "dpdk-test-fib"], "ns a look-up")
         );
@@ -76,26 +81,27 @@ fn look_ups(
     options: &Options,
     program: &Path,
     folder: &Path,
-    family: &str,
+    [family, routes]: [&str; 2],
 ) -> Result<Pairs, Problem> {
     let mut write = Command::new(program);
-    record.run(write.args(["write", family, ROUTES]).arg(folder), LIMIT)?;
+    record.run(write.args(["write", family, routes]).arg(folder), LIMIT)?;
     let theirs = tools::find("dpdk-test-fib")
         .ok_or_else(|| Problem("dpdk-test-fib is missing: add --install".into()))?;
     let record = RefCell::new(record);
     let ours = || {
         let mut command = Command::new(program);
-        let output = record.borrow_mut().run(command.args(["look-up", family, LOOK_UPS, ROUTES]), LIMIT)?;
+        let output = record.borrow_mut().run(command.args(["look-up", family, LOOK_UPS, routes]), LIMIT)?;
         number(&output, "ns: ")
     };
     let theirs = || {
         let mut command = Command::new(&theirs);
         // --in-memory: no files in hugetlbfs, nothing to remove afterwards. Its clock's rate is in what it says of itself.
-        command.args(["-l", "0", "-m", "1024", "--no-pci", "--no-telemetry", "--in-memory"]);
+        command.args(["-l", "0", "-m", DPDK_MIB, "--no-pci", "--no-telemetry", "--in-memory"]);
         command.args(["--log-level=lib.eal:debug", "--force-max-simd-bitwidth=512", "--"]);
         command.arg("-f").arg(folder.join("routes")).arg("-t").arg(folder.join("addresses"));
-        // Room for the nodes below the first 24 bits; next hops of 4 bytes, as ours.
-        command.args(["-g", "262144", "-e", "4"]).args((family == "6").then_some("-6"));
+        // Room for the nodes below the first 24 bits, of which an IPv6 prefix needs up to three; next hops of 4 bytes, as ours.
+        let nodes = if family == "6" { "1048576" } else { "262144" };
+        command.args(["-g", nodes, "-e", "4"]).args((family == "6").then_some("-6"));
         let output = record.borrow_mut().run(&mut command, LIMIT)?;
         let khz = number(&output, "TSC frequency is ~")?;
         Ok(number(&output, "AVG FIB lookup ")? * 1e6 / khz)
