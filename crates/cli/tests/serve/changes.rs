@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use bywash_lab::{Host, Pair, PairOptions, lock, skip};
+use bywash_lab::{lock, skip};
 
-use crate::instance::{Instance, host, pair, run};
+use crate::instance::{Instance, Router, host, pair, run};
 
 #[test]
 fn addresses_and_neighbours_change_while_traffic_flows() {
@@ -58,33 +58,16 @@ fn addresses_and_neighbours_change_while_traffic_flows() {
 #[test]
 fn packets_are_passed_on_between_two_ports() {
     let Some(_guard) = lock() else { return };
-    let (left, router, right) = (host(), Host::new().unwrap(), host());
-    let cable = |near: &_, far: &_, names: [&str; 2], address: &str| {
-        let mut options = PairOptions { neighbours: false, ..PairOptions::default() };
-        options.names = names.map(String::from);
-        options.addresses = [vec![address.parse().unwrap()], Vec::new()];
-        Pair::between(near, far, &options).unwrap()
-    };
-    let _one = cable(&left, &router, ["a", "ra"], "10.9.1.2/24");
-    let _two = cable(&right, &router, ["b", "rb"], "10.9.2.2/24");
-    for (host, name, gateway) in [(&left, "a", "10.9.1.1"), (&right, "b", "10.9.2.1")] {
-        let index = host.link(name).unwrap().index;
-        let way = bywash_lab::sys::route::Gateway { index, address: Some(gateway.parse().unwrap()) };
-        host.add_route("0.0.0.0/0".parse().unwrap(), way).unwrap();
-    }
-    let config = tempfile::NamedTempFile::new().unwrap();
-    let text = "name = 'router'\nforward = true\n[[port]]\nport = 'xdp:ra'\naddresses = ['10.9.1.1/24']\n\
-                [[port]]\nport = 'xdp:rb'\naddresses = ['10.9.2.1/24']\n";
-    std::fs::write(config.path(), text).unwrap();
-    let serve = Instance::start(&router, &format!("serve|--config|{}", config.path().display()));
-    let Some(text) = run(&left, "ping", "-c 3 -i 0.1 -w 10 10.9.2.2") else {
+    let router = Router::start();
+    let left = &router.left;
+    let Some(text) = run(left, "ping", "-c 3 -i 0.1 -w 10 10.9.2.2") else {
         return skip("ping is not installed");
     };
     assert!(text.contains("3 received") && text.contains("ttl=63"), "{text}");
-    if let Some(text) = run(&left, "traceroute.db", "-n -q 1 -w 2 -m 4 10.9.2.2") {
+    if let Some(text) = run(left, "traceroute.db", "-n -q 1 -w 2 -m 4 10.9.2.2") {
         assert!(text.contains("10.9.1.1") && text.contains("10.9.2.2"), "{text}");
     }
-    let summary = serve.end();
+    let summary = router.instance.end();
     assert!(summary["forwarded"].as_u64().unwrap() >= 6, "{summary}");
 }
 

@@ -32,6 +32,37 @@ pub(crate) fn pair(addresses: &[&str]) -> (Host, Host, Pair) {
     (near, far, pair)
 }
 
+/// An instance that passes packets on between a network on the left, 10.9.1.0/24, and one on the right, 10.9.2.0/24. It is host 1
+/// of both, and each has a host 2 with the kernel's stack.
+pub(crate) struct Router {
+    pub(crate) instance: Instance,
+    pub(crate) left: Host,
+    pub(crate) right: Host,
+    _cables: [Pair; 2],
+}
+
+impl Router {
+    pub(crate) fn start() -> Self {
+        let (left, middle, right) = (host(), Host::new().unwrap(), host());
+        let cables = [(&left, ["a", "ra"], 1), (&right, ["b", "rb"], 2)].map(|(near, names, network)| {
+            let mut options = PairOptions { neighbours: false, ..PairOptions::default() };
+            options.names = names.map(String::from);
+            options.addresses = [vec![format!("10.9.{network}.2/24").parse().unwrap()], Vec::new()];
+            let pair = Pair::between(near, &middle, &options).unwrap();
+            let address = Some(format!("10.9.{network}.1").parse().unwrap());
+            let way = bywash_lab::sys::route::Gateway { index: pair.near.index, address };
+            near.add_route("0.0.0.0/0".parse().unwrap(), way).unwrap();
+            pair
+        });
+        let config = tempfile::NamedTempFile::new().unwrap();
+        let text = "name = 'router'\nforward = true\n[[port]]\nport = 'xdp:ra'\naddresses = ['10.9.1.1/24']\n\
+                    [[port]]\nport = 'xdp:rb'\naddresses = ['10.9.2.1/24']\n";
+        std::fs::write(config.path(), text).unwrap();
+        let instance = Instance::start(&middle, &format!("serve|--config|{}", config.path().display()));
+        Self { instance, left, right, _cables: cables }
+    }
+}
+
 impl Instance {
     /// Starts it on a host and waits until its addresses are in use. Words are parted by `|`.
     pub(crate) fn start(host: &Host, words: &str) -> Self {
