@@ -38,11 +38,26 @@ pub(crate) struct Direct {
     mtu: u16,
 }
 
+/// Packets that wait for one port.
+#[derive(Debug, Default)]
+struct Queue {
+    /// A batch that came whole and leaves whole, in front of the others: none of its packets is moved for that.
+    whole: Batch,
+    single: VecDeque<Packet>,
+}
+
+impl Queue {
+    #[inline]
+    fn len(&self) -> usize {
+        self.whole.len() + self.single.len()
+    }
+}
+
 /// Packets on their way out, and what is to be told to the control.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) snapshot: Arc<Snapshot>,
-    ports: Vec<VecDeque<Packet>>,
+    ports: Vec<Queue>,
     /// With the link that link-local addresses are on.
     pub(crate) to_ourselves: VecDeque<(InterfaceId, Packet)>,
     waiting: HashMap<(InterfaceId, Address), ArrayVec<Packet, WAITING_EACH>>,
@@ -212,7 +227,7 @@ impl Outbox {
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
         let queue = self.queue(port);
         if queue.len() < QUEUE {
-            queue.push_back(packet);
+            queue.single.push_back(packet);
         } else {
             self.drop(packet, pool);
         }
@@ -221,8 +236,11 @@ impl Outbox {
     /// Puts all packets of a batch that begin with their link headers into a port's queue.
     pub(crate) fn enqueue_all(&mut self, batch: &mut Batch, port: PortId, pool: &mut Pool) {
         let queue = self.queue(port);
+        if queue.len() == 0 && queue.whole.exchange(batch) {
+            return;
+        }
         if queue.len() + batch.len() <= QUEUE {
-            return queue.extend(batch.drain());
+            return queue.single.extend(batch.drain());
         }
         for packet in batch.drain() {
             self.enqueue(packet, port, pool);
@@ -230,10 +248,10 @@ impl Outbox {
     }
 
     #[inline]
-    fn queue(&mut self, port: PortId) -> &mut VecDeque<Packet> {
+    fn queue(&mut self, port: PortId) -> &mut Queue {
         let port = usize::from(port.0);
         if self.ports.len() <= port {
-            self.ports.resize_with(port + 1, VecDeque::new);
+            self.ports.resize_with(port + 1, Queue::default);
         }
         &mut self.ports[port]
     }
@@ -241,15 +259,19 @@ impl Outbox {
     /// Packets in a port's queue.
     #[inline]
     pub(crate) fn queued(&self, port: PortId) -> usize {
-        self.ports.get(usize::from(port.0)).map_or(0, VecDeque::len)
+        self.ports.get(usize::from(port.0)).map_or(0, Queue::len)
     }
 
     /// Moves packets of a port into a batch, as many as there is room for.
     pub(crate) fn take(&mut self, port: PortId, batch: &mut Batch) {
-        if let Some(queue) = self.ports.get_mut(usize::from(port.0)) {
-            let n = batch.room().min(queue.len());
-            batch.extend(queue.drain(..n));
+        let Some(Queue { whole, single }) = self.ports.get_mut(usize::from(port.0)) else { return };
+        let gone = whole.is_empty() || batch.is_empty() && whole.exchange(batch);
+        if !gone {
+            let n = batch.room().min(whole.len());
+            batch.extend(whole.drain_front(n));
         }
+        let n = batch.room().min(single.len());
+        batch.extend(single.drain(..n));
     }
 
     /// Takes a new snapshot, and sends what has been waiting for it.
@@ -321,6 +343,47 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn packets_leave_a_port_in_the_order_in_which_they_came_whole_batches_or_not() {
+        let mut pool = bywash_frame::Arena::new(vec![0; 1 << 20]).unwrap().pool(300).unwrap();
+        let mut out = Outbox::new(crate::Control::new().snapshot(&mut pool));
+        let (port, mut next) = (PortId(1), 0u8);
+        let mut packets = |n: usize, pool: &mut Pool| {
+            let mut batch = Batch::new();
+            for _ in 0..n {
+                let mut packet = Packet::new(pool.take().unwrap());
+                packet.extend_from_slice(&[next]).unwrap();
+                next += 1;
+                batch.push(packet);
+            }
+            batch
+        };
+        out.enqueue_all(&mut packets(40, &mut pool), port, &mut pool);
+        out.enqueue_all(&mut packets(3, &mut pool), port, &mut pool);
+        for packet in packets(30, &mut pool).drain() {
+            out.enqueue(packet, port, &mut pool);
+        }
+        out.enqueue_all(&mut packets(64, &mut pool), port, &mut pool);
+        assert_eq!(out.queued(port), 137);
+        let mut seen = Vec::new();
+        // Into a batch that is empty, one that is not, and one with room for fewer than came whole.
+        for (begun, limit) in [(1, 64), (0, 10), (0, 64), (0, 64)] {
+            let mut batch = Batch::with_limit(limit);
+            batch.extend((0..begun).map(|_| Packet::new(pool.take().unwrap())));
+            out.take(port, &mut batch);
+            seen.extend(batch.iter().filter_map(|packet| packet.head().first().copied()));
+            pool.give_batch(&mut batch);
+        }
+        out.enqueue_all(&mut packets(20, &mut pool), port, &mut pool);
+        for limit in [5, 64] {
+            let mut batch = Batch::with_limit(limit);
+            out.take(port, &mut batch);
+            seen.extend(batch.iter().filter_map(|packet| packet.head().first().copied()));
+            pool.give_batch(&mut batch);
+        }
+        assert_eq!((seen, out.queued(port)), ((0..157).collect(), 0));
+    }
 
     #[test]
     fn a_neighbour_is_vouched_for_now_and_then_however_many_connections_there_are() {
