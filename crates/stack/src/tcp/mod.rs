@@ -79,7 +79,7 @@ pub struct Limits {
     pub receive_max: u32,
     /// Bytes of send buffer at first: it grows with the congestion window.
     pub send_initial: u32,
-    /// Bytes of send buffer at most.
+    /// Bytes of send buffer at most. However large it is, 256 KiB of it at most wait to go out for the first time.
     pub send_max: u32,
     /// How the congestion window is made.
     pub congestion: CongestionControl,

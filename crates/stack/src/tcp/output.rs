@@ -22,13 +22,17 @@ impl Connection {
         if self.state == State::Closed {
             return false;
         }
-        let mut turn = TURN;
+        let (mut turn, before) = (TURN, self.nxt);
         if self.ack_now && self.state.is_synchronized() && self.has_blocks() {
             self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
         let more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
         if self.ack_now && self.state.is_synchronized() && self.state != State::SynReceived {
             self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+        }
+        // Not without progress: a program would be told again and again while frames are wanting.
+        if self.nxt != before {
+            self.tell_writable(cx);
         }
         self.arm(cx.now);
         more

@@ -8,7 +8,7 @@ use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::outbox::CONFIRM;
-use crate::stack::{Context, Event};
+use crate::stack::Context;
 use crate::time::Span;
 use crate::{Timestamp, ip};
 
@@ -136,10 +136,7 @@ impl Connection {
             self.duplicates =
                 if self.phase == Phase::Recovery { self.duplicates.saturating_sub(segments) } else { 0 };
         }
-        if self.wants_room && self.send_room() >= self.send.len() / 2 && !self.released {
-            self.wants_room = false;
-            cx.events.push(Event::Writable(self.id));
-        }
+        self.tell_writable(cx);
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
         if cx.now.span(self.confirmed) >= CONFIRM
             && let Some(path) = cx.out.snapshot.path(self.flow.remote)

@@ -259,6 +259,34 @@ fn a_shut_window_is_probed_and_opens() {
 }
 
 #[test]
+fn a_program_may_write_so_far_ahead_and_is_told_when_enough_has_gone() {
+    const UNSENT: usize = 256 << 10;
+    let mut t = Trace::new();
+    let limits = Limits { send_initial: 1 << 20, ..Limits::default() };
+    t.host.stack.set_limits(limits);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("S 0:0(0) win 60000 <mss 1460>");
+    t.output();
+    t.peer(". 1:1(0) ack 1 win 60000");
+    let events = t.events();
+    let [Event::Accepted { connection: id, .. }] = events[..] else { panic!("{events:?}") };
+    let wanted = vec![7; 1 << 20];
+    let taken = t.host.stack.send(t.now, id, &wanted, &mut t.pool).unwrap();
+    assert_eq!((taken, t.host.stack.send_room(id)), (UNSENT, Ok(0)));
+    // What has left makes room, acknowledged or not; little of it is not worth a word.
+    let mut sent = t.output().len() * 1460;
+    assert!(sent > 0);
+    assert_eq!((t.host.stack.send_room(id), t.events()), (Ok(sent), Vec::new()));
+    while t.events() != [Event::Writable(id)] {
+        assert!(sent < UNSENT, "half of it has gone long ago");
+        t.peer(&format!(". 1:1(0) ack {} win 60000", sent + 1));
+        sent += t.output().len() * 1460;
+    }
+    let room = t.host.stack.send_room(id).unwrap();
+    assert!((UNSENT / 2..UNSENT / 2 + 60_000).contains(&room), "{room}");
+}
+
+#[test]
 fn our_window_shuts_and_opens_by_enough() {
     let mut t = Trace::new();
     let limits = Limits { receive_initial: 4000, receive_max: 4000, ..Limits::default() };
