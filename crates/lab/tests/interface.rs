@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers, too")]
 
+use std::fs;
+
 use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
 use bywash_lab::sys::netdev::Netdev;
 use bywash_lab::sys::route::Gateway;
-use bywash_lab::sys::state::{State, Undone};
+use bywash_lab::sys::state::{self, State, Undone};
 use bywash_lab::{Host, Lab, Pair, PairOptions, lock};
 
 const FRAME: u32 = 2048;
@@ -68,6 +70,23 @@ fn a_feature_comes_back_where_its_interface_is() {
     assert!(
         matches!(undo.undo().unwrap(), Undone::LeftAlone(why) if why.contains("namespace of right is gone"))
     );
+}
+
+/// A driver without n-tuple rules and RSS table has nothing to forget.
+#[test]
+fn of_a_veth_nothing_is_kept() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let mine = || {
+        let files = fs::read_dir(state::directory()).unwrap().map(|entry| entry.unwrap().file_name());
+        let begin = format!("{}-", std::process::id());
+        files.filter(|name| name.to_string_lossy().starts_with(&begin)).count()
+    };
+    let before = mine();
+    let mut kept = lab.hosts[0].enter(|| state::keep_steering("right")).unwrap().unwrap();
+    lab.hosts[0].enter(|| kept.note(true).and_then(|()| kept.put_back(true))).unwrap().unwrap();
+    assert_eq!(mine(), before);
+    assert!(matches!(kept.end().unwrap(), Undone::Back(_)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One queue of an interface that Linux's ixgbe drives, on the model of the 82599: the driver's RSS table leaves the queue out, its
 //! n-tuple rules give it what `--only` says, the filter gives all of it back, and afterwards `ethtool` shows what it did before:
-//! when the filter has ended, and when it was killed and `bywash cleanup` has been run.
+//! when the filter has ended, and when it was killed and `bywash cleanup` has been run. Rules of others are there throughout, though
+//! the driver forgets them.
 
 use bywash_apps::wire::Ipv4Header;
 use bywash_apps::wire::zerocopy::IntoBytes;
@@ -99,8 +100,13 @@ fn counted(guest: &mut Guest) -> Result<Counted, GuestError> {
     Ok(Counted { ours, others, no_port: sum(&|line| line.starts_with("UdpNoPorts")) })
 }
 
-/// Sends packets by the cable, and waits until all of them have been counted by a queue, and so many by the kernel.
-fn send(served: &Served, guest: &mut Guest, ports: &[u16], to_kernel: u64) -> Result<Counted, GuestError> {
+/// Sends packets by the cable, and waits until so many have been counted by queues and by the kernel.
+fn send(
+    served: &Served,
+    guest: &mut Guest,
+    ports: &[u16],
+    (to_queues, to_kernel): (u64, u64),
+) -> Result<Counted, GuestError> {
     let before = counted(guest)?;
     for from in 0..EACH {
         ports.iter().for_each(|port| served.arrive(&udp(10_000 + 7 * from, *port)));
@@ -114,7 +120,7 @@ fn send(served: &Served, guest: &mut Guest, ports: &[u16], to_kernel: u64) -> Re
             others: all.others - before.others,
             no_port: all.no_port - before.no_port,
         };
-        if now.ours + now.others >= u64::from(EACH) * ports.len() as u64 && now.no_port >= to_kernel {
+        if now.ours + now.others >= to_queues && now.no_port >= to_kernel {
             break;
         }
     }
@@ -147,6 +153,7 @@ fn one_queue_is_given_what_only_says_and_given_back() -> Result<(), GuestError> 
 
     counts_and_gives_back(&served, &mut guest)?;
     is_killed(&mut guest)?;
+    others_rules_stay(&served, &mut guest)?;
     drops_by_rules(&served, &mut guest)?;
     refuses(&mut guest)?;
     guest.power_off()
@@ -175,7 +182,7 @@ fn counts_and_gives_back(served: &Served, guest: &mut Guest) -> Result<(), Guest
     assert!(table.len() == 128 && !table.contains(&2), "{during}");
     assert!([0, 1, 3].iter().all(|queue| table.contains(queue)), "{during}");
     let all = u64::from(EACH);
-    let came = send(served, guest, &[53, 54], 2 * all)?;
+    let came = send(served, guest, &[53, 54], (2 * all, 2 * all))?;
     assert_eq!(came, Counted { ours: all, others: all, no_port: 2 * all }, "given back to the kernel");
     let after = run(
         guest,
@@ -211,6 +218,70 @@ fn is_killed(guest: &mut Guest) -> Result<(), GuestError> {
     Ok(())
 }
 
+/// The driver starts anew for each XDP program, and has no n-tuple rules then, and a table of its own.
+fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
+    let rules = run(
+        guest,
+        "ethtool -K left lro off
+         ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7
+         ethtool -N left flow-type udp4 dst-port 98 action -1 loc 2045
+         shown > /run/before; cat /run/before",
+    )?;
+    has(&rules, &["Total 2 rules", "Filter: 7", "Filter: 2045", "Action: Drop"]);
+    // On all queues there is nothing of ours in the NIC; with LRO it has no native XDP.
+    run(
+        guest,
+        "filter xdp:left --ring 256 --only 'udp dst port 53'; shown > /run/during; diff /run/before /run/during",
+    )?;
+    let all = u64::from(EACH);
+    let came = send(served, guest, &[98, 54], (all, all))?;
+    assert_eq!((came.ours + came.others, came.no_port), (all, all), "one flow dies in the NIC");
+    run(
+        guest,
+        "kill -INT $(pid); gone; cat /run/filter.err; shown > /run/after; diff /run/before /run/after",
+    )?;
+
+    // What was removed meanwhile stays away, what was added is not lost.
+    let own = run(
+        guest,
+        "filter xdp:left/2/rx --only 'ip and udp dst port 53' --ntuple require; ethtool -n left
+         ethtool -N left delete 7
+         ethtool -N left flow-type udp4 dst-port 97 action 0 loc 9
+         kill -INT $(pid); gone; ! grep \"can't be put back\" /run/filter.out /run/filter.err; echo then; shown",
+    )?;
+    let (during, after) = own.split_once("\nthen\n").unwrap_or_default();
+    has(during, &["Total 3 rules", "Filter: 7", "Filter: 2044", "Filter: 2045"]);
+    has(after, &["Total 2 rules", "Filter: 9", "Filter: 2045"]);
+    run(
+        guest,
+        "ethtool -N left delete 9; ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7
+         shown > /run/after; diff /run/before /run/after",
+    )?;
+
+    for words in ["xdp:left", "xdp:left/2/rx"] {
+        let killed = run(
+            guest,
+            &format!(
+                "filter {words} --ring 256 --only 'ip and udp dst port 53'; kill -9 $(pid); gone; ethtool -n left
+                 /host/bywash cleanup; shown > /run/after; diff /run/before /run/after; ls /run/bywash"
+            ),
+        )?;
+        has(&killed, &["Total 0 rules", "left steers packets as it did"]);
+        assert!(!killed.contains(".json"), "{killed}");
+    }
+    // A place that is somebody else's by now.
+    let refused = run(
+        guest,
+        "filter xdp:left --ring 256 --only 'udp dst port 53'; kill -9 $(pid); gone
+         ethtool -N left flow-type udp4 dst-port 97 action 0 loc 7
+         /host/bywash cleanup --json || echo code $?; ethtool -n left
+         ethtool -N left delete 7; /host/bywash cleanup; shown > /run/after; diff /run/before /run/after",
+    )?;
+    let named = "left: n-tuple rule 7 ('udp4 dst-port 99 queue 1') can't be put back: 'udp4 dst-port 97 queue 0' is there by now";
+    has(&refused, &[&format!("\"failed\":[\"{named}\"]"), "Total 2 rules", "left steers packets as it did"]);
+    Ok(())
+}
+
 /// With rules, on that queue.
 fn drops_by_rules(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
     let rules = "[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n";
@@ -223,7 +294,7 @@ fn drops_by_rules(served: &Served, guest: &mut Guest) -> Result<(), GuestError> 
         ),
     )?;
     let all = u64::from(EACH);
-    let came = send(served, guest, &[53, 54], all)?;
+    let came = send(served, guest, &[53, 54], (2 * all, all))?;
     assert_eq!(came, Counted { ours: all, others: all, no_port: all }, "what the rule drops is gone");
     run(guest, "kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after")?;
     Ok(())

@@ -268,7 +268,7 @@ impl Port for XdpPort {
         if open > 0 {
             left.push(format!("{}: {open} queues were not closed before their port", self.name));
         }
-        if let Err(error) = self.steered.remove_rules() {
+        if let Err(error) = self.steered.before_detaching() {
             left.push(format!("{}: {error}", self.name));
         }
         if let Some(Err(error)) = self.link.take().map(Link::detach) {

@@ -149,7 +149,10 @@ impl<'a> Opening<'a> {
         }
         self.warn(&bound, refused.as_deref(), &mut warnings);
         self.wait_for_carrier(&mut warnings);
-        let beats = match steered.confirm().and_then(|()| give(&bound, maps.as_deref())) {
+        let beats = match steered.confirm().and_then(|lost| {
+            warnings.extend(lost);
+            give(&bound, maps.as_deref())
+        }) {
             Ok(beats) => beats,
             Err(why) => return Err(release_all(bound, &mut pool, why)),
         };

@@ -7,13 +7,14 @@
 //! kernel, and is told.
 //!
 //! Drivers restart when a feature is switched or a program is attached, and some (ixgbe) then have the RSS table that they
-//! begin with. So the table is written down first, set again when all else is done, and put back last.
+//! begin with, and no n-tuple rules. So what is there is written down first, set again when all else is done, and put back last:
+//! on every port, also where nothing is to be steered.
 
 use bywash_filter::Expression;
 use bywash_filter::flows::{Beside, Flow, Flows};
 use bywash_sys::ethtool::{self, Ethtool, Rule, Table};
 use bywash_sys::interface::Interface;
-use bywash_sys::state::{self, Undo, Undone};
+use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
 use crate::Ntuple;
 
@@ -28,15 +29,17 @@ const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-vlan-stag
 const TOLD: usize = 16;
 
 /// The NIC's part of a port. Dropping it puts all back.
-#[derive(Default)]
 pub(super) struct Steered {
     interface: String,
     /// In the order in which they were made.
     undos: Vec<Undo>,
+    /// Empty when it is not ours.
     table: Vec<u32>,
     rules: Vec<Rule>,
     /// Where each part of the expression is, a line for each.
     told: Vec<String>,
+    /// What others have asked of the interface. After our own changes in every way: noted before them, put back behind them.
+    kept: Option<Kept>,
 }
 
 /// What is to be steered where.
@@ -49,22 +52,23 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Has the NIC do what it can. Nothing is changed where it can do nothing of it, or, when all is required, not all.
+    /// Notes what others have asked of the NIC, and has it do what it can. Nothing is changed where it can do nothing of it, or, when
+    /// all is required, not all.
     pub(super) fn steer(&self) -> Result<Steered, String> {
+        let name = &self.interface.name;
         let some = !self.queues.is_empty() && self.queues.len() < self.interface.queues.rx as usize;
         let only = self.only.filter(|only| some && !only.takes_all_kinds());
         let Some(only) = only.filter(|_| self.ntuple != Some(Ntuple::Off)) else {
             return match self.ntuple {
                 Some(Ntuple::Require) => Err(format!(
-                    "--ntuple require is for --only and one of several queues, and {} has {}: name one (xdp:{}/N --only ...), or \
-                     leave it out",
-                    self.interface.name, self.interface.queues.rx, self.interface.name
+                    "--ntuple require is for --only and one of several queues, and {name} has {}: name one (xdp:{name}/N \
+                     --only ...), or leave it out",
+                    self.interface.queues.rx
                 )),
-                _ => Ok(Steered::default()),
+                _ => Steered::of(name),
             };
         };
-        let mut steered = Steered::default();
-        steered.interface.clone_from(&self.interface.name);
+        let mut steered = Steered::of(name)?;
         let result = self.try_all(only, &mut steered);
         let require = self.ntuple == Some(Ntuple::Require);
         match result {
@@ -75,7 +79,8 @@ impl Wanted<'_> {
             Ok(left) => Err(format!("{} (--ntuple require)", left.join("; "))),
             Err(why) if require => Err(format!("'{only}' is not in the NIC: {why} (--ntuple require)")),
             Err(why) => {
-                steered.put_back()?;
+                steered.undo_from(0)?;
+                steered.table.clear();
                 let queues = said(&self.queues);
                 let told = format!(
                     "'{only}' is in the XDP program alone: {why}; packets that RSS gives to other queues than {queues} stay \
@@ -111,14 +116,7 @@ impl Wanted<'_> {
         steered.table = self.table_without(&ethtool)?;
         steered.undos.push(state::set_rss_table(name, &steered.table).map_err(|error| error.to_string())?);
         self.switch(&ethtool, steered)?;
-        let others = rules.used.len();
         let mut left = self.add_rules(&flows, rules, steered)?;
-        if others > 0 {
-            steered.told.push(format!(
-                "{name} has {others} other n-tuple rules: drivers that start anew for an XDP program (ixgbe) forget them; note them \
-                 (`ethtool -n {name}`)"
-            ));
-        }
         let queues = said(&self.queues);
         steered.told.push(format!("the RSS table of {name} leaves {queues} out"));
         left.extend(beside.into_iter().map(|beside| {
@@ -217,15 +215,30 @@ impl Wanted<'_> {
 }
 
 impl Steered {
+    fn of(interface: &str) -> Result<Self, String> {
+        let kept = state::keep_steering(interface).map_err(|error| error.to_string())?;
+        Ok(Self {
+            interface: interface.into(),
+            undos: Vec::new(),
+            table: Vec::new(),
+            rules: Vec::new(),
+            told: Vec::new(),
+            kept: Some(kept),
+        })
+    }
+
     /// Where each part of the expression is, a line for each.
     pub(super) fn told(&self) -> &[String] {
         &self.told
     }
 
-    /// Sets again what a driver has lost when it restarted.
-    pub(super) fn confirm(&self) -> Result<(), String> {
+    /// Sets again what a driver has lost when it restarted. Returns what of others' can't be.
+    pub(super) fn confirm(&self) -> Result<Option<String>, String> {
+        // Others' rules first: where drivers choose places, an earlier one may count for more.
+        let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
+        let lost = lost.map(|error| error.to_string());
         if self.undos.is_empty() {
-            return Ok(());
+            return Ok(lost);
         }
         let name = &self.interface;
         let again = || -> Result<(), ethtool::EthtoolError> {
@@ -240,31 +253,40 @@ impl Steered {
             }
             Ok(())
         };
-        again().map_err(|error| error.to_string())
+        again().map(|()| lost).map_err(|error| error.to_string())
     }
 
-    /// Removes the rules: before the program is detached, since some drivers forget all rules then.
-    pub(super) fn remove_rules(&mut self) -> Result<(), String> {
+    /// Removes our rules, and notes others': before the program is detached, since some drivers forget all rules then.
+    pub(super) fn before_detaching(&mut self) -> Result<(), String> {
         let others = self.undos.len().saturating_sub(self.rules.len());
         self.rules.clear();
-        self.put_back_from(others)
+        // What can't be removed is not to be taken for somebody else's.
+        self.undo_from(others)?;
+        let with_table = self.table.is_empty();
+        self.kept.as_mut().map_or(Ok(()), |kept| kept.note(with_table)).map_err(|error| error.to_string())
     }
 
     /// Puts all back, the last change first.
     pub(super) fn put_back(&mut self) -> Result<(), String> {
-        self.put_back_from(0)
+        let undone = self.undo_from(0);
+        let kept = self.kept.take().map_or_else(|| Ok(()), |kept| done(kept.end()));
+        let left: Vec<String> = [undone, kept].into_iter().filter_map(Result::err).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
     }
 
-    fn put_back_from(&mut self, first: usize) -> Result<(), String> {
-        let mut left = Vec::new();
-        for undo in self.undos.drain(first..).rev() {
-            match undo.undo() {
-                Ok(Undone::Back(_)) => {}
-                Ok(Undone::LeftAlone(why)) => left.push(why),
-                Err(error) => left.push(error.to_string()),
-            }
-        }
+    fn undo_from(&mut self, first: usize) -> Result<(), String> {
+        let undone = self.undos.drain(first..).rev().map(|undo| done(undo.undo()));
+        let left: Vec<String> = undone.filter_map(Result::err).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+}
+
+/// Whether it is as it was before.
+fn done(undone: Result<Undone, StateError>) -> Result<(), String> {
+    match undone {
+        Ok(Undone::Back(_)) => Ok(()),
+        Ok(Undone::LeftAlone(why)) => Err(why),
+        Err(error) => Err(error.to_string()),
     }
 }
 

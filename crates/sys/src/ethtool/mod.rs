@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "ioctl(SIOCETHTOOL)")]
 
 mod rules;
+mod specs;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 
 pub use rules::{Flow, Rule, Table};
+pub use specs::FlowSpec;
 
 /// Why an ethtool request failed.
 #[derive(Debug, thiserror::Error)]

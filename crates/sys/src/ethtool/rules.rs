@@ -144,10 +144,7 @@ impl Ethtool {
     /// # Errors
     /// When the driver has no such rules, or no room.
     pub fn add_rule(&self, interface: &str, rule: &Rule) -> Result<u32, EthtoolError> {
-        let mut request = rule.request(SRXCLSRLINS);
-        // SAFETY: the kernel reads and writes one struct, which the buffer holds.
-        unsafe { self.call(interface, "add this n-tuple rule", &mut request) }?;
-        Ok(word(&request, LOCATION / 4))
+        self.insert(interface, rule.request(SRXCLSRLINS))
     }
 
     /// Removes the rule at a place in the table.
@@ -168,17 +165,33 @@ impl Ethtool {
     pub fn find_rule(&self, interface: &str, rule: &Rule) -> Result<Option<u32>, EthtoolError> {
         let places = rule.location.map_or_else(|| Ok(self.rule_table(interface)?.used), |at| Ok(vec![at]))?;
         for place in places {
-            let mut request = request(GRXCLSRULE, RXNFC);
-            request[LOCATION..LOCATION + 4].copy_from_slice(&place.to_ne_bytes());
-            // SAFETY: the kernel reads and writes one struct, which the buffer holds.
-            match unsafe { self.call(interface, "tell an n-tuple rule", &mut request) } {
-                Ok(()) if rule.is(&request) => return Ok(Some(place)),
-                // Drivers have several numbers for a place without a rule.
-                Ok(()) | Err(EthtoolError::Refused { errno: Errno::INVAL | Errno::NOENT, .. }) => {}
-                Err(error) => return Err(error),
+            if self.rule_at(interface, place)?.is_some_and(|told| rule.is(&told)) {
+                return Ok(Some(place));
             }
         }
         Ok(None)
+    }
+
+    /// What the driver tells of the rule at a place, as `struct ethtool_rxnfc`; `None` when there is none.
+    pub(super) fn rule_at(&self, interface: &str, place: u32) -> Result<Option<Vec<u8>>, EthtoolError> {
+        let mut request = request(GRXCLSRULE, RXNFC);
+        request[LOCATION..LOCATION + 4].copy_from_slice(&place.to_ne_bytes());
+        // SAFETY: the kernel reads and writes one struct, which the buffer holds.
+        match unsafe { self.call(interface, "tell an n-tuple rule", &mut request) } {
+            Ok(()) => Ok(Some(request)),
+            // Drivers have several numbers for a place without a rule.
+            Err(EthtoolError::Refused { errno: Errno::INVAL | Errno::NOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds a rule that is laid out as `struct ethtool_rxnfc`.
+    pub(super) fn insert(&self, interface: &str, mut request: Vec<u8>) -> Result<u32, EthtoolError> {
+        request.resize(RXNFC, 0);
+        request[..4].copy_from_slice(&SRXCLSRLINS.to_ne_bytes());
+        // SAFETY: the kernel reads and writes one struct, which the buffer holds.
+        unsafe { self.call(interface, "add this n-tuple rule", &mut request) }?;
+        Ok(word(&request, LOCATION / 4))
     }
 }
 
@@ -198,24 +211,24 @@ const SRXCLSRLINS: u32 = 0x32;
 const RXNFC: usize = 192;
 const DATA: usize = 8;
 /// `rule_cnt`, and behind it `rule_locs`, which begin inside what `sizeof` counts.
-const COUNT: usize = 184;
+pub(super) const COUNT: usize = 184;
 const PLACES: usize = 188;
 /// `fs`: its fields.
-const FLOW_TYPE: usize = 16;
+pub(super) const FLOW_TYPE: usize = 16;
 const VALUE: usize = FLOW_TYPE + 4;
 const MASK: usize = VALUE + UNION + EXT;
 const QUEUE: usize = FLOW_TYPE + 152;
-const LOCATION: usize = FLOW_TYPE + 160;
+pub(super) const LOCATION: usize = FLOW_TYPE + 160;
 /// `union ethtool_flow_union` and `struct ethtool_flow_ext`.
-const UNION: usize = 52;
-const EXT: usize = 20;
+pub(super) const UNION: usize = 52;
+pub(super) const EXT: usize = 20;
 /// Within `struct ethtool_usrip4_spec`.
 const IP_VERSION: usize = 13;
 
 const ETH_RX_NFC_IP4: u8 = 1;
-const FLOW_EXT: u32 = 0x8000_0000;
+pub(super) const FLOW_EXT: u32 = 0x8000_0000;
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
-const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
+pub(super) const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
 /// No NIC has more.
 const MOST_RULES: u32 = 1 << 20;
 

@@ -10,8 +10,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::network::{self, Place};
+use super::steering;
 use super::{StateError, Undone};
-use crate::ethtool::Rule;
+use crate::ethtool::{FlowSpec, Rule};
 use crate::modules;
 use crate::pci::{Config, Device};
 
@@ -82,6 +83,16 @@ pub(super) enum Change {
         interface: Place,
         /// The rule.
         rule: Rule,
+    },
+    /// How an interface steers packets, by whoever has asked for it: nothing that we have changed, but what its driver forgets
+    /// when it starts anew for an XDP program.
+    Steering {
+        /// The interface.
+        interface: Place,
+        /// All its n-tuple rules.
+        rules: Vec<FlowSpec>,
+        /// Its RSS table; none where that is not the question.
+        table: Option<Vec<u32>>,
     },
 }
 
@@ -170,6 +181,9 @@ impl Change {
                 network::undo_feature(interface, feature, *before, living)
             }
             Self::Rule { interface, rule } => network::undo_rule(interface, rule),
+            Self::Steering { interface, rules, table } => {
+                steering::put_back(interface, rules, table.as_deref(), living)
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 //! - who undoes a change while another process still has one on the same file leaves that one's value there;
 //! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then;
 //! - an RSS table, a feature and an n-tuple rule of an interface are known by the number of their network namespace;
+//! - n-tuple rules and an RSS table that a driver may forget ([`keep_steering`]) are added where they are missing;
 //! - a PCI function ([`set_driver`]) goes back to the driver that had it before the first of us.
 //!
 //! A value that somebody else has written since is left alone, and said so. Changes in a network namespace of our own
@@ -18,12 +19,14 @@
 mod change;
 mod cleanup;
 mod network;
+mod steering;
 mod store;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use cleanup::{Report, cleanup, give_back, remove_virtual_functions, undo_setup};
+pub use steering::Kept;
 
 use crate::ethtool::{EthtoolError, Rule};
 use crate::modules;
@@ -196,6 +199,16 @@ pub fn set_feature(interface: &str, feature: &str, on: bool) -> Result<Undo, Sta
 /// When the change can't be recorded or made.
 pub fn add_rule(interface: &str, rule: &Rule) -> Result<Undo, StateError> {
     State::of_process()?.add_rule(interface, rule)
+}
+
+/// Notes how an interface steers packets, by whoever has asked for it, so that what its driver forgets comes back when the [`Kept`] is
+/// dropped: before an XDP program is attached. Where there is nothing to forget nothing is written down.
+///
+/// # Errors
+/// When it can't be recorded.
+pub fn keep_steering(interface: &str) -> Result<Kept, StateError> {
+    let mut kept = Kept::of(interface);
+    kept.note(true).map(|()| kept)
 }
 
 /// Where root's state files are.

@@ -26,14 +26,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn of(name: &str) -> Result<Self, StateError> {
+    pub(super) fn of(name: &str) -> Result<Self, StateError> {
         let absent = || StateError::Interface { name: name.into(), why: "there is none of this name".into() };
         let link = Route::open()?.link(name)?.ok_or_else(absent)?;
         Ok(Self { namespace: Namespace::current()?.number()?, index: link.index, name: link.name })
     }
 
     /// What it is called by now; else why it needs no undoing.
-    fn name_now(&self) -> Result<Result<String, Undone>, StateError> {
+    pub(super) fn name_now(&self) -> Result<Result<String, Undone>, StateError> {
         let gone = |what: &str| Ok(Err(Undone::LeftAlone(format!("{what} of {} is gone", self.name))));
         if Namespace::current()?.number()? != self.namespace {
             if !has_processes(self.namespace) {
@@ -73,6 +73,7 @@ impl State {
             {
                 Some(before)
             }
+            Change::Steering { interface, table, .. } if interface == place && is_in_turn(&now) => table,
             _ => None,
         });
         let before = theirs.unwrap_or(now);
@@ -145,23 +146,33 @@ pub(super) fn undo_table(
         return Ok(Undone::LeftAlone(format!("the RSS table of {name} is another process's by now")));
     }
     let ethtool = Ethtool::open()?;
-    let now = ethtool.rss(&name)?.table;
+    put_table_back(&ethtool, &name, before, set)
+}
+
+/// Puts an RSS table back, unless it is neither what we have `set` nor what a driver has when it starts.
+pub(super) fn put_table_back(
+    ethtool: &Ethtool,
+    name: &str,
+    before: &[u32],
+    set: &[u32],
+) -> Result<Undone, StateError> {
+    let now = ethtool.rss(name)?.table;
     // Drivers that restart make a table of their own, all queues in turn: that is nobody's wish.
     if now != before && now != set && !is_in_turn(&now) {
         let line = format!("the RSS table of {name} is another by now: somebody else has changed it since");
         return Ok(Undone::LeftAlone(line));
     }
     if now != before && is_in_turn(before) {
-        ethtool.set_rss_table(&name, None)?;
+        ethtool.set_rss_table(name, None)?;
     }
-    if ethtool.rss(&name)?.table != before {
-        ethtool.set_rss_table(&name, Some(before))?;
+    if ethtool.rss(name)?.table != before {
+        ethtool.set_rss_table(name, Some(before))?;
     }
     Ok(Undone::Back(format!("the RSS table of {name} is as it was")))
 }
 
 /// Whether a table has queues in turn, from 0 on.
-fn is_in_turn(table: &[u32]) -> bool {
+pub(super) fn is_in_turn(table: &[u32]) -> bool {
     let queues = table.iter().max().map_or(1, |last| last.saturating_add(1));
     (0..).zip(table).all(|(place, queue): (u32, &u32)| place % queues == *queue)
 }
