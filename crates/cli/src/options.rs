@@ -34,7 +34,7 @@ pub(crate) struct PortArgs {
     /// Have the NIC itself give packets to a queue, or drop them: 'udp4 dst-port 53 queue 2', 'ip4 src-ip 10.0.0.0/8
     /// drop', 'ether proto 0x88cc queue 1'; once for each rule, of which the first that matches counts. Kinds: ip4, tcp4,
     /// udp4, sctp4; fields: src-ip, dst-ip, src-port, dst-port, vlan. Some rules need /fdir=2k behind the port's name;
-    /// 82599 (pci:, vfio-user:) only
+    /// 82599, and with fewer filters 82576 (pci:, vfio-user:)
     #[arg(long, value_name = "RULE")]
     steer: Vec<SteerRule>,
     /// Packets in each ring: a power of two from 64 to 32768

@@ -16,7 +16,7 @@ use bywash_sys::vfio_user::VfioUser;
 
 use crate::igb;
 use crate::igbvf;
-use crate::intel::{LONGEST, NicError, VfSettings, VirtualFunction};
+use crate::intel::{LONGEST, NicError, PhysicalFunction, VfSettings, VirtualFunction};
 use crate::ixgbe::{self, RSS_QUEUES};
 use crate::ixgbevf;
 use crate::virtio::{ETHERNET, VLAN_TAG};
@@ -136,7 +136,7 @@ fn open<F: Function + 'static>(
     let [a, b, c, d] = id;
     let (vendor, device) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     let family = family(vendor, device)?;
-    if family != Family::Ixgbe {
+    if matches!(family, Family::IxgbeVf | Family::IgbVf) {
         refuse_filters(family, nic, options)?;
     }
     match family {
@@ -147,7 +147,7 @@ fn open<F: Function + 'static>(
     }
 }
 
-/// The drivers of other NICs have no filters that name a queue.
+/// Virtual functions have no filters that name a queue.
 fn refuse_filters(family: Family, nic: NicOptions, options: &OpenOptions) -> Result<(), String> {
     let given = nic.fdir.map(|_| "/fdir=").or((!options.steer.is_empty()).then_some("--steer"));
     given.map_or(Ok(()), |given| {
@@ -182,8 +182,15 @@ fn open_ixgbe<F: Function + 'static>(
         fdir: nic.fdir,
         ..ixgbe::Settings::default()
     };
-    let mut port =
-        ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    let port = ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    steered(port, options)
+}
+
+/// A physical function with the user's rules in it, and its link up, if it comes up.
+fn steered<F: Function + 'static>(
+    mut port: PhysicalFunction<F>,
+    options: &OpenOptions,
+) -> Result<Opened, String> {
     let steered = options.steer.iter().map(|rule| {
         let refused = |error| format!("'{rule}' can't be steered: {error} (--steer)");
         port.steer(rule).map(|place| format!("'{rule}' is {place}")).map_err(refused)
@@ -237,12 +244,11 @@ fn open_igb<F: Function + 'static>(
         receives: !options.tx_only,
         sends: !options.rx_only,
         max_len: longest(nic.mtu),
+        fdir: nic.fdir,
         ..igb::Settings::default()
     };
-    let mut port =
-        igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
-    let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
-    Ok(Opened { port: Box::new(port), warnings: down.into_iter().collect(), steered: Vec::new() })
+    let port = igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
+    steered(port, options)
 }
 
 /// Processors that may be used: so many workers there will be.

@@ -81,11 +81,17 @@ fn every_instance_is_found_by_each_of_its_addresses() {
     }
 }
 
-/// A line of the second transcription: `NAME 0x1000 + 0x40*0..63, 0xd000 + 0x40*0..63`.
+/// Lines of a second transcription: a name, and what it has.
+fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| line.split_once(' ').unwrap())
+}
+
+/// Registers of the second transcription: `NAME 0x1000 + 0x40*0..63, 0xd000 + 0x40*0..63`.
 fn second(text: &str) -> BTreeMap<&str, Vec<u32>> {
     let mut all = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-        let (name, ranges) = line.split_once(' ').unwrap();
+    for (name, ranges) in lines(text).filter(|(name, _)| !name.contains('.')) {
         let mut instances = Vec::new();
         for range in ranges.split(',') {
             let (offset, rest) = range.split_once('+').unwrap_or((range, "4*0..0"));
@@ -117,4 +123,32 @@ fn two_transcriptions_agree() {
         }
         assert!(second.is_empty(), "{table}.txt has more: {:?}", second.keys());
     }
+}
+
+/// Fields of the second transcription by register: `NAME.FIELD 0x0000ff00`, the field's bits.
+fn second_fields(text: &str) -> BTreeMap<&str, BTreeMap<&str, u32>> {
+    let mut all: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for (name, mask) in lines(text) {
+        let Some((register, field)) = name.split_once('.') else { continue };
+        let twice = all.entry(register).or_default().insert(field, number(mask.trim()));
+        assert!(twice.is_none(), "{name} stands twice");
+    }
+    all
+}
+
+/// Of registers that have fields in both.
+#[test]
+fn fields_of_two_transcriptions_agree() {
+    let mut compared = Vec::new();
+    for (table, registers, _, text) in TABLES {
+        for (name, second) in second_fields(text) {
+            let register = registers.iter().find(|register| register.name == name);
+            let register = register.unwrap_or_else(|| panic!("{table}: {name} is in {table}.txt alone"));
+            let first: BTreeMap<&str, u32> =
+                register.fields.iter().map(|(name, field)| (*name, field.mask)).collect();
+            assert_eq!(first, second, "{table}: {name}");
+            compared.push(name);
+        }
+    }
+    assert_eq!(compared, ["ETQF", "FTQF", "IMIR", "IMIREXT", "SPQF"]);
 }

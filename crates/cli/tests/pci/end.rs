@@ -15,14 +15,14 @@ pub(crate) struct Checks {
 
 /// Words for every script. `tool` starts bywash in the background, for as long as it is not stopped, and waits until it has
 /// the NIC; `linked` waits until an interface has a carrier, `peer` in its namespace.
-const WORDS: &str = "
+pub(crate) const WORDS: &str = "
     nic=/sys/bus/pci/devices/0000:01:00.0
     driver() { basename $(readlink $nic/driver); }
     memory='--memory 32M --huge-pages require'
     tool() {
         # What an earlier one has said is no sign of this one.
         rm -f /run/tool.out
-        /host/bywash $* $memory >/run/tool.out 2>/run/tool.err & pid=$!
+        /host/bywash \"$@\" $memory >/run/tool.out 2>/run/tool.err & pid=$!
         for try in $(seq 300); do
             grep -qs . /run/tool.out && break
             kill -0 $pid || break

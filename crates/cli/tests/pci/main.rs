@@ -8,6 +8,7 @@ mod functions;
 mod models;
 mod no_iommu;
 mod single_queue;
+mod steering;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ fn an_82576_is_driven_and_given_back() -> Result<(), GuestError> {
     let machine = Machine::default().igb(0, "02:00:00:00:00:01").igb(0, "02:00:00:00:00:02");
     let mut guest = kit.boot(&prepared(machine))?;
     checks(&mut guest, &Checks { driver: "igb", queues: 4, speed: "1000Mb/s" })?;
+    steering::checks(&mut guest)?;
     guest.power_off()
 }
 

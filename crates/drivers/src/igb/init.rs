@@ -5,12 +5,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use bywash_hw::igb::regs::{
-    CTRL, CTRL_EXT, EEC, EERD, EIMC, ICR, IMC, MTA, RAH, RAL, RCTL, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TCTL,
-    TXDCTL, UTA, VFTA,
+    CTRL, CTRL_EXT, EEC, EERD, EIMC, ETQF, FTQF, ICR, IMC, MTA, RAH, RAL, RCTL, RXDCTL, STATUS, SW_FW_SYNC,
+    SWSM, TCTL, TXDCTL, UTA, VFTA,
 };
 use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD};
 use bywash_sys::function::Registers;
 
+use super::steer;
 use crate::intel::{Bar, NicError, SHORT, Semaphore, Wait};
 
 /// What keeps firmware and other drivers away from what is used by one at a time.
@@ -87,8 +88,10 @@ fn read_eeprom<R: Registers>(bar: &Bar<R>, at: u16) -> Result<u32, NicError> {
     Ok(EERD::DATA.of(bar.wait(&EERD, 0, done)?))
 }
 
-/// Empties the filters that a reset leaves as they were.
+/// Empties the filters that a reset leaves as they were, or may.
 pub(super) fn clear_tables<R: Registers>(bar: &Bar<R>) {
+    (0..ETQF.count()).for_each(|number| steer::no_ether_type(bar, number));
+    (0..FTQF.count()).for_each(|number| steer::no_five_tuple(bar, number));
     for table in [&VFTA, &MTA, &UTA] {
         bar.fill(table, 0);
     }

@@ -1,15 +1,15 @@
 //! `igb`: the 82576 with a copper PHY, driven from this process.
 //!
 //! It has the same files as `ixgbe`, and the same engine for its queues: `init` resets the NIC and makes its tables empty,
-//! `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `link` brings
-//! the link up, `stats` says what is counted. The datasheet was not at hand: order and values follow Linux's igb and DPDK's,
+//! `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules` which filter
+//! a rule lands in, `link` brings the link up, `stats` says what is counted. The datasheet was not at hand: order and values follow Linux's igb and DPDK's,
 //! where each file says so.
 //!
-//! Not done by this driver: ports with a SerDes, virtual functions of its own, n-tuple and EtherType filters, header split,
-//! IPsec and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
+//! Not done by this driver: ports with a SerDes, virtual functions of its own, SYN and flexible filters, header split, IPsec and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
 mod init;
 mod link;
+mod rules;
 mod rx;
 mod stats;
 mod steer;
@@ -21,7 +21,7 @@ use bywash_hw::pci::{Family, Media};
 use bywash_port::PortName;
 use bywash_sys::function::{Function, Registers};
 
-pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Rss, Settings};
+pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Place, Rss, Settings};
 
 pub(crate) use link::SPEEDS;
 pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
@@ -97,7 +97,7 @@ fn driver<R: Registers>() -> Driver<R> {
         addresses: steer::ADDRESSES,
         rss: steer::RSS,
         filter: steer::filter,
-        steer: None,
+        steer: Box::new(rules::Rules::new()),
         stop: init::stop,
     }
 }

@@ -84,6 +84,20 @@ pub enum NicError {
         /// FDIRFREE.
         fdirfree: u32,
     },
+    /// A register of a filter that does not hold what was written.
+    #[error(
+        "{register}[{index}] is {value:#010x} after {written:#010x} was written: this NIC does not have the filter (QEMU's 82576 has none but for EtherTypes)"
+    )]
+    FilterNotKept {
+        /// The register.
+        register: &'static str,
+        /// Which of them.
+        index: u32,
+        /// What it says.
+        value: u32,
+        /// What was written.
+        written: u32,
+    },
     /// The physical function does not do what its virtual one asks.
     #[error(transparent)]
     Mailbox(#[from] MailboxError),

@@ -4,6 +4,7 @@
 
 mod bar;
 mod error;
+mod filters;
 mod link;
 mod mailbox;
 mod memory;
@@ -29,6 +30,7 @@ pub use steer::{Multicast, Place, Rss};
 pub use vf::{Settings as VfSettings, VirtualFunction};
 
 pub(crate) use bar::{Bar, SHORT, Wait};
+pub(crate) use filters::{FilterCounts, Filters, check_new, five_tuple_queue};
 pub(crate) use link::{LinkRegister, Seen};
 pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;

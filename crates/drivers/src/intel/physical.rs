@@ -25,8 +25,8 @@ pub(crate) struct Driver<R> {
     pub(crate) rss: RssRegisters,
     /// Says which packets pass the address filters.
     pub(crate) filter: fn(&Bar<R>, &Settings) -> Result<(), NicError>,
-    /// Filters that name a queue, where the driver has them.
-    pub(crate) steer: Option<Box<dyn Steer<R>>>,
+    /// Filters that name a queue.
+    pub(crate) steer: Box<dyn Steer<R>>,
     /// Makes it quiet: no DMA, no interrupt.
     pub(crate) stop: fn(&Bar<R>) -> Result<(), NicError>,
 }
@@ -164,9 +164,7 @@ impl<F: Function> PhysicalFunction<F> {
         if let SteerTo::Queue(queue) = rule.to {
             self.check_queue(queue)?;
         }
-        let none =
-            || NicError::Setting(format!("{}: this driver has no filters that name a queue", self.nic.name));
-        self.driver.steer.as_mut().ok_or_else(none)?.add(&self.bar, rule)
+        self.driver.steer.add(&self.bar, rule)
     }
 
     /// Removes the rule that [`PhysicalFunction::steer`] has put there, and returns it; `None` when there is none.
@@ -174,12 +172,12 @@ impl<F: Function> PhysicalFunction<F> {
     /// # Errors
     /// [`NicError`] when the NIC does not do it.
     pub fn unsteer(&mut self, place: Place) -> Result<Option<SteerRule>, NicError> {
-        self.driver.steer.as_mut().map_or(Ok(None), |steer| steer.remove(&self.bar, place))
+        self.driver.steer.remove(&self.bar, place)
     }
 
     /// All rules, and where they are.
     pub fn steered(&self) -> Vec<(Place, SteerRule)> {
-        self.driver.steer.as_ref().map_or_else(Vec::new, |steer| steer.rules())
+        self.driver.steer.rules()
     }
 
     /// Asks the NIC whether it has a filter in a place.
@@ -187,7 +185,7 @@ impl<F: Function> PhysicalFunction<F> {
     /// # Errors
     /// [`NicError`] when it does not answer.
     pub fn has_filter(&self, place: Place) -> Result<bool, NicError> {
-        self.driver.steer.as_ref().map_or(Ok(false), |steer| steer.holds(&self.bar, place))
+        self.driver.steer.holds(&self.bar, place)
     }
 
     fn check_queue(&self, queue: u16) -> Result<(), NicError> {

@@ -93,7 +93,7 @@ fn driver<R: Registers>(director: Option<FlowDirector>) -> Driver<R> {
         rss: steer::RSS,
         // The datasheet wants the receiver off meanwhile.
         filter: |bar, settings| rx::paused(bar, || steer::filter(bar, settings)),
-        steer: Some(Box::new(Rules::new(director))),
+        steer: Box::new(Rules::new(director)),
         stop: init::stop,
     }
 }

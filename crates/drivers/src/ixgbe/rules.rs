@@ -1,43 +1,31 @@
 //! Which of the NIC's filters a rule lands in: EtherType (eight), five-tuple (128), or the flow director, if the port was opened
 //! with it.
 //!
-//! The NIC asks them in that order, and of the five-tuple filters that match it takes one with the highest priority. Rules count
-//! in the order in which they were given: so a later one has a lower priority than those that it overlaps, and does not land
-//! before them.
+//! The NIC asks them in that order. Rules count in the order in which they were given: so a later one does not land before those
+//! that it overlaps.
 
 use bywash_hw::ixgbe::regs::{ETQF, FTQF};
-use bywash_port::{Flow, Ipv4Flow, Ipv4Prefix, SteerRule, SteerTo};
+use bywash_port::{Flow, Ipv4Flow, SteerRule};
 use bywash_sys::function::Registers;
 
 use super::flow_director::FlowDirector;
 use super::steer;
-use crate::intel::{Bar, NicError, Place, Steer};
+use crate::intel::{Bar, FilterCounts, Filters, NicError, Place, Steer, check_new, five_tuple_queue};
 
-/// The highest priority of a five-tuple filter.
-const PRIORITY: u8 = 7;
+const COUNTS: FilterCounts =
+    FilterCounts { nic: "82599", ether_types: ETQF.count(), five_tuples: FTQF.count(), lowest: 0 };
 
 /// All rules, by place.
 #[derive(Debug)]
 pub(super) struct Rules {
-    ether_types: Vec<Option<SteerRule>>,
-    five_tuples: Vec<Option<FiveTuple>>,
+    filters: Filters,
     director: Option<FlowDirector>,
-}
-
-/// A rule that is a five-tuple filter.
-#[derive(Clone, Copy, Debug)]
-struct FiveTuple {
-    rule: SteerRule,
-    flow: Ipv4Flow,
-    priority: u8,
 }
 
 impl Rules {
     /// None yet.
     pub(super) fn new(director: Option<FlowDirector>) -> Self {
-        let ether_types = vec![None; ETQF.count() as usize];
-        let five_tuples = vec![None; FTQF.count() as usize];
-        Self { ether_types, five_tuples, director }
+        Self { filters: Filters::new(COUNTS), director }
     }
 
     fn add_ether_type<R: Registers>(
@@ -46,13 +34,9 @@ impl Rules {
         rule: &SteerRule,
         ether_type: u16,
     ) -> Result<Place, String> {
-        let SteerTo::Queue(queue) = rule.to else {
-            return Err("the 82599 drops no packets by EtherType: give them to a queue".into());
-        };
-        let number = free(&self.ether_types).ok_or("all eight EtherType filters (ETQF) are taken")?;
+        let (number, queue) = self.filters.ether_type(rule)?;
         steer::ether_type(bar, number, Some((ether_type, queue)));
-        self.ether_types[number as usize] = Some(*rule);
-        Ok(Place::EtherType(number))
+        Ok(self.filters.keep_ether_type(number, rule))
     }
 
     /// A five-tuple filter for the rule, as long as one can say it, and else a filter of the flow director.
@@ -65,8 +49,7 @@ impl Rules {
         let why = match self.five_tuple(rule, flow) {
             Ok((number, queue, priority)) => {
                 steer::five_tuple(bar, number, flow, priority, queue);
-                self.five_tuples[number as usize] = Some(FiveTuple { rule: *rule, flow: *flow, priority });
-                return Ok(Place::FiveTuple(number));
+                return Ok(self.filters.keep_five_tuple(number, rule, flow, priority));
             }
             Err(why) => why,
         };
@@ -84,44 +67,27 @@ impl Rules {
 
     /// Number, queue and priority of the five-tuple filter that the rule can be, or why it can be none.
     fn five_tuple(&self, rule: &SteerRule, flow: &Ipv4Flow) -> Result<(u32, u16, u8), String> {
-        let SteerTo::Queue(queue) = rule.to else { return Err("five-tuple filters drop nothing".into()) };
-        if flow.vlan.is_some() {
-            return Err("five-tuple filters do not look at VLANs".into());
-        }
-        let is_whole = |prefix: Ipv4Prefix| prefix == Ipv4Prefix::ANY || prefix.single().is_some();
-        if !is_whole(flow.source) || !is_whole(flow.destination) {
-            return Err("five-tuple filters compare whole addresses".into());
-        }
+        let queue = five_tuple_queue(rule, flow)?;
         let directed = self.director.iter().flat_map(FlowDirector::rules);
         let mut later =
             directed.filter(|(_, known)| matches!(&known.flow, Flow::Ipv4(known) if known.overlaps(flow)));
         if let Some((_, known)) = later.next() {
             return Err(format!("a five-tuple filter would come before '{known}', which was given earlier"));
         }
-        let number = free(&self.five_tuples).ok_or("all 128 five-tuple filters (FTQF) are taken")?;
-        let overlapping = self.five_tuples.iter().flatten().filter(|known| known.flow.overlaps(flow));
-        let priority = match overlapping.map(|known| known.priority).min() {
-            None => PRIORITY,
-            Some(0) => return Err("five-tuple filters (FTQF) have no lower priority left for it".into()),
-            Some(lowest) => lowest - 1,
-        };
+        let (number, priority) = self.filters.five_tuple(flow)?;
         Ok((number, queue, priority))
     }
-}
 
-/// The first place that is free.
-fn free<T>(places: &[Option<T>]) -> Option<u32> {
-    places.iter().position(Option::is_none).and_then(|at| u32::try_from(at).ok())
+    fn all(&self) -> impl Iterator<Item = (Place, SteerRule)> {
+        let directed = self.director.iter().flat_map(FlowDirector::rules);
+        let directed = directed.map(|(number, rule)| (Place::FlowDirector(number), rule));
+        self.filters.rules().chain(directed)
+    }
 }
 
 impl<R: Registers> Steer<R> for Rules {
     fn add(&mut self, bar: &Bar<R>, rule: &SteerRule) -> Result<Place, NicError> {
-        let all = Steer::<R>::rules(self);
-        if let Some((place, known)) = all.iter().find(|(_, known)| known.flow == rule.flow) {
-            return Err(NicError::Setting(format!(
-                "the packets of '{known}' ({place}): remove that rule first"
-            )));
-        }
+        check_new(&rule.flow, self.all())?;
         match &rule.flow {
             Flow::EtherType(kind) => self.add_ether_type(bar, rule, *kind).map_err(NicError::Setting),
             Flow::Ipv4(flow) => self.add_ipv4(bar, rule, flow),
@@ -131,14 +97,14 @@ impl<R: Registers> Steer<R> for Rules {
     fn remove(&mut self, bar: &Bar<R>, place: Place) -> Result<Option<SteerRule>, NicError> {
         match (place, &mut self.director) {
             (Place::EtherType(number), _) => {
-                let rule = self.ether_types.get_mut(number as usize).and_then(Option::take);
+                let rule = self.filters.take_ether_type(number);
                 rule.iter().for_each(|_| steer::ether_type(bar, number, None));
                 Ok(rule)
             }
             (Place::FiveTuple(number), _) => {
-                let filter = self.five_tuples.get_mut(number as usize).and_then(Option::take);
-                filter.iter().for_each(|_| bar.put_at(&FTQF, number, 0));
-                Ok(filter.map(|filter| filter.rule))
+                let rule = self.filters.take_five_tuple(number);
+                rule.iter().for_each(|_| bar.put_at(&FTQF, number, 0));
+                Ok(rule)
             }
             (Place::FlowDirector(number), Some(director)) => director.remove(bar, number),
             (Place::FlowDirector(_), None) => Ok(None),
@@ -159,13 +125,6 @@ impl<R: Registers> Steer<R> for Rules {
     }
 
     fn rules(&self) -> Vec<(Place, SteerRule)> {
-        let ether_types = (0..).zip(&self.ether_types);
-        let ether_types = ether_types.filter_map(|(number, rule)| Some((Place::EtherType(number), (*rule)?)));
-        let five_tuples = (0..).zip(&self.five_tuples);
-        let five_tuples =
-            five_tuples.filter_map(|(number, filter)| Some((Place::FiveTuple(number), (*filter)?.rule)));
-        let directed = self.director.iter().flat_map(FlowDirector::rules);
-        let directed = directed.map(|(number, rule)| (Place::FlowDirector(number), rule));
-        ether_types.chain(five_tuples).chain(directed).collect()
+        self.all().collect()
     }
 }

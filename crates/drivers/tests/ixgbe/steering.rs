@@ -197,7 +197,7 @@ fn each_rule_that_has_no_place_is_refused_with_the_reason() {
     }
     assert_eq!(
         nic.steer("ether proto 0x88b5 queue 1"),
-        Err("all eight EtherType filters (ETQF) are taken".into())
+        Err("all 8 EtherType filters (ETQF) are taken".into())
     );
     nic.steer("udp4 dst-port 53 queue 1").unwrap();
     let error = nic.steer("udp4 dst-port 53 queue 2").unwrap_err();

@@ -1,7 +1,8 @@
 //! Registers of the 82576, as far as drivers touch them.
 //!
 //! Offsets as in Intel's published driver (`e1000_regs.h` of ethernet-linux-igb, commit afaa453; statistics and the bits of
-//! semaphores and MDIC as in DPDK's copy of it, commit 1858060); queue registers by their
+//! semaphores and MDIC as in DPDK's copy of it, commit 1858060; the bits of
+//! filters as in that copy and in DPDK's own `e1000_ethdev.h`, commit 38f72e5); queue registers by their
 //! own addresses, with the second ones of the first four queues as aliases. `tests/registers.rs` compares with other sources.
 
 use crate::reg::{Access, Range, Register, registers};
@@ -63,10 +64,17 @@ registers! {
     MRQC "Multiple receive queues command" RW [0x05818]
         { MRQE 2:0, RSS_IPV4_TCP 16, RSS_IPV4 17, RSS_IPV6 20, RSS_IPV6_TCP 21, RSS_IPV4_UDP 22, RSS_IPV6_UDP 23 };
     SAQF "Source address queue filter" RW [0x05980 + 4 * 8];
-    FTQF "Five-tuple queue filter" RW [0x059e0 + 4 * 8];
+    DAQF "Destination address queue filter" RW [0x059a0 + 4 * 8];
+    SPQF "Source port queue filter" RW [0x059c0 + 4 * 8] { PORT 15:0 };
+    FTQF "Five-tuple queue filter" RW [0x059e0 + 4 * 8]
+        { PROTOCOL 7:0, QUEUE_ENABLE 8, POOL_MASK 15, RX_QUEUE 25:16, MASK_PROTOCOL 28, MASK_SOURCE 29,
+          MASK_DESTINATION 30, MASK_SOURCE_PORT 31 };
+    IMIR "Five-tuple filter's destination port and priority" RW [0x05a80 + 4 * 8]
+        { PORT 15:0, PORT_BP 17, PRIORITY 31:29 };
+    IMIREXT "Five-tuple filter's size and TCP flags" RW [0x05aa0 + 4 * 8] { SIZE_BP 12, FLAGS_BP 19 };
     RETA "Redirection table" RW [0x05c00 + 4 * 32];
     RSSRK "RSS random key" RW [0x05c80 + 4 * 10];
-    ETQF "EtherType queue filter" RW [0x05cb0 + 4 * 8] { ETYPE 15:0, RX_QUEUE 19:16, FILTER_EN 26, QUEUE_EN 31 };
+    ETQF "EtherType queue filter" RW [0x05cb0 + 4 * 8] { ETYPE 15:0, RX_QUEUE 18:16, FILTER_EN 26, QUEUE_EN 31 };
     UTA "Unicast table" RW [0x0a000 + 4 * 128];
     RDBAL "Receive ring address, low" RW [0x0c000 + 0x40 * 16] also [0x02800 + 0x100 * 4];
     RDBAH "Receive ring address, high" RW [0x0c004 + 0x40 * 16] also [0x02804 + 0x100 * 4];

@@ -67,6 +67,8 @@ fn cure(error: &io::Error) -> &'static str {
 pub struct NoIommu {
     name: String,
     device: Device,
+    /// Vendor and device id of a virtual function, whose own configuration space has none (PCI Express says so).
+    ids: Option<[u8; 4]>,
     held: Arc<Held>,
     /// Addresses of the first bytes of what is mapped.
     maps: Vec<u64>,
@@ -109,7 +111,8 @@ impl NoIommu {
         let guard = Guard::start(&config).map_err(failed("starting the process that guards it"))?;
         let bar = map_bar(device).map_err(failed("mapping its BAR 0"))?;
         let held = Arc::new(Held { bar, guard, config, _driver: driver });
-        Ok(Self { name: name.into(), device: device.clone(), held, maps: Vec::new() })
+        let ids = device.physical_function().and_then(|_| device.ids()).map(ids_in_config);
+        Ok(Self { name: name.into(), device: device.clone(), ids, held, maps: Vec::new() })
     }
 
     fn give(&mut self, memory: &DmaMemory<'_>) -> io::Result<DeviceAddresses> {
@@ -122,6 +125,12 @@ impl NoIommu {
     fn config_error(&self, offset: u64, source: io::Error) -> FunctionError {
         FunctionError::Config { function: self.name.clone(), offset, source }
     }
+}
+
+/// Vendor and device id as configuration space begins with them.
+fn ids_in_config((vendor, device): (u16, u16)) -> [u8; 4] {
+    let ([a, b], [c, d]) = (vendor.to_le_bytes(), device.to_le_bytes());
+    [a, b, c, d]
 }
 
 /// The registers in BAR 0.
@@ -143,7 +152,12 @@ impl Function for NoIommu {
     }
 
     fn read_config(&mut self, offset: u64, to: &mut [u8]) -> Result<(), FunctionError> {
-        self.held.config.read(offset, to).map_err(|source| self.config_error(offset, source))
+        self.held.config.read(offset, to).map_err(|source| self.config_error(offset, source))?;
+        for (at, id) in (0..).zip(self.ids.iter().flatten()) {
+            let byte = u64::checked_sub(at, offset).and_then(|at| to.get_mut(usize::try_from(at).ok()?));
+            byte.into_iter().for_each(|byte| *byte = *id);
+        }
+        Ok(())
     }
 
     fn write_config(&mut self, offset: u64, from: &[u8]) -> Result<(), FunctionError> {
