@@ -1,11 +1,12 @@
 //! `igb`: the 82576 with a copper PHY, driven from this process.
 //!
 //! It has the same files as `ixgbe`, and the same engine for its queues: `init` resets the NIC and makes its tables empty,
-//! `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules` which filter
-//! a rule lands in, `link` brings the link up, `stats` says what is counted. The datasheet was not at hand: order and values follow Linux's igb and DPDK's,
-//! where each file says so.
+//! `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules` which
+//! filter a rule lands in, `link` brings the link up, `stats` says what is counted. The datasheet was not at hand: order and
+//! values follow Linux's igb and DPDK's, where each file says so.
 //!
-//! Not done by this driver: ports with a SerDes, virtual functions of its own, SYN and flexible filters, header split, IPsec and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
+//! Not done by this driver: ports with a SerDes, virtual functions of its own, SYN and flexible filters, header split, IPsec
+//! and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
 mod init;
 mod link;
