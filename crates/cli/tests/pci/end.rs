@@ -3,6 +3,8 @@
 
 use bywash_lab::guest::{Guest, GuestError};
 
+use crate::lines_say;
+
 /// What is different from NIC to NIC.
 pub(crate) struct Checks {
     /// Linux's driver for it.
@@ -87,7 +89,6 @@ fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         refused eth0
         refused '0000:01:00.0 --no-iommu'; driver",
     )?;
-    let lines: Vec<&str> = output.lines().collect();
     let wanted = [
         "has the address 198.51.100.1/24",
         "code 2",
@@ -107,8 +108,7 @@ fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         "code 2",
         checks.driver,
     ];
-    assert_eq!(lines.len(), wanted.len(), "{output}");
-    assert!(lines.iter().zip(wanted).all(|(line, wanted)| line.contains(wanted)), "{output}");
+    lines_say(&output, &wanted);
     Ok(())
 }
 
@@ -127,7 +127,7 @@ fn traffic(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         peer nstat -asz TcpInCsumErrors; nstat -asz TcpInCsumErrors
         stop; cat /run/tool.err; tail -n 1 /run/tool.out
         ip link del inside; driver")?;
-    assert!(output.contains(" 20 received, 0% packet loss"), "{output}");
+    assert!(output.contains(" received, 0% packet loss"), "{output}");
     assert!(output.contains(checks.speed), "{output}");
     assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
     assert_eq!(output.lines().last(), Some(checks.driver), "{output}");
@@ -183,6 +183,6 @@ fn killed(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
         checks.driver
     );
     assert!(output.contains(&back), "{output}");
-    assert!(output.contains(" 5 received, 0% packet loss"), "{output}");
+    assert!(output.contains(" received, 0% packet loss"), "{output}");
     Ok(())
 }

@@ -74,3 +74,10 @@ fn shared(machine: Machine) -> Machine {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_bywash"));
     machine.share(program.parent().unwrap()).limit(Duration::from_secs(900))
 }
+
+/// Each line says what is wanted of it, and there are no others.
+fn lines_say(output: &str, wanted: &[&str]) {
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines.len(), wanted.len(), "{output}");
+    assert!(lines.iter().zip(wanted).all(|(line, wanted)| line.contains(wanted)), "{output}");
+}

@@ -4,6 +4,8 @@
 
 use bywash_lab::guest::{Guest, GuestError};
 
+use crate::lines_say;
+
 /// A pair of NICs on a cable.
 pub(crate) struct Pair {
     /// Linux's driver for them.
@@ -39,7 +41,7 @@ const WORDS: &str = "
         name=$(ls $nic/net)
         ip addr add 192.0.2.1/24 dev $name; ip link set dev $name up
         until_it linked $name; until_it linked peer peer
-        ping -c 5 -i 0.1 -w 20 192.0.2.2 | grep -o '[0-9]* received'
+        ping -c 5 -i 0.1 -w 20 192.0.2.2 | grep -o '[5-9] received'
         ip addr flush dev $name; ip link set dev $name down
     }";
 
@@ -87,9 +89,7 @@ fn refusals(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
         "has the address 198.51.100.1/24",
     ];
     let wanted: Vec<&str> = wanted.iter().flat_map(|words| [*words, "code 2", driver]).collect();
-    let lines: Vec<&str> = output.lines().collect();
-    assert_eq!(lines.len(), wanted.len(), "{output}");
-    assert!(lines.iter().zip(wanted).all(|(line, wanted)| line.contains(wanted)), "{output}");
+    lines_say(&output, &wanted);
     Ok(())
 }
 
@@ -111,7 +111,7 @@ fn traffic(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
     assert!(output.contains("it is open in another program"), "{output}");
     assert_eq!(output.matches("code 2\n").count(), 2, "{output}");
     assert!(output.contains("lives; it will undo its 1 change itself"), "{output}");
-    assert!(output.contains(" 20 received, 0% packet loss"), "{output}");
+    assert!(output.contains(" received, 0% packet loss"), "{output}");
     assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
     assert!(output.contains("reaches all of this machine's memory"), "{output}");
     assert!(output.contains("there are no interrupts"), "{output}");
@@ -134,7 +134,7 @@ fn killed(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
     let output = output.replace("Killed\n", "");
     assert!(output.starts_with("dma 1\ndma 0\nnone\nHugePages_Free: 24\nput back: "), "{output}");
     assert!(output.contains(&format!("again, not by a program\n{driver}\n(null)\n")), "{output}");
-    assert!(output.ends_with("5 received"), "{output}");
+    assert!(output.ends_with(" received"), "{output}");
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn killed_with_its_guard(run: &mut Run<'_>, driver: &str) -> Result<(), GuestErr
     let output = output.replace("Killed\n", "");
     assert!(output.starts_with("dma 1\nnone\nput back: "), "{output}");
     assert!(output.contains(&format!("again, not by a program\n{driver}\n")), "{output}");
-    assert!(output.ends_with("5 received"), "{output}");
+    assert!(output.ends_with(" received"), "{output}");
     Ok(())
 }
 
@@ -172,7 +172,7 @@ fn virtual_function(run: &mut Run<'_>) -> Result<(), GuestError> {
         tool receive pci:$taken --queues 1 --json
         dma; kill -9 $pid; wait $pid || true; until_it no_guards; dma
         /host/bywash cleanup; cat $physical/sriov_numvfs; ip link set dev $pf down")?;
-    assert!(output.contains(" 20 received, 0% packet loss"), "{output}");
+    assert!(output.contains(" received, 0% packet loss"), "{output}");
     assert!(output.contains("in use") && output.contains("code 2\ndma 1\n"), "{output}");
     assert!(output.contains("reaches all of this machine's memory"), "{output}");
     let output = output.replace("Killed\n", "");
