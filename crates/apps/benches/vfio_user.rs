@@ -87,8 +87,13 @@ fn circulate(
         for _ in 0..100 {
             rx.rx(pool, batch);
             MacEdit::Swap.apply(batch);
-            forwarded += tx.tx(pool, batch);
+            let sent = tx.tx(pool, batch);
             tx.flush(pool);
+            forwarded += sent;
+            if sent == 0 {
+                // As our workers do: the two processors may be one core's, and asking without a pause slows the other down.
+                std::hint::spin_loop();
+            }
         }
     }
     forwarded

@@ -59,11 +59,13 @@ impl Cable {
         }
         let at = now + self.impairment.delay_us + if held { self.impairment.hold_us } else { 0 };
         // All but what overtakes goes to the end.
-        let place = match self.under_way.back() {
-            Some((last, _)) if *last > at => self.under_way.partition_point(|(other, _)| *other <= at),
-            _ => self.under_way.len(),
-        };
-        self.under_way.insert(place, (at, arrival));
+        match self.under_way.back() {
+            Some((last, _)) if *last > at => {
+                let place = self.under_way.partition_point(|(other, _)| *other <= at);
+                self.under_way.insert(place, (at, arrival));
+            }
+            _ => self.under_way.push_back((at, arrival)),
+        }
     }
 
     /// The next frame that has arrived by `now`.

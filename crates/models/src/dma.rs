@@ -81,8 +81,17 @@ impl Maps {
         self.areas[..behind].last()
     }
 
-    /// Calls `each` with every mapped piece of a range, in order: mapping, offset in it, offset in the range, length.
+    /// Where a range lies that is in one piece, as almost all are.
     #[inline]
+    fn whole(&self, address: u64, bytes: usize, may: impl Fn(&Area) -> bool) -> Option<(&Mapping, usize)> {
+        let area = self.at(address)?;
+        let within = address - area.start;
+        let fits = within.checked_add(bytes as u64)? <= area.bytes && may(area);
+        Some((area.mapping.as_deref().filter(|_| fits)?, usize::try_from(within).ok()?))
+    }
+
+    /// Calls `each` with every mapped piece of a range, in order: mapping, offset in it, offset in the range, length.
+    #[cold]
     fn pieces(
         &self,
         address: u64,
@@ -110,6 +119,10 @@ impl Maps {
 impl Memory for Maps {
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), NotMapped> {
         let bytes = to.len();
+        if let Some((mapping, offset)) = self.whole(address, bytes, |area| area.readable) {
+            mapping.copy_out(offset, to);
+            return Ok(());
+        }
         self.pieces(
             address,
             bytes,
@@ -121,6 +134,10 @@ impl Memory for Maps {
     }
 
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), NotMapped> {
+        if let Some((mapping, offset)) = self.whole(address, from.len(), |area| area.writable) {
+            mapping.copy_in(offset, from);
+            return Ok(());
+        }
         self.pieces(
             address,
             from.len(),
@@ -135,16 +152,10 @@ impl Memory for Maps {
         let (first, second) = from.split_at(8);
         let done = u64::from_ne_bytes(second.try_into().unwrap_or_default());
         // Rings are aligned, so a descriptor lies in one piece and its second half can be one atomic store.
-        self.pieces(
-            address,
-            from.len(),
-            |area| area.writable,
-            |mapping, offset, at, length| {
-                if length < from.len() || mapping.publish(offset, first, done).is_err() {
-                    mapping.copy_in(offset, &from[at..at + length]);
-                }
-            },
-        )
+        match self.whole(address, from.len(), |area| area.writable) {
+            Some((mapping, offset)) if mapping.publish(offset, first, done).is_ok() => Ok(()),
+            _ => self.write(address, from),
+        }
     }
 }
 

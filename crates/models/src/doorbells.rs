@@ -28,6 +28,8 @@ const SWEEP_US: u64 = 500;
 #[derive(Debug)]
 struct Doorbell {
     offset: u32,
+    /// Where the model finds the register.
+    first_address: u32,
     word: Word<AtomicU32>,
     /// What the model has put there, or has seen there.
     seen: u32,
@@ -54,10 +56,13 @@ impl Doorbells {
         let file = memfd_create("bywash-doorbells", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, u64::from(BAR_SIZE))?;
         let mapping = Mapping::of_file(file.as_fd(), 0, BAR_SIZE as usize)?;
-        let offsets = PAGES.into_iter().flat_map(|page| page.step_by(4)).filter(|at| nic.peek(*at).is_some());
-        let word =
-            |offset: u32| Ok(Doorbell { offset, word: Word::u32_at(&mapping, offset as usize)?, seen: 0 });
-        let words = offsets.map(word).collect::<io::Result<Vec<_>>>()?;
+        let offsets = PAGES.into_iter().flat_map(|page| page.step_by(4));
+        let word = |(offset, first_address): (u32, u32)| {
+            let word = Word::u32_at(&mapping, offset as usize)?;
+            Ok(Doorbell { offset, first_address, word, seen: 0 })
+        };
+        let registers = offsets.filter_map(|offset| Some((offset, Nic::first_address(offset)?)));
+        let words = registers.map(word).collect::<io::Result<Vec<_>>>()?;
         let is_tail = |word: &Doorbell| nic.has_tail(word.offset).is_some();
         let (tails, others) = words.into_iter().partition(is_tail);
         let mut doorbells = Self { file, others, tails, live: Vec::new(), next_sweep: 0 };
@@ -112,7 +117,7 @@ impl Doorbell {
 
     /// Puts the register's value there, unless the client has written meanwhile: then that is for the next look.
     fn show(&mut self, nic: &Nic) {
-        let value = nic.peek(self.offset).unwrap_or(0);
+        let value = nic.peek(self.first_address);
         if value != self.seen && self.word.compare_exchange(self.seen, value, AcqRel, Acquire).is_ok() {
             self.seen = value;
         }

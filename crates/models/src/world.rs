@@ -144,7 +144,10 @@ impl Shared {
         while !stop.load(Relaxed) {
             idle = if mapped && self.step_without_waiting() { 0 } else { idle + 1 };
             if mapped && idle < SPINS {
-                std::hint::spin_loop();
+                // Not while there is work: it takes as long as a packet does.
+                if idle > 0 {
+                    std::hint::spin_loop();
+                }
             } else {
                 self.step();
                 thread::sleep(TICK);

@@ -8,6 +8,7 @@ use bywash_hw::ixgbe::{QUEUES, RING_ALIGNMENT};
 
 use super::Nic;
 use super::file::{Place, place};
+use super::rss::Toeplitz;
 use super::strict::Rule;
 
 /// Bits of SW_FW_SYNC that are the firmware's.
@@ -20,7 +21,7 @@ impl Nic {
             return u32::MAX;
         }
         self.observed.reads += 1;
-        if self.board.is_virtual() { self.read_virtual(offset) } else { self.read_register(offset) }
+        if self.is_virtual { self.read_virtual(offset) } else { self.read_register(offset) }
     }
 
     /// Reads the register that the NIC itself has at `offset`.
@@ -65,7 +66,7 @@ impl Nic {
             return;
         }
         self.observed.writes += 1;
-        if self.board.is_virtual() {
+        if self.is_virtual {
             self.write_virtual(offset, value);
         } else {
             self.write_register(offset, value);
@@ -87,9 +88,15 @@ impl Nic {
         self.effect(at, before, now, value);
     }
 
-    /// The register at `offset`, without what reading it does; `None` when there is none.
-    pub(crate) fn peek(&self, offset: u32) -> Option<u32> {
-        place(offset).map(|at| self.file.get(at.register, at.index))
+    /// The first address of the register at `offset`; `None` when there is none.
+    pub(crate) fn first_address(offset: u32) -> Option<u32> {
+        place(offset).map(|at| at.register.at(at.index))
+    }
+
+    /// The register whose first address is `offset`, without what reading it does.
+    #[inline]
+    pub(crate) fn peek(&self, offset: u32) -> u32 {
+        self.file.word(offset)
     }
 
     /// Whether the tail at `offset` is that of a queue which is enabled; `None` when no tail lies there.
@@ -208,6 +215,7 @@ impl Nic {
             "FDIRCMD" if !self.faults.flow_director_hangs => {
                 self.flow_director.command(&mut self.file, &self.faults, &mut self.violations);
             }
+            "RSSRK" => self.rss = Toeplitz::default(),
             "FTQF" => self.rx.set_five_tuple(at.index, FTQF::QUEUE_ENABLE.is_set(now)),
             "WUS" => self.file.put(&regs::WUS, before & !value),
             _ => {}

@@ -43,13 +43,17 @@ pub(super) fn place(offset: u32) -> Option<Place> {
 /// Values of all registers.
 #[derive(Clone, Debug)]
 pub(super) struct File {
-    words: Vec<u32>,
+    // An array, so that the place of a register that is known needs no check.
+    words: Box<[u32; WORDS]>,
 }
+
+/// Words of the BAR.
+const WORDS: usize = (BAR_SIZE / 4) as usize;
 
 impl File {
     /// All as after a reset.
     pub(super) fn new() -> Self {
-        let mut file = Self { words: vec![0; (BAR_SIZE / 4) as usize] };
+        let mut file = Self { words: Box::new([0; WORDS]) };
         for register in regs::TABLE {
             for index in 0..register.count() {
                 file.words[(register.at(index) / 4) as usize] = register.reset.unwrap_or(0);
@@ -68,6 +72,12 @@ impl File {
     #[inline]
     pub(super) fn one(&self, register: &Register) -> u32 {
         self.words[(register.offset() / 4) as usize]
+    }
+
+    /// Value of the register whose first address is `offset`.
+    #[inline]
+    pub(super) fn word(&self, offset: u32) -> u32 {
+        self.words[(offset / 4) as usize]
     }
 
     /// Changes a register as the device itself does, read-only bits too.
@@ -109,10 +119,42 @@ impl File {
 
     /// Adds to a 36-bit counter in two registers, which sticks at its end.
     #[inline]
-    pub(super) fn count_36(&mut self, low: &Register, high: &Register, index: u32, by: u64) {
+    pub(super) fn count_36(&mut self, low: &Register, high: &Register, index: u32, by: u32) {
+        let word = &mut self.words[(low.at(index) / 4) as usize];
+        match word.checked_add(by) {
+            Some(sum) => *word = sum,
+            None => self.carry_36(low, high, index, by),
+        }
+    }
+
+    /// As [`File::count_36`], when the upper register changes or the counter ends.
+    #[cold]
+    fn carry_36(&mut self, low: &Register, high: &Register, index: u32, by: u32) {
         let now = u64::from(self.get(low, index)) | u64::from(self.get(high, index)) << 32;
-        let sum = (now + by).min((1 << 36) - 1);
+        let sum = (now + u64::from(by)).min((1 << 36) - 1);
         self.set(low, index, u32::try_from(sum & 0xffff_ffff).unwrap_or(u32::MAX));
         self.set(high, index, u32::try_from(sum >> 32).unwrap_or(0xf));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_36_bit_counter_carries_and_sticks_at_its_end() {
+        let mut file = File::new();
+        let (low, high) = (&regs::GORCL, &regs::GORCH);
+        file.put(low, u32::MAX - 9);
+        file.count_36(low, high, 0, 9);
+        assert_eq!((file.one(low), file.one(high)), (u32::MAX, 0));
+        file.count_36(low, high, 0, 64);
+        assert_eq!((file.one(low), file.one(high)), (63, 1));
+        file.put(low, u32::MAX - 9);
+        file.put(high, 0xf);
+        for _ in 0..2 {
+            file.count_36(low, high, 0, 64);
+            assert_eq!((file.one(low), file.one(high)), (u32::MAX, 0xf));
+        }
     }
 }

@@ -43,6 +43,7 @@ use file::File;
 use flow_director::FlowDirector;
 use interrupts::Interrupts;
 use link::Link;
+use rss::Toeplitz;
 use rx::Receiver;
 use sfp::Module;
 use strict::Violations;
@@ -105,10 +106,18 @@ pub struct Observed {
     pub violations: u64,
 }
 
+/// The place behind `head` in a ring, also when software has set a head outside it.
+#[inline]
+fn following(head: u32, ring: u32) -> u32 {
+    if head + 1 < ring { head + 1 } else { (head + 1) % ring }
+}
+
 /// The NIC.
 #[derive(Clone, Debug)]
 pub struct Nic {
     board: Board,
+    /// Whether the board is a virtual function: asked for each packet.
+    is_virtual: bool,
     /// Faults it has now.
     pub faults: Faults,
     /// What a virtual function's host allows it.
@@ -118,8 +127,11 @@ pub struct Nic {
     module: Module,
     interrupts: Interrupts,
     flow_director: FlowDirector,
+    rss: Toeplitz,
     rx: Receiver,
     tx: Transmitter,
+    /// Frames that were delivered, empty: room for the next to be sent.
+    spare: Vec<Vec<u8>>,
     link: Link,
     virtual_function: VirtualFunction,
     violations: Violations,
@@ -141,6 +153,7 @@ impl Nic {
     pub fn new(board: Board) -> Self {
         let mut nic = Self {
             board,
+            is_virtual: board.is_virtual(),
             faults: Faults::default(),
             policy: Policy::generous(board.mac),
             file: File::new(),
@@ -148,8 +161,10 @@ impl Nic {
             module: Module::new(),
             interrupts: Interrupts::new(),
             flow_director: FlowDirector::default(),
+            rss: Toeplitz::default(),
             rx: Receiver::default(),
             tx: Transmitter::new(),
+            spare: Vec::new(),
             link: Link::new(),
             virtual_function: VirtualFunction::default(),
             violations: Violations::default(),
@@ -247,7 +262,7 @@ impl Nic {
             &regs::EEC,
             regs::EEC::PRES.mask | regs::EEC::ARD.mask | regs::EEC::ADDR_SIZE.mask | 8 << 11,
         );
-        if self.board.is_virtual() {
+        if self.is_virtual {
             self.set_up_for_virtual_function();
         }
     }
@@ -260,6 +275,7 @@ impl Nic {
         self.file.put(&regs::SW_FW_SYNC, semaphores.1);
         self.interrupts = Interrupts::new();
         self.flow_director = FlowDirector::default();
+        self.rss = Toeplitz::default();
         (self.rx, self.tx) = (Receiver::default(), Transmitter::new());
         (self.pfqde, self.starting) = (0, (0, 0));
         self.power_on_values();
@@ -270,11 +286,10 @@ impl Nic {
 
     /// Queues whose enable bit was written show it now.
     fn start_queues(&mut self) {
-        let (rx, tx) = std::mem::take(&mut self.starting);
-        if self.faults.queues_never_enable {
-            self.starting = (rx, tx);
+        if self.starting == (0, 0) || self.faults.queues_never_enable {
             return;
         }
+        let (rx, tx) = std::mem::take(&mut self.starting);
         for queue in (0..QUEUES).filter(|queue| (rx | tx) >> queue & 1 != 0) {
             if rx >> queue & 1 != 0 {
                 self.enable(&RXDCTL, RXDCTL::ENABLE.mask, queue);
@@ -302,6 +317,7 @@ impl Nic {
         self.bus_master
     }
 
+    #[inline]
     fn ring_base(&self, low: &Register, high: &Register, queue: u32) -> u64 {
         u64::from(self.file.get(low, queue)) | u64::from(self.file.get(high, queue)) << 32
     }

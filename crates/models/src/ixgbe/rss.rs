@@ -9,31 +9,71 @@ use super::parse::{Addresses, Parsed, TCP, UDP};
 /// Bytes of the key.
 const KEY: usize = 40;
 
-/// The hash of `input`: for each bit that is set, the 32 bits of the key from there on.
-pub(super) fn toeplitz(key: &[u8; KEY], input: impl Iterator<Item = u8>) -> u32 {
-    let mut window = u64::from_be_bytes([key[0], key[1], key[2], key[3], key[4], 0, 0, 0]);
-    let mut hash = 0;
-    for (i, mut byte) in input.enumerate() {
-        while byte != 0 {
-            let bit = byte.leading_zeros();
-            hash ^= window << bit;
-            byte &= !(0x80 >> bit);
+/// Bytes that are hashed at most: two IPv6 addresses and two ports.
+const INPUT: usize = 36;
+
+/// What each value of each four bits of the input adds to the hash.
+type Rows = [[[u32; 16]; 2]; INPUT];
+
+/// The hash: for each bit that is set, the 32 bits of the key from there on. By table, made when a hash is first wanted after
+/// the key was written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Toeplitz(Option<Box<Rows>>);
+
+fn rows(key: &[u8; KEY]) -> Box<Rows> {
+    let mut rows = Box::new([[[0; 16]; 2]; INPUT]);
+    for (row, bytes) in rows.iter_mut().zip(key.windows(5)) {
+        let window = bytes.iter().fold(0, |window, byte| window << 8 | u64::from(*byte));
+        for (half, values) in (0..).zip(row) {
+            // Bit 3 of the value is the first one: the key from there on are the upper 32 of the window's 40 bits.
+            let of_bit = |bit: u32| window >> (8 - half * 4 - (3 - bit)) & 0xffff_ffff;
+            for (value, entry) in (0..16_u32).zip(values) {
+                let sum = (0..4).filter(|bit| value >> bit & 1 != 0).fold(0, |sum, bit| sum ^ of_bit(bit));
+                *entry = u32::try_from(sum).unwrap_or(u32::MAX);
+            }
         }
-        // Forty key bits are in the window before each byte.
-        window = window << 8 | u64::from(key.get(i + 5).copied().unwrap_or(0)) << 24;
     }
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+    rows
 }
 
-/// The hash of a packet and what it covers, if MRQC asks for one.
-pub(super) fn hash(file: &File, parsed: &Parsed) -> Option<(u32, u32)> {
+/// The hash of input that begins at byte `at`.
+#[inline]
+fn part(rows: &Rows, at: usize, input: &[u8]) -> u32 {
+    let of_byte = |hash, (row, byte): (&[[u32; 16]; 2], &u8)| {
+        hash ^ row[0][usize::from(byte >> 4)] ^ row[1][usize::from(byte & 0xf)]
+    };
+    rows[at..].iter().zip(input).fold(0, of_byte)
+}
+
+impl Toeplitz {
+    /// The hash of a packet and what it covers, if MRQC asks for one.
+    pub(super) fn hash(&mut self, file: &File, parsed: &Parsed) -> Option<(u32, u32)> {
+        let (with_ports, kind) = covered(file, parsed)?;
+        let rows = self.0.get_or_insert_with(|| rows(&key(file)));
+        let (addresses, end) = match parsed.ip? {
+            Addresses::V4 { source, destination } => {
+                (part(rows, 0, &source) ^ part(rows, 4, &destination), 8)
+            }
+            Addresses::V6 { source, destination } => {
+                (part(rows, 0, &source) ^ part(rows, 16, &destination), 32)
+            }
+        };
+        let ports = parsed.ports.filter(|_| with_ports).map_or(0, |(source, destination)| {
+            part(rows, end, &source.to_be_bytes()) ^ part(rows, end + 2, &destination.to_be_bytes())
+        });
+        Some((addresses ^ ports, kind))
+    }
+}
+
+/// Whether the hash of a packet covers its ports, and what its descriptor calls that.
+fn covered(file: &File, parsed: &Parsed) -> Option<(bool, u32)> {
     let mrqc = file.one(&MRQC);
     // RSS alone, or within pools (32 or 64 of them).
     if !matches!(MRQC::MRQE.of(mrqc), 1 | 4 | 5 | 0xa | 0xb) {
         return None;
     }
     let protocol = parsed.transport.filter(|_| parsed.ports.is_some()).map(|(protocol, _)| protocol);
-    let (with_ports, kind) = match (parsed.ip?, protocol) {
+    Some(match (parsed.ip?, protocol) {
         (Addresses::V4 { .. }, Some(TCP)) if MRQC::RSS_IPV4_TCP.is_set(mrqc) => (true, rss_type::IPV4_TCP),
         (Addresses::V4 { .. }, Some(UDP)) if MRQC::RSS_IPV4_UDP.is_set(mrqc) => (true, rss_type::IPV4_UDP),
         (Addresses::V4 { .. }, _) if MRQC::RSS_IPV4.is_set(mrqc) => (false, rss_type::IPV4),
@@ -41,22 +81,7 @@ pub(super) fn hash(file: &File, parsed: &Parsed) -> Option<(u32, u32)> {
         (Addresses::V6 { .. }, Some(UDP)) if MRQC::RSS_IPV6_UDP.is_set(mrqc) => (true, rss_type::IPV6_UDP),
         (Addresses::V6 { .. }, _) if MRQC::RSS_IPV6.is_set(mrqc) => (false, rss_type::IPV6),
         _ => return None,
-    };
-    let ports = parsed.ports.filter(|_| with_ports).map(|(source, destination)| {
-        let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
-        [a, b, c, d]
-    });
-    let ports = ports.into_iter().flatten();
-    let key = key(file);
-    let hash = match parsed.ip? {
-        Addresses::V4 { source, destination } => {
-            toeplitz(&key, source.into_iter().chain(destination).chain(ports))
-        }
-        Addresses::V6 { source, destination } => {
-            toeplitz(&key, source.into_iter().chain(destination).chain(ports))
-        }
-    };
-    Some((hash, kind))
+    })
 }
 
 /// The queue that the redirection table has for a hash.
@@ -90,9 +115,10 @@ mod tests {
             std::net::IpAddr::V6(address) => address.octets().to_vec(),
         };
         let addresses = [bytes(source), bytes(destination)].concat();
-        assert_eq!(toeplitz(&PUBLISHED, addresses.iter().copied()), alone, "{source}");
-        let all = addresses.into_iter().chain(ports.0.to_be_bytes()).chain(ports.1.to_be_bytes());
-        assert_eq!(toeplitz(&PUBLISHED, all), with_ports, "{source}, ports");
+        let rows = rows(&PUBLISHED);
+        assert_eq!(part(&rows, 0, &addresses), alone, "{source}");
+        let all = [&addresses[..], &ports.0.to_be_bytes(), &ports.1.to_be_bytes()].concat();
+        assert_eq!(part(&rows, 0, &all), with_ports, "{source}, ports");
     }
 
     #[test]

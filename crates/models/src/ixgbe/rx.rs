@@ -12,8 +12,12 @@ use bywash_hw::ixgbe::regs::{
 use super::filters::{Passed, layer_2, steer};
 use super::parse::{Parsed, check_sequence, parse};
 use super::strict::Rule;
-use super::{Nic, rss, stats};
+use super::{Nic, following, rss, stats};
 use crate::host::Host;
+
+/// Empty frames that are kept, and how many bytes each may have.
+const SPARE: usize = 512;
+const SPARE_BYTES: usize = 2048;
 
 /// A frame in packet memory, with all that its descriptor will say.
 #[derive(Clone, Debug)]
@@ -95,7 +99,7 @@ impl Nic {
             Some(_) => None,
             None => self.flow_director.steer(&mut self.file, &frame, &parsed),
         };
-        let hash = if steered.ether_type.is_some() { None } else { rss::hash(&self.file, &parsed) };
+        let hash = if steered.ether_type.is_some() { None } else { self.rss.hash(&self.file, &parsed) };
         let queue = match (steered.queue, matched) {
             (Some(queue), _) => queue,
             (None, Some(matched)) => match matched.queue {
@@ -127,31 +131,49 @@ impl Nic {
     /// Writes held frames to memory, in the order they came. A queue without descriptors holds up all others unless it is
     /// told to drop.
     pub(super) fn deliver(&mut self, host: &mut Host<'_>) {
-        while let Some(held) = self.rx.held.pop_front() {
-            let queue = held.queue;
-            let enabled = RXDCTL::ENABLE.is_set(self.file.get(&RXDCTL, queue));
-            let stopped = self.rx.stopped >> queue & 1 != 0;
-            if enabled && !stopped {
-                let frame = self.trimmed(&held);
-                let needed = self.descriptors_for(queue, frame.0.len());
-                if needed > self.descriptors(queue) {
-                    let drops = SRRCTL::DROP_EN.is_set(self.file.get(&SRRCTL, queue));
-                    if !drops && self.pfqde >> queue & 1 == 0 {
-                        self.rx.held.push_front(held);
-                        return;
-                    }
-                    stats::dropped(&mut self.file, queue);
-                } else if !self.may_dma("RDBAL", queue) {
-                    self.rx.held.push_front(held);
-                    return;
-                } else if self.write(&held, &frame, host) {
-                    stats::delivered(&mut self.file, queue, frame.0.len());
-                    self.interrupts.queue(&self.file, queue, true);
-                }
-            } else {
-                stats::dropped(&mut self.file, queue);
+        // Out of the receiver, so that a frame stays where it is while it is written.
+        let mut waiting = std::mem::take(&mut self.rx.held);
+        while let Some(held) = waiting.front() {
+            if !self.deliver_one(held, host) {
+                break;
             }
-            self.rx.bytes -= held.frame.len();
+            if let Some(Held { frame, .. }) = waiting.pop_front() {
+                self.rx.bytes -= frame.len();
+                self.recycle(frame);
+            }
+        }
+        self.rx.held = waiting;
+    }
+
+    /// Writes a held frame to memory, or drops it. False when it must wait.
+    fn deliver_one(&mut self, held: &Held, host: &mut Host<'_>) -> bool {
+        let queue = held.queue;
+        let enabled = RXDCTL::ENABLE.is_set(self.file.get(&RXDCTL, queue));
+        if !enabled || self.rx.stopped >> queue & 1 != 0 {
+            stats::dropped(&mut self.file, queue);
+            return true;
+        }
+        let frame = self.trimmed(held);
+        if self.descriptors_for(queue, frame.0.len()) > self.descriptors(queue) {
+            let drops = SRRCTL::DROP_EN.is_set(self.file.get(&SRRCTL, queue));
+            if !drops && self.pfqde >> queue & 1 == 0 {
+                return false;
+            }
+            stats::dropped(&mut self.file, queue);
+        } else if !self.may_dma("RDBAL", queue) {
+            return false;
+        } else if self.write(held, &frame, host) {
+            stats::delivered(&mut self.file, queue, frame.0.len());
+            self.interrupts.queue(&self.file, queue, true);
+        }
+        true
+    }
+
+    /// Keeps a frame's memory for another one.
+    fn recycle(&mut self, mut frame: Vec<u8>) {
+        if self.spare.len() < SPARE && frame.capacity() <= SPARE_BYTES {
+            frame.clear();
+            self.spare.push(frame);
         }
     }
 
@@ -175,14 +197,25 @@ impl Nic {
     }
 
     fn descriptors_for(&self, queue: u32, length: usize) -> u32 {
-        u32::try_from(length.div_ceil(self.buffer_size(queue))).unwrap_or(u32::MAX)
+        let size = self.buffer_size(queue);
+        if length <= size {
+            u32::from(length > 0)
+        } else {
+            u32::try_from(length.div_ceil(size)).unwrap_or(u32::MAX)
+        }
     }
 
     /// Descriptors that the NIC has in a ring.
     fn descriptors(&self, queue: u32) -> u32 {
         let ring = self.file.get(&regs::RDLEN, queue) / 16;
         let (head, tail) = (self.file.get(&regs::RDH, queue), self.file.get(&regs::RDT, queue));
-        if ring == 0 { 0 } else { (tail % ring + ring - head % ring) % ring }
+        // Divided only when the driver has written what is no place of the ring.
+        let (head, tail) = match ring {
+            0 => return 0,
+            _ if head < ring && tail < ring => (head, tail),
+            _ => (head % ring, tail % ring),
+        };
+        if tail >= head { tail - head } else { tail + ring - head }
     }
 
     /// Writes a frame and its descriptors. False when memory was not there: the queue stops.
@@ -221,7 +254,7 @@ impl Nic {
                 self.rx.stopped |= 1 << queue;
                 return false;
             }
-            self.file.set(&regs::RDH, queue, (head + 1) % ring);
+            self.file.set(&regs::RDH, queue, following(head, ring));
         }
         true
     }

@@ -14,13 +14,17 @@ const RECEIVED: [&Register; 6] =
 const TRANSMITTED: [&Register; 6] =
     [&regs::PTC64, &regs::PTC127, &regs::PTC255, &regs::PTC511, &regs::PTC1023, &regs::PTC1522];
 
-fn by_size(counters: &[&'static Register; 6], bytes: u64) -> &'static Register {
+fn by_size(counters: &[&'static Register; 6], bytes: u32) -> &'static Register {
     let at = [64, 127, 255, 511, 1023].iter().position(|most| bytes <= *most);
     counters[at.unwrap_or(5)]
 }
 
-fn bytes(frame: &[u8]) -> u64 {
-    (frame.len() + FCS) as u64
+fn bytes(frame: &[u8]) -> u32 {
+    count(frame.len() + FCS)
+}
+
+fn count(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Every frame that arrives, good or bad.
@@ -64,9 +68,9 @@ fn count_cast(file: &mut File, frame: &[u8], broadcast: &Register, multicast: &R
 pub(super) fn delivered(file: &mut File, queue: u32, length: usize) {
     let counter = counter(file, &regs::RQSMR, queue);
     file.count(&regs::QPRC, counter, 1);
-    file.count_36(&regs::QBRC_L, &regs::QBRC_H, counter, length as u64);
+    file.count_36(&regs::QBRC_L, &regs::QBRC_H, counter, count(length));
     file.count(&regs::RXDGPC, 0, 1);
-    file.count_36(&regs::RXDGBCL, &regs::RXDGBCH, 0, length as u64);
+    file.count_36(&regs::RXDGBCL, &regs::RXDGBCH, 0, count(length));
 }
 
 /// A packet was dropped for want of descriptors in receive queue `queue`.
@@ -79,9 +83,9 @@ pub(super) fn dropped(file: &mut File, queue: u32) {
 pub(super) fn taken(file: &mut File, queue: u32, length: usize) {
     let counter = counter(file, &regs::TQSM, queue);
     file.count(&regs::QPTC, counter, 1);
-    file.count_36(&regs::QBTC_L, &regs::QBTC_H, counter, length as u64);
+    file.count_36(&regs::QBTC_L, &regs::QBTC_H, counter, count(length));
     file.count(&regs::TXDGPC, 0, 1);
-    file.count_36(&regs::TXDGBCL, &regs::TXDGBCH, 0, length as u64);
+    file.count_36(&regs::TXDGBCL, &regs::TXDGBCH, 0, count(length));
 }
 
 /// Which of the sixteen counters a queue counts in: a byte of the map for each.

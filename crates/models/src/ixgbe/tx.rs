@@ -6,7 +6,7 @@ use bywash_hw::ixgbe::{MAX_TX_DESCRIPTORS, QUEUES};
 
 use super::offload::{Order, insert_legacy, insert_tag};
 use super::strict::Rule;
-use super::{Nic, stats};
+use super::{Nic, following, stats};
 use crate::host::Host;
 
 /// What a transmit queue remembers between descriptors.
@@ -91,7 +91,7 @@ impl Nic {
             if !self.descriptor(queue, words, host) {
                 break;
             }
-            let head = (head + 1) % ring;
+            let head = following(head, ring);
             self.file.set(&regs::TDH, queue, head);
             if tx::RS.is_set(words[2]) {
                 reported = true;
@@ -158,7 +158,7 @@ impl Nic {
     /// A packet is complete.
     fn packet(&mut self, queue: u32, last: [u32; 4], host: &mut Host<'_>) -> bool {
         let state = &mut self.tx.queues[queue as usize];
-        let mut packet = std::mem::take(&mut state.packet);
+        let mut packet = std::mem::replace(&mut state.packet, self.spare.pop().unwrap_or_default());
         let data = state.first.take().unwrap_or(last);
         state.descriptors = 0;
         let length = packet.len();
@@ -176,7 +176,7 @@ impl Nic {
         }
         stats::taken(&mut self.file, queue, length);
         let checked = tx::DEXT.is_set(data[2]) && tx::CC.is_set(data[3]);
-        self.observed.unchecked_packets += u64::from(self.board.is_virtual() && !checked);
+        self.observed.unchecked_packets += u64::from(self.is_virtual && !checked);
         self.observed.tso_packets += u64::from(tx::DEXT.is_set(data[2]) && tx::TSE.is_set(data[2]));
         for frame in frames.drain(..) {
             self.send(queue, data, frame, host);
@@ -196,7 +196,9 @@ impl Nic {
             self.bad(queue, data, "longer than MAXFRS and HLREG0.JUMBOEN allow");
             return;
         }
-        frame.resize(frame.len().max(60), 0);
+        if frame.len() < 60 {
+            frame.resize(60, 0);
+        }
         let disabled = SECTXCTRL::TX_DIS.is_set(self.file.one(&SECTXCTRL));
         if HLREG0::LPBK.is_set(hlreg0) {
             stats::transmitted(&mut self.file, &frame);

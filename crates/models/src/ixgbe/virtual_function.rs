@@ -123,16 +123,12 @@ impl Nic {
 
     /// Whether a frame may come in: a virtual function's must have been let.
     pub(super) fn may_receive(&self) -> bool {
-        !self.board.is_virtual() || self.virtual_function.receives
+        !self.is_virtual || self.virtual_function.receives
     }
 
     /// Of the queues that RSS may choose, how many the function has asked for.
     pub(super) fn queue_of_pool(&self, queue: u32) -> u32 {
-        if self.board.is_virtual() {
-            queue & ((1 << PSRTYPE::RQPL.of(self.file.one(&PSRTYPE))) - 1)
-        } else {
-            queue
-        }
+        if self.is_virtual { queue & ((1 << PSRTYPE::RQPL.of(self.file.one(&PSRTYPE))) - 1) } else { queue }
     }
 
     /// Reads the function's register at `offset`.
