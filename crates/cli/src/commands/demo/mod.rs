@@ -2,7 +2,8 @@
 //!
 //! A generator and a receiver, then a forwarder between the two. Each path is first measured flat out and then run at
 //! [`SHARE`] of that, where every packet must arrive once, in order and undamaged. It is never too slow, only wrong: where
-//! the kernel has counted each missing packet as one that found no room, the path is measured again.
+//! the kernel has counted each missing packet as one that found no room, the path is measured again, and asked for a share
+//! of the least that it has carried so far.
 
 mod path;
 mod trial;
@@ -97,6 +98,8 @@ fn packet_memory(place: &Place) -> Result<(&'static Arena, Option<bywash_sys::st
 struct Row {
     path: String,
     flat_out: Trial,
+    /// The least that it has carried so far, packets per second: flat out, now or earlier, or when it was too slow for its share.
+    able: u64,
     paced: Option<Trial>,
 }
 
@@ -111,12 +114,14 @@ fn run_paths(
     for forwarders in [0, 1] {
         let path = Path::build(place, forwarders)?;
         failure::tell(&format!("{path} over {}", path.means()));
-        while let Some(verdict) = attempt(&path, arena, stop, rows)? {
+        let mut able = u64::MAX;
+        while let Some(verdict) = attempt(&path, able, arena, stop, rows)? {
             attempts -= 1;
             match verdict {
                 Verdict::Slow(reason) if attempts > 0 => {
                     failure::tell(&format!("{reason}: the machine is busy, so it is measured again"));
-                    rows.pop();
+                    let paced = rows.pop().and_then(|row| Some(row.able.min(row.paced?.received_pps())));
+                    able = paced.unwrap_or(able);
                 }
                 Verdict::Slow(reason) | Verdict::Wrong(reason) => return Ok(Some(reason)),
             }
@@ -133,18 +138,20 @@ enum Verdict {
     Wrong(String),
 }
 
-/// Measures a path, then asks for its share. `None` when all is well.
+/// Measures a path, which has carried `able` packets per second before, then asks for its share. `None` when all is well.
 fn attempt(
     path: &Path,
+    able: u64,
     arena: &'static Arena,
     stop: &Stop,
     rows: &mut Vec<Row>,
 ) -> Result<Option<Verdict>, Failure> {
     let wrong = |reason: String| Ok(Some(Verdict::Wrong(reason)));
     let flat_out = trial::run(path, None, FLAT_OUT, arena, stop)?;
-    let rate = flat_out.received_pps() / 100 * SHARE;
+    let able = able.min(flat_out.received_pps());
+    let rate = able / 100 * SHARE;
     let broken = flat_out.damaged();
-    rows.push(Row { path: path.to_string(), flat_out, paced: None });
+    rows.push(Row { path: path.to_string(), flat_out, able, paced: None });
     if stop.is_set() {
         return wrong(INTERRUPTED.into());
     }
@@ -171,11 +178,14 @@ struct Summary<'a>(&'a [Row]);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Row { path, flat_out, paced } in self.0 {
+        for Row { path, flat_out, able, paced } in self.0 {
             writeln!(f, "{path}")?;
             writeln!(f, "  flat out      {} received, 64-byte packets", Pps(flat_out.received_pps()))?;
             if let Some(paced) = paced {
-                writeln!(f, "  at {SHARE} %       {paced}")?;
+                // Less than flat out when it could not keep that up.
+                let less = Some(able).filter(|able| **able < flat_out.received_pps());
+                let of = less.map_or_else(String::new, |able| format!(" of {}:", Pps(*able)));
+                writeln!(f, "{:<16}{paced}", format!("  at {SHARE} %{of} "))?;
             }
         }
         Ok(())
