@@ -1,5 +1,7 @@
 //! Completing a checksum in software, for ports that cannot.
 
+use bywash_wire::checksum::Sum;
+
 use crate::{Checksum, Packet};
 
 /// A packet's [`Checksum::Partial`] names bytes that the packet does not have. Nothing was changed.
@@ -43,38 +45,15 @@ impl Packet {
 
     /// Ones' complement sum of the 16-bit words from `start` to the end.
     fn sum_from(&self, start: usize) -> u16 {
-        let (mut total, mut skip, mut odd) = (0, start, false);
+        let (mut sum, mut skip) = (Sum::new(), start);
         for segment in self.segments() {
             let bytes = segment.bytes();
             let summed = &bytes[skip.min(bytes.len())..];
             skip -= bytes.len() - summed.len();
-            let sum = fold(sum(summed));
-            // After an odd number of bytes, high and low bytes change places (RFC 1071, section 2B).
-            total += u64::from(if odd { sum.swap_bytes() } else { sum });
-            odd ^= summed.len() % 2 == 1;
+            sum = sum.bytes(summed);
         }
-        fold(total)
+        sum.partial()
     }
-}
-
-/// Adds up big-endian 16-bit words, four at a time; a last odd byte counts as the high one.
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    // At most 2^16 words of 32 bits: no carry is lost.
-    let mut total: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
-    total += u64::from(u32::from_be_bytes(last));
-    total
-}
-
-/// Adds the carries back in.
-#[expect(clippy::cast_possible_truncation, reason = "after the loop it has 16 bits")]
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 //! What bytes on the wire mean.
-#![forbid(unsafe_code)]
 
 mod arp;
 pub mod checksum;
