@@ -106,12 +106,13 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
     summary.unmet().is_empty() && failures.is_empty()
 }
 
-/// Waits until `until` or the end of all workers, and says whether it was that. Keys are answered meanwhile.
+/// Waits until `until` or the end of all workers, and says whether it was that. Keys and signals are answered meanwhile.
 fn wait<A: App>(app: &mut A, until: Instant, stop: &Stop, reporter: &mut Reporter) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let over = app.wait(reporter.patience().map_or(left, |most| most.min(left)));
         reporter.attend(stop);
+        reporter.answer_if_asked(|| app.snapshot());
         if over || stop.is_set() || reporter.is_gone() || Instant::now() >= until {
             return over;
         }

@@ -303,10 +303,11 @@ impl WorkerArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Report")]
 pub(crate) struct ReportArgs {
-    /// Stop after this time: 10s, 500ms, 2m [default: at Ctrl-C]
+    /// Stop after this time: 10s, 500ms, 2m [default: at Ctrl-C]; Enter, or SIGUSR1, tells how it stands until then
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) duration: Option<Duration>,
-    /// One JSON object per line on standard output: start, interval each second, warning, summary
+    /// One JSON object per line on standard output: start, interval each second, report at SIGUSR1 or Enter,
+    /// warning, summary
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
     /// Say nothing but why the aim was not met
@@ -327,7 +328,7 @@ impl ReportArgs {
     /// # Errors
     /// When the address is taken, or there is no terminal for the page.
     pub(crate) fn reporter(&self) -> Result<Reporter, Failure> {
-        self.complete(Reporter::stdio(self.style()))
+        self.complete(Reporter::stdio(self.style()), true)
     }
 
     /// The same on standard error alone, where standard output is for packets.
@@ -340,7 +341,9 @@ impl ReportArgs {
                 "--tui needs standard output, which is for packets; leave it out".into(),
             ));
         }
-        self.complete(Reporter::new(self.style(), Box::new(std::io::stderr()), Box::new(std::io::stderr())))
+        let (out, err) = (Box::new(std::io::stderr()), Box::new(std::io::stderr()));
+        // What is typed may be packets or what a connection is to send.
+        self.complete(Reporter::new(self.style(), out, err), false)
     }
 
     /// The one for what sends to these ports: `pcap:-` has standard output for itself.
@@ -365,7 +368,7 @@ impl ReportArgs {
         }
     }
 
-    fn complete(&self, mut reporter: Reporter) -> Result<Reporter, Failure> {
+    fn complete(&self, mut reporter: Reporter, keys: bool) -> Result<Reporter, Failure> {
         if let Some(address) = self.prometheus {
             reporter.serve_metrics(address).map_err(|error| {
                 Failure::Usage(format!("--prometheus {address}: {error}; choose another address or port"))
@@ -376,6 +379,7 @@ impl ReportArgs {
                 Failure::Usage(format!("--tui: {error}; leave it out, or use --json for a program"))
             })?;
         }
+        reporter.answer(keys).map_err(Failure::Signals)?;
         Ok(reporter)
     }
 }

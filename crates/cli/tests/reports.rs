@@ -132,6 +132,57 @@ fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
     assert_eq!(pty.settings().local_modes, before.local_modes);
 }
 
+#[test]
+fn enter_at_the_terminal_is_answered_by_a_line_that_stays() {
+    let mut pty = Pty::open();
+    let end_of_it = || Stdio::from(pty.slave.try_clone().unwrap());
+    // The terminal is the session's own, as it is a shell's.
+    let mut child = Command::new("setsid")
+        .args(["--ctty", env!("CARGO_BIN_EXE_bywash"), "receive", "null:"])
+        .args(QUIET_MEMORY)
+        .stdin(end_of_it())
+        .stdout(end_of_it())
+        .stderr(end_of_it())
+        .spawn()
+        .unwrap();
+    read_until(&mut pty.master, "pps");
+    pty.master.write_all(b"\n").unwrap();
+    // What is typed is shown by the terminal itself.
+    let shown = read_until(&mut pty.master, "(L1)\r\n");
+    assert!(shown.contains(" received "), "{shown:?}");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(end(&mut child).code(), Some(0));
+}
+
+#[test]
+fn a_signal_is_answered_by_what_has_happened_since_the_last() {
+    let mut child = command("generate null: --rate 100k --json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut next = |event: &str| loop {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        if line["event"] == event {
+            return line;
+        }
+    };
+    next("interval");
+    let mut told = 0.0;
+    for _ in 0..2 {
+        kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+        let report = next("report");
+        let [elapsed, since] = ["elapsed_s", "interval_s"].map(|field| report[field].as_f64().unwrap());
+        assert!((elapsed - since - told).abs() < 1e-6, "{report}");
+        told = elapsed;
+        next("interval");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    next("summary");
+    assert_eq!(end(&mut child).code(), Some(0));
+}
+
 fn scrape(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
@@ -25,6 +25,16 @@ pub fn stop_on_signals(stop: Stop) -> io::Result<()> {
 /// The process may have no more threads or handlers.
 pub fn stop_or_reload_on_signals(stop: Stop, reload: Arc<AtomicBool>) -> io::Result<()> {
     watch(stop, Some(reload))
+}
+
+/// From now on SIGUSR1 sets what is returned.
+///
+/// # Errors
+/// The process may have no more handlers.
+pub fn ask_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, asked.clone())?;
+    Ok(asked)
 }
 
 fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bywash_sys::worker::Stop;
 use serde::Serialize;
 
+mod asking;
 mod hdr;
 mod http;
 mod json;
@@ -29,12 +30,13 @@ mod times;
 pub use snapshot::{Column, Distribution, Interval, Kind, Label, Metric, Rates, Row, Snapshot, Table};
 pub use times::{Dial, Percentiles, Stopwatch, Times};
 
+use asking::Asking;
 use hdr::TimesLog;
 use http::Server;
 use page::Page;
 use screen::{Screen, Wish};
 
-/// How soon a key is answered.
+/// How soon a key or a signal is answered.
 const KEY_PATIENCE: Duration = Duration::from_millis(50);
 
 /// How to report.
@@ -45,7 +47,7 @@ pub enum Style {
         /// Show a line that changes each second; for terminals.
         live: bool,
     },
-    /// One JSON object per line: `start`, `interval` each second, `warning`, and `summary` as the last one.
+    /// One JSON object per line: `start`, `interval` each second, `report` when asked, `warning`, and `summary` as the last one.
     Json,
     /// Only why the aim was not met.
     Quiet,
@@ -62,6 +64,7 @@ pub struct Reporter {
     /// What was shown last.
     last: Option<Snapshot>,
     page: Option<(Screen, Page)>,
+    asking: Option<Asking>,
     server: Option<Server>,
     times_log: Option<TimesLog>,
     failures: Vec<String>,
@@ -99,6 +102,7 @@ impl Reporter {
             gone: false,
             last: None,
             page: None,
+            asking: None,
             server: None,
             times_log: None,
             failures: Vec::new(),
@@ -146,6 +150,16 @@ impl Reporter {
         Ok(())
     }
 
+    /// Says how the run stands whenever the process gets SIGUSR1, and with `keys` also when Enter is typed at the terminal: what
+    /// has happened since it was said last. A page says that anyway.
+    ///
+    /// # Errors
+    /// The process may have no more handlers of signals.
+    pub fn answer(&mut self, keys: bool) -> io::Result<()> {
+        self.asking = Some(Asking::new(keys && self.page.is_none())?);
+        Ok(())
+    }
+
     /// Whether nobody reads the results any more.
     pub fn is_gone(&self) -> bool {
         self.gone
@@ -159,7 +173,22 @@ impl Reporter {
 
     /// How long the reporter may be left alone; `None` for any time.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        self.page.as_ref().map(|_| KEY_PATIENCE)
+        (self.page.is_some() || self.asking.is_some()).then_some(KEY_PATIENCE)
+    }
+
+    /// Says how it stands, if somebody has asked.
+    pub(crate) fn answer_if_asked(&mut self, now: impl FnOnce() -> Snapshot) {
+        let Some(mut asking) = self.asking.take_if(|asking| asking.has_asked()) else { return };
+        if self.page.is_none() {
+            let now = now();
+            let event = now.since(asking.told.as_ref());
+            match self.style {
+                Style::Json => self.json("report", &event),
+                Style::Human { .. } | Style::Quiet => self.result(&event),
+            }
+            asking.told = Some(now);
+        }
+        self.asking = Some(asking);
     }
 
     /// Answers what was typed; sets `stop` when that was for an end.
@@ -280,11 +309,7 @@ impl Reporter {
     pub fn summary(&mut self, event: &(impl Serialize + Display)) {
         self.leave_page();
         match self.style {
-            Style::Human { .. } => {
-                self.clear_live();
-                let written = writeln!(self.out, "{event}").and_then(|()| self.out.flush());
-                self.note(written);
-            }
+            Style::Human { .. } => self.result(event),
             Style::Json => self.json("summary", event),
             Style::Quiet => {}
         }
@@ -318,6 +343,12 @@ impl Reporter {
         self.clear_live();
         // There is nowhere to complain about standard error.
         let _ = writeln!(self.err, "{line}");
+    }
+
+    fn result(&mut self, event: &impl Display) {
+        self.clear_live();
+        let written = writeln!(self.out, "{event}").and_then(|()| self.out.flush());
+        self.note(written);
     }
 
     fn clear_live(&mut self) {
