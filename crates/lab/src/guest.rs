@@ -56,7 +56,7 @@ pub struct Machine {
 const MEMORY_MIB: u32 = 1024;
 
 impl Default for Machine {
-    /// Two processors, no NIC, and four minutes from its start to its end.
+    /// Two processors, no NIC, and four minutes to its end once it has started.
     fn default() -> Self {
         let limit = Duration::from_secs(240);
         let (kernel, devices) = (String::new(), Vec::new());
@@ -89,7 +89,7 @@ impl Machine {
         Self { share: Some(folder.into()), ..self }
     }
 
-    /// How long it may run, from its start to its end.
+    /// How long it may run once it has started; half as long may that take.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -199,7 +199,25 @@ impl Kit {
     /// # Errors
     /// When QEMU cannot be started or ends, or the limit is over.
     pub fn boot(&self, machine: &Machine) -> Result<Guest, GuestError> {
-        let end = Instant::now() + machine.limit;
+        let up = |limit| {
+            let mut guest = self.start(machine, limit)?;
+            guest.until("the guest does not start", |line| line == "ready")?;
+            Ok(guest)
+        };
+        // An emulated kernel on a busy machine has stood still for good while it measured its clock. That says nothing about
+        // what is tested: it gets a second chance.
+        let mut guest = up(machine.limit / 2).or_else(|_: GuestError| up(machine.limit))?;
+        guest.limit(machine.limit);
+        if machine.share.is_some() {
+            guest
+                .run("mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=262144 host /host")?;
+        }
+        Ok(guest)
+    }
+
+    /// Starts QEMU.
+    fn start(&self, machine: &Machine, limit: Duration) -> Result<Guest, GuestError> {
+        let end = Instant::now() + limit;
         let mut command = Command::new(self.folder.join("qemu"));
         command.args(machine.arguments(self));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -216,13 +234,7 @@ impl Kit {
         let console = Arc::new(Mutex::new(String::new()));
         let log = console.clone();
         thread::spawn(move || keep(errors, &log));
-        let mut guest = Guest { qemu, port, lines, console, end, scripts: 0 };
-        guest.until("the guest does not start", |line| line == "ready")?;
-        if machine.share.is_some() {
-            guest
-                .run("mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=262144 host /host")?;
-        }
-        Ok(guest)
+        Ok(Guest { qemu, port, lines, console, end, scripts: 0 })
     }
 }
 
