@@ -42,6 +42,8 @@ pub(super) struct HalfOpen {
     /// It asked for congestion marks (RFC 3168, 6.1.1).
     ecn: bool,
     ts_offset: u32,
+    /// A segment that does not belong was answered since the last SYN,ACK: not more than one is.
+    pub(super) challenged: bool,
 }
 
 impl HalfOpen {
@@ -68,7 +70,36 @@ impl HalfOpen {
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
             ts_offset: clock_offset(&segment.flow, cx),
+            challenged: false,
         }
+    }
+
+    /// Whether a segment is of this connection: by its clock (RFC 7323, 5.3, R1; 3.2: without one, it is dropped), and by its
+    /// number (RFC 9293, 3.10.7.4, first). `Err`: it is not, and whether that is to be answered.
+    pub(super) fn check(&self, segment: &Segment, limits: &Limits) -> Result<(), bool> {
+        let reset = segment.has(TcpFlags::RST);
+        if let Some(stamp) = self.stamp.filter(|_| !reset) {
+            let (value, _) = segment.options.timestamps.ok_or(false)?;
+            if Seq(value).before(Seq(stamp)) {
+                return Err(true);
+            }
+        }
+        let next = self.irs + 1;
+        let inside = !segment.seq.before(next) && segment.seq.before(next + first_window(limits));
+        if inside || segment.seq == next { Ok(()) } else { Err(!reset) }
+    }
+
+    /// Acknowledges the SYN by itself, which makes an honest peer show itself.
+    pub(super) fn acknowledge(&mut self, limits: &Limits, cx: &mut Context<'_>) {
+        if std::mem::replace(&mut self.challenged, true) {
+            return;
+        }
+        let timestamps = self.stamp.map(|stamp| (self.clock(cx.now), stamp));
+        let options = TcpOptions { timestamps, ..TcpOptions::default() };
+        let window = first_window(limits) >> self.scale.map_or(0, |_| limits.scale());
+        let window = u16::try_from(window).unwrap_or(u16::MAX);
+        let (flow, seq, ack, flags) = (self.flow, self.iss + 1, self.irs + 1, TcpFlags::ACK);
+        Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
     }
 
     /// Sends the SYN,ACK.
@@ -94,7 +125,7 @@ impl HalfOpen {
         if self.ecn {
             flags = flags.with(TcpFlags::ECE);
         }
-        let window = u16::try_from(limits.receive_initial).unwrap_or(u16::MAX);
+        let window = u16::try_from(first_window(limits)).unwrap_or(u16::MAX);
         let bare = Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options };
         bare.send_marked(limits.traffic_class, cx);
     }
@@ -106,7 +137,7 @@ impl HalfOpen {
         connection.state = State::SynReceived;
         (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
-        connection.edge = connection.rcv_nxt + limits.receive_initial.min(65_535);
+        connection.edge = connection.rcv_nxt + first_window(&limits);
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
         connection.offered_mss = largest_segment(&self.flow, &limits, cx);
@@ -123,6 +154,7 @@ impl HalfOpen {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);
         }
+        connection.stalled = Some(cx.now);
     }
 
     /// Answers without remembering: all there is to know goes into our sequence number and our clock, and comes back
@@ -173,8 +205,14 @@ impl HalfOpen {
             ecn: bits.is_some_and(|bits| bits & 1 != 0),
             stamp: segment.options.timestamps.map(|(value, _)| value),
             ts_offset: clock_offset(&segment.flow, cx),
+            challenged: false,
         })
     }
+}
+
+/// The window that a SYN,ACK offers, which is not scaled.
+fn first_window(limits: &Limits) -> u32 {
+    limits.receive_initial.min(65_535)
 }
 
 fn cookie_time(now: Timestamp) -> u64 {

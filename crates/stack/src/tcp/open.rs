@@ -158,25 +158,29 @@ impl Tcp {
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
     pub(super) fn complete(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let half = &self.half_open[i];
-        let expected = segment.seq == half.irs + 1;
+        let limits = self.limits_of(self.half_open[i].listener);
+        let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
-        if segment.has(TcpFlags::RST) {
-            if expected {
+        if segment.has(TcpFlags::SYN) {
+            // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
+            half.answer(&limits, cx);
+        } else if let Err(answer) = half.check(segment, &limits) {
+            if answer {
+                half.acknowledge(&limits, cx);
+            }
+        } else if segment.has(TcpFlags::RST) {
+            if segment.seq == half.irs + 1 {
                 self.forget_half(i);
             }
-        } else if segment.has(TcpFlags::SYN) {
-            // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
-            half.answer(&self.limits_of(half.listener), cx);
-        } else if segment.has(TcpFlags::ACK) && !done {
-            if let Some((seq, ack, flags)) = segment.reset() {
-                let options = TcpOptions::default();
-                Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
-            }
-        } else if done && !segment.seq.before(half.irs + 1) {
+        } else if done {
             let half = half.clone();
             self.forget_half(i);
             return self.establish(half, segment, inbound, cx);
+        } else if segment.has(TcpFlags::ACK)
+            && let Some((seq, ack, flags)) = segment.reset()
+        {
+            let options = TcpOptions::default();
+            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
         }
         cx.pool.give_packet(inbound.packet);
     }
@@ -208,6 +212,7 @@ impl Tcp {
         }
         half.tries += 1;
         half.sent = cx.now;
+        half.challenged = false;
         half.answer(&limits, cx);
         self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
     }

@@ -5,6 +5,7 @@
 mod hostile;
 mod ip;
 mod ip6;
+mod opening;
 mod rules;
 mod smol;
 mod streams;

@@ -1,0 +1,61 @@
+//! How connections begin, and begin again, as it shows on the wire.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event};
+
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn listening(backlog: usize) -> Trace {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, backlog).unwrap();
+    t
+}
+
+/// The connection that has just been accepted.
+#[track_caller]
+fn taken(t: &mut Trace) -> ConnectionId {
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    connection
+}
+
+#[test]
+fn only_an_acceptable_segment_completes_a_handshake() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000,TS 100>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460,TS ecr 100>";
+    t.sends(&[answer]);
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 100>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&[]);
+    t.after(ms(1000), &[answer]);
+    t.peer(". 70000:70000(0) ack 1 win 30000 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 100>"]);
+    t.peer(". 0:0(0) ack 1 win 30000 <TS 101>");
+    assert_eq!((t.events(), t.host.stack.connections()), (Vec::new(), (0, 1, 0)));
+    for seconds in [2, 4, 8, 16] {
+        t.after(ms(seconds * 1000), &[answer]);
+    }
+    t.pass(ms(33_000));
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0), "it is given up");
+}
+
+#[test]
+fn data_completes_a_handshake_whose_last_segment_was_lost() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 300 <mss 1000,TS 100,wscale 7>");
+    t.output();
+    t.peer("P. 1001:1011(10) ack 1 win 300 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1 win 1024 <TS ecr 100>"]);
+    let id = taken(&mut t);
+    t.peer("P. 1:1001(1000) ack 1 win 300 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1011 win 1017 <TS ecr 101>"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_wnd, 300 << 7);
+}
