@@ -163,14 +163,17 @@ impl HalfOpen {
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
         let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
-        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.stamp.is_some() && self.ecn);
+        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn);
         let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
         if Seq(clock).after(Seq(self.clock(cx.now))) {
             clock = clock.wrapping_sub(1 << OPTION_BITS);
         }
         let iss = cookie(&self.flow, self.irs, age, length(size), cx);
-        // Without timestamps nothing would say later what was agreed on.
-        let kept = Self { ecn: self.ecn && self.stamp.is_some(), ..self.clone() };
+        // Without timestamps nothing would say later what was agreed on: nothing is.
+        let kept = match self.stamp {
+            Some(_) => self.clone(),
+            None => Self { scale: None, sack: false, ecn: false, ..self.clone() },
+        };
         kept.answer_with(iss, clock, limits, cx);
     }
 

@@ -59,3 +59,14 @@ fn data_completes_a_handshake_whose_last_segment_was_lost() {
     t.sends(&[". 1:1(0) ack 1011 win 1017 <TS ecr 101>"]);
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_wnd, 300 << 7);
 }
+
+#[test]
+fn a_cookie_without_a_clock_offers_only_what_it_remembers() {
+    let mut t = listening(0);
+    t.peer("S 0:0(0) win 30000 <mss 1400,sackOK,wscale 9>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 1 win 300");
+    let id = taken(&mut t);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_mss, info.sack, info.wscale, info.snd_wnd), (1380, false, None, 300));
+}
