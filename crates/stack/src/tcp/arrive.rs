@@ -115,6 +115,7 @@ impl Connection {
         self.ack_now = true;
         if acks {
             self.acknowledge(segment, cx);
+            self.begin();
             self.step(Cause::Connected);
             self.connected(cx);
             return On;
@@ -161,6 +162,14 @@ impl Connection {
     pub(super) fn full_mss(&self) -> u16 {
         let options = if self.timestamps { 12 } else { 0 };
         u16::try_from(self.window.mss + options).unwrap_or(u16::MAX)
+    }
+
+    /// The handshake is over: what its losses mean for data (RFC 5681, 3.1; one repeated SYN is as often a hasty timer's).
+    fn begin(&mut self) {
+        if self.tally.timeouts > 1 {
+            self.window.congestion = self.window.mss;
+        }
+        self.rtt.begin();
     }
 
     fn connected(&mut self, cx: &mut Context<'_>) {
@@ -248,7 +257,8 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Done;
         }
-        if self.state == State::SynReceived {
+        let opens = self.state == State::SynReceived;
+        if opens {
             if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
                 self.send_reset(segment.ack, cx);
                 return Done;
@@ -263,6 +273,9 @@ impl Connection {
             return Done;
         }
         self.acknowledge(segment, cx);
+        if opens {
+            self.begin();
+        }
         if self.fin_sent && self.una == self.nxt {
             self.fin_acknowledged(cx);
         }

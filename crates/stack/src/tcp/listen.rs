@@ -154,6 +154,10 @@ impl HalfOpen {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);
         }
+        if self.tries > 1 {
+            // RFC 5681, 3.1; see `Connection::begin`.
+            connection.window.congestion = connection.window.mss;
+        }
         connection.stalled = Some(cx.now);
     }
 

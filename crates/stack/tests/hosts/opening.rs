@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bywash_stack::{ConnectionId, Event};
 
+use crate::wire::address;
 use crate::wire::trace::Trace;
 
 const fn ms(ms: u64) -> Duration {
@@ -22,6 +23,11 @@ fn taken(t: &mut Trace) -> ConnectionId {
     let events = t.events();
     let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
     connection
+}
+
+fn connect_from(t: &mut Trace, port: u16) -> ConnectionId {
+    t.ports.1 = 80;
+    t.host.stack.connect(t.now, (None, port), (address("10.0.0.2"), 80), &mut t.pool).unwrap()
 }
 
 #[test]
@@ -69,4 +75,48 @@ fn a_cookie_without_a_clock_offers_only_what_it_remembers() {
     let id = taken(&mut t);
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     assert_eq!((info.snd_mss, info.sack, info.wscale, info.snd_wnd), (1380, false, None, 300));
+}
+
+#[test]
+fn a_lost_syn_leaves_the_window_and_waits_longer_for_data() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.pass(ms(20));
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh, info.backoff), (10_000, u32::MAX, 0));
+    assert_eq!(info.rto, ms(3000));
+    t.host.stack.send(t.now, id, &[7; 500], &mut t.pool).unwrap();
+    t.sends(&["P. 1:501(500) ack 1 win 65535"]);
+    t.after(ms(3000), &["P. 1:501(500) ack 1 win 65535"]);
+}
+
+#[test]
+fn two_lost_syns_leave_one_segment() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.after(ms(2000), &[syn]);
+    t.pass(ms(20));
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1012,TS 5>");
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh), (1000, u32::MAX));
+    assert!(info.rto < ms(1000), "the clock tells which SYN was answered: {:?}", info.rto);
+
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    for seconds in [1, 2] {
+        t.after(ms(seconds * 1000), &["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    }
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let id = taken(&mut t);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh, info.rto), (1000, u32::MAX, ms(3000)));
 }
