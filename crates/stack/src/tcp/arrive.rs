@@ -30,7 +30,7 @@ use Step::{Done, On};
 
 /// At most one challenge in this time, each connection for itself: a limit that all share would tell a stranger
 /// whether he has guessed right (CVE-2016-5696).
-const CHALLENGE: Duration = Duration::from_millis(500);
+pub(super) const CHALLENGE: Duration = Duration::from_millis(500);
 /// RFC 9293, SHLD-18 and MUST-40: less than half a second.
 pub(super) const DELAYED_ACK: Span = Span::of(Duration::from_millis(40));
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
@@ -190,7 +190,7 @@ impl Connection {
             let Some((value, _)) = segment.options.timestamps else { return Done };
             let older = Seq(value).before(Seq(self.ts_recent));
             if older && cx.now.since(self.ts_recent_at) < CLOCK_OLD {
-                self.ack_now = true;
+                self.ack_now |= self.may_answer(segment, cx.now);
                 return Done;
             }
         }
@@ -218,11 +218,14 @@ impl Connection {
             // Our acknowledgment was lost, or late.
             (self.quick, self.answers) = (QUICK, false);
         }
-        // Two ends that disagree must not answer each other's bare acknowledgments for ever.
-        if len > 0 || self.may_challenge(cx.now) {
-            self.ack_now = true;
-        }
+        self.ack_now |= self.may_answer(segment, cx.now);
         Done
+    }
+
+    /// Whether a segment that is not acceptable is answered now. Two ends that disagree must not answer each other's bare
+    /// acknowledgments for ever; what comes again is, for our acknowledgment was lost.
+    fn may_answer(&mut self, segment: &Segment, now: Timestamp) -> bool {
+        segment.is_again() || self.may_challenge(now)
     }
 
     /// Second, check the RST bit (RFC 5961, 3).

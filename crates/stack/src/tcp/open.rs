@@ -163,7 +163,9 @@ impl Tcp {
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
         if segment.has(TcpFlags::SYN) {
             // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
-            half.answer(&limits, cx);
+            if !std::mem::replace(&mut half.challenged, true) {
+                half.answer(&limits, cx);
+            }
         } else if let Err(answer) = half.check(segment, &limits) {
             if answer {
                 half.acknowledge(&limits, cx);
@@ -171,6 +173,8 @@ impl Tcp {
         } else if segment.has(TcpFlags::RST) {
             if segment.seq == half.irs + 1 {
                 self.forget_half(i);
+            } else {
+                half.acknowledge(&limits, cx);
             }
         } else if done {
             let half = half.clone();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bywash_wire::{TcpFlags, TcpOptions};
 
+use super::arrive::CHALLENGE;
 use super::connection::Connection;
 use super::emit::Bare;
 use super::segment::Segment;
@@ -27,6 +28,8 @@ pub(super) struct TimeWait {
     stamp: Option<u32>,
     ts_offset: u32,
     pub(super) until: Timestamp,
+    /// When a segment that does not belong was last answered; zero before any was.
+    challenged: Timestamp,
 }
 
 /// What a segment does to an entry.
@@ -52,6 +55,7 @@ impl TimeWait {
             stamp: connection.timestamps.then_some(connection.ts_recent),
             ts_offset: connection.ts_offset,
             until: now + TIME_WAIT,
+            challenged: Timestamp::ZERO,
         }
     }
 
@@ -72,7 +76,7 @@ impl TimeWait {
             }
         }
         let bare = segment.length() == 0 && segment.seq == self.rcv_nxt;
-        if !bare {
+        if !bare && (segment.is_again() || self.may_challenge(cx.now)) {
             self.acknowledge(cx);
         }
         if segment.has(TcpFlags::FIN) && segment.end() == self.rcv_nxt {
@@ -80,6 +84,15 @@ impl TimeWait {
         } else {
             Verdict::Keep
         }
+    }
+
+    /// As of a connection: see [`CHALLENGE`].
+    fn may_challenge(&mut self, now: Timestamp) -> bool {
+        let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;
+        if may {
+            self.challenged = now;
+        }
+        may
     }
 
     fn acknowledge(&self, cx: &mut Context<'_>) {

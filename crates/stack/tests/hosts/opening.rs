@@ -25,9 +25,39 @@ fn taken(t: &mut Trace) -> ConnectionId {
     connection
 }
 
+/// A connection the peer has opened.
+fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = listening(4);
+    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
+    t.sends(&[]);
+    let id = taken(&mut t);
+    (t, id)
+}
+
 fn connect_from(t: &mut Trace, port: u16) -> ConnectionId {
     t.ports.1 = 80;
     t.host.stack.connect(t.now, (None, port), (address("10.0.0.2"), 80), &mut t.pool).unwrap()
+}
+
+/// Sends `n` bytes with the peer's help, closes, and leaves an entry in TIME-WAIT. Returns our next number on the wire.
+fn to_time_wait(t: &mut Trace, id: ConnectionId, n: u32, clock: &str) -> u32 {
+    let mut sent = 0;
+    while sent < n {
+        let bytes = vec![7; (n - sent).min(1000) as usize];
+        sent += u32::try_from(t.host.stack.send(t.now, id, &bytes, &mut t.pool).unwrap()).unwrap();
+        assert_eq!(t.output().len(), 1);
+        t.peer(&format!(". 1:1(0) ack {} win 30000 {clock}", sent + 1));
+    }
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(t.output().len(), 1);
+    t.peer(&format!("F. 1:1(0) ack {} win 30000 {clock}", n + 2));
+    assert_eq!(t.output().len(), 1);
+    assert_eq!(t.host.stack.connections().2, 1);
+    t.events();
+    t.absolute(n + 2)
 }
 
 #[test]
@@ -64,6 +94,29 @@ fn data_completes_a_handshake_whose_last_segment_was_lost() {
     t.peer("P. 1:1001(1000) ack 1 win 300 <TS 101>");
     t.sends(&[". 1:1(0) ack 1011 win 1017 <TS ecr 101>"]);
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_wnd, 300 << 7);
+}
+
+#[test]
+fn strangers_in_a_handshake_are_answered_once_between_repeats() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460>";
+    t.sends(&[answer]);
+    t.peer("R 99999:99999(0) win 0");
+    t.sends(&[]);
+    t.peer("R 100:100(0) win 0");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    t.peer("R 200:200(0) win 0");
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[]);
+    t.after(ms(1000), &[answer]);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[answer]);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 1, 0));
+    t.peer(". 1:1(0) ack 1 win 30000");
+    taken(&mut t);
 }
 
 #[test]
@@ -119,4 +172,52 @@ fn two_lost_syns_leave_one_segment() {
     let id = taken(&mut t);
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     assert_eq!((info.snd_cwnd, info.snd_ssthresh, info.rto), (1000, u32::MAX, ms(3000)));
+}
+
+#[test]
+fn out_of_window_is_not_answered_without_limit() {
+    let (mut t, _) = accepted("mss 1000", "");
+    for segment in ["S -500:-500(0) win 1000", ". 399999:399999(0) ack 1 win 1000"] {
+        t.peer(segment);
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+        t.peer(segment);
+        t.sends(&[]);
+        t.pass(ms(600));
+    }
+    t.peer(". 0:0(0) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    // Data that comes again: our acknowledgment was lost.
+    for _ in 0..2 {
+        t.peer(". -9:1(10) ack 1 win 30000");
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    }
+}
+
+#[test]
+fn an_older_clock_is_not_answered_without_limit() {
+    let (mut t, _) = accepted("mss 1000,TS 100", "<TS 101>");
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[]);
+    t.peer("P. 1:11(10) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
+}
+
+#[test]
+fn time_wait_answers_a_fin_each_time_and_others_seldom() {
+    let (mut t, id) = accepted("mss 1000", "");
+    to_time_wait(&mut t, id, 0, "");
+    for _ in 0..2 {
+        t.peer("F. 1:1(0) ack 2 win 30000");
+        t.sends(&[". 2:2(0) ack 2 win 65535"]);
+    }
+    for _ in 0..2 {
+        t.peer(". 50:50(0) ack 2 win 30000");
+        t.sends(&[". 2:2(0) ack 2 win 65535"]);
+        t.peer(". 50:50(0) ack 2 win 30000");
+        t.peer("S -500:-500(0) win 30000");
+        t.sends(&[]);
+        t.pass(ms(600));
+    }
 }
