@@ -47,12 +47,13 @@ pub(super) struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// What is remembered of a SYN.
+    /// What is remembered of a SYN. `last`: our last number on its flow, if TIME-WAIT remembers one.
     pub(super) fn new(
         segment: &Segment,
         hash: u64,
         listener: ListenerId,
         limits: &Limits,
+        last: Option<Seq>,
         cx: &Context<'_>,
     ) -> Self {
         let options = &segment.options;
@@ -61,7 +62,7 @@ impl HalfOpen {
             hash,
             listener,
             irs: segment.seq,
-            iss: initial_sequence(&segment.flow, cx),
+            iss: initial_sequence(&segment.flow, last, cx),
             sent: cx.now,
             tries: 0,
             mss: options.mss.unwrap_or(default_mss(&segment.flow)),
@@ -234,11 +235,14 @@ fn cookie(flow: &Flow, irs: Seq, age: u64, size: u32, cx: &Context<'_>) -> Seq {
     Seq(time << 27 | size << 24 | hash)
 }
 
-/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers.
-pub(super) fn initial_sequence(flow: &Flow, cx: &Context<'_>) -> Seq {
+/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers. A connection that was
+/// faster than the clock has left a number in TIME-WAIT that the next of its flow begins above (RFC 9293, MAY-2).
+pub(super) fn initial_sequence(flow: &Flow, last: Option<Seq>, cx: &Context<'_>) -> Seq {
+    const APART: u32 = 1 << 16;
     let hash = cx.secret.hash(Purpose::Sequence, flow);
     #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
-    Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32))
+    let clock = Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32));
+    last.map_or(clock, |last| clock.max(last + APART))
 }
 
 /// The start of our clock for a peer (RFC 7323, 7.1), the same for both of its addresses so that TIME-WAIT can

@@ -7,6 +7,7 @@ use bywash_wire::{TcpFlags, TcpOptions};
 use super::emit::Bare;
 use super::listen::{self, HalfOpen, default_mss};
 use super::segment::Segment;
+use super::seq::Seq;
 use super::state::State;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
@@ -60,13 +61,14 @@ impl Tcp {
         let ours =
             local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
         let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
-        let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
+        let (flow, hash, last) =
+            if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
         connection.id.index = i;
         connection.reset(flow, hash, limits, cx.now);
         connection.state = State::SynSent;
-        connection.iss = listen::initial_sequence(&flow, cx);
+        connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
         connection.ts_offset = listen::clock_offset(&flow, cx);
         connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
@@ -80,14 +82,16 @@ impl Tcp {
         Ok(id)
     }
 
-    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+    /// The flow, its hash, and our last number on it, if it was in TIME-WAIT.
+    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64, Option<Seq>), TcpError> {
         let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
-            None => Ok((flow, hash)),
-            // Our own numbers are higher by now, and our clock is, too (RFC 6191, 2).
+            None => Ok((flow, hash, None)),
+            // Our own numbers go on above, and our clock is higher by now (RFC 6191, 2).
             Some(Entry::TimeWait(i)) => {
+                let last = self.time_wait[i].nxt;
                 self.forget_wait(i);
-                Ok((flow, hash))
+                Ok((flow, hash, Some(last)))
             }
             Some(_) => Err(TcpError::Exists),
         }
@@ -95,7 +99,7 @@ impl Tcp {
 
     /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
     /// connection to the next.
-    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64, Option<Seq>), TcpError> {
         let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let start = cx.secret.hash(Purpose::Port, &flow);
         for _ in 0..count {
@@ -105,17 +109,19 @@ impl Tcp {
             let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
             let hash = cx.secret.hash(Purpose::Table, &flow);
             if self.find(hash, &flow).is_none() {
-                return Ok((flow, hash));
+                return Ok((flow, hash, None));
             }
         }
         Err(TcpError::NoPort)
     }
 
-    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
+    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2). `last`: our last number on its
+    /// flow, which was in TIME-WAIT until now.
     pub(super) fn listen_input(
         &mut self,
         hash: u64,
         segment: &Segment,
+        last: Option<Seq>,
         inbound: Inbound,
         cx: &mut Context<'_>,
     ) {
@@ -128,8 +134,8 @@ impl Tcp {
                 }
                 segment.reset()
             }
-            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
-                self.open(hash, listener, segment, cx);
+            Some(listener) if segment.opens() => {
+                self.open(hash, listener, segment, last, cx);
                 None
             }
             _ => segment.reset(),
@@ -142,12 +148,21 @@ impl Tcp {
         }
     }
 
-    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it).
-    fn open(&mut self, hash: u64, id: ListenerId, segment: &Segment, cx: &mut Context<'_>) {
+    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it). What was in TIME-WAIT opens
+    /// beyond the backlog, too: there are no more of them than there were connections, and a cookie would forget the number.
+    fn open(
+        &mut self,
+        hash: u64,
+        id: ListenerId,
+        segment: &Segment,
+        last: Option<Seq>,
+        cx: &mut Context<'_>,
+    ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
         let limits = listener.limits;
-        let half = HalfOpen::new(segment, hash, id, &limits, cx);
-        let place = if listener.half_open < listener.backlog { self.half_open.take() } else { None };
+        let half = HalfOpen::new(segment, hash, id, &limits, last, cx);
+        let room = listener.half_open < listener.backlog || last.is_some();
+        let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else { return half.answer_by_cookie(&limits, cx) };
         listener.half_open += 1;
         half.answer(&limits, cx);
@@ -204,7 +219,7 @@ impl Tcp {
         self.settle(i, cx);
     }
 
-    fn limits_of(&self, id: ListenerId) -> Limits {
+    pub(super) fn limits_of(&self, id: ListenerId) -> Limits {
         self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
     }
 
@@ -232,7 +247,7 @@ impl Tcp {
     }
 
     /// The listener that a flow is for: one on its address before one on all.
-    fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
+    pub(super) fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
         let ids = self.ports.get(&flow.local_port)?;
         let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
         ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))

@@ -57,6 +57,11 @@ impl Segment {
         self.seq + self.length()
     }
 
+    /// Whether it asks for a new connection.
+    pub(super) fn opens(&self) -> bool {
+        self.has(TcpFlags::SYN) && !self.has(TcpFlags::ACK) && !self.has(TcpFlags::RST)
+    }
+
     /// Whether a segment that is not acceptable may be one that we had, and whose sender waits for an acknowledgment.
     pub(super) fn is_again(&self) -> bool {
         !self.has(TcpFlags::SYN) && self.length() > 0

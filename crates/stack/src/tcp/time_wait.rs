@@ -22,7 +22,7 @@ pub(super) const TIME_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct TimeWait {
     pub(super) flow: Flow,
     pub(super) hash: u64,
-    nxt: Seq,
+    pub(super) nxt: Seq,
     rcv_nxt: Seq,
     window: u16,
     stamp: Option<u32>,
@@ -60,15 +60,22 @@ impl TimeWait {
     }
 
     /// Takes a segment. A reset is ignored (RFC 1337: else an old duplicate could end the wait); a SYN that is newer
-    /// by its clock, or by its number, opens a new connection (RFC 6191, 2; MAY-2).
-    pub(super) fn arrive(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Verdict {
+    /// by its clock, or by its number, opens a new connection (RFC 6191, 2; MAY-2) where somebody listens: `listening` says
+    /// whether with timestamps.
+    pub(super) fn arrive(
+        &mut self,
+        segment: &Segment,
+        listening: Option<bool>,
+        cx: &mut Context<'_>,
+    ) -> Verdict {
         if segment.has(TcpFlags::RST) {
             return Verdict::Keep;
         }
-        let stamp = segment.options.timestamps.map(|(value, _)| value);
-        if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) {
+        if let Some(stamps) = listening.filter(|_| segment.opens()) {
+            let stamp = segment.options.timestamps.filter(|_| stamps).map(|(value, _)| value);
             let newer = match (self.stamp, stamp) {
                 (Some(old), Some(new)) if old != new => Seq(new).after(Seq(old)),
+                (None, Some(_)) => true,
                 _ => segment.seq.after(self.rcv_nxt),
             };
             if newer {

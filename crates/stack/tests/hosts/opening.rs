@@ -60,6 +60,10 @@ fn to_time_wait(t: &mut Trace, id: ConnectionId, n: u32, clock: &str) -> u32 {
     t.absolute(n + 2)
 }
 
+fn is_after(number: u32, other: u32) -> bool {
+    (1..1 << 31).contains(&number.wrapping_sub(other))
+}
+
 #[test]
 fn only_an_acceptable_segment_completes_a_handshake() {
     let mut t = listening(4);
@@ -220,4 +224,58 @@ fn time_wait_answers_a_fin_each_time_and_others_seldom() {
         t.sends(&[]);
         t.pass(ms(600));
     }
+}
+
+#[test]
+fn the_next_connection_of_a_flow_begins_above_the_last() {
+    // 20 000 bytes in no time: the clock of initial numbers is far behind.
+    let (mut t, id) = accepted("mss 1000", "");
+    let end = to_time_wait(&mut t, id, 20_000, "");
+    t.peer("S 9000:9000(0) win 30000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    assert!(is_after(t.absolute(0), end), "{} {end}", t.absolute(0));
+
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 4000);
+    t.output();
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    let end = to_time_wait(&mut t, id, 20_000, "");
+    connect_from(&mut t, 4000);
+    assert_eq!(t.output().len(), 1);
+    assert!(is_after(t.absolute(0), end), "{} {end}", t.absolute(0));
+}
+
+#[test]
+fn time_wait_gives_way_by_the_clock() {
+    let opened = |before: (&str, &str), syn: &str| {
+        let (mut t, id) = accepted(before.0, before.1);
+        to_time_wait(&mut t, id, 0, before.1);
+        t.peer(syn);
+        assert_eq!(t.output().len(), 1);
+        t.host.stack.connections() == (0, 1, 0)
+    };
+    let stamped = ("mss 1000,TS 100", "<TS 101>");
+    assert!(opened(stamped, "S -500:-500(0) win 1000 <TS 102>"), "newer by its clock");
+    assert!(!opened(stamped, "S 9000:9000(0) win 1000 <TS 99>"), "older by its clock");
+    assert!(opened(stamped, "S 9000:9000(0) win 1000 <TS 101>"), "the same moment: by its number");
+    assert!(!opened(stamped, "S -500:-500(0) win 1000 <TS 101>"));
+    assert!(opened(stamped, "S 9000:9000(0) win 1000"), "no clock now: by its number");
+    assert!(!opened(stamped, "S -500:-500(0) win 1000"));
+    let bare = ("mss 1000", "");
+    assert!(opened(bare, "S -500:-500(0) win 1000 <TS 1>"), "a clock now: always");
+    assert!(!opened(bare, "S -500:-500(0) win 1000"));
+}
+
+#[test]
+fn time_wait_stays_where_nobody_listens() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 4000);
+    t.output();
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    to_time_wait(&mut t, id, 0, "");
+    t.peer("S 9000:9000(0) win 30000 <mss 1000>");
+    t.sends(&[". 2:2(0) ack 2 win 65535"]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 1));
 }
