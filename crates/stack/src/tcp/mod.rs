@@ -211,8 +211,8 @@ pub(crate) struct Tcp {
     /// Numbers from a wheel, kept so that it does not allocate.
     due: Vec<u32>,
     pub(crate) limits: Limits,
-    /// Counts ports given out (RFC 6056, 3.3.3).
-    next_port: u16,
+    /// Counts ports given out, all around (RFC 6056, 3.3.3).
+    next_port: u32,
 }
 
 impl Tcp {

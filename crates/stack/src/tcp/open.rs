@@ -61,8 +61,11 @@ impl Tcp {
         let ours =
             local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
         let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
-        let (flow, hash, last) =
-            if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
+        let (flow, hash, last) = if local.1 == 0 {
+            self.free_flow(flow, limits.timestamps, cx)?
+        } else {
+            self.given_flow(flow, cx)?
+        };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
         connection.id.index = i;
@@ -98,18 +101,28 @@ impl Tcp {
     }
 
     /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
-    /// connection to the next.
-    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64, Option<Seq>), TcpError> {
-        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
-        let start = cx.secret.hash(Purpose::Port, &flow);
+    /// connection to the next. A port in TIME-WAIT is taken where clocks tell the two connections apart.
+    fn free_flow(
+        &mut self,
+        flow: Flow,
+        stamps: bool,
+        cx: &Context<'_>,
+    ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
+        let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        #[expect(clippy::cast_possible_truncation, reason = "a part of a hash is one")]
+        let start = cx.secret.hash(Purpose::Port, &flow) as u32 % count;
         for _ in 0..count {
-            let at = start.wrapping_add(u64::from(self.next_port)) % count;
-            self.next_port = self.next_port.wrapping_add(1);
+            let at = (start + self.next_port) % count;
+            self.next_port = (self.next_port + 1) % count;
             let Ok(offset) = u16::try_from(at) else { continue };
             let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
             let hash = cx.secret.hash(Purpose::Table, &flow);
-            if self.find(hash, &flow).is_none() {
-                return Ok((flow, hash, None));
+            match self.find(hash, &flow) {
+                None => return Ok((flow, hash, None)),
+                Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
+                    return self.given_flow(flow, cx);
+                }
+                Some(_) => {}
             }
         }
         Err(TcpError::NoPort)

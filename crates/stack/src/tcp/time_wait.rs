@@ -93,6 +93,12 @@ impl TimeWait {
         }
     }
 
+    /// Whether a connection of our own may take its place: the peer, if it still waits as well, sees that our clock is newer
+    /// (RFC 6191, 2). Linux does the same after a second (`tcp_tw_reuse`).
+    pub(super) fn may_be_reused(&self, now: Timestamp) -> bool {
+        self.stamp.is_some() && now + (TIME_WAIT - Duration::from_secs(1)) >= self.until
+    }
+
     /// As of a connection: see [`CHALLENGE`].
     fn may_challenge(&mut self, now: Timestamp) -> bool {
         let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;

@@ -279,3 +279,43 @@ fn time_wait_stays_where_nobody_listens() {
     t.sends(&[". 2:2(0) ack 2 win 65535"]);
     assert_eq!(t.host.stack.connections(), (0, 0, 1));
 }
+
+/// The port of a connection that chose it itself.
+fn chosen(t: &mut Trace, server: &str) -> u16 {
+    let id = t.host.stack.connect(t.now, (None, 0), (address(server), 80), &mut t.pool).unwrap();
+    t.host.stack.flow(id).unwrap().local_port
+}
+
+#[test]
+fn ports_begin_where_nobody_knows_and_go_on_one_by_one() {
+    let mut t = Trace::new();
+    let ports: Vec<u16> = (0..20).map(|_| chosen(&mut t, "10.0.0.2")).collect();
+    let next = |port: u16| if port == 60_999 { 32_768 } else { port + 1 };
+    assert!(ports.iter().all(|port| (32_768..=60_999).contains(port)));
+    assert!(ports.windows(2).all(|pair| pair[1] == next(pair[0])), "{ports:?}");
+    let other = chosen(&mut t, "10.0.0.3");
+    assert_ne!(other, next(ports[19]), "each destination has a beginning of its own");
+}
+
+#[test]
+fn a_port_in_time_wait_is_used_again_where_clocks_tell_the_two_apart() {
+    for (options, clock, reused) in [("<mss 1000,TS 100>", "<TS 101>", true), ("<mss 1000>", "", false)] {
+        let mut t = Trace::new();
+        let first = chosen(&mut t, "10.0.0.2");
+        t.output();
+        for (port, age) in [(first + 1, ms(0)), (first + 3, ms(2000))] {
+            let id = connect_from(&mut t, port);
+            t.output();
+            t.peer(&format!("S. 0:0(0) ack 1 win 30000 {options}"));
+            t.output();
+            t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+            t.output();
+            t.peer(&format!("F. 1:1(0) ack 2 win 30000 {clock}"));
+            t.output();
+            t.pass(age);
+            let now = chosen(&mut t, "10.0.0.2");
+            assert_eq!(now, if reused && !age.is_zero() { port } else { port + 1 }, "{options} {age:?}");
+            t.output();
+        }
+    }
+}
