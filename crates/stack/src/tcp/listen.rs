@@ -19,7 +19,7 @@ use crate::{Flow, Timestamp, ip};
 /// Segment sizes a cookie can remember: three bits.
 const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
 /// How long a cookie holds is one to two of these.
-const COOKIE_AGE: Duration = Duration::from_secs(64);
+pub(super) const COOKIE_AGE: Duration = Duration::from_secs(64);
 /// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;

@@ -155,6 +155,8 @@ struct Listener {
     /// Handshakes under way, and at most.
     half_open: usize,
     backlog: usize,
+    /// When a SYN was last answered by a cookie.
+    cookie_sent: Option<Timestamp>,
     /// What its connections begin with.
     limits: Limits,
 }

@@ -32,7 +32,10 @@ impl Tcp {
         }
         self.next_listener += 1;
         let id = self.next_listener;
-        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog, limits: self.limits });
+        self.listeners.insert(
+            id,
+            Listener { local, port, half_open: 0, backlog, cookie_sent: None, limits: self.limits },
+        );
         self.ports.entry(port).or_default().push(id);
         Ok(ListenerId(id))
     }
@@ -142,7 +145,11 @@ impl Tcp {
         let reply = match listener {
             _ if segment.has(TcpFlags::RST) => None,
             Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
-                if let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx) {
+                // Where no cookie is on its way, none can be guessed.
+                let sent = self.listeners.get(&listener.0).and_then(|listener| listener.cookie_sent);
+                if sent.is_some_and(|at| cx.now.since(at) <= 2 * listen::COOKIE_AGE)
+                    && let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx)
+                {
                     return self.establish(half, segment, inbound, cx);
                 }
                 segment.reset()
@@ -176,7 +183,10 @@ impl Tcp {
         let half = HalfOpen::new(segment, hash, id, &limits, last, cx);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
-        let Some(i) = place else { return half.answer_by_cookie(&limits, cx) };
+        let Some(i) = place else {
+            listener.cookie_sent = Some(cx.now);
+            return half.answer_by_cookie(&limits, cx);
+        };
         listener.half_open += 1;
         half.answer(&limits, cx);
         self.half_open[i] = half;

@@ -135,6 +135,19 @@ fn a_cookie_without_a_clock_offers_only_what_it_remembers() {
 }
 
 #[test]
+fn a_cookie_counts_only_where_cookies_were_sent_lately() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 0).unwrap();
+    t.peer("S 0:0(0) win 30000 <mss 1400>");
+    assert_eq!(t.output().len(), 1);
+    t.host.stack.unlisten(listener);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer(". 1:1(0) ack 1 win 300");
+    t.sends(&["R 1:1(0)"]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0));
+}
+
+#[test]
 fn a_lost_syn_leaves_the_window_and_waits_longer_for_data() {
     let mut t = Trace::new();
     let id = connect_from(&mut t, 0);
