@@ -189,7 +189,7 @@ impl Connection {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
             let Some((value, _)) = segment.options.timestamps else { return Done };
             let older = Seq(value).before(Seq(self.ts_recent));
-            if older && cx.now.since(self.ts_recent_at) < CLOCK_OLD {
+            if older && !self.is_clock_old(cx.now) {
                 self.ack_now |= self.may_answer(segment, cx.now);
                 return Done;
             }
@@ -203,7 +203,7 @@ impl Connection {
         if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
             if let Some((value, _)) = segment.options.timestamps
                 && self.timestamps
-                && !Seq(value).before(Seq(self.ts_recent))
+                && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(cx.now))
                 && !segment.seq.after(self.last_ack_sent)
             {
                 (self.ts_recent, self.ts_recent_at) = (value, cx.now);
@@ -220,6 +220,11 @@ impl Connection {
         }
         self.ack_now |= self.may_answer(segment, cx.now);
         Done
+    }
+
+    /// Whether the peer's clock may have wrapped since it was last noted: then a lower time is taken as it is.
+    fn is_clock_old(&self, now: Timestamp) -> bool {
+        now.since(self.ts_recent_at) >= CLOCK_OLD
     }
 
     /// Whether a segment that is not acceptable is answered now. Two ends that disagree must not answer each other's bare

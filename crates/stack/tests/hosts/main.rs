@@ -11,4 +11,5 @@ mod smol;
 mod streams;
 mod tcp;
 mod throughput;
+mod timing;
 mod wire;

@@ -1,0 +1,50 @@
+//! Rules about time and amounts: clocks, timers, pauses, how often to acknowledge.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event};
+
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A connection the peer has opened; with timestamps when `clock` says one.
+fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
+    t.sends(&[]);
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    (t, connection)
+}
+
+#[test]
+fn the_echo_is_of_the_first_segment_that_is_not_acknowledged() {
+    let (mut t, id) = accepted("mss 1012,TS 100", "<TS 101>");
+    t.host.stack.set_quick_ack(t.now, id, false, &mut t.pool).unwrap();
+    t.peer(". 1:1001(1000) ack 1 win 30000 <TS 110>");
+    t.peer(". 1001:2001(1000) ack 1 win 30000 <TS 120>");
+    t.sends(&[". 1:1(0) ack 2001 win 65535 <TS ecr 110>"]);
+    t.peer(". 3001:4001(1000) ack 1 win 30000 <TS 130>");
+    t.sends(&[". 1:1(0) ack 2001 win 65535 <TS ecr 110>"]);
+    t.peer(". 2001:3001(1000) ack 1 win 30000 <TS 125>");
+    t.sends(&[". 1:1(0) ack 4001 win 65535 <TS ecr 125>"]);
+}
+
+#[test]
+fn after_24_days_the_clock_is_taken_anew() {
+    let (mut t, id) = accepted("mss 1012,TS 100", "<TS 101>");
+    t.pass(Duration::from_secs(24 * 24 * 3600));
+    // Lower than 101 by the sign bit.
+    t.peer("P. 1:11(10) ack 1 win 30000 <TS 2147483900>");
+    t.sends(&[". 1:1(0) ack 11 win 65535 <TS ecr 2147483900>"]);
+    t.peer("P. 11:21(10) ack 1 win 30000 <TS 2147483901>");
+    t.sends(&[". 1:1(0) ack 21 win 65535 <TS ecr 2147483901>"]);
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(20));
+}
