@@ -102,7 +102,6 @@ pub(super) struct Connection {
     pub(super) congestion: Congestion,
     /// The congestion window, and nothing else, held back data.
     pub(super) limited: bool,
-    pub(super) last_sent: Timestamp,
 
     // Receiving.
     pub(super) irs: Seq,
@@ -192,7 +191,7 @@ impl Connection {
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
         (self.linger_at, self.wheel_at) = (NEVER, NEVER);
-        (self.last_sent, self.read_since) = (now, now);
+        (self.last_data_sent, self.read_since) = (now, now);
         self.quick = super::arrive::QUICK;
     }
 

@@ -24,6 +24,10 @@ fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
     (t, connection)
 }
 
+fn send(t: &mut Trace, id: ConnectionId, n: usize) {
+    assert_eq!(t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap(), n);
+}
+
 #[test]
 fn the_echo_is_of_the_first_segment_that_is_not_acknowledged() {
     let (mut t, id) = accepted("mss 1012,TS 100", "<TS 101>");
@@ -47,4 +51,26 @@ fn after_24_days_the_clock_is_taken_anew() {
     t.peer("P. 11:21(10) ack 1 win 30000 <TS 2147483901>");
     t.sends(&[". 1:1(0) ack 21 win 65535 <TS ecr 2147483901>"]);
     assert_eq!(t.host.stack.readable_bytes(id), Ok(20));
+}
+
+#[test]
+fn a_pause_in_sending_is_one_although_we_acknowledge() {
+    let (mut t, id) = accepted("mss 1000", "");
+    for round in 0..2 {
+        send(&mut t, id, 10_000);
+        assert_eq!(t.output().len(), 10);
+        t.pass(ms(20));
+        t.peer(&format!(". 1:1(0) ack {} win 30000", 10_001 + 10_000 * round));
+        t.sends(&[]);
+    }
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd > 10_000);
+    for i in 0..10 {
+        t.peer(&format!("P. {}:{}(10) ack 20001 win 30000", 1 + 10 * i, 11 + 10 * i));
+        t.output();
+        t.pass(ms(100));
+        t.output();
+    }
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().segs_out > 25, "acknowledgments have gone out");
+    send(&mut t, id, 30_000);
+    assert_eq!(t.output().len(), 10, "no more than at the beginning");
 }
