@@ -171,6 +171,8 @@ pub(super) struct Connection {
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) keepalive_sent: u8,
+    /// Probes of the peer's window since it shut.
+    pub(super) window_probes: u8,
     pub(super) linger_at: Timestamp,
     /// When the wheel is set to.
     pub(super) wheel_at: Timestamp,

@@ -17,7 +17,7 @@ pub struct TcpInfo {
     pub state: State,
     /// `tcpi_ca_state`: 0 open, 1 disorder, 2 slowed down by marks, 3 recovery, 4 loss
     pub ca_state: u8,
-    /// `tcpi_probes`: keep-alives without an answer
+    /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window
     pub probes: u8,
     /// `tcpi_backoff`, and `tcpi_retransmits`: timeouts in a row
     pub backoff: u8,
@@ -186,7 +186,7 @@ impl TcpInfo {
         Self {
             state: c.state,
             ca_state,
-            probes: c.keepalive_sent,
+            probes: c.keepalive_sent.max(c.window_probes),
             backoff: c.rtt.backoff(),
             rto: c.rtt.timeout().duration(),
             ato: super::arrive::DELAYED_ACK.duration(),

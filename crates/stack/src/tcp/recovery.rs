@@ -87,6 +87,9 @@ impl Connection {
         let changed = window != self.wnd;
         (self.wnd, self.wl1, self.wl2) = (window, segment.seq, segment.ack);
         self.max_wnd = self.max_wnd.max(window);
+        if self.window_probes > 0 && self.usable() > 0 {
+            self.rtt.forgive(std::mem::take(&mut self.window_probes));
+        }
         changed
     }
 

@@ -63,6 +63,12 @@ impl Rtt {
         self.update();
     }
 
+    /// So many times it ran out without any loss: the peer's window was shut.
+    pub(crate) fn forgive(&mut self, times: u8) {
+        self.backoff = self.backoff.saturating_sub(times);
+        self.update();
+    }
+
     pub(crate) fn backoff(&self) -> u8 {
         self.backoff
     }

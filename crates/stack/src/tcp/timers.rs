@@ -161,6 +161,7 @@ impl Connection {
             return;
         }
         self.stalled = self.stalled.or(Some(cx.now));
+        self.window_probes = self.window_probes.saturating_add(1);
         self.rtt.back_off();
         self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
     }

@@ -74,3 +74,19 @@ fn a_pause_in_sending_is_one_although_we_acknowledge() {
     send(&mut t, id, 30_000);
     assert_eq!(t.output().len(), 10, "no more than at the beginning");
 }
+
+#[test]
+fn probes_of_a_shut_window_do_not_slow_down_what_follows() {
+    let (mut t, id) = accepted("mss 1000", "");
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.peer(". 1:1(0) ack 1 win 0");
+    send(&mut t, id, 500);
+    for i in 0..3 {
+        t.after(rto * (1 << i), &[". 0:0(0) ack 1 win 65535"]);
+        t.peer(". 1:1(0) ack 1 win 0");
+        assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().probes, i + 1);
+    }
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&["P. 1:501(500) ack 1 win 65535"]);
+    t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
+}
