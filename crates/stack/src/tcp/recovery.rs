@@ -278,8 +278,9 @@ impl Connection {
         self.board.recovered();
     }
 
-    /// The threshold after a loss.
+    /// The threshold after a loss. Who marks packets is told of every reduction (RFC 3168, 6.1.2).
     pub(super) fn reduce(&mut self) {
+        self.slowed |= self.ecn;
         let flight = self.nxt - self.una;
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Event};
+use bywash_stack::{ConnectionId, Event, Limits};
 
+use crate::wire::address;
 use crate::wire::trace::Trace;
 
 const fn ms(ms: u64) -> Duration {
@@ -89,4 +90,33 @@ fn probes_of_a_shut_window_do_not_slow_down_what_follows() {
     t.peer(". 1:1(0) ack 1 win 30000");
     t.sends(&["P. 1:501(500) ack 1 win 65535"]);
     t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
+}
+
+#[test]
+fn every_reduction_is_told_to_who_marks() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, timestamps: false, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.output();
+    t.pass(ms(20));
+    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    send(&mut t, id, 10_000);
+    assert_eq!(t.output().len(), 10);
+    for _ in 0..3 {
+        t.peer(". 1:1(0) ack 1 win 30000");
+    }
+    t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    send(&mut t, id, 2000);
+    t.sends(&[".W [ect0] 10001:11001(1000) ack 1 win 65535", "P. [ect0] 11001:12001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 12001 win 30000");
+    send(&mut t, id, 500);
+    t.sends(&["P. [ect0] 12001:12501(500) ack 1 win 65535"]);
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.after(rto, &["P. 12001:12501(500) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 12501 win 30000");
+    send(&mut t, id, 500);
+    t.sends(&["P.W [ect0] 12501:13001(500) ack 1 win 65535"]);
 }
