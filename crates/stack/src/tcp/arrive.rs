@@ -39,6 +39,11 @@ const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 /// opens soon (RFC 5681, 4.2 lets receivers choose; Linux does the same).
 pub(super) const QUICK: u8 = 16;
 
+/// What a peer's full segments have at least, until it is seen: every path takes them (RFC 9293, MUST-15).
+pub(super) const SEGMENT: u32 = 536;
+/// The shortest full segments there are.
+const SMALLEST_SEGMENT: u32 = 88;
+
 /// "Congestion experienced" in the IP header (RFC 3168, 5).
 pub(super) const MARKED: u8 = 3;
 
@@ -358,7 +363,23 @@ impl Connection {
         let len = segment.payload;
         let each =
             inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
-        self.largest = self.largest.max(length(each));
+        let each = length(each);
+        if each >= self.largest {
+            self.largest = each;
+        } else {
+            self.note_shorter(each, segment.has(TcpFlags::PSH));
+        }
+    }
+
+    /// A segment shorter than the largest: a message's end, or the path has become narrower. Two of one size that are no
+    /// messages by their look are full segments; Linux tells them so, too.
+    fn note_shorter(&mut self, size: u32, pushed: bool) {
+        if size >= SEGMENT || (size >= SMALLEST_SEGMENT && !pushed) {
+            if size == self.shorter {
+                self.largest = size;
+            }
+            self.shorter = size;
+        }
     }
 
     /// Takes `len` bytes of payload that come next.
@@ -375,7 +396,7 @@ impl Connection {
         self.tally.bytes_received += u64::from(self.rcv_nxt - seq);
         self.unacknowledged += length(len);
         // SHLD-19: one acknowledgment for two full segments at least.
-        let two = self.unacknowledged >= 2 * self.largest.max(1) && self.unacknowledged >= self.window.mss;
+        let two = self.unacknowledged >= 2 * self.largest;
         if two || (self.quick > 0 && !self.answers) {
             self.ack_now = true;
         } else if self.ack_at == NEVER {

@@ -119,7 +119,9 @@ pub(super) struct Connection {
     /// Bytes since our last acknowledgment.
     pub(super) unacknowledged: u32,
     pub(super) ack_now: bool,
+    /// Payload of the peer's full segments, and of the last that was shorter.
     pub(super) largest: u32,
+    pub(super) shorter: u32,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
     pub(super) answers: bool,
@@ -194,7 +196,7 @@ impl Connection {
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
         (self.linger_at, self.wheel_at) = (NEVER, NEVER);
         (self.last_data_sent, self.read_since) = (now, now);
-        self.quick = super::arrive::QUICK;
+        (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }
 
     /// The number of the first byte in the send buffer.

@@ -120,3 +120,28 @@ fn every_reduction_is_told_to_who_marks() {
     send(&mut t, id, 500);
     t.sends(&["P.W [ect0] 12501:13001(500) ack 1 win 65535"]);
 }
+
+#[test]
+fn every_second_full_segment_counts_by_what_the_sender_sends() {
+    let (mut t, id) = accepted("mss 1460", "");
+    t.host.stack.set_quick_ack(t.now, id, false, &mut t.pool).unwrap();
+    t.peer(". 1:537(536) ack 1 win 30000");
+    t.sends(&[]);
+    t.peer(". 537:1073(536) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1073 win 65535"]);
+    t.peer(". 1073:2533(1460) ack 1 win 30000");
+    t.peer(". 2533:3993(1460) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 3993 win 65535"]);
+    // The path has become narrower.
+    t.peer(". 3993:4693(700) ack 1 win 30000");
+    t.sends(&[]);
+    t.peer(". 4693:5393(700) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 5393 win 65535"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
+    // Messages are no segment size.
+    for i in 0..4 {
+        t.peer(&format!("P. {}:{}(100) ack 1 win 30000", 5393 + 100 * i, 5493 + 100 * i));
+        t.sends(&[]);
+    }
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
+}
