@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Event};
+use bywash_stack::{ConnectionId, Event, Limits, State};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -331,4 +331,41 @@ fn a_port_in_time_wait_is_used_again_where_clocks_tell_the_two_apart() {
             t.output();
         }
     }
+}
+
+#[test]
+fn both_open_at_once_with_all_options() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    t.sends(&["S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+    t.peer("S 0:0(0) win 5000 <mss 1000,sackOK,TS 70,wscale 3>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460,sackOK,TS ecr 70,wscale 7>";
+    t.sends(&[answer]);
+    // Lost: it is repeated. The peer's is lost as well; that it has ours shows in its data.
+    t.after(ms(1000), &[answer]);
+    t.peer("P. 1:11(10) ack 1 win 500 <TS 71>");
+    t.sends(&[". 1:1(0) ack 11 win 1024 <TS ecr 71>"]);
+    assert_eq!(t.events(), [Event::Connected(id), Event::Readable(id)]);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.sack, info.timestamps, info.wscale), (true, true, Some((3, 7))));
+    assert_eq!((info.snd_mss, info.snd_wnd), (988, 500 << 3));
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,TS 72,wscale 3>");
+    t.sends(&[". 1:1(0) ack 11 win 1024 <TS ecr 71>"]);
+}
+
+#[test]
+fn an_answer_to_our_syn_that_was_lost_comes_again() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { timestamps: false, ..Limits::default() });
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,wscale 3>");
+    t.sends(&[". 1:1(0) ack 1 win 1024"]);
+    assert_eq!(t.events(), [Event::Connected(id)]);
+    // Our acknowledgment is lost: the peer repeats its answer.
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,wscale 3>");
+    t.sends(&[". 1:1(0) ack 1 win 1024"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().state, State::Established);
 }
