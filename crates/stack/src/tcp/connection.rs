@@ -126,6 +126,7 @@ pub(super) struct Connection {
     pub(super) quick: u8,
     pub(super) answers: bool,
     pub(super) last_received: Timestamp,
+    pub(super) last_acknowledged: Timestamp,
     pub(super) last_data_sent: Timestamp,
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,

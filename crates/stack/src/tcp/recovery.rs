@@ -15,6 +15,7 @@ use crate::{Timestamp, ip};
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        self.last_acknowledged = cx.now;
         let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe.is_none();
         if nothing_out && segment.ack == self.una && self.slowed_at.is_none() && !segment.has(TcpFlags::ECE) {
             // A stream to us: the acknowledgment repeats what was known, in every segment.

@@ -145,3 +145,21 @@ fn every_second_full_segment_counts_by_what_the_sender_sends() {
     }
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
 }
+
+#[test]
+fn when_an_acknowledgment_came_can_be_asked() {
+    let (mut t, id) = accepted("mss 1000", "");
+    t.pass(ms(300));
+    t.peer("P. 1:11(10) ack 1 win 30000");
+    t.output();
+    t.pass(ms(70));
+    t.peer(". 11:11(0) ack 1 win 30000");
+    t.pass(ms(30));
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.last_ack_recv, info.last_data_recv), (ms(30), ms(100)));
+    assert_eq!((info.rcv_ssthresh, info.rcv_rtt), (info.rcv_space, info.rtt));
+    let linux = info.to_linux();
+    let word = |at: usize| u32::from_ne_bytes(linux[at..at + 4].try_into().unwrap());
+    assert_eq!((word(52), word(56), word(64)), (100, 30, info.rcv_space));
+    assert_eq!(word(92), u32::try_from(info.rtt.as_micros()).unwrap());
+}
