@@ -30,7 +30,7 @@ use Step::{Done, On};
 
 /// At most one challenge in this time, each connection for itself: a limit that all share would tell a stranger
 /// whether he has guessed right (CVE-2016-5696).
-const CHALLENGE: Duration = Duration::from_millis(500);
+pub(super) const CHALLENGE: Duration = Duration::from_millis(500);
 /// RFC 9293, SHLD-18 and MUST-40: less than half a second.
 pub(super) const DELAYED_ACK: Span = Span::of(Duration::from_millis(40));
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
@@ -38,6 +38,11 @@ const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Segments that are acknowledged at once at the beginning, after a pause and after a loss, so that the peer's window
 /// opens soon (RFC 5681, 4.2 lets receivers choose; Linux does the same).
 pub(super) const QUICK: u8 = 16;
+
+/// What a peer's full segments have at least, until it is seen: every path takes them (RFC 9293, MUST-15).
+pub(super) const SEGMENT: u32 = 536;
+/// The shortest full segments there are.
+const SMALLEST_SEGMENT: u32 = 88;
 
 /// "Congestion experienced" in the IP header (RFC 3168, 5).
 pub(super) const MARKED: u8 = 3;
@@ -115,6 +120,7 @@ impl Connection {
         self.ack_now = true;
         if acks {
             self.acknowledge(segment, cx);
+            self.begin();
             self.step(Cause::Connected);
             self.connected(cx);
             return On;
@@ -163,6 +169,14 @@ impl Connection {
         u16::try_from(self.window.mss + options).unwrap_or(u16::MAX)
     }
 
+    /// The handshake is over: what its losses mean for data (RFC 5681, 3.1; one repeated SYN is as often a hasty timer's).
+    fn begin(&mut self) {
+        if self.tally.timeouts > 1 {
+            self.window.congestion = self.window.mss;
+        }
+        self.rtt.begin();
+    }
+
     fn connected(&mut self, cx: &mut Context<'_>) {
         if self.limits.keepalive {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
@@ -180,8 +194,8 @@ impl Connection {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
             let Some((value, _)) = segment.options.timestamps else { return Done };
             let older = Seq(value).before(Seq(self.ts_recent));
-            if older && cx.now.since(self.ts_recent_at) < CLOCK_OLD {
-                self.ack_now = true;
+            if older && !self.is_clock_old(cx.now) {
+                self.ack_now |= self.may_answer(segment, cx.now);
                 return Done;
             }
         }
@@ -194,7 +208,7 @@ impl Connection {
         if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
             if let Some((value, _)) = segment.options.timestamps
                 && self.timestamps
-                && !Seq(value).before(Seq(self.ts_recent))
+                && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(cx.now))
                 && !segment.seq.after(self.last_ack_sent)
             {
                 (self.ts_recent, self.ts_recent_at) = (value, cx.now);
@@ -209,11 +223,19 @@ impl Connection {
             // Our acknowledgment was lost, or late.
             (self.quick, self.answers) = (QUICK, false);
         }
-        // Two ends that disagree must not answer each other's bare acknowledgments for ever.
-        if len > 0 || self.may_challenge(cx.now) {
-            self.ack_now = true;
-        }
+        self.ack_now |= self.may_answer(segment, cx.now);
         Done
+    }
+
+    /// Whether the peer's clock may have wrapped since it was last noted: then a lower time is taken as it is.
+    fn is_clock_old(&self, now: Timestamp) -> bool {
+        now.since(self.ts_recent_at) >= CLOCK_OLD
+    }
+
+    /// Whether a segment that is not acceptable is answered now. Two ends that disagree must not answer each other's bare
+    /// acknowledgments for ever; what comes again is, for our acknowledgment was lost.
+    fn may_answer(&mut self, segment: &Segment, now: Timestamp) -> bool {
+        segment.is_again() || self.may_challenge(now)
     }
 
     /// Second, check the RST bit (RFC 5961, 3).
@@ -248,7 +270,8 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Done;
         }
-        if self.state == State::SynReceived {
+        let opens = self.state == State::SynReceived;
+        if opens {
             if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
                 self.send_reset(segment.ack, cx);
                 return Done;
@@ -263,6 +286,9 @@ impl Connection {
             return Done;
         }
         self.acknowledge(segment, cx);
+        if opens {
+            self.begin();
+        }
         if self.fin_sent && self.una == self.nxt {
             self.fin_acknowledged(cx);
         }
@@ -337,7 +363,23 @@ impl Connection {
         let len = segment.payload;
         let each =
             inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
-        self.largest = self.largest.max(length(each));
+        let each = length(each);
+        if each >= self.largest {
+            self.largest = each;
+        } else {
+            self.note_shorter(each, segment.has(TcpFlags::PSH));
+        }
+    }
+
+    /// A segment shorter than the largest: a message's end, or the path has become narrower. Two of one size that are no
+    /// messages by their look are full segments; Linux tells them so, too.
+    fn note_shorter(&mut self, size: u32, pushed: bool) {
+        if size >= SEGMENT || (size >= SMALLEST_SEGMENT && !pushed) {
+            if size == self.shorter {
+                self.largest = size;
+            }
+            self.shorter = size;
+        }
     }
 
     /// Takes `len` bytes of payload that come next.
@@ -354,7 +396,7 @@ impl Connection {
         self.tally.bytes_received += u64::from(self.rcv_nxt - seq);
         self.unacknowledged += length(len);
         // SHLD-19: one acknowledgment for two full segments at least.
-        let two = self.unacknowledged >= 2 * self.largest.max(1) && self.unacknowledged >= self.window.mss;
+        let two = self.unacknowledged >= 2 * self.largest;
         if two || (self.quick > 0 && !self.answers) {
             self.ack_now = true;
         } else if self.ack_at == NEVER {

@@ -102,7 +102,6 @@ pub(super) struct Connection {
     pub(super) congestion: Congestion,
     /// The congestion window, and nothing else, held back data.
     pub(super) limited: bool,
-    pub(super) last_sent: Timestamp,
 
     // Receiving.
     pub(super) irs: Seq,
@@ -120,11 +119,14 @@ pub(super) struct Connection {
     /// Bytes since our last acknowledgment.
     pub(super) unacknowledged: u32,
     pub(super) ack_now: bool,
+    /// Payload of the peer's full segments, and of the last that was shorter.
     pub(super) largest: u32,
+    pub(super) shorter: u32,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
     pub(super) answers: bool,
     pub(super) last_received: Timestamp,
+    pub(super) last_acknowledged: Timestamp,
     pub(super) last_data_sent: Timestamp,
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
@@ -172,6 +174,8 @@ pub(super) struct Connection {
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) keepalive_sent: u8,
+    /// Probes of the peer's window since it shut.
+    pub(super) window_probes: u8,
     pub(super) linger_at: Timestamp,
     /// When the wheel is set to.
     pub(super) wheel_at: Timestamp,
@@ -192,8 +196,8 @@ impl Connection {
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
         (self.linger_at, self.wheel_at) = (NEVER, NEVER);
-        (self.last_sent, self.read_since) = (now, now);
-        self.quick = super::arrive::QUICK;
+        (self.last_data_sent, self.read_since) = (now, now);
+        (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }
 
     /// The number of the first byte in the send buffer.

@@ -215,7 +215,6 @@ impl Connection {
             self.answers |= now.span(self.last_received) < super::arrive::DELAYED_ACK;
             self.last_data_sent = now;
         }
-        self.last_sent = now;
     }
 
     /// The bits of RFC 3168, 6.1: the request, the answer to it, the echo of a mark, the word that we have slowed down.

@@ -17,7 +17,7 @@ pub struct TcpInfo {
     pub state: State,
     /// `tcpi_ca_state`: 0 open, 1 disorder, 2 slowed down by marks, 3 recovery, 4 loss
     pub ca_state: u8,
-    /// `tcpi_probes`: keep-alives without an answer
+    /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window
     pub probes: u8,
     /// `tcpi_backoff`, and `tcpi_retransmits`: timeouts in a row
     pub backoff: u8,
@@ -27,7 +27,7 @@ pub struct TcpInfo {
     pub ato: Duration,
     /// `tcpi_snd_mss`, in bytes of payload
     pub snd_mss: u32,
-    /// `tcpi_rcv_mss`: the largest payload that came
+    /// `tcpi_rcv_mss`: the payload of the peer's full segments, as it seems
     pub rcv_mss: u32,
     /// `tcpi_advmss`
     pub advmss: u32,
@@ -45,6 +45,8 @@ pub struct TcpInfo {
     pub last_data_sent: Duration,
     /// `tcpi_last_data_recv`: how long ago
     pub last_data_recv: Duration,
+    /// `tcpi_last_ack_recv`: how long ago
+    pub last_ack_recv: Duration,
     /// `tcpi_rtt`
     pub rtt: Duration,
     /// `tcpi_rttvar`
@@ -55,6 +57,10 @@ pub struct TcpInfo {
     pub snd_ssthresh: u32,
     /// `tcpi_snd_cwnd`, but in bytes
     pub snd_cwnd: u32,
+    /// `tcpi_rcv_rtt`: the round trip that the receive buffer grows by, which is `rtt`
+    pub rcv_rtt: Duration,
+    /// `tcpi_rcv_ssthresh`: the window at most, which is `rcv_space`
+    pub rcv_ssthresh: u32,
     /// `tcpi_rcv_space`: the receive buffer's size now
     pub rcv_space: u32,
     /// `tcpi_snd_wnd`: the window the peer offers, in bytes
@@ -136,7 +142,9 @@ impl TcpInfo {
             (36, self.retrans),
             (44, millis(self.last_data_sent)),
             (52, millis(self.last_data_recv)),
+            (56, millis(self.last_ack_recv)),
             (60, self.pmtu),
+            (64, self.rcv_ssthresh),
             (68, micros(self.rtt)),
             (72, micros(self.rttvar)),
             (76, threshold),
@@ -144,6 +152,7 @@ impl TcpInfo {
             (84, self.advmss),
             // Linux's default, and RACK's: three segments.
             (88, super::scoreboard::DUPLICATES),
+            (92, micros(self.rcv_rtt)),
             (96, self.rcv_space),
             (100, self.total_retrans),
             (136, self.segs_out),
@@ -186,7 +195,7 @@ impl TcpInfo {
         Self {
             state: c.state,
             ca_state,
-            probes: c.keepalive_sent,
+            probes: c.keepalive_sent.max(c.window_probes),
             backoff: c.rtt.backoff(),
             rto: c.rtt.timeout().duration(),
             ato: super::arrive::DELAYED_ACK.duration(),
@@ -203,11 +212,14 @@ impl TcpInfo {
             retrans: segments.copies,
             last_data_sent: now.since(c.last_data_sent),
             last_data_recv: now.since(c.last_received),
+            last_ack_recv: now.since(c.last_acknowledged),
             rtt: c.rtt.smoothed().duration(),
             rttvar: c.rtt.variation().duration(),
             min_rtt: c.rtt.shortest.duration(),
             snd_ssthresh: c.window.threshold,
             snd_cwnd: c.window.congestion,
+            rcv_rtt: c.rtt.smoothed().duration(),
+            rcv_ssthresh: c.rcv_limit,
             rcv_space: c.rcv_limit,
             snd_wnd: c.wnd,
             rcv_wnd: c.edge - c.rcv_nxt,

@@ -19,7 +19,7 @@ use crate::{Flow, Timestamp, ip};
 /// Segment sizes a cookie can remember: three bits.
 const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
 /// How long a cookie holds is one to two of these.
-const COOKIE_AGE: Duration = Duration::from_secs(64);
+pub(super) const COOKIE_AGE: Duration = Duration::from_secs(64);
 /// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
@@ -42,15 +42,18 @@ pub(super) struct HalfOpen {
     /// It asked for congestion marks (RFC 3168, 6.1.1).
     ecn: bool,
     ts_offset: u32,
+    /// A segment that does not belong was answered since the last SYN,ACK: not more than one is.
+    pub(super) challenged: bool,
 }
 
 impl HalfOpen {
-    /// What is remembered of a SYN.
+    /// What is remembered of a SYN. `last`: our last number on its flow, if TIME-WAIT remembers one.
     pub(super) fn new(
         segment: &Segment,
         hash: u64,
         listener: ListenerId,
         limits: &Limits,
+        last: Option<Seq>,
         cx: &Context<'_>,
     ) -> Self {
         let options = &segment.options;
@@ -59,7 +62,7 @@ impl HalfOpen {
             hash,
             listener,
             irs: segment.seq,
-            iss: initial_sequence(&segment.flow, cx),
+            iss: initial_sequence(&segment.flow, last, cx),
             sent: cx.now,
             tries: 0,
             mss: options.mss.unwrap_or(default_mss(&segment.flow)),
@@ -68,7 +71,36 @@ impl HalfOpen {
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
             ts_offset: clock_offset(&segment.flow, cx),
+            challenged: false,
         }
+    }
+
+    /// Whether a segment is of this connection: by its clock (RFC 7323, 5.3, R1; 3.2: without one, it is dropped), and by its
+    /// number (RFC 9293, 3.10.7.4, first). `Err`: it is not, and whether that is to be answered.
+    pub(super) fn check(&self, segment: &Segment, limits: &Limits) -> Result<(), bool> {
+        let reset = segment.has(TcpFlags::RST);
+        if let Some(stamp) = self.stamp.filter(|_| !reset) {
+            let (value, _) = segment.options.timestamps.ok_or(false)?;
+            if Seq(value).before(Seq(stamp)) {
+                return Err(true);
+            }
+        }
+        let next = self.irs + 1;
+        let inside = !segment.seq.before(next) && segment.seq.before(next + first_window(limits));
+        if inside || segment.seq == next { Ok(()) } else { Err(!reset) }
+    }
+
+    /// Acknowledges the SYN by itself, which makes an honest peer show itself.
+    pub(super) fn acknowledge(&mut self, limits: &Limits, cx: &mut Context<'_>) {
+        if std::mem::replace(&mut self.challenged, true) {
+            return;
+        }
+        let timestamps = self.stamp.map(|stamp| (self.clock(cx.now), stamp));
+        let options = TcpOptions { timestamps, ..TcpOptions::default() };
+        let window = first_window(limits) >> self.scale.map_or(0, |_| limits.scale());
+        let window = u16::try_from(window).unwrap_or(u16::MAX);
+        let (flow, seq, ack, flags) = (self.flow, self.iss + 1, self.irs + 1, TcpFlags::ACK);
+        Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
     }
 
     /// Sends the SYN,ACK.
@@ -94,7 +126,7 @@ impl HalfOpen {
         if self.ecn {
             flags = flags.with(TcpFlags::ECE);
         }
-        let window = u16::try_from(limits.receive_initial).unwrap_or(u16::MAX);
+        let window = u16::try_from(first_window(limits)).unwrap_or(u16::MAX);
         let bare = Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options };
         bare.send_marked(limits.traffic_class, cx);
     }
@@ -106,7 +138,7 @@ impl HalfOpen {
         connection.state = State::SynReceived;
         (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
-        connection.edge = connection.rcv_nxt + limits.receive_initial.min(65_535);
+        connection.edge = connection.rcv_nxt + first_window(&limits);
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
         connection.offered_mss = largest_segment(&self.flow, &limits, cx);
@@ -123,6 +155,11 @@ impl HalfOpen {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);
         }
+        if self.tries > 1 {
+            // RFC 5681, 3.1; see `Connection::begin`.
+            connection.window.congestion = connection.window.mss;
+        }
+        connection.stalled = Some(cx.now);
     }
 
     /// Answers without remembering: all there is to know goes into our sequence number and our clock, and comes back
@@ -131,14 +168,17 @@ impl HalfOpen {
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
         let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
-        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.stamp.is_some() && self.ecn);
+        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn);
         let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
         if Seq(clock).after(Seq(self.clock(cx.now))) {
             clock = clock.wrapping_sub(1 << OPTION_BITS);
         }
         let iss = cookie(&self.flow, self.irs, age, length(size), cx);
-        // Without timestamps nothing would say later what was agreed on.
-        let kept = Self { ecn: self.ecn && self.stamp.is_some(), ..self.clone() };
+        // Without timestamps nothing would say later what was agreed on: nothing is.
+        let kept = match self.stamp {
+            Some(_) => self.clone(),
+            None => Self { scale: None, sack: false, ecn: false, ..self.clone() },
+        };
         kept.answer_with(iss, clock, limits, cx);
     }
 
@@ -173,8 +213,14 @@ impl HalfOpen {
             ecn: bits.is_some_and(|bits| bits & 1 != 0),
             stamp: segment.options.timestamps.map(|(value, _)| value),
             ts_offset: clock_offset(&segment.flow, cx),
+            challenged: false,
         })
     }
+}
+
+/// The window that a SYN,ACK offers, which is not scaled.
+fn first_window(limits: &Limits) -> u32 {
+    limits.receive_initial.min(65_535)
 }
 
 fn cookie_time(now: Timestamp) -> u64 {
@@ -189,11 +235,14 @@ fn cookie(flow: &Flow, irs: Seq, age: u64, size: u32, cx: &Context<'_>) -> Seq {
     Seq(time << 27 | size << 24 | hash)
 }
 
-/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers.
-pub(super) fn initial_sequence(flow: &Flow, cx: &Context<'_>) -> Seq {
+/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers. A connection that was
+/// faster than the clock has left a number in TIME-WAIT that the next of its flow begins above (RFC 9293, MAY-2).
+pub(super) fn initial_sequence(flow: &Flow, last: Option<Seq>, cx: &Context<'_>) -> Seq {
+    const APART: u32 = 1 << 16;
     let hash = cx.secret.hash(Purpose::Sequence, flow);
     #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
-    Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32))
+    let clock = Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32));
+    last.map_or(clock, |last| clock.max(last + APART))
 }
 
 /// The start of our clock for a peer (RFC 7323, 7.1), the same for both of its addresses so that TIME-WAIT can

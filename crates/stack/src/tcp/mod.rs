@@ -155,6 +155,8 @@ struct Listener {
     /// Handshakes under way, and at most.
     half_open: usize,
     backlog: usize,
+    /// When a SYN was last answered by a cookie.
+    cookie_sent: Option<Timestamp>,
     /// What its connections begin with.
     limits: Limits,
 }
@@ -211,8 +213,8 @@ pub(crate) struct Tcp {
     /// Numbers from a wheel, kept so that it does not allocate.
     due: Vec<u32>,
     pub(crate) limits: Limits,
-    /// Counts ports given out (RFC 6056, 3.3.3).
-    next_port: u16,
+    /// Counts ports given out, all around (RFC 6056, 3.3.3).
+    next_port: u32,
 }
 
 impl Tcp {
@@ -259,20 +261,8 @@ impl Tcp {
                 self.settle(i, cx);
             }
             Some(Entry::HalfOpen(i)) => self.complete(i, &segment, inbound, cx),
-            Some(Entry::TimeWait(i)) => match self.time_wait[i].arrive(&segment, cx) {
-                Verdict::Keep => cx.pool.give_packet(inbound.packet),
-                Verdict::Restart => {
-                    let until = cx.now + time_wait::TIME_WAIT;
-                    self.time_wait[i].until = until;
-                    self.wait_queue.push(i, until);
-                    cx.pool.give_packet(inbound.packet);
-                }
-                Verdict::Reuse => {
-                    self.forget_wait(i);
-                    self.listen_input(hash, &segment, inbound, cx);
-                }
-            },
-            None => self.listen_input(hash, &segment, inbound, cx),
+            Some(Entry::TimeWait(i)) => self.wait_input(i, &segment, inbound, cx),
+            None => self.listen_input(hash, &segment, None, inbound, cx),
         }
     }
 
@@ -458,6 +448,26 @@ impl Tcp {
             _ => {}
         }
         self.settle(i, cx);
+    }
+
+    /// A segment for an entry in TIME-WAIT.
+    fn wait_input(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+        let listener = if segment.opens() { self.listener_of(&segment.flow) } else { None };
+        let stamps = listener.map(|id| self.limits_of(id).timestamps);
+        let wait = &mut self.time_wait[i];
+        match wait.arrive(segment, stamps, cx) {
+            Verdict::Keep => cx.pool.give_packet(inbound.packet),
+            Verdict::Restart => {
+                wait.until = cx.now + time_wait::TIME_WAIT;
+                self.wait_queue.push(i, wait.until);
+                cx.pool.give_packet(inbound.packet);
+            }
+            Verdict::Reuse => {
+                let (hash, last) = (wait.hash, wait.nxt);
+                self.forget_wait(i);
+                self.listen_input(hash, segment, Some(last), inbound, cx);
+            }
+        }
     }
 
     fn forget_wait(&mut self, i: u32) {

@@ -7,6 +7,7 @@ use bywash_wire::{TcpFlags, TcpOptions};
 use super::emit::Bare;
 use super::listen::{self, HalfOpen, default_mss};
 use super::segment::Segment;
+use super::seq::Seq;
 use super::state::State;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
@@ -31,7 +32,10 @@ impl Tcp {
         }
         self.next_listener += 1;
         let id = self.next_listener;
-        self.listeners.insert(id, Listener { local, port, half_open: 0, backlog, limits: self.limits });
+        self.listeners.insert(
+            id,
+            Listener { local, port, half_open: 0, backlog, cookie_sent: None, limits: self.limits },
+        );
         self.ports.entry(port).or_default().push(id);
         Ok(ListenerId(id))
     }
@@ -60,13 +64,17 @@ impl Tcp {
         let ours =
             local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
         let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
-        let (flow, hash) = if local.1 == 0 { self.free_flow(flow, cx)? } else { self.given_flow(flow, cx)? };
+        let (flow, hash, last) = if local.1 == 0 {
+            self.free_flow(flow, limits.timestamps, cx)?
+        } else {
+            self.given_flow(flow, cx)?
+        };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
         connection.id.index = i;
         connection.reset(flow, hash, limits, cx.now);
         connection.state = State::SynSent;
-        connection.iss = listen::initial_sequence(&flow, cx);
+        connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
         connection.ts_offset = listen::clock_offset(&flow, cx);
         connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
@@ -80,42 +88,56 @@ impl Tcp {
         Ok(id)
     }
 
-    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
+    /// The flow, its hash, and our last number on it, if it was in TIME-WAIT.
+    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64, Option<Seq>), TcpError> {
         let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
-            None => Ok((flow, hash)),
-            // Our own numbers are higher by now, and our clock is, too (RFC 6191, 2).
+            None => Ok((flow, hash, None)),
+            // Our own numbers go on above, and our clock is higher by now (RFC 6191, 2).
             Some(Entry::TimeWait(i)) => {
+                let last = self.time_wait[i].nxt;
                 self.forget_wait(i);
-                Ok((flow, hash))
+                Ok((flow, hash, Some(last)))
             }
             Some(_) => Err(TcpError::Exists),
         }
     }
 
     /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
-    /// connection to the next.
-    fn free_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64), TcpError> {
-        let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
-        let start = cx.secret.hash(Purpose::Port, &flow);
+    /// connection to the next. A port in TIME-WAIT is taken where clocks tell the two connections apart.
+    fn free_flow(
+        &mut self,
+        flow: Flow,
+        stamps: bool,
+        cx: &Context<'_>,
+    ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
+        let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        #[expect(clippy::cast_possible_truncation, reason = "a part of a hash is one")]
+        let start = cx.secret.hash(Purpose::Port, &flow) as u32 % count;
         for _ in 0..count {
-            let at = start.wrapping_add(u64::from(self.next_port)) % count;
-            self.next_port = self.next_port.wrapping_add(1);
+            let at = (start + self.next_port) % count;
+            self.next_port = (self.next_port + 1) % count;
             let Ok(offset) = u16::try_from(at) else { continue };
             let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
             let hash = cx.secret.hash(Purpose::Table, &flow);
-            if self.find(hash, &flow).is_none() {
-                return Ok((flow, hash));
+            match self.find(hash, &flow) {
+                None => return Ok((flow, hash, None)),
+                Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
+                    return self.given_flow(flow, cx);
+                }
+                Some(_) => {}
             }
         }
         Err(TcpError::NoPort)
     }
 
-    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
+    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2). `last`: our last number on its
+    /// flow, which was in TIME-WAIT until now.
     pub(super) fn listen_input(
         &mut self,
         hash: u64,
         segment: &Segment,
+        last: Option<Seq>,
         inbound: Inbound,
         cx: &mut Context<'_>,
     ) {
@@ -123,13 +145,17 @@ impl Tcp {
         let reply = match listener {
             _ if segment.has(TcpFlags::RST) => None,
             Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
-                if let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx) {
+                // Where no cookie is on its way, none can be guessed.
+                let sent = self.listeners.get(&listener.0).and_then(|listener| listener.cookie_sent);
+                if sent.is_some_and(|at| cx.now.since(at) <= 2 * listen::COOKIE_AGE)
+                    && let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx)
+                {
                     return self.establish(half, segment, inbound, cx);
                 }
                 segment.reset()
             }
-            Some(listener) if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) => {
-                self.open(hash, listener, segment, cx);
+            Some(listener) if segment.opens() => {
+                self.open(hash, listener, segment, last, cx);
                 None
             }
             _ => segment.reset(),
@@ -142,13 +168,25 @@ impl Tcp {
         }
     }
 
-    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it).
-    fn open(&mut self, hash: u64, id: ListenerId, segment: &Segment, cx: &mut Context<'_>) {
+    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it). What was in TIME-WAIT opens
+    /// beyond the backlog, too: there are no more of them than there were connections, and a cookie would forget the number.
+    fn open(
+        &mut self,
+        hash: u64,
+        id: ListenerId,
+        segment: &Segment,
+        last: Option<Seq>,
+        cx: &mut Context<'_>,
+    ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
         let limits = listener.limits;
-        let half = HalfOpen::new(segment, hash, id, &limits, cx);
-        let place = if listener.half_open < listener.backlog { self.half_open.take() } else { None };
-        let Some(i) = place else { return half.answer_by_cookie(&limits, cx) };
+        let half = HalfOpen::new(segment, hash, id, &limits, last, cx);
+        let room = listener.half_open < listener.backlog || last.is_some();
+        let place = if room { self.half_open.take() } else { None };
+        let Some(i) = place else {
+            listener.cookie_sent = Some(cx.now);
+            return half.answer_by_cookie(&limits, cx);
+        };
         listener.half_open += 1;
         half.answer(&limits, cx);
         self.half_open[i] = half;
@@ -158,25 +196,33 @@ impl Tcp {
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
     pub(super) fn complete(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let half = &self.half_open[i];
-        let expected = segment.seq == half.irs + 1;
+        let limits = self.limits_of(self.half_open[i].listener);
+        let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
-        if segment.has(TcpFlags::RST) {
-            if expected {
-                self.forget_half(i);
-            }
-        } else if segment.has(TcpFlags::SYN) {
+        if segment.has(TcpFlags::SYN) {
             // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
-            half.answer(&self.limits_of(half.listener), cx);
-        } else if segment.has(TcpFlags::ACK) && !done {
-            if let Some((seq, ack, flags)) = segment.reset() {
-                let options = TcpOptions::default();
-                Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
+            if !std::mem::replace(&mut half.challenged, true) {
+                half.answer(&limits, cx);
             }
-        } else if done && !segment.seq.before(half.irs + 1) {
+        } else if let Err(answer) = half.check(segment, &limits) {
+            if answer {
+                half.acknowledge(&limits, cx);
+            }
+        } else if segment.has(TcpFlags::RST) {
+            if segment.seq == half.irs + 1 {
+                self.forget_half(i);
+            } else {
+                half.acknowledge(&limits, cx);
+            }
+        } else if done {
             let half = half.clone();
             self.forget_half(i);
             return self.establish(half, segment, inbound, cx);
+        } else if segment.has(TcpFlags::ACK)
+            && let Some((seq, ack, flags)) = segment.reset()
+        {
+            let options = TcpOptions::default();
+            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
         }
         cx.pool.give_packet(inbound.packet);
     }
@@ -196,7 +242,7 @@ impl Tcp {
         self.settle(i, cx);
     }
 
-    fn limits_of(&self, id: ListenerId) -> Limits {
+    pub(super) fn limits_of(&self, id: ListenerId) -> Limits {
         self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
     }
 
@@ -208,6 +254,7 @@ impl Tcp {
         }
         half.tries += 1;
         half.sent = cx.now;
+        half.challenged = false;
         half.answer(&limits, cx);
         self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
     }
@@ -223,7 +270,7 @@ impl Tcp {
     }
 
     /// The listener that a flow is for: one on its address before one on all.
-    fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
+    pub(super) fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
         let ids = self.ports.get(&flow.local_port)?;
         let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
         ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))

@@ -110,8 +110,11 @@ impl Connection {
         if matches!(self.state, State::SynSent | State::SynReceived) || self.fin_sent {
             return true;
         }
-        // RFC 5681, 4.1: after a pause nobody knows what the path takes.
-        if self.board.is_empty() && self.send.len() > 0 && cx.now.span(self.last_sent) > self.rtt.timeout() {
+        // RFC 5681, 4.1: after a pause nobody knows what the path takes. Acknowledgments say nothing of it.
+        if self.board.is_empty()
+            && self.send.len() > 0
+            && cx.now.span(self.last_data_sent) > self.rtt.timeout()
+        {
             let initial = super::congestion::Window::initial(self.window.mss).congestion;
             self.window.congestion = self.window.congestion.min(initial);
             self.congestion.algorithm().restarted();

@@ -60,6 +60,7 @@ impl Connection {
         {
             (self.ts_recent, self.ts_recent_at) = (value, cx.now);
         }
+        self.last_acknowledged = cx.now;
         if segment.ack == self.una {
             self.update_window(segment);
             self.stalled = None;

@@ -15,6 +15,7 @@ use crate::{Timestamp, ip};
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        self.last_acknowledged = cx.now;
         let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe.is_none();
         if nothing_out && segment.ack == self.una && self.slowed_at.is_none() && !segment.has(TcpFlags::ECE) {
             // A stream to us: the acknowledgment repeats what was known, in every segment.
@@ -87,6 +88,9 @@ impl Connection {
         let changed = window != self.wnd;
         (self.wnd, self.wl1, self.wl2) = (window, segment.seq, segment.ack);
         self.max_wnd = self.max_wnd.max(window);
+        if self.window_probes > 0 && self.usable() > 0 {
+            self.rtt.forgive(std::mem::take(&mut self.window_probes));
+        }
         changed
     }
 
@@ -275,8 +279,9 @@ impl Connection {
         self.board.recovered();
     }
 
-    /// The threshold after a loss.
+    /// The threshold after a loss. Who marks packets is told of every reduction (RFC 3168, 6.1.2).
     pub(super) fn reduce(&mut self) {
+        self.slowed |= self.ecn;
         let flight = self.nxt - self.una;
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }

@@ -11,12 +11,15 @@ const MIN_RTO: Span = Span::of(Duration::from_millis(200));
 const MAX_RTO: Span = Span::of(Duration::from_secs(120));
 /// RFC 6298 (2.1): before anything was measured.
 const INITIAL_RTO: Span = Span::of(Duration::from_secs(1));
+/// RFC 6298 (5.7): when the handshake has measured nothing, because a SYN was sent again.
+const LATER_RTO: Span = Span::of(Duration::from_secs(3));
 
 /// Smoothed round-trip time and what follows from it. Numbers are nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     /// Zero before anything was measured.
     smoothed: u64,
+    /// Before anything was measured, the whole timeout, if it is not the initial one.
     variation: u64,
     /// The shortest one seen; zero before anything was measured.
     pub(crate) shortest: Span,
@@ -46,9 +49,23 @@ impl Rtt {
         self.update();
     }
 
+    /// Data begins: if nothing was measured yet, a SYN went out more than once, and the path may be a slow one (5.7).
+    pub(crate) fn begin(&mut self) {
+        if self.smoothed == 0 {
+            (self.variation, self.backoff) = (LATER_RTO.0, 0);
+            self.update();
+        }
+    }
+
     /// The timeout has run out: the next is twice as long (5.5).
     pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
+        self.update();
+    }
+
+    /// So many times it ran out without any loss: the peer's window was shut.
+    pub(crate) fn forgive(&mut self, times: u8) {
+        self.backoff = self.backoff.saturating_sub(times);
         self.update();
     }
 
@@ -75,7 +92,7 @@ impl Rtt {
     #[inline]
     fn update(&mut self) {
         let base = if self.smoothed == 0 {
-            INITIAL_RTO.0
+            if self.variation == 0 { INITIAL_RTO.0 } else { self.variation }
         } else {
             self.smoothed.saturating_add(self.variation.saturating_mul(4).max(MIN_RTO.0))
         };

@@ -57,6 +57,16 @@ impl Segment {
         self.seq + self.length()
     }
 
+    /// Whether it asks for a new connection.
+    pub(super) fn opens(&self) -> bool {
+        self.has(TcpFlags::SYN) && !self.has(TcpFlags::ACK) && !self.has(TcpFlags::RST)
+    }
+
+    /// Whether a segment that is not acceptable may be one that we had, and whose sender waits for an acknowledgment.
+    pub(super) fn is_again(&self) -> bool {
+        !self.has(TcpFlags::SYN) && self.length() > 0
+    }
+
     /// A segment for nobody (RFC 9293, 3.10.7.1) is answered by a reset that its sender believes: sequence number,
     /// acknowledgment, flags. None for a reset.
     pub(super) fn reset(&self) -> Option<(Seq, Seq, TcpFlags)> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bywash_wire::{TcpFlags, TcpOptions};
 
+use super::arrive::CHALLENGE;
 use super::connection::Connection;
 use super::emit::Bare;
 use super::segment::Segment;
@@ -21,12 +22,14 @@ pub(super) const TIME_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct TimeWait {
     pub(super) flow: Flow,
     pub(super) hash: u64,
-    nxt: Seq,
+    pub(super) nxt: Seq,
     rcv_nxt: Seq,
     window: u16,
     stamp: Option<u32>,
     ts_offset: u32,
     pub(super) until: Timestamp,
+    /// When a segment that does not belong was last answered; zero before any was.
+    challenged: Timestamp,
 }
 
 /// What a segment does to an entry.
@@ -52,19 +55,27 @@ impl TimeWait {
             stamp: connection.timestamps.then_some(connection.ts_recent),
             ts_offset: connection.ts_offset,
             until: now + TIME_WAIT,
+            challenged: Timestamp::ZERO,
         }
     }
 
     /// Takes a segment. A reset is ignored (RFC 1337: else an old duplicate could end the wait); a SYN that is newer
-    /// by its clock, or by its number, opens a new connection (RFC 6191, 2; MAY-2).
-    pub(super) fn arrive(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Verdict {
+    /// by its clock, or by its number, opens a new connection (RFC 6191, 2; MAY-2) where somebody listens: `listening` says
+    /// whether with timestamps.
+    pub(super) fn arrive(
+        &mut self,
+        segment: &Segment,
+        listening: Option<bool>,
+        cx: &mut Context<'_>,
+    ) -> Verdict {
         if segment.has(TcpFlags::RST) {
             return Verdict::Keep;
         }
-        let stamp = segment.options.timestamps.map(|(value, _)| value);
-        if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK) {
+        if let Some(stamps) = listening.filter(|_| segment.opens()) {
+            let stamp = segment.options.timestamps.filter(|_| stamps).map(|(value, _)| value);
             let newer = match (self.stamp, stamp) {
                 (Some(old), Some(new)) if old != new => Seq(new).after(Seq(old)),
+                (None, Some(_)) => true,
                 _ => segment.seq.after(self.rcv_nxt),
             };
             if newer {
@@ -72,7 +83,7 @@ impl TimeWait {
             }
         }
         let bare = segment.length() == 0 && segment.seq == self.rcv_nxt;
-        if !bare {
+        if !bare && (segment.is_again() || self.may_challenge(cx.now)) {
             self.acknowledge(cx);
         }
         if segment.has(TcpFlags::FIN) && segment.end() == self.rcv_nxt {
@@ -80,6 +91,21 @@ impl TimeWait {
         } else {
             Verdict::Keep
         }
+    }
+
+    /// Whether a connection of our own may take its place: the peer, if it still waits as well, sees that our clock is newer
+    /// (RFC 6191, 2). Linux does the same after a second (`tcp_tw_reuse`).
+    pub(super) fn may_be_reused(&self, now: Timestamp) -> bool {
+        self.stamp.is_some() && now + (TIME_WAIT - Duration::from_secs(1)) >= self.until
+    }
+
+    /// As of a connection: see [`CHALLENGE`].
+    fn may_challenge(&mut self, now: Timestamp) -> bool {
+        let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;
+        if may {
+            self.challenged = now;
+        }
+        may
     }
 
     fn acknowledge(&self, cx: &mut Context<'_>) {

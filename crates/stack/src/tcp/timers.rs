@@ -95,13 +95,18 @@ impl Connection {
         if self.gives_up(cx) {
             return;
         }
+        self.tally.timeouts = self.tally.timeouts.saturating_add(1);
+        if self.una == self.iss {
+            // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
+            self.board.timed_out(cx.now, Span::ZERO, self.window.mss);
+            return self.rtt.back_off();
+        }
         // RFC 5681, equation 4, but once only for the same data.
         if self.phase != Phase::Loss {
             self.reduce();
             self.recover = self.nxt;
         }
         self.phase = Phase::Loss;
-        self.tally.timeouts = self.tally.timeouts.saturating_add(1);
         self.congestion.algorithm().restarted();
         self.window.congestion = self.window.mss;
         self.duplicates = 0;
@@ -156,6 +161,7 @@ impl Connection {
             return;
         }
         self.stalled = self.stalled.or(Some(cx.now));
+        self.window_probes = self.window_probes.saturating_add(1);
         self.rtt.back_off();
         self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
     }

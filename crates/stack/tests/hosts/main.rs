@@ -5,9 +5,11 @@
 mod hostile;
 mod ip;
 mod ip6;
+mod opening;
 mod rules;
 mod smol;
 mod streams;
 mod tcp;
 mod throughput;
+mod timing;
 mod wire;

@@ -1,0 +1,371 @@
+//! How connections begin, and begin again, as it shows on the wire.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event, Limits, State};
+
+use crate::wire::address;
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn listening(backlog: usize) -> Trace {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, backlog).unwrap();
+    t
+}
+
+/// The connection that has just been accepted.
+#[track_caller]
+fn taken(t: &mut Trace) -> ConnectionId {
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    connection
+}
+
+/// A connection the peer has opened.
+fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = listening(4);
+    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
+    t.sends(&[]);
+    let id = taken(&mut t);
+    (t, id)
+}
+
+fn connect_from(t: &mut Trace, port: u16) -> ConnectionId {
+    t.ports.1 = 80;
+    t.host.stack.connect(t.now, (None, port), (address("10.0.0.2"), 80), &mut t.pool).unwrap()
+}
+
+/// Sends `n` bytes with the peer's help, closes, and leaves an entry in TIME-WAIT. Returns our next number on the wire.
+fn to_time_wait(t: &mut Trace, id: ConnectionId, n: u32, clock: &str) -> u32 {
+    let mut sent = 0;
+    while sent < n {
+        let bytes = vec![7; (n - sent).min(1000) as usize];
+        sent += u32::try_from(t.host.stack.send(t.now, id, &bytes, &mut t.pool).unwrap()).unwrap();
+        assert_eq!(t.output().len(), 1);
+        t.peer(&format!(". 1:1(0) ack {} win 30000 {clock}", sent + 1));
+    }
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(t.output().len(), 1);
+    t.peer(&format!("F. 1:1(0) ack {} win 30000 {clock}", n + 2));
+    assert_eq!(t.output().len(), 1);
+    assert_eq!(t.host.stack.connections().2, 1);
+    t.events();
+    t.absolute(n + 2)
+}
+
+fn is_after(number: u32, other: u32) -> bool {
+    (1..1 << 31).contains(&number.wrapping_sub(other))
+}
+
+#[test]
+fn only_an_acceptable_segment_completes_a_handshake() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000,TS 100>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460,TS ecr 100>";
+    t.sends(&[answer]);
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 100>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&[]);
+    t.after(ms(1000), &[answer]);
+    t.peer(". 70000:70000(0) ack 1 win 30000 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 100>"]);
+    t.peer(". 0:0(0) ack 1 win 30000 <TS 101>");
+    assert_eq!((t.events(), t.host.stack.connections()), (Vec::new(), (0, 1, 0)));
+    for seconds in [2, 4, 8, 16] {
+        t.after(ms(seconds * 1000), &[answer]);
+    }
+    t.pass(ms(33_000));
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0), "it is given up");
+}
+
+#[test]
+fn data_completes_a_handshake_whose_last_segment_was_lost() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 300 <mss 1000,TS 100,wscale 7>");
+    t.output();
+    t.peer("P. 1001:1011(10) ack 1 win 300 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1 win 1024 <TS ecr 100>"]);
+    let id = taken(&mut t);
+    t.peer("P. 1:1001(1000) ack 1 win 300 <TS 101>");
+    t.sends(&[". 1:1(0) ack 1011 win 1017 <TS ecr 101>"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_wnd, 300 << 7);
+}
+
+#[test]
+fn strangers_in_a_handshake_are_answered_once_between_repeats() {
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460>";
+    t.sends(&[answer]);
+    t.peer("R 99999:99999(0) win 0");
+    t.sends(&[]);
+    t.peer("R 100:100(0) win 0");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    t.peer("R 200:200(0) win 0");
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[]);
+    t.after(ms(1000), &[answer]);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[answer]);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 1, 0));
+    t.peer(". 1:1(0) ack 1 win 30000");
+    taken(&mut t);
+}
+
+#[test]
+fn a_cookie_without_a_clock_offers_only_what_it_remembers() {
+    let mut t = listening(0);
+    t.peer("S 0:0(0) win 30000 <mss 1400,sackOK,wscale 9>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 1 win 300");
+    let id = taken(&mut t);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_mss, info.sack, info.wscale, info.snd_wnd), (1380, false, None, 300));
+}
+
+#[test]
+fn a_cookie_counts_only_where_cookies_were_sent_lately() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 0).unwrap();
+    t.peer("S 0:0(0) win 30000 <mss 1400>");
+    assert_eq!(t.output().len(), 1);
+    t.host.stack.unlisten(listener);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer(". 1:1(0) ack 1 win 300");
+    t.sends(&["R 1:1(0)"]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0));
+}
+
+#[test]
+fn a_lost_syn_leaves_the_window_and_waits_longer_for_data() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.pass(ms(20));
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh, info.backoff), (10_000, u32::MAX, 0));
+    assert_eq!(info.rto, ms(3000));
+    t.host.stack.send(t.now, id, &[7; 500], &mut t.pool).unwrap();
+    t.sends(&["P. 1:501(500) ack 1 win 65535"]);
+    t.after(ms(3000), &["P. 1:501(500) ack 1 win 65535"]);
+}
+
+#[test]
+fn two_lost_syns_leave_one_segment() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.after(ms(2000), &[syn]);
+    t.pass(ms(20));
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1012,TS 5>");
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh), (1000, u32::MAX));
+    assert!(info.rto < ms(1000), "the clock tells which SYN was answered: {:?}", info.rto);
+
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    for seconds in [1, 2] {
+        t.after(ms(seconds * 1000), &["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    }
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let id = taken(&mut t);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_cwnd, info.snd_ssthresh, info.rto), (1000, u32::MAX, ms(3000)));
+}
+
+#[test]
+fn out_of_window_is_not_answered_without_limit() {
+    let (mut t, _) = accepted("mss 1000", "");
+    for segment in ["S -500:-500(0) win 1000", ". 399999:399999(0) ack 1 win 1000"] {
+        t.peer(segment);
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+        t.peer(segment);
+        t.sends(&[]);
+        t.pass(ms(600));
+    }
+    t.peer(". 0:0(0) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    // Data that comes again: our acknowledgment was lost.
+    for _ in 0..2 {
+        t.peer(". -9:1(10) ack 1 win 30000");
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    }
+}
+
+#[test]
+fn an_older_clock_is_not_answered_without_limit() {
+    let (mut t, _) = accepted("mss 1000,TS 100", "<TS 101>");
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 99>");
+    t.sends(&[]);
+    t.peer("P. 1:11(10) ack 1 win 30000 <TS 99>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
+}
+
+#[test]
+fn time_wait_answers_a_fin_each_time_and_others_seldom() {
+    let (mut t, id) = accepted("mss 1000", "");
+    to_time_wait(&mut t, id, 0, "");
+    for _ in 0..2 {
+        t.peer("F. 1:1(0) ack 2 win 30000");
+        t.sends(&[". 2:2(0) ack 2 win 65535"]);
+    }
+    for _ in 0..2 {
+        t.peer(". 50:50(0) ack 2 win 30000");
+        t.sends(&[". 2:2(0) ack 2 win 65535"]);
+        t.peer(". 50:50(0) ack 2 win 30000");
+        t.peer("S -500:-500(0) win 30000");
+        t.sends(&[]);
+        t.pass(ms(600));
+    }
+}
+
+#[test]
+fn the_next_connection_of_a_flow_begins_above_the_last() {
+    // 20 000 bytes in no time: the clock of initial numbers is far behind.
+    let (mut t, id) = accepted("mss 1000", "");
+    let end = to_time_wait(&mut t, id, 20_000, "");
+    t.peer("S 9000:9000(0) win 30000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    assert!(is_after(t.absolute(0), end), "{} {end}", t.absolute(0));
+
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 4000);
+    t.output();
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    let end = to_time_wait(&mut t, id, 20_000, "");
+    connect_from(&mut t, 4000);
+    assert_eq!(t.output().len(), 1);
+    assert!(is_after(t.absolute(0), end), "{} {end}", t.absolute(0));
+}
+
+#[test]
+fn time_wait_gives_way_by_the_clock() {
+    let opened = |before: (&str, &str), syn: &str| {
+        let (mut t, id) = accepted(before.0, before.1);
+        to_time_wait(&mut t, id, 0, before.1);
+        t.peer(syn);
+        assert_eq!(t.output().len(), 1);
+        t.host.stack.connections() == (0, 1, 0)
+    };
+    let stamped = ("mss 1000,TS 100", "<TS 101>");
+    assert!(opened(stamped, "S -500:-500(0) win 1000 <TS 102>"), "newer by its clock");
+    assert!(!opened(stamped, "S 9000:9000(0) win 1000 <TS 99>"), "older by its clock");
+    assert!(opened(stamped, "S 9000:9000(0) win 1000 <TS 101>"), "the same moment: by its number");
+    assert!(!opened(stamped, "S -500:-500(0) win 1000 <TS 101>"));
+    assert!(opened(stamped, "S 9000:9000(0) win 1000"), "no clock now: by its number");
+    assert!(!opened(stamped, "S -500:-500(0) win 1000"));
+    let bare = ("mss 1000", "");
+    assert!(opened(bare, "S -500:-500(0) win 1000 <TS 1>"), "a clock now: always");
+    assert!(!opened(bare, "S -500:-500(0) win 1000"));
+}
+
+#[test]
+fn time_wait_stays_where_nobody_listens() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 4000);
+    t.output();
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    to_time_wait(&mut t, id, 0, "");
+    t.peer("S 9000:9000(0) win 30000 <mss 1000>");
+    t.sends(&[". 2:2(0) ack 2 win 65535"]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 1));
+}
+
+/// The port of a connection that chose it itself.
+fn chosen(t: &mut Trace, server: &str) -> u16 {
+    let id = t.host.stack.connect(t.now, (None, 0), (address(server), 80), &mut t.pool).unwrap();
+    t.host.stack.flow(id).unwrap().local_port
+}
+
+#[test]
+fn ports_begin_where_nobody_knows_and_go_on_one_by_one() {
+    let mut t = Trace::new();
+    let ports: Vec<u16> = (0..20).map(|_| chosen(&mut t, "10.0.0.2")).collect();
+    let next = |port: u16| if port == 60_999 { 32_768 } else { port + 1 };
+    assert!(ports.iter().all(|port| (32_768..=60_999).contains(port)));
+    assert!(ports.windows(2).all(|pair| pair[1] == next(pair[0])), "{ports:?}");
+    let other = chosen(&mut t, "10.0.0.3");
+    assert_ne!(other, next(ports[19]), "each destination has a beginning of its own");
+}
+
+#[test]
+fn a_port_in_time_wait_is_used_again_where_clocks_tell_the_two_apart() {
+    for (options, clock, reused) in [("<mss 1000,TS 100>", "<TS 101>", true), ("<mss 1000>", "", false)] {
+        let mut t = Trace::new();
+        let first = chosen(&mut t, "10.0.0.2");
+        t.output();
+        for (port, age) in [(first + 1, ms(0)), (first + 3, ms(2000))] {
+            let id = connect_from(&mut t, port);
+            t.output();
+            t.peer(&format!("S. 0:0(0) ack 1 win 30000 {options}"));
+            t.output();
+            t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+            t.output();
+            t.peer(&format!("F. 1:1(0) ack 2 win 30000 {clock}"));
+            t.output();
+            t.pass(age);
+            let now = chosen(&mut t, "10.0.0.2");
+            assert_eq!(now, if reused && !age.is_zero() { port } else { port + 1 }, "{options} {age:?}");
+            t.output();
+        }
+    }
+}
+
+#[test]
+fn both_open_at_once_with_all_options() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    t.sends(&["S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+    t.peer("S 0:0(0) win 5000 <mss 1000,sackOK,TS 70,wscale 3>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460,sackOK,TS ecr 70,wscale 7>";
+    t.sends(&[answer]);
+    // Lost: it is repeated. The peer's is lost as well; that it has ours shows in its data.
+    t.after(ms(1000), &[answer]);
+    t.peer("P. 1:11(10) ack 1 win 500 <TS 71>");
+    t.sends(&[". 1:1(0) ack 11 win 1024 <TS ecr 71>"]);
+    assert_eq!(t.events(), [Event::Connected(id), Event::Readable(id)]);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.sack, info.timestamps, info.wscale), (true, true, Some((3, 7))));
+    assert_eq!((info.snd_mss, info.snd_wnd), (988, 500 << 3));
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,TS 72,wscale 3>");
+    t.sends(&[". 1:1(0) ack 11 win 1024 <TS ecr 71>"]);
+}
+
+#[test]
+fn an_answer_to_our_syn_that_was_lost_comes_again() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { timestamps: false, ..Limits::default() });
+    let id = connect_from(&mut t, 0);
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackOK,wscale 7>";
+    t.sends(&[syn]);
+    t.after(ms(1000), &[syn]);
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,wscale 3>");
+    t.sends(&[". 1:1(0) ack 1 win 1024"]);
+    assert_eq!(t.events(), [Event::Connected(id)]);
+    // Our acknowledgment is lost: the peer repeats its answer.
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,sackOK,wscale 3>");
+    t.sends(&[". 1:1(0) ack 1 win 1024"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().state, State::Established);
+}

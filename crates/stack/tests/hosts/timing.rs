@@ -1,0 +1,165 @@
+//! Rules about time and amounts: clocks, timers, pauses, how often to acknowledge.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event, Limits};
+
+use crate::wire::address;
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A connection the peer has opened; with timestamps when `clock` says one.
+fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
+    t.sends(&[]);
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    (t, connection)
+}
+
+fn send(t: &mut Trace, id: ConnectionId, n: usize) {
+    assert_eq!(t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap(), n);
+}
+
+#[test]
+fn the_echo_is_of_the_first_segment_that_is_not_acknowledged() {
+    let (mut t, id) = accepted("mss 1012,TS 100", "<TS 101>");
+    t.host.stack.set_quick_ack(t.now, id, false, &mut t.pool).unwrap();
+    t.peer(". 1:1001(1000) ack 1 win 30000 <TS 110>");
+    t.peer(". 1001:2001(1000) ack 1 win 30000 <TS 120>");
+    t.sends(&[". 1:1(0) ack 2001 win 65535 <TS ecr 110>"]);
+    t.peer(". 3001:4001(1000) ack 1 win 30000 <TS 130>");
+    t.sends(&[". 1:1(0) ack 2001 win 65535 <TS ecr 110>"]);
+    t.peer(". 2001:3001(1000) ack 1 win 30000 <TS 125>");
+    t.sends(&[". 1:1(0) ack 4001 win 65535 <TS ecr 125>"]);
+}
+
+#[test]
+fn after_24_days_the_clock_is_taken_anew() {
+    let (mut t, id) = accepted("mss 1012,TS 100", "<TS 101>");
+    t.pass(Duration::from_secs(24 * 24 * 3600));
+    // Lower than 101 by the sign bit.
+    t.peer("P. 1:11(10) ack 1 win 30000 <TS 2147483900>");
+    t.sends(&[". 1:1(0) ack 11 win 65535 <TS ecr 2147483900>"]);
+    t.peer("P. 11:21(10) ack 1 win 30000 <TS 2147483901>");
+    t.sends(&[". 1:1(0) ack 21 win 65535 <TS ecr 2147483901>"]);
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(20));
+}
+
+#[test]
+fn a_pause_in_sending_is_one_although_we_acknowledge() {
+    let (mut t, id) = accepted("mss 1000", "");
+    for round in 0..2 {
+        send(&mut t, id, 10_000);
+        assert_eq!(t.output().len(), 10);
+        t.pass(ms(20));
+        t.peer(&format!(". 1:1(0) ack {} win 30000", 10_001 + 10_000 * round));
+        t.sends(&[]);
+    }
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd > 10_000);
+    for i in 0..10 {
+        t.peer(&format!("P. {}:{}(10) ack 20001 win 30000", 1 + 10 * i, 11 + 10 * i));
+        t.output();
+        t.pass(ms(100));
+        t.output();
+    }
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().segs_out > 25, "acknowledgments have gone out");
+    send(&mut t, id, 30_000);
+    assert_eq!(t.output().len(), 10, "no more than at the beginning");
+}
+
+#[test]
+fn probes_of_a_shut_window_do_not_slow_down_what_follows() {
+    let (mut t, id) = accepted("mss 1000", "");
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.peer(". 1:1(0) ack 1 win 0");
+    send(&mut t, id, 500);
+    for i in 0..3 {
+        t.after(rto * (1 << i), &[". 0:0(0) ack 1 win 65535"]);
+        t.peer(". 1:1(0) ack 1 win 0");
+        assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().probes, i + 1);
+    }
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&["P. 1:501(500) ack 1 win 65535"]);
+    t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
+}
+
+#[test]
+fn every_reduction_is_told_to_who_marks() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, timestamps: false, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.output();
+    t.pass(ms(20));
+    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    send(&mut t, id, 10_000);
+    assert_eq!(t.output().len(), 10);
+    for _ in 0..3 {
+        t.peer(". 1:1(0) ack 1 win 30000");
+    }
+    t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    send(&mut t, id, 2000);
+    t.sends(&[".W [ect0] 10001:11001(1000) ack 1 win 65535", "P. [ect0] 11001:12001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 12001 win 30000");
+    send(&mut t, id, 500);
+    t.sends(&["P. [ect0] 12001:12501(500) ack 1 win 65535"]);
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.after(rto, &["P. 12001:12501(500) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 12501 win 30000");
+    send(&mut t, id, 500);
+    t.sends(&["P.W [ect0] 12501:13001(500) ack 1 win 65535"]);
+}
+
+#[test]
+fn every_second_full_segment_counts_by_what_the_sender_sends() {
+    let (mut t, id) = accepted("mss 1460", "");
+    t.host.stack.set_quick_ack(t.now, id, false, &mut t.pool).unwrap();
+    t.peer(". 1:537(536) ack 1 win 30000");
+    t.sends(&[]);
+    t.peer(". 537:1073(536) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1073 win 65535"]);
+    t.peer(". 1073:2533(1460) ack 1 win 30000");
+    t.peer(". 2533:3993(1460) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 3993 win 65535"]);
+    // The path has become narrower.
+    t.peer(". 3993:4693(700) ack 1 win 30000");
+    t.sends(&[]);
+    t.peer(". 4693:5393(700) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 5393 win 65535"]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
+    // Messages are no segment size.
+    for i in 0..4 {
+        t.peer(&format!("P. {}:{}(100) ack 1 win 30000", 5393 + 100 * i, 5493 + 100 * i));
+        t.sends(&[]);
+    }
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
+}
+
+#[test]
+fn when_an_acknowledgment_came_can_be_asked() {
+    let (mut t, id) = accepted("mss 1000", "");
+    t.pass(ms(300));
+    t.peer("P. 1:11(10) ack 1 win 30000");
+    t.output();
+    t.pass(ms(70));
+    t.peer(". 11:11(0) ack 1 win 30000");
+    t.pass(ms(30));
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.last_ack_recv, info.last_data_recv), (ms(30), ms(100)));
+    assert_eq!((info.rcv_ssthresh, info.rcv_rtt), (info.rcv_space, info.rtt));
+    let linux = info.to_linux();
+    let word = |at: usize| u32::from_ne_bytes(linux[at..at + 4].try_into().unwrap());
+    assert_eq!((word(52), word(56), word(64)), (100, 30, info.rcv_space));
+    assert_eq!(word(92), u32::try_from(info.rtt.as_micros()).unwrap());
+}
