@@ -1,3 +1,5 @@
+//! Outcomes by a table, and by packets made by chance.
+
 use super::*;
 use crate::{NoNames, Options};
 

@@ -1,3 +1,5 @@
+//! Rule sets, and what of them a NIC may have.
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
