@@ -29,6 +29,11 @@ pub trait App {
         None
     }
 
+    /// What people should know and what is no trouble, each a line, since this was last asked: each second.
+    fn news(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Waits until all workers have ended, at most so long, and says whether they have.
     fn wait(&mut self, timeout: Duration) -> bool;
 
@@ -80,6 +85,7 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
         if over || stop.is_set() || reporter.is_gone() || end.is_some_and(|end| end <= Instant::now()) {
             break;
         }
+        app.news().iter().for_each(|line| reporter.news(line));
         let now = app.trouble();
         // Once, until it is another one.
         if let Some(sentence) = now.as_ref().filter(|_| now != trouble) {

@@ -33,6 +33,15 @@ pub enum Ntuple {
     Off,
 }
 
+/// Whether rules that a NIC can decide must or may be in it as well, where the XDP program has them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulesInNic {
+    /// Those that its driver takes.
+    Auto,
+    /// An error where it does not take one that drops by headers alone.
+    Require,
+}
+
 /// How a port is to be opened. `None` leaves the choice to the port; what a kind of port has no use for is an error,
 /// so that no wish is ignored.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +56,8 @@ pub struct OpenOptions {
     pub ntuple: Option<Ntuple>,
     /// What becomes of these packets; what rules take out goes back by the sending halves.
     pub rules: Option<Rules>,
+    /// Whether the NIC drops what rules drop; it does not when `None`.
+    pub rules_in_nic: Option<RulesInNic>,
     /// Zero-copy where the driver has it, else copy, when `None`.
     pub zero_copy: Option<ZeroCopy>,
     /// Native, else generic, when `None`.
@@ -74,6 +85,7 @@ impl OpenOptions {
             (self.only.is_some(), "--only"),
             (self.ntuple.is_some(), "--ntuple"),
             (self.rules.is_some(), "--rules"),
+            (self.rules_in_nic.is_some(), "--rules-in-nic"),
             (self.zero_copy.is_some(), "--zero-copy"),
             (self.xdp_mode.is_some(), "--xdp"),
             (self.busy_poll.is_some(), "--busy-poll"),

@@ -54,9 +54,9 @@ pub const MOST_FLOWS: usize = 1024;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-const SCTP: u8 = 132;
+pub(crate) const SCTP: u8 = 132;
 /// Those whose ports flows have.
-const WITH_PORTS: [u8; 3] = [TCP, UDP, SCTP];
+pub(crate) const WITH_PORTS: [u8; 3] = [TCP, UDP, SCTP];
 /// Not protocols but IPv6 extension headers, with the one that carries no packet.
 const EXTENSIONS: [u8; 9] = [0, 43, 44, 51, 59, 60, 135, 139, 140];
 /// So many protocols are told one by one; more of them as all.
@@ -245,17 +245,10 @@ impl Narrowed {
     /// A loaded number in one of the ranges, each as blocks whose numbers begin alike.
     fn ranges(self, value: &Value, ranges: &[Range]) -> Option<Vec<Part>> {
         let Value::Load(load) = value else { return None };
-        let most = u64::from(u32::MAX >> (32 - 8 * load.size.bytes()));
+        let most = u32::MAX >> (32 - 8 * load.size.bytes());
         let mut parts = Vec::new();
-        for range in ranges {
-            let (mut least, end) = (u64::from(range.least), u64::from(range.greatest).min(most) + 1);
-            while least < end {
-                let fits = (end - least).ilog2();
-                let size = 1_u64 << least.trailing_zeros().min(fits);
-                let (number, mask) = (u32::try_from(least).ok()?, u32::try_from(most & !(size - 1)).ok()?);
-                parts.push(self.part(load, number, mask)?);
-                least += size;
-            }
+        for (number, mask) in ranges.iter().flat_map(|range| blocks(*range, most)) {
+            parts.push(self.part(load, number, mask)?);
         }
         Some(parts)
     }
@@ -286,6 +279,19 @@ impl Narrowed {
         }
         Some(part)
     }
+}
+
+/// A range of numbers, of which `most` is the greatest, as blocks whose numbers begin alike: a number of each, and the bits that
+/// count.
+pub(crate) fn blocks(range: Range, most: u32) -> impl Iterator<Item = (u32, u32)> {
+    let (mut least, end) = (u64::from(range.least), u64::from(range.greatest.min(most)) + 1);
+    std::iter::from_fn(move || {
+        let left = end.checked_sub(least).filter(|left| *left > 0)?;
+        let size = 1_u64 << least.trailing_zeros().min(left.ilog2());
+        let block = (u32::try_from(least).ok()?, most & !u32::try_from(size - 1).ok()?);
+        least += size;
+        Some(block)
+    })
 }
 
 /// Whether packets can match that are neither IPv4 nor IPv6. Those behind VLAN tags are none of them where tags are passed: flows
@@ -350,6 +356,18 @@ fn of_type(graph: &Graph, kind: u32) -> bool {
         }
     }
     matched
+}
+
+impl Flow {
+    /// Whether it names ports.
+    pub(crate) fn has_ports(&self) -> bool {
+        self.mask[self.ports_at()..].iter().any(|byte| *byte != 0)
+    }
+
+    /// Where the ports stand.
+    pub(crate) fn ports_at(&self) -> usize {
+        if self.ipv6 { 32 } else { 8 }
+    }
 }
 
 /// In the words of `ethtool -N`, with lengths of prefixes where it has masks.

@@ -74,6 +74,7 @@ mod mutants;
 mod plain;
 pub mod rules;
 mod sets;
+mod settled;
 mod walk;
 pub mod xdp;
 

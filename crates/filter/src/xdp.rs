@@ -208,8 +208,17 @@ pub fn verdict_program(
 impl NeverTake {
     /// The list as an expression.
     pub fn expression(&self) -> Expression {
+        self.with_gateways("host")
+    }
+
+    /// The list without what others send to a gateway's address: that is for this machine only where it passes packets on.
+    pub fn sent(&self) -> Expression {
+        self.with_gateways("src host")
+    }
+
+    fn with_gateways(&self, as_what: &str) -> Expression {
         let mut parts = vec!["arp".to_string(), "icmp6 and ip6[40] >= 133 and ip6[40] <= 137".into()];
-        parts.extend(self.gateways.iter().map(|gateway| format!("host {gateway}")));
+        parts.extend(self.gateways.iter().map(|gateway| format!("{as_what} {gateway}")));
         if let Some((one, other)) = self.operator {
             let way = |from: SocketAddr, to: SocketAddr| {
                 format!(

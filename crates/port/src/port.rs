@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters, RuleCount, Rules};
+use crate::{Counter, PortName, QueueCounters, RuleCount, RulePlace, Rules};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -147,6 +147,11 @@ pub trait Port: Send {
 
     /// What each rule has counted by itself, in order: without what was left to user space.
     fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+
+    /// Where each rule is decided, in order; nothing where rules are kept out of the NIC.
+    fn rule_places(&self) -> Vec<RulePlace> {
         Vec::new()
     }
 

@@ -1,5 +1,6 @@
 //! The rules of a port, and what they count.
 
+use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use bywash_filter::Expression;
@@ -24,4 +25,73 @@ pub struct RuleCount {
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
+}
+
+/// Where a rule is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulePlace {
+    /// Its name.
+    pub rule: String,
+    /// User space has the last word on it.
+    pub in_user_space: bool,
+    /// What of it the NIC decides before the XDP program does: a phrase for each of its n-tuple rules.
+    pub in_nic: Vec<String>,
+    /// What of a rule that drops the NIC does not decide, and why: a phrase for each reason.
+    pub left: Vec<String>,
+}
+
+impl RulePlace {
+    /// The place in a word: `nic`, `nic_in_part`, `user_space` or `xdp`.
+    pub fn name(&self) -> &'static str {
+        match (self.in_nic.is_empty(), self.left.is_empty(), self.in_user_space) {
+            (false, true, _) => "nic",
+            (false, false, _) => "nic_in_part",
+            (true, _, true) => "user_space",
+            (true, _, false) => "xdp",
+        }
+    }
+}
+
+impl Display for RulePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is in ", self.rule)?;
+        f.write_str(match self.name() {
+            "nic" => "the NIC",
+            "nic_in_part" => "the NIC in part",
+            "user_space" => "user space",
+            _ => "XDP",
+        })?;
+        if let [first, more @ ..] = &self.in_nic[..] {
+            write!(f, " ({first}")?;
+            if !more.is_empty() {
+                write!(f, ", and {} more", more.len())?;
+            }
+            f.write_str(")")?;
+        }
+        match (self.left.is_empty(), self.in_nic.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => write!(f, ": {}", self.left.join("; ")),
+            (false, false) => write!(f, "; in XDP alone: {}", self.left.join("; ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_told_with_what_is_not_there() {
+        let of = |in_user_space, in_nic: &[&str], left: &[&str]| {
+            let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+            let place =
+                RulePlace { rule: "r".into(), in_user_space, in_nic: lines(in_nic), left: lines(left) };
+            format!("{} {place}", place.name())
+        };
+        assert_eq!(of(false, &[], &[]), "xdp 'r' is in XDP");
+        assert_eq!(of(false, &[], &["why", "also"]), "xdp 'r' is in XDP: why; also");
+        assert_eq!(of(true, &[], &["why"]), "user_space 'r' is in user space: why");
+        assert_eq!(of(false, &["a", "b", "c"], &[]), "nic 'r' is in the NIC (a, and 2 more)");
+        assert_eq!(of(false, &["a"], &["b"]), "nic_in_part 'r' is in the NIC in part (a); in XDP alone: b");
+    }
 }

@@ -11,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::SentFlows;
-use bywash_port::{Action, Limit, Rules};
+use bywash_port::{Action, Limit, RulePlace, Rules};
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
-use super::{Options, RuleFile, SharedPort};
+use super::{Options, RuleFile, SharedPort, places};
 
 /// How soon a change is seen.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -99,6 +99,7 @@ pub(super) struct Control {
 struct State {
     done: Done,
     trouble: Option<String>,
+    news: Vec<String>,
 }
 
 impl Control {
@@ -125,7 +126,8 @@ impl Control {
             audit: options.audit.clone(),
             warnings: Vec::new(),
         };
-        work.note(&json!({ "event": "start", "rules": shared.rules().set.rules().len() }));
+        let places = work.port.lock().unwrap_or_else(PoisonError::into_inner).rule_places();
+        work.note_rules("start", shared.rules().set.rules().len(), &places);
         let thread = std::thread::Builder::new().name("filter control".into()).spawn(move || work.run());
         let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
         Ok(Self { thread, stop, shared, state })
@@ -143,6 +145,11 @@ impl Control {
     /// Why the last rule file was refused.
     pub(super) fn trouble(&self) -> Option<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+    }
+
+    /// Where rules are by now, since this was last asked.
+    pub(super) fn news(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
 
     /// Ends it; what was done, and what went wrong.
@@ -203,12 +210,12 @@ impl Work {
         // Before they are read: what changes meanwhile is seen the next time.
         self.seen = stamps(&old);
         let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
-        match read.and_then(|file| self.apply(&file).map(|()| file)) {
-            Ok(file) => {
+        match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
+            Ok((file, places)) => {
                 if file.files != old {
                     self.seen = stamps(&file.files);
                 }
-                self.note(&json!({ "event": "reload", "rules": file.rules.len() }));
+                self.note_rules("reload", file.rules.len(), &places);
                 self.file = Some(file);
             }
             Err(why) => {
@@ -223,9 +230,7 @@ impl Work {
     fn expire(&mut self) {
         let Some(file) = self.file.clone() else { return };
         match self.apply(&file) {
-            Ok(()) => {
-                self.note(&json!({ "event": "expired", "rules": self.shared.rules().set.rules().len() }))
-            }
+            Ok(places) => self.note_rules("expired", self.shared.rules().set.rules().len(), &places),
             Err(why) => {
                 self.expiry = None;
                 self.warnings.push(format!("a rule that has expired could not be taken out: {why}"));
@@ -233,8 +238,8 @@ impl Work {
         }
     }
 
-    /// Puts the rules of a file in the place of those that hold.
-    fn apply(&mut self, file: &RuleFile) -> Result<(), String> {
+    /// Puts the rules of a file in the place of those that hold. Returns where they are.
+    fn apply(&mut self, file: &RuleFile) -> Result<Vec<RulePlace>, String> {
         let now = SystemTime::now();
         let rules = file.live(now)?;
         let before = self.shared.rules();
@@ -248,7 +253,7 @@ impl Work {
             let stays = action(&before, name) == action(&rules, name);
             stays && port.block(name, *source, true).is_ok()
         });
-        let flows = port.sent_flows();
+        let (flows, places) = (port.sent_flows(), port.rule_places());
         drop(port);
         self.shared.set(Held { rules, flows });
         self.expiry = file.next_expiry(now);
@@ -256,7 +261,9 @@ impl Work {
         state.done.reloads += 1;
         state.done.blocks = self.blocked.len() as u64;
         state.trouble = None;
-        Ok(())
+        // Nobody may ask for a long time: the last ones are the ones that hold.
+        state.news = places::lines(&places);
+        Ok(places)
     }
 
     /// Has the port drop what workers have told of.
@@ -302,6 +309,15 @@ impl Work {
             self.note(&json!({ "event": "unblock", "rule": key.0, "source": key.1 }));
             self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
         }
+    }
+
+    /// Writes to the audit log which rules hold from now on, and where they are when some may be in the NIC.
+    fn note_rules(&mut self, event: &str, rules: usize, places: &[RulePlace]) {
+        let mut line = json!({ "event": event, "rules": rules });
+        if !places.is_empty() {
+            line["places"] = json!(places::placed(places));
+        }
+        self.note(&line);
     }
 
     /// Writes to the audit log.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::control::Done;
 use super::judge::Counted;
+use super::places::Placed;
 use super::worker::{Figures, LaneFigures};
 use crate::report::{Column, Metric, Row, Snapshot, Table};
 use crate::session::{self, PortSummary, port_table};
@@ -29,6 +30,12 @@ pub struct Start {
     pub(super) kernel: usize,
     /// Rules that user space has the last word on.
     pub(super) user_space: usize,
+    /// Where each rule is; none where rules are kept out of the NIC.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) places: Vec<Placed>,
+    /// The same, for people.
+    #[serde(skip)]
+    pub(super) told: Vec<String>,
 }
 
 impl Display for Start {
@@ -39,6 +46,9 @@ impl Display for Start {
                 write!(f, "\n  {file}: {} rules in XDP, {} in user space", self.kernel, self.user_space)?;
             }
             None => f.write_str("\n  no rules: everything is counted and given back to the kernel")?,
+        }
+        for line in &self.told {
+            write!(f, "\n  {line}")?;
         }
         f.write_str("\nCtrl-C ends it")
     }

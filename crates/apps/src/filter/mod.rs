@@ -27,11 +27,13 @@ mod events;
 mod file;
 mod judge;
 mod limit;
+mod places;
 mod trial;
 mod worker;
 
 pub use events::{Start, Summary};
 pub use file::{RuleFile, RuleFileError};
+pub use places::Placed;
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
 
 use control::{Control, Held, Shared};
@@ -119,6 +121,8 @@ impl Filter {
             rules: options.file.as_ref().map(|file| file.files[0].display().to_string()),
             kernel: count(&options.rules, false),
             user_space: count(&options.rules, true),
+            places: places::placed(&port.rule_places()),
+            told: places::lines(&port.rule_places()),
         };
         let started = Instant::now();
         let (crew, [port]) =
@@ -219,6 +223,10 @@ impl App for Filter {
 
     fn trouble(&self) -> Option<String> {
         self.control.trouble()
+    }
+
+    fn news(&self) -> Vec<String> {
+        self.control.news()
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

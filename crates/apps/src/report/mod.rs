@@ -305,6 +305,15 @@ impl Reporter {
         }
     }
 
+    /// What has changed, and is as it was meant.
+    pub fn news(&mut self, message: &str) {
+        match self.style {
+            Style::Human { .. } => self.say(message),
+            Style::Json => self.json("news", &Message { message }),
+            Style::Quiet => {}
+        }
+    }
+
     /// What came of it all. The terminal is given back first.
     pub fn summary(&mut self, event: &(impl Serialize + Display)) {
         self.leave_page();

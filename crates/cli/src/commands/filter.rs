@@ -10,9 +10,11 @@ use std::time::{Duration, SystemTime};
 use bywash_apps::filter::{Filter, Options, RuleFile, TrialError, try_rules};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
+use bywash_drivers::RulesInNic;
 use bywash_port::filter::Expression;
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::{Action, Condition, PortName, Prefix, Rule, RuleSet, Rules};
+use clap::ValueEnum;
 
 use crate::failure::{Failure, print};
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
@@ -25,6 +27,8 @@ Examples:
   bywash filter xdp:eth1 --only 'udp dst port 53'      no rules: count these packets and give them back
   bywash filter xdp:eth1/4/rx --only 'udp dst port 53' queue 4 alone: where its driver can, the NIC gives it these packets
                                                        and no others (ethtool -N, -X), until it ends
+  bywash filter xdp:eth1 --rules r.toml --rules-in-nic auto
+                                                       the NIC drops what it can; `bywash cleanup` after kill -9
   bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
   bywash filter test --rules r.toml --pcap attack.pcapng
                                                        what each rule would have done; --ours ADDRESS where a rule
@@ -76,12 +80,26 @@ pub(crate) struct Args {
     /// Note what is changed, when and why, at the end of this file: a JSON object on each line
     #[arg(long, value_name = "FILE", requires = "rules")]
     audit: Option<PathBuf>,
+    /// Have the NIC drop what rules drop by headers alone (IPv4), by n-tuple rules, where its driver takes them and no other
+    /// rule could want to see these packets; auto: what it takes; require: an error when one is not in it. Unlike all else that
+    /// the filter does these do not end when it is killed or hangs, but by `bywash cleanup`; their packets count in the NIC's
+    /// statistics (ethtool -S), not in the rule's counter
+    #[arg(long, value_name = "WHEN", default_value = "off", requires = "rules")]
+    rules_in_nic: RulesInNicArg,
     #[command(flatten)]
     port: PortArgs,
     #[command(flatten)]
     worker: WorkerArgs,
     #[command(flatten)]
     report: ReportArgs,
+}
+
+/// `--rules-in-nic`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RulesInNicArg {
+    Off,
+    Auto,
+    Require,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -139,7 +157,14 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     };
     let names = [name];
     let mut open = args.port.open_options(&names, Use::Both)?;
-    open.iter_mut().for_each(|open| open.rules = Some(rules.clone()));
+    let rules_in_nic = match args.rules_in_nic {
+        RulesInNicArg::Off => None,
+        RulesInNicArg::Auto => Some(RulesInNic::Auto),
+        RulesInNicArg::Require => Some(RulesInNic::Require),
+    };
+    for open in &mut open {
+        (open.rules, open.rules_in_nic) = (Some(rules.clone()), rules_in_nic);
+    }
     let mut reporter = args.report.reporter()?;
     let stop = Stop::new().map_err(Failure::Signals)?;
     signals::stop_or_reload_on_signals(stop.clone(), reload).map_err(Failure::Signals)?;

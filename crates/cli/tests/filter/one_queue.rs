@@ -63,6 +63,10 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
     let (host, before) = (&bed.lab.hosts[1], Snapshot::take());
     let features = || host.ethtool().features("left").unwrap();
     let features_before = features();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(&rules, "[[rule]]\nname = \"r\"\nfrom = [\"192.0.2.0/24\"]\naction = \"drop\"").unwrap();
+    let in_nic = format!("xdp:left --rules-in-nic require --rules {}", rules.display());
     for (words, says) in [
         ("xdp:left/2/rx --only udp", "left has no queue 2: its queues are 0 to 1"),
         (
@@ -74,6 +78,10 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
             "'arp' is not in the NIC: n-tuple rules say protocols, addresses",
         ),
         ("xdp:left --only udp --ntuple require", "--ntuple require is for --only and one of several queues"),
+        (
+            &*in_nic,
+            "the rule 'r' is not in the NIC: 'ip4 src-ip 192.0.2.0/24': the driver of left has no n-tuple",
+        ),
         ("xdp:left/1/rx --ntuple require", "--ntuple require is for --only and one of several queues"),
     ] {
         let output = filter(host, words);

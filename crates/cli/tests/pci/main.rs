@@ -7,6 +7,7 @@ mod end;
 mod functions;
 mod models;
 mod no_iommu;
+mod rules_in_nic;
 mod single_queue;
 mod steering;
 

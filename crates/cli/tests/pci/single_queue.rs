@@ -47,7 +47,7 @@ const WORDS: &str = "
     }";
 
 /// Both NICs are Linux's. Beside its table of 4 queues, `left` is as whoever knows nothing of filters has it.
-const BEGIN: &str = "
+pub(crate) const BEGIN: &str = "
     modprobe ixgbe; modprobe tun
     sysctl -q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
     for i in 1:left 2:right; do
@@ -59,12 +59,12 @@ const BEGIN: &str = "
     ethtool -K left rxvlan on lro on ntuple off
     shown > /run/before; cat /run/before";
 
-fn run(guest: &mut Guest, script: &str) -> Result<String, GuestError> {
+pub(crate) fn run(guest: &mut Guest, script: &str) -> Result<String, GuestError> {
     guest.run(&format!("{WORDS}\n{script}"))
 }
 
 /// Has the script's output the words?
-fn has(output: &str, words: &[&str]) {
+pub(crate) fn has(output: &str, words: &[&str]) {
     for word in words {
         assert!(output.contains(word), "no '{word}' in {output}");
     }
@@ -82,13 +82,13 @@ fn queues(shown: &str) -> Vec<u32> {
 
 /// Packets that the interface has counted since: by queue 2, by others, and for UDP ports where nobody listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
-    ours: u64,
-    others: u64,
-    no_port: u64,
+pub(crate) struct Counted {
+    pub(crate) ours: u64,
+    pub(crate) others: u64,
+    pub(crate) no_port: u64,
 }
 
-fn counted(guest: &mut Guest) -> Result<Counted, GuestError> {
+pub(crate) fn counted(guest: &mut Guest) -> Result<Counted, GuestError> {
     let told = run(guest, "ethtool -S left; nstat -asz UdpNoPorts")?;
     let number = |line: &str| line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
     let sum = |is_it: &dyn Fn(&str) -> bool| -> u64 {
@@ -101,7 +101,7 @@ fn counted(guest: &mut Guest) -> Result<Counted, GuestError> {
 }
 
 /// Sends packets by the cable, and waits until so many have been counted by queues and by the kernel.
-fn send(
+pub(crate) fn send(
     served: &Served,
     guest: &mut Guest,
     ports: &[u16],
@@ -128,7 +128,7 @@ fn send(
 }
 
 /// Packets for each port.
-const EACH: u16 = 200;
+pub(crate) const EACH: u16 = 200;
 
 /// A UDP packet from the other end to `left`, without a checksum of its own.
 fn udp(from: u16, to: u16) -> Vec<u8> {

@@ -14,6 +14,7 @@ mod bind;
 mod busy;
 mod chain;
 mod flows;
+mod in_nic;
 mod life;
 mod look;
 mod open;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use bywash_frame::Arena;
 use bywash_port::filter::Expression;
 use bywash_port::filter::rules::SentFlows;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, Rules};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, RulePlace, Rules};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
 
@@ -38,7 +39,7 @@ pub use bywash_sys::xsk::CopyMode;
 pub use look::stride_for;
 pub use open::open;
 
-use crate::{Ntuple, OpenOptions, XdpMode, ZeroCopy};
+use crate::{Ntuple, OpenOptions, RulesInNic, XdpMode, ZeroCopy};
 
 use back::Back;
 use busy::Deferral;
@@ -88,6 +89,8 @@ pub struct Options {
     pub ntuple: Option<Ntuple>,
     /// What becomes of them. The sending halves then lead back into the kernel, to where the packets came in.
     pub rules: Option<Rules>,
+    /// Whether the NIC drops what these drop, where it can; it does not when absent.
+    pub rules_in_nic: Option<RulesInNic>,
     /// Copy or not.
     pub copy: CopyMode,
     /// Where the program is attached.
@@ -112,6 +115,7 @@ impl Default for Options {
             only: None,
             ntuple: None,
             rules: None,
+            rules_in_nic: None,
             copy: CopyMode::default(),
             attach: Attach::default(),
             busy_poll: None,
@@ -132,6 +136,7 @@ impl From<&OpenOptions> for Options {
             only: options.only.clone(),
             ntuple: options.ntuple,
             rules: options.rules.clone(),
+            rules_in_nic: options.rules_in_nic,
             copy: match options.zero_copy {
                 None => CopyMode::Auto,
                 Some(ZeroCopy::Off) => CopyMode::Copy,
@@ -238,7 +243,12 @@ impl Port for XdpPort {
             return Err(format!("{} was opened without rules", self.name));
         };
         let (next, program) = ruled.next(maps, rules)?;
-        link.update(&program).map_err(|error| error.to_string())?;
+        // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
+        let before = self.steered.in_nic().change(&next.in_nic(), rules)?;
+        if let Err(error) = link.update(&program) {
+            self.steered.in_nic().change_back(before);
+            return Err(error.to_string());
+        }
         self.ruled = Some(next);
         Ok(())
     }
@@ -259,6 +269,10 @@ impl Port for XdpPort {
             (Some(ruled), Some(maps)) => ruled.counts(maps),
             _ => Vec::new(),
         }
+    }
+
+    fn rule_places(&self) -> Vec<RulePlace> {
+        self.steered.rule_places()
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {

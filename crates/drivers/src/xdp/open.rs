@@ -125,12 +125,15 @@ impl<'a> Opening<'a> {
         let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
         // Before the link, so that it goes after it.
-        let steered = self.wanted().steer()?;
+        let mut steered = self.wanted().steer()?;
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(self.interface.queues.rx, self.options.rules.is_some())
                 .map_err(|error| error.to_string())?;
             let never_take = self.never_take(&mut warnings)?;
             let (ruled, program) = self.load(&maps, never_take, &mut warnings)?;
+            if let Some((ruled, rules)) = ruled.as_ref().zip(self.options.rules.as_ref()) {
+                steered.in_nic().change(&ruled.in_nic(), rules)?;
+            }
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), ruled, Some(link), mode == XdpMode::Generic)
         } else {
@@ -182,8 +185,14 @@ impl<'a> Opening<'a> {
     /// What the NIC shall do.
     fn wanted(&self) -> Wanted<'_> {
         let queues = self.queues.iter().filter(|halves| halves.rx).map(|halves| halves.queue).collect();
-        let Options { only, ntuple, .. } = self.options;
-        Wanted { interface: &self.interface, only: only.as_ref(), queues, ntuple: *ntuple }
+        let Options { only, ntuple, rules_in_nic, .. } = self.options;
+        Wanted {
+            interface: &self.interface,
+            only: only.as_ref(),
+            queues,
+            ntuple: *ntuple,
+            rules_in_nic: *rules_in_nic,
+        }
     }
 
     /// The program: by rules, or what takes all of what is chosen.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use bywash_filter::Expression;
 use bywash_filter::rules::{
-    Action, BlockKey, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6, SynCookies,
+    Action, BlockKey, InNic, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6,
+    SynCookies, in_nic,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
 use bywash_port::{Counter, RuleCount, Rules};
@@ -24,6 +25,8 @@ use super::program::{self, Maps};
 /// The rules that a port runs.
 pub(super) struct Ruled {
     never: Vec<Expression>,
+    /// The part of the first of these that a NIC must not drop.
+    never_in_nic: Expression,
     only: Option<Expression>,
     set: Arc<RuleSet>,
     slots: Slots,
@@ -56,6 +59,7 @@ impl Ruled {
     ) -> Result<(Self, Program), String> {
         let ruled = Self {
             never: vec![never_take.expression()],
+            never_in_nic: never_take.sent(),
             only: only.cloned(),
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
@@ -90,7 +94,15 @@ impl Ruled {
         })?;
         let program = program::load_words(&format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
-        Ok((Self { never, only, set, slots, blocks: lists.blocks, flows, place }, program))
+        let never_in_nic = self.never_in_nic.clone();
+        Ok((Self { never, never_in_nic, only, set, slots, blocks: lists.blocks, flows, place }, program))
+    }
+
+    /// What a NIC can do of each rule.
+    pub(super) fn in_nic(&self) -> Vec<InNic> {
+        let never: Vec<Expression> =
+            [&self.never_in_nic].into_iter().chain(&self.never[1..]).cloned().collect();
+        in_nic(&self.set, self.only.as_ref(), &never)
     }
 
     /// Has a limit drop what comes from a source, or no longer.

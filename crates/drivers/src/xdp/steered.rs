@@ -12,14 +12,16 @@
 
 use bywash_filter::Expression;
 use bywash_filter::flows::{Beside, Flow, Flows};
-use bywash_sys::ethtool::{self, Ethtool, Rule, Table};
+use bywash_port::RulePlace;
+use bywash_sys::ethtool::{self, Ethtool, Fate, Rule, Table};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
-use crate::Ntuple;
+use super::in_nic::RulesHeld;
+use crate::{Ntuple, RulesInNic};
 
 /// The kernel's name of what `ethtool -K IFACE ntuple` switches.
-const NTUPLE: &str = "rx-ntuple-filter";
+pub(super) const NTUPLE: &str = "rx-ntuple-filter";
 
 /// What must not be done to packets before the XDP program sees them: joining them, and taking off their tags. `ethtool -K` calls these
 /// lro, rx-gro-hw, rxvlan and rx-vlan-stag-hw-parse.
@@ -38,6 +40,8 @@ pub(super) struct Steered {
     rules: Vec<Rule>,
     /// Where each part of the expression is, a line for each.
     told: Vec<String>,
+    /// What it drops for the port's rules.
+    in_nic: RulesHeld,
     /// What others have asked of the interface. After our own changes in every way: noted before them, put back behind them.
     kept: Option<Kept>,
 }
@@ -49,6 +53,7 @@ pub(super) struct Wanted<'a> {
     /// Queues that the port receives by.
     pub(super) queues: Vec<u32>,
     pub(super) ntuple: Option<Ntuple>,
+    pub(super) rules_in_nic: Option<RulesInNic>,
 }
 
 impl Wanted<'_> {
@@ -65,10 +70,10 @@ impl Wanted<'_> {
                      --only ...), or leave it out",
                     self.interface.queues.rx
                 )),
-                _ => Steered::of(name),
+                _ => self.nothing_yet(),
             };
         };
-        let mut steered = Steered::of(name)?;
+        let mut steered = self.nothing_yet()?;
         let result = self.try_all(only, &mut steered);
         let require = self.ntuple == Some(Ntuple::Require);
         match result {
@@ -90,6 +95,20 @@ impl Wanted<'_> {
                 Ok(steered)
             }
         }
+    }
+
+    /// Notes what others have asked of the NIC.
+    fn nothing_yet(&self) -> Result<Steered, String> {
+        let kept = state::keep_steering(&self.interface.name).map_err(|error| error.to_string())?;
+        Ok(Steered {
+            interface: self.interface.name.clone(),
+            undos: Vec::new(),
+            table: Vec::new(),
+            rules: Vec::new(),
+            told: Vec::new(),
+            in_nic: RulesHeld::new(self.interface, self.queues.len(), self.rules_in_nic),
+            kept: Some(kept),
+        })
     }
 
     /// Changes the NIC. Returns what is not in it, a line for each; why, when that is all.
@@ -178,7 +197,7 @@ impl Wanted<'_> {
         let (mut left, mut taken) = (Vec::new(), Vec::new());
         for (flow, queue) in flows.iter().zip(self.queues.iter().cycle()) {
             let added = free_place(name, &table).and_then(|location| {
-                let rule = Rule { flow: as_rule(flow), queue: *queue, location };
+                let rule = Rule { flow: as_rule(flow), fate: Fate::Queue(*queue), location };
                 Ok((state::add_rule(name, &rule).map_err(|error| error.to_string())?, rule))
             });
             match added {
@@ -215,21 +234,19 @@ impl Wanted<'_> {
 }
 
 impl Steered {
-    fn of(interface: &str) -> Result<Self, String> {
-        let kept = state::keep_steering(interface).map_err(|error| error.to_string())?;
-        Ok(Self {
-            interface: interface.into(),
-            undos: Vec::new(),
-            table: Vec::new(),
-            rules: Vec::new(),
-            told: Vec::new(),
-            kept: Some(kept),
-        })
-    }
-
     /// Where each part of the expression is, a line for each.
     pub(super) fn told(&self) -> &[String] {
         &self.told
+    }
+
+    /// What the NIC drops for the port's rules.
+    pub(super) fn in_nic(&mut self) -> &mut RulesHeld {
+        &mut self.in_nic
+    }
+
+    /// Where each rule of the port is.
+    pub(super) fn rule_places(&self) -> Vec<RulePlace> {
+        self.in_nic.places()
     }
 
     /// Sets again what a driver has lost when it restarted. Returns what of others' can't be.
@@ -237,6 +254,7 @@ impl Steered {
         // Others' rules first: where drivers choose places, an earlier one may count for more.
         let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
         let lost = lost.map(|error| error.to_string());
+        self.in_nic.confirm().map_err(|error| error.to_string())?;
         if self.undos.is_empty() {
             return Ok(lost);
         }
@@ -260,6 +278,7 @@ impl Steered {
     pub(super) fn before_detaching(&mut self) -> Result<(), String> {
         let others = self.undos.len().saturating_sub(self.rules.len());
         self.rules.clear();
+        self.in_nic.take_out()?;
         // What can't be removed is not to be taken for somebody else's.
         self.undo_from(others)?;
         let with_table = self.table.is_empty();
@@ -268,9 +287,10 @@ impl Steered {
 
     /// Puts all back, the last change first.
     pub(super) fn put_back(&mut self) -> Result<(), String> {
+        let in_nic = self.in_nic.put_back();
         let undone = self.undo_from(0);
         let kept = self.kept.take().map_or_else(|| Ok(()), |kept| done(kept.end()));
-        let left: Vec<String> = [undone, kept].into_iter().filter_map(Result::err).collect();
+        let left: Vec<String> = [in_nic, undone, kept].into_iter().filter_map(Result::err).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
     }
 
@@ -298,7 +318,7 @@ impl Drop for Steered {
 }
 
 /// Where the next rule may go; `None` where the driver chooses.
-fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, String> {
+pub(super) fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, String> {
     match table.last_free() {
         _ if table.chooses => Ok(None),
         Some(place) => Ok(Some(place)),
@@ -309,7 +329,7 @@ fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, String> {
     }
 }
 
-fn as_rule(flow: &Flow) -> ethtool::Flow {
+pub(super) fn as_rule(flow: &Flow) -> ethtool::Flow {
     let Flow { ipv6, protocol, value, mask } = flow.clone();
     ethtool::Flow { ipv6, protocol, value, mask }
 }

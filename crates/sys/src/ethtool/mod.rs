@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 
-pub use rules::{Flow, Rule, Table};
+pub use rules::{Fate, Flow, Rule, Table};
 pub use specs::FlowSpec;
 
 /// Why an ethtool request failed.

@@ -1,4 +1,4 @@
-//! N-tuple rules: the NIC gives packets that are alike in addresses and ports to one queue, by the kernel's driver.
+//! N-tuple rules: the NIC gives packets that are alike in addresses and ports to one queue, or drops them, by the kernel's driver.
 //!
 //! They have no netlink interface. Layouts: `struct ethtool_rxnfc` and `struct ethtool_rx_flow_spec` of `linux/ethtool.h`.
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Ethtool, EthtoolError, word};
 
 /// Packets that are alike.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flow {
     /// IPv6, else IPv4.
     pub ipv6: bool,
@@ -21,15 +21,51 @@ pub struct Flow {
     pub mask: Vec<u8>,
 }
 
-/// A rule: packets that are alike go to a queue.
+/// A rule: what becomes of packets that are alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// The packets.
     pub flow: Flow,
-    /// The queue.
-    pub queue: u32,
+    /// What becomes of them.
+    #[serde(rename = "queue")]
+    pub fate: Fate,
     /// Its place in the table; `None` before the driver has chosen one.
     pub location: Option<u32>,
+}
+
+/// What becomes of packets. State files have the queue's number, or null.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<u32>", into = "Option<u32>")]
+pub enum Fate {
+    /// They go to this queue.
+    Queue(u32),
+    /// They are gone.
+    Drop,
+}
+
+impl From<Option<u32>> for Fate {
+    fn from(queue: Option<u32>) -> Self {
+        queue.map_or(Self::Drop, Self::Queue)
+    }
+}
+
+impl From<Fate> for Option<u32> {
+    fn from(fate: Fate) -> Self {
+        match fate {
+            Fate::Queue(queue) => Some(queue),
+            Fate::Drop => None,
+        }
+    }
+}
+
+impl Fate {
+    /// As `ring_cookie`.
+    fn cookie(self) -> u64 {
+        match self {
+            Self::Queue(queue) => queue.into(),
+            Self::Drop => RX_CLS_FLOW_DISC,
+        }
+    }
 }
 
 /// The table of rules.
@@ -95,7 +131,7 @@ impl Rule {
         if protocol_at.is_some() && !self.flow.ipv6 {
             put(VALUE + IP_VERSION, &[ETH_RX_NFC_IP4]);
         }
-        put(QUEUE, &u64::from(self.queue).to_ne_bytes());
+        put(COOKIE, &self.fate.cookie().to_ne_bytes());
         put(LOCATION, &self.location.unwrap_or(RX_CLS_LOC_ANY).to_ne_bytes());
         request
     }
@@ -111,7 +147,7 @@ impl Rule {
             pairs.map(counts).collect()
         };
         word(told, FLOW_TYPE / 4) & !FLOW_EXT == word(&asked, FLOW_TYPE / 4)
-            && told[QUEUE..QUEUE + 8] == asked[QUEUE..QUEUE + 8]
+            && told[COOKIE..COOKIE + 8] == asked[COOKIE..COOKIE + 8]
             && compared(told) == compared(&asked)
             && told[bytes(MASK)] == asked[bytes(MASK)]
     }
@@ -217,7 +253,7 @@ const PLACES: usize = 188;
 pub(super) const FLOW_TYPE: usize = 16;
 const VALUE: usize = FLOW_TYPE + 4;
 const MASK: usize = VALUE + UNION + EXT;
-const QUEUE: usize = FLOW_TYPE + 152;
+const COOKIE: usize = FLOW_TYPE + 152;
 pub(super) const LOCATION: usize = FLOW_TYPE + 160;
 /// `union ethtool_flow_union` and `struct ethtool_flow_ext`.
 pub(super) const UNION: usize = 52;
@@ -229,6 +265,7 @@ const ETH_RX_NFC_IP4: u8 = 1;
 pub(super) const FLOW_EXT: u32 = 0x8000_0000;
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
 pub(super) const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
+pub(super) const RX_CLS_FLOW_DISC: u64 = u64::MAX;
 /// No NIC has more.
 const MOST_RULES: u32 = 1 << 20;
 
@@ -243,7 +280,7 @@ mod tests {
             value: vec![0, 0, 0, 0, 192, 0, 2, 1, 0, 0, 0, 53],
             mask: vec![0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 255, 255],
         };
-        Rule { flow, queue: 3, location: Some(7) }
+        Rule { flow, fate: Fate::Queue(3), location: Some(7) }
     }
 
     /// Where the fields stand on a 64-bit machine, counted by hand.
@@ -296,6 +333,22 @@ mod tests {
         assert!(differs(20, 9) && differs(82, 1) && differs(19, 0x80));
         for (at, byte) in [(16, 1), (31, 54), (92, 255), (103, 0), (168, 2), (170, 1)] {
             assert!(!differs(at, byte), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_drops_has_no_queue() {
+        let to_queue = queries();
+        let drop = Rule { fate: Fate::Drop, ..queries() };
+        let request = drop.request(SRXCLSRLINS);
+        // `ring_cookie` is RX_CLS_FLOW_DISC, and nothing else differs.
+        assert_eq!(request[168..176], [0xff; 8]);
+        assert_eq!(request[..168], to_queue.request(SRXCLSRLINS)[..168]);
+        assert!(drop.is(&request) && !to_queue.is(&request) && !drop.is(&to_queue.request(0)));
+        for (rule, written) in [(drop, "\"queue\":null"), (to_queue, "\"queue\":3")] {
+            let text = serde_json::to_string(&rule).unwrap();
+            assert!(text.contains(written), "{text}");
+            assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
         }
     }
 

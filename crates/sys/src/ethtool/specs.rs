@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::rules::{COUNT, EXT, FLOW_EXT, FLOW_TYPE, LOCATION, RX_CLS_LOC_ANY, UNION};
+use super::rules::{COUNT, EXT, FLOW_EXT, FLOW_TYPE, LOCATION, RX_CLS_FLOW_DISC, RX_CLS_LOC_ANY, UNION};
 use super::{Ethtool, EthtoolError, word};
 
 /// A rule with all its fields: `struct ethtool_rx_flow_spec`. Its text is what `ethtool -N` calls it.
@@ -165,7 +165,6 @@ const CONTEXT: usize = COUNT - FLOW_TYPE;
 
 const FLOW_MAC_EXT: u32 = 0x4000_0000;
 const FLOW_RSS: u32 = 0x2000_0000;
-const RX_CLS_FLOW_DISC: u64 = u64::MAX;
 const RX_CLS_FLOW_WAKE: u64 = u64::MAX - 1;
 
 #[cfg(test)]

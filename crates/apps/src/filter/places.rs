@@ -1,0 +1,70 @@
+//! Where rules are decided, as it is told: at the start, and again when other rules have taken their place.
+
+use bywash_port::RulePlace;
+use serde::Serialize;
+
+/// So many rules are told to people one by one.
+const TOLD: usize = 16;
+
+/// A rule's place, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// Its name.
+    rule: String,
+    /// `nic`, `nic_in_part`, `xdp` or `user_space`.
+    place: &'static str,
+    /// A phrase for each of its n-tuple rules.
+    in_nic: Vec<String>,
+    /// What of a rule that drops is not in the NIC, and why.
+    left: Vec<String>,
+}
+
+/// For programs.
+pub(super) fn placed(places: &[RulePlace]) -> Vec<Placed> {
+    let of = |place: &RulePlace| Placed {
+        rule: place.rule.clone(),
+        place: place.name(),
+        in_nic: place.in_nic.clone(),
+        left: place.left.clone(),
+    };
+    places.iter().map(of).collect()
+}
+
+/// For people: a line for each of the first rules, and one for all others.
+pub(super) fn lines(places: &[RulePlace]) -> Vec<String> {
+    let (told, more) = places.split_at(places.len().min(TOLD));
+    let mut lines: Vec<String> = told.iter().map(ToString::to_string).collect();
+    if !more.is_empty() {
+        let count = |name: &str| more.iter().filter(|place| place.name() == name).count();
+        lines.push(format!(
+            "of {} more rules {} are in the NIC, {} in part, {} in XDP, {} in user space",
+            more.len(),
+            count("nic"),
+            count("nic_in_part"),
+            count("xdp"),
+            count("user_space")
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rules_are_told_one_by_one() {
+        let place = |number: usize| RulePlace {
+            rule: number.to_string(),
+            in_user_space: number % 2 == 1,
+            in_nic: if number == 17 { vec!["here".into()] } else { Vec::new() },
+            left: Vec::new(),
+        };
+        let places: Vec<RulePlace> = (0..20).map(place).collect();
+        let told = lines(&places);
+        assert_eq!((told.len(), told[1].as_str()), (17, "'1' is in user space"));
+        assert_eq!(told[16], "of 4 more rules 1 are in the NIC, 0 in part, 2 in XDP, 1 in user space");
+        assert_eq!((lines(&places[..2]).len(), placed(&places)[17].place), (2, "nic"));
+        assert_eq!(lines(&[]), Vec::<String>::new());
+    }
+}

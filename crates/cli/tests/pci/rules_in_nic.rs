@@ -1,0 +1,192 @@
+//! `filter --rules-in-nic` where Linux's ixgbe drives the model of the 82599: what rules drop dies in the NIC, before the XDP
+//! program counts it; other rules take their place while it runs; and afterwards `ethtool` shows what it did before, when the
+//! filter has ended, and when it was killed and `bywash cleanup` has been run.
+
+use bywash_lab::guest::{Guest, GuestError, kit};
+use serde_json::Value;
+
+use crate::models::Served;
+use crate::prepared;
+use crate::single_queue::{BEGIN, EACH, counted, has, run, send};
+
+/// The NIC can drop what the first two are about: the driver takes no IPv6, and has no source addresses beside ports alone.
+fn rules(port: u16) -> String {
+    format!(
+        r#"
+        [[rule]]
+        name = "long"
+        match = "anyvlan and ip and udp dst port 56 and len > 1000"
+        action = "drop"
+        [[rule]]
+        name = "one port"
+        match = "anyvlan and ip and udp dst port {port}"
+        action = "drop"
+        [[rule]]
+        name = "both"
+        to_ports = [55]
+        action = "drop"
+        [[rule]]
+        name = "source"
+        from = ["198.51.100.0/24"]
+        action = "drop""#
+    )
+}
+
+/// A script that writes them.
+fn write(rules: &str) -> String {
+    format!("cat >/run/new.toml <<'EOF'\n{rules}\nEOF\nmv /run/new.toml /run/rules.toml\n")
+}
+
+const FILTER: &str = "filter xdp:left --ring 256 --rules /run/rules.toml --audit /run/audit --rules-in-nic";
+
+#[test]
+fn what_rules_drop_dies_in_the_nic() -> Result<(), GuestError> {
+    let Some(kit) = kit() else { return Ok(()) };
+    let served = Served::new();
+    let mut guest = kit.boot(&prepared(served.machine().cpus(4)))?;
+    run(&mut guest, BEGIN)?;
+    // With LRO there is no native XDP. A rule of others is there throughout.
+    run(
+        &mut guest,
+        "ethtool -K left lro off ntuple on; linked
+         ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7
+         shown > /run/before",
+    )?;
+    drops_and_reloads(&served, &mut guest)?;
+    is_killed(&served, &mut guest)?;
+    requires(&mut guest)?;
+    guest.power_off()
+}
+
+/// How often the NIC's filters have matched.
+fn matched(guest: &mut Guest) -> Result<u64, GuestError> {
+    let told = run(guest, "ethtool -S left")?;
+    let line = told.lines().find_map(|line| line.trim().strip_prefix("fdir_match: "));
+    Ok(line.unwrap().parse().unwrap())
+}
+
+/// Where the rules are, by the last line of a file that tells it.
+fn places(lines: &str, event: &str) -> Vec<(String, String, Value)> {
+    let mut events = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = events.rfind(|line| line["event"] == event).unwrap();
+    let of = |place: &Value| {
+        let text = |name: &str| place[name].as_str().unwrap().to_owned();
+        (text("rule"), text("place"), place["left"].clone())
+    };
+    last["places"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn drops_and_reloads(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
+    let during = run(guest, &format!("{}{FILTER} auto; cat /run/filter.out; shown", write(&rules(53))))?;
+    has(&during, &["Total 4 rules", "Filter: 7", "Filter: 2045", "Filter: 2044", "Filter: 2043"]);
+    assert_eq!(during.matches("Action: Drop").count(), 3, "{during}");
+    let told = places(&during, "start");
+    let names: Vec<(&str, &str)> = told.iter().map(|(rule, place, _)| (&**rule, &**place)).collect();
+    assert_eq!(
+        names,
+        [("long", "xdp"), ("one port", "nic"), ("both", "nic_in_part"), ("source", "xdp")],
+        "{during}"
+    );
+    has(&told[2].2.to_string(), &["'sctp4 dst-port 55': not all NICs", "IPv6: NICs may look"]);
+    has(&told[3].2.to_string(), &["'ip4 src-ip 198.51.100.0/24': left: can't add this n-tuple rule"]);
+
+    let all = u64::from(EACH);
+    let before = matched(guest)?;
+    let came = send(served, guest, &[53, 54, 55], (all, all))?;
+    assert_eq!((came.ours + came.others, came.no_port), (all, all), "two of three die in the NIC");
+    assert_eq!(matched(guest)? - before, 2 * all);
+
+    // Others in their place: the port that was dropped is the kernel's again.
+    let reloaded = run(
+        guest,
+        &format!(
+            "{}for try in $(seq 100); do grep -q reload /run/audit && break; sleep 0.2; done
+             ethtool -n left; cat /run/audit",
+            write(&rules(54))
+        ),
+    )?;
+    has(&reloaded, &["Total 4 rules", "Filter: 7", "Dest port: 54 mask: 0x0", "Dest port: 55 mask: 0x0"]);
+    assert!(!reloaded.contains("Dest port: 53"), "{reloaded}");
+    assert_eq!(places(&reloaded, "reload"), told, "only the port is another");
+    let came = send(served, guest, &[53, 54, 55], (all, all))?;
+    assert_eq!((came.ours + came.others, came.no_port), (all, all), "another two die in the NIC");
+
+    // A file with a mistake changes nothing.
+    run(
+        guest,
+        "echo '[[rule]]' > /run/rules.toml
+         for try in $(seq 100); do grep -q refused /run/audit && break; sleep 0.2; done
+         ethtool -n left | grep -q 'Total 4 rules'",
+    )?;
+    let after = run(
+        guest,
+        "kill -INT $(pid); gone; tail -n 1 /run/filter.out; cat /run/filter.err; grep news /run/filter.out
+         shown > /run/after; diff /run/before /run/after; ls /run/bywash",
+    )?;
+    has(&after, &["'one port' is in the NIC ('udp4 dst-port 54' is n-tuple rule 2045 of left)"]);
+    assert!(!after.contains(".json"), "{after}");
+    let summary: Value = serde_json::from_str(after.lines().next().unwrap()).unwrap();
+    let counted = |name: &str| {
+        let rule = summary["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == name).unwrap();
+        rule["packets"].as_u64().unwrap()
+    };
+    assert_eq!((counted("one port"), counted("both")), (0, 0), "the program has not seen them: {summary}");
+    Ok(())
+}
+
+/// The driver forgets all rules when the program of a killed process goes; others need not.
+fn is_killed(served: &Served, guest: &mut Guest) -> Result<(), GuestError> {
+    let start = format!("{}{FILTER} auto; ethtool -n left", write(&rules(53)));
+    let killed = "kill -9 $(pid); gone; linked; ethtool -n left";
+    let clean =
+        "/host/bywash cleanup --json; shown > /run/after; diff /run/before /run/after; ls /run/bywash";
+    let told = run(guest, &format!("{start}; {killed}; {clean}"))?;
+    has(&told, &["Total 4 rules", "Total 0 rules", "left steers packets as it did", "\"failed\":[]"]);
+    assert!(!told.contains("/run/bywash/"), "{told}");
+
+    // As a driver does that forgets nothing: it drops until the cleanup.
+    run(guest, &format!("{start}; {killed}; ethtool -N left flow-type udp4 dst-port 53 action -1 loc 2045"))?;
+    let all = u64::from(EACH);
+    let came = send(served, guest, &[53, 54], (all, all))?;
+    assert_eq!(came.no_port, all, "it outlives the filter");
+    let cleaned = run(guest, clean)?;
+    has(&cleaned, &["left has no n-tuple rule 2045 again", "left steers packets as it did"]);
+    let before = counted(guest)?;
+    let came = send(served, guest, &[53, 54], (2 * all, 2 * all))?;
+    assert_eq!(came.no_port, 2 * all, "before: {before:?}");
+    Ok(())
+}
+
+/// What must be in the NIC and is not is one line, and nothing has changed.
+fn requires(guest: &mut Guest) -> Result<(), GuestError> {
+    let refused = "/host/bywash filter --memory 16M --huge-pages off --duration 1s --rules /run/rules.toml";
+    let long = "the rule 'long' is not in the NIC: 'udp4 dst-port 56': the rule asks for more than";
+    let part = "the rule 'r' is not in the NIC: 'ip4 src-ip 10.0.0.0/8': the port has not all queues of left";
+    let source = "[[rule]]\nname = \"r\"\nfrom = [\"10.0.0.0/8\"]\naction = \"drop\"";
+    for (rules, words, says) in [
+        (rules(53), "xdp:left --ring 256 --rules-in-nic require", long),
+        (source.into(), "xdp:left/2/rx --rules-in-nic require", part),
+    ] {
+        let said = run(
+            guest,
+            &format!(
+                "{}{refused} {words} && exit 1; echo code $?; shown > /run/after; diff /run/before /run/after",
+                write(&rules)
+            ),
+        )?;
+        assert!(said.contains(says) && said.lines().count() == 2 && said.ends_with("code 2"), "{said}");
+    }
+    // One that is wholly there. On a reload what is not keeps the rules as they were.
+    let whole = "[[rule]]\nname = \"r\"\nmatch = \"anyvlan and ip and udp dst port 53\"\naction = \"drop\"";
+    let told = run(
+        guest,
+        &format!(
+            "rm /run/audit; {}{FILTER} require; {}for try in $(seq 100); do grep -q refused /run/audit && break; sleep 0.2; done
+             ethtool -n left; cat /run/audit; kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
+            write(whole),
+            write(&rules(53)),
+        ),
+    )?;
+    has(&told, &["Total 2 rules", "Dest port: 53 mask: 0x0", "Action: Drop", long]);
+    Ok(())
+}

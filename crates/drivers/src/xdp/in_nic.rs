@@ -1,0 +1,258 @@
+//! Rules that drop, in the NIC: n-tuple rules that drop what the XDP program would drop, before it costs anything.
+//!
+//! The program has all rules as well, so nothing is lost when a driver refuses a rule or forgets one. A rule in the NIC drops too
+//! much when it stays behind: so those of a former set go before its program goes, and one that can't be removed keeps its set. They do
+//! not end with the process, unlike all else that rules do; `bywash cleanup` removes them then.
+
+use std::collections::{HashMap, HashSet};
+
+use bywash_filter::flows;
+use bywash_filter::rules::InNic;
+use bywash_port::{RulePlace, Rules};
+use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule};
+use bywash_sys::interface::Interface;
+use bywash_sys::state::{self, Undo};
+
+use super::steered::{NTUPLE, as_rule, free_place};
+use crate::RulesInNic;
+
+/// Most n-tuple rules of one port: each is a line of the state file, which is written for each.
+const MOST: usize = 2048;
+
+/// What of a port's rules is in the NIC. Dropping it takes them out.
+pub(super) struct RulesHeld {
+    interface: String,
+    /// They stay out of it when absent.
+    wish: Option<RulesInNic>,
+    /// Why it can have none.
+    unable: Option<String>,
+    held: Vec<Held>,
+    /// Goes after them.
+    feature: Option<Undo>,
+    places: Vec<RulePlace>,
+}
+
+/// An n-tuple rule of ours.
+struct Held {
+    rule: Rule,
+    undo: Undo,
+}
+
+/// What the NIC held, and what was told of that.
+pub(super) struct Before {
+    flows: Vec<Flow>,
+    places: Vec<RulePlace>,
+}
+
+impl RulesHeld {
+    /// None yet; n-tuple rules are switched on, if it shall have some. `queues` is how many the port receives by.
+    pub(super) fn new(interface: &Interface, queues: usize, wish: Option<RulesInNic>) -> Self {
+        let name = interface.name.clone();
+        let mut held =
+            Self { interface: name, wish, unable: None, held: Vec::new(), feature: None, places: Vec::new() };
+        if wish.is_some() {
+            match held.switch_on(interface, queues) {
+                Ok(undo) => held.feature = Some(undo),
+                Err(why) => held.unable = Some(why),
+            }
+        }
+        held
+    }
+
+    fn switch_on(&self, interface: &Interface, queues: usize) -> Result<Undo, String> {
+        let name = &self.interface;
+        if queues < interface.queues.rx as usize {
+            return Err(format!("the port has not all queues of {name}, and the NIC would drop for all"));
+        }
+        if !interface.ntuple.on && !interface.ntuple.changeable {
+            return Err(format!("the driver of {name} has no n-tuple rules"));
+        }
+        state::set_feature(name, NTUPLE, true).map_err(|error| error.to_string())
+    }
+
+    /// Has the NIC hold what it can of these rules, and nothing of those before. Returns what it had.
+    ///
+    /// # Errors
+    /// What of the former rules can't be taken out, or what is not in it, where all is required; then it has what it had.
+    pub(super) fn change(&mut self, wanted: &[InNic], rules: &Rules) -> Result<Before, String> {
+        let flows = self.held.iter().map(|held| held.rule.flow.clone()).collect();
+        let before = Before { flows, places: std::mem::take(&mut self.places) };
+        if self.wish.is_none() {
+            return Ok(before);
+        }
+        let all: Vec<Flow> = wanted.iter().flat_map(|rule| &rule.flows).map(as_rule).collect();
+        let changed = self.hold(&all).and_then(|refused| {
+            self.places = rules
+                .set
+                .rules()
+                .iter()
+                .zip(wanted)
+                .map(|(rule, wanted)| RulePlace {
+                    rule: rule.name.clone(),
+                    in_user_space: rule.asks_user_space(),
+                    in_nic: self.told(wanted),
+                    left: left(wanted, &refused),
+                })
+                .collect();
+            self.require(wanted)
+        });
+        match changed {
+            Ok(()) => Ok(before),
+            Err(why) => {
+                self.change_back(before);
+                Err(why)
+            }
+        }
+    }
+
+    /// Has the NIC hold what it held, as far as it takes that.
+    pub(super) fn change_back(&mut self, before: Before) {
+        // What it does not take is in the XDP program.
+        self.hold(&before.flows).ok();
+        self.places = before.places;
+    }
+
+    /// Where each rule is.
+    pub(super) fn places(&self) -> Vec<RulePlace> {
+        self.places.clone()
+    }
+
+    /// Adds again what a driver has lost when it restarted.
+    pub(super) fn confirm(&self) -> Result<(), EthtoolError> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let ethtool = Ethtool::open()?;
+        for Held { rule, .. } in &self.held {
+            if ethtool.find_rule(&self.interface, rule)?.is_none() {
+                ethtool.add_rule(&self.interface, rule)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all out.
+    pub(super) fn take_out(&mut self) -> Result<(), String> {
+        self.hold(&[]).map(drop)
+    }
+
+    /// Takes all out, and switches n-tuple rules off where they were.
+    pub(super) fn put_back(&mut self) -> Result<(), String> {
+        self.take_out()?;
+        self.feature.take().map_or(Ok(()), |undo| undo.undo().map(drop).map_err(|error| error.to_string()))
+    }
+
+    /// Why what must be in the NIC is not.
+    fn require(&self, wanted: &[InNic]) -> Result<(), String> {
+        if self.wish != Some(RulesInNic::Require) {
+            return Ok(());
+        }
+        let is_missing = |(place, wanted): &(&RulePlace, &InNic)| place.left.len() > wanted.beside.len();
+        let mut missing = self.places.iter().zip(wanted).filter(is_missing);
+        let Some((place, _)) = missing.next() else { return Ok(()) };
+        let more = match missing.count() {
+            0 => String::new(),
+            more => format!(", and {more} more rules"),
+        };
+        Err(format!(
+            "the rule '{}' is not in the NIC: {}{more} (--rules-in-nic require)",
+            place.rule,
+            place.left.join("; ")
+        ))
+    }
+
+    /// A phrase for each of a rule's flows that is in the NIC.
+    fn told(&self, wanted: &InNic) -> Vec<String> {
+        let name = &self.interface;
+        let phrase = |flow: &flows::Flow| {
+            let held = self.held.iter().find(|held| held.rule.flow == as_rule(flow))?;
+            let place = held.rule.location.map_or_else(String::new, |place| format!(" {place}"));
+            Some(format!("'{flow}' is n-tuple rule{place} of {name}"))
+        };
+        wanted.flows.iter().filter_map(phrase).collect()
+    }
+
+    /// Has the NIC drop these flows and no others. Returns which it does not take, and why.
+    fn hold(&mut self, flows: &[Flow]) -> Result<HashMap<Flow, String>, String> {
+        let wanted: HashSet<&Flow> = flows.iter().collect();
+        self.remove_but(&wanted)?;
+        let mut missing: HashSet<&Flow> = wanted;
+        for held in &self.held {
+            missing.remove(&held.rule.flow);
+        }
+        let mut refused = HashMap::new();
+        if missing.is_empty() {
+            return Ok(refused);
+        }
+        let mut table = match &self.unable {
+            Some(why) => Err(why.clone()),
+            None => Ethtool::open()
+                .and_then(|ethtool| ethtool.rule_table(&self.interface))
+                .map_err(|error| error.to_string()),
+        };
+        // In the order of the rules: the first ones have the first say.
+        for flow in flows {
+            if !missing.remove(flow) {
+                continue;
+            }
+            let place = table.as_ref().map_err(Clone::clone).and_then(|table| match self.held.len() {
+                MOST.. => Err(format!("{MOST} n-tuple rules are the most that are made")),
+                _ => free_place(&self.interface, table),
+            });
+            let added = place.and_then(|location| {
+                let rule = Rule { flow: flow.clone(), fate: Fate::Drop, location };
+                let undo = state::add_rule(&self.interface, &rule).map_err(|error| error.to_string())?;
+                Ok(Held { rule, undo })
+            });
+            match added {
+                Ok(held) => {
+                    table.iter_mut().for_each(|table| table.used.extend(held.rule.location));
+                    self.held.push(held);
+                }
+                Err(why) => {
+                    refused.insert(flow.clone(), why);
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Removes all rules but those for some flows, the last one first. One that can't be removed stays ours.
+    fn remove_but(&mut self, wanted: &HashSet<&Flow>) -> Result<(), String> {
+        if self.held.iter().all(|held| wanted.contains(&held.rule.flow)) {
+            return Ok(());
+        }
+        let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
+        for at in (0..self.held.len()).rev() {
+            let rule = &self.held[at].rule;
+            if wanted.contains(&rule.flow) {
+                continue;
+            }
+            let place = ethtool.find_rule(&self.interface, rule);
+            let gone =
+                place.and_then(|place| place.map_or(Ok(()), |at| ethtool.remove_rule(&self.interface, at)));
+            gone.map_err(|error| error.to_string())?;
+            // Nothing is left to be undone but the record of it.
+            self.held.remove(at).undo.undo().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// What of a rule is not in the NIC, and why: a phrase for each reason.
+fn left(wanted: &InNic, refused: &HashMap<Flow, String>) -> Vec<String> {
+    let mut reasons: Vec<(&flows::Flow, &String, usize)> = Vec::new();
+    for flow in &wanted.flows {
+        let Some(why) = refused.get(&as_rule(flow)) else { continue };
+        match reasons.iter_mut().find(|(_, known, _)| *known == why) {
+            Some((.., count)) => *count += 1,
+            None => reasons.push((flow, why, 0)),
+        }
+    }
+    let refused = reasons.into_iter().map(|(flow, why, more)| match more {
+        0 => format!("'{flow}': {why}"),
+        more => format!("'{flow}' and {more} more: {why}"),
+    });
+    let beside = wanted.beside.iter().map(|line| (*line).to_owned());
+    wanted.left.iter().cloned().chain(refused).chain(beside).collect()
+}
