@@ -5,6 +5,7 @@
 mod allocating;
 mod any_rules;
 mod bed;
+mod cable;
 mod faults;
 mod offloads;
 mod opening;
