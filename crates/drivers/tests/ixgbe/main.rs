@@ -12,6 +12,7 @@ mod opening;
 mod scattered;
 mod socket;
 mod spreading;
+mod statistics;
 mod steering;
 mod traffic;
 mod virtual_function;
