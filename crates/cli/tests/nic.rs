@@ -1,18 +1,26 @@
 //! The packet tools on NICs in software, as anyone can run them without root: `vfio-user:SOCKET`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bywash_models::cable::Impairment;
+use bywash_models::cable::{Cable, Impairment};
 use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
 use bywash_models::world::Shared;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// A user without rights.
+const NOBODY: u32 = 65_534;
 
 /// NICs being served, on a cable when there are two. One test has them at a time: a NIC in software takes a core, and two
 /// that share one keep no rate.
@@ -23,14 +31,18 @@ struct Served {
     stop: Arc<AtomicBool>,
 }
 
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Served {
     fn new(nics: usize, mapped: bool) -> Self {
         Self::boards(nics, mapped, Board::default().device)
     }
 
     fn boards(nics: usize, mapped: bool, device: u16) -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let folder = tempfile::tempdir().unwrap();
         let boards = [1, 2].map(|last| Board { mac: [2, 0, 0, 0, 0, last], device });
         let world = Shared::new(&boards[..nics], Impairment::default());
@@ -114,6 +126,89 @@ fn a_generator_and_a_receiver_are_joined_by_a_cable() {
         assert_eq!(summary(&sent.stdout)["tx_packets"], 5000);
         served.check(2);
     }
+}
+
+/// A program that does not outlive its test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// The two commands of the documentation, as somebody without rights: a NIC in software, and a tool on it. Here with a second NIC
+/// at the other end of a bad cable, which does the same to the same packets each time.
+#[test]
+fn two_commands_without_rights_are_all_it_takes() {
+    const SENT: usize = 2000;
+    let built = Path::new(env!("CARGO_BIN_EXE_bywash"));
+    if !built.with_file_name("bywash-models").exists() {
+        return bywash_lab::skip(
+            "there is no bywash-models beside bywash; cargo build --package bywash-models makes it",
+        );
+    }
+    // Nor does another test start a program while these are copied, which would have them open for writing.
+    let _turn = turn();
+    // Where somebody without rights may run what we have built.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let command = |program: &str, words: &str| {
+        let copy = folder.path().join(program);
+        if !copy.exists() {
+            std::fs::copy(built.with_file_name(program), &copy).unwrap();
+        }
+        let mut command = Command::new(&copy);
+        if bywash_lab::root().is_ok() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+            .args(words.split(' '))
+            .current_dir(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let memory = "--huge-pages off --memory 16M --json";
+    let bad = Impairment { delay_us: 200, loss: 100, corrupt: 50, seed: 7, ..Impairment::default() };
+    let words = "ixgbe a.sock --link b.sock --delay 200 --loss 100 --corrupt 50 --seed 7";
+    let mut models = Started(command("bywash-models", words).spawn().unwrap());
+    let mut lines = BufReader::new(models.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "b.sock: an 82599 (8086:10fb)"));
+    // What the cable alone lets through.
+    let mut cable = Cable::new(bad);
+    (0..SENT).for_each(|number| cable.send(if number + 1 < SENT { vec![0; 60] } else { vec![1; 60] }, 0));
+    let arrivals: Vec<_> = std::iter::from_fn(|| cable.receive(1_000)).collect();
+    let good = arrivals.iter().filter(|arrival| arrival.check_good).count();
+    assert!(arrivals.last().is_some_and(|last| last.frame == [1; 60]), "the last one gets through");
+    let words = format!("receive vfio-user:b.sock --queues 1 --count {good} --duration 60s {memory}");
+    let mut receive = Started(command("bywash", &words).spawn().unwrap());
+    // It says that more would be possible once its port is open and the link up.
+    let mut said = BufReader::new(receive.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("serve it with --mapped")));
+    let words =
+        format!("generate vfio-user:a.sock --queues 1 --dst-mac 02:00:00:82:59:91 --count {SENT} {memory}");
+    let sent = command("bywash", &words).output().unwrap();
+    assert_eq!(sent.status.code(), Some(0), "{sent:?}");
+    assert_eq!(summary(&sent.stdout)["tx_packets"], SENT);
+    let received = summary(said.last().unwrap().as_bytes());
+    // All that can be counted have come; that others were lost is what it ends with 1 for.
+    assert_eq!(receive.0.wait().unwrap().code(), Some(1), "{received}");
+    for (name, value) in [
+        ("rx_packets", good),
+        ("lost_packets", SENT - good),
+        ("damaged_packets", 0),
+        ("duplicate_packets", 0),
+    ] {
+        assert_eq!(received[name], value, "{name}: {received}");
+    }
+    assert_eq!(received["port"]["counters"]["rx_crc_errors"], arrivals.len() - good, "{received}");
+    kill_process(Pid::from_child(&models.0), Signal::TERM).unwrap();
+    let code = models.0.wait().unwrap();
+    let broken: Vec<String> = lines.collect();
+    assert!(code.success() && broken.is_empty(), "{code}: {broken:?}");
+    assert!(!folder.path().join("a.sock").exists());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use bywash_sys::vfio_user::VfioUser;
 use crate::igb;
 use crate::igbvf;
 use crate::intel::{LONGEST, NicError, PhysicalFunction, VfSettings, VirtualFunction};
-use crate::ixgbe::{self, RSS_QUEUES};
+use crate::ixgbe::{self, RSS_QUEUES, Rss};
 use crate::ixgbevf;
 use crate::virtio::{ETHERNET, VLAN_TAG};
 use crate::{OpenOptions, Opened};
@@ -138,6 +138,7 @@ fn open<F: Function + 'static>(
     let family = family(vendor, device)?;
     if matches!(family, Family::IxgbeVf | Family::IgbVf) {
         refuse_filters(family, nic, options)?;
+        refuse_key(family, nic)?;
     }
     match family {
         Family::Ixgbe => open_ixgbe(function, name, nic, options, arena),
@@ -153,6 +154,22 @@ fn refuse_filters(family: Family, nic: NicOptions, options: &OpenOptions) -> Res
     given.map_or(Ok(()), |given| {
         Err(format!("the {} driver has no filters that name a queue; leave {given} out", family.name()))
     })
+}
+
+/// Virtual functions have the key of their physical one.
+fn refuse_key(family: Family, nic: NicOptions) -> Result<(), String> {
+    if !nic.symmetric {
+        return Ok(());
+    }
+    Err(format!(
+        "the {} driver cannot say how packets are spread, the physical function does; leave /rss= out",
+        family.name()
+    ))
+}
+
+/// How a physical function spreads packets.
+fn rss(nic: NicOptions) -> Rss {
+    if nic.symmetric { Rss::symmetric() } else { Rss::default() }
 }
 
 /// Bytes of a physical function's longest packet without FCS: one with a VLAN tag, if there is room for it.
@@ -180,6 +197,7 @@ fn open_ixgbe<F: Function + 'static>(
         sends: !options.rx_only,
         max_len: longest(nic.mtu),
         fdir: nic.fdir,
+        rss: rss(nic),
         ..ixgbe::Settings::default()
     };
     let port = ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
@@ -245,6 +263,7 @@ fn open_igb<F: Function + 'static>(
         sends: !options.rx_only,
         max_len: longest(nic.mtu),
         fdir: nic.fdir,
+        rss: rss(nic),
         ..igb::Settings::default()
     };
     let port = igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;

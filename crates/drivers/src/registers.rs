@@ -16,7 +16,7 @@ use bywash_sys::vfio_user::{ConnectError, VfioUser};
 #[derive(Debug, thiserror::Error)]
 pub enum RegistersError {
     /// The kernel's, or none.
-    #[error("{0} has no registers that could be read: name a vfio-user: port, without /mtu= and /fdir=")]
+    #[error("{0} has no registers that could be read: name a vfio-user: port, without options behind it")]
     NoRegisters(PortName),
     /// Nobody is there.
     #[error("{port}: {source}")]
@@ -115,8 +115,9 @@ fn table(family: Family) -> Table {
 /// # Errors
 /// [`RegistersError`].
 pub fn read(port: &PortName, name: Option<&str>) -> Result<Dump, RegistersError> {
-    let PortName::VfioUser { socket, options: NicOptions { mtu: None, fdir: None } } = port else {
-        return Err(RegistersError::NoRegisters(port.clone()));
+    let socket = match port {
+        PortName::VfioUser { socket, options } if *options == NicOptions::default() => socket,
+        _ => return Err(RegistersError::NoRegisters(port.clone())),
     };
     let function = VfioUser::connect(Path::new(socket), &port.to_string());
     read_function(

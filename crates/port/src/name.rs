@@ -20,7 +20,14 @@ pub struct NicOptions {
     pub mtu: Option<u16>,
     /// `/fdir=2k`: room for flow director filters; none when absent.
     pub fdir: Option<FdirFilters>,
+    /// `/rss=symmetric`: both directions of a flow come by one queue; each by its own when absent.
+    pub symmetric: bool,
 }
+
+/// How each option begins.
+const NIC_OPTIONS: [&str; 3] = ["/mtu=", "/fdir=", "/rss="];
+/// The one word that may follow `/rss=`.
+const SYMMETRIC: &str = "symmetric";
 
 /// How many flow director filters there is room for. The NIC takes the memory from what holds received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +149,9 @@ pub enum NameError {
     /// What follows `/fdir=` is no number of filters.
     #[error("'{0}' is no number of flow director filters: write {1}/fdir=2k, 4k or 8k")]
     Fdir(String, String),
+    /// What follows `/rss=` is no way to spread packets.
+    #[error("'{0}' is no way to spread packets over queues: write {1}/rss=symmetric, or leave /rss= out")]
+    Rss(String, String),
     /// An option of a NIC's twice.
     #[error("'{0}' stands there twice: leave one out")]
     Twice(String),
@@ -220,13 +230,18 @@ impl FromStr for PortName {
 fn nic<'a>(kind: &str, name: &'a str) -> Result<(&'a str, NicOptions), NameError> {
     let mut options = NicOptions::default();
     let mut device = name;
-    while let Some(at) = device.rfind("/mtu=").max(device.rfind("/fdir=")) {
+    while let Some(at) = NIC_OPTIONS.iter().filter_map(|option| device.rfind(option)).max() {
         let option = &device[at..];
         device = &device[..at];
         let whole = || format!("{kind}:{device}");
         let is_new = if let Some(text) = option.strip_prefix("/mtu=") {
             let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
             options.mtu.replace(mtu.ok_or_else(|| NameError::Mtu(text.into(), whole()))?).is_none()
+        } else if let Some(text) = option.strip_prefix("/rss=") {
+            if text != SYMMETRIC {
+                return Err(NameError::Rss(text.into(), whole()));
+            }
+            !std::mem::replace(&mut options.symmetric, true)
         } else {
             let text = &option["/fdir=".len()..];
             let fdir = FdirFilters::ALL.into_iter().find(|filters| filters.name() == text);
@@ -273,7 +288,8 @@ impl fmt::Display for PortName {
 impl fmt::Display for NicOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.mtu.map_or(Ok(()), |mtu| write!(f, "/mtu={mtu}"))?;
-        self.fdir.map_or(Ok(()), |filters| write!(f, "/fdir={}", filters.name()))
+        self.fdir.map_or(Ok(()), |filters| write!(f, "/fdir={}", filters.name()))?;
+        if self.symmetric { write!(f, "/rss={SYMMETRIC}") } else { Ok(()) }
     }
 }
 
@@ -294,6 +310,9 @@ mod tests {
             "vfio-user:nic.sock/mtu=9710",
             "pci:0000:03:00.0/fdir=2k",
             "vfio-user:nic.sock/mtu=9710/fdir=8k",
+            "pci:0000:03:00.0/rss=symmetric",
+            "vfio-user:nic.sock/mtu=9710/fdir=8k/rss=symmetric",
+            "vfio-user:/run/symmetric",
             "vfio-user:/run/a b/nic.sock",
             "null:",
             "loop:a b",
@@ -306,6 +325,8 @@ mod tests {
         }
         let turned: PortName = "pci:a/fdir=4k/mtu=9000".parse().unwrap();
         assert_eq!(turned.to_string(), "pci:a/mtu=9000/fdir=4k");
+        let turned: PortName = "pci:a/rss=symmetric/fdir=4k".parse().unwrap();
+        assert_eq!(turned.to_string(), "pci:a/fdir=4k/rss=symmetric");
     }
 
     #[test]
@@ -335,6 +356,13 @@ mod tests {
                 NameError::Fdir(filters.into(), "pci:a".into())
             );
         }
+        for word in ["", "toeplitz", "Symmetric", "symmetric/rx"] {
+            assert_eq!(error(&format!("pci:a/rss={word}")), NameError::Rss(word.into(), "pci:a".into()));
+        }
+        assert_eq!(
+            error("pci:a/rss=symmetric/mtu=9000/rss=symmetric"),
+            NameError::Twice("/rss=symmetric".into())
+        );
         assert_eq!(error("pci:a/fdir=2k/mtu=9000/fdir=4k"), NameError::Twice("/fdir=2k".into()));
         assert_eq!(error("pci:a/mtu=9000/mtu=9000"), NameError::Twice("/mtu=9000".into()));
         assert_eq!(error("vfio-user:/fdir=2k"), NameError::NoDevice);

@@ -47,7 +47,8 @@ const AFTER_HELP: &str = "\
 Ports: xdp:eth1 (AF_XDP), xdp:eth1/4 (queue 4 of it), packet:eth1 (AF_PACKET), tap:NAME, pcap:FILE,
 null:, loop:NAME, link:/run/x.sock (a wire between two processes), vfio-user:SOCKET (a NIC behind a socket),
 pci:0000:03:00.0 (a NIC, driven by our own driver). Behind these two: /mtu=9000 bounds their packets, /fdir=2k
-(or 4k, 8k) makes room for so many flow director filters (--steer)
+(or 4k, 8k) makes room for so many flow director filters (--steer), /rss=symmetric gives both directions of a
+flow to one queue
 
 Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
 

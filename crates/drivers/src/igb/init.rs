@@ -15,7 +15,8 @@ use super::steer;
 use crate::intel::{Bar, NicError, SHORT, Semaphore, Wait};
 
 /// What keeps firmware and other drivers away from what is used by one at a time.
-pub(super) const SEMAPHORE: Semaphore = Semaphore { swsm: &SWSM, sync: &SW_FW_SYNC, firmware: 16 };
+pub(super) const SEMAPHORE: Semaphore =
+    Semaphore { swsm: &SWSM, sync: &SW_FW_SYNC, second: None, rivals: |bits| bits | bits << 16 };
 
 /// How long requests on the bus may take to end: 800 times 100 µs.
 const QUIET: Duration = Duration::from_millis(80);

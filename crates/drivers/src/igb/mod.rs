@@ -14,6 +14,8 @@ mod rules;
 mod rx;
 mod stats;
 mod steer;
+#[cfg(test)]
+mod tests;
 mod tx;
 
 use bywash_frame::Arena;

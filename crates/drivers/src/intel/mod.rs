@@ -5,6 +5,8 @@
 mod bar;
 mod error;
 mod filters;
+#[cfg(test)]
+mod garbage;
 mod link;
 mod mailbox;
 mod memory;

@@ -39,7 +39,12 @@ pub(crate) fn power_up<F: Function>(function: &mut F) -> Result<(), NicError> {
 /// Takes it out of use once its queues have been stopped, as it is told: no DMA after this, however that went. Returns what went
 /// wrong.
 pub(crate) fn retire<F: Function>(stopped: Result<(), NicError>, function: &mut F) -> Vec<String> {
-    let ended = [stopped, power_down(function)];
+    // One that does not stop as it is told is reset from outside. Of one that is gone nothing is asked.
+    let reset = match &stopped {
+        Ok(()) | Err(NicError::Gone) => Ok(()),
+        Err(_) => function.reset().map_err(NicError::from),
+    };
+    let ended = [stopped, reset, power_down(function)];
     ended.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect()
 }
 

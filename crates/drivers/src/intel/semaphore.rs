@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use bywash_hw::ixgbe::regs::SWSM;
-use bywash_hw::reg::Register;
+use bywash_hw::reg::{Field, Register};
 use bywash_sys::function::Registers;
 
 use super::{Bar, NicError, SHORT, Wait};
@@ -16,8 +16,10 @@ pub(crate) struct Semaphore {
     pub(crate) swsm: &'static Register,
     /// Who has what.
     pub(crate) sync: &'static Register,
-    /// By how much the firmware's bits lie above ours.
-    pub(crate) firmware: u32,
+    /// The second semaphore, if reading `sync` takes it; else it is SWSM.SWESMBI.
+    pub(crate) second: Option<Field>,
+    /// Bits of `sync` that keep one from taking these: the same, and the firmware's.
+    pub(crate) rivals: fn(u32) -> u32,
 }
 
 impl Semaphore {
@@ -28,7 +30,7 @@ impl Semaphore {
         bits: u32,
         act: impl FnOnce() -> Result<T, NicError>,
     ) -> Result<T, NicError> {
-        let held = bits | bits << self.firmware;
+        let held = (self.rivals)(bits);
         let mut left = 200;
         loop {
             self.take(bar)?;
@@ -51,21 +53,19 @@ impl Semaphore {
         if self.take(bar).is_ok() {
             bar.change(self.sync, bits, 0);
             self.release(bar);
+            if self.second.is_some() {
+                // The firmware has its turn then, as Linux's driver leaves it.
+                sleep(Duration::from_millis(5));
+            }
         }
         result
     }
 
-    /// SMBI is taken by reading it as 0, then SWESMBI by writing it and seeing it stay.
+    /// SMBI is taken by reading it as 0; then the second, likewise, or SWESMBI by writing it and seeing it stay.
     fn take<R: Registers>(&self, bar: &Bar<R>) -> Result<(), NicError> {
-        let meaning = "another driver keeps the semaphore; unbind it, or power the machine off and on";
-        let free = Wait::clear(SWSM::SMBI.mask, Duration::from_millis(100), meaning);
-        if let Err(error) = bar.wait(self.swsm, 0, free) {
-            if matches!(error, NicError::Gone) {
-                return Err(error);
-            }
-            // A driver that was killed may have left it taken: it is given back once, and asked for again.
-            self.release(bar);
-            bar.wait(self.swsm, 0, Wait { within: SHORT, ..free })?;
+        self.take_by_reading(bar, self.swsm, SWSM::SMBI)?;
+        if let Some(second) = self.second {
+            return self.take_by_reading(bar, self.sync, second);
         }
         for _ in 0..100 {
             bar.change(self.swsm, 0, SWSM::SWESMBI.mask);
@@ -80,7 +80,30 @@ impl Semaphore {
         Err(NicError::Timeout { register, index: 0, value: bar.get(self.swsm), waited, meaning })
     }
 
+    fn take_by_reading<R: Registers>(
+        &self,
+        bar: &Bar<R>,
+        register: &'static Register,
+        bit: Field,
+    ) -> Result<(), NicError> {
+        let meaning = "another driver keeps the semaphore; unbind it, or power the machine off and on";
+        let free = Wait::clear(bit.mask, Duration::from_millis(100), meaning);
+        let Err(error) = bar.wait(register, 0, free) else { return Ok(()) };
+        if matches!(error, NicError::Gone) {
+            return Err(error);
+        }
+        // A driver that was killed may have left it taken: it is given back once, and asked for again.
+        self.release(bar);
+        if register.name != self.swsm.name {
+            bar.wait(self.swsm, 0, Wait { mask: SWSM::SMBI.mask, within: SHORT, ..free })?;
+        }
+        bar.wait(register, 0, Wait { within: SHORT, ..free }).map(|_| ()).inspect_err(|_| self.release(bar))
+    }
+
     fn release<R: Registers>(&self, bar: &Bar<R>) {
+        if let Some(second) = self.second {
+            bar.change(self.sync, second.mask, 0);
+        }
         bar.change(self.swsm, SWSM::SMBI.mask | SWSM::SWESMBI.mask, 0);
         bar.flush();
     }

@@ -3,22 +3,38 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use bywash_hw::ixgbe::RESET_QUIET_US;
-use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD, POINTERS};
+use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD};
 use bywash_hw::ixgbe::regs::{
     CTRL, CTRL_EXT, EEC, EERD, EIMC, EIMC_EX, ETQF, FTQF, FWSM, GCR_EXT, HLREG0, MPSAR, MTA, PFUTA, PFVLVF,
     PFVLVFB, RAH, RDRXCTL, RXCTRL, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL, VFTA,
 };
+use bywash_hw::ixgbe::{Chip, RESET_QUIET_US};
 use bywash_sys::function::Registers;
 
 use super::ALL_QUEUES;
 use crate::intel::{Bar, NicError, SHORT, Semaphore, Wait};
 
 /// What keeps firmware and other drivers away from what is used by one at a time.
-pub(super) const SEMAPHORE: Semaphore = Semaphore { swsm: &SWSM, sync: &SW_FW_SYNC, firmware: 5 };
+pub(super) const fn semaphore(chip: Chip) -> Semaphore {
+    match chip {
+        Chip::I82599 => {
+            Semaphore { swsm: &SWSM, sync: &SW_FW_SYNC, second: None, rivals: |bits| bits | bits << 5 }
+        }
+        Chip::X540 => Semaphore {
+            swsm: &SWSM,
+            sync: &SW_FW_SYNC,
+            second: Some(SW_FW_SYNC::REGSMP),
+            // The EEPROM is a part of the flash, which the hardware itself may be busy with.
+            rivals: |bits| match bits & SW_FW_SYNC::SW_EEP.mask {
+                0 => bits | bits << 5,
+                _ => bits | bits << 5 | SW_FW_SYNC::SW_FLASH.mask,
+            },
+        },
+    }
+}
 
 /// Makes it quiet: interrupts masked, queues off, no more requests on the bus.
-pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
+pub(super) fn stop<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicError> {
     if bar.is_gone() {
         return Err(NicError::Gone);
     }
@@ -37,13 +53,13 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     bar.change(&CTRL, 0, CTRL::GIO_DIS.mask);
     let quiet = Wait::clear(STATUS::GIO.mask, SHORT, "the NIC does not stop its requests on the bus");
     match bar.wait(&STATUS, 0, quiet) {
-        Err(NicError::Timeout { .. }) => flush_requests(bar),
+        Err(NicError::Timeout { .. }) => flush_requests(bar, chip),
         other => other.map(|_| ()),
     }
 }
 
 /// Requests are stuck: their buffers are cleared by hand, and the NIC is reset once more than usual.
-fn flush_requests<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
+fn flush_requests<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicError> {
     let (hlreg0, gcr_ext) = (bar.get(&HLREG0), bar.get(&GCR_EXT));
     bar.put(&HLREG0, hlreg0 | HLREG0::LPBK.mask);
     bar.put(&GCR_EXT, gcr_ext | GCR_EXT::BUFFERS_CLEAR.mask);
@@ -51,7 +67,7 @@ fn flush_requests<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     sleep(Duration::from_micros(20));
     bar.put(&HLREG0, hlreg0);
     bar.put(&GCR_EXT, gcr_ext);
-    reset(bar)
+    reset(bar, chip)
 }
 
 fn mask_interrupts<R: Registers>(bar: &Bar<R>) {
@@ -61,12 +77,23 @@ fn mask_interrupts<R: Registers>(bar: &Bar<R>) {
 }
 
 /// Resets it and waits until it has read its configuration from the EEPROM.
-pub(super) fn reset<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
-    bar.change(&CTRL, 0, CTRL::RST.mask);
-    // No register may be touched meanwhile; twice the time, because the clock of whoever measures is not ours.
-    sleep(Duration::from_micros(2 * RESET_QUIET_US));
-    let done = Wait::clear(CTRL::RST.mask, SHORT, "the reset does not end; power the machine off and on");
-    bar.wait(&CTRL, 0, done)?;
+pub(super) fn reset<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicError> {
+    let begin = || {
+        bar.change(&CTRL, 0, CTRL::RST.mask);
+        // No register may be touched meanwhile; twice the time, because the clock of whoever measures is not ours.
+        sleep(Duration::from_micros(2 * RESET_QUIET_US));
+        let done = Wait::clear(CTRL::RST.mask, SHORT, "the reset does not end; power the machine off and on");
+        bar.wait(&CTRL, 0, done).map(|_| ())
+    };
+    match chip {
+        Chip::I82599 => begin()?,
+        // Its PHY is reset with it, so that nobody may be talking to that.
+        Chip::X540 => {
+            let second = STATUS::LAN_ID.of(bar.get(&STATUS)) != 0;
+            let phy = if second { SW_FW_SYNC::SW_PHY1 } else { SW_FW_SYNC::SW_PHY0 };
+            semaphore(chip).guarded(bar, phy.mask, begin)?;
+        }
+    }
     sleep(Duration::from_millis(10));
     mask_interrupts(bar);
     let read =
@@ -89,13 +116,13 @@ pub(super) fn reset<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
 }
 
 /// Adds up the EEPROM's words: a wrong sum means that nothing it configured can be believed.
-pub(super) fn check_eeprom<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
-    let sum = SEMAPHORE.guarded(bar, SW_FW_SYNC::SW_EEP.mask, || {
+pub(super) fn check_eeprom<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicError> {
+    let sum = semaphore(chip).guarded(bar, SW_FW_SYNC::SW_EEP.mask, || {
         let mut sum = 0_u16;
         for at in 0..=CHECKSUM_WORD {
             let word = read_eeprom(bar, at)?;
             sum = sum.wrapping_add(word);
-            if !POINTERS.contains(&at) || matches!(word, 0 | 0xffff) {
+            if !chip.covers_section(at) || matches!(word, 0 | 0xffff) {
                 continue;
             }
             let length = read_eeprom(bar, word)?;

@@ -1,6 +1,7 @@
 //! The link: brought up as the board's medium wants it, and where it is looked at.
 
-use bywash_hw::ixgbe::regs::{AUTOC, AUTOC2, ESDP, HLREG0, LINKS, SW_FW_SYNC};
+use bywash_hw::ixgbe::Chip;
+use bywash_hw::ixgbe::regs::{AUTOC, AUTOC2, ESDP, HLREG0, LINKS, MACC, SW_FW_SYNC};
 use bywash_hw::pci::Media;
 use bywash_sys::function::Registers;
 
@@ -21,12 +22,24 @@ pub(super) const REGISTER: LinkRegister =
 /// LINKS.SPEED, and a virtual function's VFLINKS.SPEED.
 pub(crate) const SPEEDS: [u32; 4] = [0, 100, 1_000, 10_000];
 
-/// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it.
-pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) -> Result<(), NicError> {
+/// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it. An X540's PHY negotiates
+/// by itself after a reset, and its MAC follows.
+pub(super) fn start<R: Registers>(
+    bar: &Bar<R>,
+    chip: Chip,
+    media: Media,
+    loopback: bool,
+) -> Result<(), NicError> {
     if loopback {
         bar.change(&HLREG0, 0, HLREG0::LPBK.mask);
     }
-    init::SEMAPHORE.guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
+    if chip == Chip::X540 {
+        if loopback {
+            bar.change(&MACC, 0, MACC::FLU.mask);
+        }
+        return Ok(());
+    }
+    init::semaphore(chip).guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
         let autoc = bar.get(&AUTOC);
         let autoc = match media {
             // The link is forced up: there need be no other side.
@@ -38,7 +51,7 @@ pub(super) fn start<R: Registers>(bar: &Bar<R>, media: Media, loopback: bool) ->
                 bar.put(&AUTOC2, autoc2 & !AUTOC2::LINK_DISABLE.mask);
                 AUTOC::LMS.put(autoc, SERIAL_10G)
             }
-            // What the board has is in the EEPROM, from where AUTOC comes; or the PHY negotiates by itself.
+            // What the board has is in the EEPROM, from where AUTOC comes.
             Media::Backplane | Media::Copper | Media::Virtual => autoc,
         };
         bar.put(&AUTOC, autoc | AUTOC::RESTART_AN.mask);

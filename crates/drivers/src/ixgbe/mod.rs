@@ -1,4 +1,4 @@
-//! `ixgbe`: the 82599 (X520), and the X540 as far as it is the same, driven from this process.
+//! `ixgbe`: the 82599 (X520), and the X540, whose PHY is left to itself, driven from this process.
 //!
 //! Read it beside Intel's 82599 datasheet, whose order of initialisation it follows: `init` resets the NIC and makes its tables
 //! empty, `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules`
@@ -19,7 +19,7 @@ mod steer;
 mod tx;
 
 use bywash_frame::Arena;
-use bywash_hw::ixgbe as hw;
+use bywash_hw::ixgbe::{self as hw, Chip};
 use bywash_hw::pci::Family;
 use bywash_port::PortName;
 use bywash_sys::function::{Function, Registers};
@@ -63,26 +63,27 @@ pub fn open<F: Function>(
     LIMITS.check(settings)?;
     let nic = identify(&mut function, Family::Ixgbe)?;
     power_up(&mut function)?;
+    let chip = Chip::of(nic.device);
     let bar = Bar::new(function.registers());
-    init::stop(&bar)?;
-    init::reset(&bar)?;
-    init::check_eeprom(&bar)?;
+    init::stop(&bar, chip)?;
+    init::reset(&bar, chip)?;
+    init::check_eeprom(&bar, chip)?;
     init::clear_tables(&bar);
     let mac = steer::ADDRESSES.own(&bar, settings.mac)?;
     clear_counters(&bar, hw::regs::TABLE);
-    rx::prepare(&bar, settings)?;
+    rx::prepare(&bar, settings, chip)?;
     let director = settings.fdir.map(|size| FlowDirector::start(&bar, size)).transpose()?;
     rx::prepare_interrupts(&bar, settings);
     tx::prepare(&bar, settings);
-    Prepared { function, bar, nic, name, mac, settings }.start(driver(director), arena, |bar| {
+    Prepared { function, bar, nic, name, mac, settings }.start(driver(chip, director), arena, |bar| {
         if settings.receives {
             rx::start(bar)?;
         }
-        link::start(bar, nic.media, settings.loopback)
+        link::start(bar, chip, nic.media, settings.loopback)
     })
 }
 
-fn driver<R: Registers>(director: Option<FlowDirector>) -> Driver<R> {
+fn driver<R: Registers>(chip: Chip, director: Option<FlowDirector>) -> Driver<R> {
     Driver {
         thread: "ixgbe-watch",
         limits: LIMITS,
@@ -94,7 +95,10 @@ fn driver<R: Registers>(director: Option<FlowDirector>) -> Driver<R> {
         // The datasheet wants the receiver off meanwhile.
         filter: |bar, settings| rx::paused(bar, || steer::filter(bar, settings)),
         steer: Box::new(Rules::new(director)),
-        stop: init::stop,
+        stop: match chip {
+            Chip::I82599 => |bar| init::stop(bar, Chip::I82599),
+            Chip::X540 => |bar| init::stop(bar, Chip::X540),
+        },
     }
 }
 

@@ -1,20 +1,17 @@
 //! Preparing reception: the receiver as a whole, each queue, and the interrupts that wake workers.
 
-use bywash_hw::ixgbe::EITR_UNIT_US;
 use bywash_hw::ixgbe::regs::{
     DCA_RXCTRL, EIAC, EIAM_EX, EIMS_EX, EITR, FCRTH, GPIE, HLREG0, IVAR, IVAR_MISC, MAXFRS, MFLCN, RDBAH,
     RDBAL, RDH, RDLEN, RDRXCTL, RDT, RXCSUM, RXCTRL, RXDCTL, RXPBSIZE, SECRXCTRL, SECRXSTAT, SRRCTL, VLNCTRL,
 };
+use bywash_hw::ixgbe::{Chip, EITR_UNIT_US};
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
 use crate::intel::{Bar, FCS, NicError, RxRegisters, SHORT, Settings, Wait};
 
-/// Bytes of memory for received packets, of which the flow director's filters have a part.
-const RECEIVE_MEMORY: u32 = 512 * 1024;
-
 /// Prepares the receiver. It is off until [`start`].
-pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<(), NicError> {
+pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, chip: Chip) -> Result<(), NicError> {
     bar.change(&RXCTRL, RXCTRL::RXEN.mask, 0);
     steer::filter(bar, settings)?;
     // Both registers must say the same of the check sequence.
@@ -24,7 +21,7 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result
     let longest = u32::try_from(settings.max_len + FCS).unwrap_or(u32::MAX);
     bar.put(&MAXFRS, MAXFRS::MFS.with(longest));
     // One packet buffer has all that there is.
-    let buffer = RECEIVE_MEMORY - flow_director::memory(settings.fdir);
+    let buffer = chip.receive_memory() - flow_director::memory(settings.fdir);
     bar.fill(&RXPBSIZE, 0);
     bar.put_at(&RXPBSIZE, 0, buffer);
     // Without flow control too: above this, the switch between packet buffers would drop.

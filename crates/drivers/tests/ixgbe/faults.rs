@@ -1,12 +1,17 @@
 //! A NIC that fails while it runs: a counter or a named error, never a hang, a panic or a lost frame.
 
-use std::time::Duration;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use bywash_drivers::ixgbe::Settings;
-use bywash_models::ixgbe::Faults;
-
-use crate::bed::{End, end, frame, memory, no_violations, packet, quiet, world};
+use bywash_drivers::port::RxQueue;
 use bywash_drivers::port::frame::{Batch, Pool};
+use bywash_models::ixgbe::Faults;
+use bywash_models::world::Shared;
+use bywash_sys::worker::{HEARTBEAT_NS, Idle, Placement, Stop, Task, Turn, Worker};
+
+use crate::bed::{End, PATIENCE, end, frame, memory, no_violations, packet, quiet, world};
 
 fn looped() -> Settings {
     Settings { loopback: true, ring: 128, ..quiet() }
@@ -135,6 +140,90 @@ fn lost_and_spurious_interrupts_do_no_harm() {
     send(&mut end, 5, 100, &mut pool);
     // The worker wakes by its own clock and finds them.
     assert_eq!(end.received(&mut pool).len(), 5);
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+/// A worker's task: it receives, and says each time that it did.
+struct Sleeper {
+    rx: Box<dyn RxQueue>,
+    pool: Pool,
+    turns: u32,
+    told: Sender<usize>,
+}
+
+impl Task for Sleeper {
+    fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        let mut batch = Batch::new();
+        let count = self.rx.rx(&mut self.pool, &mut batch);
+        self.pool.give_batch(&mut batch);
+        if count == 0 {
+            return Turn::Idle;
+        }
+        self.told.send(count).unwrap();
+        Turn::Busy
+    }
+
+    fn arm(&mut self) -> bool {
+        self.rx.arm()
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.extend(self.rx.wake_fd());
+    }
+
+    fn next_deadline(&self, _: u64) -> Option<u64> {
+        None
+    }
+}
+
+/// How long a packet that is sent to a sleeping worker waits for it.
+fn waits(end: &mut End, world: &Shared, told: &Receiver<usize>, pool: &mut Pool) -> Duration {
+    // It has gone to sleep by then.
+    std::thread::sleep(Duration::from_millis(20));
+    let sent = Instant::now();
+    send(end, 1, 100, pool);
+    loop {
+        world.step();
+        match told.recv_timeout(Duration::from_millis(1)) {
+            Ok(count) => assert_eq!(count, 1),
+            Err(_) => {
+                assert!(sent.elapsed() < PATIENCE, "the worker sleeps on");
+                continue;
+            }
+        }
+        return sent.elapsed();
+    }
+}
+
+#[test]
+fn a_sleeping_worker_gets_its_packets_though_the_interrupt_was_lost() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &looped(), arena);
+    let (told, hears) = channel();
+    let mut own = arena.pool(0).unwrap();
+    own.give_many(pool.take_many(2048).collect::<Vec<_>>().into_iter());
+    let task = Sleeper { rx: end.rx.remove(0), pool: own, turns: 0, told };
+    let placement = Placement { name: "sleeper".into(), core: None, idle: Idle::Sleep };
+    let stop = Stop::new().unwrap();
+    let worker = Worker::spawn(placement, stop.clone(), task, |_| ()).map_err(|(_, error)| error).unwrap();
+    let woken: Duration = (0..5).map(|_| waits(&mut end, &world, &hears, &mut pool)).min().unwrap();
+    end.set_faults(Faults { no_interrupts: true, ..Faults::default() });
+    let waited: Vec<_> = (0..5).map(|_| waits(&mut end, &world, &hears, &mut pool)).collect();
+    end.set_faults(Faults::default());
+    stop.set();
+    let (task, result) = worker.join().unwrap();
+    result.unwrap();
+    let heartbeat = Duration::from_nanos(HEARTBEAT_NS);
+    // With the interrupt at once; without it when the worker looks by its own clock. It has slept, not looked all the time.
+    assert!(woken < heartbeat / 4, "{woken:?}");
+    assert!(waited.iter().max().is_some_and(|most| *most > heartbeat / 4), "{waited:?}");
+    assert!(waited.iter().all(|time| *time < heartbeat + Duration::from_secs(1)), "{waited:?}");
+    assert!(task.turns < 1000, "{} turns", task.turns);
+    let Sleeper { rx, pool: mut own, .. } = task;
+    rx.close(&mut own);
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
 }

@@ -5,12 +5,14 @@
 mod allocating;
 mod any_rules;
 mod bed;
+mod cable;
 mod faults;
 mod offloads;
 mod opening;
 mod scattered;
 mod socket;
 mod spreading;
+mod statistics;
 mod steering;
 mod traffic;
 mod virtual_function;

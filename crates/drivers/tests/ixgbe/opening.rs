@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bywash_drivers::ixgbe::{self, Multicast, NicError, Rss, Settings};
 use bywash_drivers::port::frame::Arena;
-use bywash_drivers::port::{Port, PortName};
+use bywash_drivers::port::{FdirFilters, Port, PortName};
 use bywash_hw::ixgbe::regs::*;
 use bywash_hw::pci::{command, config};
 use bywash_hw::reg::Register;
@@ -146,6 +146,62 @@ fn a_backplane_board_keeps_what_its_eeprom_says() {
 }
 
 #[test]
+fn an_x540_has_less_packet_memory_and_a_phy_that_negotiates() {
+    let (arena, mut pool) = memory(4096);
+    let board = Board { device: 0x1528, ..Board::default() };
+    for (fdir, kib) in [
+        (None, 384),
+        (Some(FdirFilters::K2), 384 - 64),
+        (Some(FdirFilters::K4), 384 - 128),
+        (Some(FdirFilters::K8), 384 - 256),
+    ] {
+        let world = Shared::new(&[board], Default::default());
+        let settings = Settings { fdir, loopback: true, ..quiet() };
+        let mut end = end(&world, 0, &settings, arena);
+        assert_eq!(end.port.nic().name, "X540-T2");
+        for (register, bits, value) in [
+            (&RXPBSIZE, u32::MAX, kib << 10),
+            (&FCRTH, u32::MAX, (kib - 24) << 10),
+            (&AUTOC, AUTOC::LMS.mask, AUTOC.reset.unwrap() & AUTOC::LMS.mask),
+            (&MACC, MACC::FLU.mask, 1),
+            (&SW_FW_SYNC, u32::MAX, 0),
+            (&SWSM, SWSM::SMBI.mask, 0),
+        ] {
+            let is = read(&world, register, 0);
+            assert_eq!(is & bits, value, "{} is {is:#x}", register.name);
+        }
+        end.receive(0, &mut pool);
+        let sent = packet(&frame(1, 100), 2048, &mut pool);
+        end.send([sent], &mut pool);
+        assert_eq!(end.received(&mut pool), [frame(1, 100)]);
+        end.close(&mut pool).unwrap();
+        no_violations(&world, 1);
+    }
+    // A driver was killed with both semaphores taken.
+    let world = Shared::new(&[board], Default::default());
+    [&SWSM, &SW_FW_SYNC].iter().for_each(|taken| assert_eq!(read(&world, taken, 0), 0));
+    end(&world, 0, &quiet(), arena).close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
+fn what_an_x540_needs_and_does_not_get_is_named() {
+    type Set = fn(&mut Faults);
+    let cases: [(Set, &str); 3] = [
+        (|faults| faults.bad_checksum = true, "the EEPROM's checksum is wrong: its words add up to 0xbabb"),
+        (|faults| faults.stuck_semaphore = true, "SWSM[0] is 0x00000001"),
+        (|faults| faults.firmware_holds_sync = true, "SW_FW_SYNC[0] is 0x800003e0"),
+    ];
+    let (arena, _) = memory(1024);
+    for (set, words) in cases {
+        let world = Shared::new(&[Board { device: 0x1560, ..Board::default() }], Default::default());
+        world.with(0, |device| set(&mut device.nic.faults));
+        let error = refusal(&world, &quiet(), arena).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn addresses_and_groups_are_filtered_when_not_promiscuous() {
     let world = world(2);
     let (arena, mut pool) = memory(8192);
@@ -243,6 +299,19 @@ fn a_bus_that_does_not_become_quiet_is_reset_twice_and_then_used() {
     world.with(0, |device| device.nic.faults.master_stays_busy = false);
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
+}
+
+#[test]
+fn a_nic_that_does_not_stop_is_reset_from_outside() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let end = end(&world, 0, &quiet(), arena);
+    end.set_faults(Faults { master_stays_busy: true, reset_hangs: true, ..Faults::default() });
+    let errors = end.close(&mut pool).unwrap_err();
+    assert!(errors.len() == 1 && errors[0].starts_with("CTRL[0] is 0x0400"), "{errors:?}");
+    // As after a function level reset, which ended what its own did not.
+    assert_eq!((read(&world, &CTRL, 0), read(&world, &CTRL_EXT, 0)), (0, 0));
+    assert!(!world.with(0, |device| device.config.bus_master()));
 }
 
 #[test]

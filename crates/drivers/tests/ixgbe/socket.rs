@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bywash_drivers::port::frame::{Arena, Batch, Pool};
 use bywash_drivers::port::{PortName, QueuePair};
 use bywash_drivers::{OpenOptions, open};
+use bywash_hw::ixgbe::regs::RSSRK;
 use bywash_models::cable::Impairment;
 use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
@@ -154,6 +155,28 @@ fn rules_are_steered_when_a_port_is_opened_or_it_is_not_opened() {
     let options = OpenOptions { steer: vec![rules[0].parse().unwrap()], ..OpenOptions::default() };
     let error = open(&PortName::Null, &options, arena).err().unwrap();
     assert_eq!(error.reason, "--steer is for pci: and vfio-user: ports; leave it out");
+}
+
+#[test]
+fn a_name_asks_for_the_symmetric_key_which_a_virtual_function_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [folder.path().join("a.sock"), folder.path().join("b.sock")];
+    let boards = [Board::default().device, 0x10ed].map(|device| Board { device, ..Board::default() });
+    let world = Shared::new(&boards, Impairment::default());
+    serve(&world, &[&paths[0], &paths[1]], false);
+    let (arena, _) = memory(1024);
+    let options = OpenOptions { queues: Some(2), ring: Some(64), ..OpenOptions::default() };
+    let [nic, function] = paths.map(|path| format!("vfio-user:{}/rss=symmetric", path.display()));
+    let opened = open(&nic.parse().unwrap(), &options, arena).unwrap();
+    let key = || (0..RSSRK.count()).map(|i| world.with(0, |device| device.nic.read32(RSSRK.at(i))));
+    assert!(key().all(|word| word == 0x5a6d_5a6d), "{:x?}", key().collect::<Vec<_>>());
+    opened.port.close().unwrap();
+    let error = open(&function.parse().unwrap(), &options, arena).err().unwrap().reason;
+    assert_eq!(
+        error,
+        "the ixgbevf driver cannot say how packets are spread, the physical function does; leave /rss= out"
+    );
+    no_violations(&world, 2);
 }
 
 type Halves = Vec<(Box<dyn bywash_drivers::port::RxQueue>, Box<dyn bywash_drivers::port::TxQueue>)>;

@@ -2,7 +2,7 @@
 
 use bywash_drivers::ixgbe::{Rss, Settings};
 
-use crate::bed::{End, Transport, end, ipv4, memory, no_violations, packet, quiet, world};
+use crate::bed::{End, Transport, end, ipv4, ipv6, memory, no_violations, packet, quiet, world};
 
 fn udp(flow: u16) -> Vec<u8> {
     let [a, b] = flow.to_be_bytes();
@@ -72,4 +72,58 @@ fn the_published_hash_and_the_symmetric_one() {
     let mut pool = arena.pool(0).unwrap();
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
+}
+
+/// Both directions of a flow: UDP or TCP over IPv4 or IPv6.
+fn both_ways(v6: bool, protocol: u8, flow: u8) -> [Vec<u8>; 2] {
+    let [there, back] = [(1024 + u16::from(flow) * 7, 53), (53, 1024 + u16::from(flow) * 7)]
+        .map(|ports| Transport { protocol, ports, payload: vec![0; 30] });
+    if v6 {
+        let (a, b) = ([0xfd, flow].repeat(8), [flow, 0x20, 1].repeat(6));
+        let (a, b) = (a.try_into().unwrap(), b[..16].try_into().unwrap());
+        [ipv6(a, b, &there), ipv6(b, a, &back)]
+    } else {
+        let (a, b) = ([10, 1, flow, 77], [192, flow, 2, 9]);
+        [ipv4(a, b, &there), ipv4(b, a, &back)]
+    }
+}
+
+#[test]
+fn with_the_symmetric_key_both_directions_of_every_kind_of_flow_come_by_one_queue() {
+    const FLOWS: usize = 100;
+    let world = world(2);
+    let (arena, mut pool) = memory(16384);
+    let mut near = end(&world, 0, &quiet(), arena);
+    let mut far = end(&world, 1, &Settings { queues: 4, ring: 512, ..quiet() }, arena);
+    drain(&mut far, &mut pool);
+    // Queue and hash of each packet: one at a time, so that it is known which is whose.
+    let mut place = |far: &mut End, bytes: &[u8]| {
+        let sent = packet(bytes, 2048, &mut pool);
+        near.send([sent], &mut pool);
+        let queues = drain(far, &mut pool);
+        let mut found =
+            (0..).zip(queues).flat_map(|(queue, hashes)| hashes.into_iter().map(move |h| (queue, h)));
+        let place: (usize, u32) = found.next().unwrap();
+        assert_eq!(found.next(), None);
+        assert_ne!(place.1, 0, "it has a hash");
+        place
+    };
+    for (rss, symmetric) in [(Rss::default(), false), (Rss::symmetric(), true)] {
+        far.port.set_rss(&rss).unwrap();
+        for (v6, protocol) in [(false, 6), (false, 17), (true, 6), (true, 17)] {
+            let places = |flow: u8| both_ways(v6, protocol, flow).map(|bytes| place(&mut far, &bytes));
+            let places: Vec<_> = (0..FLOWS as u8).map(places).collect();
+            let same = places.iter().filter(|[there, back]| there == back).count();
+            if symmetric {
+                assert_eq!(same, FLOWS, "IPv6 {v6}, protocol {protocol}");
+            } else {
+                assert!(same < FLOWS / 10, "IPv6 {v6}, protocol {protocol}: {same}");
+            }
+            let on = |queue| places.iter().filter(|[there, _]| there.0 == queue).count();
+            assert!((0..4).all(|queue| on(queue) > FLOWS / 10), "{:?}", [0, 1, 2, 3].map(on));
+        }
+    }
+    near.close(&mut pool).unwrap();
+    far.close(&mut pool).unwrap();
+    no_violations(&world, 2);
 }

@@ -7,8 +7,12 @@ pub const CHECKSUM_SUM: u16 = 0xbaba;
 /// Words of the image, as EEC.SIZE says for 16 Ki words.
 pub const WORDS: u16 = 0x4000;
 /// First and last word that points to a section which the checksum covers too; 0xffff and 0 are no section. The firmware's,
-/// [`FIRMWARE_POINTER`], lies behind them and is not covered.
+/// [`FIRMWARE_POINTER`], lies behind them and is not covered. An X540's has exceptions: [`super::Chip::covers_section`].
 pub const POINTERS: std::ops::RangeInclusive<u16> = 0x03..=0x0e;
+/// Points to the module of an X540's PHY, which its checksum does not cover.
+pub const PHY_POINTER: u16 = 0x04;
+/// Points to an X540's option ROM, which its checksum does not cover.
+pub const OPTION_ROM_POINTER: u16 = 0x05;
 /// Points to the firmware's module.
 pub const FIRMWARE_POINTER: u16 = 0x0f;
 /// In the firmware's module: points to the pass-through patch module.

@@ -23,7 +23,7 @@ registers! {
     FWSM "Firmware semaphore" RO [0x10148] = 0x0000_8040 { FW_MODE 3:1, FW_VALID 15, EXT_ERR_IND 24:19 };
     FACTPS "Function active and power state" RW [0x10150] = 0x0000_0004 { MNGCG 29, LFS 30 };
     SW_FW_SYNC "Software and firmware synchronisation" RW [0x10160] = 0
-        { SW_EEP 0, SW_PHY0 1, SW_PHY1 2, SW_MAC_CSR 3, SW_FLASH 4, FW_EEP 5, FW_PHY0 6, FW_PHY1 7, FW_MAC_CSR 8 };
+        { SW_EEP 0, SW_PHY0 1, SW_PHY1 2, SW_MAC_CSR 3, SW_FLASH 4, FW_EEP 5, FW_PHY0 6, FW_PHY1 7, FW_MAC_CSR 8, REGSMP 31 };
     GRC "General receive control" RW [0x10200] = 0 { MNG 0, APME 1 };
     GCR "PCIe control" RW [0x11000] = 0 { CMPL_TMOUT 15:12, CMPL_TMOUT_RESEND 16, CAP_VER2 18 };
     GCR_EXT "PCIe control, extended" RW [0x11050] = 0 { VT_MODE 1:0, BUFFERS_CLEAR 30, MSIX_EN 31 };
@@ -186,6 +186,7 @@ registers! {
     ANLP1 "Auto-negotiation link partner" RO [0x042b0] { AN_STATE 19:16 };
     MMNGC "MAC manageability control" RW [0x042d0] = 0 { MNG_VETO 0 };
     LINKS2 "Link status 2" RO [0x04324];
+    MACC "MAC control, of an X540" RW [0x04330] { FLU 0, FSV 17:16, FS 18 };
 
     // Flow director
     FDIRCTRL "Flow director control" RW [0x0ee00] = 0 & 0xffff_fff7
@@ -338,5 +339,5 @@ registers! {
     TXDGBCH "Bytes taken from the host, high" RC [0x087a8] = 0;
 }
 
-/// Registers that reading changes though they are neither counters nor causes: it takes the semaphore.
-pub const TAKEN_BY_READING: &[&str] = &["SWSM"];
+/// Registers that reading changes though they are neither counters nor causes: it takes a semaphore, the second one on an X540.
+pub const TAKEN_BY_READING: &[&str] = &["SWSM", "SW_FW_SYNC"];

@@ -2,9 +2,9 @@
 
 use bywash_hw::ixgbe::regs::{
     self, CTRL, DCA_RXCTRL, DCA_TXCTRL, DMATXCTL, EEC, EERD, ESDP, FTQF, HLREG0, MSCA, MSRWD, PFQDE, RDRXCTL,
-    RTTDCS, RXCTRL, RXDCTL, SECRXSTAT, SWSM, TDWBAL, TXDCTL,
+    RTTDCS, RXCTRL, RXDCTL, SECRXSTAT, SW_FW_SYNC, SWSM, TDWBAL, TXDCTL,
 };
-use bywash_hw::ixgbe::{QUEUES, RING_ALIGNMENT};
+use bywash_hw::ixgbe::{Chip, QUEUES, RING_ALIGNMENT};
 
 use super::Nic;
 use super::file::{Place, place};
@@ -47,7 +47,11 @@ impl Nic {
             }
             "SW_FW_SYNC" => {
                 let held = if self.faults.firmware_holds_sync { FIRMWARE_SYNC } else { 0 };
-                self.file.one(&regs::SW_FW_SYNC) | held
+                let sync = self.file.one(&SW_FW_SYNC);
+                if self.board.chip() == Chip::X540 {
+                    self.file.put(&SW_FW_SYNC, sync | SW_FW_SYNC::REGSMP.mask);
+                }
+                sync | held
             }
             "EICR" => self.interrupts.read_causes(&self.file),
             "EIMS" => self.interrupts.eims(),
@@ -153,7 +157,7 @@ impl Nic {
             "SW_FW_SYNC" if value & FIRMWARE_SYNC != before & FIRMWARE_SYNC => {
                 broken = Some(Rule::FirmwareBits)
             }
-            "SW_FW_SYNC" if !SWSM::SWESMBI.is_set(self.file.one(&SWSM)) => broken = Some(Rule::NoSemaphore),
+            "SW_FW_SYNC" if !self.holds_semaphore(before) => broken = Some(Rule::NoSemaphore),
             _ => {}
         }
         if let Some(rule) = broken {
@@ -164,6 +168,14 @@ impl Nic {
             self.file.set(&regs::RDH, queue, value & 0xffff);
         }
         true
+    }
+
+    /// Whether the second of the two semaphores is taken, without which SW_FW_SYNC is not to be written.
+    fn holds_semaphore(&self, sync: u32) -> bool {
+        match self.board.chip() {
+            Chip::I82599 => SWSM::SWESMBI.is_set(self.file.one(&SWSM)),
+            Chip::X540 => SW_FW_SYNC::REGSMP.is_set(sync),
+        }
     }
 
     fn receives(&self, queue: u32) -> bool {
@@ -198,7 +210,10 @@ impl Nic {
                 self.file.put(&MSCA, now & !MSCA::MDICMD.mask);
                 self.file.put(&MSRWD, MSRWD::MDIRDDATA.with(0xffff));
             }
-            "AUTOC" => self.autoc(now),
+            // An X540's link is its PHY's.
+            "AUTOC" if self.board.chip() == Chip::I82599 => self.autoc(now),
+            // Nor does it have this semaphore.
+            "SWSM" if self.board.chip() == Chip::X540 => self.file.put(&SWSM, now & !SWSM::SWESMBI.mask),
             "RXCTRL" if RXCTRL::RXEN.is_set(now & !before) => self.check_receiver(),
             "RXDCTL" => self.rxdctl(at.index, before, value),
             "TXDCTL" => self.txdctl(at.index, before, value),
@@ -210,7 +225,8 @@ impl Nic {
                 self.pfqde = if PFQDE::QDE.is_set(value) { self.pfqde | bit } else { self.pfqde & !bit };
             }
             "FDIRCTRL" => {
-                self.flow_director.initialise(&mut self.file, &self.faults, &mut self.violations);
+                let (file, kib) = (&mut self.file, self.board.chip().receive_memory() / 1024);
+                self.flow_director.initialise(file, kib, &self.faults, &mut self.violations);
             }
             "FDIRCMD" if !self.faults.flow_director_hangs => {
                 self.flow_director.command(&mut self.file, &self.faults, &mut self.violations);

@@ -1,13 +1,17 @@
 //! The EEPROM: its image, reading by EERD, and the serial chip behind EEC's pins.
 
+use bywash_hw::ixgbe::Chip;
 use bywash_hw::ixgbe::eeprom::{self as layout, spi};
 use bywash_hw::ixgbe::regs::EEC;
 
-/// Words a section of the image begins at: the firmware's module, its patch module, the SFP list, its one sequence.
+/// Words a section of the image begins at: the firmware's module, its patch module, the SFP list, its one sequence,
+/// and what an X540 has besides.
 const FIRMWARE: u16 = 0x200;
 const PATCH: u16 = 0x210;
 const SFP_LIST: u16 = 0x220;
 const SFP_SEQUENCE: u16 = 0x240;
+const PHY: u16 = 0x250;
+const OPTION_ROM: u16 = 0x258;
 
 /// The words. What lies beyond the last one written reads as 0xffff.
 #[derive(Clone, Debug)]
@@ -18,7 +22,7 @@ pub(super) struct Eeprom {
 
 impl Eeprom {
     /// An image with the MAC address `mac`, as a board with an SFP cage has it.
-    pub(super) fn new(mac: [u8; 6], fixed_port: bool) -> Self {
+    pub(super) fn new(mac: [u8; 6], fixed_port: bool, chip: Chip) -> Self {
         let mut words = vec![0xffff; 0x280];
         let mut put =
             |at: u16, values: &[u16]| words[usize::from(at)..][..values.len()].copy_from_slice(values);
@@ -34,6 +38,13 @@ impl Eeprom {
             let kinds: Vec<u16> = (0..13).flat_map(|kind| [kind, SFP_SEQUENCE]).collect();
             put(SFP_LIST + 1, &kinds);
             put(SFP_SEQUENCE + 1, &[0x1234, 0xffff]);
+        }
+        if chip == Chip::X540 {
+            // Neither is covered by the checksum, whatever stands in it.
+            put(layout::PHY_POINTER, &[PHY]);
+            put(PHY, &[3, 0x1111, 0x2222, 0x3333]);
+            put(layout::OPTION_ROM_POINTER, &[OPTION_ROM]);
+            put(OPTION_ROM, &[2, 0x4444, 0x5555]);
         }
         put(layout::CAPABILITIES, &[0]);
         put(layout::IMAGE_VERSION[0], &[0x8000, 0x0001]);
@@ -131,12 +142,16 @@ mod tests {
 
     #[test]
     fn the_covered_words_add_up() {
-        let eeprom = Eeprom::new([2, 0, 0, 0, 0, 1], false);
+        let eeprom = Eeprom::new([2, 0, 0, 0, 0, 1], false, Chip::I82599);
         assert_eq!(eeprom.sum(), layout::CHECKSUM_SUM);
         assert_eq!(eeprom.word(layout::MAC_ADDRESS), 0x0002);
         assert_eq!(eeprom.word(layout::MAC_ADDRESS + 2), 0x0100);
         // No section that the checksum would cover as well.
         assert!({ layout::POINTERS }.all(|at| eeprom.word(at) == 0xffff));
+        let x540 = Eeprom::new([2, 0, 0, 0, 0, 1], true, Chip::X540);
+        assert_eq!(x540.sum(), layout::CHECKSUM_SUM);
+        let covered = |at: &u16| Chip::X540.covers_section(*at) && x540.word(*at) != 0xffff;
+        assert_eq!({ layout::POINTERS }.find(covered), None);
         let version =
             eeprom.word(eeprom.word(FIRMWARE + layout::FIRMWARE_PATCH_POINTER) + layout::FIRMWARE_VERSION);
         assert!(version > 5);
@@ -157,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_word_is_read_bit_by_bit() {
-        let mut eeprom = Eeprom::new([2, 0x11, 0x22, 0x33, 0x44, 0x55], false);
+        let mut eeprom = Eeprom::new([2, 0x11, 0x22, 0x33, 0x44, 0x55], false, Chip::I82599);
         let granted = EEC::GNT.mask | EEC::REQ.mask;
         eeprom.pins(granted | EEC::CS.mask);
         eeprom.pins(granted);

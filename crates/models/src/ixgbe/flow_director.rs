@@ -57,9 +57,6 @@ fn buckets(fdirctrl: u32) -> u32 {
     if FDIRCTRL::PERFECT_MATCH.is_set(fdirctrl) { perfect } else { perfect * 4 }
 }
 
-/// KiB of memory that packet buffers and filters share.
-const RECEIVE_MEMORY: u32 = 512;
-
 /// KiB of receive memory that filters take.
 fn memory(fdirctrl: u32) -> u32 {
     match FDIRCTRL::PBALLOC.of(fdirctrl) {
@@ -69,13 +66,19 @@ fn memory(fdirctrl: u32) -> u32 {
 }
 
 impl FlowDirector {
-    /// FDIRCTRL was written: the tables are made anew.
-    pub(super) fn initialise(&mut self, file: &mut File, faults: &Faults, violations: &mut Violations) {
+    /// FDIRCTRL was written: the tables are made anew, in memory that packet buffers and filters share, in KiB.
+    pub(super) fn initialise(
+        &mut self,
+        file: &mut File,
+        memory_kib: u32,
+        faults: &Faults,
+        violations: &mut Violations,
+    ) {
         *self = Self::default();
         let taken = memory(file.one(&FDIRCTRL));
         let buffers = (0..RXPBSIZE.count()).map(|i| RXPBSIZE::SIZE.of(file.get(&RXPBSIZE, i))).sum();
-        if taken > 0 && buffers + taken > RECEIVE_MEMORY {
-            violations.add("FDIRCTRL", 0, Rule::PacketMemory(buffers, taken));
+        if taken > 0 && buffers + taken > memory_kib {
+            violations.add("FDIRCTRL", 0, Rule::PacketMemory(buffers, taken, memory_kib));
         }
         let ready = u32::from(!faults.flow_director_hangs);
         let fdirctrl = FDIRCTRL::INIT_DONE.put(file.one(&FDIRCTRL), ready);

@@ -1,4 +1,4 @@
-//! An 82599 as a plain library: registers are read and written, time is told, and frames and interrupts come out.
+//! An 82599, or an X540, as a plain library: registers are read and written, time is told, and frames and interrupts come out.
 //!
 //! Nothing here waits, reads a clock or draws numbers: the same calls have the same results. A write to a register only
 //! notes what is to be done; [`Nic::tick`] does it, so that memory, interrupts and the wire are touched at one place.
@@ -29,7 +29,7 @@ mod tx;
 mod virtual_function;
 
 use bywash_hw::ixgbe::regs::{self, CTRL, RXDCTL, STATUS, TXDCTL};
-use bywash_hw::ixgbe::{BAR_SIZE, QUEUES, RESET_QUIET_US, VECTORS, vf};
+use bywash_hw::ixgbe::{BAR_SIZE, Chip, QUEUES, RESET_QUIET_US, VECTORS, vf};
 use bywash_hw::pci::{INTEL, Media, known};
 use bywash_hw::reg::Register;
 
@@ -53,7 +53,8 @@ use virtual_function::VirtualFunction;
 /// What kind of board it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Board {
-    /// PCI device id: 0x10fb has an SFP cage with a module in it, 0x10f8 is a backplane without one, 0x10ed a virtual function.
+    /// PCI device id: 0x10fb has an SFP cage with a module in it, 0x10f8 is a backplane without one, 0x10ed a virtual function,
+    /// 0x1528 an X540, whose PHY is not modelled but for the link that it brings up.
     pub device: u16,
     /// The port's MAC address.
     pub mac: [u8; 6],
@@ -69,6 +70,10 @@ impl Default for Board {
 impl Board {
     fn media(&self) -> Option<Media> {
         known(INTEL, self.device).map(|nic| nic.media)
+    }
+
+    fn chip(&self) -> Chip {
+        Chip::of(self.device)
     }
 
     fn has_cage(&self) -> bool {
@@ -157,7 +162,7 @@ impl Nic {
             faults: Faults::default(),
             policy: Policy::generous(board.mac),
             file: File::new(),
-            eeprom: Eeprom::new(board.mac, !board.has_cage()),
+            eeprom: Eeprom::new(board.mac, !board.has_cage(), board.chip()),
             module: Module::new(),
             interrupts: Interrupts::new(),
             flow_director: FlowDirector::default(),
@@ -255,7 +260,7 @@ impl Nic {
         let [a, b, c, d, e, f] = self.board.mac;
         self.file.set(&regs::RAL, 0, u32::from_le_bytes([a, b, c, d]));
         self.file.set(&regs::RAH, 0, u32::from_le_bytes([e, f, 0, 0x80]));
-        self.file.set(&regs::RXPBSIZE, 0, 512 << 10);
+        self.file.set(&regs::RXPBSIZE, 0, self.board.chip().receive_memory());
         self.file.set(&regs::TXPBSIZE, 0, 160 << 10);
         self.file.set(&regs::TXPBTHRESH, 0, 0x96);
         self.file.put(

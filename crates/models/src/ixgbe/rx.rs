@@ -73,12 +73,7 @@ impl Nic {
         stats::arrived(&mut self.file, &frame);
         let keep_bad = FCTRL::SBP.is_set(self.file.one(&FCTRL));
         let length = frame.len() + stats::FCS;
-        let bad = match length {
-            _ if !check_good => Some(&regs::CRCERRS),
-            0..64 => Some(&regs::RUC),
-            _ if length > self.longest_frame(&frame) => Some(&regs::ROC),
-            _ => None,
-        };
+        let bad = stats::bad(length, self.longest_frame(&frame), check_good);
         if let Some(counter) = bad {
             self.file.count(counter, 0, 1);
             if !(keep_bad && check_good) {
@@ -89,6 +84,7 @@ impl Nic {
         let parsed = parse(&frame, u16::try_from(VLNCTRL::VET.of(self.file.one(&VLNCTRL))).unwrap_or(0));
         let Some(passed) = layer_2(&self.file, &frame, &parsed) else { return };
         stats::received(&mut self.file, &frame);
+        stats::checked(&mut self.file, &parsed);
         self.hold(frame, parsed, passed);
     }
 

@@ -4,6 +4,7 @@ use bywash_hw::ixgbe::regs;
 use bywash_hw::reg::Register;
 
 use super::file::File;
+use super::parse::Parsed;
 
 /// Bytes of the check sequence.
 pub(super) const FCS: usize = 4;
@@ -31,6 +32,25 @@ fn count(bytes: usize) -> u32 {
 pub(super) fn arrived(file: &mut File, frame: &[u8]) {
     file.count(&regs::TPR, 0, 1);
     file.count_36(&regs::TORL, &regs::TORH, 0, bytes(frame));
+}
+
+/// What a frame of so many bytes, check sequence included, is counted as when it is bad; each as one thing only.
+pub(super) fn bad(bytes: usize, longest: usize, check_good: bool) -> Option<&'static Register> {
+    match (bytes < 64, bytes > longest, check_good) {
+        (true, _, true) => Some(&regs::RUC),
+        (true, _, false) => Some(&regs::RFC),
+        (_, true, true) => Some(&regs::ROC),
+        (_, true, false) => Some(&regs::RJC),
+        (_, _, false) => Some(&regs::CRCERRS),
+        (_, _, true) => None,
+    }
+}
+
+/// A good frame with a wrong checksum in it, or several.
+pub(super) fn checked(file: &mut File, parsed: &Parsed) {
+    if [parsed.ip_checksum_good, parsed.l4_checksum_good].contains(&Some(false)) {
+        file.count(&regs::XEC, 0, 1);
+    }
 }
 
 /// A good frame, before filtering.

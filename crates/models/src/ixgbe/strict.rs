@@ -81,8 +81,8 @@ pub enum Rule {
     #[error("bucket hash {0:#06x}, but the filter's fields have {1:#06x}: no packet will match it")]
     WrongBucket(u32, u32),
     /// Packet buffers and the flow director's filters share the receiver's memory: the buffers are made smaller first.
-    #[error("RXPBSIZE has {0} KiB, and filters take {1} KiB of the same 512")]
-    PacketMemory(u32, u32),
+    #[error("RXPBSIZE has {0} KiB, and filters take {1} KiB of the same {2}")]
+    PacketMemory(u32, u32, u32),
     /// Semaphores are asked for and given back by whoever holds them.
     #[error("used without the semaphore that guards it")]
     NoSemaphore,

@@ -25,8 +25,12 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with(Board::default())
+    }
+
+    pub(crate) fn with(board: Board) -> Self {
         let mut bench = Self {
-            nic: Nic::new(Board::default()),
+            nic: Nic::new(board),
             memory: FlatMemory { base: BASE, bytes: vec![0; QUEUES_WITH_MEMORY << 16] },
             interrupts: Vec::new(),
             sent: Vec::new(),

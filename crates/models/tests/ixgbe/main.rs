@@ -356,7 +356,7 @@ fn in_loopback_the_nic_hears_itself() {
 #[test]
 fn what_the_datasheet_forbids_is_named() {
     type Wrong = fn(&mut Bench);
-    let cases: [(&str, Wrong); 11] = [
+    let cases: [(&str, Wrong); 18] = [
         ("RDT[5]: written before the queue is enabled (poll ENABLE until it reads 1)", |b| {
             b.write(&RDT, 5, 3)
         }),
@@ -376,6 +376,46 @@ fn what_the_datasheet_forbids_is_named() {
                 b.write(&TXDCTL, 0, TXDCTL::ENABLE.mask);
             },
         ),
+        ("RDRXCTL[0]: HLREG0.RXCRCSTRP and RDRXCTL.CRCSTRIP differ when the receiver is started", |b| {
+            b.write(&RXCTRL, 0, 0);
+            let hlreg0 = b.read(&HLREG0, 0);
+            b.write(&HLREG0, 0, hlreg0 & !HLREG0::RXCRCSTRP.mask);
+            b.write(&RXCTRL, 0, RXCTRL::RXEN.mask);
+        }),
+        (
+            "RDRXCTL[0]: RSCACKC and FCOE_WRFIX must be set, RSCFRSTSIZE cleared, before the receiver is started",
+            |b| {
+                b.write(&RXCTRL, 0, 0);
+                let rdrxctl = b.read(&RDRXCTL, 0);
+                b.write(&RDRXCTL, 0, rdrxctl & !RDRXCTL::FCOE_WRFIX.mask);
+                b.write(&RXCTRL, 0, RXCTRL::RXEN.mask);
+            },
+        ),
+        ("SRRCTL[0]: 0x2000000 names no buffer size, or a descriptor type that is not modelled", |b| {
+            b.write(&SRRCTL, 0, SRRCTL::DESCTYPE.with(1))
+        }),
+        ("SRRCTL[2]: 0xa000002 names no buffer size, or a descriptor type that is not modelled", |b| {
+            b.write(&SRRCTL, 2, SRRCTL::BSIZEPACKET.with(2) | SRRCTL::DESCTYPE.with(5))
+        }),
+        ("TXDCTL[4]: the queue is enabled before DMATXCTL.TE", |b| {
+            let dmatxctl = b.read(&DMATXCTL, 0);
+            b.write(&DMATXCTL, 0, dmatxctl & !DMATXCTL::TE.mask);
+            b.write(&TDLEN, 4, RING * 16);
+            b.write(&DCA_TXCTRL, 4, 0);
+            b.write(&TXDCTL, 4, TXDCTL::ENABLE.mask);
+        }),
+        (
+            "TDT[0]: descriptor [00000000, 00000000, 2b700000, 000a0000]: DTYP is neither a context nor data",
+            |b| {
+                let words = data(40, LAST, 0);
+                let words = [words[0], words[1], tx::DTYP.put(words[2], 7), words[3]];
+                b.transmit(0, &[(&[], words)]);
+            },
+        ),
+        ("SW_FW_SYNC[0]: software wrote the firmware's bits", |b| {
+            b.set(&SWSM, SWSM::SWESMBI.mask);
+            b.write(&SW_FW_SYNC, 0, SW_FW_SYNC::FW_EEP.mask);
+        }),
         ("RDBAL[0]: DMA without bus mastering: set it in the PCI command register", |b| {
             b.nic.set_bus_master(false);
             b.arrive(&packet(UDP, (1, 2), 40));

@@ -3,6 +3,7 @@
 use bywash_hw::ixgbe::desc::{context, packet_type, rx, tx};
 use bywash_hw::ixgbe::eeprom::{self, spi};
 use bywash_hw::ixgbe::regs::*;
+use bywash_models::ixgbe::Board;
 use bywash_wire::checksum::Sum;
 
 use crate::bench::{Bench, LAST, data, packet};
@@ -95,6 +96,28 @@ fn an_eeprom_word_is_read_by_the_pins_of_eec() {
     clock(u32::from(spi::READ), 8);
     clock(u32::from(eeprom::MAC_ADDRESS) * 2, 16);
     assert_eq!(clock(0, 16), 0x0200, "02:00, low byte first");
+}
+
+#[test]
+fn an_x540_has_less_packet_memory_and_another_semaphore() {
+    let mut bench = Bench::with(Board { device: 0x1528, ..Board::default() });
+    assert_eq!(bench.read(&RXPBSIZE, 0), 384 << 10);
+    assert_eq!(Bench::new().read(&RXPBSIZE, 0), 512 << 10);
+    let perfect = FDIRCTRL::PBALLOC.with(1) | FDIRCTRL::PERFECT_MATCH.mask;
+    bench.write(&FDIRCTRL, 0, perfect);
+    let why = "FDIRCTRL[0]: RXPBSIZE has 384 KiB, and filters take 64 KiB of the same 384";
+    assert_eq!(bench.broken(), [why]);
+    bench.write(&RXPBSIZE, 0, RXPBSIZE::SIZE.with(384 - 64));
+    bench.write(&FDIRCTRL, 0, perfect);
+    // The first read takes it, the second sees it taken; without it nothing is to be written.
+    assert!(!SW_FW_SYNC::REGSMP.is_set(bench.read(&SW_FW_SYNC, 0)));
+    assert!(SW_FW_SYNC::REGSMP.is_set(bench.read(&SW_FW_SYNC, 0)));
+    bench.write(&SW_FW_SYNC, 0, SW_FW_SYNC::SW_EEP.mask);
+    assert_eq!(bench.broken(), Vec::<String>::new());
+    bench.write(&SW_FW_SYNC, 0, 0);
+    assert_eq!(bench.broken(), ["SW_FW_SYNC[0]: used without the semaphore that guards it"]);
+    bench.set(&SWSM, SWSM::SWESMBI.mask);
+    assert!(!SWSM::SWESMBI.is_set(bench.read(&SWSM, 0)), "it is the 82599's");
 }
 
 #[test]
