@@ -158,6 +158,65 @@ fn fragments_that_overlap_spoil_their_datagram_and_late_ones_are_given_up() {
     pair.a.assert_nothing_leaked();
 }
 
+/// A fragment of a datagram to 10.0.0.1, of `length` bytes of a payload whose first eight are the UDP header of 24 bytes to
+/// port 9.
+fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length: usize) -> Vec<u8> {
+    let mut ip = Ipv4Header::new(source.into(), [10, 0, 0, 1].into(), 17, length.try_into().unwrap());
+    (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
+    ip.seal();
+    let mut payload = vec![1; length];
+    if offset == 0 {
+        payload[..8].copy_from_slice(&[0, 1, 0, 9, 0, 24, 0, 0]);
+    }
+    [ethernet(0x0800).as_bytes(), ip.as_bytes(), &payload].concat()
+}
+
+#[test]
+fn who_never_ends_his_datagrams_keeps_nobody_from_his() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 9000, "10.0.0.1/24");
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let begin = |node: &mut Node, now, source, id| node.put(now, PORT, &fragment(source, id, 0, true, 16));
+    let end = |node: &mut Node, now, source, id| {
+        node.put(now, PORT, &fragment(source, id, 16, false, 8));
+        read(node, server).is_some()
+    };
+    // Of one source sixteen are kept: the seventeenth pushes out the first, and nobody else's.
+    begin(&mut node, now, [10, 0, 0, 7], 1);
+    for id in 0..17 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 0, 0, 2], id);
+    }
+    assert!(!end(&mut node, now, [10, 0, 0, 2], 0), "pushed out by the seventeenth");
+    assert!(end(&mut node, now, [10, 0, 0, 2], 16) && end(&mut node, now, [10, 0, 0, 7], 1));
+    // Of all sources 256: the table is full of strangers', and the oldest of them make room.
+    for i in 0..300u16 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 1, u8::try_from(i / 8).unwrap(), 9], i);
+    }
+    begin(&mut node, now, [10, 0, 0, 8], 1);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 1), "strangers fill the table, and it is taken all the same");
+    assert!(!end(&mut node, now, [10, 1, 0, 9], 0), "the oldest is gone");
+    // Frames: no more than a quarter of all, whatever the pieces are.
+    now = now + Duration::from_secs(61);
+    node.take(now, PORT);
+    let (all, free) = (node.pool.arena().frames(), node.pool.free());
+    for i in 0..200u16 {
+        now = now + Duration::from_millis(1);
+        for piece in 0..7 {
+            let [high, low] = (i / 8).to_be_bytes();
+            node.put(now, PORT, &fragment([10, 2, high, low], i, piece * 8000, true, 8000));
+        }
+    }
+    let held = free - node.pool.free();
+    assert!((all / 5..=all / 4).contains(&held), "{held} of {all} frames are held");
+    begin(&mut node, now, [10, 0, 0, 8], 2);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 2));
+    now = now + Duration::from_secs(61);
+    (0..9).for_each(|second| drop(node.take(now + Duration::from_secs(second), PORT)));
+    node.assert_nothing_leaked();
+}
+
 #[test]
 fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     let mut pair = Pair::new(1500);
