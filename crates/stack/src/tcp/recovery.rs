@@ -72,6 +72,8 @@ impl Connection {
             let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
         }
+        } else {
+            self.window.unneeded = true;
     }
 
     /// SND.WND, unless the segment is older than the one that set it last.

@@ -102,7 +102,7 @@ impl Connection {
         }
         self.phase = Phase::Loss;
         self.tally.timeouts = self.tally.timeouts.saturating_add(1);
-        self.congestion.algorithm().restarted();
+        self.congestion.algorithm().timed_out();
         self.window.congestion = self.window.mss;
         self.duplicates = 0;
         self.probe = None;
