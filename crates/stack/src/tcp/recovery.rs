@@ -3,7 +3,7 @@
 use bywash_wire::{IPV6_MTU, TCP_HEADER, TcpFlags};
 
 use super::congestion::Window;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Phase, Probe};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
@@ -25,7 +25,7 @@ impl Connection {
         let before = self.pipe();
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
-        let mut delivered = Delivered::default();
+        let mut delivered = Delivered { echoed: self.echoed(segment, cx.now), ..Delivered::default() };
         let shortest = self.rtt.shortest;
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
@@ -48,7 +48,8 @@ impl Connection {
             // MUST-37: a peer that answers may keep its window shut for as long as it likes.
             self.stalled = None;
         }
-        self.end_probe(ack, reported);
+        let bare = segment.ack == una && !window_changed && segment.length() == 0;
+        self.end_probe(ack, reported, bare && segment.options.sack.is_empty());
         self.take_echo(segment);
         self.find_losses(una, advanced, delivered, cx);
         if advanced {
@@ -71,9 +72,9 @@ impl Connection {
         if full {
             let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
-        }
         } else {
             self.window.unneeded = true;
+        }
     }
 
     /// SND.WND, unless the segment is older than the one that set it last.
@@ -92,25 +93,25 @@ impl Connection {
         changed
     }
 
-    /// What the peer has out of order (RFC 2018), and whether it reports something that came twice (RFC 2883, 4).
+    /// What the peer has out of order (RFC 2018), and where what it reports to have come twice ends (RFC 2883, 4).
     fn take_blocks(
         &mut self,
         segment: &Segment,
         ack: Seq,
         cx: &Context<'_>,
         delivered: &mut Delivered,
-    ) -> bool {
+    ) -> Option<Seq> {
         if !self.sack || segment.options.sack.is_empty() {
-            return false;
+            return None;
         }
         let mut blocks = segment.options.sack.iter().map(|(start, end)| (Seq(*start), Seq(*end)));
-        let mut reported = false;
+        let mut reported = None;
         let (first, second) = (blocks.clone().next(), blocks.clone().nth(1));
         if let Some((start, end)) = first {
             let inside = second.is_some_and(|(s, e)| !start.before(s) && !end.after(e));
-            reported = start.before(end) && (!end.after(ack) || inside);
+            reported = (start.before(end) && (!end.after(ack) || inside)).then_some(end);
         }
-        if reported {
+        if reported.is_some() {
             blocks.next();
             self.board.duplicate_reported(ack, self.nxt);
             self.tally.duplicates += 1;
@@ -148,6 +149,13 @@ impl Connection {
         }
     }
 
+    /// The millisecond in which that was sent whose clock a segment echoes.
+    fn echoed(&self, segment: &Segment, now: Timestamp) -> Option<u64> {
+        let (_, echo) = segment.options.timestamps.filter(|_| self.timestamps)?;
+        let age = self.clock(now).wrapping_sub(echo);
+        (age < 1 << 30).then(|| now.as_millis().saturating_sub(age.into()))
+    }
+
     /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
     #[inline]
     pub(super) fn measure(
@@ -171,15 +179,20 @@ impl Connection {
         }
     }
 
-    /// RFC 8985, 7.4: when a copy that probed the tail has repaired a loss, that loss counts.
-    fn end_probe(&mut self, ack: Seq, reported: bool) {
-        let Some((end, copy)) = self.probe else { return };
-        if !ack.before(end) || reported {
-            self.probe = None;
-            if copy && !reported && self.phase == Phase::Open {
-                self.reduce();
-                self.window.congestion = self.window.threshold.max(self.window.mss);
-            }
+    /// RFC 8985, 7.4.2: a probe that was a copy has repaired a loss, which counts, if later data is acknowledged and the peer
+    /// has not told that both came: by a block that says so, or by an acknowledgment that says nothing at all (`bare`).
+    fn end_probe(&mut self, ack: Seq, reported: Option<Seq>, bare: bool) {
+        let Some(Probe { end, copy, flight }) = self.probe.filter(|probe| !ack.before(probe.end)) else {
+            return;
+        };
+        let twice = reported == Some(end) || bare;
+        if copy && !twice && ack == end {
+            return;
+        }
+        self.probe = None;
+        if copy && !twice {
+            self.reduce_from(flight);
+            self.window.congestion = self.window.threshold;
         }
     }
 
@@ -220,7 +233,8 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.phase = Phase::Recovery;
+            // RFC 8985, 7.1: what a probe did is no question any more.
+            (self.phase, self.probe) = (Phase::Recovery, None);
             self.recover = self.nxt;
             self.prr_flight = (self.nxt - una).max(self.window.mss);
             (self.prr_delivered, self.prr_out) = (0, 0);
@@ -237,7 +251,7 @@ impl Connection {
     pub(super) fn detect(&mut self, cx: &Context<'_>) {
         let recovering = self.phase != Phase::Open;
         let (shortest, smoothed) = (self.rtt.shortest, self.rtt.smoothed());
-        self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering, self.window.mss);
+        self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering).unwrap_or_default();
     }
 
     /// RFC 9937 (first RFC 6937): as much goes out as arrives, in the proportion of the new window to the old. Below the
@@ -279,7 +293,10 @@ impl Connection {
 
     /// The threshold after a loss.
     pub(super) fn reduce(&mut self) {
-        let flight = self.nxt - self.una;
+        self.reduce_from(self.nxt - self.una);
+    }
+
+    fn reduce_from(&mut self, flight: u32) {
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }
 }
