@@ -227,6 +227,10 @@ fn notice(quoted: &[u8], error: Unreachable) -> Option<Notice> {
     let flow = Flow {
         local,
         remote,
+    // What fits cannot have been too big.
+    if matches!(error, Unreachable::TooBig(mtu) if mtu >= ip.total_length.get()) {
+        return None;
+    }
         local_port: u16::from_be_bytes([a, b]),
         remote_port: u16::from_be_bytes([c, d]),
     };

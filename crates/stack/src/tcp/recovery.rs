@@ -1,6 +1,6 @@
 //! What an acknowledgment means for sending: the window, what is lost, how much may go out (RFC 5681, 6582, 6937, 8985).
 
-use bywash_wire::{IPV6_MTU, TCP_HEADER, TcpFlags};
+use bywash_wire::{TCP_HEADER, TcpFlags};
 
 use super::congestion::Window;
 use super::connection::{Connection, Phase, Probe};
@@ -301,13 +301,10 @@ impl Connection {
     }
 }
 
-/// RFC 791, 3.2: every host takes so much, and what is smaller nobody means.
-const SMALLEST_MTU: u16 = 576;
-
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let smallest = if self.flow.remote.is_v4() { SMALLEST_MTU } else { IPV6_MTU };
+        let smallest = crate::path_mtu::smallest(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };

@@ -425,6 +425,83 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
     router.assert_nothing_leaked();
 }
 
+/// Each datagram would be compared with 20 000 sockets: 4 * 10^8 steps, seconds in this profile even on a fast machine.
+#[test]
+fn connected_sockets_that_share_a_port_are_told_apart_at_once() {
+    const N: u16 = 20_000;
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let sockets: Vec<_> = (0..N)
+        .map(|i| {
+            let id = node.host.stack.udp_bind(None, 9).unwrap();
+            node.host.stack.udp_connect(id, Some((address("10.0.0.2"), 1000 + i))).unwrap();
+            id
+        })
+        .collect();
+    let open = node.host.stack.udp_bind(None, 9).unwrap();
+    assert_eq!(node.host.stack.udp_bind(None, 9), Err(UdpError::Taken), "one without a peer is enough");
+    let datagram = |port: u16| {
+        let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+        let [high, low] = port.to_be_bytes();
+        [ethernet(0x0800).as_bytes(), ip.as_bytes(), &[high, low, 0, 9, 0, 8, 0, 0]].concat()
+    };
+    let start = std::time::Instant::now();
+    for (i, id) in sockets.iter().enumerate() {
+        node.put(now, PORT, &datagram(1000 + u16::try_from(i).unwrap()));
+        assert_eq!(read(&mut node, *id), Some(vec![]));
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    node.put(now, PORT, &datagram(999));
+    assert_eq!(read(&mut node, open), Some(vec![]), "nobody's peer");
+    node.host.stack.udp_connect(sockets[0], None).unwrap();
+    node.host.stack.udp_close(open, &mut node.pool);
+    node.put(now, PORT, &datagram(999));
+    assert_eq!(read(&mut node, sockets[0]), Some(vec![]), "it has no peer any more");
+    for id in sockets {
+        node.host.stack.udp_close(id, &mut node.pool);
+    }
+    node.put(now, PORT, &datagram(1000));
+    assert_eq!(node.host.stack.counters().refused, 1);
+}
+
+#[test]
+fn a_narrow_path_is_believed_only_of_where_something_large_went() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let wire = node.interface(1);
+    node.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    let send = |node: &mut Node, length: usize| {
+        let to = Some((address("10.0.0.2"), 53));
+        node.host.stack.udp_send(now, socket, to, &vec![0; length], &mut node.pool).unwrap();
+        node.take(now, PORT).len()
+    };
+    let error = |node: &mut Node, length: u16, mtu: u32| {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+        quoted.total_length = length.into();
+        quoted.seal();
+        let udp = [0, 9, 0, 53, 0, 0, 0, 0];
+        let mut icmp =
+            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
+        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&udp);
+        icmp.checksum = sum.checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+        let link = ethernet(0x0800);
+        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &udp].concat();
+        node.put(now, PORT, &all);
+    };
+    assert_eq!(send(&mut node, 100), 1);
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 1, "nothing of that size had gone there");
+    error(&mut node, 600, 600);
+    assert_eq!(send(&mut node, 1372), 1, "what was quoted fits");
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 3, "576 bytes of payload in each");
+    error(&mut node, 600, 100);
+    assert_eq!(send(&mut node, 572), 3, "never less than 296 bytes, 272 of payload");
+}
+
 #[test]
 fn what_is_only_passed_on_keeps_every_rule() {
     let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
