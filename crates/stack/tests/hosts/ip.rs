@@ -425,6 +425,58 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
     router.assert_nothing_leaked();
 }
 
+#[test]
+fn options_go_with_the_pieces_they_belong_to() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    let out = router.interface(2);
+    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    let packet = |options: &[u8], length: u16| {
+        let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), 17, length);
+        ip.set_header_length(u8::try_from(20 + options.len()).unwrap());
+        ip.total_length = (20 + u16::try_from(options.len()).unwrap() + length).into();
+        (ip.fragment, ip.checksum) = (0.into(), 0.into());
+        ip.checksum = Sum::new().bytes(ip.as_bytes()).bytes(options).checksum().into();
+        let mut link = ethernet(0x0800);
+        link.destination = Mac([2, 0, 0, 0, 0, 3]);
+        let payload: Vec<u8> = (0..length).map(|i| i.to_le_bytes()[0]).collect();
+        [link.as_bytes(), ip.as_bytes(), options, &payload].concat()
+    };
+    // Record route, which only the first has; router alert and a stream identifier, which all have.
+    let options = [7, 7, 4, 0, 0, 0, 0, 1, 148, 4, 0, 0, 136, 4, 0, 9];
+    router.put(now, PORT, &packet(&options, 1100));
+    let pieces = router.take(now, PortId(1));
+    let mut payload = Vec::<u8>::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        let ip = Ipv4Header::parse(&piece[14..], piece.len() - 14).expect("a right header, and its checksum");
+        let expected: &[u8] = if i == 0 { &options } else { &[148, 4, 0, 0, 136, 4, 0, 9] };
+        assert_eq!(&piece[34..14 + ip.header_length()], expected, "piece {i}");
+        assert_eq!((ip.fragment_offset(), ip.time_to_live), (payload.len(), 63));
+        assert!(piece.len() <= 14 + 576);
+        payload.extend(&piece[14 + ip.header_length()..]);
+    }
+    assert!(payload == packet(&[], 1100)[34..]);
+    router.put(now, PORT, &packet(&options, 100));
+    assert_eq!(router.take(now, PortId(1))[0][34..50], options, "and with what is not cut");
+    // RFC 7126: source routes, loose and strict, wherever they stand, go nowhere.
+    for route in [[131, 3, 4, 0], [137, 3, 4, 0], [1, 131, 3, 4]] {
+        router.put(now, PORT, &packet(&route, 100));
+        assert_eq!(router.take(now, PortId(1)), Vec::<Vec<u8>>::new());
+    }
+    assert_eq!(router.host.stack.counters().source_route, 3);
+    router.take(now, PORT);
+    router.assert_nothing_leaked();
+}
+
 /// Each datagram would be compared with 20 000 sockets: 4 * 10^8 steps, seconds in this profile even on a fast machine.
 #[test]
 fn connected_sockets_that_share_a_port_are_told_apart_at_once() {
