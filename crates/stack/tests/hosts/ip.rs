@@ -555,6 +555,31 @@ fn a_narrow_path_is_believed_only_of_where_something_large_went() {
 }
 
 #[test]
+fn who_makes_up_neighbours_makes_few() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/8");
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let question = |i: u16| {
+        let [high, low] = i.to_be_bytes();
+        let arp: &[&[u8]] =
+            &[&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 9, high, low, 10, 9, high, low, 0, 0, 0, 0, 0, 0]];
+        [ethernet(0x0806).as_bytes(), &arp.concat(), &[10, 0, 0, 1]].concat()
+    };
+    let known = |node: &Node| node.host.control.neighbours().count();
+    for i in 0..2000 {
+        node.put(now, PORT, &question(i));
+        assert_eq!(node.take(now, PORT).len(), 1, "an answer has everyone");
+    }
+    assert_eq!(known(&node), 256);
+    now = now + Duration::from_secs(1);
+    for i in 2000..4000 {
+        node.put(now, PORT, &question(i));
+        node.take(now, PORT);
+    }
+    assert_eq!(known(&node), 356, "100 a second more");
+}
+
+#[test]
 fn what_is_only_passed_on_keeps_every_rule() {
     let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
         1,
