@@ -255,6 +255,87 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     assert!(pair.trace.len() <= 50, "{} at one moment", pair.trace.len());
 }
 
+/// RFC 1122, 3.2.2 and RFC 1812, 4.3.2.7, line by line: about what no error may be sent.
+#[test]
+fn errors_are_sent_only_about_what_they_may_be_about() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24");
+    let wire = router.interface(1);
+    let mut router = router.with_route("0.0.0.0/0", "10.0.0.2", wire);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PORT);
+    let (us, far) = ([10, 0, 0, 3], [192, 168, 0, 1]);
+    let port = vec![0, 1, 0, 7, 0, 8, 0, 0];
+    let icmp = |kind: u8| vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    let mac = Mac([2, 0, 0, 0, 0, 3]);
+    let usual = (mac, [172, 16, 0, 1], us, 17, 64, 0, port.clone());
+    for (why, errors, (mac, source, to, protocol, hops, fragment, payload)) in [
+        ("a closed port", 1, usual.clone()),
+        ("a protocol that nobody speaks", 1, (mac, usual.1, us, 99, 64, 0, port.clone())),
+        ("hops are over", 1, (mac, usual.1, far, 17, 1, 0, port.clone())),
+        ("of a first piece, too", 1, (mac, usual.1, far, 17, 1, 0x2000, port.clone())),
+        ("of a later piece", 0, (mac, usual.1, far, 17, 1, 0x2001, port.clone())),
+        ("of the last piece", 0, (mac, usual.1, far, 17, 1, 1, port.clone())),
+        ("of an echo", 1, (mac, usual.1, far, 1, 1, 0, icmp(8))),
+        ("of an echo's reply", 1, (mac, usual.1, far, 1, 1, 0, icmp(0))),
+        ("of an error: unreachable", 0, (mac, usual.1, far, 1, 1, 0, icmp(3))),
+        ("of an error: source quench", 0, (mac, usual.1, far, 1, 1, 0, icmp(4))),
+        ("of an error: redirect", 0, (mac, usual.1, far, 1, 1, 0, icmp(5))),
+        ("of an error: time exceeded", 0, (mac, usual.1, far, 1, 1, 0, icmp(11))),
+        ("of an error: parameter problem", 0, (mac, usual.1, far, 1, 1, 0, icmp(12))),
+        ("of a message of unknown sort", 0, (mac, usual.1, far, 1, 1, 0, icmp(77))),
+        ("to everyone on the link", 0, (mac, usual.1, [10, 0, 0, 255], 17, 64, 0, port.clone())),
+        ("to everyone", 0, (mac, usual.1, [255; 4], 17, 64, 0, port.clone())),
+        ("to a group", 0, (mac, usual.1, [224, 0, 0, 1], 17, 64, 0, port.clone())),
+        ("to everyone's Ethernet address", 0, (Mac::BROADCAST, usual.1, us, 17, 64, 0, port.clone())),
+        ("to a group's", 0, (Mac([1, 0, 0x5e, 0, 0, 1]), usual.1, us, 17, 64, 0, port.clone())),
+        ("from nobody", 0, (mac, [0; 4], us, 17, 64, 0, port.clone())),
+        ("from loopback", 0, (mac, [127, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from everyone", 0, (mac, [255; 4], us, 17, 64, 0, port.clone())),
+        ("from everyone on the link", 0, (mac, [10, 0, 0, 255], us, 17, 64, 0, port.clone())),
+        ("from a group", 0, (mac, [224, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from ourselves", 0, (mac, us, us, 17, 64, 0, port.clone())),
+        ("a closed port, still", 1, usual.clone()),
+    ] {
+        let length = u16::try_from(payload.len()).unwrap();
+        let mut ip = Ipv4Header::new(source.into(), to.into(), protocol, length);
+        (ip.time_to_live, ip.fragment) = (hops, fragment.into());
+        ip.seal();
+        let link = EthernetHeader { destination: mac, ..ethernet(0x0800) };
+        router.put(now, PORT, &[link.as_bytes(), ip.as_bytes(), &payload].concat());
+        let sent = router.take(now, PORT);
+        let about = |p: &&Vec<u8>| p[23] == 1 && matches!(p[34], 3 | 11);
+        assert_eq!((sent.len(), sent.iter().filter(about).count()), (errors, errors), "{why}");
+        now = now + Duration::from_millis(1);
+    }
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn checksums_of_datagrams_are_looked_at_and_zero_means_none() {
+    let mut pair = Pair::new(1500);
+    let server = pair.b.host.stack.udp_bind(None, 9).unwrap();
+    let client = pair.a.host.stack.udp_bind(None, 77).unwrap();
+    let send = |pair: &mut Pair, payload: [u8; 2]| {
+        let to = Some((address("10.0.0.2"), 9));
+        pair.a.host.stack.udp_send(pair.now, client, to, &payload, &mut pair.a.pool).unwrap();
+        pair.settle();
+        assert_eq!(read(&mut pair.b, server), Some(payload.to_vec()));
+        pair.trace.iter().rfind(|(a, p)| *a && p[12..14] == [8, 0]).unwrap().1.clone()
+    };
+    let mut first = send(&mut pair, [0, 0]);
+    let checksum = [first[40], first[41]];
+    // With its own checksum as payload a datagram's sum is zero, which would mean that there is none (RFC 768).
+    assert_eq!(send(&mut pair, checksum)[40..42], [0xff, 0xff]);
+    first[41] ^= 1;
+    pair.b.put(pair.now, PORT, &first);
+    assert_eq!((read(&mut pair.b, server), pair.b.host.stack.counters().checksum), (None, 1));
+    (first[40], first[41]) = (0, 0);
+    pair.b.put(pair.now, PORT, &first);
+    assert_eq!(read(&mut pair.b, server), Some(vec![0, 0]), "none (RFC 1122, 4.1.3.4)");
+}
+
 #[test]
 fn a_router_passes_on_counts_down_and_reports() {
     let mut now_router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
