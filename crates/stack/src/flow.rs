@@ -136,6 +136,8 @@ pub(crate) enum Purpose {
     Cookie,
     /// Where the numbers of fragmented datagrams begin (RFC 7739).
     Fragment,
+    /// Remembering where large datagrams went.
+    Datagram,
 }
 
 #[cfg(test)]

@@ -12,6 +12,12 @@ const LIFE: Duration = Duration::from_secs(600);
 /// Destinations at most: who makes up errors must not fill memory.
 const LIMIT: usize = 4096;
 
+/// What no path to a destination is narrower than. IPv4: the least that links have (RFC 1191, 7.1); its formal minimum of 68
+/// would make segments of 16 bytes, and nobody but an attacker asks for that. IPv6: RFC 8200, 5.
+pub(crate) fn smallest(destination: Address) -> u16 {
+    if destination.is_v4() { 296 } else { IPV6_MTU }
+}
+
 /// Path MTUs by destination. Who asks has found the error to be about a packet of ours.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
@@ -21,12 +27,13 @@ pub(crate) struct PathMtus {
 impl PathMtus {
     /// Takes what a router has told. A path gets wider only by time, never by a message.
     pub(crate) fn learn(&mut self, now: Timestamp, destination: Address, mtu: u16) {
-        // What is less nobody means: every host takes 576 bytes of IPv4 (RFC 791, 3.2), every link 1280 of IPv6.
-        let mtu = mtu.max(if destination.is_v4() { 576 } else { IPV6_MTU });
+        let mtu = mtu.max(smallest(destination));
         if self.known.len() >= LIMIT && !self.known.contains_key(&destination) {
             self.known.retain(|_, (_, until)| *until > now);
             if self.known.len() >= LIMIT {
-                return;
+                // The longest known makes room: all of them are about packets of ours, and none is worth more.
+                let oldest = self.known.iter().min_by_key(|(_, (_, until))| *until).map(|(of, _)| *of);
+                oldest.map(|of| self.known.remove(&of));
             }
         }
         let (least, until) = self.known.entry(destination).or_insert((mtu, now));
@@ -63,6 +70,9 @@ mod tests {
         assert_eq!(all.find(at(605), to(1)), Some(1350));
         (2..9000).for_each(|i| all.learn(at(605), to(i), 1300));
         assert_eq!(all.known.len(), LIMIT);
+        assert_eq!(all.find(at(606), to(8999)), Some(1300), "the newest has a place");
+        all.learn(at(606), to(1), 60);
+        assert_eq!(all.find(at(607), to(1)), Some(296), "and no path is so narrow");
         all.learn(at(5000), to(9999), 1300);
         assert_eq!(all.known.len(), 1, "old ones make room");
     }

@@ -152,7 +152,10 @@ impl Stack {
     /// ICMP told something about a packet that perhaps was ours.
     pub fn notice(&mut self, now: Timestamp, notice: &Notice, pool: &mut Pool) {
         match Protocol(notice.protocol) {
-            Protocol::UDP => self.udp.notice(notice, now, &mut self.out, &mut self.events),
+            Protocol::UDP => {
+                let (_, udp, mut context) = self.protocols(now, pool);
+                udp.notice(notice, &mut context);
+            }
             Protocol::TCP => self.with_tcp(now, pool, |tcp, cx| tcp.notice(notice, cx)),
             _ => {}
         }

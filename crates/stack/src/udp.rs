@@ -8,10 +8,10 @@ use bywash_wire::{IPV4_HEADER, Protocol, UDP_HEADER, UdpHeader};
 
 use crate::flow::Purpose;
 use crate::ip::{Fields, Inbound, fragment, fragment6, header_length, pseudo, put_header};
-use crate::outbox::Outbox;
 use crate::packet::{slices, sum};
+use crate::path_mtu::smallest;
 use crate::stack::{Context, Event};
-use crate::{Address, Flow, Notice, Timestamp, Unreachable};
+use crate::{Address, Flow, Notice, Unreachable};
 
 /// A socket of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,12 +98,48 @@ struct Socket {
     error: Option<Unreachable>,
 }
 
+#[derive(Debug, Default)]
+struct Port {
+    /// Sockets that have it.
+    sockets: usize,
+    /// Those without a peer: more than one only if each is on another address of ours.
+    unconnected: Vec<u32>,
+}
+
+/// Where datagrams without a peer went that could be too big for a path: hashes of flows, each in the one place it can have,
+/// which it loses to a newer one.
+#[derive(Debug, Default)]
+struct Large(Vec<u64>);
+
+impl Large {
+    const PLACES: usize = 4096;
+
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits")]
+    fn place(hash: u64) -> usize {
+        hash as usize % Self::PLACES
+    }
+
+    fn note(&mut self, hash: u64) {
+        if self.0.is_empty() {
+            self.0.resize(Self::PLACES, 0);
+        }
+        self.0[Self::place(hash)] = hash;
+    }
+
+    fn holds(&self, hash: u64) -> bool {
+        self.0.get(Self::place(hash)) == Some(&hash)
+    }
+}
+
 /// All sockets of UDP on one stack.
 #[derive(Debug, Default)]
 pub(crate) struct Udp {
     sockets: HashMap<u32, Socket>,
-    ports: HashMap<u16, Vec<u32>>,
+    ports: HashMap<u16, Port>,
+    /// Those with one, by port and peer: found at once, however many share the port.
+    connected: HashMap<(u16, (Address, u16)), Vec<u32>>,
     next: u32,
+    large: Large,
     /// Counts datagrams that may be fragmented, so that identifications differ.
     identification: u32,
 }
@@ -114,22 +150,43 @@ impl Udp {
         let port = if port == 0 { self.free_port(start)? } else { port };
         let overlaps = |id: &u32| {
             let other = &self.sockets[id];
-            other.peer.is_none() && (other.local.is_none() || local.is_none() || other.local == local)
+            other.local.is_none() || local.is_none() || other.local == local
         };
-        if self.ports.get(&port).is_some_and(|ids| ids.iter().any(overlaps)) {
+        if self.ports.get(&port).is_some_and(|port| port.unconnected.iter().any(overlaps)) {
             return Err(UdpError::Taken);
         }
         self.next = self.next.wrapping_add(1);
         let id = self.next;
         let socket = Socket { local, port, peer: None, queue: VecDeque::new(), queued: 0, error: None };
         self.sockets.insert(id, socket);
-        self.ports.entry(port).or_default().push(id);
+        let port = self.ports.entry(port).or_default();
+        port.sockets += 1;
+        port.unconnected.push(id);
         Ok(UdpId(id))
     }
 
     pub(crate) fn connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
-        self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?.peer = peer;
+        let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
+        let (port, old) = (socket.port, std::mem::replace(&mut socket.peer, peer));
+        self.unlist(id.0, port, old);
+        self.list_of(port, peer).push(id.0);
         Ok(())
+    }
+
+    /// The sockets of a port with this peer, or with none.
+    fn list_of(&mut self, port: u16, peer: Option<(Address, u16)>) -> &mut Vec<u32> {
+        match peer {
+            Some(peer) => self.connected.entry((port, peer)).or_default(),
+            None => &mut self.ports.entry(port).or_default().unconnected,
+        }
+    }
+
+    fn unlist(&mut self, id: u32, port: u16, peer: Option<(Address, u16)>) {
+        let ids = self.list_of(port, peer);
+        ids.retain(|other| *other != id);
+        if let (true, Some(peer)) = (ids.is_empty(), peer) {
+            self.connected.remove(&(port, peer));
+        }
     }
 
     pub(crate) fn local_port(&self, id: UdpId) -> Option<u16> {
@@ -153,9 +210,10 @@ impl Udp {
         for datagram in socket.queue {
             datagram.release(pool);
         }
-        if let Some(ids) = self.ports.get_mut(&socket.port) {
-            ids.retain(|other| *other != id.0);
-            if ids.is_empty() {
+        self.unlist(id.0, socket.port, socket.peer);
+        if let Some(port) = self.ports.get_mut(&socket.port) {
+            port.sockets -= 1;
+            if port.sockets == 0 {
                 self.ports.remove(&socket.port);
             }
         }
@@ -206,22 +264,20 @@ impl Udp {
     /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it: to another, nobody
     /// could say which datagram it was (RFC 1122, 4.1.3.3 and Linux's rule).
     ///
-    /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost.
-    pub(crate) fn notice(
-        &mut self,
-        notice: &Notice,
-        now: Timestamp,
-        out: &mut Outbox,
-        events: &mut Vec<Event>,
-    ) {
+    /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost. It is
+    /// believed only of a peer, or if such a datagram was sent (RFC 8201, 4): anyone can make up a port of ours.
+    pub(crate) fn notice(&mut self, notice: &Notice, context: &mut Context<'_>) {
         let Some(id) = self.find(&notice.flow) else { return };
         let Some(socket) = self.sockets.get_mut(&id) else { return };
-        if let Unreachable::TooBig(mtu) = notice.error {
-            out.path_mtus.learn(now, notice.flow.remote, mtu);
+        let connected = socket.peer.is_some();
+        if let Unreachable::TooBig(mtu) = notice.error
+            && (connected || self.large.holds(context.secret.hash(Purpose::Datagram, &notice.flow)))
+        {
+            context.out.path_mtus.learn(context.now, notice.flow.remote, mtu);
         }
-        if socket.peer == Some((notice.flow.remote, notice.flow.remote_port)) {
+        if connected {
             socket.error = Some(notice.error);
-            events.push(Event::UdpReadable(UdpId(id)));
+            context.events.push(Event::UdpReadable(UdpId(id)));
         }
     }
 
@@ -246,6 +302,11 @@ impl Udp {
         let local =
             socket.local.or_else(|| snapshot.source(path, remote)).ok_or(UdpError::NoRoute(remote))?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
+        if socket.peer.is_none()
+            && payload.len() + UDP_HEADER + header_length(remote) > smallest(remote).into()
+        {
+            self.large.note(context.secret.hash(Purpose::Datagram, &flow));
+        }
         let mtu = context.out.mtu_to(remote, context.now);
         let fits = payload.len() + UDP_HEADER + header_length(remote) <= mtu;
         let offload = snapshot.interface(path.interface).offloads.checksum && fits;
@@ -283,14 +344,13 @@ impl Udp {
 
     /// The socket that fits a flow best: one connected to it, else one bound to the address, else one to the port.
     fn find(&self, flow: &Flow) -> Option<u32> {
-        let fit = |id: &u32| {
-            let socket = &self.sockets[id];
-            let peer = socket.peer.is_none_or(|peer| peer == (flow.remote, flow.remote_port));
-            let local = socket.local.is_none_or(|local| local == flow.local);
-            (peer && local).then(|| u8::from(socket.peer.is_some()) * 2 + u8::from(socket.local.is_some()))
+        let best = |ids: &Vec<u32>| {
+            let local = |id: &u32| self.sockets[id].local;
+            let fits = |id: &&u32| local(id).is_none_or(|local| local == flow.local);
+            ids.iter().copied().filter(|id| fits(&id)).max_by_key(|id| local(id).is_some())
         };
-        let ids = self.ports.get(&flow.local_port)?;
-        ids.iter().filter_map(|id| Some((fit(id)?, *id))).max_by_key(|(fit, _)| *fit).map(|(_, id)| id)
+        let connected = self.connected.get(&(flow.local_port, (flow.remote, flow.remote_port)));
+        connected.and_then(best).or_else(|| best(&self.ports.get(&flow.local_port)?.unconnected))
     }
 
     /// For [`Stack::sockets`](crate::Stack::sockets).

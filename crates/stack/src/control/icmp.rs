@@ -26,19 +26,27 @@ const REFILL: Duration = Duration::from_millis(1);
 pub(super) struct Limit {
     left: u32,
     since: Timestamp,
+    burst: u32,
+    refill: Duration,
 }
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { left: BURST, since: Timestamp::ZERO }
+        Self::new(BURST, REFILL)
     }
 }
 
 impl Limit {
+    /// `burst` at once, and another each `refill`.
+    pub(super) const fn new(burst: u32, refill: Duration) -> Self {
+        Self { left: burst, since: Timestamp::ZERO, burst, refill }
+    }
+
     pub(super) fn allow(&mut self, now: Timestamp) -> bool {
-        let refills = now.since(self.since).as_nanos() / REFILL.as_nanos();
+        let refills = now.since(self.since).as_nanos() / self.refill.as_nanos();
         if refills > 0 {
-            self.left = self.left.saturating_add(u32::try_from(refills).unwrap_or(BURST)).min(BURST);
+            let more = u32::try_from(refills).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(more).min(self.burst);
             self.since = now;
         }
         let allowed = self.left > 0;
@@ -219,6 +227,10 @@ fn next_mtu(rest: u32, quoted: &[u8]) -> u16 {
 fn notice(quoted: &[u8], error: Unreachable) -> Option<Notice> {
     let (ip, _) = Ipv4Header::ref_from_prefix(quoted).ok()?;
     let (local, remote) = (Address::from(ip.source()), Address::from(ip.destination()));
+    // What fits cannot have been too big.
+    if matches!(error, Unreachable::TooBig(mtu) if mtu >= ip.total_length.get()) {
+        return None;
+    }
     let transport = quoted.get(ip.header_length()..)?;
     // Eight bytes are quoted at least: the ports, and the sequence number of TCP.
     let (ports, rest) = transport.split_first_chunk::<4>()?;

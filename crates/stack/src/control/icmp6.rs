@@ -259,6 +259,11 @@ pub(super) fn notice6(quoted: &[u8], id: InterfaceId, error: Unreachable) -> Opt
     let (ip, _) = Ipv6Header::ref_from_prefix(quoted).ok()?;
     let local = Address::from_wire(ip.source(), id)?;
     let remote = Address::from_wire(ip.destination(), id)?;
+    // What fits cannot have been too big.
+    let length = IPV6_HEADER + usize::from(ip.payload_length.get());
+    if matches!(error, Unreachable::TooBig(mtu) if usize::from(mtu) >= length) {
+        return None;
+    }
     let place = match Place::first(quoted)?.follow(quoted).ok()? {
         Next::Upper(place) => place,
         Next::Fragment(place) => {

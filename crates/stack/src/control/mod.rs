@@ -266,9 +266,12 @@ impl Control {
         }
     }
 
-    /// Does what a stack asks for.
+    /// Does what a stack asks for. What that changes of neighbours is in the next snapshot: one for all requests of a turn, for
+    /// each is a copy of all neighbours.
     pub fn handle(&mut self, now: Timestamp, request: Request, pool: &mut Pool) {
-        self.publish(pool);
+        if self.changed {
+            self.publish(pool);
+        }
         match request {
             Request::Arp { interface, packet } => self.arp(now, interface, packet, pool),
             Request::Icmp { interface, packet, start } => self.icmp(now, interface, packet, start, pool),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bywash_wire::Mac;
 
+use super::icmp::Limit;
 use crate::snapshot::Known;
 use crate::{Address, InterfaceId, Timestamp};
 
@@ -22,6 +23,10 @@ const ABSENT: Duration = Duration::from_secs(3);
 const FORGET: Duration = Duration::from_secs(600);
 /// Neighbours in all: a scan of a large prefix must not fill memory.
 const LIMIT: usize = 16_384;
+/// What neighbours may tell of themselves unasked: as many at once as a link may wake up with, and how long one more takes.
+/// Each costs every stack a new snapshot, and who makes up neighbours must not set the pace of that.
+const NEWS: u32 = 256;
+const NEWS_REFILL: Duration = Duration::from_millis(10);
 
 /// How far a neighbour is known. The names are RFC 4861's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +74,20 @@ struct Times {
 const USUAL: Times = Times { reachable: REACHABLE, retransmit: RETRANSMIT };
 
 /// All neighbours of all interfaces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Neighbours {
     entries: HashMap<(InterfaceId, Address), Neighbour>,
     /// Links whose times are not the usual ones. They are for IPv6 alone.
     times: HashMap<InterfaceId, Times>,
+    news: Limit,
     pub(super) changed: bool,
+}
+
+impl Default for Neighbours {
+    fn default() -> Self {
+        let news = Limit::new(NEWS, NEWS_REFILL);
+        Self { entries: HashMap::new(), times: HashMap::new(), news, changed: false }
+    }
 }
 
 type Key = (InterfaceId, Address);
@@ -161,8 +174,11 @@ impl Neighbours {
     pub(super) fn heard(&mut self, now: Timestamp, key: Key, mac: Mac, create: bool) {
         let known = self.entries.get(&key);
         let same = known.is_some_and(|n| n.mac == mac && !matches!(n.state, NeighbourState::Incomplete));
-        let room = known.is_some() || (create && (self.entries.len() < LIMIT || self.make_room()));
-        if !same && room {
+        if same || (known.is_none() && !create) {
+            return;
+        }
+        let known = known.is_some();
+        if self.news.allow(now) && (known || self.entries.len() < LIMIT || self.make_room()) {
             self.learn(key, mac, NeighbourState::Stale, now + FORGET);
         }
     }

@@ -12,8 +12,8 @@ use crate::packet::{append_range, sum};
 
 /// Hands a packet to `send`, in pieces if it is larger than `mtu`. The caller has looked at the don't-fragment bit.
 ///
-/// Pieces have no options: the first would need all of them, the others those with the copied bit, and no option that
-/// is forwarded today has a meaning. When frames run out, the rest is not sent.
+/// The first piece has all options, the others those with the copied bit (RFC 791, 3.1). When frames run out, the rest is
+/// not sent.
 pub(crate) fn fragment(
     mut packet: Packet,
     mtu: usize,
@@ -26,37 +26,64 @@ pub(crate) fn fragment(
     let Ok((ip, _)) = Ipv4Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
     finish_checksum(&mut packet, ip.header_length());
     let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
-    let each = (mtu.saturating_sub(IPV4_HEADER) & !7).max(8);
+    let options = packet.head().get(IPV4_HEADER..start).unwrap_or_default().to_vec();
+    let (copied, mut options) = (copied(&options), &options[..]);
     let (base, more_after) = (ip.fragment_offset(), ip.fragment.get() & MORE_FRAGMENTS);
     let mut at = start;
     while at < end {
+        let each = (mtu.saturating_sub(IPV4_HEADER + options.len()) & !7).max(8);
         let until = (at + each).min(end);
         let more = if until < end { MORE_FRAGMENTS } else { more_after };
-        match piece(&packet, &ip, at..until, base + at - start, more, pool) {
+        match piece(&packet, (&ip, options), at..until, base + at - start, more, pool) {
             Some(piece) => send(piece, pool),
             None => break,
         }
-        at = until;
+        (at, options) = (until, &copied);
     }
     pool.give_packet(packet);
 }
 
+/// Those of a header's options that every piece has (RFC 791, 3.1: the first bit of their type), filled up to words.
+fn copied(mut options: &[u8]) -> Vec<u8> {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const COPIED: u8 = 0x80;
+    let mut kept = Vec::new();
+    while let [kind, rest @ ..] = options {
+        let length = match (*kind, rest.first()) {
+            (NOTHING, _) => 1,
+            (END, _) | (_, None | Some(0 | 1)) => break,
+            (_, Some(length)) => usize::from(*length),
+        };
+        let Some((option, after)) = options.split_at_checked(length) else { break };
+        if kind & COPIED != 0 {
+            kept.extend_from_slice(option);
+        }
+        options = after;
+    }
+    kept.resize(kept.len().next_multiple_of(4), END);
+    kept
+}
+
 fn piece(
     packet: &Packet,
-    ip: &Ipv4Header,
+    (ip, options): (&Ipv4Header, &[u8]),
     range: std::ops::Range<usize>,
     offset: usize,
     more: u16,
     pool: &mut Pool,
 ) -> Option<Packet> {
     let mut header = *ip;
-    header.set_header_length(20);
-    header.total_length = u16::try_from(IPV4_HEADER + range.len()).ok()?.into();
+    header.set_header_length(u8::try_from(IPV4_HEADER + options.len()).ok()?);
+    header.total_length = u16::try_from(IPV4_HEADER + options.len() + range.len()).ok()?.into();
     header.fragment = (u16::try_from(offset / 8).ok()? | more).into();
-    header.seal();
+    header.checksum = 0.into();
+    header.checksum = Sum::new().bytes(header.as_bytes()).bytes(options).checksum().into();
     let mut piece = Packet::new(pool.take()?);
-    let built =
-        piece.append(header.as_bytes(), pool).and_then(|()| append_range(&mut piece, packet, range, pool));
+    let built = piece
+        .append(header.as_bytes(), pool)
+        .and_then(|()| piece.append(options, pool))
+        .and_then(|()| append_range(&mut piece, packet, range, pool));
     if built.is_err() {
         pool.give_packet(piece);
         return None;

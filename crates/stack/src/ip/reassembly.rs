@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bywash_frame::{Offload, Packet, Pool};
+use bywash_frame::{FRAME_SIZE, Offload, Packet, Pool};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header};
 
@@ -19,6 +19,8 @@ const TIMEOUT_V6: Duration = Duration::from_secs(60);
 /// Datagrams in the making, in all and from one source.
 const DATAGRAMS: usize = 256;
 const DATAGRAMS_EACH: usize = 16;
+/// Frames that wait in all, as Linux's 4 MiB of `ipfrag_high_thresh`, and never more than a quarter of what there is.
+const FRAMES: usize = (4 << 20) / FRAME_SIZE;
 /// Fragments of one datagram: 64 KiB at an MTU of 576 are 119.
 const FRAGMENTS: usize = 128;
 
@@ -103,6 +105,8 @@ enum Refusal {
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     datagrams: HashMap<Key, Datagram>,
+    /// Frames that their pieces hold.
+    frames: usize,
 }
 
 impl Reassembly {
@@ -128,7 +132,8 @@ impl Reassembly {
         // so was answered before.
         let longest = usize::from(u16::MAX) - if v4 { IPV4_HEADER } else { 0 };
         let wrong = offset + length > longest || length == 0 || (more && !length.is_multiple_of(8));
-        if wrong || !self.has_room(now, &key, counters, pool) {
+        let frames = inbound.packet.frames();
+        if wrong || !self.make_room(now, &key, frames, counters, pool) {
             counters.fragments_dropped += 1;
             pool.give_packet(inbound.packet);
             return None;
@@ -148,14 +153,16 @@ impl Reassembly {
             pool.give_packet(packet);
             if why == Refusal::Overlap && !datagram.poisoned {
                 counters.fragments_dropped += 1;
-                datagram.poison(pool);
+                self.frames -= datagram.poison(pool);
             }
             return None;
         }
+        self.frames += frames;
         if datagram.length != Some(datagram.bytes) {
             return None;
         }
         let datagram = self.datagrams.remove(&key)?;
+        self.frames -= datagram.frames();
         let ecn = datagram.ecn;
         let Some((packet, start)) = datagram.join(pool) else {
             counters.no_memory += 1;
@@ -217,6 +224,7 @@ impl Reassembly {
         let mut first = Vec::new();
         let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
         for (_, datagram) in self.datagrams.extract_if(late) {
+            self.frames -= datagram.frames();
             counters.fragments_dropped += u64::from(!datagram.poisoned);
             for piece in datagram.pieces {
                 if piece.offset == 0 {
@@ -233,23 +241,47 @@ impl Reassembly {
         self.datagrams.iter().map(|(key, datagram)| datagram.since + key.timeout()).min()
     }
 
-    /// Whether a fragment of this datagram may be kept; a new one from a busy source pushes out that source's oldest.
-    fn has_room(&mut self, now: Timestamp, key: &Key, counters: &mut Counters, pool: &mut Pool) -> bool {
-        if self.datagrams.contains_key(key) {
-            return true;
+    /// Whether a fragment of `frames` frames may be kept. What is new pushes out the oldest: of its own source if that has
+    /// many, else of all. Strangers who begin datagrams and never end them cannot keep others from theirs.
+    fn make_room(
+        &mut self,
+        now: Timestamp,
+        key: &Key,
+        frames: usize,
+        counters: &mut Counters,
+        pool: &mut Pool,
+    ) -> bool {
+        let budget = FRAMES.min(pool.arena().frames() / 4);
+        if !self.datagrams.contains_key(key) {
+            for (_, packet) in self.expire(now, counters, pool) {
+                pool.give_packet(packet);
+            }
+            let same = |k: &Key| k.source == key.source;
+            if self.datagrams.keys().filter(|k| same(k)).count() >= DATAGRAMS_EACH {
+                self.push_out(same, counters, pool);
+            } else if self.datagrams.len() >= DATAGRAMS {
+                self.push_out(|_| true, counters, pool);
+            }
         }
-        for (_, packet) in self.expire(now, counters, pool) {
-            pool.give_packet(packet);
+        while self.frames + frames > budget {
+            if !self.push_out(|k| k != key, counters, pool) {
+                return false;
+            }
         }
-        let same = self.datagrams.iter().filter(|(k, _)| k.source == key.source);
-        let (count, oldest) = (same.clone().count(), same.min_by_key(|(_, d)| d.since).map(|(k, _)| *k));
-        if count >= DATAGRAMS_EACH
-            && let Some(mut datagram) = oldest.and_then(|key| self.datagrams.remove(&key))
-        {
-            counters.fragments_dropped += 1;
-            datagram.poison(pool);
+        true
+    }
+
+    /// Gives up the oldest of the datagrams that `which` holds for.
+    fn push_out(&mut self, which: impl Fn(&Key) -> bool, counters: &mut Counters, pool: &mut Pool) -> bool {
+        let candidates = self.datagrams.iter().filter(|(key, _)| which(key));
+        let Some(key) = candidates.min_by_key(|(_, datagram)| datagram.since).map(|(key, _)| *key) else {
+            return false;
+        };
+        if let Some(mut datagram) = self.datagrams.remove(&key) {
+            counters.fragments_dropped += u64::from(!datagram.poisoned);
+            self.frames -= datagram.poison(pool);
         }
-        self.datagrams.len() < DATAGRAMS
+        true
     }
 }
 
@@ -284,12 +316,20 @@ impl Datagram {
         Ok(())
     }
 
-    fn poison(&mut self, pool: &mut Pool) {
+    /// Frames that the pieces hold.
+    fn frames(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.packet.frames()).sum()
+    }
+
+    /// Gives the pieces back, and says how many frames that were.
+    fn poison(&mut self, pool: &mut Pool) -> usize {
         self.poisoned = true;
         self.length = None;
+        let frames = self.frames();
         for piece in self.pieces.drain(..) {
             pool.give_packet(piece.packet);
         }
+        frames
     }
 
     /// One packet of all pieces, and where its payload begins. They are copied: a packet has room for 34 frames, and

@@ -127,7 +127,7 @@ impl Connection {
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
         self.step(Cause::Crossed);
-        self.board.timed_out(cx.now, Span::ZERO, self.window.mss);
+        self.board.timed_out(cx.now, self.window.mss, false, (Span::ZERO, Span::ZERO));
         Done
     }
 

@@ -48,6 +48,17 @@ pub(super) enum SendTimer {
     Persist,
 }
 
+/// A tail loss probe of which it is not known yet what it has done (RFC 8985, 7.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    /// TLP.end_seq: SND.NXT after it.
+    pub(super) end: Seq,
+    /// TLP.is_retrans
+    pub(super) copy: bool,
+    /// Bytes that were out when it was sent.
+    pub(super) flight: u32,
+}
+
 /// What happened since the connection began, for [`super::TcpInfo`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
@@ -158,19 +169,20 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
-    /// Where a tail loss probe ended, and whether it was a copy.
-    pub(super) probe: Option<(Seq, bool)>,
+    pub(super) probe: Option<Probe>,
     pub(super) tally: Tally,
     /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<Unreachable>,
-    /// How long until the reordering timer says what is lost.
-    pub(super) reorder_wait: Option<Span>,
+    /// How long until the reordering timer says what is lost; zero: there is nothing to wait for.
+    pub(super) reorder_wait: Span,
     /// When the neighbour was last vouched for.
     pub(super) confirmed: Timestamp,
 
     // Timers.
     pub(super) send_timer: SendTimer,
     pub(super) send_at: Timestamp,
+    /// When the retransmission timer goes off, if a probe comes before it.
+    pub(super) timeout_at: Timestamp,
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) keepalive_sent: u8,

@@ -159,6 +159,7 @@ impl Connection {
             self.prr_out += end - self.nxt;
         }
         self.nxt = end;
+        self.put_off_probe(now);
     }
 
     /// How many full segments in a row may go now if the next has `len` bytes. A FIN is left out.

@@ -14,6 +14,7 @@ use super::seq::Seq;
 use super::state::State;
 use crate::ip::Inbound;
 use crate::stack::Context;
+use crate::time::Span;
 
 impl Connection {
     /// Whether a segment is the next in order, with a plausible clock (RFC 7323, 5.3), on a connection on which nothing is
@@ -84,7 +85,7 @@ impl Connection {
         self.advance_una(segment.ack, cx);
         self.measure(segment, true, &delivered, cx);
         if self.board.is_empty() {
-            (self.stalled, self.reorder_wait) = (None, None);
+            (self.stalled, self.reorder_wait) = (None, Span::ZERO);
         } else {
             self.find_losses(una, true, delivered, cx);
         }

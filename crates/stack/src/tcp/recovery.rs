@@ -1,9 +1,9 @@
 //! What an acknowledgment means for sending: the window, what is lost, how much may go out (RFC 5681, 6582, 6937, 8985).
 
-use bywash_wire::{IPV6_MTU, TCP_HEADER, TcpFlags};
+use bywash_wire::{TCP_HEADER, TcpFlags};
 
 use super::congestion::Window;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Phase, Probe};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
@@ -26,7 +26,7 @@ impl Connection {
         let before = self.pipe();
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
-        let mut delivered = Delivered::default();
+        let mut delivered = Delivered { echoed: self.echoed(segment, cx.now), ..Delivered::default() };
         let shortest = self.rtt.shortest;
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
@@ -49,7 +49,8 @@ impl Connection {
             // MUST-37: a peer that answers may keep its window shut for as long as it likes.
             self.stalled = None;
         }
-        self.end_probe(ack, reported);
+        let bare = segment.ack == una && !window_changed && segment.length() == 0;
+        self.end_probe(ack, reported, bare && segment.options.sack.is_empty());
         self.take_echo(segment);
         self.find_losses(una, advanced, delivered, cx);
         if advanced {
@@ -72,6 +73,8 @@ impl Connection {
         if full {
             let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
+        } else {
+            self.window.unneeded = true;
         }
     }
 
@@ -94,25 +97,25 @@ impl Connection {
         changed
     }
 
-    /// What the peer has out of order (RFC 2018), and whether it reports something that came twice (RFC 2883, 4).
+    /// What the peer has out of order (RFC 2018), and where what it reports to have come twice ends (RFC 2883, 4).
     fn take_blocks(
         &mut self,
         segment: &Segment,
         ack: Seq,
         cx: &Context<'_>,
         delivered: &mut Delivered,
-    ) -> bool {
+    ) -> Option<Seq> {
         if !self.sack || segment.options.sack.is_empty() {
-            return false;
+            return None;
         }
         let mut blocks = segment.options.sack.iter().map(|(start, end)| (Seq(*start), Seq(*end)));
-        let mut reported = false;
+        let mut reported = None;
         let (first, second) = (blocks.clone().next(), blocks.clone().nth(1));
         if let Some((start, end)) = first {
             let inside = second.is_some_and(|(s, e)| !start.before(s) && !end.after(e));
-            reported = start.before(end) && (!end.after(ack) || inside);
+            reported = (start.before(end) && (!end.after(ack) || inside)).then_some(end);
         }
-        if reported {
+        if reported.is_some() {
             blocks.next();
             self.board.duplicate_reported(ack, self.nxt);
             self.tally.duplicates += 1;
@@ -150,6 +153,13 @@ impl Connection {
         }
     }
 
+    /// The millisecond in which that was sent whose clock a segment echoes.
+    fn echoed(&self, segment: &Segment, now: Timestamp) -> Option<u64> {
+        let (_, echo) = segment.options.timestamps.filter(|_| self.timestamps)?;
+        let age = self.clock(now).wrapping_sub(echo);
+        (age < 1 << 30).then(|| now.as_millis().saturating_sub(age.into()))
+    }
+
     /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
     #[inline]
     pub(super) fn measure(
@@ -173,15 +183,20 @@ impl Connection {
         }
     }
 
-    /// RFC 8985, 7.4: when a copy that probed the tail has repaired a loss, that loss counts.
-    fn end_probe(&mut self, ack: Seq, reported: bool) {
-        let Some((end, copy)) = self.probe else { return };
-        if !ack.before(end) || reported {
-            self.probe = None;
-            if copy && !reported && self.phase == Phase::Open {
-                self.reduce();
-                self.window.congestion = self.window.threshold.max(self.window.mss);
-            }
+    /// RFC 8985, 7.4.2: a probe that was a copy has repaired a loss, which counts, if later data is acknowledged and the peer
+    /// has not told that both came: by a block that says so, or by an acknowledgment that says nothing at all (`bare`).
+    fn end_probe(&mut self, ack: Seq, reported: Option<Seq>, bare: bool) {
+        let Some(Probe { end, copy, flight }) = self.probe.filter(|probe| !ack.before(probe.end)) else {
+            return;
+        };
+        let twice = reported == Some(end) || bare;
+        if copy && !twice && ack == end {
+            return;
+        }
+        self.probe = None;
+        if copy && !twice {
+            self.reduce_from(flight);
+            self.window.congestion = self.window.threshold;
         }
     }
 
@@ -222,7 +237,8 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.phase = Phase::Recovery;
+            // RFC 8985, 7.1: what a probe did is no question any more.
+            (self.phase, self.probe) = (Phase::Recovery, None);
             self.recover = self.nxt;
             self.prr_flight = (self.nxt - una).max(self.window.mss);
             (self.prr_delivered, self.prr_out) = (0, 0);
@@ -239,7 +255,7 @@ impl Connection {
     pub(super) fn detect(&mut self, cx: &Context<'_>) {
         let recovering = self.phase != Phase::Open;
         let (shortest, smoothed) = (self.rtt.shortest, self.rtt.smoothed());
-        self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering, self.window.mss);
+        self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering).unwrap_or_default();
     }
 
     /// RFC 9937 (first RFC 6937): as much goes out as arrives, in the proportion of the new window to the old. Below the
@@ -281,19 +297,19 @@ impl Connection {
 
     /// The threshold after a loss. Who marks packets is told of every reduction (RFC 3168, 6.1.2).
     pub(super) fn reduce(&mut self) {
+        self.reduce_from(self.nxt - self.una);
+    }
+
+    fn reduce_from(&mut self, flight: u32) {
         self.slowed |= self.ecn;
-        let flight = self.nxt - self.una;
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }
 }
 
-/// RFC 791, 3.2: every host takes so much, and what is smaller nobody means.
-const SMALLEST_MTU: u16 = 576;
-
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let smallest = if self.flow.remote.is_v4() { SMALLEST_MTU } else { IPV6_MTU };
+        let smallest = crate::path_mtu::smallest(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };

@@ -59,6 +59,8 @@ pub(super) struct Delivered {
     pub(super) rtt: Option<Span>,
     /// Bytes that are acknowledged by blocks alone.
     pub(super) sacked: u32,
+    /// Said beforehand: the millisecond in which that was sent which the peer's clock echoes.
+    pub(super) echoed: Option<u64>,
 }
 
 /// What is out, in segments.
@@ -88,6 +90,8 @@ pub(super) struct Scoreboard {
     in_flight: u32,
     lost: u32,
     sacked: u32,
+    /// RACK.segs_sacked: segments that were since nothing was.
+    segments_sacked: u32,
     /// Nothing before this number is lost.
     lost_from: Seq,
     /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
@@ -240,7 +244,7 @@ impl Scoreboard {
             }
             if first.fate != Fate::Sacked {
                 out.bytes += first.len();
-                self.arrived(&first, now, shortest, out);
+                self.arrived(&first, now, shortest, out.echoed, out);
             }
         }
         if self.sent.is_empty() {
@@ -281,10 +285,13 @@ impl Scoreboard {
                 Fate::Lost => self.lost -= sent.len(),
                 Fate::InFlight => self.in_flight -= sent.len(),
             }
+            self.segments_sacked = if self.sacked == 0 { 0 } else { self.segments_sacked };
+            self.segments_sacked += sent.len().div_ceil(mss.max(1));
             self.sacked += sent.len();
             out.bytes += sent.len();
             out.sacked += sent.len();
-            self.arrived(&sent, now, shortest, out);
+            // What came out of order is not what is echoed (RFC 7323, 4.3).
+            self.arrived(&sent, now, shortest, None, out);
         }
     }
 
@@ -303,9 +310,20 @@ impl Scoreboard {
 
     /// RFC 8985, 6.2, steps 1 to 3, for one segment.
     #[inline]
-    fn arrived(&mut self, sent: &Sent, now: Timestamp, shortest: Span, out: &mut Delivered) {
+    fn arrived(
+        &mut self,
+        sent: &Sent,
+        now: Timestamp,
+        shortest: Span,
+        echoed: Option<u64>,
+        out: &mut Delivered,
+    ) {
         let rtt = now.span(sent.at);
         if sent.retransmitted {
+            // An echo of something older: it is the first copy that has arrived.
+            if echoed.is_some_and(|echoed| echoed < sent.at.as_millis()) {
+                return;
+            }
             // It may be the first copy that has arrived: much sooner than any round trip, it must be. (RFC 8985 has no "much";
             // but a probe is sent when the path is idle, and its round trip may well be the shortest by a little.)
             if rtt.0 < shortest.times(7).0 / 8 {
@@ -351,12 +369,11 @@ impl Scoreboard {
         shortest: Span,
         smoothed: Span,
         in_recovery: bool,
-        mss: u32,
     ) -> Option<Span> {
         if self.sendings.is_empty() || self.highest.is_none() {
             return None;
         }
-        let window = self.window(shortest, smoothed, in_recovery, mss);
+        let window = self.window(shortest, smoothed, in_recovery);
         let (at, end) = self.latest;
         while let Some(sending) = self.sendings.front().copied() {
             let same = sending.at == at;
@@ -400,8 +417,8 @@ impl Scoreboard {
     }
 
     /// RACK_update_reo_wnd: how much later than others a segment may arrive.
-    fn window(&self, shortest: Span, smoothed: Span, in_recovery: bool, mss: u32) -> Span {
-        if !self.reordering && (in_recovery || self.sacked >= DUPLICATES.saturating_mul(mss)) {
+    fn window(&self, shortest: Span, smoothed: Span, in_recovery: bool) -> Span {
+        if !self.reordering && (in_recovery || (self.sacked > 0 && self.segments_sacked >= DUPLICATES)) {
             return Span::ZERO;
         }
         let most = if smoothed == Span::ZERO { shortest } else { smoothed };
@@ -416,14 +433,20 @@ impl Scoreboard {
         self.lose(Sending { at: first.at, start: first.start, end: first.end });
     }
 
-    /// The retransmission timer has run out (RFC 8985, 6.3): the first segment is lost, and all that are older than
-    /// a round trip. What was said by blocks and not by numbers may have been taken back (RFC 2018, section 8).
-    pub(super) fn timed_out(&mut self, now: Timestamp, smoothed: Span, mss: u32) {
+    /// The retransmission timer has run out (RFC 8985, 6.3): the first segment is lost, and all that are older than RACK's
+    /// round trip and reordering window; without RACK, all. What was said by blocks and not by numbers may have been taken back (RFC 2018, section 8).
+    pub(super) fn timed_out(
+        &mut self,
+        now: Timestamp,
+        mss: u32,
+        rack: bool,
+        (shortest, smoothed): (Span, Span),
+    ) {
         if let Some(first) = self.sent.front().copied() {
             self.split(first.start + first.len().min(mss));
         }
         let reneged = self.sent.front().is_some_and(|first| first.fate == Fate::Sacked);
-        let age = smoothed + self.window(Span::ZERO, Span::ZERO, false, u32::MAX);
+        let age = if rack { self.rtt + self.window(shortest, smoothed, false) } else { Span::ZERO };
         for i in 0..self.sent.len() {
             let sent = &mut self.sent[i];
             if reneged && sent.fate == Fate::Sacked {
@@ -493,7 +516,7 @@ mod tests {
     }
 
     fn detect(board: &mut Scoreboard, now: u64) -> Option<Span> {
-        board.detect(at(now), RTT, RTT, false, MSS)
+        board.detect(at(now), RTT, RTT, false)
     }
 
     #[test]
@@ -531,12 +554,64 @@ mod tests {
     fn a_timeout_takes_the_first_and_the_old_and_survives_reneging() {
         let mut board = ten();
         sack(&mut board, 0, 2000, 100);
-        board.timed_out(at(105), RTT, MSS);
+        board.timed_out(at(128), MSS, true, (RTT, RTT));
         assert_eq!(
             (board.sacked(), board.lost()),
-            (0, 6000),
-            "those sent before 5 ms, with what was taken back"
+            (0, 5000),
+            "those sent before 5 ms, with what was taken back: a round trip of 99 ms, and 25 for reordering"
         );
+    }
+
+    #[test]
+    fn a_copy_counts_only_if_it_was_not_the_first_that_arrived() {
+        for (echoed, counts) in [(None, true), (Some(104), true), (Some(103), false)] {
+            let mut board = ten();
+            board.resent(Seq(0), Seq(1000), at(104));
+            let mut out = Delivered { echoed, ..Delivered::default() };
+            board.acknowledge(Seq(1000), at(204), RTT, &mut out);
+            assert_eq!(board.latest == (at(104), Seq(1000)), counts, "echo {echoed:?}");
+        }
+        let mut board = ten();
+        board.resent(Seq(0), Seq(1000), at(104));
+        board.acknowledge(Seq(1000), at(150), RTT, &mut Delivered::default());
+        assert_eq!(board.latest.0, Timestamp::ZERO, "much sooner than a round trip");
+    }
+
+    #[test]
+    fn three_small_segments_are_as_good_as_three_large_ones() {
+        let mut board = Scoreboard::default();
+        for i in 0..10 {
+            board.push(Seq(i * 100), Seq((i + 1) * 100), at(u64::from(i)), MSS);
+        }
+        sack(&mut board, 100, 300, 103);
+        detect(&mut board, 103);
+        assert!(!board.has_lost());
+        sack(&mut board, 100, 400, 103);
+        detect(&mut board, 103);
+        assert_eq!(board.lost(), 100);
+    }
+
+    #[test]
+    fn reported_duplicates_stretch_the_wait_once_a_round_and_for_sixteen_recoveries() {
+        let mut board = ten();
+        board.reordering = true;
+        let wait = |board: &Scoreboard| board.window(RTT, RTT.times(4), false).duration().as_millis();
+        assert_eq!(wait(&board), 25);
+        for (una, nxt, expected) in [(1000, 10_000, 50), (5000, 11_000, 50), (10_000, 12_000, 75)] {
+            board.duplicate_reported(Seq(una), Seq(nxt));
+            assert_eq!(wait(&board), expected);
+        }
+        assert_eq!(
+            board.window(RTT, Span(RTT.0 / 2), false),
+            Span(RTT.0 / 2),
+            "never more than a round trip"
+        );
+        for _ in 0..15 {
+            board.recovered();
+        }
+        assert_eq!(wait(&board), 75);
+        board.recovered();
+        assert_eq!(wait(&board), 25);
     }
 
     #[test]

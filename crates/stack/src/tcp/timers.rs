@@ -5,7 +5,7 @@ use std::time::Duration;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
-use super::connection::{Connection, NEVER, Phase, SendTimer};
+use super::connection::{Connection, NEVER, Phase, Probe, SendTimer};
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
@@ -13,6 +13,8 @@ use crate::time::Span;
 
 /// RFC 8985, 7.2: how long a peer may hold back an acknowledgment of a single segment.
 const WORST_DELAYED_ACK: Span = Span::of(Duration::from_millis(200));
+/// RFC 8985, 7.2: how long a probe waits before anything was measured.
+const UNMEASURED: Span = Span::of(Duration::from_secs(1));
 /// RFC 9293, MUST-23: a SYN is repeated for three minutes.
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -40,16 +42,28 @@ impl Connection {
         }
         if self.send_at == NEVER || self.send_timer == SendTimer::Persist {
             let rto = now + self.rtt.timeout();
-            (self.send_timer, self.send_at) = (SendTimer::Retransmission, rto);
+            (self.send_timer, self.send_at, self.timeout_at) = (SendTimer::Retransmission, rto, rto);
             if let Some(wait) = self.probe_wait() {
                 (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
             }
         }
-        if let Some(wait) = self.reorder_wait.take() {
+        let wait = std::mem::take(&mut self.reorder_wait);
+        if wait != Span::ZERO {
             let at = now + wait;
             if at < self.send_at {
                 (self.send_timer, self.send_at) = (SendTimer::Reordering, at);
             }
+        }
+    }
+
+    /// RFC 8985, 7.2: new data puts a probe off, but not beyond the timeout.
+    #[inline]
+    pub(super) fn put_off_probe(&mut self, now: Timestamp) {
+        if self.send_timer == SendTimer::Probe
+            && self.send_at != NEVER
+            && let Some(wait) = self.probe_wait()
+        {
+            self.send_at = (now + wait).min(self.timeout_at);
         }
     }
 
@@ -58,10 +72,12 @@ impl Connection {
         let probes = self.sack
             && self.phase == Phase::Open
             && self.probe.is_none()
-            && self.state != State::SynReceived
-            && self.rtt.smoothed() != Span::ZERO;
+            && self.state != State::SynReceived;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
             return None;
+        }
+        if self.rtt.smoothed() == Span::ZERO {
+            return Some(UNMEASURED);
         }
         let wait = self.rtt.smoothed().times(2);
         Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
@@ -96,10 +112,12 @@ impl Connection {
             return;
         }
         self.tally.timeouts = self.tally.timeouts.saturating_add(1);
+        let rtt = (self.rtt.shortest, self.rtt.smoothed());
+        self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
+        self.rtt.back_off();
         if self.una == self.iss {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
-            self.board.timed_out(cx.now, Span::ZERO, self.window.mss);
-            return self.rtt.back_off();
+            return;
         }
         // RFC 5681, equation 4, but once only for the same data.
         if self.phase != Phase::Loss {
@@ -107,13 +125,10 @@ impl Connection {
             self.recover = self.nxt;
         }
         self.phase = Phase::Loss;
-        self.congestion.algorithm().restarted();
+        self.congestion.algorithm().timed_out();
         self.window.congestion = self.window.mss;
         self.duplicates = 0;
         self.probe = None;
-        let age = if self.sack { self.rtt.smoothed() } else { Span::ZERO };
-        self.board.timed_out(cx.now, age, self.window.mss);
-        self.rtt.back_off();
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
@@ -124,20 +139,20 @@ impl Connection {
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
                 self.board.push(self.nxt, end, cx.now, self.window.mss);
                 self.nxt = end;
-                self.probe = Some((self.nxt, false));
+                self.probe = Some(Probe { end, copy: false, flight: self.nxt - self.una });
             }
         } else if let Some((start, end)) = self.board.last(self.window.mss) {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
             self.count_copy(end - start);
-            self.probe = Some((self.nxt, true));
+            self.probe = Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una });
         }
     }
 
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.phase = Phase::Recovery;
+            (self.phase, self.probe) = (Phase::Recovery, None);
             self.recover = self.nxt;
             self.prr_flight = (self.nxt - self.una).max(self.window.mss);
             (self.prr_delivered, self.prr_out) = (0, 0);

@@ -158,6 +158,65 @@ fn fragments_that_overlap_spoil_their_datagram_and_late_ones_are_given_up() {
     pair.a.assert_nothing_leaked();
 }
 
+/// A fragment of a datagram to 10.0.0.1, of `length` bytes of a payload whose first eight are the UDP header of 24 bytes to
+/// port 9.
+fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length: usize) -> Vec<u8> {
+    let mut ip = Ipv4Header::new(source.into(), [10, 0, 0, 1].into(), 17, length.try_into().unwrap());
+    (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
+    ip.seal();
+    let mut payload = vec![1; length];
+    if offset == 0 {
+        payload[..8].copy_from_slice(&[0, 1, 0, 9, 0, 24, 0, 0]);
+    }
+    [ethernet(0x0800).as_bytes(), ip.as_bytes(), &payload].concat()
+}
+
+#[test]
+fn who_never_ends_his_datagrams_keeps_nobody_from_his() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 9000, "10.0.0.1/24");
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let begin = |node: &mut Node, now, source, id| node.put(now, PORT, &fragment(source, id, 0, true, 16));
+    let end = |node: &mut Node, now, source, id| {
+        node.put(now, PORT, &fragment(source, id, 16, false, 8));
+        read(node, server).is_some()
+    };
+    // Of one source sixteen are kept: the seventeenth pushes out the first, and nobody else's.
+    begin(&mut node, now, [10, 0, 0, 7], 1);
+    for id in 0..17 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 0, 0, 2], id);
+    }
+    assert!(!end(&mut node, now, [10, 0, 0, 2], 0), "pushed out by the seventeenth");
+    assert!(end(&mut node, now, [10, 0, 0, 2], 16) && end(&mut node, now, [10, 0, 0, 7], 1));
+    // Of all sources 256: the table is full of strangers', and the oldest of them make room.
+    for i in 0..300u16 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 1, u8::try_from(i / 8).unwrap(), 9], i);
+    }
+    begin(&mut node, now, [10, 0, 0, 8], 1);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 1), "strangers fill the table, and it is taken all the same");
+    assert!(!end(&mut node, now, [10, 1, 0, 9], 0), "the oldest is gone");
+    // Frames: no more than a quarter of all, whatever the pieces are.
+    now = now + Duration::from_secs(61);
+    node.take(now, PORT);
+    let (all, free) = (node.pool.arena().frames(), node.pool.free());
+    for i in 0..200u16 {
+        now = now + Duration::from_millis(1);
+        for piece in 0..7 {
+            let [high, low] = (i / 8).to_be_bytes();
+            node.put(now, PORT, &fragment([10, 2, high, low], i, piece * 8000, true, 8000));
+        }
+    }
+    let held = free - node.pool.free();
+    assert!((all / 5..=all / 4).contains(&held), "{held} of {all} frames are held");
+    begin(&mut node, now, [10, 0, 0, 8], 2);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 2));
+    now = now + Duration::from_secs(61);
+    (0..9).for_each(|second| drop(node.take(now + Duration::from_secs(second), PORT)));
+    node.assert_nothing_leaked();
+}
+
 #[test]
 fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     let mut pair = Pair::new(1500);
@@ -194,6 +253,87 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     }
     pair.settle();
     assert!(pair.trace.len() <= 50, "{} at one moment", pair.trace.len());
+}
+
+/// RFC 1122, 3.2.2 and RFC 1812, 4.3.2.7, line by line: about what no error may be sent.
+#[test]
+fn errors_are_sent_only_about_what_they_may_be_about() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24");
+    let wire = router.interface(1);
+    let mut router = router.with_route("0.0.0.0/0", "10.0.0.2", wire);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PORT);
+    let (us, far) = ([10, 0, 0, 3], [192, 168, 0, 1]);
+    let port = vec![0, 1, 0, 7, 0, 8, 0, 0];
+    let icmp = |kind: u8| vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    let mac = Mac([2, 0, 0, 0, 0, 3]);
+    let usual = (mac, [172, 16, 0, 1], us, 17, 64, 0, port.clone());
+    for (why, errors, (mac, source, to, protocol, hops, fragment, payload)) in [
+        ("a closed port", 1, usual.clone()),
+        ("a protocol that nobody speaks", 1, (mac, usual.1, us, 99, 64, 0, port.clone())),
+        ("hops are over", 1, (mac, usual.1, far, 17, 1, 0, port.clone())),
+        ("of a first piece, too", 1, (mac, usual.1, far, 17, 1, 0x2000, port.clone())),
+        ("of a later piece", 0, (mac, usual.1, far, 17, 1, 0x2001, port.clone())),
+        ("of the last piece", 0, (mac, usual.1, far, 17, 1, 1, port.clone())),
+        ("of an echo", 1, (mac, usual.1, far, 1, 1, 0, icmp(8))),
+        ("of an echo's reply", 1, (mac, usual.1, far, 1, 1, 0, icmp(0))),
+        ("of an error: unreachable", 0, (mac, usual.1, far, 1, 1, 0, icmp(3))),
+        ("of an error: source quench", 0, (mac, usual.1, far, 1, 1, 0, icmp(4))),
+        ("of an error: redirect", 0, (mac, usual.1, far, 1, 1, 0, icmp(5))),
+        ("of an error: time exceeded", 0, (mac, usual.1, far, 1, 1, 0, icmp(11))),
+        ("of an error: parameter problem", 0, (mac, usual.1, far, 1, 1, 0, icmp(12))),
+        ("of a message of unknown sort", 0, (mac, usual.1, far, 1, 1, 0, icmp(77))),
+        ("to everyone on the link", 0, (mac, usual.1, [10, 0, 0, 255], 17, 64, 0, port.clone())),
+        ("to everyone", 0, (mac, usual.1, [255; 4], 17, 64, 0, port.clone())),
+        ("to a group", 0, (mac, usual.1, [224, 0, 0, 1], 17, 64, 0, port.clone())),
+        ("to everyone's Ethernet address", 0, (Mac::BROADCAST, usual.1, us, 17, 64, 0, port.clone())),
+        ("to a group's", 0, (Mac([1, 0, 0x5e, 0, 0, 1]), usual.1, us, 17, 64, 0, port.clone())),
+        ("from nobody", 0, (mac, [0; 4], us, 17, 64, 0, port.clone())),
+        ("from loopback", 0, (mac, [127, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from everyone", 0, (mac, [255; 4], us, 17, 64, 0, port.clone())),
+        ("from everyone on the link", 0, (mac, [10, 0, 0, 255], us, 17, 64, 0, port.clone())),
+        ("from a group", 0, (mac, [224, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from ourselves", 0, (mac, us, us, 17, 64, 0, port.clone())),
+        ("a closed port, still", 1, usual.clone()),
+    ] {
+        let length = u16::try_from(payload.len()).unwrap();
+        let mut ip = Ipv4Header::new(source.into(), to.into(), protocol, length);
+        (ip.time_to_live, ip.fragment) = (hops, fragment.into());
+        ip.seal();
+        let link = EthernetHeader { destination: mac, ..ethernet(0x0800) };
+        router.put(now, PORT, &[link.as_bytes(), ip.as_bytes(), &payload].concat());
+        let sent = router.take(now, PORT);
+        let about = |p: &&Vec<u8>| p[23] == 1 && matches!(p[34], 3 | 11);
+        assert_eq!((sent.len(), sent.iter().filter(about).count()), (errors, errors), "{why}");
+        now = now + Duration::from_millis(1);
+    }
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn checksums_of_datagrams_are_looked_at_and_zero_means_none() {
+    let mut pair = Pair::new(1500);
+    let server = pair.b.host.stack.udp_bind(None, 9).unwrap();
+    let client = pair.a.host.stack.udp_bind(None, 77).unwrap();
+    let send = |pair: &mut Pair, payload: [u8; 2]| {
+        let to = Some((address("10.0.0.2"), 9));
+        pair.a.host.stack.udp_send(pair.now, client, to, &payload, &mut pair.a.pool).unwrap();
+        pair.settle();
+        assert_eq!(read(&mut pair.b, server), Some(payload.to_vec()));
+        pair.trace.iter().rfind(|(a, p)| *a && p[12..14] == [8, 0]).unwrap().1.clone()
+    };
+    let mut first = send(&mut pair, [0, 0]);
+    let checksum = [first[40], first[41]];
+    // With its own checksum as payload a datagram's sum is zero, which would mean that there is none (RFC 768).
+    assert_eq!(send(&mut pair, checksum)[40..42], [0xff, 0xff]);
+    first[41] ^= 1;
+    pair.b.put(pair.now, PORT, &first);
+    assert_eq!((read(&mut pair.b, server), pair.b.host.stack.counters().checksum), (None, 1));
+    (first[40], first[41]) = (0, 0);
+    pair.b.put(pair.now, PORT, &first);
+    assert_eq!(read(&mut pair.b, server), Some(vec![0, 0]), "none (RFC 1122, 4.1.3.4)");
 }
 
 #[test]
@@ -364,6 +504,160 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
     // Its sender would be told, but nobody says where he is.
     (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
     router.assert_nothing_leaked();
+}
+
+#[test]
+fn options_go_with_the_pieces_they_belong_to() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    let out = router.interface(2);
+    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    let packet = |options: &[u8], length: u16| {
+        let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), 17, length);
+        ip.set_header_length(u8::try_from(20 + options.len()).unwrap());
+        ip.total_length = (20 + u16::try_from(options.len()).unwrap() + length).into();
+        (ip.fragment, ip.checksum) = (0.into(), 0.into());
+        ip.checksum = Sum::new().bytes(ip.as_bytes()).bytes(options).checksum().into();
+        let mut link = ethernet(0x0800);
+        link.destination = Mac([2, 0, 0, 0, 0, 3]);
+        let payload: Vec<u8> = (0..length).map(|i| i.to_le_bytes()[0]).collect();
+        [link.as_bytes(), ip.as_bytes(), options, &payload].concat()
+    };
+    // Record route, which only the first has; router alert and a stream identifier, which all have.
+    let options = [7, 7, 4, 0, 0, 0, 0, 1, 148, 4, 0, 0, 136, 4, 0, 9];
+    router.put(now, PORT, &packet(&options, 1100));
+    let pieces = router.take(now, PortId(1));
+    let mut payload = Vec::<u8>::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        let ip = Ipv4Header::parse(&piece[14..], piece.len() - 14).expect("a right header, and its checksum");
+        let expected: &[u8] = if i == 0 { &options } else { &[148, 4, 0, 0, 136, 4, 0, 9] };
+        assert_eq!(&piece[34..14 + ip.header_length()], expected, "piece {i}");
+        assert_eq!((ip.fragment_offset(), ip.time_to_live), (payload.len(), 63));
+        assert!(piece.len() <= 14 + 576);
+        payload.extend(&piece[14 + ip.header_length()..]);
+    }
+    assert!(payload == packet(&[], 1100)[34..]);
+    router.put(now, PORT, &packet(&options, 100));
+    assert_eq!(router.take(now, PortId(1))[0][34..50], options, "and with what is not cut");
+    // RFC 7126: source routes, loose and strict, wherever they stand, go nowhere.
+    for route in [[131, 3, 4, 0], [137, 3, 4, 0], [1, 131, 3, 4]] {
+        router.put(now, PORT, &packet(&route, 100));
+        assert_eq!(router.take(now, PortId(1)), Vec::<Vec<u8>>::new());
+    }
+    assert_eq!(router.host.stack.counters().source_route, 3);
+    router.take(now, PORT);
+    router.assert_nothing_leaked();
+}
+
+/// Each datagram would be compared with 20 000 sockets: 4 * 10^8 steps, seconds in this profile even on a fast machine.
+#[test]
+fn connected_sockets_that_share_a_port_are_told_apart_at_once() {
+    const N: u16 = 20_000;
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let sockets: Vec<_> = (0..N)
+        .map(|i| {
+            let id = node.host.stack.udp_bind(None, 9).unwrap();
+            node.host.stack.udp_connect(id, Some((address("10.0.0.2"), 1000 + i))).unwrap();
+            id
+        })
+        .collect();
+    let open = node.host.stack.udp_bind(None, 9).unwrap();
+    assert_eq!(node.host.stack.udp_bind(None, 9), Err(UdpError::Taken), "one without a peer is enough");
+    let datagram = |port: u16| {
+        let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+        let [high, low] = port.to_be_bytes();
+        [ethernet(0x0800).as_bytes(), ip.as_bytes(), &[high, low, 0, 9, 0, 8, 0, 0]].concat()
+    };
+    let start = std::time::Instant::now();
+    for (i, id) in sockets.iter().enumerate() {
+        node.put(now, PORT, &datagram(1000 + u16::try_from(i).unwrap()));
+        assert_eq!(read(&mut node, *id), Some(vec![]));
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    node.put(now, PORT, &datagram(999));
+    assert_eq!(read(&mut node, open), Some(vec![]), "nobody's peer");
+    node.host.stack.udp_connect(sockets[0], None).unwrap();
+    node.host.stack.udp_close(open, &mut node.pool);
+    node.put(now, PORT, &datagram(999));
+    assert_eq!(read(&mut node, sockets[0]), Some(vec![]), "it has no peer any more");
+    for id in sockets {
+        node.host.stack.udp_close(id, &mut node.pool);
+    }
+    node.put(now, PORT, &datagram(1000));
+    assert_eq!(node.host.stack.counters().refused, 1);
+}
+
+#[test]
+fn a_narrow_path_is_believed_only_of_where_something_large_went() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let wire = node.interface(1);
+    node.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    let send = |node: &mut Node, length: usize| {
+        let to = Some((address("10.0.0.2"), 53));
+        node.host.stack.udp_send(now, socket, to, &vec![0; length], &mut node.pool).unwrap();
+        node.take(now, PORT).len()
+    };
+    let error = |node: &mut Node, length: u16, mtu: u32| {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+        quoted.total_length = length.into();
+        quoted.seal();
+        let udp = [0, 9, 0, 53, 0, 0, 0, 0];
+        let mut icmp =
+            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
+        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&udp);
+        icmp.checksum = sum.checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+        let link = ethernet(0x0800);
+        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &udp].concat();
+        node.put(now, PORT, &all);
+    };
+    assert_eq!(send(&mut node, 100), 1);
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 1, "nothing of that size had gone there");
+    error(&mut node, 600, 600);
+    assert_eq!(send(&mut node, 1372), 1, "what was quoted fits");
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 3, "576 bytes of payload in each");
+    error(&mut node, 600, 100);
+    assert_eq!(send(&mut node, 572), 3, "never less than 296 bytes, 272 of payload");
+}
+
+#[test]
+fn who_makes_up_neighbours_makes_few() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/8");
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let question = |i: u16| {
+        let [high, low] = i.to_be_bytes();
+        let arp: &[&[u8]] =
+            &[&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 9, high, low, 10, 9, high, low, 0, 0, 0, 0, 0, 0]];
+        [ethernet(0x0806).as_bytes(), &arp.concat(), &[10, 0, 0, 1]].concat()
+    };
+    let known = |node: &Node| node.host.control.neighbours().count();
+    for i in 0..2000 {
+        node.put(now, PORT, &question(i));
+        assert_eq!(node.take(now, PORT).len(), 1, "an answer has everyone");
+    }
+    assert_eq!(known(&node), 256);
+    now = now + Duration::from_secs(1);
+    for i in 2000..4000 {
+        node.put(now, PORT, &question(i));
+        node.take(now, PORT);
+    }
+    assert_eq!(known(&node), 356, "100 a second more");
 }
 
 #[test]

@@ -228,6 +228,109 @@ fn a_silent_tail_is_probed_then_timed_out() {
     t.after(rto * 2, &[". 1001:2001(1000) ack 1 win 65535"]);
 }
 
+/// A tail of three segments, and a copy of the last to probe it; and what the window was.
+fn probed() -> (Trace, ConnectionId, u32) {
+    let (mut t, id) = accepted();
+    send(&mut t, id, 3000);
+    assert_eq!(t.output().len(), 3);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    t.after(info.rtt * 2, &["P. 2001:3001(1000) ack 1 win 65535"]);
+    (t, id, info.snd_cwnd)
+}
+
+fn cwnd(t: &Trace, id: ConnectionId) -> u32 {
+    t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd
+}
+
+/// The next segment goes out and is acknowledged: from `start` on.
+fn one_more(t: &mut Trace, id: ConnectionId, start: u32) {
+    send(t, id, 1000);
+    t.sends(&[&format!("P. {start}:{}(1000) ack 1 win 65535", start + 1000)]);
+    t.pass(ms(20));
+    t.peer(&format!(". 1:1(0) ack {} win 30000", start + 1000));
+}
+
+#[test]
+fn a_probe_that_came_twice_costs_nothing() {
+    for told in [" <sack 2001:3001>", ""] {
+        let (mut t, id, window) = probed();
+        t.peer(". 1:1(0) ack 3001 win 30000");
+        t.peer(&format!(". 1:1(0) ack 3001 win 30000{told}"));
+        one_more(&mut t, id, 3001);
+        assert!(cwnd(&t, id) >= window, "{} after {window}, told{told}", cwnd(&t, id));
+    }
+}
+
+#[test]
+fn a_probe_that_repaired_a_loss_counts_once() {
+    let (mut t, id, window) = probed();
+    t.peer(". 1:1(0) ack 3001 win 30000");
+    assert!(cwnd(&t, id) >= window, "both may have come");
+    one_more(&mut t, id, 3001);
+    assert_eq!(cwnd(&t, id), 2100, "0.7 of what was in flight");
+    one_more(&mut t, id, 4001);
+    assert!(cwnd(&t, id) >= 2100);
+}
+
+#[test]
+fn a_probe_of_new_data_costs_nothing() {
+    let (mut t, id) = accepted();
+    send(&mut t, id, 11_000);
+    assert_eq!(t.output().len(), 10);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    t.after(info.rtt * 2, &["P. 10001:11001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 11001 win 30000");
+    one_more(&mut t, id, 11_001);
+    assert!(cwnd(&t, id) >= info.snd_cwnd);
+}
+
+#[test]
+fn new_data_puts_a_probe_off_but_not_the_timeout() {
+    let (mut t, id) = accepted();
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    send(&mut t, id, 2000);
+    assert_eq!(t.output().len(), 2);
+    let end = t.now + info.rto;
+    t.pass(ms(30));
+    send(&mut t, id, 10);
+    t.sends(&["P. 2001:2011(10) ack 1 win 65535"]);
+    t.after(info.rtt * 2, &["P. 2001:2011(10) ack 1 win 65535"]);
+    let (mut t, id) = accepted();
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    let first = (0..40).find(|_| {
+        send(&mut t, id, 10);
+        t.output();
+        t.pass(ms(10));
+        !t.output().is_empty()
+    });
+    assert!(first.is_some() && t.now <= end + ms(15), "a copy by {:?}", t.now);
+}
+
+/// RFC 9937 acknowledgment by acknowledgment: 20 segments in flight and two more before the loss of the first is known; 15.4
+/// are to remain.
+#[test]
+fn a_recovery_lets_go_of_what_is_in_flight_in_proportion() {
+    let (mut t, id) = accepted();
+    send(&mut t, id, 40_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(ms(20));
+    t.peer(". 1:1(0) ack 10001 win 60000");
+    assert_eq!(t.output().len(), 20);
+    t.pass(ms(20));
+    let mut sent = Vec::new();
+    for n in 1..=14 {
+        t.peer(&format!(". 1:1(0) ack 10001 win 60000 <sack 11001:{}>", 11_001 + 1000 * n));
+        sent.push(t.output());
+    }
+    assert_eq!(sent[2], [". 10001:11001(1000) ack 1 win 65535"], "the third of them says what is lost");
+    let counts: Vec<usize> = sent.iter().map(Vec::len).collect();
+    // The copy; 0.7 for each that arrives, until 15.4 are in flight; then one for one.
+    assert_eq!(counts, [1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1]);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_ssthresh, info.snd_cwnd, info.total_retrans), (15_399, 15_399, 1));
+}
+
 #[test]
 fn nagle_waits_and_nodelay_does_not() {
     let (mut t, id) = accepted();

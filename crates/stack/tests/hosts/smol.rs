@@ -185,16 +185,25 @@ fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) {
     panic!("stuck at {} of {} and {} of {}: {told}", got.len(), ours.len(), got_back.len(), theirs.len());
 }
 
+fn each_fault(seed: u64) {
+    for (i, chances) in
+        [[0; 4], [30, 0, 0, 0], [0, 100, 0, 0], [0, 0, 200, 0], [0, 0, 0, 20], [20, 50, 100, 10]]
+            .into_iter()
+            .enumerate()
+    {
+        let mtu = [1500, 576, 9000, 1280, 4000, 1000, 2100][(usize::try_from(seed).unwrap() + i) % 7];
+        run(seed, chances, mtu, seed.is_multiple_of(2));
+    }
+}
+
 #[test]
 fn streams_to_and_from_smoltcp_are_intact() {
-    for seed in 0..20 {
-        for (i, chances) in
-            [[0; 4], [30, 0, 0, 0], [0, 100, 0, 0], [0, 0, 200, 0], [0, 0, 0, 20], [20, 50, 100, 10]]
-                .into_iter()
-                .enumerate()
-        {
-            let mtu = [1500, 576, 1280, 1000][(usize::try_from(seed).unwrap() + i) % 4];
-            run(seed, chances, mtu, seed % 2 == 0);
-        }
-    }
+    (0..28).for_each(each_fault);
+}
+
+/// See `streams::ten_thousand_seeds_of_each_fault`.
+#[test]
+#[ignore = "takes many minutes; see CONTRIBUTING.md"]
+fn ten_thousand_seeds_with_smoltcp() {
+    crate::wire::seeds(10_000).for_each(each_fault);
 }

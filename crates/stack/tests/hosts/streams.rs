@@ -141,6 +141,35 @@ proptest! {
         }
         let delay = Duration::from_micros(delay);
         let faults = Faults { delay, loss, reorder, duplicate, corrupt, bottleneck: None };
-        run(faults, mtu.min(2000), [forth, back], limits, seed);
+        run(faults, mtu, [forth, back], limits, seed);
     }
+}
+
+/// Many more seeds than fit an ordinary run, each fault alone and all at once, over all MTUs. `BYWASH_SEEDS` says how many, or
+/// which: `FROM..TO`.
+#[test]
+#[ignore = "takes many minutes; see CONTRIBUTING.md"]
+fn ten_thousand_seeds_of_each_fault() {
+    for seed in crate::wire::seeds(10_000) {
+        for (loss, reorder, duplicate, corrupt) in
+            [(30, 0, 0, 0), (0, 300, 0, 0), (0, 0, 200, 0), (0, 0, 0, 30), (20, 100, 50, 10)]
+        {
+            let mtu =
+                576 + u16::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0xffff).unwrap() % 8425;
+            let faults = Faults { loss, reorder, duplicate, corrupt, ..Faults::default() };
+            run(faults, mtu, [60_000, 20_000], Limits::default(), seed);
+        }
+    }
+}
+
+#[test]
+fn buffers_grow_with_what_a_long_fat_path_holds() {
+    // 100 ms there and back at 100 MB/s: what a window of 128 KiB lets through takes 16 times as long.
+    let faults = Faults {
+        delay: Duration::from_millis(50),
+        bottleneck: Some((100_000_000, 8 << 20)),
+        ..Faults::default()
+    };
+    let took = run(faults, 9000, [20 << 20, 0], Limits::default(), 1);
+    assert!(took < Duration::from_secs(3), "20 MiB took {took:?}");
 }

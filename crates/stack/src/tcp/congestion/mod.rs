@@ -26,12 +26,14 @@ pub(crate) struct Window {
     /// Below it is slow start.
     pub(crate) threshold: u32,
     pub(crate) mss: u32,
+    /// Something has arrived while it was not full, since it grew last.
+    pub(crate) unneeded: bool,
 }
 
 impl Window {
     /// RFC 6928: ten segments, or 14600 bytes when they are large.
     pub(crate) fn initial(mss: u32) -> Self {
-        Self { congestion: (10 * mss).min(14_600.max(2 * mss)), threshold: u32::MAX, mss }
+        Self { congestion: (10 * mss).min(14_600.max(2 * mss)), threshold: u32::MAX, mss, unneeded: false }
     }
 
     /// RFC 5681, 3.1: one more byte for each byte acknowledged, and at most a segment for each ACK of this size
@@ -51,8 +53,11 @@ pub(crate) trait Algorithm {
     /// Something was lost (or marked): the new threshold, with `flight` bytes in flight.
     fn reduced(&mut self, window: &Window, flight: u32) -> u32;
 
-    /// The connection has been idle, or has begun anew after a timeout.
+    /// The connection has been idle.
     fn restarted(&mut self);
+
+    /// The connection begins anew after a timeout; [`Self::reduced`] came before.
+    fn timed_out(&mut self);
 }
 
 /// The algorithm of one connection, in place.
@@ -97,7 +102,7 @@ mod tests {
 
     #[test]
     fn slow_start_ends_at_the_threshold() {
-        let mut window = Window { congestion: 10_000, threshold: 12_000, mss: 1000 };
+        let mut window = Window { congestion: 10_000, threshold: 12_000, mss: 1000, unneeded: false };
         assert_eq!(window.slow_start(1500), 0);
         assert_eq!(window.slow_start(1500), 1000);
         assert_eq!(window.congestion, 12_000);

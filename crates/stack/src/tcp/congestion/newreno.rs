@@ -30,6 +30,10 @@ impl Algorithm for NewReno {
     fn restarted(&mut self) {
         self.acked = 0;
     }
+
+    fn timed_out(&mut self) {
+        self.acked = 0;
+    }
 }
 
 #[cfg(test)]
@@ -39,7 +43,7 @@ mod tests {
     #[test]
     fn a_segment_more_each_round_trip_and_half_after_a_loss() {
         let mut newreno = NewReno::default();
-        let mut window = Window { congestion: 10_000, threshold: 10_000, mss: 1000 };
+        let mut window = Window { congestion: 10_000, threshold: 10_000, mss: 1000, unneeded: false };
         for round in 1..=5 {
             let mut left = window.congestion;
             while left > 0 {
