@@ -80,3 +80,37 @@ impl Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bywash_frame::Arena;
+
+    use super::*;
+    use crate::{Interface, Medium, Offloads, PortId, Request};
+
+    #[test]
+    fn all_news_of_a_turn_make_one_snapshot() {
+        let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
+        let mut control = Control::new();
+        let mac = |n: u8| Mac([2, 0, 0, 0, 0, n]);
+        let interface = Interface {
+            name: "test".into(),
+            port: PortId(0),
+            medium: Medium::Ethernet { mac: mac(1), vlan: None },
+            mtu: 1500,
+            offloads: Offloads::default(),
+        };
+        let id = control.add_interface(interface).unwrap();
+        control.add_address(Timestamp::ZERO, id, "10.0.0.1/24".parse().unwrap()).unwrap();
+        let before = control.snapshot(&mut pool).generation;
+        for n in 2..10 {
+            let (sender, target) = ((mac(n), [10, 0, 0, n].into()), (Mac::default(), [10, 0, 0, 1].into()));
+            let mut packet = Packet::new(pool.take().unwrap());
+            let arp = ArpPacket::new(ArpOperation::Request, sender, target);
+            packet.extend_from_slice(arp.as_bytes()).unwrap();
+            control.handle(Timestamp::ZERO, Request::Arp { interface: id, packet }, &mut pool);
+        }
+        let snapshot = control.snapshot(&mut pool);
+        assert_eq!((snapshot.generation, snapshot.neighbours.len()), (before + 1, 8));
+    }
+}
