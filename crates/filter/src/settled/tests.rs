@@ -42,6 +42,7 @@ fn what_a_flow_names_decides_an_expression() {
         // Later fragments have no ports, but a protocol.
         ("anyvlan and ip proto 17", "udp", [ALL, ALL]),
         ("anyvlan and ip[6:2] & 0x1fff = 0", "udp", [SOME, SOME]),
+        ("anyvlan and ip[6] & 0x1f = 0", "udp", [SOME, SOME]),
         ("anyvlan and ip[6:2] & 0x1fff = 0", "udp dst port 53", [ALL, ALL]),
         ("anyvlan and ip[6:2] & 0x1fff != 0", "udp dst port 53", [NONE, NONE]),
         // What no flow says.
@@ -99,8 +100,8 @@ fn packet(flow: &Flow, tags: u32, chance: &mut Chance) -> Vec<u8> {
     header[8] = flow.protocol.unwrap_or(chance.one_of(&[6, 17, 47]));
     let few = chance.byte();
     let mut named: Vec<u8> = (0..12).map(|_| chance.one_of(&[0, few, 53])).collect();
-    for at in 0..12 {
-        named[at] = named[at] & !flow.mask[at] | flow.value[at];
+    for (byte, (value, mask)) in named.iter_mut().zip(flow.value.iter().zip(&flow.mask)) {
+        *byte = *byte & !mask | value;
     }
     header[11..19].copy_from_slice(&named[..8]);
     packet.extend(header);
@@ -119,6 +120,7 @@ fn no_packet_is_what_it_was_said_not_to_be() {
         "anyvlan and src net 10.0.0.0/8 and not dst port 53",
         "anyvlan and (host 10.53.0.0 or src net 10.0.0.0/9) and not icmp",
         "anyvlan and ip[6:2] & 0x3fff != 0",
+        "anyvlan and ip[6] & 0x1f = 0",
         "vlan and udp and len > 60",
         "anyvlan and ip[2:2] > 1000 or tcp[13] & 2 != 0",
         "anyvlan and l4 udp dst port 53",
