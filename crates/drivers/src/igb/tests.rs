@@ -15,6 +15,7 @@ use bywash_sys::function::{DeviceAddresses, DmaMemory, FunctionError};
 use bywash_sys::memory::{HugePages, allocate};
 
 use super::*;
+use crate::intel::retire;
 
 /// Bits that always read as 1, or as 0, whatever the NIC does.
 type Stuck = (&'static Register, Field, bool);
@@ -28,6 +29,8 @@ struct Board {
     words: Arc<Mutex<BTreeMap<u32, u32>>>,
     stuck: Vec<Stuck>,
     gone: bool,
+    /// How often it was reset from outside.
+    resets: Arc<Mutex<u32>>,
 }
 
 impl Board {
@@ -39,7 +42,12 @@ impl Board {
             (&RAH, u32::from_le_bytes([0, 7, 0, 0])),
         ];
         let words = words.map(|(register, value)| (register.offset(), value)).into();
-        Self { words: Arc::new(Mutex::new(words)), stuck: stuck.to_vec(), gone: false }
+        Self {
+            words: Arc::new(Mutex::new(words)),
+            stuck: stuck.to_vec(),
+            gone: false,
+            resets: Arc::default(),
+        }
     }
 
     fn get(&self, register: &Register) -> u32 {
@@ -127,6 +135,7 @@ impl Function for Board {
     }
 
     fn reset(&mut self) -> Result<(), FunctionError> {
+        *self.resets.lock().unwrap() += 1;
         Ok(())
     }
 }
@@ -175,4 +184,14 @@ fn a_nic_without_stuck_bits_opens_and_gives_its_semaphores_back() {
     assert_eq!((board.get(&SWSM), board.get(&SW_FW_SYNC)), (0, 0));
     Box::new(port).close().unwrap();
     assert_eq!(board.get(&STATUS), 0, "no more requests on the bus");
+}
+
+#[test]
+fn a_nic_that_does_not_stop_is_reset_from_outside_unless_it_is_gone() {
+    let mut board = Board::new(&[]);
+    assert_eq!(retire(Ok(()), &mut board), Vec::<String>::new());
+    assert_eq!(retire(Err(NicError::Gone), &mut board).len(), 1);
+    assert_eq!(*board.resets.lock().unwrap(), 0);
+    assert_eq!(retire(Err(NicError::Phy { mdic: 0 }), &mut board).len(), 1);
+    assert_eq!(*board.resets.lock().unwrap(), 1);
 }

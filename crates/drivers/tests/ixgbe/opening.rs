@@ -302,19 +302,6 @@ fn a_bus_that_does_not_become_quiet_is_reset_twice_and_then_used() {
 }
 
 #[test]
-fn a_nic_that_does_not_stop_is_reset_from_outside() {
-    let world = world(1);
-    let (arena, mut pool) = memory(4096);
-    let end = end(&world, 0, &quiet(), arena);
-    end.set_faults(Faults { master_stays_busy: true, reset_hangs: true, ..Faults::default() });
-    let errors = end.close(&mut pool).unwrap_err();
-    assert!(errors.len() == 1 && errors[0].starts_with("CTRL[0] is 0x0400"), "{errors:?}");
-    // As after a function level reset, which ended what its own did not.
-    assert_eq!((read(&world, &CTRL, 0), read(&world, &CTRL_EXT, 0)), (0, 0));
-    assert!(!world.with(0, |device| device.config.bus_master()));
-}
-
-#[test]
 fn without_light_there_is_no_link_but_an_error_that_says_so() {
     let world = world(1);
     let (arena, mut pool) = memory(4096);
