@@ -8,7 +8,7 @@ use bywash_hw::ixgbe::regs::{
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
-use crate::intel::{Bar, FCS, NicError, RxRegisters, SHORT, Settings, Wait};
+use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, SHORT, Settings, Wait};
 
 /// Bytes of memory for received packets, of which the flow director's filters have a part.
 const RECEIVE_MEMORY: u32 = 512 * 1024;
@@ -73,6 +73,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: 0,
     strip: RXDCTL::VME.mask,
     unmask: &EIMS_EX,
+    errors: RxErrors::IXGBE,
 };
 
 /// Switches the receiver on, with the data path held meanwhile: else its DMA may hang (erratum).
