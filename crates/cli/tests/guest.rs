@@ -19,6 +19,7 @@ fn boot(kit: &Kit) -> Result<Guest, GuestError> {
     let binary = Path::new(env!("CARGO_BIN_EXE_bywash"));
     let machine = Machine::default().iommu().share(binary.parent().unwrap_or(binary));
     let machine = machine.igb(0, "02:aa:00:00:00:01").virtio_net(0, "02:bb:00:00:00:02");
+    let machine = machine.bridged_pair(1, ["02:aa:00:00:00:03", "02:bb:00:00:00:04"]);
     let mut guest = kit.boot(&machine.limit(Duration::from_secs(400)))?;
     guest.run("modprobe igb; modprobe virtio_net; mkdir -p /run; ip link set lo up")?;
     guest.run(&format!("{PF} ip link set $PF up; $BYWASH --version; {CARRIER}"))?;
@@ -42,6 +43,7 @@ fn run(guest: &mut Guest, script: &str) -> Result<String, GuestError> {
 fn virtual_functions_are_made_set_shown_and_removed() -> Result<(), GuestError> {
     let Some(kit) = kit() else { return Ok(()) };
     let mut guest = boot(&kit)?;
+    the_machine_stays_within_reach(&mut guest)?;
     let none = run(&mut guest, "$BYWASH vf list $PF")?;
     assert!(none.contains("no virtual functions") && none.ends_with("code 0"), "{none}");
     let many = run(&mut guest, "$BYWASH vf create $PF 100")?;
@@ -81,6 +83,7 @@ fn virtual_functions_are_made_set_shown_and_removed() -> Result<(), GuestError> 
     in_use(&mut guest)?;
     let destroyed = run(&mut guest, "$BYWASH vf destroy $PF; cat $NIC/sriov_numvfs; ls /run/bywash")?;
     assert!(destroyed.starts_with("0\n") && !destroyed.contains(".json"), "{destroyed}");
+    all_at_once(&mut guest)?;
     let cleanup = "$BYWASH vf create $PF 2 >/dev/null; $BYWASH cleanup; cat $NIC/sriov_numvfs";
     let cleaned = run(&mut guest, cleanup)?;
     assert!(cleaned.contains("has no virtual functions again, not 2\n0\n"), "{cleaned}");
@@ -95,6 +98,65 @@ fn virtual_functions_are_made_set_shown_and_removed() -> Result<(), GuestError> 
     let traffic = run(&mut guest, "ip link show dev $PF")?;
     assert!(traffic.contains("UP"), "the NIC itself stays as it was: {traffic}");
     guest.power_off()
+}
+
+/// A NIC by which the default route goes is not taken, and none that the IOMMU cannot tell from one that the kernel uses.
+fn the_machine_stays_within_reach(guest: &mut Guest) -> Result<(), GuestError> {
+    let refused = "refused() { $BYWASH bind $1; echo code $?; $BYWASH receive pci:$1 --duration 1s --memory 8M --huge-pages off; echo code $?
+        basename $(readlink /sys/bus/pci/devices/$1/driver); }";
+    let routed = format!(
+        "{refused}; ip route add default dev $PF; refused 0000:01:00.0; ip route del default dev $PF"
+    );
+    let routed = run(guest, &routed)?;
+    assert_eq!(routed.matches("the default route goes by it").count(), 2, "{routed}");
+    assert_eq!(routed.matches("code 2\n").count(), 2, "{routed}");
+    assert!(routed.ends_with("igb\ncode 0"), "{routed}");
+    let beside = run(guest, &format!("{refused}; refused 0000:04:01.0"))?;
+    for words in ["it shares IOMMU group", "the IOMMU cannot tell it from"] {
+        let line = beside.lines().find(|line| line.contains(words));
+        assert!(line.is_some_and(|line| line.contains("0000:04:02.0 (virtio-pci, ")), "{words}: {beside}");
+    }
+    assert!(beside.matches("code 2\n").count() == 2 && beside.ends_with("igb\ncode 0"), "{beside}");
+    let free = "modprobe vfio-pci; echo 0000:04:02.0 > /sys/bus/pci/drivers/virtio-pci/unbind
+        $BYWASH bind 0000:04:01.0 --dry-run; modprobe -r vfio-pci";
+    let free = run(guest, free)?;
+    assert!(free.contains("0000:04:01.0 would be given to vfio-pci"), "{free}");
+    Ok(())
+}
+
+/// Functions are made, set and given to programs by one command, which does all of it or nothing, and so does the one that
+/// takes them back.
+fn all_at_once(guest: &mut Guest) -> Result<(), GuestError> {
+    // Who has the functions, how many there are; and how many huge pages, whether VFIO is loaded, what is to be undone.
+    let machine = "for i in 0 1; do echo driver $(basename $(readlink $NIC/virtfn$i/driver) 2>/dev/null); done; cat $NIC/sriov_numvfs
+        echo pages $(cat /proc/sys/vm/nr_hugepages) probing $(cat $NIC/sriov_drivers_autoprobe) loaded $(lsmod | grep -c '^vfio_pci ')
+        echo records $(ls /run/bywash | grep -c json)";
+    let nothing = "driver\ndriver\n0\npages 0 probing 1 loaded 0\nrecords 0\ncode 0";
+    let wishes = "--mac 02:00:00:00:00:ff --vlan 7:3 --spoof-check off --trust on --rate 500";
+    let create = format!("$BYWASH vf create $PF 2 {wishes} --bind --huge-pages 8M");
+    let dry = run(guest, &format!("{create} --dry-run; {machine}"))?;
+    let would = "would get 2 virtual functions, given to vfio-pci\nwould add 4 huge pages of 2 MiB\nwould load vfio-pci\n";
+    assert!(dry.contains(would) && dry.ends_with(nothing), "{dry}");
+    let link = run(guest, &format!("{create} --link enable; echo code $?; {machine}"))?;
+    assert!(link.contains("does not take --link") && link.ends_with(&format!("code 2\n{nothing}")), "{link}");
+    for undo in ["vf destroy $PF", "cleanup"] {
+        let made = run(guest, &format!("{create}; {machine}; ip link show dev $PF"))?;
+        assert!(made.contains("loaded vfio-pci\n0  0000:01:10.0\n1  0000:01:10.2\n"), "{made}");
+        assert!(made.contains("driver vfio-pci\ndriver vfio-pci\n2\npages 4 probing 1 loaded 1\n"), "{made}");
+        for words in [
+            "02:00:00:00:00:ff",
+            "02:00:00:00:01:00",
+            "vlan 7, qos 3",
+            "spoof checking off",
+            "trust on",
+            "500",
+        ] {
+            assert!(made.contains(words), "{words}: {made}");
+        }
+        let undone = run(guest, &format!("$BYWASH {undo} >/dev/null; {machine}"))?;
+        assert_eq!(undone, nothing, "{undo}");
+    }
+    Ok(())
 }
 
 /// A function that is in use stays, by whatever command.

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bywash_hw::ixgbe::regs::{DMATXCTL, EIMS, GPRC, GPTC, RXCTRL};
+use bywash_hw::reg::Register;
 use bywash_models::cable::{Cable, Impairment};
 use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
@@ -209,6 +211,49 @@ fn two_commands_without_rights_are_all_it_takes() {
     let broken: Vec<String> = lines.collect();
     assert!(code.success() && broken.is_empty(), "{code}: {broken:?}");
     assert!(!folder.path().join("a.sock").exists());
+}
+
+#[test]
+fn killed_programs_leave_their_nics_quiet_and_free() {
+    let served = Served::new(2, false);
+    let mut receive = served.start_receiver(&mut served.command("receive NIC1 --queues 2 --json"));
+    let mut send = served.command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --rate 5k --spread");
+    let mut send = send.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let read =
+        |index, register| served.world.with(index, |device| device.nic.read32(Register::offset(register)));
+    wait_until("packets come", || read(1, &GPRC) > 0);
+    receive.kill().unwrap();
+    receive.wait().unwrap();
+    let is_quiet = |index| {
+        let masters = served.world.with(index, |device| device.config.bus_master());
+        let runs = RXCTRL::RXEN.is_set(read(index, &RXCTRL)) || DMATXCTL::TE.is_set(read(index, &DMATXCTL));
+        !masters && !runs && read(index, &EIMS) == 0
+    };
+    wait_until("the receiver is quiet", || is_quiet(1));
+    // More packets come meanwhile, for nobody.
+    let sent = || read(0, &GPTC);
+    sent();
+    wait_until("packets are sent", || sent() > 0);
+    assert!(is_quiet(1) && !is_quiet(0));
+    send.kill().unwrap();
+    send.wait().unwrap();
+    wait_until("the sender is quiet", || is_quiet(0));
+    served.check(2);
+    let mut receive = served.command("receive NIC1 --queues 2 --count 100 --duration 60s --json");
+    let receive = served.start_receiver(&mut receive);
+    let mut send =
+        served.command("generate NIC0 --queues 1 --dst-mac 02:00:00:00:00:02 --count 100 --rate 1k");
+    assert_eq!(send.output().unwrap().status.code(), Some(0));
+    assert_eq!(receive.wait_with_output().unwrap().status.code(), Some(0));
+    served.check(2);
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "not in time: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

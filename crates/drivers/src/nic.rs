@@ -75,17 +75,25 @@ pub(crate) fn open_pci(
     options: &OpenOptions,
     arena: &'static Arena,
 ) -> Result<Opened, String> {
-    let address: Address = address.parse().map_err(|error: AddressError| error.to_string())?;
-    let none = || format!("there is no PCI device at {address}; lspci -D lists those there are");
-    let device = Device::at(address).ok_or_else(none)?;
-    let (vendor, model) = device.ids().ok_or_else(none)?;
-    // Before anything is done to a device that is no NIC of ours.
-    family(vendor, model)?;
+    let device = device(address)?;
     if options.no_iommu {
         return open_without_iommu(&device, nic, name, options, arena);
     }
     let function = Vfio::open(&device, &name.to_string(), options.force).map_err(|e| e.to_string())?;
     open(function, name, nic, options, arena)
+}
+
+/// The NIC at an address of the PCI bus, looked at before anything is done to a device that is none of ours.
+///
+/// # Errors
+/// When it is none that there is a driver for.
+pub(crate) fn device(address: &str) -> Result<Device, String> {
+    let address: Address = address.parse().map_err(|error: AddressError| error.to_string())?;
+    let none = || format!("there is no PCI device at {address}; lspci -D lists those there are");
+    let device = Device::at(address).ok_or_else(none)?;
+    let (vendor, model) = device.ids().ok_or_else(none)?;
+    family(vendor, model)?;
+    Ok(device)
 }
 
 /// What whoever takes a NIC without an IOMMU should know, each time.
@@ -105,7 +113,7 @@ fn open_without_iommu(
     let (address, bytes) = (arena.base(), arena.bytes());
     let (file, offset) = file_of(address, bytes).ok_or_else(|| NicError::PrivateMemory.to_string())?;
     let packets = DmaMemory { address, bytes, file: file.as_fd(), offset };
-    let function = NoIommu::open(device, &name.to_string(), options.force, &packets);
+    let function = NoIommu::open(device, &name.to_string(), options.force, Some(&packets));
     let mut opened = open(function.map_err(|error| error.to_string())?, name, nic, options, arena)?;
     let polls = (!options.tx_only).then_some(NO_INTERRUPTS);
     let warnings = [NO_IOMMU_RISK].into_iter().chain(polls).map(str::to_owned);

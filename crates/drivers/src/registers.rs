@@ -10,22 +10,31 @@ use bywash_hw::reg::{Access, Register};
 use bywash_hw::{igb, ixgbe};
 use bywash_port::{NicOptions, PortName};
 use bywash_sys::function::{Function, FunctionError, Registers as _};
-use bywash_sys::vfio_user::{ConnectError, VfioUser};
+use bywash_sys::no_iommu::NoIommu;
+use bywash_sys::vfio::Vfio;
+use bywash_sys::vfio_user::VfioUser;
+
+use crate::nic;
 
 /// Why registers cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistersError {
     /// The kernel's, or none.
-    #[error("{0} has no registers that could be read: name a vfio-user: port, without options behind it")]
+    #[error(
+        "{0} has no registers that could be read: name a pci: or vfio-user: port, without options behind it"
+    )]
     NoRegisters(PortName),
-    /// Nobody is there.
-    #[error("{port}: {source}")]
-    Connect {
+    /// Nobody is there, or the kernel keeps it.
+    #[error("{port}: {reason}")]
+    Open {
         /// The port.
         port: PortName,
         /// Why.
-        source: ConnectError,
+        reason: String,
     },
+    /// What is for one kind of port only.
+    #[error("{0} is for pci: ports; leave it out")]
+    PciOnly(&'static str),
     /// How it is reached.
     #[error(transparent)]
     Function(#[from] FunctionError),
@@ -109,22 +118,44 @@ fn table(family: Family) -> Table {
     Table { registers, taken_by_reading }
 }
 
+/// How a NIC on the PCI bus is had for the time of reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taking {
+    /// Although its interface is in use.
+    pub force: bool,
+    /// Although no IOMMU watches it.
+    pub no_iommu: bool,
+}
+
 /// Reads registers of a port's NIC: all, or those that `name` means, which is a name (`RDT`), one of an array (`RDT[3]`), a
-/// pattern (`RD*`) or a part of names (`addr`).
+/// pattern (`RD*`) or a part of names (`addr`). The kernel's driver has the NIC again afterwards.
 ///
 /// # Errors
 /// [`RegistersError`].
-pub fn read(port: &PortName, name: Option<&str>) -> Result<Dump, RegistersError> {
-    let socket = match port {
-        PortName::VfioUser { socket, options } if *options == NicOptions::default() => socket,
-        _ => return Err(RegistersError::NoRegisters(port.clone())),
-    };
-    let function = VfioUser::connect(Path::new(socket), &port.to_string());
-    read_function(
-        function.map_err(|source| RegistersError::Connect { port: port.clone(), source })?,
-        port,
-        name,
-    )
+pub fn read(port: &PortName, name: Option<&str>, taking: Taking) -> Result<Dump, RegistersError> {
+    let failed = |reason| RegistersError::Open { port: port.clone(), reason };
+    let called = port.to_string();
+    let plain = NicOptions::default();
+    match port {
+        PortName::Pci { address, options } if *options == plain => {
+            let device = nic::device(address).map_err(failed)?;
+            if taking.no_iommu {
+                let function = NoIommu::open(&device, &called, taking.force, None);
+                return read_function(function.map_err(|error| failed(error.to_string()))?, port, name);
+            }
+            let function = Vfio::open(&device, &called, taking.force);
+            read_function(function.map_err(|error| failed(error.to_string()))?, port, name)
+        }
+        PortName::VfioUser { socket, options } if *options == plain => {
+            let useless = [(taking.force, "--force"), (taking.no_iommu, "--no-iommu")];
+            if let Some((_, flag)) = useless.into_iter().find(|(is_set, _)| *is_set) {
+                return Err(RegistersError::PciOnly(flag));
+            }
+            let function = VfioUser::connect(Path::new(socket), &called);
+            read_function(function.map_err(|error| failed(error.to_string()))?, port, name)
+        }
+        _ => Err(RegistersError::NoRegisters(port.clone())),
+    }
 }
 
 fn read_function<F: Function>(

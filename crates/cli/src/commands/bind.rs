@@ -110,7 +110,11 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-fn check(device: &Device, force: bool) -> Result<(), Failure> {
+/// Whether a NIC may be given to VFIO.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check(device: &Device, force: bool) -> Result<(), Failure> {
     let address = device.address();
     let refuse = |why: String| Err(Failure::Usage(format!("{address}: {why}")));
     let (vendor, model) = device.ids().unwrap_or_default();

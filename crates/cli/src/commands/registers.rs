@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use bywash_drivers::registers::{self, Dump};
+use bywash_drivers::registers::{self, Dump, Taking};
 use bywash_port::PortName;
 use clap::Args as ClapArgs;
 use serde_json::json;
@@ -14,11 +14,14 @@ NAME is a register's name in the datasheet (RXDCTL), one of an array (RXDCTL[3])
 or of what the register is for (link). Reading changes some registers: counters and interrupt causes are cleared by it,
 a semaphore is taken. Those are read only when they are named in full; commands, which can only be written, never.
 
-A NIC is one program's at a time: another one must not have it open.
+A NIC is one program's at a time: another one must not have it open, and the kernel must not use it. From the kernel's
+driver a NIC of the PCI bus (pci:) is taken while it is read, and VFIO resets it at that: a function that is bound to
+vfio-pci shows what is there after a reset. With --no-iommu it is not reset, and shows what its driver has left.
 
 Examples:
   bywash registers vfio-user:nic.sock              all that can be read without changing anything
   bywash registers vfio-user:nic.sock LINKS
+  bywash registers pci:0000:03:00.0 STATUS
   bywash registers vfio-user:nic.sock 'RX*' --json | jq '.registers[] | {name, index, value}'
 
 Exit codes: 0 they were read; 2 there is no such register, or no NIC";
@@ -27,18 +30,25 @@ Exit codes: 0 they were read; 2 there is no such register, or no NIC";
 #[derive(ClapArgs, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The NIC: vfio-user:SOCKET
+    /// The NIC: vfio-user:SOCKET or pci:ADDRESS
     port: PortName,
     /// Only these registers
     name: Option<String>,
     /// One JSON object in place of the table
     #[arg(long)]
     json: bool,
+    /// Take a NIC whose interface is in use, too; pci: only
+    #[arg(long)]
+    force: bool,
+    /// Take a NIC although the machine has no IOMMU; pci: only
+    #[arg(long)]
+    no_iommu: bool,
 }
 
 /// Reads and prints. The aim is met whatever they hold.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
-    let dump = registers::read(&args.port, args.name.as_deref())?;
+    let taking = Taking { force: args.force, no_iommu: args.no_iommu };
+    let dump = registers::read(&args.port, args.name.as_deref(), taking)?;
     if args.json {
         failure::print(&format!("{}\n", object(&args.port, &dump)));
         return Ok(true);

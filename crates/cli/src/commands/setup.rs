@@ -1,7 +1,8 @@
 //! `bywash setup`: what a machine needs before programs can drive NICs: huge pages, and the kernel's VFIO module.
 
 use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
-use bywash_sys::{memory, modules, state};
+use bywash_sys::state::{self, Undo};
+use bywash_sys::{memory, modules};
 use clap::Args as ClapArgs;
 
 use crate::failure::{self, Failure};
@@ -17,12 +18,15 @@ Examples:
 
 Exit codes: 0 it was done; 1 something that is needed is missing, and was named; 2 it could not be done";
 
+/// Memory in huge pages that is to be free where nobody says how much.
+pub(super) const HUGE_PAGES: &str = "128M";
+
 /// What is set up.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Memory in 2 MiB pages that is to be free for packets
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = values::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = HUGE_PAGES, value_parser = values::bytes)]
     huge_pages: usize,
     /// Put back what was set up
     #[arg(long, conflicts_with_all = ["huge_pages"])]
@@ -37,23 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     if args.undo {
         return undo(args.dry_run);
     }
-    let missing = memory::missing_huge_pages(args.huge_pages);
-    if missing == 0 {
-        failure::print("enough huge pages are free\n");
-    } else if args.dry_run {
-        failure::print(&format!("would add {missing} huge pages of 2 MiB\n"));
-    } else {
-        memory::add_huge_pages(missing)?.keep();
-        failure::print(&format!("added {missing} huge pages of 2 MiB\n"));
-    }
-    if modules::is_loaded(VFIO) {
-        failure::print(&format!("{VFIO} is loaded\n"));
-    } else if args.dry_run {
-        failure::print(&format!("would load {VFIO}\n"));
-    } else {
-        state::load_module(VFIO)?.keep();
-        failure::print(&format!("loaded {VFIO}\n"));
-    }
+    make(args.huge_pages, args.dry_run)?.into_iter().for_each(Undo::keep);
     let isolated = Device::all().iter().any(|device| device.group().is_some());
     if !isolated {
         failure::warn(&format!(
@@ -61,6 +49,29 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
         ));
     }
     Ok(isolated)
+}
+
+/// Adds huge pages and loads VFIO where they are missing, and says so; or says what it would do.
+pub(super) fn make(huge_pages: usize, dry_run: bool) -> Result<Vec<Undo>, Failure> {
+    let mut made = Vec::new();
+    let missing = memory::missing_huge_pages(huge_pages);
+    if missing == 0 {
+        failure::print("enough huge pages are free\n");
+    } else if dry_run {
+        failure::print(&format!("would add {missing} huge pages of 2 MiB\n"));
+    } else {
+        made.push(memory::add_huge_pages(missing)?);
+        failure::print(&format!("added {missing} huge pages of 2 MiB\n"));
+    }
+    if modules::is_loaded(VFIO) {
+        failure::print(&format!("{VFIO} is loaded\n"));
+    } else if dry_run {
+        failure::print(&format!("would load {VFIO}\n"));
+    } else {
+        made.push(state::load_module(VFIO)?);
+        failure::print(&format!("loaded {VFIO}\n"));
+    }
+    Ok(made)
 }
 
 fn undo(dry_run: bool) -> Result<bool, Failure> {

@@ -3,12 +3,14 @@
 
 use bywash_lab::guest::{Guest, GuestError};
 
-use crate::lines_say;
+use crate::{lines_say, number};
 
 /// What is different from NIC to NIC.
 pub(crate) struct Checks {
     /// Linux's driver for it.
     pub(crate) driver: &'static str,
+    /// What it is sold as, and its PCI ids.
+    pub(crate) nic: &'static str,
     /// Queues that RSS is to spread packets over.
     pub(crate) queues: usize,
     /// What ethtool calls the link's speed.
@@ -63,6 +65,7 @@ pub(crate) fn checks(guest: &mut Guest, checks: &Checks) -> Result<(), GuestErro
         driver = checks.driver
     ))?;
     refusals(&mut run, checks)?;
+    registers(&mut run, checks)?;
     traffic(&mut run, checks)?;
     generated(&mut run, checks)?;
     spread(&mut run, checks)?;
@@ -112,23 +115,65 @@ fn refusals(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
     Ok(())
 }
 
+/// Registers are shown by name and field, of a NIC that the kernel does not use, and that is the kernel's again afterwards.
+fn registers(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
+    let output = run("shown() { /host/bywash registers pci:0000:01:00.0 $* 2>&1 || echo code $?; }
+        shown CTRL; shown STATUS; shown RDLEN --no-iommu
+        driver; name=$(ls $nic/net); ip addr add 198.51.100.1/24 dev $name
+        shown STATUS; shown STATUS --force
+        driver; ip addr flush dev $(ls $nic/net)")?;
+    let wanted = [
+        checks.nic,
+        "CTRL  0x00000  0x",
+        checks.nic,
+        "STATUS  0x00008  0x",
+        "it is behind an IOMMU, in group",
+        "code 2",
+        checks.driver,
+        "has the address 198.51.100.1/24",
+        "code 2",
+        checks.nic,
+        "STATUS  0x00008  0x",
+        checks.driver,
+    ];
+    lines_say(&output, &wanted);
+    let of = |name| output.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(of("CTRL").contains("GIO_DIS=0") && of("CTRL").contains("RST=0"), "{output}");
+    assert!(of("STATUS").contains(" LAN_ID=0") && of("STATUS").contains("GIO"), "{output}");
+    Ok(())
+}
+
 /// A veth's packets go by the NIC: what the kernel leaves to its device, checksums and cutting, the NIC does.
 fn traffic(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
-    let output = run("ip link add inside type veth peer name outside
+    let output = run("ip link add inside mtu 9000 type veth peer name outside mtu 9000
         ip addr add 192.0.2.1/24 dev inside; ip link set dev inside up; ip link set dev outside up
-        tool forward pci:0000:01:00.0 packet:outside --queues 1 --json
+        tool forward pci:0000:01:00.0/mtu=9000 packet:outside --queues 1 --json --idle sleep
         ip netns exec peer ethtool -K peer rx off
         ping -c 20 -i 0.05 -w 20 192.0.2.2
+        interrupts() { awk '/vfio-msi.*0000:01:00.0/ { for (i = 2; $i ~ /^[0-9]+$/; i++) n += $i } END { print n + 0 }' /proc/interrupts; }
+        before=$(interrupts)
+        ping -c 10 -i 0.3 -w 30 192.0.2.2 | tail -n 1 | sed 's|.* = |least |; s|/.*||'
+        echo interrupts $(($(interrupts) - before))
         peer ethtool peer | grep Speed
         peer iperf3 -s -D
         for try in $(seq 150); do peer netstat -ltn | grep -q :5201 && break; sleep 0.1; done
         iperf3 -c 192.0.2.2 -n 16M
         iperf3 -c 192.0.2.2 -n 8M -R
         peer nstat -asz TcpInCsumErrors; nstat -asz TcpInCsumErrors
+        peer ip link set dev peer mtu 9000; linked peer peer
+        for try in $(seq 20); do ping -c 1 -W 1 192.0.2.2 >/dev/null && break; done
+        ping -c 10 -i 0.1 -w 60 -s 8000 -M do 192.0.2.2 | grep -o '1[0-9] received' | sed 's/^/long: /'
         stop; cat /run/tool.err; tail -n 1 /run/tool.out
         ip link del inside; driver")?;
     assert!(output.contains(" received, 0% packet loss"), "{output}");
     assert!(output.contains(checks.speed), "{output}");
+    // Without interrupts a worker that sleeps would look again after 100 ms.
+    assert!(number(&output, "least") < 60.0 && number(&output, "interrupts") >= 10.0, "{output}");
+    assert!(output.contains("long: 1"), "{output}");
+    // The 82599 does not count what it cuts; its model does.
+    let cut = output.split_once("\"tx_cut\":").map(|(_, rest)| rest.split([',', '}']).next().unwrap());
+    let cut = cut.map(|number| number.parse::<u64>().unwrap());
+    assert!(if checks.driver == "igb" { cut > Some(100) } else { cut.is_none() }, "{cut:?}: {output}");
     assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
     assert_eq!(output.lines().last(), Some(checks.driver), "{output}");
     Ok(())
@@ -142,6 +187,9 @@ fn generated(run: &mut Run<'_>, _: &Checks) -> Result<(), GuestError> {
         for try in $(seq 100); do test $(($(count) - before)) -ge 4000 && break; sleep 0.1; done
         echo arrived $(($(count) - before))")?;
     assert!(output.contains("\"tx_packets\":4000"), "{output}");
+    for counter in ["\"tx_good_packets\":4000", "\"tx_64\":4000"] {
+        assert!(output.contains(counter), "{counter}: {output}");
+    }
     let arrived: u64 = output.rsplit(' ').next().unwrap().parse().unwrap();
     // Linux may say a word of its own; nobody else is on the cable.
     assert!((4000..4010).contains(&arrived), "{output}");
@@ -171,15 +219,23 @@ fn spread(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
 /// A killed process leaves the NIC quiet; `cleanup` gives it back to Linux's driver, which goes on with it.
 fn killed(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
     let output = run("tool receive pci:0000:01:00.0 --json
+        # Whether it may reach memory: a bit of its command register.
+        dma() { echo dma $(($(hexdump -s 4 -n 2 -e '1/2 \"%u\"' $nic/config) / 4 % 2)); }
+        # It says when emulation is too slow for the rate.
+        peer /host/bywash generate packet:peer --rate 2k --duration 4s --quiet --memory 8M --huge-pages off 2>/dev/null & flood=$!
+        sleep 1; dma
         kill -9 $pid; wait $pid || true
-        driver
+        dma; driver
+        wait $flood || true
+        dma
         /host/bywash cleanup
         driver; cat $nic/driver_override
         name=$(ls $nic/net)
         ip addr add 192.0.2.1/24 dev $name; ip link set dev $name up; linked $name; linked peer peer
         ping -c 5 -i 0.1 -w 20 192.0.2.2")?;
+    let output = output.replace("Killed\n", "");
     let back = format!(
-        "vfio-pci\nput back: 0000:01:00.0 is driven by {0} again, not by vfio-pci\n{0}\n(null)\n",
+        "dma 1\ndma 0\nvfio-pci\ndma 0\nput back: 0000:01:00.0 is driven by {0} again, not by vfio-pci\n{0}\n(null)\n",
         checks.driver
     );
     assert!(output.contains(&back), "{output}");

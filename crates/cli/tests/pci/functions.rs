@@ -5,6 +5,10 @@
 
 use bywash_lab::guest::{Guest, GuestError};
 
+use crate::program::{GROUP, LAST, MAC, VLAN, frame, program};
+use crate::steering::{capture, escaped};
+use crate::{lines_say, number};
+
 /// Words for every script.
 const WORDS: &str = "
     nic=/sys/bus/pci/devices/0000:01:00.0
@@ -18,7 +22,7 @@ const WORDS: &str = "
     # What carries packets of the namespace with this number.
     tool() {
         rm -f /run/$1.out
-        /host/bywash forward pci:0000:01:10.$(($1 * 2)) packet:outside$1 --queues 1 --json --memory 24M --huge-pages require \\
+        /host/bywash forward pci:0000:01:10.$(($1 * 2)) packet:outside$1 --queues 1 --idle sleep --json --memory 24M --huge-pages require \\
             >/run/$1.out 2>/run/$1.err &
         echo $! >/run/$1.pid
         until_it has_begun $1
@@ -41,20 +45,23 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
         # Room for all that is generated: a busy machine may leave the kernel without a processor for long.
         at peer ethtool -G peer rx 4096
         ip -n peer addr add 192.0.2.2/24 dev peer; ip -n peer link set dev peer up
-        ip link set dev $pf up; /host/bywash vf create $pf 2
+        ip link set dev $pf up; /host/bywash vf create $pf 2 --mac 02:00:00:00:01:00 --bind --huge-pages 96M
         for i in 0 1; do
-            /host/bywash vf set $pf $i --mac 02:00:00:00:01:0$i
             ip link add inside$i netns f$i mtu 9000 type veth peer name outside$i mtu 9000; ip link set dev outside$i up
             ip -n f$i link set dev inside$i address 02:00:00:00:01:0$i up
             ip -n f$i addr add 192.0.2.1$i/24 dev inside$i
         done
         ip addr add 192.0.2.1/24 dev $pf
         until_it linked peer peer")?;
+    registers(&mut run)?;
     traffic(&mut run)?;
     long_packets(&mut run)?;
     killed(&mut run)?;
+    assert_eq!(run("dmesg | grep 'DMAR:.*fault' || true")?, "");
+    strays(&mut run)?;
     reset(&mut run)?;
     refusals(&mut run)?;
+    mailbox(&mut run)?;
     generated(&mut run)?;
     assert_eq!(run("dmesg | grep 'DMAR:.*fault' || true")?, "");
     Ok(())
@@ -62,12 +69,30 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
 
 type Run<'a> = dyn FnMut(&str) -> Result<String, GuestError> + 'a;
 
+/// Registers of a function have names of their own.
+fn registers(run: &mut Run<'_>) -> Result<(), GuestError> {
+    let output = run("for name in CTRL STATUS; do /host/bywash registers pci:0000:01:10.0 $name; done")?;
+    let wanted = [
+        "82576 virtual function [8086:10ca]",
+        "CTRL  0x00000  0x",
+        "82576 virtual function",
+        "STATUS  0x00008  0x",
+    ];
+    lines_say(&output, &wanted);
+    assert!(output.contains(": RST=0") && output.contains(" LU=1 "), "{output}");
+    Ok(())
+}
+
 /// Both functions reach the cable's other end, and each other inside the NIC, and so does the kernel on the NIC itself. Checksums
 /// are made by the functions, which cut long segments as well.
 fn traffic(run: &mut Run<'_>) -> Result<(), GuestError> {
     let output = run("tool 0; tool 1
         pings f0 192.0.2.2; pings f1 192.0.2.2; pings f0 192.0.2.11
         ping -c 10 -i 0.1 -w 60 192.0.2.2 | grep -o '1[0-9] received'
+        interrupts() { awk '/vfio-msi.*0000:01:10.0/ { for (i = 2; $i ~ /^[0-9]+$/; i++) n += $i } END { print n + 0 }' /proc/interrupts; }
+        before=$(interrupts)
+        at f0 ping -c 10 -i 0.3 -w 30 192.0.2.2 | tail -n 1 | sed 's|.* = |least |; s|/.*||'
+        echo interrupts $(($(interrupts) - before))
         at peer iperf3 -s -D
         serves() { at peer netstat -ltn | grep -q :5201; }
         until_it serves
@@ -75,6 +100,8 @@ fn traffic(run: &mut Run<'_>) -> Result<(), GuestError> {
         at f0 iperf3 -c 192.0.2.2 -n 4M >/dev/null; at f0 iperf3 -c 192.0.2.2 -n 2M -R >/dev/null
         at f0 nstat -asz TcpInCsumErrors; at peer nstat -asz TcpInCsumErrors")?;
     assert_eq!(output.matches(" received").count(), 4, "{output}");
+    // Without interrupts a worker that sleeps would look again after 100 ms.
+    assert!(number(&output, "least") < 60.0 && number(&output, "interrupts") >= 10.0, "{output}");
     assert_eq!(output.matches("TcpInCsumErrors                 0 ").count(), 2, "{output}");
     Ok(())
 }
@@ -86,6 +113,58 @@ fn long_packets(run: &mut Run<'_>) -> Result<(), GuestError> {
         until_it answers f0 192.0.2.2
         at f0 ping -c 10 -i 0.1 -w 60 -s 8000 -M do 192.0.2.2 | grep -o '1[0-9] received'")?;
     assert!(output.starts_with("1500\n1") && output.ends_with(" received"), "{output}");
+    Ok(())
+}
+
+/// A program tells its function addresses where nothing is mapped for it: the IOMMU lets none of that through, and the other
+/// function and the kernel go on.
+fn strays(run: &mut Run<'_>) -> Result<(), GuestError> {
+    let output = run(&format!(
+        "stop 0 INT
+        {} 2>&1 | grep strayed
+        dmesg | grep 'DMAR:.*01:10.0.*fault' | head -n 1; dmesg -c >/dev/null
+        pings f1 192.0.2.2
+        ping -c 10 -i 0.1 -w 60 192.0.2.2 | grep -o '1[0-9] received'
+        tool 0; pings f0 192.0.2.2",
+        program("stray 0000:01:10.0")
+    ))?;
+    assert!(output.starts_with("strayed\n") && output.contains("fault addr 0x11"), "{output}");
+    assert_eq!(output.matches(" received").count(), 3, "{output}");
+    Ok(())
+}
+
+/// A function gets what it has asked its physical one for, and nothing else: packets to an address of its own, to a group, and of a
+/// VLAN; and it sends into that VLAN.
+fn mailbox(run: &mut Run<'_>) -> Result<(), GuestError> {
+    let (all, other) = ([0xff; 6], [1, 0, 0x5e, 9, 9, 9]);
+    let frames = [
+        frame(MAC, None, 0x88b5),
+        frame([2, 0, 0, 0, 2, 0], None, 0x88b5),
+        frame(GROUP, None, 0x88b5),
+        frame(other, None, 0x88b5),
+        frame(all, Some(VLAN), 0x88b5),
+        frame(all, Some(VLAN + 1), 0x88b5),
+        frame(all, None, LAST),
+    ];
+    let output = run(&format!(
+        "/host/bywash vf set $pf 0 --trust on
+        at peer ip link add link peer name tagged type vlan id {VLAN}; at peer ip link set dev tagged up
+        printf '{}' > /run/frames.pcap
+        {} >/run/0.out 2>/run/0.err & echo $! >/run/0.pid
+        listens() {{ grep -q listening /run/0.out || is_gone $(cat /run/0.pid); }}; until_it listens
+        until_it linked peer peer; sleep 1
+        at peer /host/bywash replay /run/frames.pcap packet:peer --quiet --memory 8M --huge-pages off
+        until_it is_gone $(cat /run/0.pid)
+        cat /run/0.out /run/0.err; echo tagged $(at peer cat /sys/class/net/tagged/statistics/rx_packets)
+        at peer ip link del tagged",
+        escaped(&capture(&frames)),
+        program("listen-vf 0000:01:10.0")
+    ))?;
+    let got: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix("got ")).collect();
+    let expected =
+        [&frames[0], &frames[2], &frames[4], &frames[6]].map(|frame| format!("{:02x?}", &frame[..6]));
+    assert!(got.len() == 4 && got.iter().zip(&expected).all(|(got, to)| got.starts_with(to)), "{output}");
+    assert!(output.contains("\ntagged 10"), "{output}");
     Ok(())
 }
 
@@ -154,7 +233,7 @@ fn generated(run: &mut Run<'_>) -> Result<(), GuestError> {
         /host/bywash generate pci:0000:01:10.0 --queues 2 --count 2k --rate 2k --json --memory 24M --huge-pages require | tail -n 1
         has_all() { test $(($(count) - before)) -ge 2000; }
         until_it has_all
-        /host/bywash vf destroy $pf; cat $nic/sriov_numvfs")?;
+        /host/bywash vf destroy $pf; ls /run/bywash; cat $nic/sriov_numvfs")?;
     let report = output.lines().find(|line| line.starts_with('{')).unwrap();
     let report: serde_json::Value = serde_json::from_str(report).unwrap();
     let queues = report["queues"].as_array().unwrap().iter();

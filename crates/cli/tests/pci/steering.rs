@@ -7,6 +7,7 @@ use bywash_lab::guest::{Guest, GuestError};
 
 use crate::end::WORDS;
 use crate::lines_say;
+use crate::program::frame;
 
 /// Packets that are sent.
 const PACKETS: u64 = 300;
@@ -37,7 +38,8 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
         peer /host/bywash replay /run/one.pcap packet:peer --loops {PACKETS} --rate 1k --quiet --memory 8M --huge-pages off || true
         sleep 1
         stop; cat /run/tool.out; driver",
-        escaped(&capture())
+        // A broadcast of an EtherType for experiments.
+        escaped(&capture(&[frame([0xff; 6], None, 0x88b5)]))
     ))?;
     assert!(output.contains("'ether proto 0x88b5 queue 2' is EtherType filter 0"), "{output}");
     let summary = output.lines().rev().find(|line| line.starts_with('{')).unwrap();
@@ -48,21 +50,24 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// A capture file with one packet, a broadcast of an EtherType for experiments.
-fn capture() -> Vec<u8> {
-    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 2], &[0x88, 0xb5]].concat();
-    frame.resize(60, 0);
+/// A capture file with these packets, a millisecond after each other.
+pub(crate) fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
-    // No time zone; packets of up to 65535 bytes; Ethernet. Then a time, and the packet's length twice.
-    for word in [0, 0, 0xffff, 1, 0, 0, 60, 60_u32] {
-        file.extend(word.to_le_bytes());
+    let mut put = |words: &[u32], frame: &[u8]| {
+        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        file.extend(frame);
+    };
+    // No time zone; packets of up to 65535 bytes; Ethernet.
+    put(&[0, 0, 0xffff, 1], &[]);
+    for (number, frame) in (0..).zip(frames) {
+        let length = u32::try_from(frame.len()).unwrap();
+        put(&[0, number * 1000, length, length], frame);
     }
-    file.extend(frame);
     file
 }
 
 /// As `printf` of a shell wants it.
-fn escaped(bytes: &[u8]) -> String {
+pub(crate) fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "\\{byte:03o}");
         text

@@ -7,7 +7,7 @@ use bywash_sys::function::Registers;
 
 use super::Settings;
 use crate::igb::RX_THRESHOLDS;
-use crate::intel::{Bar, RxRegisters};
+use crate::intel::{Bar, RxErrors, RxRegisters};
 
 /// What wakes the workers of queues: each has a vector. It is masked when it fires, and its cause cleared.
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, queues: u16) {
@@ -33,4 +33,5 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: RX_THRESHOLDS,
     strip: 0,
     unmask: &EIMS,
+    errors: RxErrors::IGB,
 };

@@ -11,7 +11,7 @@ use bywash_sys::function::{DeviceAddresses, Registers};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Bar, RingParts, RxParts, RxRing, Switch, TxParts, TxRing};
+use super::{Bar, RingParts, RxErrors, RxParts, RxRing, Switch, TxParts, TxRing};
 
 const RING: u32 = 64;
 const FRAMES: usize = 512;
@@ -96,7 +96,7 @@ fn a_receiving_ring_loses_no_frame_whatever_is_written_back() {
     let run = runner.run(&prop::collection::vec(step(), 1..120), |steps| {
         let (pool, orphaned) = (&mut *pool.borrow_mut(), arena.orphaned());
         let (parts, of_device) = ring(arena);
-        let mut ring = Box::new(RxRing::new(RxParts { ring: parts, wake: None }));
+        let mut ring = Box::new(RxRing::new(RxParts { ring: parts, wake: None, errors: RxErrors::IXGBE }));
         let (mut batch, mut kept, mut away) = (Batch::new(), Vec::new(), Vec::new());
         let (mut packets, mut bytes) = (0, 0);
         // Writes follow the ring as a device would, but for those that begin anywhere.

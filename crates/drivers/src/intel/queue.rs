@@ -11,7 +11,9 @@ use bywash_hw::reg::Register;
 use bywash_port::QueuePair;
 use bywash_sys::function::{Function, Registers};
 
-use super::{Bar, Memory, NicError, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Wait, Wake};
+use super::{
+    Bar, Memory, NicError, RxErrors, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Wait, Wake,
+};
 
 /// Registers of receiving queues.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct RxRegisters {
     pub(crate) strip: u32,
     /// What unmasks the vectors, a bit for each. Queue and vector have the same number.
     pub(crate) unmask: &'static Register,
+    /// What descriptors say of packets that are wrong.
+    pub(crate) errors: RxErrors,
 }
 
 /// Registers of transmitting queues.
@@ -62,7 +66,7 @@ impl RxRegisters {
     ) -> Result<RxRing<R>, NicError> {
         let ring = memory.ring(bar.clone(), 2 * queue, self.tail.at(queue), switch(self.control, queue))?;
         let unmask = (self.unmask.at(queue / 32), 1 << (queue % 32));
-        Ok(RxRing::new(RxParts { ring, wake: bell.map(|bell| Wake { bell, unmask }) }))
+        Ok(RxRing::new(RxParts { ring, wake: bell.map(|bell| Wake { bell, unmask }), errors: self.errors }))
     }
 
     /// Switches a queue on, one of `queues`. It has no descriptors before its first call to `rx`.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use bywash_frame::{
     Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, RingLedger, Segment,
 };
+use bywash_hw::igb::rx as igb;
 use bywash_hw::ixgbe::desc::{packet_type, rx};
 use bywash_port::{QueueCounters, RxQueue};
 use bywash_sys::dma::{Descriptor, Descriptors};
@@ -30,11 +31,37 @@ pub(crate) struct Wake {
     pub(crate) unmask: (u32, u32),
 }
 
+/// Bits of a descriptor's second word that say what is wrong with a packet: the same three on all NICs, in another order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RxErrors {
+    /// It is damaged.
+    pub(crate) damaged: u32,
+    /// TCP's or UDP's checksum is wrong.
+    pub(crate) transport: u32,
+    /// The IPv4 header's checksum is wrong.
+    pub(crate) ip: u32,
+}
+
+impl RxErrors {
+    /// Those of the 82599 and its virtual functions.
+    pub(crate) const IXGBE: Self = Self { damaged: rx::RXE.mask, transport: rx::L4E.mask, ip: rx::IPE.mask };
+    /// Those of the 82576 and its virtual functions.
+    pub(crate) const IGB: Self = Self { damaged: igb::RXE.mask, transport: igb::L4E.mask, ip: igb::IPE.mask };
+
+    const fn all(self) -> u32 {
+        self.damaged | self.transport | self.ip
+    }
+}
+
+// So the hot path asks for any of them alike.
+const _: () = assert!(RxErrors::IXGBE.all() == RxErrors::IGB.all());
+
 /// What a receiving ring is made of.
 #[derive(Debug)]
 pub(crate) struct RxParts<R> {
     pub(crate) ring: RingParts<R>,
     pub(crate) wake: Option<Wake>,
+    pub(crate) errors: RxErrors,
 }
 
 /// A receiving ring.
@@ -48,6 +75,7 @@ pub(crate) struct RxRing<R> {
     tail: u32,
     switch: Switch,
     wake: Option<Wake>,
+    errors: RxErrors,
     armed: bool,
     /// The descriptor that is done next, and the one that gets a frame next; free-running.
     next: u32,
@@ -73,7 +101,8 @@ enum Partial {
 impl<R: Registers> RxRing<R> {
     /// A ring without frames: the first call to `rx` fills it.
     pub(crate) fn new(parts: RxParts<R>) -> Self {
-        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, addresses }, wake } = parts;
+        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, addresses }, wake, errors } =
+            parts;
         let size = descriptors.count();
         Self {
             bar,
@@ -83,6 +112,7 @@ impl<R: Registers> RxRing<R> {
             tail,
             switch,
             wake,
+            errors,
             armed: false,
             next: 0,
             given: 0,
@@ -177,7 +207,7 @@ impl<R: Registers> RxRing<R> {
     fn piece(&mut self, frame: Frame, first: u64, second: u64, pool: &mut Pool) -> Option<Packet> {
         let last = second & u64::from(rx::EOP.mask) != 0;
         let length = length(second);
-        let damaged = second & u64::from(rx::RXE.mask) != 0 || !(1..=FRAME_DATA).contains(&length);
+        let damaged = second & u64::from(self.errors.damaged) != 0 || !(1..=FRAME_DATA).contains(&length);
         let partial = std::mem::take(&mut self.partial);
         let grown = match (partial, Segment::new(frame, HEADROOM, length)) {
             (Partial::None, Ok(segment)) if !damaged => Ok(Packet::from_segment(segment)),
@@ -197,7 +227,7 @@ impl<R: Registers> RxRing<R> {
         };
         match grown {
             Ok(mut packet) if last => {
-                describe(&mut packet, first, second);
+                describe(&mut packet, first, second, self.errors);
                 return Some(packet);
             }
             Ok(packet) => self.partial = Partial::Packet(packet),
@@ -233,10 +263,9 @@ const SIMPLEST: u64 = (rx::DD.mask | rx::EOP.mask) as u64 | 1 << 32;
 
 /// What another simple packet's word does not have more: status bits that say something else of it, and the upper bits of a
 /// length beyond a whole buffer. Those of 0 bytes come up as well, because they are one less, and those of what is not done.
-const NOT_SIMPLE: u64 =
-    (rx::DD.mask | rx::EOP.mask | rx::FLM.mask | rx::VP.mask | rx::RXE.mask | rx::L4E.mask | rx::IPE.mask)
-        as u64
-        | (0xffff & !(FRAME_DATA as u64 - 1)) << 32;
+const NOT_SIMPLE: u64 = (rx::DD.mask | rx::EOP.mask | rx::FLM.mask | rx::VP.mask | RxErrors::IXGBE.all())
+    as u64
+    | (0xffff & !(FRAME_DATA as u64 - 1)) << 32;
 
 /// What a descriptor's second word has more than that of the simplest packet; `None` when its packet is not simple, or not
 /// there yet. It is read once: the NIC is not believed to leave it as it was.
@@ -300,14 +329,14 @@ fn number(count: usize) -> u32 {
 
 /// What the NIC says of a packet, in the words of its last descriptor.
 #[expect(clippy::cast_possible_truncation, reason = "fields of 32 and 16 bits are cut out of the words")]
-fn describe(packet: &mut Packet, first: u64, second: u64) {
+fn describe(packet: &mut Packet, first: u64, second: u64, errors: RxErrors) {
     let (kind, status) = (first as u32, second as u32);
     // A flow director filter puts its name where the hash would be.
     packet.offload.set_hash(hash(first).filter(|_| status & rx::FLM.mask == 0));
-    if status & rx::L4CS.mask != 0 && status & rx::IPE.mask == 0 {
+    if status & rx::L4CS.mask != 0 && status & errors.ip == 0 {
         // The 82599 calls UDP packets without a checksum wrong (erratum 44): of UDP it is not believed.
         let udp = rx::PACKET_TYPE.of(kind) & packet_type::UDP != 0;
-        packet.offload.set_checksum(match (status & rx::L4E.mask != 0, udp) {
+        packet.offload.set_checksum(match (status & errors.transport != 0, udp) {
             (false, _) => Checksum::Valid,
             (true, false) => Checksum::Bad,
             (true, true) => Checksum::Unknown,

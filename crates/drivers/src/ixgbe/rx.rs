@@ -8,7 +8,7 @@ use bywash_hw::ixgbe::{Chip, EITR_UNIT_US};
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
-use crate::intel::{Bar, FCS, NicError, RxRegisters, SHORT, Settings, Wait};
+use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, SHORT, Settings, Wait};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, chip: Chip) -> Result<(), NicError> {
@@ -70,6 +70,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: 0,
     strip: RXDCTL::VME.mask,
     unmask: &EIMS_EX,
+    errors: RxErrors::IXGBE,
 };
 
 /// Switches the receiver on, with the data path held meanwhile: else its DMA may hang (erratum).

@@ -1,22 +1,25 @@
 //! `vfio-user:`: the same driver on a NIC in another process, and what a broken one there can do to us.
 
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::port::frame::{Arena, Batch, Pool};
-use bywash_drivers::port::{PortName, QueuePair};
+use bywash_drivers::port::{PortName, QueuePair, RxQueue, TxQueue};
 use bywash_drivers::{OpenOptions, open};
 use bywash_hw::ixgbe::regs::RSSRK;
 use bywash_models::cable::Impairment;
 use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
 use bywash_models::world::Shared;
+use bywash_sys::worker::{HEARTBEAT_NS, Idle, Placement, Stop, Task, Turn, Worker};
 
 use crate::bed::{PATIENCE, bytes, frame, memory, no_violations, packet, world};
 
@@ -179,7 +182,7 @@ fn a_name_asks_for_the_symmetric_key_which_a_virtual_function_refuses() {
     no_violations(&world, 2);
 }
 
-type Halves = Vec<(Box<dyn bywash_drivers::port::RxQueue>, Box<dyn bywash_drivers::port::TxQueue>)>;
+type Halves = Vec<(Box<dyn RxQueue>, Box<dyn TxQueue>)>;
 
 fn halves(queues: Vec<QueuePair>) -> Halves {
     queues.into_iter().map(|queue| (queue.rx.unwrap(), queue.tx.unwrap())).collect()
@@ -342,4 +345,85 @@ fn a_process_that_is_killed_is_a_device_that_is_gone() {
     queue.rx.unwrap().close(&mut pool);
     let errors = opened.port.close().unwrap_err();
     assert!(errors[0].starts_with("the device is gone"), "{errors:?}");
+}
+
+/// Receives, and tells of each turn that has found packets, and how many turns there were by then.
+struct Receiver {
+    rx: Box<dyn RxQueue>,
+    pool: Pool,
+    batch: Batch,
+    turns: u64,
+    found: Sender<(Instant, u64)>,
+}
+
+impl Task for Receiver {
+    fn turn(&mut self) -> Turn {
+        self.turns += 1;
+        if self.rx.rx(&mut self.pool, &mut self.batch) == 0 {
+            return Turn::Idle;
+        }
+        self.pool.give_batch(&mut self.batch);
+        self.found.send((Instant::now(), self.turns)).unwrap();
+        Turn::Busy
+    }
+
+    fn arm(&mut self) -> bool {
+        self.rx.arm()
+    }
+
+    fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.extend(self.rx.wake_fd());
+    }
+
+    fn next_deadline(&self, _: u64) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn a_packet_wakes_a_worker_that_sleeps() {
+    // Of virtual functions, whose interrupts are armed otherwise, as well.
+    for device in [Board::default().device, 0x10ed] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nic.sock");
+        let world = Shared::new(&[Board { device, ..Board::default() }], Impairment::default());
+        serve(&world, &[&path], false);
+        let (arena, pool) = memory(1024);
+        let options = OpenOptions { queues: Some(1), ring: Some(64), ..OpenOptions::default() };
+        let mut port = open(&name(&path), &options, arena).unwrap().port;
+        let (rx, tx) = halves(port.queues()).remove(0);
+        let (found, finds) = channel();
+        let task = Receiver { rx, pool, batch: Batch::new(), turns: 0, found };
+        let (stop, idle) = (Stop::new().unwrap(), Idle::Sleep);
+        let placement = Placement { name: "receiver".into(), core: None, idle };
+        let spawned = Worker::spawn(placement, stop.clone(), task, |_| ());
+        let Ok(worker) = spawned else { panic!("no thread") };
+        let mut late: Vec<Duration> = Vec::new();
+        let mut turns = 0;
+        for seed in 0..15 {
+            // It has gone to sleep by then, and looks again by itself much later.
+            thread::sleep(Duration::from_millis(10));
+            let sent = Instant::now();
+            world.with(0, |device| device.nic.receive(broadcast(seed), true));
+            let found = finds.recv_timeout(PATIENCE).unwrap();
+            late.push(found.0.saturating_duration_since(sent));
+            turns = found.1;
+        }
+        stop.set();
+        let Ok((mut task, Ok(()))) = worker.join() else { panic!("the worker failed") };
+        late.sort();
+        assert!(late[7] < Duration::from_nanos(HEARTBEAT_NS / 3), "{device:x}: {late:?}");
+        assert!(turns < 1000, "{device:x}: it does not sleep: {turns} turns");
+        tx.close(&mut task.pool);
+        task.rx.close(&mut task.pool);
+        port.close().unwrap();
+        no_violations(&world, 1);
+    }
+}
+
+/// A frame that each NIC takes.
+fn broadcast(seed: u8) -> Vec<u8> {
+    let mut bytes = frame(seed, 60);
+    bytes[..6].fill(0xff);
+    bytes
 }

@@ -1,6 +1,8 @@
-//! The 82576: registers. Its advanced descriptors are the 82599's, see [`crate::ixgbe::desc`].
+//! The 82576: registers. Its advanced descriptors are the 82599's, see [`crate::ixgbe::desc`], but for [what they say](rx) of
+//! packets that are wrong.
 
 pub mod regs;
+pub mod rx;
 pub mod vf;
 
 /// Bytes of BAR 0.

@@ -485,6 +485,6 @@ mod tests {
     #[test]
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
-        assert_eq!(sizes, [1040, 96, 96], "the numbers in the first lines of lib.rs");
+        assert_eq!(sizes, [1056, 96, 96], "the numbers in the first lines of lib.rs");
     }
 }

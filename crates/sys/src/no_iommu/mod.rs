@@ -86,7 +86,7 @@ struct Held {
 
 impl NoIommu {
     /// Takes a function from the kernel's driver; `name` is what the user calls it. With `force`, although its interface is in use.
-    /// It will be given `packets`: when that cannot be, nothing is changed.
+    /// It will be given `packets`, if any: when that cannot be, nothing is changed.
     ///
     /// # Errors
     /// [`NoIommuError`]: what is missing, or in the way.
@@ -94,13 +94,13 @@ impl NoIommu {
         device: &Device,
         name: &str,
         force: bool,
-        packets: &DmaMemory<'_>,
+        packets: Option<&DmaMemory<'_>>,
     ) -> Result<Self, NoIommuError> {
         if let Some(group) = device.group() {
             return Err(NoIommuError::Isolated(group.number()));
         }
         device.check_unused(force)?;
-        pagemap::huge_pages(packets)?;
+        packets.map(pagemap::huge_pages).transpose()?;
         let failed = |what| move |source| NoIommuError::File { what, source };
         let config = Config::open(device).map_err(failed("opening its configuration space"))?;
         if !config.lock().map_err(failed("locking its configuration space"))? {

@@ -40,6 +40,14 @@ pub fn cleanup() -> Result<Report, StateError> {
 
 /// Undoes what [`Undo::keep`](super::Undo::keep) has left of one sort; nothing when there is no such change.
 fn undo_kept(is_meant: impl Fn(&Change) -> bool) -> Result<Report, StateError> {
+    undo_kept_with(|change, _| is_meant(change))
+}
+
+/// Whether a change is meant, which is one of those that a process has made.
+type Meant<'a> = dyn Fn(&Change, &[Record]) -> bool + 'a;
+
+/// As [`undo_kept`], where it matters what else the same process has changed.
+fn undo_kept_with(is_meant: impl Fn(&Change, &[Record]) -> bool) -> Result<Report, StateError> {
     if !directory().exists() {
         return Ok(Report::default());
     }
@@ -77,14 +85,21 @@ pub fn give_back(device: &Device) -> Result<String, StateError> {
     ))
 }
 
-/// Removes all virtual functions of a NIC, whoever has made them.
+/// Removes all virtual functions of a NIC, whoever has made them, and undoes what else was done to make them or to them: huge pages
+/// and modules by who has made them, their drivers by anybody.
 ///
 /// # Errors
 /// When one is in use, or the kernel refuses.
 pub fn remove_virtual_functions(nic: &Device) -> Result<(), StateError> {
     let address = nic.address().to_string();
     nic.check_virtual_functions_unused()?;
-    undo_kept(|change| matches!(change, Change::VirtualFunctions { device, .. } if *device == address))?;
+    let functions: Vec<String> =
+        nic.virtual_function_devices().iter().map(|function| function.address().to_string()).collect();
+    let makes =
+        |change: &Change| matches!(change, Change::VirtualFunctions { device, .. } if *device == address);
+    let takes =
+        |change: &Change| matches!(change, Change::Driver { device, .. } if functions.contains(device));
+    undo_kept_with(|change, together| takes(change) || together.iter().any(|record| makes(&record.change)))?;
     if nic.virtual_functions() != 0 {
         nic.write_virtual_functions(0)?;
     }
@@ -101,7 +116,7 @@ impl super::State {
     }
 
     /// As [`cleanup`], but, where that is said, only of changes that are meant.
-    fn cleanup_of(&self, is_meant: Option<&dyn Fn(&Change) -> bool>) -> Result<Report, StateError> {
+    fn cleanup_of(&self, is_meant: Option<&Meant<'_>>) -> Result<Report, StateError> {
         let _lock = self.store.lock()?;
         let mut report = Report::default();
         let (mut living, mut dead) = (Vec::new(), Vec::new());
@@ -121,7 +136,7 @@ impl super::State {
         let mut order: Vec<(u64, usize, u64)> = Vec::new();
         for (place, (_, records)) in dead.iter().enumerate() {
             let meant =
-                records.iter().filter(|record| is_meant.is_none_or(|is_meant| is_meant(&record.change)));
+                records.iter().filter(|it| is_meant.is_none_or(|is_meant| is_meant(&it.change, records)));
             order.extend(meant.map(|record| (record.at, place, record.id)));
         }
         order.sort_unstable_by(|a, b| b.cmp(a));

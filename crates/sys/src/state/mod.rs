@@ -169,6 +169,14 @@ pub fn set_virtual_functions(device: &Device, count: u32) -> Result<Undo, StateE
     State::of_process()?.set_virtual_functions(device, count)
 }
 
+/// Has the kernel look for no drivers for virtual functions of a NIC that are made, until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made.
+pub fn leave_virtual_functions_alone(device: &Device) -> Result<Undo, StateError> {
+    set_file(device.directory().join("sriov_drivers_autoprobe"), "0")
+}
+
 /// Loads a kernel module that is not loaded, until the [`Undo`] is dropped.
 ///
 /// # Errors

@@ -1,30 +1,39 @@
 //! `bywash vf`: virtual functions of a NIC that stays with the kernel's driver, and its traffic with the kernel.
 
+mod settings;
+
 use std::fmt::Write;
+use std::time::Duration;
 
 use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
-use bywash_sys::route::{Mac, Route, VfInfo, VfLink, VfSetting};
-use bywash_sys::state;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use bywash_sys::route::{Route, VfInfo};
+use bywash_sys::state::{self, Undo};
+use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use super::bind::find;
+use super::bind::{check, find};
+use super::setup::{self, HUGE_PAGES};
 use crate::failure::{self, Failure};
+use crate::values;
+use settings::{Settings, interface};
 
 const EXAMPLES: &str = "\
 A virtual function is a part of a NIC that looks like a NIC of its own. The kernel's driver stays on the NIC itself and
-decides what its functions may do. Give one to a program with `bywash bind`, then open it as pci:ADDRESS.
+decides what its functions may do. With --bind they are ready to be opened as pci:ADDRESS: what `bywash setup` and
+`bywash bind` do is done as well. Without it they get a driver of the kernel's, if there is one.
 
 Examples:
   bywash vf create eth1 2
+  bywash vf create eth1 2 --mac 02:00:00:00:00:10 --trust on --bind && bywash receive pci:0000:03:10.0
   bywash vf set eth1 0 --mac 02:00:00:00:00:10 --vlan 7 --spoof-check on --rate 500
   bywash vf list eth1
   bywash vf destroy eth1
 
-What is created stays when this command ends; `bywash cleanup` removes it, too. A function that is in use is not removed.
+What is created stays when this command ends. `vf destroy` undoes all that its `vf create` has done, and so does `bywash
+cleanup`. A function that is in use is not removed.
 
-Exit codes: 0 it was done; 2 it could not be, and nothing was changed (of several settings, those in front of the one
-that the message names are made)";
+Exit codes: 0 it was done; 2 it could not be, and nothing was changed (of several settings of `vf set`, those in front of
+the one that the message names are made)";
 
 /// What is to be done.
 #[derive(ClapArgs, Debug)]
@@ -36,18 +45,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// Make virtual functions
-    Create {
-        /// The NIC: an interface, or a PCI address
-        #[arg(value_name = "INTERFACE")]
-        nic: String,
-        /// How many
-        #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        count: u32,
-        /// Say what would be done, and do nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
+    /// Make virtual functions, say what they may do, and give them to programs
+    Create(CreateArgs),
     /// Change what a virtual function is and may do
     Set(SetArgs),
     /// Show the virtual functions, who has them, and what they may do
@@ -67,123 +66,106 @@ enum What {
     },
 }
 
+/// `vf create`.
+#[derive(ClapArgs, Debug)]
+struct CreateArgs {
+    /// The NIC: an interface, or a PCI address
+    #[arg(value_name = "INTERFACE")]
+    nic: String,
+    /// How many
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    #[command(flatten)]
+    settings: Settings,
+    /// Give them to programs: bind them to vfio-pci, which is loaded, and add huge pages, where those are missing
+    #[arg(long)]
+    bind: bool,
+    /// With --bind: memory in 2 MiB pages that is to be free for packets
+    #[arg(long, value_name = "SIZE", default_value = HUGE_PAGES, value_parser = values::bytes, requires = "bind")]
+    huge_pages: usize,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
 /// `vf set`.
 #[derive(ClapArgs, Debug)]
-#[group(required = true, multiple = true, id = "setting",
-    args = ["mac", "vlan", "spoof_check", "trust", "rate", "link"])]
 struct SetArgs {
     /// The NIC: an interface
     #[arg(value_name = "INTERFACE")]
     nic: String,
     /// Which virtual function
-    #[arg(value_name = "NUMBER")]
+    #[arg(value_name = "NUMBER", requires = "setting")]
     number: u32,
-    /// Its Ethernet address
-    #[arg(long, value_name = "MAC")]
-    mac: Option<Mac>,
-    /// Its VLAN, and the priority of its packets there; 0 takes it out of any
-    #[arg(long, value_name = "ID[:PRIORITY]", value_parser = vlan)]
-    vlan: Option<VfSetting>,
-    /// Drop its packets that have another source than its own address
-    #[arg(long, value_name = "WHEN")]
-    spoof_check: Option<Switch>,
-    /// Let it change its address and receive all multicast
-    #[arg(long, value_name = "WHEN")]
-    trust: Option<Switch>,
-    /// Most Mbit/s that it sends, and least that are kept for it; 0 is no limit
-    #[arg(long, value_name = "MOST[:LEAST]", value_parser = rate)]
-    rate: Option<VfSetting>,
-    /// Its link: as the port's, always up, always down
-    #[arg(long, value_name = "STATE")]
-    link: Option<LinkArg>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LinkArg {
-    Auto,
-    Enable,
-    Disable,
-}
-
-fn pair(text: &str) -> Result<(u32, Option<u32>), String> {
-    let (first, second) = text.split_once(':').map_or((text, None), |(first, second)| (first, Some(second)));
-    let number = |text: &str| text.parse().map_err(|_| format!("'{text}' is no number"));
-    Ok((number(first)?, second.map(number).transpose()?))
-}
-
-fn vlan(text: &str) -> Result<VfSetting, String> {
-    let (id, priority) = pair(text)?;
-    let id = u16::try_from(id).ok().filter(|id| *id <= 4094).ok_or("VLANs are 0 to 4094")?;
-    let priority =
-        u8::try_from(priority.unwrap_or(0)).ok().filter(|it| *it <= 7).ok_or("priorities are 0 to 7")?;
-    Ok(VfSetting::Vlan { id, priority })
-}
-
-fn rate(text: &str) -> Result<VfSetting, String> {
-    let (most, least) = pair(text)?;
-    Ok(VfSetting::Rate { least: least.unwrap_or(0), most })
-}
-
-impl SetArgs {
-    fn settings(&self) -> Vec<VfSetting> {
-        let link = self.link.map(|link| match link {
-            LinkArg::Auto => VfLink::Auto,
-            LinkArg::Enable => VfLink::Enable,
-            LinkArg::Disable => VfLink::Disable,
-        });
-        [
-            self.mac.map(VfSetting::Mac),
-            self.vlan,
-            self.spoof_check.map(|switch| VfSetting::SpoofCheck(switch == Switch::On)),
-            self.trust.map(|switch| VfSetting::Trust(switch == Switch::On)),
-            self.rate,
-            link.map(VfSetting::Link),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
+    #[command(flatten)]
+    settings: Settings,
 }
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     match &args.what {
-        What::Create { nic, count, dry_run } => create(&find(nic)?, *count, *dry_run),
+        What::Create(args) => create(args),
         What::Set(args) => set(args),
         What::List { nic, json } => list(nic.as_deref(), *json),
         What::Destroy { nic } => destroy(&find(nic)?),
     }
 }
 
-fn create(nic: &Device, count: u32, dry_run: bool) -> Result<bool, Failure> {
-    nic.check_virtual_functions(count)?;
-    if dry_run {
-        failure::print(&format!("{} would get {count} virtual functions\n", nic.address()));
+/// How long a NIC's link may take to come back: drivers start the NIC anew for its functions.
+const LINK_PATIENCE: Duration = Duration::from_secs(10);
+
+fn create(args: &CreateArgs) -> Result<bool, Failure> {
+    let nic = find(&args.nic)?;
+    nic.check_virtual_functions(args.count)?;
+    args.settings.check(args.count)?;
+    if args.dry_run {
+        let bound = if args.bind { format!(", given to {VFIO}") } else { String::new() };
+        failure::print(&format!("{} would get {} virtual functions{bound}\n", nic.address(), args.count));
+        if args.bind {
+            setup::make(args.huge_pages, true)?;
+        }
         return Ok(true);
     }
-    state::set_virtual_functions(nic, count)?.keep();
+    let mut made = Made::default();
+    if args.bind {
+        made.0 = setup::make(args.huge_pages, false)?;
+    }
+    // What is a program's from the start needs no driver of the kernel's first.
+    let unprobed = args.bind.then(|| state::leave_virtual_functions_alone(&nic)).transpose()?;
+    made.0.push(state::set_virtual_functions(&nic, args.count)?);
+    drop(unprobed);
+    args.settings.make(&nic, 0..args.count, LINK_PATIENCE)?;
     let functions = nic.virtual_function_devices();
-    if functions.iter().any(|function| function.group().is_none()) {
+    if args.bind {
+        functions.iter().try_for_each(|function| check(function, false))?;
+        for function in &functions {
+            made.0.push(state::set_driver(function, Some(VFIO))?);
+        }
+    } else if functions.iter().any(|function| function.group().is_none()) {
         failure::warn(&format!(
             "there is no IOMMU, so a virtual function can be no program's: {NO_IOMMU_CURE}"
         ));
     }
+    std::mem::take(&mut made.0).into_iter().for_each(Undo::keep);
     for (number, function) in functions.iter().enumerate() {
         failure::print(&format!("{number}  {}\n", function.address()));
     }
     Ok(true)
 }
 
+/// What was done so far: undone, the last first, unless all comes to a good end.
+#[derive(Default)]
+struct Made(Vec<Undo>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
 fn set(args: &SetArgs) -> Result<bool, Failure> {
     let nic = find(&args.nic)?;
-    let interface = interface(&nic)?;
-    let mut route = Route::open()?;
+    interface(&nic)?;
     let there = nic.virtual_functions();
     if args.number >= there {
         let what = if there == 0 { "none".into() } else { format!("0 to {}", there - 1) };
@@ -192,37 +174,8 @@ fn set(args: &SetArgs) -> Result<bool, Failure> {
             args.nic, args.number
         )));
     }
-    let link = route.link(&interface)?.ok_or_else(|| Failure::Usage(format!("{interface} is gone")))?;
-    // One at a time, so that a refusal names the setting; those before it stay.
-    for setting in args.settings() {
-        let set = route.set_virtual_function(link.index, args.number, &[setting]);
-        set.map_err(|error| {
-            Failure::Usage(format!("{interface}'s driver does not take {}: {error}", flag(setting)))
-        })?;
-    }
+    args.settings.make(&nic, std::iter::once(args.number), Duration::ZERO)?;
     Ok(true)
-}
-
-/// The option that a setting comes from.
-fn flag(setting: VfSetting) -> &'static str {
-    match setting {
-        VfSetting::Mac(_) => "--mac",
-        VfSetting::Vlan { .. } => "--vlan",
-        VfSetting::SpoofCheck(_) => "--spoof-check",
-        VfSetting::Trust(_) => "--trust",
-        VfSetting::Rate { .. } => "--rate",
-        VfSetting::Link(_) => "--link",
-    }
-}
-
-/// The kernel's interface of a NIC, by whose driver its functions are set.
-fn interface(nic: &Device) -> Result<String, Failure> {
-    nic.interfaces().into_iter().next().ok_or_else(|| {
-        Failure::Usage(format!(
-            "{} is no interface here: its functions are set by the kernel's driver, in the network namespace of its interface",
-            nic.address()
-        ))
-    })
 }
 
 /// A virtual function, from both who know of it.
