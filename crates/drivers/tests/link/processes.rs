@@ -1,9 +1,11 @@
 //! Two processes at the ends of a link, of which one is stopped, killed, started again.
 
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywash_drivers::OpenOptions;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{End, LIMIT, Place, until};
@@ -133,6 +135,11 @@ fn whoever_is_killed_the_other_goes_on_and_they_find_each_other_again() {
     assert!(traffic.end.counter("kept_packets") > 0);
     assert_eq!(traffic.end.counter("peer_faults"), 0);
     echo.kill();
+    // If it was the one that listened at last, its file is there until we listen: for streams of another kind than this one.
+    let other_kind = Some(Errno::PROTOTYPE.raw_os_error());
+    until("we listen", || {
+        UnixStream::connect(place.path()).is_err_and(|error| error.raw_os_error() == other_kind)
+    });
     traffic.end.close();
     assert!(!place.path().exists());
 }

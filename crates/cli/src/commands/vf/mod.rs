@@ -3,7 +3,6 @@
 mod settings;
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
 use bywash_sys::route::{Route, VfInfo};
@@ -111,9 +110,6 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     }
 }
 
-/// How long a NIC's link may take to come back: drivers start the NIC anew for its functions.
-const LINK_PATIENCE: Duration = Duration::from_secs(10);
-
 fn create(args: &CreateArgs) -> Result<bool, Failure> {
     let nic = find(&args.nic)?;
     nic.check_virtual_functions(args.count)?;
@@ -134,7 +130,7 @@ fn create(args: &CreateArgs) -> Result<bool, Failure> {
     let unprobed = args.bind.then(|| state::leave_virtual_functions_alone(&nic)).transpose()?;
     made.0.push(state::set_virtual_functions(&nic, args.count)?);
     drop(unprobed);
-    args.settings.make(&nic, 0..args.count, LINK_PATIENCE)?;
+    args.settings.make(&nic, 0..args.count)?;
     let functions = nic.virtual_function_devices();
     if args.bind {
         functions.iter().try_for_each(|function| check(function, false))?;
@@ -174,7 +170,7 @@ fn set(args: &SetArgs) -> Result<bool, Failure> {
             args.nic, args.number
         )));
     }
-    args.settings.make(&nic, std::iter::once(args.number), Duration::ZERO)?;
+    args.settings.make(&nic, std::iter::once(args.number))?;
     Ok(true)
 }
 

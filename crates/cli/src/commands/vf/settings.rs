@@ -9,6 +9,9 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::failure::Failure;
 
+/// How long a NIC's link may take to come back: drivers start the NIC anew when it gets functions.
+const LINK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The options.
 #[derive(ClapArgs, Debug)]
 #[group(id = "setting", multiple = true)]
@@ -90,13 +93,8 @@ impl Settings {
     }
 
     /// Makes the settings of some functions of a NIC, those behind the first with addresses that follow. Drivers limit no rate
-    /// while the link is down: it may take so long to come up first.
-    pub(super) fn make(
-        &self,
-        nic: &Device,
-        numbers: impl Iterator<Item = u32>,
-        patience: Duration,
-    ) -> Result<(), Failure> {
+    /// while the link is down: it gets some time to come up first.
+    pub(super) fn make(&self, nic: &Device, numbers: impl Iterator<Item = u32>) -> Result<(), Failure> {
         if self.of(0)?.is_empty() {
             return Ok(());
         }
@@ -105,7 +103,7 @@ impl Settings {
         let gone = || Failure::Usage(format!("{interface} is gone"));
         let mut link = route.link(&interface)?.ok_or_else(gone)?;
         let begun = Instant::now();
-        while self.rate.is_some() && !link.carrier && begun.elapsed() < patience {
+        while self.rate.is_some() && !link.carrier && begun.elapsed() < LINK_PATIENCE {
             sleep(Duration::from_millis(20));
             link = route.link(&interface)?.ok_or_else(gone)?;
         }
