@@ -133,6 +133,13 @@ impl Memory for Maps {
         )
     }
 
+    #[inline]
+    fn prefetch(&self, address: u64) {
+        if let Some((mapping, offset)) = self.whole(address, 1, |_| true) {
+            mapping.prefetch(offset);
+        }
+    }
+
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), NotMapped> {
         if let Some((mapping, offset)) = self.whole(address, from.len(), |area| area.writable) {
             mapping.copy_in(offset, from);

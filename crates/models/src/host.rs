@@ -9,6 +9,9 @@ pub trait Memory {
     /// When not all of them are mapped for reading.
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), NotMapped>;
 
+    /// Says that the bytes at an address will be read soon.
+    fn prefetch(&self, _address: u64) {}
+
     /// Copies bytes into memory.
     ///
     /// # Errors

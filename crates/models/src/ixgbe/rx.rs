@@ -13,11 +13,23 @@ use super::filters::{Passed, layer_2, steer};
 use super::parse::{Parsed, check_sequence, parse};
 use super::strict::Rule;
 use super::{Nic, following, rss, stats};
-use crate::host::Host;
+use crate::host::{Host, NotMapped};
 
 /// Empty frames that are kept, and how many bytes each may have.
 const SPARE: usize = 512;
 const SPARE_BYTES: usize = 2048;
+
+/// Descriptors that are written back together at most. Not one by one: a driver on another processor that looks at the next one
+/// and the NIC that writes the one behind it would take their cache line from each other each time.
+const WRITE_BACK: usize = 32;
+
+/// A descriptor that is done.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    queue: u32,
+    address: u64,
+    descriptor: [u8; desc::SIZE],
+}
 
 /// A frame in packet memory, with all that its descriptor will say.
 #[derive(Clone, Debug)]
@@ -36,7 +48,9 @@ struct Held {
 pub(super) struct Receiver {
     held: VecDeque<Held>,
     bytes: usize,
-    /// Packets written back since the start: which are faulty goes by it.
+    /// Descriptors to be written back.
+    done: Vec<Done>,
+    /// Packets written to memory since the start: which are faulty goes by it.
     written: u32,
     stopped: u128,
     /// Five-tuple filters that are on.
@@ -139,6 +153,19 @@ impl Nic {
             }
         }
         self.rx.held = waiting;
+        self.write_back(host);
+    }
+
+    /// Writes descriptors back that are done, in their order.
+    fn write_back(&mut self, host: &mut Host<'_>) {
+        let mut done = std::mem::take(&mut self.rx.done);
+        for Done { queue, address, descriptor } in done.drain(..) {
+            if let Err(error) = host.memory.publish(address, &descriptor) {
+                self.violations.add("RDBAL", queue, Rule::NotMapped(error.address, error.bytes));
+                self.rx.stopped |= 1 << queue;
+            }
+        }
+        self.rx.done = done;
     }
 
     /// Writes a held frame to memory, or drops it. False when it must wait.
@@ -214,7 +241,7 @@ impl Nic {
         if tail >= head { tail - head } else { tail + ring - head }
     }
 
-    /// Writes a frame and its descriptors. False when memory was not there: the queue stops.
+    /// Writes a frame, and says so in its descriptors. False when memory was not there: the queue stops.
     fn write(
         &mut self,
         held: &Held,
@@ -243,12 +270,18 @@ impl Nic {
                 } else {
                     self.advanced_status(held, *tag, chunk.len(), last)
                 };
-                host.memory.publish(address, &desc::bytes(done))
+                Ok(desc::bytes(done))
             })();
-            if let Err(error) = result {
-                self.violations.add("RDBAL", queue, Rule::NotMapped(error.address, error.bytes));
-                self.rx.stopped |= 1 << queue;
-                return false;
+            match result {
+                Ok(descriptor) => self.rx.done.push(Done { queue, address, descriptor }),
+                Err(NotMapped { address, bytes }) => {
+                    self.violations.add("RDBAL", queue, Rule::NotMapped(address, bytes));
+                    self.rx.stopped |= 1 << queue;
+                    return false;
+                }
+            }
+            if self.rx.done.len() >= WRITE_BACK {
+                self.write_back(host);
             }
             self.file.set(&regs::RDH, queue, following(head, ring));
         }
