@@ -267,19 +267,14 @@ impl Frame {
     /// Asks for the cache line of a packet's first bytes, at [`HEADROOM`], which are needed some packets later.
     #[inline]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch reads nothing and faults on no address; this one lies in the frame besides.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().add(HEADROOM).cast::<i8>()) }
-        }
+        crate::prefetch(&self.bytes()[HEADROOM], 1);
     }
 
     /// The same for a packet that is written before it is read: the line is taken away from the core that has it.
     #[inline]
     pub fn prefetch_to_write(&self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as for `prefetch`, and it changes nothing. Every 64-bit processor takes the instruction, which the compiler would
+        // SAFETY: a prefetch reads nothing and changes nothing; this one lies in the frame besides. Every 64-bit processor takes the instruction, which the compiler would
         // only use where it is told of a newer one.
         unsafe {
             let first = self.0.as_ptr().add(HEADROOM);

@@ -28,6 +28,7 @@ mod ledger;
 mod offload;
 mod packet;
 mod pool;
+mod prefetch;
 mod ring;
 mod segment;
 
@@ -38,5 +39,6 @@ pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use packet::{MAX_FRAMES, Packet};
 pub use pool::Pool;
+pub use prefetch::prefetch;
 pub use ring::RingLedger;
 pub use segment::{NoRoom, Segment};

@@ -178,7 +178,7 @@ impl Outbox {
     }
 
     /// Sends a packet that begins with its link header, of `network` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_framed(
         &mut self,
         packet: Packet,
@@ -223,7 +223,7 @@ impl Outbox {
     }
 
     /// Puts a packet that begins with its link header into a port's queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
         let queue = self.queue(port);
         if queue.len() < QUEUE {

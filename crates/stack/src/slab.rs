@@ -9,7 +9,7 @@ const PAGE_NUMBERS: std::ops::Range<u32> = 0..256;
 /// nothing is allocated.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    pages: Vec<Box<[T]>>,
+    pages: Vec<Box<[T; PAGE]>>,
     free: Vec<u32>,
     limit: usize,
 }
@@ -50,6 +50,12 @@ impl<T: Default> Slab<T> {
         self.pages.get(number as usize / PAGE).map(|page| &page[number as usize % PAGE])
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.pages.get_mut(number as usize / PAGE).map(|page| &mut page[number as usize % PAGE])
+    }
+
     #[cold]
     fn grow(&mut self) {
         let start = self.pages.len() * PAGE;
@@ -57,7 +63,10 @@ impl<T: Default> Slab<T> {
         if start + PAGE > self.limit.next_multiple_of(PAGE) {
             return;
         }
-        self.pages.push((0..PAGE).map(|_| T::default()).collect());
+        // A list first: an array would be made on the stack, and it is large.
+        let page: Box<[T]> = (0..PAGE).map(|_| T::default()).collect();
+        let Ok(page) = page.try_into() else { return };
+        self.pages.push(page);
         self.free.extend(PAGE_NUMBERS.rev().map(|i| first + i));
     }
 }

@@ -196,7 +196,8 @@ pub(crate) fn bulk(until: Until, kind: &Bulk) -> Done {
     })
 }
 
-/// 64-byte requests with their 64-byte answers, over 1000 connections.
+/// 64-byte requests with their 64-byte answers, over 1000 connections. What has come is answered batch by batch, as programs
+/// on a worker do.
 pub(crate) fn exchanges(until: Until) -> Done {
     let mut joined = Joined::new(false, 1);
     let pairs = joined.connect(1000);
@@ -208,7 +209,7 @@ pub(crate) fn exchanges(until: Until) -> Done {
     let mut events = Vec::new();
     joined.measured(until, |joined| {
         let mut count = 0;
-        joined.carry(true);
+        joined.step(true);
         events.extend(joined.b.stack.events());
         for event in events.drain(..) {
             if let Event::Readable(id) = event {
@@ -216,7 +217,7 @@ pub(crate) fn exchanges(until: Until) -> Done {
                 joined.b.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
             }
         }
-        joined.carry(false);
+        joined.step(false);
         events.extend(joined.a.stack.events());
         for event in events.drain(..) {
             if let Event::Readable(id) = event {

@@ -8,6 +8,7 @@ mod reassembly;
 mod v4;
 mod v6;
 
+use arrayvec::ArrayVec;
 use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
@@ -15,13 +16,16 @@ use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
 pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
-use quick::Quick;
+use quick::{Known, Quick};
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
 use crate::{
     Address, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
 };
+
+/// Packets whose connections are looked for before the first of them is taken.
+const AHEAD: usize = 8;
 
 /// Where a packet came in.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +72,7 @@ impl Inbound {
     }
 
     /// The same, with the sum of the pseudo-header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn checksum_right_after(&self, start: Sum) -> bool {
         match self.packet.offload.checksum() {
             // Partial: it came from this machine, and nobody has summed it because nothing can have changed it.
@@ -108,8 +112,18 @@ impl Stack {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
         let quick = Quick::of(&snapshot, port);
-        for packet in batch.drain() {
-            self.port_input(now, port, quick, packet, pool);
+        let mut packets = batch.drain();
+        while !packets.as_slice().is_empty() {
+            // Their connections are found first, and are on their way into the cache when their turn comes.
+            let known: ArrayVec<Option<Known>, AHEAD> = packets
+                .as_slice()
+                .iter()
+                .take(AHEAD)
+                .map(|packet| quick.and_then(|quick| self.known(quick, packet)))
+                .collect();
+            for (known, packet) in known.into_iter().zip(&mut packets) {
+                self.port_input(now, port, known, packet, pool);
+            }
         }
     }
 
@@ -119,16 +133,14 @@ impl Stack {
         &mut self,
         now: Timestamp,
         port: PortId,
-        quick: Option<Quick>,
+        known: Option<Known>,
         packet: Packet,
         pool: &mut Pool,
     ) {
-        if let Some(quick) = quick
-            && let Some(known) = self.known(quick.mac, &packet)
-        {
-            return self.known_input(now, quick, known, packet, pool);
+        match known.and_then(|known| Some((self.heard(&known)?, known))) {
+            Some((flow, known)) => self.known_input(now, (known, flow), packet, pool),
+            None => self.link_input(now, port, packet, pool),
         }
-        self.link_input(now, port, packet, pool);
     }
 
     /// Takes packets that a router's port has received. They stay where they are until all are ready: most of them go the
@@ -155,7 +167,8 @@ impl Stack {
         let quick = Quick::of(snapshot, port);
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
-                self.port_input(now, port, quick, packet, pool);
+                let known = quick.and_then(|quick| self.known(quick, &packet));
+                self.port_input(now, port, known, packet, pool);
             } else {
                 self.counters.forwarded += 1;
                 self.out.enqueue(packet, *way, pool);

@@ -11,13 +11,13 @@ use bywash_wire::{
 };
 
 use super::{Inbound, take_off};
-use crate::{Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
+use crate::{ConnectionId, Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
 
 /// An interface whose packets are looked at here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quick {
     interface: InterfaceId,
-    pub(super) mac: Mac,
+    mac: Mac,
 }
 
 impl Quick {
@@ -31,23 +31,24 @@ impl Quick {
     }
 }
 
-/// Of a packet that is as usual: its connection's number, its flow, and where it ends, from the IP header on.
+/// Of a packet whose headers are as usual: its interface, its connection, and where it ends, from the IP header on.
 pub(super) struct Known {
-    connection: u32,
-    flow: Flow,
-    end: usize,
+    interface: InterfaceId,
+    connection: ConnectionId,
+    end: u16,
 }
 
 impl Stack {
-    /// Reads a packet's headers; `None` when it is for the longer way.
+    /// Reads a packet's headers, and asks for its connection's memory; `None` when it is for the longer way.
     #[inline]
-    pub(super) fn known(&self, mac: Mac, packet: &Packet) -> Option<Known> {
+    pub(super) fn known(&self, Quick { interface, mac }: Quick, packet: &Packet) -> Option<Known> {
         let (ethernet, rest) = EthernetHeader::ref_from_prefix(packet.head()).ok()?;
         let plain = ethernet.destination == mac
             && ethernet.kind.get() == EtherType::IPV4.0
             && packet.offload.vlan().is_none();
         let (ip, _) = Ipv4Header::ref_from_prefix(rest).ok().filter(|_| plain)?;
-        let end = usize::from(ip.total_length.get());
+        let total = ip.total_length.get();
+        let end = usize::from(total);
         let whole = ip.has_no_options()
             && ip.protocol == Protocol::TCP.0
             && !ip.is_fragment()
@@ -56,8 +57,15 @@ impl Stack {
         let transport = rest.get(IPV4_HEADER..end.min(rest.len())).filter(|_| whole)?;
         let tcp = TcpHeader::parse(transport)?;
         let flow = Flow::of(tcp, ip.destination().into(), ip.source().into());
-        let connection = self.tcp.known(&flow, &self.secret, self.out.snapshot.generation)?;
-        Some(Known { connection, flow, end })
+        let connection = self.tcp.known(&flow, &self.secret)?;
+        Some(Known { interface, connection, end: total })
+    }
+
+    /// The flow of the connection, if it is still the packet's, after what others before it may have done, and its packets
+    /// come in as usual.
+    #[inline]
+    pub(super) fn heard(&self, known: &Known) -> Option<Flow> {
+        self.tcp.heard(known.connection, self.out.snapshot.generation)
     }
 
     /// Hands such a packet to its connection.
@@ -65,8 +73,7 @@ impl Stack {
     pub(super) fn known_input(
         &mut self,
         now: Timestamp,
-        quick: Quick,
-        known: Known,
+        (known, flow): (Known, Flow),
         mut packet: Packet,
         pool: &mut Pool,
     ) {
@@ -74,16 +81,16 @@ impl Stack {
             self.counters.malformed += 1;
             return pool.give_packet(packet);
         }
-        let Known { connection, flow, end } = known;
+        let Known { interface, connection, end } = known;
         let ecn = packet.head().get(1).map_or(0, |class| class & 3);
         let inbound = Inbound {
             packet,
-            interface: quick.interface,
+            interface,
             source: flow.remote,
             destination: flow.local,
             protocol: Protocol::TCP.0,
             start: IPV4_HEADER,
-            end,
+            end: end.into(),
             ecn,
             group: false,
             reassembled: false,

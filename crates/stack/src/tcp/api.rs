@@ -45,9 +45,16 @@ impl Tcp {
         if known { Ok(id.index) } else { Err(TcpError::Closed) }
     }
 
+    /// A connection that the program has, to be worked on.
+    #[inline]
+    fn connection(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
+        let known = self.connections.get_mut(id.index).filter(|c| c.id == id && !c.released);
+        known.ok_or(TcpError::Closed)
+    }
+
+    #[inline]
     fn send(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
-        let i = self.index(id)?;
-        let connection = &mut self.connections[i];
+        let connection = self.connection(id)?;
         if !connection.state.gives_data() || connection.fin_wanted {
             return Err(if connection.state == State::Closed {
                 TcpError::Closed
@@ -58,32 +65,30 @@ impl Tcp {
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], cx.pool);
         connection.wants_room |= written < bytes.len();
-        self.settle(i, cx);
+        // One that gives data has not ended: there is nothing else to be settled.
+        if !std::mem::replace(&mut connection.dirty, true) {
+            self.dirty.push_back(id.index);
+        }
         Ok(written)
     }
 
     fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
-        let i = self.index(id)?;
-        self.connections[i].receive.consume(n, cx.pool);
-        self.has_read(i, n, cx);
+        let connection = self.connection(id)?;
+        connection.receive.consume(n, cx.pool);
+        if connection.has_read(n, cx.now) {
+            self.settle(id.index, cx);
+        }
         Ok(())
     }
 
+    #[inline]
     fn read(&mut self, id: ConnectionId, to: &mut [u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
-        let i = self.index(id)?;
-        let n = self.connections[i].receive.read(to, cx.pool);
-        self.has_read(i, n, cx);
-        Ok(n)
-    }
-
-    fn has_read(&mut self, i: u32, n: usize, cx: &mut Context<'_>) {
-        let connection = &mut self.connections[i];
-        connection.grow_window(n, cx.now);
-        connection.told_readable = connection.receive.readable() > 0;
-        if connection.state.takes_data() && connection.window_opens() {
-            connection.ack_now = true;
-            self.settle(i, cx);
+        let connection = self.connection(id)?;
+        let n = connection.receive.read(to, cx.pool);
+        if connection.has_read(n, cx.now) {
+            self.settle(id.index, cx);
         }
+        Ok(n)
     }
 
     fn shutdown(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
@@ -149,7 +154,18 @@ impl Connection {
         self.terminate(CloseReason::Reset, cx);
     }
 
+    /// The program has read so many bytes. Whether the peer is to hear of it now.
+    #[inline]
+    fn has_read(&mut self, n: usize, now: Timestamp) -> bool {
+        self.grow_window(n, now);
+        self.told_readable = self.receive.readable() > 0;
+        let tell = self.state.takes_data() && self.window_opens();
+        self.ack_now |= tell;
+        tell
+    }
+
     /// Lets the window grow with what the program reads in a round trip: it should hold twice that.
+    #[inline]
     fn grow_window(&mut self, n: usize, now: Timestamp) {
         self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
         if now.span(self.read_since) >= self.round_trip() {
@@ -159,6 +175,7 @@ impl Connection {
     }
 
     /// Whether the peer should hear of the room that reading has made (RFC 9293, 3.8.6.2.2).
+    #[inline]
     fn window_opens(&self) -> bool {
         let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
         let wanted: Seq = self.rcv_nxt + free;

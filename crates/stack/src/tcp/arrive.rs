@@ -383,7 +383,7 @@ impl Connection {
     }
 
     /// Takes `len` bytes of payload that come next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_next(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
         let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
         self.receive.push(Held::new(packet, start, len), cx.pool);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bywash_frame::prefetch;
+
 use super::congestion::{Congestion, Window};
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::rtt::Rtt;
@@ -78,122 +80,126 @@ pub(super) struct Tally {
 }
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
+///
+/// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, in
+/// front; what only some need comes after it.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(super) struct Connection {
     pub(super) flow: Flow,
-    pub(super) hash: u64,
     pub(super) id: ConnectionId,
     pub(super) state: State,
-    /// Whose it is, if the peer opened it.
-    pub(super) listener: Option<ListenerId>,
     /// The program has let go of it.
     pub(super) released: bool,
     pub(super) dirty: bool,
-    /// The way to the peer, once one was found.
-    pub(super) way: Option<Way>,
+    pub(super) phase: Phase,
+    pub(super) timestamps: bool,
+    pub(super) sack: bool,
+    /// Both understand congestion marks (RFC 3168).
+    pub(super) ecn: bool,
+    pub(super) wnd_scale: u8,
 
-    // Sending.
-    pub(super) iss: Seq,
+    // Sequence numbers and windows: RFC 9293, 3.3.1.
     pub(super) una: Seq,
     pub(super) nxt: Seq,
     pub(super) wnd: u32,
-    pub(super) max_wnd: u32,
     pub(super) wl1: Seq,
     pub(super) wl2: Seq,
-    pub(super) wnd_scale: u8,
-    pub(super) send: SendBuffer,
+    pub(super) max_wnd: u32,
+    pub(super) iss: Seq,
+    pub(super) rcv_nxt: Seq,
+    /// The right edge of the window that the peer was told of.
+    pub(super) edge: Seq,
+    pub(super) rcv_limit: u32,
+    pub(super) ts_recent: u32,
+    pub(super) ts_offset: u32,
+    pub(super) last_ack_sent: Seq,
+    /// Bytes since our last acknowledgment.
+    pub(super) unacknowledged: u32,
+    pub(super) duplicates: u32,
+    /// Payload of the peer's full segments.
+    pub(super) largest: u32,
+
+    // What is to be done, and what is not usual.
+    pub(super) rcv_scale: u8,
     pub(super) fin_wanted: bool,
     pub(super) fin_sent: bool,
     pub(super) nodelay: bool,
     pub(super) cork: bool,
     pub(super) wants_room: bool,
-    pub(super) board: Scoreboard,
-    pub(super) rtt: Rtt,
-    pub(super) window: Window,
-    pub(super) congestion: Congestion,
-    /// The congestion window, and nothing else, held back data.
-    pub(super) limited: bool,
-
-    // Receiving.
-    pub(super) irs: Seq,
-    pub(super) rcv_nxt: Seq,
-    /// The right edge of the window that the peer was told of.
-    pub(super) edge: Seq,
-    pub(super) rcv_scale: u8,
-    pub(super) rcv_limit: u32,
-    pub(super) receive: ReceiveBuffer,
     pub(super) told_readable: bool,
-    /// Where the peer's FIN is, if it came before all data.
-    pub(super) fin_at: Option<Seq>,
-    /// What came twice, to be reported (RFC 2883).
-    pub(super) duplicate: Option<(Seq, Seq)>,
-    /// Bytes since our last acknowledgment.
-    pub(super) unacknowledged: u32,
     pub(super) ack_now: bool,
-    /// Payload of the peer's full segments, and of the last that was shorter.
-    pub(super) largest: u32,
-    pub(super) shorter: u32,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
     pub(super) answers: bool,
-    pub(super) last_received: Timestamp,
-    pub(super) last_acknowledged: Timestamp,
-    pub(super) last_data_sent: Timestamp,
-    /// Since when, and how many bytes, the program has read: for the size of the window.
-    pub(super) read_since: Timestamp,
-    pub(super) read: u32,
-    pub(super) challenged: Timestamp,
-
-    // Options.
-    pub(super) timestamps: bool,
-    pub(super) ts_recent: u32,
-    pub(super) ts_recent_at: Timestamp,
-    pub(super) ts_offset: u32,
-    pub(super) last_ack_sent: Seq,
-    pub(super) sack: bool,
-    /// Both understand congestion marks (RFC 3168).
-    pub(super) ecn: bool,
+    /// The congestion window, and nothing else, held back data.
+    pub(super) limited: bool,
     /// A mark came in: the peer is told until it says that it has slowed down.
     pub(super) echo: bool,
     /// We have slowed down, and the next new segment says so.
     pub(super) slowed: bool,
+    pub(super) send_timer: SendTimer,
+    pub(super) keepalive_sent: u8,
+    /// Probes of the peer's window since it shut.
+    pub(super) window_probes: u8,
+    pub(super) probe: Option<Probe>,
     /// Until this is acknowledged, further marks are of the same congestion.
     pub(super) slowed_at: Option<Seq>,
-    /// What the path takes.
-    pub(super) offered_mss: u16,
+    /// Where the peer's FIN is, if it came before all data.
+    pub(super) fin_at: Option<Seq>,
+    /// What came twice, to be reported (RFC 2883).
+    pub(super) duplicate: Option<(Seq, Seq)>,
 
-    // Loss recovery.
-    pub(super) phase: Phase,
-    pub(super) recover: Seq,
-    pub(super) duplicates: u32,
-    pub(super) prr_delivered: u32,
-    pub(super) prr_out: u32,
-    pub(super) prr_flight: u32,
-    pub(super) probe: Option<Probe>,
-    pub(super) tally: Tally,
-    /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
-    pub(super) soft_error: Option<Unreachable>,
-    /// How long until the reordering timer says what is lost; zero: there is nothing to wait for.
-    pub(super) reorder_wait: Span,
-    /// When the neighbour was last vouched for.
-    pub(super) confirmed: Timestamp,
-
-    // Timers.
-    pub(super) send_timer: SendTimer,
+    // Times.
     pub(super) send_at: Timestamp,
     /// When the retransmission timer goes off, if a probe comes before it.
     pub(super) timeout_at: Timestamp,
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
-    pub(super) keepalive_sent: u8,
-    /// Probes of the peer's window since it shut.
-    pub(super) window_probes: u8,
     pub(super) linger_at: Timestamp,
     /// When the wheel is set to.
     pub(super) wheel_at: Timestamp,
+    pub(super) ts_recent_at: Timestamp,
+    pub(super) last_received: Timestamp,
+    pub(super) last_acknowledged: Timestamp,
+    pub(super) last_data_sent: Timestamp,
+    /// When the neighbour was last vouched for.
+    pub(super) confirmed: Timestamp,
+    /// How long until the reordering timer says what is lost; zero: there is nothing to wait for.
+    pub(super) reorder_wait: Span,
     /// Since when nothing has been acknowledged though something was sent.
     pub(super) stalled: Option<Timestamp>,
+    /// Since when, and how many bytes, the program has read: for the size of the window.
+    pub(super) read_since: Timestamp,
+    pub(super) read: u32,
+
+    pub(super) window: Window,
+    pub(super) rtt: Rtt,
+    pub(super) tally: Tally,
+    pub(super) send: SendBuffer,
+    pub(super) board: Scoreboard,
+    pub(super) receive: ReceiveBuffer,
+    /// The way to the peer, once one was found.
+    pub(super) way: Option<Way>,
     pub(super) limits: Limits,
+
+    // What is rare.
+    pub(super) congestion: Congestion,
+    pub(super) hash: u64,
+    pub(super) challenged: Timestamp,
+    /// Whose it is, if the peer opened it.
+    pub(super) listener: Option<ListenerId>,
+    pub(super) irs: Seq,
+    pub(super) recover: Seq,
+    pub(super) prr_delivered: u32,
+    pub(super) prr_out: u32,
+    pub(super) prr_flight: u32,
+    /// Of the peer's segments that were shorter than full ones, the last's payload.
+    pub(super) shorter: u32,
+    /// What the path takes.
+    pub(super) offered_mss: u16,
+    /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
+    pub(super) soft_error: Option<Unreachable>,
 }
 
 impl Connection {
@@ -210,6 +216,12 @@ impl Connection {
         (self.linger_at, self.wheel_at) = (NEVER, NEVER);
         (self.last_data_sent, self.read_since) = (now, now);
         (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
+    }
+
+    /// Asks for what each segment needs: a segment comes soon.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(self, std::mem::offset_of!(Self, limits));
     }
 
     /// The number of the first byte in the send buffer.

@@ -1,6 +1,8 @@
 //! Segments as packets: header, options, checksum, payload, and the way to the neighbour.
 
-use bywash_frame::{Checksum, FRAME_DATA, HEADROOM, Packet, Segmentation, SegmentationKind};
+use bywash_frame::{
+    Checksum, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Packet, Segment, Segmentation, SegmentationKind,
+};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{
@@ -81,60 +83,50 @@ impl Connection {
         if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
             return true;
         }
-        let Some(frame) = cx.pool.take() else {
+        let Some(mut frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return false;
         };
         let flags = self.mark(seq, len, flags);
-        let mut written = [0; LONGEST];
-        let bytes = self.write_header(&mut written, seq, len, flags, cx.now);
-        let Some(way) = &self.way else { return true };
-        let (front, headers) = (way.transport(), TCP_HEADER + usize::from(bytes));
-        let mut packet = Packet::new(frame);
+        let (before, after) = places(frame.bytes_mut());
+        let headers = TCP_HEADER + usize::from(self.write_header(after, seq, len, flags, cx.now));
         let length = headers + len as usize;
-        if length > way.longest() || packet.push_front(front).is_err() {
-            cx.pool.give_packet(packet);
+        let Some(way) = self.way.as_ref().filter(|way| length <= way.longest()) else {
+            cx.pool.give(frame);
             return true;
-        }
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
+        let said = length as u16;
         // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
         let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
-        let single = length <= FRAME_DATA;
-        let shown = if single { front + length } else { front + headers };
-        // Headers are copied in pieces of one size; what is too much of them is written over or cut off.
-        let mut built = packet.set_len(shown.max(front + LONGEST));
-        #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
-        let length = length as u16;
-        let head = packet.head_mut();
-        way.put(head, self.limits.traffic_class & !3 | ect, length);
-        if let Some(tcp) = head[front..].first_chunk_mut::<LONGEST>() {
-            *tcp = written;
-        }
+        way.put(before, self.limits.traffic_class & !3 | ect, said);
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
-        if single {
-            let mut at = front + headers;
-            for slice in self.send.slices(from, len as usize) {
-                head[at..at + slice.len()].copy_from_slice(slice);
-                at += slice.len();
-            }
-            built = built.and_then(|()| packet.set_len(shown));
-        } else {
-            built = built.and_then(|()| packet.set_len(shown)).and_then(|()| {
-                let mut slices = self.send.slices(from, len as usize);
-                slices.try_for_each(|slice| packet.append(slice, cx.pool))
-            });
-        }
-        if built.is_err() {
-            cx.counters.no_memory += 1;
-            cx.pool.give_packet(packet);
-            return false;
-        }
         // A super-segment is always left to the port: the checksum of each piece is its own.
         let cut = len > self.window.mss;
-        let offload = way.offloads.checksum || cut;
-        if offload || !single {
-            finish(&mut packet, front, way.pseudo(length), offload);
+        let (front, offload) = (way.transport(), way.offloads.checksum || cut);
+        let mut packet = if length <= FRAME_DATA {
+            let bytes = &mut frame.bytes_mut()[HEADROOM..];
+            let mut at = headers;
+            for slice in self.send.slices(from, len as usize) {
+                bytes[at..at + slice.len()].copy_from_slice(slice);
+                at += slice.len();
+            }
+            if !offload {
+                seal(&mut bytes[..length], way.pseudo(said));
+            }
+            headed(frame, front, length)
         } else {
-            seal(packet.head_mut(), front, way.pseudo(length));
+            let mut packet = headed(frame, front, headers);
+            let mut slices = self.send.slices(from, len as usize);
+            if slices.try_for_each(|slice| packet.append(slice, cx.pool)).is_err() {
+                cx.counters.no_memory += 1;
+                cx.pool.give_packet(packet);
+                return false;
+            }
+            packet
+        };
+        if offload || !packet.is_single() {
+            finish(&mut packet, front, way.pseudo(said), offload);
         }
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
@@ -156,38 +148,37 @@ impl Connection {
         }
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
-        let mut written = [0; LONGEST];
-        let bytes = self.write_header(&mut written, seq, mss, flags, cx.now);
+        let (mut before, mut after) = ([0; HEADERS], [0; LONGEST]);
+        let headers = TCP_HEADER + usize::from(self.write_header(&mut after, seq, mss, flags, cx.now));
+        let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
-        let (front, payload) = (way.transport(), way.transport() + TCP_HEADER + usize::from(bytes));
-        let (total, length) = (payload + mss as usize, payload - front + mss as usize);
-        let Some(length) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
-        let mut headers = [0; HEADERS + LONGEST];
+        let Some(said) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
         let ect = if self.ecn { ECT0 } else { 0 };
-        way.put(&mut headers, self.limits.traffic_class & !3 | ect, length);
-        headers[front..front + LONGEST].copy_from_slice(&written);
-        let (pseudo, mut from, mut sent) = (way.pseudo(length), (seq - self.base()) as usize, 0);
+        way.put(&mut before, self.limits.traffic_class & !3 | ect, said);
+        let (front, offload) = (way.transport(), way.offloads.checksum);
+        let (pseudo, mut from, mut sent) = (way.pseudo(said), (seq - self.base()) as usize, 0);
         while sent < count {
-            let Some(frame) = cx.pool.take() else { break };
-            let mut packet = Packet::new(frame);
-            let room = packet.push_front(front).is_ok() && packet.set_len(total).is_ok();
-            let head = packet.head_mut();
-            let Some(place) = head.first_chunk_mut::<{ HEADERS + LONGEST }>().filter(|_| room) else {
-                cx.pool.give_packet(packet);
-                break;
-            };
-            *place = headers;
+            let Some(mut frame) = cx.pool.take() else { break };
+            let (link, tcp) = places(frame.bytes_mut());
+            (*link, *tcp) = (before, after);
             let at = seq + sent * mss;
-            place[front + 4..front + 8].copy_from_slice(&at.0.to_be_bytes());
+            tcp[4..8].copy_from_slice(&at.0.to_be_bytes());
             if at + mss == end {
-                place[front + 13] |= TcpFlags::PSH.0;
+                tcp[13] |= TcpFlags::PSH.0;
             }
-            let mut to = payload;
+            let bytes = &mut frame.bytes_mut()[HEADROOM..];
+            let mut to = headers;
             for slice in self.send.slices(from, mss as usize) {
-                head[to..to + slice.len()].copy_from_slice(slice);
+                bytes[to..to + slice.len()].copy_from_slice(slice);
                 to += slice.len();
             }
-            finish(&mut packet, front, pseudo, way.offloads.checksum);
+            if !offload {
+                seal(&mut bytes[..length], pseudo);
+            }
+            let mut packet = headed(frame, front, length);
+            if offload {
+                finish(&mut packet, front, pseudo, true);
+            }
             way.send(packet, self.flow.remote, cx.out, cx.pool);
             (from, sent) = (from + mss as usize, sent + 1);
         }
@@ -198,7 +189,7 @@ impl Connection {
     }
 
     /// Notes what was sent: segments, and bytes in them. What a segment has acknowledged needs no acknowledgment of its own.
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, segments: u32, bytes: u32, flags: TcpFlags, now: Timestamp) {
         if flags.has(TcpFlags::ACK) {
             self.last_ack_sent = self.rcv_nxt;
@@ -241,7 +232,7 @@ impl Connection {
     }
 
     /// Writes the header of a segment as things are now, and says how many bytes of options it has.
-    #[inline]
+    #[inline(always)]
     fn write_header(
         &mut self,
         to: &mut [u8; LONGEST],
@@ -260,7 +251,7 @@ impl Connection {
     }
 
     /// Writes the options as they are now behind the place of a header, and says how many bytes they are.
-    #[inline]
+    #[inline(always)]
     fn write_options(&mut self, to: &mut [u8; LONGEST], flags: TcpFlags, len: u32, now: Timestamp) -> u8 {
         let syn = flags.has(TcpFlags::SYN);
         let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
@@ -304,6 +295,7 @@ impl Connection {
 
     /// The window to be told. Its right edge never moves left (SHLD-14), and moves right only by enough to be worth
     /// a segment (RFC 9293, 3.8.6.2.2, MUST-39).
+    #[inline(always)]
     fn advertise(&mut self, syn: bool) -> u16 {
         let free = self.rcv_limit.saturating_sub(length(self.receive.readable()));
         let wanted = self.rcv_nxt + free;
@@ -337,35 +329,48 @@ fn fields(flow: &Flow, path: Path, class: u8, cx: &Context<'_>) -> Fields {
     }
 }
 
-/// Puts the checksum of a segment in that begins at `front`, or leaves it to the port. `start` is the pseudo-header's sum.
+/// Where in a new frame the headers in front of TCP are, and TCP's.
 #[inline]
+fn places(bytes: &mut [u8; FRAME_SIZE]) -> (&mut [u8; HEADERS], &mut [u8; LONGEST]) {
+    let (front, back) = bytes.split_at_mut(HEADROOM);
+    match (front.last_chunk_mut(), back.first_chunk_mut()) {
+        (Some(before), Some(after)) => (before, after),
+        _ => unreachable!("a frame has room for all headers"),
+    }
+}
+
+/// A packet of `front` bytes before the end of the headroom, and `length` after it.
+#[inline]
+fn headed(frame: Frame, front: usize, length: usize) -> Packet {
+    let segment = Segment::new(frame, HEADROOM - front, front + length);
+    Packet::from_segment(segment.unwrap_or_else(|_| unreachable!("both ends are in the frame")))
+}
+
+/// Puts the checksum of a segment in that begins at `front`, or leaves it to the port. `start` is the pseudo-header's sum.
 fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
     let checksum = if offload {
         #[expect(clippy::cast_possible_truncation, reason = "link and IP headers, below 100")]
         packet.offload.set_checksum(Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET });
         start.partial()
-    } else if packet.is_single() {
-        return seal(packet.head_mut(), front, start);
     } else {
         crate::packet::sum(start, packet, front..packet.len()).checksum()
     };
-    put_checksum(packet.head_mut(), front, checksum);
+    put_checksum(&mut packet.head_mut()[front..], checksum);
 }
 
-/// Puts the checksum of a segment in that begins at `front` and lies whole in `head`.
-#[inline]
-fn seal(head: &mut [u8], front: usize, start: Sum) {
-    let checksum = start.bytes(head.get(front..).unwrap_or_default()).checksum();
-    put_checksum(head, front, checksum);
+/// Puts the checksum of a segment in that is whole in `bytes`.
+#[inline(always)]
+fn seal(bytes: &mut [u8], start: Sum) {
+    put_checksum(bytes, start.bytes(bytes).checksum());
 }
 
-#[inline]
-fn put_checksum(head: &mut [u8], front: usize, checksum: u16) {
-    let at = front + usize::from(TCP_CHECKSUM_OFFSET);
-    if let Some(place) = head.get_mut(at..at + 2) {
+#[inline(always)]
+fn put_checksum(segment: &mut [u8], checksum: u16) {
+    let at = usize::from(TCP_CHECKSUM_OFFSET);
+    if let Some(place) = segment.get_mut(at..at + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
 }
 
-const _: () = assert!(HEADROOM >= 128, "link, IP and TCP headers fit in front");
-const _: () = assert!(HEADERS <= 20 + LONGEST, "what is copied of headers lies in what is shown");
+const _: () = assert!(HEADROOM >= HEADERS, "link and IP headers fit in front");
+const _: () = assert!(FRAME_DATA >= LONGEST, "TCP's header fits in a frame");

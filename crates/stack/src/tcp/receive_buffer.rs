@@ -7,6 +7,7 @@ use bywash_frame::{FRAME_SIZE, Packet, Pool};
 
 use super::seq::Seq;
 use crate::packet::slices;
+use crate::queue;
 
 /// SACK blocks to be told: RFC 2018 has room for four.
 pub(super) const BLOCKS: usize = 4;
@@ -44,20 +45,21 @@ struct Run {
     pieces: VecDeque<Held>,
 }
 
-/// Both halves of what a connection has received.
+/// Both halves of what a connection has received. In front is what each segment needs.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct ReceiveBuffer {
     ready: VecDeque<Held>,
     /// Bytes in `ready`.
     readable: usize,
-    /// Sorted; between any two is a gap. A loss makes one, so however much waits, few are looked through.
-    waiting: VecDeque<Run>,
-    /// A number in each run that changed lately, the last first (RFC 2018, section 4).
-    recent: ArrayVec<Seq, BLOCKS>,
-    /// Queues of runs that are gone, to be used again.
-    spare: Vec<VecDeque<Held>>,
     /// Bytes of frames that both hold, whatever part of them is payload.
     cost: usize,
+    /// Sorted; between any two is a gap. A loss makes one, so however much waits, few are looked through.
+    waiting: VecDeque<Run>,
+    /// Queues of runs that are gone, to be used again.
+    spare: Vec<VecDeque<Held>>,
+    /// A number in each run that changed lately, the last first (RFC 2018, section 4).
+    recent: ArrayVec<Seq, BLOCKS>,
 }
 
 impl ReceiveBuffer {
@@ -78,7 +80,7 @@ impl ReceiveBuffer {
     }
 
     /// Appends payload that comes next.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, mut held: Held, pool: &mut Pool) {
         self.readable += held.len;
         // Many small segments must not pin a frame each: they are moved together in the last frame's end.
@@ -239,7 +241,7 @@ impl ReceiveBuffer {
             }
             n -= first.len;
             self.cost -= first.cost();
-            if let Some(held) = self.ready.pop_front() {
+            if let Some(held) = queue::pop(&mut self.ready) {
                 pool.give_packet(held.packet);
             }
         }
@@ -261,7 +263,7 @@ impl ReceiveBuffer {
                 break;
             }
             self.cost -= first.cost();
-            if let Some(held) = self.ready.pop_front() {
+            if let Some(held) = queue::pop(&mut self.ready) {
                 pool.give_packet(held.packet);
             }
         }

@@ -128,7 +128,7 @@ impl Connection {
         reported
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
@@ -161,7 +161,7 @@ impl Connection {
     }
 
     /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
-    #[inline]
+    #[inline(always)]
     pub(super) fn measure(
         &mut self,
         segment: &Segment,

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::seq::Seq;
-use crate::Timestamp;
 use crate::time::Span;
+use crate::{Timestamp, queue};
 
 /// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
 pub(super) const DUPLICATES: u32 = 3;
@@ -81,7 +81,10 @@ pub(super) struct Segments {
 /// Nothing here looks through all of them for one acknowledgment, whatever it says: what was lost is found by the time of
 /// sending (RFC 8985, 6.2: "RACK_detect_loss"), which only goes forward; the first of what is lost from where the last
 /// one was; and blocks that repeat what they said before are passed over.
+///
+/// In front is what each segment needs.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
     /// What may still be found lost, the earliest first. Ranges that have arrived or were sent again stand here until
@@ -90,16 +93,16 @@ pub(super) struct Scoreboard {
     in_flight: u32,
     lost: u32,
     sacked: u32,
-    /// RACK.segs_sacked: segments that were since nothing was.
-    segments_sacked: u32,
-    /// Nothing before this number is lost.
-    lost_from: Seq,
+    /// RACK.fack: the highest that has arrived.
+    highest: Option<Seq>,
     /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
     latest: (Timestamp, Seq),
     /// RACK.rtt
     rtt: Span,
-    /// RACK.fack: the highest that has arrived.
-    highest: Option<Seq>,
+    /// RACK.segs_sacked: segments that were since nothing was.
+    segments_sacked: u32,
+    /// Nothing before this number is lost.
+    lost_from: Seq,
     /// RACK.reordering_seen
     pub(super) reordering: bool,
     /// RACK.reo_wnd_mult less one, and for how many recoveries more it holds.
@@ -226,7 +229,7 @@ impl Scoreboard {
     }
 
     /// Everything before `ack` has arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn acknowledge(&mut self, ack: Seq, now: Timestamp, shortest: Span, out: &mut Delivered) {
         while let Some(first) = self.sent.front().copied() {
             if !first.start.before(ack) {
@@ -236,7 +239,7 @@ impl Scoreboard {
                 self.split(ack);
                 continue;
             }
-            self.sent.pop_front();
+            queue::pop(&mut self.sent);
             match first.fate {
                 Fate::Sacked => self.sacked -= first.len(),
                 Fate::Lost => self.lost -= first.len(),

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use bywash_frame::{FRAME_SIZE, Frame, Pool};
 
+use crate::queue;
+
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
@@ -66,7 +68,7 @@ impl SendBuffer {
         }
         if self.len == 0 {
             // All frames but the last have gone by now.
-            if let Some(frame) = self.frames.pop_front() {
+            if let Some(frame) = queue::pop(&mut self.frames) {
                 pool.give(frame);
             }
             self.front = 0;

@@ -5,16 +5,18 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol};
 
-use crate::ip::{Fields, pseudo, write_header};
+use crate::ip::{Fields, header_length, pseudo, write_header};
 use crate::outbox::Outbox;
 use crate::snapshot::{Link, Reach};
 use crate::{Address, Flow, InterfaceId, Offloads, PortId};
 
-/// Bytes of link and IP header at most: Ethernet with a tag, and IPv6. All are copied in one go.
+/// Bytes of link and IP header at most: Ethernet with a tag, and IPv6. All are copied in one go; those that a packet does not
+/// have lie in front, where nobody looks.
 pub(super) const HEADERS: usize = 18 + IPV6_HEADER;
 
 /// How segments get to the peer.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Way {
     /// Of which snapshot it is.
     generation: u32,
@@ -29,10 +31,11 @@ pub(super) struct Way {
     pub(super) port: PortId,
     interface: InterfaceId,
     pub(super) offloads: Offloads,
-    headers: [u8; HEADERS],
     /// Sums of the IPv4 header and of the pseudo-header, without lengths and class.
     header_sum: u16,
     pseudo_sum: u16,
+    /// They end where this ends.
+    headers: [u8; HEADERS],
 }
 
 impl Way {
@@ -57,14 +60,14 @@ impl Way {
             hop_limit: out.snapshot.hop_limit(path),
             identification: None,
         };
-        let mut headers = [0; HEADERS];
-        let link_header = link.header();
-        headers[..link_header.len()].copy_from_slice(link_header);
-        let network = link_header.len();
-        let length = write_header(&fields, 0, &mut headers[network..])?;
         let v4 = flow.remote.is_v4();
+        let (mut headers, link_header) = ([0; HEADERS], link.header());
+        let (network, length) = (link_header.len(), header_length(flow.remote));
+        let (front, ip) = headers.split_at_mut(HEADERS - length);
+        front[HEADERS - length - network..].copy_from_slice(link_header);
+        write_header(&fields, 0, ip)?;
         let mut header_sum = Sum::new();
-        if let (true, Ok((ip, _))) = (v4, Ipv4Header::mut_from_prefix(&mut headers[network..])) {
+        if let (true, Ok((ip, _))) = (v4, Ipv4Header::mut_from_prefix(ip)) {
             (ip.total_length, ip.checksum) = (0.into(), 0.into());
             header_sum = header_sum.bytes(ip.as_bytes());
         }
@@ -114,21 +117,18 @@ impl Way {
         usize::from(self.transport)
     }
 
-    /// Writes everything in front of the TCP header to the front of `head`, which has [`HEADERS`] bytes at least, for
-    /// `length` bytes of TCP.
+    /// Writes everything in front of the TCP header, for `length` bytes of TCP.
     #[inline]
-    pub(super) fn put(&self, head: &mut [u8], class: u8, length: u16) {
-        let Some(front) = head.first_chunk_mut::<HEADERS>() else { return };
-        *front = self.headers;
-        let network = &mut front[usize::from(self.network)..];
+    pub(super) fn put(&self, headers: &mut [u8; HEADERS], class: u8, length: u16) {
+        *headers = self.headers;
         if self.v4 {
             let whole = length + 20;
-            if let Ok((ip, _)) = Ipv4Header::mut_from_prefix(network) {
+            if let Ok((_, ip)) = Ipv4Header::mut_from_suffix(headers) {
                 (ip.traffic_class, ip.total_length) = (class, whole.into());
                 let sum = Sum::new().word(self.header_sum).word(class.into()).word(whole);
                 ip.checksum = sum.checksum().into();
             }
-        } else if let Ok((ip, _)) = Ipv6Header::mut_from_prefix(network) {
+        } else if let Ok((_, ip)) = Ipv6Header::mut_from_suffix(headers) {
             ip.payload_length = length.into();
             ip.set_traffic_class(class);
         }
