@@ -88,6 +88,7 @@ pub use counters::Counters;
 pub use flow::{Flow, Secret};
 pub use host::Host;
 pub use interface::{Interface, InterfaceId, Medium, Offloads, PortId};
+pub use ip::Reassembled;
 pub use request::{Notice, Request, Unreachable};
 pub use routes::Route;
 pub use snapshot::Snapshot;
