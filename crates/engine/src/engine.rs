@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bywash_port::{RxQueue, TxQueue};
 use bywash_stack::frame::{BATCH, Batch, Packet, Pool};
-use bywash_stack::{Event, InterfaceId, Notice, PortId, Request, Snapshot, Stack, Timestamp};
+use bywash_stack::{Event, InterfaceId, Notice, PortId, Reassembled, Request, Snapshot, Stack, Timestamp};
 use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
 
@@ -43,8 +43,19 @@ const DRAIN_NS: u64 = 200_000_000;
 pub(crate) enum Handed {
     /// A packet came in on a port: the other's stack has its flow.
     Received(PortId, Packet),
+    /// What came in in pieces is whole, and shows its ports: the other's stack has its flow.
+    Reassembled(Reassembled),
     /// A packet is to go out by a port that the other sends for.
     ToSend(PortId, Packet),
+}
+
+impl Handed {
+    fn into_packet(self) -> Packet {
+        match self {
+            Self::Received(_, packet) | Self::ToSend(_, packet) => packet,
+            Self::Reassembled(whole) => whole.into_packet(),
+        }
+    }
 }
 
 /// What is done on an engine between two batches.
@@ -128,6 +139,7 @@ pub(crate) struct Engine {
     batch: Batch,
     events: Vec<Event>,
     requests: VecDeque<Request>,
+    whole: Vec<Reassembled>,
     counters: EngineCounters,
     next_port: u16,
     course: Course,
@@ -146,6 +158,7 @@ impl Engine {
             batch,
             events: Vec::new(),
             requests: VecDeque::new(),
+            whole: Vec::new(),
             counters: EngineCounters::default(),
             next_port,
             course: Course::Waiting,
@@ -216,6 +229,7 @@ impl Engine {
                         self.batch.push(packet);
                         last = Some(port);
                     }
+                    Handed::Reassembled(whole) => stack.take_reassembled(now, whole, pool),
                     Handed::ToSend(port, packet) => send(ports, port, packet, &mut self.counters, pool),
                 }
             }
@@ -224,6 +238,20 @@ impl Engine {
             }
         }
         taken
+    }
+
+    /// Gives what came in in pieces, and is whole now, to the stack that has its flow.
+    fn give_whole(&mut self, now: Timestamp) {
+        let Parts { pool, stack, steering, to_engines, number, .. } = &mut self.parts;
+        self.whole.extend(stack.reassembled());
+        for whole in self.whole.drain(..) {
+            let engine = steering.engine(&whole.flow());
+            if engine == *number {
+                stack.take_reassembled(now, whole, pool);
+            } else {
+                hand_over(to_engines, &mut self.counters, pool)(engine, Handed::Reassembled(whole));
+            }
+        }
     }
 
     /// Hears what the control says.
@@ -387,9 +415,9 @@ fn hand_over<'a>(
         };
         match left {
             None => counters.handed_over += 1,
-            Some(Handed::Received(_, packet) | Handed::ToSend(_, packet)) => {
+            Some(handed) => {
                 counters.ring_full += 1;
-                pool.give_packet(packet);
+                pool.give_packet(handed.into_packet());
             }
         }
     }
@@ -428,6 +456,7 @@ impl Task for Engine {
         let mut done = self.listen(now);
         done += self.receive(now);
         done += self.take_over(now);
+        self.give_whole(now);
         done += self.work(now);
         self.ask();
         done += self.transmit();

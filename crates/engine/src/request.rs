@@ -1,5 +1,6 @@
 //! What can be asked of a running instance over its control socket, and what it answers: one JSON object per line.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use bywash_stack::{Prefix, PrefixError};
@@ -168,9 +169,9 @@ pub struct SocketRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Each engine's stack.
-    pub engines: Vec<Vec<(String, u64)>>,
+    pub engines: Vec<BTreeMap<String, u64>>,
     /// Each port's queues, all engines together.
-    pub ports: Vec<(String, Vec<(String, u64)>)>,
+    pub ports: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 #[cfg(test)]

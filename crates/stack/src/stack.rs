@@ -7,7 +7,7 @@ use bywash_wire::Protocol;
 
 use crate::counters::Counters;
 use crate::flow::{Purpose, Secret};
-use crate::ip::Reassembly;
+use crate::ip::{Reassembled, Reassembly};
 use crate::outbox::Outbox;
 use crate::tcp::{CloseReason, ConnectionId, ListenerId, Tcp};
 use crate::udp::{Datagram, Udp, UdpError, UdpId};
@@ -59,6 +59,8 @@ pub struct Stack {
     pub(crate) secret: Secret,
     pub(crate) out: Outbox,
     pub(crate) fragments: Reassembly,
+    pub(crate) shares_addresses: bool,
+    pub(crate) reassembled: Vec<Reassembled>,
     pub(crate) udp: Udp,
     pub(crate) tcp: Tcp,
     pub(crate) events: Vec<Event>,
@@ -83,6 +85,8 @@ impl Stack {
             secret: Secret::new(random),
             out: Outbox::new(snapshot),
             fragments: Reassembly::default(),
+            shares_addresses: false,
+            reassembled: Vec::new(),
             udp: Udp::default(),
             tcp: Tcp::new(),
             events: Vec::new(),

@@ -2,7 +2,8 @@
 
 use std::process::Stdio;
 
-use bywash_lab::{Host, Pair, lock, skip};
+use bywash_lab::sys::route::Gateway;
+use bywash_lab::{Host, Pair, PairOptions, lock, skip};
 
 use crate::instance::{BYWASH, Instance, client, host, pair, payload, run};
 
@@ -160,6 +161,49 @@ fn what_is_typed_comes_back_from_echo() {
     echo.end();
     assert_eq!(child.wait().unwrap().code(), Some(1), "a reset");
     assert!(began.elapsed().as_secs() < 30, "not by its own end");
+}
+
+/// A router between them cuts what the client sends, which has no "don't fragment". All pieces come to one engine, whichever
+/// has the connection.
+#[test]
+fn pieces_find_the_engine_that_has_their_connection() {
+    const EACH: usize = 300_000;
+    const CONNECTIONS: usize = 12;
+    let Some(_guard) = lock() else { return };
+    let cores = bywash_lab::sys::worker::allowed_cores();
+    let [first, second, ..] = cores[..] else { return skip("there is one core only") };
+    let (near, middle, far) = (host(), host(), Host::new().unwrap());
+    let cable = |ends: [&Host; 2], names: [&str; 2], addresses: [&[&str]; 2]| {
+        let mut options = PairOptions { neighbours: false, ..PairOptions::default() };
+        options.names = names.map(String::from);
+        options.addresses = addresses.map(|of| of.iter().map(|text| text.parse().unwrap()).collect());
+        Pair::between(ends[0], ends[1], &options).unwrap()
+    };
+    let left = cable([&near, &middle], ["a", "ra"], [&["10.9.1.2/24"], &["10.9.1.1/24"]]);
+    let _right = cable([&middle, &far], ["rb", "b"], [&["10.9.2.1/24"], &[]]);
+    middle.sysctl("net.ipv4.ip_forward", "1").unwrap();
+    run(&middle, "ip", "link set dev rb mtu 600").unwrap();
+    near.sysctl("net.ipv4.ip_no_pmtu_disc", "1").unwrap();
+    let gateway = Gateway { index: left.near.index, address: Some("10.9.1.1".parse().unwrap()) };
+    near.add_route("0.0.0.0/0".parse().unwrap(), gateway).unwrap();
+    let place = "--port|xdp:b|--addr|10.9.2.2/24|--route|default via 10.9.2.1";
+    let sink = Instance::start(&far, &format!("tcp|sink|{place}|--cores|{first},{second}"));
+    let said = payload(EACH);
+    near.enter(|| {
+        for _ in 0..CONNECTIONS {
+            let mut stream = std::net::TcpStream::connect(("10.9.2.2", 9)).unwrap();
+            std::io::Write::write_all(&mut stream, &said).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(std::io::Read::read(&mut stream, &mut [0]).unwrap(), 0, "the sink has read all");
+        }
+    })
+    .unwrap();
+    let stats = sink.told("stats --json");
+    let summary = sink.end();
+    assert_eq!(summary["received_bytes"], CONNECTIONS * EACH, "{summary}");
+    let engines = stats["engines"].as_array().unwrap().iter();
+    let whole: u64 = engines.map(|of| of["reassembled"].as_u64().unwrap()).sum();
+    assert!(whole > 1000 && summary["handed_over"].as_u64().unwrap() > 100, "{whole}: {summary}");
 }
 
 #[test]

@@ -15,11 +15,13 @@ mod smol;
 
 use std::time::Duration;
 
-use ours::{Bulk, Done, Until};
+use ours::{Bulk, Done, Exchanges, Until};
 
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(500);
 const PAIRS: usize = 10;
+/// Connections that exchange messages.
+const ACTIVE: usize = 1000;
 /// What all bulk is compared with.
 const PEER: &str = "smoltcp, bulk, copied";
 
@@ -32,22 +34,42 @@ const CASES: &[(&str, Case)] = &[
     ("bulk, in place", Case::Bulk(Bulk { streams: 1, in_place: true, offload: false })),
     ("bulk, copied, 64 streams", Case::Bulk(Bulk { streams: 64, in_place: false, offload: false })),
     ("bulk, in place, super-segments", Case::Bulk(Bulk { streams: 1, in_place: true, offload: true })),
-    ("64-byte exchanges over 1000 connections", Case::Exchanges),
+    ("64-byte exchanges over 1000 connections", Case::Exchanges(ACTIVE)),
     ("connections opened, used, closed", Case::Connections),
+    ("64-byte exchanges over 1000 of a million", Case::Exchanges(1_000_000)),
 ];
 
 #[derive(Clone, Copy)]
 enum Case {
     Bulk(Bulk),
-    Exchanges,
+    /// Among so many connections.
+    Exchanges(usize),
+    Connections,
+}
+
+/// A case with what it needs beforehand.
+enum Ready {
+    Bulk(Bulk),
+    Exchanges(Box<Exchanges>),
     Connections,
 }
 
 impl Case {
-    fn run(self, until: Until) -> Done {
+    /// With no more than so many connections.
+    fn ready(self, most: usize) -> Ready {
         match self {
-            Self::Bulk(kind) => ours::bulk(until, &kind),
-            Self::Exchanges => ours::exchanges(until),
+            Self::Bulk(kind) => Ready::Bulk(kind),
+            Self::Exchanges(all) => Ready::Exchanges(Box::new(Exchanges::new(ACTIVE, all.min(most)))),
+            Self::Connections => Ready::Connections,
+        }
+    }
+}
+
+impl Ready {
+    fn run(&mut self, until: Until) -> Done {
+        match self {
+            Self::Bulk(kind) => ours::bulk(until, kind),
+            Self::Exchanges(world) => world.run(until),
             Self::Connections => ours::connections(until),
         }
     }
@@ -71,7 +93,7 @@ fn rounds(arguments: &[String]) {
     let (case, count) = case.zip(count).expect("--rounds CASE ROUNDS: two numbers");
     // The number after ours is smoltcp.
     let (name, done) = match CASES.get(case) {
-        Some((name, case)) => (*name, case.run(count)),
+        Some((name, case)) => (*name, case.ready(usize::MAX).run(count)),
         None => (PEER, smol::bulk(count)),
     };
     println!("{name}: amount {} packets {}", done.amount, done.packets);
@@ -81,7 +103,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     // `cargo test --benches` only wants to know that it runs.
     if arguments.iter().any(|argument| argument == "--test") {
-        assert!(CASES.iter().all(|(_, case)| case.run(Until::Rounds(20)).amount > 0));
+        assert!(CASES.iter().all(|(_, case)| case.ready(2 * ACTIVE).run(Until::Rounds(20)).amount > 0));
         assert!(smol::bulk(Until::Rounds(20)).amount > 0);
         return;
     }
@@ -90,10 +112,11 @@ fn main() {
     }
     let mut peer = Vec::new();
     let mut own = vec![Vec::new(); CASES.len()];
+    let mut cases: Vec<Ready> = CASES.iter().map(|(_, case)| case.ready(usize::MAX)).collect();
     for _ in 0..PAIRS {
         peer.push(smol::bulk(Until::Time(EACH)).rate() * BITS);
-        for ((_, case), values) in CASES.iter().zip(&mut own) {
-            let scale = if matches!(case, Case::Bulk(_)) { BITS } else { 1e-6 };
+        for (case, values) in cases.iter_mut().zip(&mut own) {
+            let scale = if matches!(case, Ready::Bulk(_)) { BITS } else { 1e-6 };
             values.push(case.run(Until::Time(EACH)).rate() * scale);
         }
     }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bywash_frame::{Arena, Batch, Pool};
-use bywash_stack::{ConnectionId, Event, Host, Interface, Medium, Offloads, PortId, Timestamp};
+use bywash_stack::{
+    Address, ConnectionId, Event, Host, Interface, Limits, Medium, Offloads, PortId, Timestamp,
+};
 use bywash_wire::Mac;
 
 const PORT: PortId = PortId(0);
@@ -152,12 +154,13 @@ impl Joined {
         }
     }
 
-    fn connect(&mut self, n: usize) -> Vec<(ConnectionId, ConnectionId)> {
+    fn connect(&mut self, n: usize, clients: u8) -> Vec<(ConnectionId, ConnectionId)> {
         self.b.stack.listen(None, SERVER, n).unwrap();
         let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
         let mut pairs = Vec::new();
-        for _ in 0..n {
-            let client = self.a.stack.connect(self.now, (None, 0), remote, &mut self.pool).unwrap();
+        for i in 0..n {
+            let local = local(i as u64, clients);
+            let client = self.a.stack.connect(self.now, local, remote, &mut self.pool).unwrap();
             while self.carry(true) | self.carry(false) {}
             self.a.stack.events().for_each(drop);
             let server = self.b.stack.events().find_map(|event| match event {
@@ -174,7 +177,7 @@ impl Joined {
 /// programs on a worker do.
 pub(crate) fn bulk(until: Until, kind: &Bulk) -> Done {
     let mut joined = Joined::new(kind.offload, 1);
-    let pairs = joined.connect(kind.streams);
+    let pairs = joined.connect(kind.streams, 1);
     let source = vec![0x5a; 64 << 10];
     let mut sink = vec![0; 64 << 10];
     let mut turns = pairs.iter().cycle();
@@ -196,45 +199,64 @@ pub(crate) fn bulk(until: Until, kind: &Bulk) -> Done {
     })
 }
 
-/// 64-byte requests with their 64-byte answers, over 1000 connections. What has come is answered batch by batch, as programs
-/// on a worker do.
-pub(crate) fn exchanges(until: Until) -> Done {
-    let mut joined = Joined::new(false, 1);
-    let pairs = joined.connect(1000);
-    let message = [7; 64];
-    let mut buffer = [0; 64];
-    for (client, _) in &pairs {
-        joined.a.stack.send(joined.now, *client, &message, &mut joined.pool).unwrap();
+/// Connections of which so many exchange messages, and all have a timer.
+pub(crate) struct Exchanges(Joined);
+
+/// Addresses of clients: more than enough for the ports of a million connections.
+const CLIENTS: u8 = 32;
+
+/// Where client number `n` of all comes from.
+fn local(n: u64, clients: u8) -> (Option<Address>, u16) {
+    let client = u8::try_from(1 + n % u64::from(clients)).unwrap();
+    let port = u16::try_from(1024 + n / u64::from(clients) % 60_000).unwrap();
+    (Some(std::net::Ipv4Addr::new(10, 0, 1, client).into()), port)
+}
+
+impl Exchanges {
+    pub(crate) fn new(active: usize, all: usize) -> Self {
+        let mut joined = Joined::new(false, CLIENTS);
+        for stack in [&mut joined.a.stack, &mut joined.b.stack] {
+            stack.set_limits(Limits { keepalive: true, ..stack.limits() });
+        }
+        let pairs = joined.connect(all, CLIENTS);
+        for (client, _) in &pairs[..active] {
+            joined.a.stack.send(joined.now, *client, &[7; 64], &mut joined.pool).unwrap();
+        }
+        Self(joined)
     }
-    let mut events = Vec::new();
-    joined.measured(until, |joined| {
-        let mut count = 0;
-        joined.step(true);
-        events.extend(joined.b.stack.events());
-        for event in events.drain(..) {
-            if let Event::Readable(id) = event {
-                joined.b.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
-                joined.b.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
+
+    /// 64-byte requests with their 64-byte answers. What has come is answered batch by batch, as programs on a worker do.
+    pub(crate) fn run(&mut self, until: Until) -> Done {
+        let (mut buffer, mut events) = ([0; 64], Vec::new());
+        // The clock goes on where it stood: what is under way has not waited meanwhile.
+        self.0.start = Instant::now() - Duration::from_nanos(self.0.now.as_nanos());
+        self.0.measured(until, |joined| {
+            let mut count = 0;
+            joined.step(true);
+            events.extend(joined.b.stack.events());
+            for event in events.drain(..) {
+                if let Event::Readable(id) = event {
+                    joined.b.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
+                    joined.b.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
+                }
             }
-        }
-        joined.step(false);
-        events.extend(joined.a.stack.events());
-        for event in events.drain(..) {
-            if let Event::Readable(id) = event {
-                joined.a.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
-                joined.a.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
-                count += 1;
+            joined.step(false);
+            events.extend(joined.a.stack.events());
+            for event in events.drain(..) {
+                if let Event::Readable(id) = event {
+                    joined.a.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
+                    joined.a.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
+                    count += 1;
+                }
             }
-        }
-        count
-    })
+            count
+        })
+    }
 }
 
 /// Connections that are opened, used for one 64-byte exchange and closed by both ends.
 pub(crate) fn connections(until: Until) -> Done {
-    const CLIENTS: u8 = 32;
     const AT_ONCE: u64 = 64;
-    let client = |n: u64| u8::try_from(1 + n % u64::from(CLIENTS)).unwrap();
     let mut joined = Joined::new(false, CLIENTS);
     joined.b.stack.listen(None, SERVER, 1000).unwrap();
     let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
@@ -245,10 +267,9 @@ pub(crate) fn connections(until: Until) -> Done {
     joined.measured(until, |joined| {
         let before = done;
         while opened < done + AT_ONCE {
-            let local = std::net::Ipv4Addr::new(10, 0, 1, client(opened)).into();
             // Ports come round again: TIME-WAIT gives way to who is newer.
-            let port = u16::try_from(1024 + opened / u64::from(CLIENTS) % 60_000).unwrap();
-            joined.a.stack.connect(joined.now, (Some(local), port), remote, &mut joined.pool).unwrap();
+            let local = local(opened, CLIENTS);
+            joined.a.stack.connect(joined.now, local, remote, &mut joined.pool).unwrap();
             opened += 1;
         }
         joined.carry(true);

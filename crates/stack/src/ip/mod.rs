@@ -21,7 +21,7 @@ pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
 use crate::{
-    Address, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
+    Address, Flow, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
 };
 
 /// Packets whose connections are looked for before the first of them is taken.
@@ -98,7 +98,47 @@ pub(crate) fn pseudo(source: Address, destination: Address, protocol: u8, length
     }
 }
 
+/// A packet of TCP or UDP that came in pieces, and that is perhaps another stack's: see [`Stack::reassembled`].
+#[derive(Debug)]
+pub struct Reassembled(Inbound);
+
+impl Reassembled {
+    /// Its two ends, seen from here. Without ports when it ends before them.
+    pub fn flow(&self) -> Flow {
+        let Inbound { source: remote, destination: local, .. } = self.0;
+        match *self.0.transport() {
+            [a, b, c, d, ..] => {
+                let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                Flow { local, remote, local_port, remote_port }
+            }
+            _ => Flow { local, remote, ..Flow::default() },
+        }
+    }
+
+    /// Its memory, for who has no use for the rest.
+    pub fn into_packet(self) -> Packet {
+        self.0.packet
+    }
+}
+
 impl Stack {
+    /// Says whether other stacks have our addresses, too, and flows are dealt out among them. Pieces of a packet show no ports,
+    /// so they are all sent to one stack; what they become there is then not taken, but waits in [`Stack::reassembled`].
+    pub fn set_shares_addresses(&mut self, shares: bool) {
+        self.shares_addresses = shares;
+    }
+
+    /// Packets that were put together since this was last called. Whoever knows whose a flow is gives them to
+    /// [`Stack::take_reassembled`] of that stack.
+    pub fn reassembled(&mut self) -> impl Iterator<Item = Reassembled> {
+        self.reassembled.drain(..)
+    }
+
+    /// Takes a packet that this stack, or another one with its addresses, has put together.
+    pub fn take_reassembled(&mut self, now: Timestamp, packet: Reassembled, pool: &mut Pool) {
+        self.deliver_here(now, packet.0, pool);
+    }
+
     /// Takes the packets that a port has received. Empties the batch.
     pub fn receive(&mut self, now: Timestamp, port: PortId, batch: &mut Batch, pool: &mut Pool) {
         self.counters.received += batch.len() as u64;
@@ -226,8 +266,18 @@ impl Stack {
         }
     }
 
-    /// Hands a whole packet for us to its protocol.
+    /// Hands a whole packet for us to its protocol, unless it has only now become whole and may be another stack's.
     fn deliver_up(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
+        let ports = matches!(Protocol(inbound.protocol), Protocol::TCP | Protocol::UDP);
+        // Packets of our own are on the stack where both their ends are.
+        if self.shares_addresses && inbound.reassembled && ports && inbound.interface != InterfaceId::LOOPBACK
+        {
+            return self.reassembled.push(Reassembled(inbound));
+        }
+        self.deliver_here(now, inbound, pool);
+    }
+
+    fn deliver_here(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
         let (tcp, udp, mut context) = self.protocols(now, pool);
         match Protocol(inbound.protocol) {
             Protocol::TCP => tcp.input(inbound, &mut context),
