@@ -10,7 +10,7 @@ use crate::reg::{Access, Range, Register, registers};
 
 /// Addresses of PHYs there may be on the bus.
 pub const ADDRESSES: u32 = 32;
-/// What [`ID_HIGH`] and [`ID_LOW`] say together, without the revision.
+/// What ID_HIGH and ID_LOW say together, without the revision.
 pub const X540_ID: u32 = 0x0154_0200;
 
 /// MSCA.OPCODE: the address of the register that the next command is for.
