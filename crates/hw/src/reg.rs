@@ -221,6 +221,16 @@ macro_rules! registers {
 }
 pub(crate) use registers;
 
+/// Makes constants of one type, and a table of them all with their names.
+macro_rules! constants {
+    ($table:ident: $type:ty; $( $(#[$about:meta])* $name:ident = $value:expr; )*) => {
+        $( $(#[$about])* pub const $name: $type = $value; )*
+        /// All of these, by their names, in the order of the file.
+        pub const $table: &[(&str, $type)] = &[ $( (stringify!($name), $name) ),* ];
+    };
+}
+pub(crate) use constants;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -95,6 +95,7 @@ fn driver<R: Registers>() -> Driver<R> {
         thread: "igb-watch",
         limits: LIMITS,
         link: link::REGISTER,
+        explain: |_, error| error,
         statistics: Statistics { own: &stats::STATISTICS, shared: &[] },
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,

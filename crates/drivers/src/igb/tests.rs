@@ -187,6 +187,27 @@ fn a_nic_without_stuck_bits_opens_and_gives_its_semaphores_back() {
 }
 
 #[test]
+fn what_a_killed_driver_has_not_given_back_is_taken_after_a_second() {
+    let arena = arena();
+    for held in [SW_FW_SYNC::SW_EEP.mask, SW_FW_SYNC::SW_PHY0.mask] {
+        let board = Board::new(&[]);
+        board.put(&SW_FW_SYNC, held);
+        let begun = Instant::now();
+        let port = open(board.clone(), PortName::Null, &settings(), arena).unwrap();
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&took), "{held:#x}: {took:?}");
+        assert_eq!((board.get(&SWSM), board.get(&SW_FW_SYNC)), (0, 0));
+        Box::new(port).close().unwrap();
+        // The firmware has it as well: it stays with it.
+        let board = Board::new(&[]);
+        board.put(&SW_FW_SYNC, held | held << 16);
+        let error = open(board.clone(), PortName::Null, &settings(), arena).err().unwrap().to_string();
+        assert!(error.contains("the firmware keeps the semaphore"), "{error}");
+        assert_eq!(board.get(&SW_FW_SYNC), held | held << 16);
+    }
+}
+
+#[test]
 fn a_nic_that_does_not_stop_is_reset_from_outside_unless_it_is_gone() {
     let mut board = Board::new(&[]);
     assert_eq!(retire(Ok(()), &mut board), Vec::<String>::new());

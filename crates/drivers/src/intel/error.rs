@@ -63,6 +63,51 @@ pub enum NicError {
         /// MDIC.
         mdic: u32,
     },
+    /// No PHY on its bus.
+    #[error("nobody answers at any of the 32 addresses of MDIO: the port has no PHY, or it has no power")]
+    NoPhy,
+    /// The PHY is not ready.
+    #[error(
+        "the PHY {id:08x} does not end its reset (its PMD_CONTROL is {control:#06x}); power the machine off and on"
+    )]
+    PhyReset {
+        /// Its identifier.
+        id: u32,
+        /// Its control register, 1.0.
+        control: u32,
+    },
+    /// Not a PHY for this port.
+    #[error(
+        "the PHY {id:08x} is capable of neither 10 Gb/s nor 1 Gb/s nor 100 Mb/s (its SPEEDS is {speeds:#06x})"
+    )]
+    PhyUnable {
+        /// Its identifier.
+        id: u32,
+        /// What it says of its speeds, 1.4.
+        speeds: u32,
+    },
+    /// No agreement with the other side.
+    #[error(
+        "the PHY has not come to an agreement (its AN_STATUS is {status:#06x}): is the cable in, the other side on, and does it \
+         offer 10GBASE-T, 1000BASE-T or 100BASE-TX?"
+    )]
+    Negotiation {
+        /// What it says of negotiation, 7.1.
+        status: u32,
+    },
+    /// The PHY has a link, the rest of the NIC has none.
+    #[error(
+        "the PHY has agreed on {mbps} Mbit/s (its AN_STATUS is {status:#06x}, the other side's offers {partner:04x?}), but LINKS says \
+         that there is no link"
+    )]
+    NotFollowed {
+        /// The speed, in Mbit/s.
+        mbps: u32,
+        /// What it says of negotiation, 7.1.
+        status: u32,
+        /// What the other side offers, 7.19 and 7.33.
+        partner: (u32, u32),
+    },
     /// No usable address.
     #[error("{0:02x?} is no address of one NIC: set another")]
     Mac([u8; 6]),

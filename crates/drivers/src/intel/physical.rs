@@ -19,6 +19,8 @@ pub(crate) struct Driver<R> {
     pub(crate) thread: &'static str,
     pub(crate) limits: Limits,
     pub(crate) link: LinkRegister,
+    /// Makes of a link that did not come up in time what more is known of it.
+    pub(crate) explain: fn(&Bar<R>, NicError) -> NicError,
     pub(crate) statistics: Statistics,
     pub(crate) queues: (RxRegisters, TxRegisters),
     pub(crate) addresses: Addresses,
@@ -106,9 +108,10 @@ impl<F: Function> PhysicalFunction<F> {
     /// Waits until the link is up.
     ///
     /// # Errors
-    /// [`NicError::Timeout`], when it does not come up within that time.
+    /// [`NicError::Timeout`], when it does not come up within that time; with an X540, what its PHY says of that.
     pub fn wait_for_link(&mut self, within: Duration) -> Result<Link, NicError> {
-        let link = self.driver.link.wait(&self.bar, within)?;
+        let link = self.driver.link.wait(&self.bar, within);
+        let link = link.map_err(|error| (self.driver.explain)(&self.bar, error))?;
         self.watch.see(link);
         self.capabilities.link_mbps = link.mbps;
         Ok(link)

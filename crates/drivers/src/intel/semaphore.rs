@@ -24,6 +24,10 @@ pub(crate) struct Semaphore {
 
 impl Semaphore {
     /// Does something while no other driver and no firmware does it: `bits` of the register of who has what.
+    ///
+    /// What another driver has not given back in a second is taken from it, as Intel's driver for Linux does
+    /// (`ixgbe_acquire_swfw_sync`): it was killed meanwhile. The 82576's driver there does not; the bit would stay until power is off.
+    /// What the firmware has is left to it.
     pub(crate) fn guarded<R: Registers, T>(
         &self,
         bar: &Bar<R>,
@@ -35,18 +39,19 @@ impl Semaphore {
         loop {
             self.take(bar)?;
             let sync = bar.get(self.sync);
-            if sync & held == 0 {
+            let rivals = if left == 0 { held & !bits } else { held };
+            if sync & rivals == 0 {
                 bar.put(self.sync, sync | bits);
                 self.release(bar);
                 break;
             }
             self.release(bar);
-            left -= 1;
             if left == 0 {
                 let (register, waited) = (self.sync.name, Duration::from_secs(1));
-                let meaning = "another driver or the firmware keeps the semaphore; unbind the other driver, or power off and on";
+                let meaning = "the firmware keeps the semaphore; power the machine off and on";
                 return Err(NicError::Timeout { register, index: 0, value: sync, waited, meaning });
             }
+            left -= 1;
             sleep(Duration::from_millis(5));
         }
         let result = act();

@@ -11,7 +11,7 @@ use bywash_hw::ixgbe::regs::{
 use bywash_hw::ixgbe::{Chip, RESET_QUIET_US};
 use bywash_sys::function::Registers;
 
-use super::ALL_QUEUES;
+use super::{ALL_QUEUES, phy};
 use crate::intel::{Bar, NicError, SHORT, Semaphore, Wait};
 
 /// What keeps firmware and other drivers away from what is used by one at a time.
@@ -89,9 +89,7 @@ pub(super) fn reset<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicErr
         Chip::I82599 => begin()?,
         // Its PHY is reset with it, so that nobody may be talking to that.
         Chip::X540 => {
-            let second = STATUS::LAN_ID.of(bar.get(&STATUS)) != 0;
-            let phy = if second { SW_FW_SYNC::SW_PHY1 } else { SW_FW_SYNC::SW_PHY0 };
-            semaphore(chip).guarded(bar, phy.mask, begin)?;
+            semaphore(chip).guarded(bar, phy::semaphore_bit(bar), begin)?;
         }
     }
     sleep(Duration::from_millis(10));

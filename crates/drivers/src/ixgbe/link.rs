@@ -5,7 +5,7 @@ use bywash_hw::ixgbe::regs::{AUTOC, AUTOC2, ESDP, HLREG0, LINKS, MACC, SW_FW_SYN
 use bywash_hw::pci::Media;
 use bywash_sys::function::Registers;
 
-use super::init;
+use super::{init, phy};
 use crate::intel::{Bar, LinkRegister, NicError};
 
 /// AUTOC.LMS: 10 Gb/s on one lane, without negotiation: what an SFP+ cage wants.
@@ -22,8 +22,8 @@ pub(super) const REGISTER: LinkRegister =
 /// LINKS.SPEED, and a virtual function's VFLINKS.SPEED.
 pub(crate) const SPEEDS: [u32; 4] = [0, 100, 1_000, 10_000];
 
-/// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it. An X540's PHY negotiates
-/// by itself after a reset, and its MAC follows.
+/// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it. An X540's PHY negotiates,
+/// and its MAC follows.
 pub(super) fn start<R: Registers>(
     bar: &Bar<R>,
     chip: Chip,
@@ -36,8 +36,9 @@ pub(super) fn start<R: Registers>(
     if chip == Chip::X540 {
         if loopback {
             bar.change(&MACC, 0, MACC::FLU.mask);
+            return Ok(());
         }
-        return Ok(());
+        return phy::negotiate(bar);
     }
     init::semaphore(chip).guarded(bar, SW_FW_SYNC::SW_MAC_CSR.mask, || {
         let autoc = bar.get(&AUTOC);

@@ -1,9 +1,9 @@
-//! `ixgbe`: the 82599 (X520), and the X540, whose PHY is left to itself, driven from this process.
+//! `ixgbe`: the 82599 (X520), and the X540 with its copper PHY, driven from this process.
 //!
 //! Read it beside Intel's 82599 datasheet, whose order of initialisation it follows: `init` resets the NIC and makes its tables
 //! empty, `rx` and `tx` prepare the two directions, `steer` says which packets are for us and which queue gets them, `rules`
 //! which of the NIC's filters a rule lands in and `flow_director` how the largest of them is driven, `link` brings the link up,
-//! `stats` says what is counted. The queues themselves, the code that runs for every packet, are in
+//! an X540's by its `phy`, `stats` says what is counted. The queues themselves, the code that runs for every packet, are in
 //! `intel`, and so is all that every family does alike. Frames move between the NIC and packet memory without a copy.
 //!
 //! Not done by this driver: receive side coalescing, header split, virtual functions of its own, DCB, FCoE, IPsec and
@@ -12,6 +12,7 @@
 mod flow_director;
 mod init;
 mod link;
+mod phy;
 mod rules;
 mod rx;
 mod stats;
@@ -88,6 +89,10 @@ fn driver<R: Registers>(chip: Chip, director: Option<FlowDirector>) -> Driver<R>
         thread: "ixgbe-watch",
         limits: LIMITS,
         link: link::REGISTER,
+        explain: match chip {
+            Chip::I82599 => |_, error| error,
+            Chip::X540 => phy::explain,
+        },
         statistics: stats::STATISTICS,
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,

@@ -6,6 +6,7 @@ mod allocating;
 mod any_rules;
 mod bed;
 mod cable;
+mod copper;
 mod faults;
 mod offloads;
 mod opening;

@@ -184,6 +184,54 @@ fn an_x540_has_less_packet_memory_and_a_phy_that_negotiates() {
     no_violations(&world, 1);
 }
 
+/// Both chips, and a bit of SW_FW_SYNC that a driver had when it was killed.
+const KILLED: [(u16, u32); 3] = [
+    (0x10fb, SW_FW_SYNC::SW_EEP.mask),
+    (0x1528, SW_FW_SYNC::SW_EEP.mask),
+    (0x1528, SW_FW_SYNC::SW_PHY0.mask),
+];
+
+/// A NIC whose last driver was killed with `held` taken.
+fn left_taken(device: u16, held: u32) -> Shared {
+    let world = Shared::new(&[Board { device, ..Board::default() }], Default::default());
+    let write = |register: &Register, value| {
+        world.with(0, |device| device.nic.write32(register.offset(), value));
+    };
+    [&SWSM, &SW_FW_SYNC].iter().for_each(|taken| assert_eq!(read(&world, taken, 0), 0));
+    write(&SWSM, SWSM::SMBI.mask | SWSM::SWESMBI.mask);
+    write(&SW_FW_SYNC, held);
+    write(&SWSM, 0);
+    world
+}
+
+#[test]
+fn what_a_killed_driver_has_not_given_back_is_taken_after_a_second() {
+    let (arena, mut pool) = memory(4096);
+    for (device, held) in KILLED {
+        let world = left_taken(device, held);
+        let begun = Instant::now();
+        let end = end(&world, 0, &quiet(), arena);
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&took), "{held:#x}: {took:?}");
+        end.close(&mut pool).unwrap();
+        assert_eq!(read(&world, &SW_FW_SYNC, 0), 0);
+        no_violations(&world, 1);
+    }
+}
+
+#[test]
+fn what_the_firmware_has_is_not_taken_from_it() {
+    let (arena, _) = memory(1024);
+    for (device, held) in KILLED {
+        let world = left_taken(device, held);
+        world.with(0, |device| device.nic.faults.firmware_holds_sync = true);
+        let error = refusal(&world, &quiet(), arena).to_string();
+        let is = 0x3e0 | held | if device == 0x1528 { SW_FW_SYNC::REGSMP.mask } else { 0 };
+        assert!(error.starts_with(&format!("SW_FW_SYNC[0] is {is:#010x} after 1s: the firmware")), "{error}");
+        no_violations(&world, 1);
+    }
+}
+
 #[test]
 fn what_an_x540_needs_and_does_not_get_is_named() {
     type Set = fn(&mut Faults);

@@ -11,12 +11,12 @@ registers! {
     // General
     CTRL "Device control" RW [0x00000]
         { FD 0, GIO_DIS 2, SLU 6, SPEED 9:8, FRCSPD 11, FRCDPLX 12, RST 26, RFCE 27, TFCE 28, VME 30, PHY_RST 31 };
-    STATUS "Device status" RO [0x00008] { FD 0, LU 1, LAN_ID 3:2, SPEED 7:6, PF_RST_DONE 21, GIO_MASTER_EN 19 };
+    STATUS "Device status" RO [0x00008] { FD 0, LU 1, LAN_ID 3:2, SPEED 7:6, GIO_MASTER_EN 19 };
     EEC "EEPROM control" RW [0x00010] { SK 0, CS 1, DI 2, DO 3, REQ 6, GNT 7, PRES 8, AUTO_RD 9 };
     EERD "EEPROM read" RW [0x00014] { START 0, DONE 1, ADDR 15:2, DATA 31:16 };
-    CTRL_EXT "Extended device control" RW [0x00018] { PFRSTD 14, NS_DIS 16, RO_DIS 17, LINK_MODE 23:22, DRV_LOAD 28 };
+    CTRL_EXT "Extended device control" RW [0x00018] { PFRSTD 14, RO_DIS 17, LINK_MODE 23:22, DRV_LOAD 28 };
     MDIC "PHY access" RW [0x00020] { DATA 15:0, REGADD 20:16, PHYADD 25:21, OP 27:26, READY 28, ERROR 30 };
-    VET "VLAN EtherTypes" RW [0x00038] { VET 15:0, VET_EXT 31:16 };
+    VET "VLAN EtherTypes" RW [0x00038];
     LEDCTL "LED control" RW [0x00e00];
     SWSM "Software semaphore" RW [0x05b50] { SMBI 0, SWESMBI 1 };
     FWSM "Firmware semaphore" RO [0x05b54] { FW_MODE 3:1, FW_VALID 15 };
@@ -29,14 +29,14 @@ registers! {
     IMS "Legacy interrupt mask set" RW [0x000d0];
     IMC "Legacy interrupt mask clear" WO [0x000d8];
     IAM "Legacy interrupt auto mask" RW [0x000e0];
-    GPIE "General purpose interrupt enable" RW [0x01514] { NSICR 0, MSIX_MODE 4, LL_INTERVAL 11:7, EIAME 30, PBA 31 };
+    GPIE "General purpose interrupt enable" RW [0x01514] { NSICR 0, MSIX_MODE 4, EIAME 30, PBA 31 };
     EICS "Interrupt cause set" WO [0x01520];
     EIMS "Interrupt mask set and read" RW [0x01524];
     EIMC "Interrupt mask clear" WO [0x01528];
     EIAC "Interrupt auto clear" RW [0x0152c];
     EIAM "Interrupt auto mask" RW [0x01530];
     EICR "Interrupt cause" W1C [0x01580];
-    EITR "Interrupt throttle" RW [0x01680 + 4 * 25] { INTERVAL 14:2, LLI_EN 15, CNT_WDIS 31 };
+    EITR "Interrupt throttle" RW [0x01680 + 4 * 25] { INTERVAL 14:2, CNT_WDIS 31 };
     IVAR "Interrupt vector allocation, queues n and n + 8" RW [0x01700 + 4 * 8]
         { RX_LOW 4:0, RX_LOW_VALID 7, TX_LOW 12:8, TX_LOW_VALID 15, RX_HIGH 20:16, RX_HIGH_VALID 23, TX_HIGH 28:24,
           TX_HIGH_VALID 31 };
@@ -52,12 +52,12 @@ registers! {
     FCRTH "Flow control receive threshold, high" RW [0x02168];
     RXPBS "Receive packet buffer size" RW [0x02404];
     QDE "Queue drop enable" RW [0x02408];
-    RXCSUM "Receive checksum control" RW [0x05000] { PCSS 7:0, IPOFL 8, TUOFL 9, CRCOFL 11, IPPCSE 12, PCSD 13 };
+    RXCSUM "Receive checksum control" RW [0x05000] { IPOFL 8, TUOFL 9, CRCOFL 11, IPPCSE 12, PCSD 13 };
     RLPML "Longest packet received" RW [0x05004];
     RFCTL "Receive filter control" RW [0x05008];
     MTA "Multicast table" RW [0x05200 + 4 * 128];
     RAL "Receive address, low" RW [0x05400 + 8 * 16, 0x054e0 + 8 * 8];
-    RAH "Receive address, high" RW [0x05404 + 8 * 16, 0x054e4 + 8 * 8] { RAH 15:0, POOLSEL 25:18, AV 31 };
+    RAH "Receive address, high" RW [0x05404 + 8 * 16, 0x054e4 + 8 * 8] { POOLSEL 25:18, AV 31 };
     PSRTYPE "Packet split" RW [0x05480 + 4 * 8];
     SYNQF "SYN packet queue filter" RW [0x055fc];
     VFTA "VLAN filter table" RW [0x05600 + 4 * 128];
@@ -80,7 +80,7 @@ registers! {
     RDBAH "Receive ring address, high" RW [0x0c004 + 0x40 * 16] also [0x02804 + 0x100 * 4];
     RDLEN "Receive ring length in bytes" RW [0x0c008 + 0x40 * 16] also [0x02808 + 0x100 * 4];
     SRRCTL "Split receive control" RW [0x0c00c + 0x40 * 16] also [0x0280c + 0x100 * 4]
-        { BSIZEPACKET 6:0, BSIZEHEADER 13:8, RDMTS 24:20, DESCTYPE 27:25, DROP_EN 31 };
+        { BSIZEPACKET 6:0, BSIZEHEADER 13:8, DESCTYPE 27:25, DROP_EN 31 };
     RDH "Receive ring head" RO [0x0c010 + 0x40 * 16] also [0x02810 + 0x100 * 4];
     RXCTL "Receive cache access control" RW [0x0c014 + 0x40 * 16] also [0x02814 + 0x100 * 4];
     RDT "Receive ring tail" RW [0x0c018 + 0x40 * 16] also [0x02818 + 0x100 * 4];

@@ -59,12 +59,16 @@ pub const TAKEN_BY_READING: &[&str] = &["V2PMAILBOX"];
 
 /// Messages that only this family has: in the low half of their first word, their detail above.
 pub mod message {
-    /// Detail of [`crate::ixgbe::vf::message::SET_MAC`]: no more addresses but the own one.
-    pub const MAC_CLEAR: u32 = 1 << 16;
-    /// Detail of [`crate::ixgbe::vf::message::SET_MAC`]: one more address.
-    pub const MAC_ADD: u32 = 2 << 16;
-    /// Receive what is for others.
-    pub const SET_PROMISC: u32 = 0x06;
-    /// Detail of [`SET_PROMISC`]: all multicast packets; without it, of the groups named.
-    pub const PROMISC_MULTICAST: u32 = 2 << 16;
+    use crate::reg::constants;
+
+    constants! { TABLE: u32;
+        /// Detail of [`crate::ixgbe::vf::message::SET_MAC`]: no more addresses but the own one.
+        MAC_CLEAR = 1 << 16;
+        /// Detail of [`crate::ixgbe::vf::message::SET_MAC`]: one more address.
+        MAC_ADD = 2 << 16;
+        /// Receive what is for others.
+        SET_PROMISC = 0x06;
+        /// Detail of [`SET_PROMISC`]: all multicast packets; without it, of the groups named.
+        PROMISC_MULTICAST = 2 << 16;
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod desc;
 pub mod eeprom;
+pub mod phy;
 pub mod regs;
 pub mod vf;
 

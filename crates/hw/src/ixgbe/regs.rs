@@ -1,7 +1,7 @@
 //! Registers of the 82599, as far as drivers touch them.
 //!
-//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605); `tests/registers.rs` compares the
-//! offsets with other sources. Reset values and writable bits are given where public drivers and models agree on them. None
+//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605); `tests/registers.rs` compares them
+//! with other sources. Reset values and writable bits are given where public drivers and models agree on them. None
 //! was checked on hardware.
 
 use crate::reg::{Access, Range, Register, registers};
@@ -29,7 +29,7 @@ registers! {
     GCR_EXT "PCIe control, extended" RW [0x11050] = 0 { VT_MODE 1:0, BUFFERS_CLEAR 30, MSIX_EN 31 };
     PBACL "MSI-X pending bits, clear" RW [0x11068, 0x110c4 + 4 * 1] = 0;
     DCA_ID "Direct cache access requester id" RO [0x11070] = 0;
-    DCA_CTRL "Direct cache access control" RW [0x11074] = 0 { DCA_DIS 0, DCA_MODE 4:1 };
+    DCA_CTRL "Direct cache access control" RW [0x11074] = 0 { DCA_DIS 0 };
     CORECTL "Core analog configuration" RW [0x14f00];
     HICR "Host interface control" RW [0x15f00] = 0 { EN 0, C 1, SV 2 };
     FWSTS "Firmware status" RW [0x15f0c] = 0;
@@ -37,18 +37,17 @@ registers! {
     // Interrupts
     EICR "Interrupt cause" W1C [0x00800] = 0
         { RTX_QUEUE 15:0, FLOW_DIR 16, RX_MISS 17, PCI 18, MAILBOX 19, LSC 20, LINKSEC 21, MNG 22, TS 23, GPI_SDP0 24,
-          GPI_SDP1 25, GPI_SDP2 26, GPI_SDP3 27, ECC 28, TCP_TIMER 30, OTHER 31 };
+          GPI_SDP1 25, GPI_SDP2 26, ECC 28, TCP_TIMER 30, OTHER 31 };
     EICS "Interrupt cause set" WO [0x00808] & 0x7fff_ffff;
     EIAC "Interrupt auto clear" RW [0x00810] = 0 & 0x4000_ffff;
     EITR "Interrupt throttle" RW [0x00820 + 4 * 24, 0x12300 + 4 * 105] = 0 & 0x8fff_fff8
-        { INTERVAL 11:3, LLI_MODERATION 15, LLI_CREDIT 20:16, ITR_COUNTER 27:21, CNT_WDIS 31 };
+        { INTERVAL 11:3, LLI_MODERATION 15, CNT_WDIS 31 };
     EIMS "Interrupt mask set and read" RW [0x00880] = 0 & 0x7fff_ffff;
     EIMC "Interrupt mask clear" WO [0x00888] & 0x7fff_ffff;
     EIAM "Interrupt auto mask" RW [0x00890] = 0 & 0x7fff_ffff;
     EITRSEL "Interrupt throttle, which of the functions" RW [0x00894] = 0;
     GPIE "General purpose interrupt enable" RW [0x00898] = 0
-        { SDP0_GPIEN 0, SDP1_GPIEN 1, SDP2_GPIEN 2, SDP3_GPIEN 3, MSIX_MODE 4, OCD 5, EIMEN 6, LL_INTERVAL 10:7,
-          RSC_DELAY 13:11, VTMODE 15:14, EIAME 30, PBA_SUPPORT 31 };
+        { SDP0_GPIEN 0, SDP1_GPIEN 1, SDP2_GPIEN 2, MSIX_MODE 4, OCD 5, EIMEN 6, RSC_DELAY 13:11, VTMODE 15:14, EIAME 30, PBA_SUPPORT 31 };
     IVAR "Interrupt vector allocation, two queues" RW [0x00900 + 4 * 64] & 0xbfbf_bfbf
         { RX_EVEN 5:0, RX_EVEN_VALID 7, TX_EVEN 13:8, TX_EVEN_VALID 15, RX_ODD 21:16, RX_ODD_VALID 23, TX_ODD 29:24,
           TX_ODD_VALID 31 };
@@ -114,7 +113,7 @@ registers! {
     RQTC "RSS queues per traffic class" RW [0x0ec70] = 0;
     MTA "Multicast table" RW [0x05200 + 4 * 128];
     RAL "Receive address, low" RW [0x0a200 + 8 * 128] also [0x05400 + 8 * 16];
-    RAH "Receive address, high" RW [0x0a204 + 8 * 128] also [0x05404 + 8 * 16] & 0x8000_ffff { RAH 15:0, AV 31 };
+    RAH "Receive address, high" RW [0x0a204 + 8 * 128] also [0x05404 + 8 * 16] & 0x8000_ffff { AV 31 };
     MPSAR "Pools of a receive address" RW [0x0a600 + 4 * 256];
     VFTA "VLAN filter table" RW [0x0a000 + 4 * 128];
     MRQC "Multiple receive queues command" RW [0x05818] also [0x0ec80] = 0
@@ -126,7 +125,7 @@ registers! {
 
     // Flow control
     FCTTV "Flow control transmit timer" RW [0x03200 + 4 * 4] = 0;
-    FCRTL "Flow control receive threshold, low" RW [0x03220 + 4 * 8] & 0x8007_fff0 { RTL 18:5, XONE 31 };
+    FCRTL "Flow control receive threshold, low" RW [0x03220 + 4 * 8] & 0x8007_fff0 { XONE 31 };
     FCRTH "Flow control receive threshold, high" RW [0x03260 + 4 * 8] & 0x8007_fff0 { RTH 18:5, FCEN 31 };
     FCRTV "Flow control refresh threshold" RW [0x032a0] = 0;
     FCCFG "Flow control configuration" RW [0x03d00] = 0 { TFCE 4:3 };
@@ -157,7 +156,7 @@ registers! {
     DTXTCPFLGH "TCP flags of the last segment" RW [0x04a8c] = 0x0000_0f7f { LAST 11:0 };
     DTXMXSZRQ "Transmit DMA outstanding requests" RW [0x08100] = 0x0000_0010 { MAX_BYTES 11:0 };
     MTQC "Multiple transmit queues command" RW [0x08120] = 0 { RT_ENA 0, VT_ENA 1, NUM_TC_OR_Q 3:2 };
-    TXPBSIZE "Transmit packet buffer size" RW [0x0cc00 + 4 * 8] & 0x0003_fc00 { SIZE 19:10 };
+    TXPBSIZE "Transmit packet buffer size" RW [0x0cc00 + 4 * 8] & 0x0003_fc00;
     RTTUP2TC "Transmit user priority to traffic class" RW [0x0c800] = 0;
     RTTPCS "Transmit packet plane control" RW [0x0cd00] { TPPAC 5, TPRM 8, ARBD 31:22 };
     RTTPT2C "Transmit packet plane T2 configuration" RW [0x0cd20 + 4 * 8] = 0;
@@ -179,7 +178,7 @@ registers! {
     MSRWD "Data to and from a PHY by MDIO" RW [0x04260] = 0 { MDIWRDATA 15:0, MDIRDDATA 31:16 };
     MAXFRS "Largest frame" RW [0x04268] = 0x05ee_0000 & 0xffff_0000 { MFS 31:16 };
     AUTOC "Auto-negotiation control" RW [0x042a0] = 0xc19d_8284
-        { FLU 0, ANACK2 1, PMA_10G 8:7, PMA_1G 9, RESTART_AN 12, LMS 15:13, KR_SUPP 16, FECR 17, FECA 18,
+        { FLU 0, PMA_10G 8:7, PMA_1G 9, RESTART_AN 12, LMS 15:13, KR_SUPP 16, FECR 17, FECA 18,
           PAUSE 29:28, KX_SUPP 30, KX4_SUPP 31 };
     LINKS "Link status" RO [0x042a4] { SIGNAL 11:8, SPEED 29:28, UP 30, KX_AN_COMP 31 };
     AUTOC2 "Auto-negotiation control 2" RW [0x042a8] = 0 { SERIAL_10G 17:16, LINK_DISABLE 30:28 };

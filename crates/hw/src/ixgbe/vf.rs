@@ -1,7 +1,7 @@
 //! Registers of the 82599's virtual functions, and the mailbox by which they talk to the physical one.
 //!
-//! Offsets and fields as in Linux's `ixgbevf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares the offsets with another
-//! source.
+//! Offsets and fields as in Linux's `ixgbevf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares them with other
+//! sources.
 
 use crate::reg::{Access, Range, Register, registers};
 
@@ -65,49 +65,57 @@ pub const TAKEN_BY_READING: &[&str] = &["VFMAILBOX"];
 
 /// Messages: the low half of their first word.
 pub mod message {
-    /// Reset; the answer has the MAC address and the type of multicast filter.
-    pub const RESET: u32 = 0x01;
-    /// Use this MAC address.
-    pub const SET_MAC: u32 = 0x02;
-    /// Receive these multicast groups, by their hashes of 12 bits.
-    pub const SET_MULTICAST: u32 = 0x03;
-    /// Receive a VLAN, or no more.
-    pub const SET_VLAN: u32 = 0x04;
-    /// Longest frame.
-    pub const SET_LPE: u32 = 0x05;
-    /// Receive another MAC address.
-    pub const SET_MACVLAN: u32 = 0x06;
-    /// Which version of this interface both know.
-    pub const API_NEGOTIATE: u32 = 0x08;
-    /// How many queues there are.
-    pub const GET_QUEUES: u32 = 0x09;
-    /// The RSS table: two bits for each of its 128 entries.
-    pub const GET_RETA: u32 = 0x0a;
-    /// The RSS key.
-    pub const GET_RSS_KEY: u32 = 0x0b;
-    /// How much to receive that is not for its own addresses: see [`super::xcast`].
-    pub const UPDATE_XCAST_MODE: u32 = 0x0c;
-    /// Whether the host lets the function have a link.
-    pub const GET_LINK_STATE: u32 = 0x10;
-    /// From the physical function, unasked: it is there, or, without [`CLEAR_TO_SEND`], it was reset.
-    pub const CONTROL: u32 = 0x100;
+    use crate::reg::constants;
 
-    /// In an answer: done.
-    pub const ACK: u32 = 0x8000_0000;
-    /// In an answer: not done.
-    pub const NACK: u32 = 0x4000_0000;
-    /// In an answer: the function may go on sending messages.
-    pub const CLEAR_TO_SEND: u32 = 0x2000_0000;
+    constants! { TABLE: u32;
+        /// Reset; the answer has the MAC address and the type of multicast filter.
+        RESET = 0x01;
+        /// Use this MAC address.
+        SET_MAC = 0x02;
+        /// Receive these multicast groups, by their hashes of 12 bits.
+        SET_MULTICAST = 0x03;
+        /// Receive a VLAN, or no more.
+        SET_VLAN = 0x04;
+        /// Longest frame.
+        SET_LPE = 0x05;
+        /// Receive another MAC address.
+        SET_MACVLAN = 0x06;
+        /// Which version of this interface both know.
+        API_NEGOTIATE = 0x08;
+        /// How many queues there are.
+        GET_QUEUES = 0x09;
+        /// The RSS table: two bits for each of its 128 entries.
+        GET_RETA = 0x0a;
+        /// The RSS key.
+        GET_RSS_KEY = 0x0b;
+        /// How much to receive that is not for its own addresses: see [`super::xcast`].
+        UPDATE_XCAST_MODE = 0x0c;
+        /// Whether the host lets the function have a link.
+        GET_LINK_STATE = 0x10;
+        /// From the physical function, unasked: it is there, or, without [`CLEAR_TO_SEND`], it was reset.
+        CONTROL = 0x100;
+
+        /// In an answer: done.
+        ACK = 0x8000_0000;
+        /// In an answer: not done.
+        NACK = 0x4000_0000;
+        /// In an answer: the function may go on sending messages.
+        CLEAR_TO_SEND = 0x2000_0000;
+    }
 }
 
 /// Modes of [`message::UPDATE_XCAST_MODE`].
 pub mod xcast {
-    /// Groups that were named.
-    pub const MULTICAST: u32 = 1;
-    /// All groups.
-    pub const ALL_MULTICAST: u32 = 2;
-    /// Everything; from version 1.3 on.
-    pub const PROMISCUOUS: u32 = 3;
+    use crate::reg::constants;
+
+    constants! { TABLE: u32;
+        /// Groups that were named.
+        MULTICAST = 1;
+        /// All groups.
+        ALL_MULTICAST = 2;
+        /// Everything; from version 1.3 on.
+        PROMISCUOUS = 3;
+    }
 }
 
 /// Versions of the messages, the oldest first, as [`message::API_NEGOTIATE`] numbers them: 2.0, which is 1, was never used

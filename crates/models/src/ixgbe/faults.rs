@@ -9,6 +9,20 @@ pub struct Faults {
     pub master_stays_busy: bool,
     /// There is no light, whatever the configuration.
     pub no_link: bool,
+    /// No command to the PHY ends: MSCA.MDICMD stays set.
+    pub mdio_hangs: bool,
+    /// Nobody answers on MDIO.
+    pub no_phy: bool,
+    /// A reset of the PHY never ends.
+    pub phy_reset_hangs: bool,
+    /// The PHY says that it is capable of no speed.
+    pub phy_without_speeds: bool,
+    /// The PHY never comes to an agreement with the other side.
+    pub negotiation_hangs: bool,
+    /// LINKS says that there is no link, whatever the PHY says.
+    pub links_says_down: bool,
+    /// Firmware that manages the machine keeps the link as it is (MMNGC.MNG_VETO).
+    pub management_keeps_link: bool,
     /// The EEPROM's checksum is wrong.
     pub bad_checksum: bool,
     /// The EEPROM was not found, or its automatic read never ends: EEC.ARD stays clear.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use bywash_hw::ixgbe::desc::rx;
 use bywash_hw::ixgbe::regs::{self, FDIRCMD, FDIRCTRL, FDIRFREE, FDIRHASH, RXPBSIZE};
 
 use super::faults::Faults;
@@ -200,7 +201,8 @@ impl FlowDirector {
         let queue = if dropped { FDIRCTRL::DROP_QUEUE.of(fdirctrl) } else { FDIRCMD::RX_QUEUE.of(command) };
         let report =
             FDIRCTRL::REPORT_STATUS.is_set(fdirctrl) || FDIRCTRL::REPORT_STATUS_ALWAYS.is_set(fdirctrl);
-        let name = FDIRHASH::HASH.of(name) | FDIRHASH::INDEX.of(name) << 16;
+        let name =
+            rx::FILTER_HASH.with(FDIRHASH::HASH.of(name)) | rx::FILTER_INDEX.with(FDIRHASH::INDEX.of(name));
         Some(Match { queue: (!dropped).then_some(queue), report: report.then_some(name) })
     }
 }

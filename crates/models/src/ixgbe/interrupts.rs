@@ -95,9 +95,14 @@ impl Interrupts {
         self.mask = if on { self.mask | vectors } else { self.mask & !vectors };
     }
 
+    /// EICS is read: the causes, which stay. Linux's driver reads them so, because of an erratum.
+    pub(super) fn causes(&self) -> u32 {
+        low(self.causes) & EICR::RTX_QUEUE.mask | self.other
+    }
+
     /// EICR is read: causes are cleared, and without MSI-X those that EIAM names are masked.
     pub(super) fn read_causes(&mut self, file: &File) -> u32 {
-        let causes = low(self.causes) & EICR::RTX_QUEUE.mask | self.other;
+        let causes = self.causes();
         if causes != 0 && !GPIE::MSIX_MODE.is_set(file.one(&GPIE)) {
             self.unmask(file.one(&regs::EIAM), false);
         }

@@ -1,4 +1,5 @@
-//! The link: it comes up some time after it was asked for, if there is light. SFP or backplane, 10 Gb/s.
+//! The link: it comes up some time after it was asked for, if there is light. 10 Gb/s on SFP and backplane, on copper what
+//! the PHY has agreed on.
 
 use bywash_hw::ixgbe::regs::{ANLP1, AUTOC, EICR, LINKS};
 
@@ -14,6 +15,8 @@ const SPEED_10G: u32 = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) up: bool,
+    /// Its speed, as LINKS.SPEED numbers it.
+    pub(super) speed: u32,
     /// Whether there is light: the cable is in and the other side is on.
     pub(super) light: bool,
     /// When it comes up, if nothing happens meanwhile.
@@ -22,7 +25,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new() -> Self {
-        Self { up: false, light: true, up_at: Some(UP_AFTER_US) }
+        Self { up: false, speed: SPEED_10G, light: true, up_at: Some(UP_AFTER_US) }
     }
 }
 
@@ -30,7 +33,16 @@ impl Nic {
     /// Takes the link down and, if there is light, up again after its time.
     pub(super) fn restart_link(&mut self) {
         self.set_link(false);
+        self.phy.negotiate();
         self.link.up_at = Some(self.now + UP_AFTER_US);
+    }
+
+    /// The speed that a link would have now; `None` when there can be none.
+    fn speed(&self) -> Option<u32> {
+        match self.board.has_phy() {
+            true => self.phy.agreed(self.partner).filter(|_| !self.faults.negotiation_hangs),
+            false => Some(SPEED_10G),
+        }
     }
 
     /// AUTOC was written.
@@ -49,7 +61,10 @@ impl Nic {
             self.link.up_at = None;
         } else if self.link.up_at.is_some_and(|at| at <= self.now) {
             self.link.up_at = None;
-            self.set_link(true);
+            if let Some(speed) = self.speed() {
+                self.link.speed = speed;
+                self.set_link(true);
+            }
         } else if !self.link.up && self.link.up_at.is_none() {
             self.link.up_at = Some(self.now + UP_AFTER_US);
         }
@@ -57,7 +72,7 @@ impl Nic {
 
     fn set_link(&mut self, up: bool) {
         let was = std::mem::replace(&mut self.link.up, up);
-        let links = if up { LINKS::UP.mask | LINKS::SPEED.with(SPEED_10G) | 0x81 } else { 0 };
+        let links = if up { LINKS::UP.mask | LINKS::SPEED.with(self.link.speed) | 0x81 } else { 0 };
         self.file.put(&LINKS, links);
         self.file.put(&ANLP1, ANLP1::AN_STATE.with(if up { 9 } else { 4 }));
         if was != up {

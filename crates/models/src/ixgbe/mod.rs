@@ -19,6 +19,7 @@ mod interrupts;
 mod link;
 mod offload;
 mod parse;
+mod phy;
 mod physical_function;
 mod rss;
 mod rx;
@@ -34,6 +35,7 @@ use bywash_hw::pci::{INTEL, Media, known};
 use bywash_hw::reg::Register;
 
 pub use faults::Faults;
+pub use phy::Offer;
 pub use physical_function::Policy;
 pub use strict::{Rule, Violation};
 
@@ -43,6 +45,7 @@ use file::File;
 use flow_director::FlowDirector;
 use interrupts::Interrupts;
 use link::Link;
+use phy::Phy;
 use rss::Toeplitz;
 use rx::Receiver;
 use sfp::Module;
@@ -54,7 +57,7 @@ use virtual_function::VirtualFunction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Board {
     /// PCI device id: 0x10fb has an SFP cage with a module in it, 0x10f8 is a backplane without one, 0x10ed a virtual function,
-    /// 0x1528 an X540, whose PHY is not modelled but for the link that it brings up.
+    /// 0x1528 an X540 with a copper PHY.
     pub device: u16,
     /// The port's MAC address.
     pub mac: [u8; 6],
@@ -78,6 +81,11 @@ impl Board {
 
     fn has_cage(&self) -> bool {
         self.media() == Some(Media::Sfp)
+    }
+
+    /// Whether there is a copper PHY behind MDIO.
+    fn has_phy(&self) -> bool {
+        self.media() == Some(Media::Copper)
     }
 
     /// Whether it is a virtual function, with its own registers.
@@ -138,6 +146,9 @@ pub struct Nic {
     /// Frames that were delivered, empty: room for the next to be sent.
     spare: Vec<Vec<u8>>,
     link: Link,
+    phy: Phy,
+    /// What the other side of an X540's cable offers.
+    pub partner: Offer,
     virtual_function: VirtualFunction,
     violations: Violations,
     observed: Observed,
@@ -171,6 +182,8 @@ impl Nic {
             tx: Transmitter::new(),
             spare: Vec::new(),
             link: Link::new(),
+            phy: Phy::new(),
+            partner: Offer::ALL,
             virtual_function: VirtualFunction::default(),
             violations: Violations::default(),
             observed: Observed::default(),
@@ -237,6 +250,7 @@ impl Nic {
         if self.faults.removed {
             return;
         }
+        self.step_phy();
         self.step_link();
         self.step_mailbox();
         self.start_queues();
@@ -284,6 +298,7 @@ impl Nic {
         (self.rx, self.tx) = (Receiver::default(), Transmitter::new());
         (self.pfqde, self.starting) = (0, (0, 0));
         self.power_on_values();
+        self.drop_phy_command();
         self.restart_link();
         self.quiet_until = self.now + RESET_QUIET_US;
         self.file.put(&CTRL, CTRL::RST.mask);

@@ -86,6 +86,12 @@ pub enum Rule {
     /// Semaphores are asked for and given back by whoever holds them.
     #[error("used without the semaphore that guards it")]
     NoSemaphore,
+    /// One command at a time goes to a PHY.
+    #[error("used while a command to the PHY is under way (poll MSCA.MDICMD until it reads 0)")]
+    CommandUnderWay,
+    /// The link is left alone where management wants it so.
+    #[error("negotiation was restarted though MNG_VETO is set")]
+    Vetoed,
     /// The firmware's bits of SW_FW_SYNC.
     #[error("software wrote the firmware's bits")]
     FirmwareBits,

@@ -4,6 +4,7 @@
 mod bench;
 mod flow_director;
 mod more;
+mod phy;
 mod virtual_function;
 
 use bench::{Bench, LAST, MAC, RING, data, packet};

@@ -121,6 +121,18 @@ fn an_x540_has_less_packet_memory_and_another_semaphore() {
 }
 
 #[test]
+fn causes_are_read_without_clearing_them_where_they_are_set() {
+    let mut bench = Bench::with(Board { device: 0x1528, ..Board::default() });
+    bench.wait(20_000);
+    assert!(bench.nic.link_up());
+    for _ in 0..2 {
+        assert!(EICR::LSC.is_set(bench.read(&EICS, 0)));
+    }
+    bench.write(&EICR, 0, EICR::LSC.mask);
+    assert!(!EICR::LSC.is_set(bench.read(&EICS, 0)));
+}
+
+#[test]
 fn nothing_that_a_driver_or_the_wire_does_can_panic() {
     let mut state = 0x1234_5678_9abc_def1_u64;
     let mut next = || {
