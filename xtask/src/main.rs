@@ -13,6 +13,7 @@ mod guest;
 mod install;
 mod process;
 mod project;
+mod soak;
 mod test;
 mod tools;
 
@@ -73,6 +74,15 @@ enum Command {
                             cargo xtask fuzz pcap --seconds 60"
     )]
     Fuzz(fuzz::Options),
+    /// Thousands of TCP connections by chance: with Linux's TCP, with smoltcp, or between two of ours
+    ///
+    /// Each seed decides what an end does and what the network does to packets; one that fails is printed. Figures go to
+    /// benchmarks/runs/DATE-HOST/.
+    #[command(
+        after_help = "Examples:\n  sudo -E env PATH=\"$PATH\" cargo xtask soak kernel   10 000 seeds\n  \
+                            cargo xtask soak smoltcp --seeds 17..18          one"
+    )]
+    Soak(soak::Options),
 }
 
 fn main() -> ExitCode {
@@ -82,6 +92,7 @@ fn main() -> ExitCode {
         Command::Guest => guest::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Soak(options) => soak::run(&options),
     };
     match done {
         Ok(code) => code,

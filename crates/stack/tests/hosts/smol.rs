@@ -205,5 +205,5 @@ fn streams_to_and_from_smoltcp_are_intact() {
 #[test]
 #[ignore = "takes many minutes; see CONTRIBUTING.md"]
 fn ten_thousand_seeds_with_smoltcp() {
-    crate::wire::seeds(10_000).for_each(each_fault);
+    crate::wire::seeds::seeds(10_000).for_each(each_fault);
 }

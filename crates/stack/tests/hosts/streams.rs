@@ -150,7 +150,7 @@ proptest! {
 #[test]
 #[ignore = "takes many minutes; see CONTRIBUTING.md"]
 fn ten_thousand_seeds_of_each_fault() {
-    for seed in crate::wire::seeds(10_000) {
+    for seed in crate::wire::seeds::seeds(10_000) {
         for (loss, reorder, duplicate, corrupt) in
             [(30, 0, 0, 0), (0, 300, 0, 0), (0, 0, 200, 0), (0, 0, 0, 30), (20, 100, 50, 10)]
         {

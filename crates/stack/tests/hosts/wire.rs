@@ -9,6 +9,7 @@ use bywash_stack::{Address, Host, Interface, InterfaceId, Medium, Offloads, Port
 use bywash_wire::Mac;
 
 pub(crate) mod network;
+pub(crate) mod seeds;
 pub(crate) mod trace;
 
 pub(crate) const PORT: PortId = PortId(0);
@@ -22,13 +23,6 @@ pub(crate) struct Node {
 
 pub(crate) fn address(text: &str) -> Address {
     text.parse::<IpAddr>().unwrap().into()
-}
-
-/// The seeds of a long run: all below `usual`, or what `BYWASH_SEEDS` says: how many, or `FROM..TO`.
-pub(crate) fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("BYWASH_SEEDS") else { return 0..usual };
-    let (from, to) = text.split_once("..").unwrap_or(("0", &text));
-    from.parse().expect("a number")..to.parse().expect("a number")
 }
 
 pub(crate) fn pool(frames: usize) -> Pool {

@@ -1,0 +1,245 @@
+//! What a seed means: who does what, in which order, and what becomes of the packets. Nothing else decides it.
+
+use bywash_stack::{CongestionControl, Limits};
+
+/// Seeds that share a link, a kernel and a stack: those of one multiple of it.
+pub(crate) const GROUP: u64 = 128;
+
+/// Numbers by chance that a seed decides (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// Below `limit`, which is not 0.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() >> 33).expect("31 bits") % limit
+    }
+
+    /// So many times in a thousand.
+    pub(crate) fn happens(&mut self, thousandths: usize) -> bool {
+        self.below(1000) < thousandths
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+}
+
+/// How the stack reaches the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Tap,
+    /// AF_XDP on the other end of a veth.
+    Xdp,
+    /// AF_PACKET there.
+    Packet,
+}
+
+/// What the seeds of a group have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) way: Way,
+    pub(crate) mtu: u16,
+    pub(crate) ipv6: bool,
+    /// Of 1024 packets each way, those that a BPF program on the kernel's interface drops.
+    pub(crate) dropped: i32,
+    pub(crate) seed: u64,
+    /// The kernel's, and its settings `net.ipv4.tcp_*` below.
+    pub(crate) congestion_control: &'static str,
+    pub(crate) timestamps: u8,
+    pub(crate) sack: bool,
+    pub(crate) window_scaling: bool,
+    pub(crate) ecn: u8,
+}
+
+impl Link {
+    pub(crate) fn draw(group: u64) -> Self {
+        let mut random = Random::new(!group);
+        let mtu = random.one_of(&[576, 9000, 1500, 576 + random.clone().below(8425)]);
+        Self {
+            way: [Way::Xdp, Way::Tap, Way::Packet][usize::try_from(group % 3).expect("small")],
+            mtu: u16::try_from(mtu).expect("at most 9000"),
+            // RFC 8200, 5: no link of it has less.
+            ipv6: random.happens(500) && mtu >= 1280,
+            dropped: random.one_of(&[0, 10, 30]),
+            seed: random.next(),
+            congestion_control: random.one_of(&["cubic", "reno", "bbr"]),
+            timestamps: random.one_of(&[1, 1, 0]),
+            sack: random.happens(700),
+            window_scaling: random.happens(700),
+            ecn: random.one_of(&[2, 1, 0]),
+        }
+    }
+}
+
+/// What becomes of packets one way, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chances {
+    pub(crate) loss: usize,
+    pub(crate) reorder: usize,
+    pub(crate) duplicate: usize,
+    pub(crate) corrupt: usize,
+}
+
+/// Who says first that it has said all. The other one goes on until it has heard that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    Either,
+    Ours,
+    Kernel,
+}
+
+/// What one end does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// Bytes it sends.
+    pub(crate) length: usize,
+    /// Bytes it writes at once at most.
+    pub(crate) writes: usize,
+    /// Bytes it reads at once at most.
+    pub(crate) reads: usize,
+    /// How long it waits after that, milliseconds.
+    pub(crate) pause: u64,
+}
+
+impl End {
+    fn draw(random: &mut Random) -> Self {
+        let longest = random.one_of(&[1, 2000, 60_000, 60_000, 120_000]);
+        let slow = random.happens(200);
+        Self {
+            length: random.below(longest + 1),
+            writes: random.one_of(&[1 << 17, 5000, 700]),
+            reads: if slow { 3000 } else { 1 << 16 },
+            pause: if slow { 5 } else { 0 },
+        }
+    }
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) seed: u64,
+    pub(crate) we_open: bool,
+    pub(crate) first: First,
+    pub(crate) ours: End,
+    pub(crate) kernel: End,
+    /// `SO_RCVBUF` and `SO_SNDBUF`; 0 leaves them alone.
+    pub(crate) kernel_buffers: [usize; 2],
+    pub(crate) to_kernel: Chances,
+    pub(crate) from_kernel: Chances,
+    pub(crate) limits: Limits,
+}
+
+impl Case {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let kind = random.below(6);
+        Self {
+            seed,
+            we_open: random.happens(500),
+            first: random.one_of(&[First::Either, First::Ours, First::Kernel]),
+            ours: End::draw(&mut random),
+            kernel: End::draw(&mut random),
+            kernel_buffers: [random.one_of(&[0, 0, 4096, 20_000]), random.one_of(&[0, 0, 4096, 20_000])],
+            to_kernel: chances(kind, &mut random),
+            from_kernel: chances(kind, &mut random),
+            limits: limits(&mut random),
+        }
+    }
+
+    /// The port at both ends' listeners, which tells its packets from others'.
+    pub(crate) fn port(&self) -> u16 {
+        PORTS + u16::try_from(self.seed % GROUP).expect("below the group's size")
+    }
+}
+
+/// Where a group's ports begin: below those that either end takes by itself.
+const PORTS: u16 = 10_000;
+
+/// Which of a group's seeds has a port.
+pub(crate) fn seed_of(port: u16) -> Option<usize> {
+    let index = usize::from(port.checked_sub(PORTS)?);
+    (index < usize::try_from(GROUP).expect("small")).then_some(index)
+}
+
+/// No fault, each alone, or all at once.
+fn chances(kind: usize, random: &mut Random) -> Chances {
+    let mut some = |wanted: usize, most: usize| {
+        let drawn = 1 + random.below(most);
+        if kind == wanted {
+            drawn
+        } else if kind == 5 {
+            drawn / 3
+        } else {
+            0
+        }
+    };
+    Chances { loss: some(1, 60), reorder: some(2, 300), duplicate: some(3, 200), corrupt: some(4, 60) }
+}
+
+fn limits(random: &mut Random) -> Limits {
+    let usual = Limits::default();
+    let (receive_initial, receive_max) =
+        random.one_of(&[(usual.receive_initial, usual.receive_max), (3000, 20_000), (10_000, 200_000)]);
+    let (send_initial, send_max) =
+        random.one_of(&[(usual.send_initial, usual.send_max), (2000, 8000), (16_000, 200_000)]);
+    Limits {
+        receive_initial,
+        receive_max,
+        send_initial,
+        send_max,
+        congestion: random.one_of(&[CongestionControl::Cubic, CongestionControl::NewReno]),
+        ecn: random.happens(300),
+        window_scaling: random.happens(700),
+        timestamps: random.happens(700),
+        sack: random.happens(700),
+        ..usual
+    }
+}
+
+/// A byte of a stream, by its place: a receiver need not keep what it has compared.
+pub(crate) fn stream(seed: u64, from_us: bool, length: usize) -> Vec<u8> {
+    let mut random = Random::new(seed ^ if from_us { 1 << 40 } else { 1 << 41 });
+    let words = std::iter::repeat_with(|| random.next().to_le_bytes());
+    words.take(length.div_ceil(8)).flatten().take(length).collect()
+}
+
+/// What has been received of a stream, compared with what was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    expected: Vec<u8>,
+    pub(crate) length: usize,
+}
+
+impl Received {
+    pub(crate) fn of(expected: Vec<u8>) -> Self {
+        Self { expected, length: 0 }
+    }
+
+    /// # Errors
+    /// In words, when it is something else.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let from = self.length;
+        self.length += bytes.len();
+        match self.expected.get(from..self.length) {
+            Some(expected) if expected == bytes => Ok(()),
+            Some(_) => Err(format!("bytes from {from} to {} are not those that were sent", self.length)),
+            None => Err(format!("{} bytes, and {} were sent", self.length, self.expected.len())),
+        }
+    }
+
+    pub(crate) fn is_all(&self) -> bool {
+        self.length == self.expected.len()
+    }
+}
