@@ -3,6 +3,7 @@
 mod address;
 mod arp;
 mod autoconf;
+mod ends;
 mod icmp;
 mod icmp6;
 mod mld;
