@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "tests, and what they share")]
 
+mod conflicts;
 mod hostile;
 mod ip;
 mod ip6;
