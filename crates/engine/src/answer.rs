@@ -47,10 +47,11 @@ fn with_control(
         Request::Addresses {} => return shown(&addresses(control)),
         Request::Routes {} => return shown(&routes(control)),
         Request::Neighbours {} => return shown(&neighbours(control)),
-        Request::AddAddress { address, interface } => {
+        Request::AddAddress { address, interface, dad } => {
             let id = interface_named(control, interface.as_deref())?;
             let prefix: Prefix = address.parse().map_err(|error| format!("{error}"))?;
-            control.add_address(now, id, prefix).map_err(|error| error.to_string())?;
+            let add = if dad { Control::add_address_if_free } else { Control::add_address };
+            add(control, now, id, prefix).map_err(|error| error.to_string())?;
         }
         Request::RemoveAddress { address, interface } => {
             remove_address(control, &address, interface.as_deref())?;
@@ -162,6 +163,7 @@ fn name(control: &Control, id: InterfaceId) -> String {
 fn addresses(control: &Control) -> Vec<AddressRow> {
     let rows = control.addresses().filter_map(|(prefix, id, state)| {
         let (_, interface) = control.interfaces().find(|(other, _)| *other == id)?;
+        let claims = control.claims(id, prefix.address());
         Some(AddressRow {
             interface: interface.name.clone(),
             address: format!("{}/{}", prefix.address().ip(), prefix.length()),
@@ -177,6 +179,8 @@ fn addresses(control: &Control) -> Vec<AddressRow> {
                 Medium::Ip => None,
             },
             mtu: interface.mtu,
+            claims: claims.count,
+            claimed_by: claims.by.map(|mac| mac.to_string()),
         })
     });
     rows.collect()

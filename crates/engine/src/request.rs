@@ -18,6 +18,9 @@ pub enum Request {
         address: String,
         /// The interface; may be left out where there is one only.
         interface: Option<String>,
+        /// It is used only if no other station has it, also where it is IPv4's: those of IPv6 always are.
+        #[serde(default)]
+        dad: bool,
     },
     /// Takes an address away.
     RemoveAddress {
@@ -118,6 +121,10 @@ pub struct AddressRow {
     pub mac: Option<String>,
     /// Bytes of the largest IP packet.
     pub mtu: u16,
+    /// Packets by which other stations claimed it.
+    pub claims: u64,
+    /// The Ethernet address of the last that did.
+    pub claimed_by: Option<String>,
 }
 
 /// One route.

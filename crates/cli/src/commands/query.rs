@@ -12,6 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   bywash addr                                       show the addresses of the instance `default`
   bywash addr add 10.0.0.3/24 dev eth1 --name web   give another one to eth1 of the instance `web`
+  bywash addr add 10.0.0.4/24 dad                   if no other station has it: IPv6 always looks (see RFC 5227)
   bywash addr del 10.0.0.3
   bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
   bywash route del default
@@ -57,19 +58,21 @@ enum Verb<'a> {
     Delete(&'a str),
 }
 
-/// A verb, its object, and what follows by pairs; `known` names what may.
+/// A verb, its object, and what follows: words by pairs, and words alone.
 struct Words<'a> {
     verb: Verb<'a>,
     pairs: Vec<(&'a str, &'a str)>,
+    flags: Vec<&'a str>,
 }
 
 impl<'a> Words<'a> {
-    fn parse(words: &'a [String], known: &[&str]) -> Result<Self, Failure> {
+    /// `known` names the pairs that there may be, `flags` the words that may stand alone behind `add`.
+    fn parse(words: &'a [String], known: &[&str], flags: &[&str]) -> Result<Self, Failure> {
         let mut words = words.iter().map(String::as_str);
         let verb = match words.next() {
             None | Some("show" | "list" | "ls") => {
                 return match words.next() {
-                    None => Ok(Self { verb: Verb::Show, pairs: Vec::new() }),
+                    None => Ok(Self { verb: Verb::Show, pairs: Vec::new(), flags: Vec::new() }),
                     Some(word) => Err(Failure::Usage(format!("'{word}' follows nothing: write show alone"))),
                 };
             }
@@ -83,15 +86,21 @@ impl<'a> Words<'a> {
                 return Err(Failure::Usage(format!("'{word}' is not known: write show, add or del")));
             }
         };
-        let mut pairs = Vec::new();
+        let flags = if matches!(verb, Verb::Add(_)) { flags } else { &[] };
+        let (mut pairs, mut alone) = (Vec::new(), Vec::new());
         while let Some(word) = words.next() {
+            if flags.contains(&word) {
+                alone.push(word);
+                continue;
+            }
             if !known.contains(&word) {
-                return Err(Failure::Usage(format!("'{word}' is not known: write {}", known.join(", "))));
+                let all = [known, flags].concat().join(", ");
+                return Err(Failure::Usage(format!("'{word}' is not known: write {all}")));
             }
             let value = words.next().ok_or_else(|| Failure::Usage(format!("nothing follows '{word}'")))?;
             pairs.push((word, value));
         }
-        Ok(Self { verb, pairs })
+        Ok(Self { verb, pairs, flags: alone })
     }
 
     fn value(&self, name: &str) -> Option<String> {
@@ -101,7 +110,7 @@ impl<'a> Words<'a> {
 
 /// `bywash addr`.
 pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["dev"])?;
+    let words = Words::parse(&args.words, &["dev"], &["dad"])?;
     let interface = words.value("dev");
     let request = match words.verb {
         Verb::Show => {
@@ -112,18 +121,31 @@ pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
                     row.state.clone(),
                     row.mac.clone().unwrap_or_default(),
                     format!("mtu {}", row.mtu),
+                    claims(row),
                 ]
             });
         }
-        Verb::Add(address) => Request::AddAddress { address: address.into(), interface },
+        Verb::Add(address) => {
+            let dad = words.flags.contains(&"dad");
+            Request::AddAddress { address: address.into(), interface, dad }
+        }
         Verb::Delete(address) => Request::RemoveAddress { address: address.into(), interface },
     };
     change(&args.show, &request)
 }
 
+/// Who else says that an address is theirs.
+fn claims(row: &AddressRow) -> String {
+    match (row.claims, &row.claimed_by) {
+        (0, _) => String::new(),
+        (count, None) => format!("claimed {count}"),
+        (count, Some(mac)) => format!("claimed {count} by {mac}"),
+    }
+}
+
 /// `bywash route`.
 pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["via", "dev", "metric"])?;
+    let words = Words::parse(&args.words, &["via", "dev", "metric"], &[])?;
     let metric = words.value("metric").map(|text| {
         text.parse().map_err(|_| Failure::Usage(format!("'{text}' is no metric: write a number from 0")))
     });
@@ -154,7 +176,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
 
 /// `bywash neigh`.
 pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["lladdr", "dev"])?;
+    let words = Words::parse(&args.words, &["lladdr", "dev"], &[])?;
     let interface = words.value("dev");
     let request = match words.verb {
         Verb::Show => {

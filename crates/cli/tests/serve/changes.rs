@@ -56,6 +56,37 @@ fn addresses_and_neighbours_change_while_traffic_flows() {
 }
 
 #[test]
+fn an_address_that_linux_has_is_not_taken() {
+    let Some(_guard) = lock() else { return };
+    let (_near, far, pair) = pair(&["10.9.0.1/24"]);
+    let name = &pair.far.name;
+    let serve = Instance::start(&far, &format!("serve|--port|xdp:{name}|--addr|10.9.0.2/24"));
+    serve.told("addr add 10.9.0.1/24 dad");
+    serve.told("addr add 10.9.0.8/24 dad");
+    let row = |address: &str| {
+        let rows = serve.told("addr --json");
+        rows.as_array().unwrap().iter().find(|row| row["address"] == address).unwrap().clone()
+    };
+    // Seven seconds at most.
+    let mut free = row("10.9.0.8/24");
+    assert_eq!(free["state"], "tentative", "it is being looked for");
+    for _ in 0..200 {
+        if free["state"] != "tentative" {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        free = row("10.9.0.8/24");
+    }
+    assert_eq!((&free["state"], &free["claims"]), (&"preferred".into(), &0.into()), "{free}");
+    let taken = row("10.9.0.1/24");
+    assert_eq!((&taken["state"], &taken["claims"]), (&"duplicate".into(), &1.into()), "{taken}");
+    assert_eq!(taken["claimed_by"], pair.near.mac.to_string());
+    let text = String::from_utf8(serve.ask("addr").stdout).unwrap();
+    assert!(text.contains(&format!("claimed 1 by {}", pair.near.mac)), "{text}");
+    serve.end();
+}
+
+#[test]
 fn packets_are_passed_on_between_two_ports() {
     let Some(_guard) = lock() else { return };
     let router = Router::start();

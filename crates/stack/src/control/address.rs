@@ -1,16 +1,28 @@
-//! Our addresses: given by hand or made of what routers say, and for IPv6 first looked for on the link (RFC 4862, 5.4).
+//! Our addresses: given by hand or made of what routers say, and first looked for on the link: those of IPv6 always (RFC 4862,
+//! 5.4), those of IPv4 where that is wanted (RFC 5227, 2.1).
 
+use std::hash::Hasher;
 use std::time::Duration;
 
 use bywash_frame::Pool;
 use bywash_wire::{IPV6_MTU, Mac};
+use siphasher::sip::SipHasher13;
 
-use super::{ANNOUNCEMENTS, Control, ControlError};
+use super::{ANNOUNCEMENTS, Control, ControlError, mac_of};
 use crate::snapshot::Local;
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
 /// How long nobody must have claimed a new address (RFC 4862, 5.1: one solicitation; RFC 4861, 10: RETRANS_TIMER).
 const PROBE: Duration = Duration::from_secs(1);
+/// How often an IPv4 address is asked for before it is used, how long at most before the first time, how far apart, and how long
+/// after the last nobody must have claimed it (RFC 5227, 1.1: PROBE_NUM, PROBE_WAIT, PROBE_MIN, PROBE_MAX, ANNOUNCE_WAIT).
+const PROBES: u8 = 3;
+const PROBE_WAIT: Duration = Duration::from_secs(1);
+const PROBE_MIN: Duration = Duration::from_secs(1);
+const PROBE_MAX: Duration = Duration::from_secs(2);
+const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
+/// How far apart an address is defended (RFC 5227, 1.1: DEFEND_INTERVAL).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// How far an address is ours.
@@ -26,15 +38,28 @@ pub enum AddressState {
     Duplicate,
 }
 
+/// How often other stations have claimed an address of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Packets that did.
+    pub count: u64,
+    /// The Ethernet address in the last of them that had one.
+    pub by: Option<Mac>,
+}
+
 /// One of our addresses.
 #[derive(Clone, Debug)]
 pub(super) struct OurAddress {
     pub(super) prefix: Prefix,
     pub(super) interface: InterfaceId,
     pub(super) state: AddressState,
-    /// While it is tentative: when the question is to go out, or has been out for long enough.
+    /// While it is tentative: when the next question is to go out, or the last has been out for long enough.
     next_step: Timestamp,
-    asked: bool,
+    /// Questions still to be sent.
+    probes: u8,
+    claims: Claims,
+    /// When it was last defended.
+    defended: Option<Timestamp>,
     pub(super) preferred_until: Timestamp,
     pub(super) valid_until: Timestamp,
     /// Made of a router's prefix.
@@ -51,12 +76,31 @@ impl OurAddress {
             deprecated: self.state == Deprecated,
         })
     }
+
+    /// How long to wait after a question for the next, or for its being in use. `mac`: of its interface.
+    fn pause(&self, now: Timestamp, mac: Mac) -> Duration {
+        match (self.prefix.address().is_v4(), self.probes) {
+            (false, _) => PROBE,
+            (true, 0) => ANNOUNCE_WAIT,
+            (true, _) => PROBE_MIN + jitter(now, mac, PROBE_MAX - PROBE_MIN),
+        }
+    }
+}
+
+/// A time from zero to `most` that is another on each host and each time, so that hosts which were switched on together do
+/// not ask together (RFC 5227, 2.1.1). The control has no randomness; nobody gains by guessing this.
+fn jitter(now: Timestamp, mac: Mac, most: Duration) -> Duration {
+    let mut hasher = SipHasher13::new();
+    hasher.write(&mac.0);
+    hasher.write_u64(now.as_nanos());
+    let (most, hash) = (most.as_nanos(), u128::from(hasher.finish()));
+    Duration::from_nanos(u64::try_from((most * hash) >> 64).unwrap_or(0))
 }
 
 impl Control {
-    /// Gives an interface an address, with a route to its prefix. An IPv4 address is announced; an IPv6 one is used
-    /// after a second in which nobody else has claimed it, and the first brings the link-local one with it, which
-    /// every link has (RFC 4291, 2.8).
+    /// Gives an interface an address, with a route to its prefix. An IPv4 address is used at once and announced; an IPv6
+    /// one is used after a second in which nobody else has claimed it, and the first brings the link-local one with it,
+    /// which every link has (RFC 4291, 2.8).
     ///
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::Mtu6`], [`ControlError::NoHost`], [`ControlError::Ours`].
@@ -65,6 +109,30 @@ impl Control {
         now: Timestamp,
         id: InterfaceId,
         prefix: Prefix,
+    ) -> Result<(), ControlError> {
+        self.give(now, id, prefix, false)
+    }
+
+    /// As [`Control::add_address`], but on Ethernet an IPv4 address is first looked for, too, as every host should
+    /// (RFC 5227, 2.1): it is used after 4 to 7 seconds in which nobody else has claimed it.
+    ///
+    /// # Errors
+    /// As [`Control::add_address`].
+    pub fn add_address_if_free(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+    ) -> Result<(), ControlError> {
+        self.give(now, id, prefix, true)
+    }
+
+    fn give(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+        probe: bool,
     ) -> Result<(), ControlError> {
         self.check(id)?;
         let prefix = prefix.with_zone(id);
@@ -77,8 +145,8 @@ impl Control {
             return Err(ControlError::Ours(address));
         }
         if address.is_v4() {
-            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false);
-            if self.mac(id).is_some() {
+            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, if probe { PROBES } else { 0 });
+            if !probe && self.mac(id).is_some() {
                 self.announcements.push((now, id, address, ANNOUNCEMENTS));
             }
             return Ok(());
@@ -86,7 +154,7 @@ impl Control {
         self.enable_ipv6(now, id)?;
         // It may have been the link-local one.
         if !self.is_on(id, address) {
-            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false);
+            self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, 1);
         }
         Ok(())
     }
@@ -106,12 +174,13 @@ impl Control {
             && !self.addresses.iter().any(has_one)
             && let Some(prefix) = link_local(mac)
         {
-            self.assign(now, id, prefix.with_zone(id), (FOR_EVER, FOR_EVER), false);
+            self.assign(now, id, prefix.with_zone(id), (FOR_EVER, FOR_EVER), false, 1);
         }
         Ok(())
     }
 
-    /// Enters an address, and asks for it on the link if it is IPv6's. `until`: preferred and valid.
+    /// Enters an address, and asks for it so many times if its link is one where others could have it. `until`: preferred
+    /// and valid.
     pub(super) fn assign(
         &mut self,
         now: Timestamp,
@@ -119,14 +188,21 @@ impl Control {
         prefix: Prefix,
         until: (Timestamp, Timestamp),
         automatic: bool,
+        probes: u8,
     ) {
-        let probe = !prefix.address().is_v4() && self.mac(id).is_some();
+        let mac = self.mac(id).filter(|_| probes > 0);
+        let first = |mac| {
+            let most = if prefix.address().is_v4() { PROBE_WAIT } else { Duration::ZERO };
+            now + jitter(now, mac, most)
+        };
         self.addresses.push(OurAddress {
             prefix,
             interface: id,
-            state: if probe { AddressState::Tentative } else { AddressState::Preferred },
-            next_step: if probe { now } else { FOR_EVER },
-            asked: false,
+            state: if mac.is_some() { AddressState::Tentative } else { AddressState::Preferred },
+            next_step: mac.map_or(FOR_EVER, first),
+            probes,
+            claims: Claims::default(),
+            defended: None,
             preferred_until: until.0,
             valid_until: until.1,
             automatic,
@@ -159,13 +235,23 @@ impl Control {
     pub(super) fn advance_addresses(&mut self, now: Timestamp, pool: &mut Pool) {
         let mut probes = Vec::new();
         let mut changed = false;
+        let interfaces = &self.interfaces;
         for our in &mut self.addresses {
             let before = our.state;
-            if our.next_step <= now && our.asked {
-                (our.state, our.next_step) = (AddressState::Preferred, FOR_EVER);
-            } else if our.next_step <= now {
-                (our.asked, our.next_step) = (true, now + PROBE);
-                probes.push((our.interface, our.prefix.address()));
+            let mac = mac_of(&interfaces[usize::from(our.interface.0)]);
+            if let Some(mac) = mac.filter(|_| our.next_step <= now) {
+                let (id, address) = (our.interface, our.prefix.address());
+                if our.probes == 0 {
+                    (our.state, our.next_step) = (AddressState::Preferred, FOR_EVER);
+                    // Neighbour discovery has no announcement that would be needed.
+                    if address.is_v4() {
+                        self.announcements.push((now, id, address, ANNOUNCEMENTS));
+                    }
+                } else {
+                    our.probes -= 1;
+                    our.next_step = now + our.pause(now, mac);
+                    probes.push((id, address));
+                }
             }
             if our.state == AddressState::Preferred && our.preferred_until <= now {
                 our.state = AddressState::Deprecated;
@@ -176,7 +262,10 @@ impl Control {
         }
         self.changed |= changed;
         for (id, address) in probes {
-            self.probe(id, address, pool);
+            match address.v4() {
+                Some(v4) => self.probe_v4(id, v4, pool),
+                None => self.probe(id, address, pool),
+            }
         }
         let gone: Vec<Address> = self
             .addresses
@@ -197,17 +286,35 @@ impl Control {
         self.addresses.iter().flat_map(times).flatten().filter(|at| *at != FOR_EVER).min()
     }
 
-    /// Another station has claimed one of our addresses. While it is tentative that ends it (RFC 4862, 5.4.5); later
-    /// it is counted.
-    pub(super) fn claimed(&mut self, id: InterfaceId, address: Address) {
+    /// Another station has claimed one of our addresses. While it is tentative that ends it (RFC 4862, 5.4.5; RFC 5227, 2.1.1);
+    /// later it is counted, and an IPv4 address defended. Of the ways of RFC 5227, 2.4 this is (c), to keep the address: who
+    /// gave it wants a server to have it, and by (a) or (b) two packets of anybody's would take it away.
+    pub(super) fn claimed(&mut self, now: Timestamp, id: InterfaceId, address: Address, by: Option<Mac>) {
         self.conflicts += 1;
         let ours = |our: &&mut OurAddress| our.interface == id && our.prefix.address() == address;
-        if let Some(our) = self.addresses.iter_mut().find(ours)
-            && our.state == AddressState::Tentative
-        {
-            (our.state, our.next_step) = (AddressState::Duplicate, FOR_EVER);
-            self.changed = true;
+        let Some(our) = self.addresses.iter_mut().find(ours) else { return };
+        our.claims.count += 1;
+        our.claims.by = by.or(our.claims.by);
+        match our.state {
+            AddressState::Tentative => {
+                (our.state, our.next_step) = (AddressState::Duplicate, FOR_EVER);
+                self.changed = true;
+            }
+            // Not more often: two that both defend would never end.
+            AddressState::Preferred | AddressState::Deprecated
+                if address.is_v4() && our.defended.is_none_or(|at| at + DEFEND_INTERVAL <= now) =>
+            {
+                our.defended = Some(now);
+                self.announcements.push((now, id, address, 1));
+            }
+            _ => {}
         }
+    }
+
+    /// How often others have claimed an address of ours since it was given.
+    pub fn claims(&self, id: InterfaceId, address: Address) -> Claims {
+        let ours = |our: &&OurAddress| our.interface == id && our.prefix.address() == address;
+        self.addresses.iter().find(ours).map(|our| our.claims).unwrap_or_default()
     }
 
     pub(super) fn state_of(&self, id: InterfaceId, address: Address) -> Option<AddressState> {

@@ -1,11 +1,13 @@
-//! ARP (RFC 826): questions, answers, announcements.
+//! ARP (RFC 826): questions, answers, probes, announcements.
+
+use std::net::Ipv4Addr;
 
 use bywash_frame::{Packet, Pool};
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
 
-use super::Control;
 use super::neighbour::Question;
+use super::{AddressState, Control, mac_of};
 use crate::{Address, InterfaceId, Timestamp};
 
 impl Control {
@@ -16,11 +18,26 @@ impl Control {
         let Some((packet, operation)) = read else { return };
         let Some(mac) = self.mac(id) else { return };
         let (sender, target) = (Address::from(packet.sender()), Address::from(packet.target()));
-        if self.is_on(id, sender) {
-            self.conflicts += u64::from(packet.sender_mac != mac);
-            return;
+        use AddressState::{Deprecated, Duplicate, Preferred, Tentative};
+        // What we have sent ourselves may come back (RFC 5227, 2.1.1).
+        let stranger = !self.interfaces.iter().any(|ours| mac_of(ours) == Some(packet.sender_mac));
+        match (self.state_of(id, sender), self.state_of(id, target)) {
+            (Some(Tentative | Preferred | Deprecated), _) => {
+                if stranger {
+                    self.claimed(now, id, sender, Some(packet.sender_mac));
+                }
+                return;
+            }
+            // RFC 5227, 2.1.1: another one looks for the same address.
+            (_, Some(Tentative))
+                if stranger && sender.is_unspecified() && operation == ArpOperation::Request =>
+            {
+                return self.claimed(now, id, target, Some(packet.sender_mac));
+            }
+            // A duplicate is the other's, who is a neighbour as any.
+            (None | Some(Duplicate), _) => {}
         }
-        let for_us = self.is_on(id, target);
+        let for_us = matches!(self.state_of(id, target), Some(Preferred | Deprecated));
         // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
         if sender.is_unicast() {
             match operation {
@@ -46,6 +63,14 @@ impl Control {
         };
         let packet = ArpPacket::new(ArpOperation::Request, (mac, ours), (Mac::default(), target));
         self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), packet, pool);
+    }
+
+    /// Asks everyone on a link whether anybody has an address that is to become ours (RFC 5227, 2.1.1).
+    pub(super) fn probe_v4(&mut self, id: InterfaceId, address: Ipv4Addr, pool: &mut Pool) {
+        let Some(mac) = self.mac(id) else { return };
+        let nobody = (mac, Ipv4Addr::UNSPECIFIED);
+        let packet = ArpPacket::new(ArpOperation::Request, nobody, (Mac::default(), address));
+        self.send_arp(id, Mac::BROADCAST, packet, pool);
     }
 
     /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).

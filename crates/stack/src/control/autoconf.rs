@@ -215,7 +215,7 @@ impl Control {
         }
         let automatic = self.addresses.iter().filter(|our| our.automatic).count();
         if valid > now && automatic < LIMIT {
-            self.assign(now, id, ours, (preferred, valid), true);
+            self.assign(now, id, ours, (preferred, valid), true, 1);
         }
     }
 

@@ -3,6 +3,7 @@
 mod address;
 mod arp;
 mod autoconf;
+mod ends;
 mod icmp;
 mod icmp6;
 mod mld;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use bywash_frame::{Batch, Packet, Pool};
 
-pub use address::AddressState;
+pub use address::{AddressState, Claims};
 pub use neighbour::NeighbourState;
 
 use crate::interface::LinkValues;
@@ -227,7 +228,7 @@ impl Control {
         self.neighbours.iter().map(|(key, neighbour)| (key.0, key.1, neighbour.mac, neighbour.state))
     }
 
-    /// Times another station was heard to claim an address of ours (RFC 5227, 2.4).
+    /// Times another station was heard to claim an address of ours: [`Control::claims`] of all addresses there were.
     pub fn conflicts(&self) -> u64 {
         self.conflicts
     }
@@ -366,10 +367,14 @@ impl Control {
 
     /// Our Ethernet address on a link that has one.
     fn mac(&self, id: InterfaceId) -> Option<bywash_wire::Mac> {
-        match self.interface(id).medium {
-            Medium::Ethernet { mac, .. } => Some(mac),
-            Medium::Ip => None,
-        }
+        mac_of(self.interface(id))
+    }
+}
+
+fn mac_of(interface: &Interface) -> Option<bywash_wire::Mac> {
+    match interface.medium {
+        Medium::Ethernet { mac, .. } => Some(mac),
+        Medium::Ip => None,
     }
 }
 

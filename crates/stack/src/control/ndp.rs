@@ -27,7 +27,7 @@ impl Control {
         match self.state_of(id, target) {
             None | Some(AddressState::Duplicate) => return,
             // RFC 4862, 5.4.3: another one looks for the same address; whoever else asks is not answered yet.
-            Some(AddressState::Tentative) if probing => return self.claimed(id, target),
+            Some(AddressState::Tentative) if probing => return self.claimed(now, id, target, None),
             Some(AddressState::Tentative) => return,
             Some(AddressState::Preferred | AddressState::Deprecated) => {}
         }
@@ -59,10 +59,10 @@ impl Control {
         if solicited && received.destination.is_multicast() {
             return;
         }
-        if self.state_of(id, target).is_some() {
-            return self.claimed(id, target);
-        }
         let mac = ndp::link_address(options, ndp::TARGET_LINK);
+        if self.state_of(id, target).is_some() {
+            return self.claimed(now, id, target, mac);
+        }
         self.neighbours.advertised(now, (id, target), mac, solicited, flags & ndp::OVERRIDE != 0);
         if flags & ndp::ROUTER == 0 {
             self.forget_routers(|router| *router == (id, target));

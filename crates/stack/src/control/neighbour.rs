@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bywash_wire::Mac;
 
+use super::ends::Ends;
 use super::icmp::Limit;
 use crate::snapshot::Known;
 use crate::{Address, InterfaceId, Timestamp};
@@ -27,6 +28,8 @@ const LIMIT: usize = 16_384;
 /// Each costs every stack a new snapshot, and who makes up neighbours must not set the pace of that.
 const NEWS: u32 = 256;
 const NEWS_REFILL: Duration = Duration::from_millis(10);
+/// The end of a state that has none.
+const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// How far a neighbour is known. The names are RFC 4861's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,8 @@ const USUAL: Times = Times { reachable: REACHABLE, retransmit: RETRANSMIT };
 #[derive(Debug)]
 pub(super) struct Neighbours {
     entries: HashMap<(InterfaceId, Address), Neighbour>,
+    /// When the state of each that has an end ends, the soonest first. [`Neighbours::put`] and [`Neighbours::take`] keep it.
+    ends: Ends<Key>,
     /// Links whose times are not the usual ones. They are for IPv6 alone.
     times: HashMap<InterfaceId, Times>,
     news: Limit,
@@ -86,7 +91,7 @@ pub(super) struct Neighbours {
 impl Default for Neighbours {
     fn default() -> Self {
         let news = Limit::new(NEWS, NEWS_REFILL);
-        Self { entries: HashMap::new(), times: HashMap::new(), news, changed: false }
+        Self { entries: HashMap::new(), ends: Ends::default(), times: HashMap::new(), news, changed: false }
     }
 }
 
@@ -104,7 +109,7 @@ impl Neighbours {
         let until = now + self.times(&key).retransmit;
         let neighbour =
             Neighbour { state: NeighbourState::Incomplete, mac: Mac::default(), until, questions: 1 };
-        self.entries.insert(key, neighbour);
+        self.put(key, neighbour);
         Some(Question { interface: key.0, address: key.1, to: None })
     }
 
@@ -185,24 +190,19 @@ impl Neighbours {
 
     /// Enters a neighbour that nothing from the wire changes.
     pub(super) fn add(&mut self, key: Key, mac: Mac) {
-        self.entries.insert(
-            key,
-            Neighbour {
-                state: NeighbourState::Permanent,
-                mac,
-                until: Timestamp::from_nanos(u64::MAX),
-                questions: 0,
-            },
-        );
+        let state = NeighbourState::Permanent;
+        self.put(key, Neighbour { state, mac, until: NEVER, questions: 0 });
         self.changed = true;
     }
 
     /// Forgets a neighbour.
     pub(super) fn remove(&mut self, wanted: impl Fn(&Key) -> bool) -> usize {
-        let before = self.entries.len();
-        self.entries.retain(|key, _| !wanted(key));
-        self.changed |= before != self.entries.len();
-        before - self.entries.len()
+        let gone: Vec<Key> = self.entries.keys().copied().filter(wanted).collect();
+        for key in &gone {
+            self.take(key);
+        }
+        self.changed |= !gone.is_empty();
+        gone.len()
     }
 
     pub(super) fn state(&self, key: Key) -> Option<NeighbourState> {
@@ -216,26 +216,22 @@ impl Neighbours {
     /// Ends what has lasted long enough, and returns the questions to be asked now.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Question> {
         let mut questions = Vec::new();
-        let mut changed = false;
-        self.entries.retain(|(interface, address), neighbour| {
-            if neighbour.until > now {
-                return true;
+        while let Some((_, key)) = self.ends.first().filter(|(end, _)| *end <= now) {
+            let Some(mut neighbour) = self.take(&key) else { break };
+            self.changed = true;
+            if neighbour.expire(now, self.times(&key).retransmit) {
+                if matches!(neighbour.state, NeighbourState::Incomplete | NeighbourState::Probe) {
+                    let to = (neighbour.state == NeighbourState::Probe).then_some(neighbour.mac);
+                    questions.push(Question { interface: key.0, address: key.1, to });
+                }
+                self.put(key, neighbour);
             }
-            changed = true;
-            let times = if address.is_v4() { None } else { self.times.get(interface) };
-            let keep = neighbour.expire(now, times.unwrap_or(&USUAL).retransmit);
-            if keep && matches!(neighbour.state, NeighbourState::Incomplete | NeighbourState::Probe) {
-                let to = (neighbour.state == NeighbourState::Probe).then_some(neighbour.mac);
-                questions.push(Question { interface: *interface, address: *address, to });
-            }
-            keep
-        });
-        self.changed |= changed;
+        }
         questions
     }
 
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.entries.values().map(|n| n.until).filter(|until| until.as_nanos() != u64::MAX).min()
+        self.ends.first().map(|(end, _)| end)
     }
 
     /// What the stacks are told, sorted.
@@ -253,28 +249,46 @@ impl Neighbours {
     }
 
     fn step(&mut self, key: Key, to: impl Fn(&Neighbour) -> Option<(NeighbourState, Timestamp)>) {
-        let Some(neighbour) = self.entries.get_mut(&key) else { return };
+        let Some(neighbour) = self.entries.get(&key) else { return };
         if let Some((state, until)) = to(neighbour) {
             self.changed |= state != neighbour.state;
-            (neighbour.state, neighbour.until, neighbour.questions) = (state, until, 0);
+            let mac = neighbour.mac;
+            self.put(key, Neighbour { state, mac, until, questions: 0 });
         }
+    }
+
+    /// Enters a neighbour, in place of what was known of it.
+    fn put(&mut self, key: Key, neighbour: Neighbour) {
+        let old = self.entries.insert(key, neighbour);
+        if let Some(old) = old.filter(|old| old.until != neighbour.until) {
+            self.ends.remove(old.until, key);
+        }
+        if neighbour.until != NEVER {
+            self.ends.insert(neighbour.until, key);
+        }
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Neighbour> {
+        let neighbour = self.entries.remove(key)?;
+        self.ends.remove(neighbour.until, *key);
+        Some(neighbour)
     }
 
     fn learn(&mut self, key: Key, mac: Mac, state: NeighbourState, until: Timestamp) {
         let permanent = self.entries.get(&key).is_some_and(|n| n.state == NeighbourState::Permanent);
         if !permanent && !mac.is_multicast() {
-            self.entries.insert(key, Neighbour { state, mac, until, questions: 0 });
+            self.put(key, Neighbour { state, mac, until, questions: 0 });
             self.changed = true;
         }
     }
 
-    /// Forgets one entry that nothing depends on.
+    /// Forgets one entry that nothing depends on: of those, the one that would end first.
     fn make_room(&mut self) -> bool {
         use NeighbourState::{Failed, Incomplete, Stale};
-        let spare = |n: &Neighbour| matches!(n.state, Failed | Stale | Incomplete);
-        let oldest =
-            self.entries.iter().filter(|(_, n)| spare(n)).min_by_key(|(_, n)| n.until).map(|(key, _)| *key);
-        oldest.is_some_and(|key| self.entries.remove(&key).is_some())
+        let spare =
+            |key: &Key| self.entries.get(key).is_some_and(|n| matches!(n.state, Failed | Stale | Incomplete));
+        let first = self.ends.iter().find(spare);
+        first.is_some_and(|key| self.take(&key).is_some())
     }
 }
 
@@ -328,6 +342,32 @@ mod tests {
         assert!(all.resolve(at(4), key()).is_none(), "not again so soon");
         all.advance(at(6));
         assert!(all.resolve(at(6), key()).is_some());
+    }
+
+    #[test]
+    fn the_next_end_is_that_of_the_neighbour_that_ends_first() {
+        let mut all = Neighbours::default();
+        let key = |n: u64| (InterfaceId(1), Ipv4Addr::new(10, 0, 0, u8::try_from(n).unwrap()).into());
+        let mut random = 1u64;
+        for step in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (n, now) = (key((random >> 33) & 63), at(step / 20));
+            match random >> 60 {
+                0..=4 => drop(all.resolve(now, n)),
+                5..=7 => all.answered(now, n, MAC),
+                8 => all.used(now, n),
+                9 => all.confirmed(now, n),
+                10 => drop(all.remove(|key| *key == n)),
+                11 if step % 40 == 0 => all.add(n, MAC),
+                12 => drop(all.make_room()),
+                _ => drop(all.advance(now)),
+            }
+            let ends = all.entries.values().map(|n| n.until).filter(|until| *until != NEVER);
+            assert_eq!(all.ends.iter().count(), ends.clone().count(), "step {step}");
+            assert_eq!(all.next_deadline(), ends.min(), "step {step}");
+        }
+        all.advance(Timestamp::from_nanos(u64::MAX - 1));
+        assert!(all.entries.values().any(|n| n.state == NeighbourState::Permanent));
     }
 
     #[test]

@@ -178,11 +178,13 @@ impl Connection {
     #[inline]
     fn window_opens(&self) -> bool {
         let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
-        let wanted: Seq = self.rcv_nxt + free;
+        // There is nothing to tell beyond what the field can say.
+        let limit = self.rcv_limit.min(u32::from(u16::MAX) << self.rcv_scale);
+        let wanted: Seq = self.rcv_nxt + free.min(limit);
         let told = self.edge - self.rcv_nxt;
         let gained = if wanted.after(self.edge) { wanted - self.edge } else { 0 };
         // Early when the window was shut; else acknowledgments of data carry it.
-        gained >= (self.rcv_limit / 2).min(2 * self.window.mss) && told < self.rcv_limit / 2
+        gained >= (limit / 2).min(2 * self.window.mss) && told < limit / 2
     }
 }
 

@@ -307,11 +307,8 @@ impl Connection {
         let window = if self.edge.after(self.rcv_nxt) { self.edge - self.rcv_nxt } else { 0 };
         // Rounded up, or the edge would move left by what is cut off.
         let field = u16::try_from((window + (1 << scale) - 1) >> scale).unwrap_or(u16::MAX);
-        self.edge = if syn {
-            self.rcv_nxt + u32::from(field)
-        } else {
-            self.edge.max(self.rcv_nxt + (u32::from(field) << scale))
-        };
+        // What the field cannot say has not been told.
+        self.edge = self.rcv_nxt + (u32::from(field) << scale);
         field
     }
 }

@@ -150,7 +150,11 @@ impl Tcp {
                 if sent.is_some_and(|at| cx.now.since(at) <= 2 * listen::COOKIE_AGE)
                     && let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx)
                 {
-                    return self.establish(half, segment, inbound, cx);
+                    // The cookie is as good a little later.
+                    return match self.room(cx) {
+                        Some(place) => self.establish(place, half, segment, inbound, cx),
+                        None => cx.pool.give_packet(inbound.packet),
+                    };
                 }
                 segment.reset()
             }
@@ -215,9 +219,13 @@ impl Tcp {
                 half.acknowledge(&limits, cx);
             }
         } else if done {
-            let half = half.clone();
-            self.forget_half(i);
-            return self.establish(half, segment, inbound, cx);
+            // Where there is no room the handshake stays, and our answer is repeated: the peer's next segment may find some. It
+            // believes itself connected and would otherwise be reset for it.
+            if let Some(place) = self.room(cx) {
+                let half = self.half_open[i].clone();
+                self.forget_half(i);
+                return self.establish(place, half, segment, inbound, cx);
+            }
         } else if segment.has(TcpFlags::ACK)
             && let Some((seq, ack, flags)) = segment.reset()
         {
@@ -228,11 +236,14 @@ impl Tcp {
     }
 
     /// The handshake is done: the connection takes the segment that completed it.
-    fn establish(&mut self, half: HalfOpen, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let Some(i) = self.connections.take() else {
-            cx.counters.no_memory += 1;
-            return cx.pool.give_packet(inbound.packet);
-        };
+    fn establish(
+        &mut self,
+        i: u32,
+        half: HalfOpen,
+        segment: &Segment,
+        inbound: Inbound,
+        cx: &mut Context<'_>,
+    ) {
         let (hash, limits) = (half.hash, self.limits_of(half.listener));
         let connection = &mut self.connections[i];
         connection.id.index = i;
@@ -240,6 +251,13 @@ impl Tcp {
         self.table.insert(hash, Entry::Connection(i).value());
         self.connections[i].arrive(segment, inbound, cx);
         self.settle(i, cx);
+    }
+
+    /// A free connection; what finds none is counted.
+    fn room(&mut self, cx: &mut Context<'_>) -> Option<u32> {
+        let place = self.connections.take();
+        cx.counters.no_memory += u64::from(place.is_none());
+        place
     }
 
     pub(super) fn limits_of(&self, id: ListenerId) -> Limits {
@@ -274,5 +292,77 @@ impl Tcp {
         let ids = self.ports.get(&flow.local_port)?;
         let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
         ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_frame::{Arena, Batch, Packet, Pool};
+    use bywash_wire::checksum::Sum;
+    use bywash_wire::zerocopy::IntoBytes;
+    use bywash_wire::{Ipv4Header, TcpHeader};
+
+    use super::*;
+    use crate::slab::Slab;
+    use crate::{Event, Host, Interface, Medium, Offloads, PortId, Timestamp};
+
+    const NOW: Timestamp = Timestamp::from_nanos(10_000_000_000);
+
+    /// The peer sends a segment; the sequence number of what is answered.
+    fn exchange(host: &mut Host, pool: &mut Pool, now: Timestamp, seq: u32, ack: Option<u32>) -> Vec<u32> {
+        let (from, to) = ([10, 0, 0, 2], [10, 0, 0, 1]);
+        let flags = if ack.is_some() { TcpFlags::ACK } else { TcpFlags::SYN };
+        let mut tcp = TcpHeader::new((5000, 80), seq, ack.unwrap_or(0), flags, 30_000, 0);
+        tcp.checksum = Sum::pseudo(&from, &to, 6, 20).bytes(tcp.as_bytes()).checksum().into();
+        let mut ip = Ipv4Header::new(from.into(), to.into(), 6, 20);
+        ip.seal();
+        let mut packet = Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(&[ip.as_bytes(), tcp.as_bytes()].concat()).unwrap();
+        let mut batch = Batch::new();
+        batch.push(packet);
+        host.receive(now, PortId(0), &mut batch, pool);
+        sent(host, pool, now)
+    }
+
+    fn sent(host: &mut Host, pool: &mut Pool, now: Timestamp) -> Vec<u32> {
+        let mut batch = Batch::new();
+        host.advance(now, pool);
+        host.transmit(PortId(0), &mut batch);
+        let mut numbers = Vec::new();
+        for packet in batch.drain() {
+            numbers.push(TcpHeader::parse(&packet.head()[20..]).unwrap().sequence.get());
+            pool.give_packet(packet);
+        }
+        numbers
+    }
+
+    #[test]
+    fn a_handshake_that_finds_no_room_is_completed_when_there_is_some() {
+        let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
+        let mut host = Host::new([5; 16], &mut pool);
+        let interface = Interface {
+            name: "test".into(),
+            port: PortId(0),
+            medium: Medium::Ip,
+            mtu: 1500,
+            offloads: Offloads::default(),
+        };
+        let id = host.control.add_interface(interface).unwrap();
+        host.control.add_address(NOW, id, "10.0.0.1/24".parse().unwrap()).unwrap();
+        host.advance(NOW, &mut pool);
+        host.stack.listen(None, 80, 4).unwrap();
+        host.stack.tcp.connections = Slab::new(0);
+        let [first] = exchange(&mut host, &mut pool, NOW, 1000, None)[..] else { panic!("one answer") };
+        let completes = Some(first.wrapping_add(1));
+        assert_eq!(exchange(&mut host, &mut pool, NOW, 1001, completes), [0; 0], "no reset");
+        assert_eq!(host.stack.counters().no_memory, 1);
+        assert_eq!(host.stack.connections(), (0, 1, 0), "it waits");
+        // Our answer is repeated, which makes the peer acknowledge it again.
+        let later = NOW + Duration::from_millis(1100);
+        assert_eq!(sent(&mut host, &mut pool, later), [first]);
+        host.stack.tcp.connections = Slab::new(1);
+        assert_eq!(exchange(&mut host, &mut pool, later, 1001, completes), [0; 0]);
+        assert_eq!(host.stack.connections(), (1, 0, 0));
+        assert!(matches!(host.stack.events().next(), Some(Event::Accepted { .. })));
     }
 }

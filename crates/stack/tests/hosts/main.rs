@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests, and what they share")]
 #![expect(clippy::print_stdout, reason = "a long run says what it came to")]
 
+mod conflicts;
 mod hostile;
 mod ip;
 mod ip6;

@@ -413,6 +413,27 @@ fn our_window_shuts_and_opens_by_enough() {
 }
 
 #[test]
+fn without_scaling_no_more_is_taken_than_the_field_can_tell() {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("S 0:0(0) win 30000 <mss 1000,sackOK>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460,sackOK>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let events = t.events();
+    let [Event::Accepted { connection: id, .. }] = events[..] else { panic!("{events:?}") };
+    t.peer(". 1:1001(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1001 win 65535"]);
+    // There is room for 128 KiB, of which the peer knows 65 535 bytes: 66 536 is the first number outside.
+    t.peer(". 66536:66546(10) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1001 win 65535"]);
+    t.peer(". 66526:66536(10) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1001 win 65535 <sack 66526:66536>"]);
+    // And reading says nothing that the field cannot say.
+    t.host.stack.consume(t.now, id, 1000, &mut t.pool).unwrap();
+    t.sends(&[]);
+}
+
+#[test]
 fn half_a_close_lets_the_peer_go_on() {
     let (mut t, id) = accepted();
     t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywash_apps::report::{Column, Metric, Row, Snapshot, Table};
 use bywash_apps::{App, Summary as AppSummary};
+use bywash_engine::stack::{AddressState, Claims, Control};
 use bywash_engine::{Figures, Instance};
 use bywash_port::QueueCounters;
 use serde::Serialize;
@@ -118,6 +119,22 @@ impl AppSummary for Summary {
     }
 }
 
+/// Whoever else claims an address of ours, in a sentence that stays the same while it is the same station.
+fn claimed(control: &Control) -> Option<String> {
+    control.addresses().find_map(|(prefix, id, state)| {
+        let address = prefix.address();
+        let Claims { count, by } = control.claims(id, address);
+        let whose = by.map_or_else(|| "another station".into(), |mac| mac.to_string());
+        match state {
+            AddressState::Duplicate => Some(format!("{address} is not used: {whose} has it")),
+            _ if count > 0 => {
+                Some(format!("{address} is claimed by {whose}, too: one of the two must give it up"))
+            }
+            _ => None,
+        }
+    })
+}
+
 /// What all engines have done together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
@@ -199,6 +216,10 @@ impl<T: Telling> App for Running<T> {
     fn snapshot(&self) -> Snapshot {
         let figures = self.instance.handle().figures();
         snapshot(self.start.command, &figures, &self.telling, self.began.elapsed())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.instance.handle().control(|control, _| claimed(control)).ok()?
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use bywash_engine::request::RouteWords;
-use bywash_engine::stack::{Address, Control, ControlError, InterfaceId, Prefix, Route, Timestamp};
+use bywash_engine::stack::{
+    Address, Control, ControlError, InterfaceId, Prefix, PrefixError, Route, Timestamp,
+};
 use bywash_port::PortName;
 use serde::Deserialize;
 use toml::Spanned;
@@ -47,9 +49,34 @@ pub(crate) struct Config {
     pub(crate) name: Option<String>,
     pub(crate) forward: bool,
     pub(crate) ports: Vec<PortName>,
-    /// With the number of the port.
-    pub(crate) addresses: Vec<(usize, Prefix)>,
+    pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
+}
+
+/// An address, before interfaces have numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WantedAddress {
+    /// The number of the port.
+    port: usize,
+    pub(crate) prefix: Prefix,
+    /// Only if nobody else has it.
+    dad: bool,
+}
+
+impl WantedAddress {
+    /// `10.0.0.2/24`, or `10.0.0.2/24 dad`.
+    fn of(port: usize, text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let prefix = words.next().unwrap_or(text).parse().map_err(|error: PrefixError| error.to_string())?;
+        let dad = match (words.next(), words.next()) {
+            (None, _) => false,
+            (Some("dad"), None) => true,
+            (Some("dad"), Some(word)) | (Some(word), _) => {
+                return Err(format!("'{word}' is not known: only dad may follow the address"));
+            }
+        };
+        Ok(Self { port, prefix, dad })
+    }
 }
 
 /// A route, before interfaces have numbers.
@@ -97,8 +124,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         let name = port.port.get_ref().parse::<PortName>().map_err(|error| error.to_string());
         config.ports.push(name.map_err(at(port.port.span()))?);
         for address in &port.addresses {
-            let prefix = address.get_ref().parse::<Prefix>().map_err(|error| error.to_string());
-            config.addresses.push((number, prefix.map_err(at(address.span()))?));
+            let wanted = WantedAddress::of(number, address.get_ref());
+            config.addresses.push(wanted.map_err(at(address.span()))?);
         }
     }
     for route in &file.route {
@@ -128,9 +155,9 @@ impl Config {
                     )));
                 }
             };
-            let prefix =
-                address.parse().map_err(|error| Failure::Usage(format!("--addr {text}: {error}")))?;
-            config.addresses.push((number, prefix));
+            let wanted = WantedAddress::of(number, address);
+            let wanted = wanted.map_err(|what| Failure::Usage(format!("--addr {text}: {what}")))?;
+            config.addresses.push(wanted);
         }
         for text in routes {
             let route = config.route_of_words(text);
@@ -167,7 +194,7 @@ impl Config {
         let (prefix, gateway) = words.meaning()?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {
-            self.addresses.iter().find(|(_, prefix)| prefix.contains(gateway)).map(|(port, _)| *port)
+            self.addresses.iter().find(|ours| ours.prefix.contains(gateway)).map(|ours| ours.port)
         });
         let port = match (dev, towards) {
             (Some(dev), _) => self.port(dev)?,
@@ -198,9 +225,10 @@ impl Config {
         now: Timestamp,
         interfaces: &[InterfaceId],
     ) -> Result<(), ControlError> {
-        for (port, prefix) in &self.addresses {
+        for WantedAddress { port, prefix, dad } in &self.addresses {
             if let Some(id) = interfaces.get(*port) {
-                control.add_address(now, *id, *prefix)?;
+                let add = if *dad { Control::add_address_if_free } else { Control::add_address };
+                add(control, now, *id, *prefix)?;
             }
         }
         for WantedRoute { prefix, gateway, port, metric } in &self.routes {
@@ -232,12 +260,13 @@ mod tests {
 
     #[test]
     fn a_file_says_what_flags_say() {
-        let file = "name = 'web'\nforward = true\n[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24']\n\
+        let file = "name = 'web'\nforward = true\n[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n\
                     [[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n";
         let read = parse(file).unwrap();
         let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
-        let typed =
-            Config::of(&ports, &["eth1=10.0.0.2/24".into()], &["default via 10.0.0.1".into()]).unwrap();
+        let addresses = ["eth1=10.0.0.2/24", "eth1=10.0.0.3/24 dad"].map(String::from);
+        let typed = Config::of(&ports, &addresses, &["default via 10.0.0.1".into()]).unwrap();
+        assert_eq!(read.addresses.iter().map(|address| address.dad).collect::<Vec<_>>(), [false, true]);
         assert_eq!((read.name.as_deref(), read.forward), (Some("web"), true));
         assert_eq!((&read.ports, &read.addresses), (&typed.ports, &typed.addresses));
         assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
@@ -269,6 +298,8 @@ mod tests {
         assert!(refused("10.0.0.1/24", "").contains("a=10.0.0.1/24"));
         assert!(refused("c=10.0.0.1/24", "").contains("but a, b"));
         assert!(refused("a=10.0.0.1", "").contains("prefix length"));
+        assert!(refused("a=10.0.0.1/24 nodad", "").contains("'nodad' is not known"));
+        assert!(refused("a=10.0.0.1/24 dad twice", "").contains("'twice' is not known"));
         assert!(refused("", "default via").contains("nothing follows 'via'"));
         assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
         assert!(refused("", "default via 10.0.0.1").contains("by which port? Name it (dev): a, b"));

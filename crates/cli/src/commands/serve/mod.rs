@@ -25,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   bywash serve --port xdp:eth1 --addr 10.0.0.2/24      answers pings on 10.0.0.2
   bywash serve --port tap:t --addr 10.0.0.2/24 --addr fd00::2/64 --name web
+  bywash serve --port xdp:eth1 --addr '10.0.0.2/24 dad'   only if no other station has it
   bywash serve --port xdp:eth1 --port xdp:eth2 --addr eth1=10.0.0.1/24 --addr eth2=10.1.0.1/24 --forward
   bywash serve --config web.toml                       all of that from a file
 
@@ -69,7 +70,8 @@ pub(crate) struct InstanceArgs {
     /// A port to work on; several for several
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Vec<PortName>,
-    /// An address with its prefix length; INTERFACE=ADDRESS with several ports
+    /// An address with its prefix length; INTERFACE=ADDRESS with several ports; '10.0.0.2/24 dad' looks for seconds whether
+    /// another station has it (RFC 5227), as is always done for IPv6
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) addr: Vec<String>,
     /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5'
@@ -165,7 +167,7 @@ impl Plan<'_> {
             command,
             name,
             ports: config.ports.iter().map(ToString::to_string).collect(),
-            addresses: config.addresses.iter().map(|(_, prefix)| prefix.to_string()).collect(),
+            addresses: config.addresses.iter().map(|address| address.prefix.to_string()).collect(),
             engines: handle.figures().len(),
             socket: Some(path),
         };
@@ -177,9 +179,10 @@ impl Plan<'_> {
     }
 }
 
-/// Waits until all addresses are in use: those of IPv6 are looked for on the link first.
+/// Waits until all addresses are in use that can be: some are looked for on the link first.
 fn wait_for_addresses(handle: &Handle, stop: &Stop) {
-    let until = Instant::now() + Duration::from_secs(5);
+    // The longest is IPv4's: 7 seconds (RFC 5227, 1.1).
+    let until = Instant::now() + Duration::from_secs(10);
     let tentative = || {
         handle.control(|control, _| control.addresses().any(|(.., state)| state == AddressState::Tentative))
     };
