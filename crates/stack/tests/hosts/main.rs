@@ -1,6 +1,7 @@
 //! Whole hosts against each other, over wires and networks in memory and under a virtual clock.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "tests, and what they share")]
+#![expect(clippy::print_stdout, reason = "a long run says what it came to")]
 
 mod conflicts;
 mod hostile;

@@ -1,5 +1,6 @@
 //! Hosts joined by wires in memory, under a virtual clock.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,8 +26,23 @@ pub(crate) fn address(text: &str) -> Address {
     text.parse::<IpAddr>().unwrap().into()
 }
 
+thread_local! {
+    /// Packet memory stays for ever: what a test has left, the next one takes.
+    static ARENAS: RefCell<Vec<(usize, &'static Arena)>> = const { RefCell::new(Vec::new()) };
+}
+
 pub(crate) fn pool(frames: usize) -> Pool {
-    Arena::new(vec![0; frames * 2304]).unwrap().pool(frames - 8).unwrap()
+    ARENAS.with_borrow_mut(|arenas| {
+        let free =
+            |(size, arena): &&(usize, &'static Arena)| *size == frames && arena.unused() == arena.frames();
+        let known = arenas.iter().find(free).map(|(_, arena)| *arena);
+        let arena = known.unwrap_or_else(|| {
+            let arena = Arena::new(vec![0; frames * 2304]).unwrap();
+            arenas.push((frames, arena));
+            arena
+        });
+        arena.pool(frames - 8).unwrap()
+    })
 }
 
 impl Node {
