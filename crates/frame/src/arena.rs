@@ -274,8 +274,8 @@ impl Frame {
     #[inline]
     pub fn prefetch_to_write(&self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and changes nothing; this one lies in the frame besides. Every 64-bit processor takes the instruction, which the compiler would
-        // only use where it is told of a newer one.
+        // SAFETY: a prefetch reads nothing and changes nothing; this one lies in the frame besides. Every 64-bit processor takes
+        // the instruction, which the compiler would only use where it is told of a newer one.
         unsafe {
             let first = self.0.as_ptr().add(HEADROOM);
             std::arch::asm!("prefetchw [{}]", in(reg) first, options(nostack, preserves_flags));

@@ -50,8 +50,8 @@
 //! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash
 //! table each; payload is held in frames only while there is some.
 //!
-//! Not here yet: urgent data as such, TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which RFC is kept, and by which test that is
-//! known.
+//! Not here yet: urgent data as such, TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which
+//! RFC is kept, and by which test that is known.
 #![forbid(unsafe_code)]
 
 mod address;
