@@ -41,7 +41,7 @@ pub(crate) struct Direct {
 /// Packets that wait for one port.
 #[derive(Debug, Default)]
 struct Queue {
-    /// A batch that came whole and leaves whole, in front of the others: none of its packets is moved for that.
+    /// A batch that leaves whole, in front of the others: none of its packets is moved for that.
     whole: Batch,
     single: VecDeque<Packet>,
 }
@@ -226,7 +226,9 @@ impl Outbox {
     #[inline(always)]
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
         let queue = self.queue(port);
-        if queue.len() < QUEUE {
+        if queue.single.is_empty() && queue.whole.room() > 0 {
+            queue.whole.push(packet);
+        } else if queue.len() < QUEUE {
             queue.single.push_back(packet);
         } else {
             self.drop(packet, pool);

@@ -8,7 +8,6 @@ mod reassembly;
 mod v4;
 mod v6;
 
-use arrayvec::ArrayVec;
 use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
@@ -155,12 +154,11 @@ impl Stack {
         let mut packets = batch.drain();
         while !packets.as_slice().is_empty() {
             // Their connections are found first, and are on their way into the cache when their turn comes.
-            let known: ArrayVec<Option<Known>, AHEAD> = packets
-                .as_slice()
-                .iter()
-                .take(AHEAD)
-                .map(|packet| quick.and_then(|quick| self.known(quick, packet)))
-                .collect();
+            let ahead = packets.as_slice();
+            let known: [Option<Known>; AHEAD] = std::array::from_fn(|i| {
+                let (packet, quick) = (ahead.get(i)?, quick?);
+                self.known(quick, packet)
+            });
             for (known, packet) in known.into_iter().zip(&mut packets) {
                 self.port_input(now, port, known, packet, pool);
             }
