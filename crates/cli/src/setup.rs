@@ -5,7 +5,7 @@ use bywash_drivers::{OpenOptions, Opened};
 use bywash_port::frame::Arena;
 use bywash_port::{Port, PortName};
 use bywash_sys::interface::core_conflicts;
-use bywash_sys::memory::{self, HugePages};
+use bywash_sys::memory::{self, HugePages, MemoryError};
 use bywash_sys::state::Undo;
 use bywash_sys::worker::Stop;
 
@@ -101,5 +101,5 @@ fn reserve_for_rings(args: &PortArgs, options: &[OpenOptions]) -> Result<Option<
         return Ok(None);
     }
     let missing = memory::missing_huge_pages(args.memory.saturating_add(ports * RINGS));
-    Ok(Some(memory::add_huge_pages(missing)?))
+    Ok(Some(memory::add_huge_pages(missing).map_err(MemoryError::or_auto)?))
 }

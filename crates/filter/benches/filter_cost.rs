@@ -240,6 +240,7 @@ impl Loaded {
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
                 heartbeat: heartbeat.as_raw_fd(),
+                queues: 1,
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },

@@ -65,8 +65,10 @@ pub struct NeverTake {
 pub struct Maps {
     /// `BPF_MAP_TYPE_XSKMAP`: the socket of each queue.
     pub sockets: RawFd,
-    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE`, a [`Heartbeat`] for each queue.
+    /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` and one entry: a [`Heartbeat`] for each queue, one behind the other.
     pub heartbeat: RawFd,
+    /// How many heartbeats there are.
+    pub queues: u32,
     /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], and from [`RULES_AT`] on for each rule.
     pub counters: RawFd,
 }
@@ -89,6 +91,10 @@ pub struct Heartbeat {
     /// The program's: when it saw that one first, in jiffies.
     pub when: u64,
 }
+
+/// From one heartbeat to the next: two to the power of this.
+const HEARTBEAT_SHIFT: u32 = size_of::<Heartbeat>().trailing_zeros();
+const _: () = assert!(size_of::<Heartbeat>().is_power_of_two());
 
 /// How many times the program looks at a heartbeat while a silent worker does not count as hung yet.
 const LOOKS: u64 = 8;
@@ -291,10 +297,13 @@ pub(crate) fn check_heartbeat(
     .map(|offset| i16::try_from(offset).unwrap_or(0));
     let [alive, changed, silent] = [(); 3].map(|()| assembler.label());
     assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
-    assembler.store(Width::Word, Register::R10, KEY, Register::R1);
-    lookup(assembler, maps.heartbeat);
-    assembler.jump_if(Register::R0, Condition::Equal, 0, exits.of(Verdict::NoSocket));
-    assembler.mov(ENTRY, Register::R0);
+    let none = exits.of(Verdict::NoSocket);
+    assembler.jump_if32(Register::R1, Condition::GreaterOrEqual, maps.queues, none);
+    assembler.map_value(ENTRY, maps.heartbeat, 0);
+    if maps.queues > 1 {
+        assembler.operate(Operation::ShiftLeft, Register::R1, HEARTBEAT_SHIFT);
+        assembler.operate(Operation::Add, ENTRY, Register::R1);
+    }
     assembler.call(Helper::Jiffies);
     let not_older = |assembler: &mut Assembler, field: i16, than: u64, to: Label| {
         assembler.load(Width::Double, Register::R1, ENTRY, field);

@@ -24,6 +24,9 @@ fn load(program: &bywash_filter::ebpf::Program) -> Program {
     Program::load(&spec).unwrap_or_else(|error| panic!("{error}\n{program}"))
 }
 
+/// Packets come by the first of them.
+const QUEUES: u32 = 2;
+
 struct Fixture {
     sockets: Map,
     heartbeat: Map,
@@ -40,7 +43,7 @@ impl Fixture {
             heartbeat: map(
                 MapKind::Array,
                 "test_beat",
-                u32::try_from(size_of::<Heartbeat>()).unwrap(),
+                u32::try_from(QUEUES as usize * size_of::<Heartbeat>()).unwrap(),
                 1,
                 true,
             ),
@@ -52,12 +55,13 @@ impl Fixture {
         Maps {
             sockets: self.sockets.as_raw_fd(),
             heartbeat: self.heartbeat.as_raw_fd(),
+            queues: QUEUES,
             counters: self.counters.as_raw_fd(),
         }
     }
 
     fn beat(&self, beat: u64) {
-        let mut entry = [0; size_of::<Heartbeat>()];
+        let mut entry = [0; QUEUES as usize * size_of::<Heartbeat>()];
         self.heartbeat.lookup(&[0; 4], &mut entry).unwrap();
         entry[..8].copy_from_slice(&beat.to_ne_bytes());
         self.heartbeat.update(&[0; 4], &entry).unwrap();

@@ -80,7 +80,7 @@ pub enum MemoryError {
         available: usize,
     },
     /// The pool of huge pages could not be made larger.
-    #[error("{source}: needs root, or --huge-pages auto")]
+    #[error("{source}: needs root")]
     Reserve {
         /// What failed.
         #[from]
@@ -89,7 +89,7 @@ pub enum MemoryError {
     /// The kernel did not find as many huge pages as it was asked for.
     #[error(
         "{wanted} more huge pages of 2 MiB are needed and the kernel finds {found}: memory is too fragmented or too \
-         small; boot with hugepages={wanted}, or --huge-pages auto"
+         small; boot with hugepages={wanted}"
     )]
     NotFound {
         /// Pages that were asked for.
@@ -97,6 +97,9 @@ pub enum MemoryError {
         /// Pages that there were.
         found: u64,
     },
+    /// The same, where a command could do without.
+    #[error("{0}, or --huge-pages auto")]
+    ReserveOrAuto(Box<Self>),
     /// A call failed.
     #[error("{bytes} bytes of packet memory: {what}: {source}: ask for less (--memory), or free some")]
     Map {
@@ -107,6 +110,14 @@ pub enum MemoryError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl MemoryError {
+    /// For commands whose `--huge-pages` takes `auto`.
+    #[must_use]
+    pub fn or_auto(self) -> Self {
+        Self::ReserveOrAuto(Box::new(self))
+    }
 }
 
 fn on_node(node: Option<u32>) -> String {
@@ -192,7 +203,9 @@ pub fn allocate(bytes: usize, pages: HugePages, node: Option<u32>) -> Result<All
     let mut reservation = None;
     match pages {
         HugePages::Require if missing > 0 => return Err(too_few()),
-        HugePages::Reserve if missing > 0 => reservation = Some(pool.reserve(missing)?),
+        HugePages::Reserve if missing > 0 => {
+            reservation = Some(pool.reserve(missing).map_err(MemoryError::or_auto)?);
+        }
         HugePages::Auto => {
             // Another process may take the free ones first: then it is as if there had been none.
             let huge = if missing == 0 { map(len, true, node).ok() } else { None };

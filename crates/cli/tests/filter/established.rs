@@ -1,12 +1,13 @@
 //! Answers to what this machine has asked come in under a flood, and the flood's own packets establish nothing.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Stdio;
 use std::time::Duration;
 
 use bywash_lab::{Host, Pair, PairOptions, Snapshot};
 use bywash_sys::route::Gateway;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::bed::{BYWASH, Filter, arguments, flood, is_all, of_rule, sent, summary, two_families, unchanged};
@@ -189,6 +190,55 @@ fn what_this_machine_answers_a_flood_with_establishes_nothing() {
         (0, 0),
         "{summary}"
     );
+}
+
+/// Packets that come to the first host while `during` runs, of those that match.
+fn counted_while(cable: &Cable, only: &str, during: impl FnOnce()) -> u64 {
+    let words = format!(
+        "receive xdp:right --force --only '{only}' --huge-pages off --memory 16M --json --duration 60s"
+    );
+    let mut command = cable.hosts[0].command(BYWASH).unwrap();
+    let mut child = command.args(arguments(&words)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains(r#""event":"start""#)));
+    during();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let last: Value = serde_json::from_str(&lines.last().unwrap()).unwrap();
+    child.wait().unwrap();
+    last["rx_packets"].as_u64().unwrap()
+}
+
+#[test]
+fn what_a_listener_answers_a_second_syn_with_establishes_nothing() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let ways = [
+        ("10.9.0.1", 32, "10.0.0.1", "10.0.0.2", "tcp[13] = 16"),
+        ("fd00:9::1", 128, "fd00::1", "fd00::2", "ip6[6] = 6 and ip6[53] = 16"),
+    ];
+    let cable = Cable::new(&PairOptions::default());
+    let bind = |address: &str| cable.hosts[1].enter(|| TcpListener::bind(address)).unwrap().unwrap();
+    let _listeners = ["10.0.0.2:80", "[fd00::2]:80"].map(bind);
+    let filter = cable.filter(&rules("dry_run = true"));
+    for (from, bits, by, to, ack) in ways {
+        let way = Gateway { index: cable.pair.far.index, address: Some(by.parse().unwrap()) };
+        cable.hosts[1].add_route(format!("{from}/{bits}").parse().unwrap(), way).unwrap();
+        let syns = |sequence: u32| {
+            let words = "--proto tcp --flags syn --dport 80 --sport 5000-5019 --count 20";
+            let field = format!("--field tcp.seq={sequence}");
+            flood(&cable.hosts[0], &format!("{words} --dst {to} --src {from} {field}"));
+        };
+        syns(1);
+        // Of another connection, as it seems: the listener says by an ACK what it waits for.
+        let answers = counted_while(&cable, ack, || {
+            syns(1_000_000_000);
+            std::thread::sleep(Duration::from_millis(500));
+        });
+        assert!(answers > 0, "the kernel has not answered {to}");
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    assert_eq!(of_rule(summary, "answers", "packets"), 0, "{summary}");
+    assert_eq!(of_port(summary, "flows_noted"), 0, "{summary}");
 }
 
 #[test]

@@ -186,3 +186,26 @@ fn one_line_and_nothing_changed() {
     assert_eq!(sender.summary()["port"]["counters"]["failed_calls"], 0);
     assert_eq!(receiver.summary()["port"]["counters"]["failed_calls"], 0);
 }
+
+#[test]
+fn who_may_not_add_huge_pages_is_told_what_the_command_takes_instead() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (binary, machine) = (OpenToAll::new(), Snapshot::take());
+    // What would be undone is noted there first.
+    let own = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let rows = [
+        ("setup --huge-pages 4000G", false),
+        ("receive loop:nobody --huge-pages reserve --memory 4000G --duration 1s", true),
+    ];
+    for (words, has_auto) in rows {
+        let mut command = Command::new(binary.binary());
+        command.args(words_of(words)).current_dir("/").env("XDG_RUNTIME_DIR", own.path());
+        let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let end = if has_auto { ": needs root, or --huge-pages auto\n" } else { ": needs root\n" };
+        assert!(said.lines().count() == 1 && said.ends_with(end), "{words}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert_eq!(machine.difference(), Vec::<String>::new(), "{words}");
+    }
+}

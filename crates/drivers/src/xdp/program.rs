@@ -23,6 +23,7 @@ const HUNG: Duration = Duration::from_millis(500);
 pub(super) struct Maps {
     sockets: Map,
     heartbeat: Map,
+    queues: u32,
     counters: Map,
     beats: Arc<Mapping>,
 }
@@ -50,12 +51,15 @@ impl Maps {
             Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
         };
         let counters = RULES_AT + if has_rules { u32::try_from(MOST_RULES).unwrap_or(u32::MAX) } else { 0 };
-        let heartbeat = map(MapKind::Array, "bywash_beat", size_of::<Heartbeat>(), queues, true)?;
+        // One entry, which the program finds without a call.
+        let beats = size_of::<Heartbeat>() * queues as usize;
+        let heartbeat = map(MapKind::Array, "bywash_beat", beats, 1, true)?;
         Ok(Self {
             sockets: map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?,
             counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
+            queues,
         })
     }
 
@@ -93,6 +97,7 @@ impl Maps {
         xdp::Maps {
             sockets: self.sockets.as_raw_fd(),
             heartbeat: self.heartbeat.as_raw_fd(),
+            queues: self.queues,
             counters: self.counters.as_raw_fd(),
         }
     }

@@ -87,6 +87,7 @@ impl Loaded {
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
                 heartbeat: heartbeat.as_raw_fd(),
+                queues: 1,
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
