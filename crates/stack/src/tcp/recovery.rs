@@ -68,14 +68,23 @@ impl Connection {
             return;
         }
         // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
-        let full = self.limited
-            || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
+        let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
+        let full = self.limited || starts;
         if full {
             let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
         } else {
             self.window.unneeded = true;
         }
+    }
+
+    /// Whether more than half of the window was in flight at once in this round trip, as it was `before` now.
+    fn uses_most(&mut self, before: u32) -> bool {
+        if !self.una.before(self.round_end) {
+            (self.round_end, self.used) = (self.nxt, 0);
+        }
+        self.used = self.used.max(before);
+        self.used > self.window.congestion / 2
     }
 
     /// SND.WND, unless the segment is older than the one that set it last.
