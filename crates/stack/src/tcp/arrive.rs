@@ -169,9 +169,10 @@ impl Connection {
 
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
-        let mss = mss.min(self.offered_mss);
+        // What a peer asks for has a floor, or it would make us work for every byte; IPv4 itself has a lower one.
+        let mss = mss.max(88).min(self.offered_mss).max(28);
         let options = if self.timestamps { 12 } else { 0 };
-        let mss = u32::from(mss.max(88)) - options;
+        let mss = u32::from(mss) - options;
         if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss
         {
             self.window = super::congestion::Window::initial(mss);

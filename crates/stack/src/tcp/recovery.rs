@@ -318,7 +318,7 @@ impl Connection {
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let smallest = crate::path_mtu::smallest(self.flow.remote);
+        let smallest = crate::path_mtu::least(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
