@@ -12,6 +12,7 @@ use libc::{epoll_event, iovec, loff_t, msghdr, pollfd, size_t, sockaddr, socklen
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
+use crate::options::TCP_INQ;
 use crate::settings::Flags;
 use crate::shared::{Patience, Shared};
 
@@ -406,7 +407,16 @@ extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int)
     let mut len = message.msg_namelen;
     let result =
         parts.and_then(|parts| receive(data, fd, parts, flags, message.msg_name.cast(), &raw mut len));
-    (message.msg_controllen, message.msg_flags) = (0, 0);
+    let left = if result.is_ok() { shared(data).with(|machine| machine.left_to_read(fd)) } else { None };
+    let controls = left.and_then(|left| {
+        // A `struct cmsghdr`, and an int; the next one would begin four bytes further on.
+        let (length, level) = (20u64.to_ne_bytes(), libc::IPPROTO_TCP.to_ne_bytes());
+        let all = [&length[..], &level, &TCP_INQ.to_ne_bytes(), &left.to_ne_bytes(), &[0; 4]].concat();
+        let room = room(message.msg_control, message.msg_controllen).ok()?;
+        room.get_mut(..all.len())?.copy_from_slice(&all);
+        Some(all.len())
+    });
+    (message.msg_controllen, message.msg_flags) = (controls.unwrap_or(0), 0);
     message.msg_namelen = if message.msg_name.is_null() { 0 } else { len };
     answer(result)
 }
@@ -662,8 +672,10 @@ extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if !from_at.is_null() || !to_at.is_null() {
-        // Neither sockets nor pipes have places.
+    // Neither sockets nor pipes have places. packetdrill says "none" with a pointer to zero.
+    // SAFETY: not null, so the caller of the system call lends one to us until we return.
+    let given = |at: *mut loff_t| !at.is_null() && unsafe { at.read() } != 0;
+    if given(from_at) || given(to_at) {
         return answer(Err(Errno(libc::ESPIPE)));
     }
     let flags = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };

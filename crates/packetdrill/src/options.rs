@@ -15,6 +15,9 @@ const IPV6: i32 = libc::IPPROTO_IPV6;
 /// `include/uapi/linux/tcp.h` and `asm-generic/socket.h`; not in `libc`.
 const TCP_CC_INFO: i32 = 26;
 const SO_MEMINFO: i32 = 55;
+const TCP_NOTSENT_LOWAT: i32 = 25;
+/// The option, and the type of what `recvmsg` then tells.
+pub(crate) const TCP_INQ: i32 = 36;
 const MEMINFO_BYTES: usize = 36;
 /// Linux's smallest buffers, as `SO_RCVBUF` and `SO_SNDBUF` read back.
 const LEAST_RECEIVE: i32 = 2304;
@@ -104,7 +107,9 @@ impl Machine {
             }
             _ => {}
         }
-        let value = value.ok_or(INVALID)?;
+        // Options of IP may be given as one byte (ip(7)).
+        let byte = bytes.first().filter(|_| level == IP).map(|byte| i32::from(*byte));
+        let value = value.or(byte).ok_or(INVALID)?;
         match level {
             TCP => self.set_tcp(fd, name, value),
             SOCKET => self.set_socket(fd, name, value),
@@ -126,9 +131,19 @@ impl Machine {
         let (now, stack, pool) = (self.now, &mut self.host.stack, &mut self.pool);
         match name {
             libc::TCP_NODELAY => {
-                self.sockets.get_mut(fd)?.options.nodelay = on;
+                let options = &mut self.sockets.get_mut(fd)?.options;
+                options.nodelay = on;
+                let cork = options.cork;
                 // A connection that has ended keeps what was set and sends nothing.
-                stream.map_or(Ok(()), |id| Ok(stack.set_nodelay(now, id, on, pool)?))
+                let Some(id) = stream else { return Ok(()) };
+                stack.set_nodelay(now, id, on, pool)?;
+                if on {
+                    // What a cork holds back goes out, once (tcp(7)).
+                    stack.set_cork(now, id, false, pool)?;
+                    self.run();
+                    self.host.stack.set_cork(now, id, cork, &mut self.pool)?;
+                }
+                Ok(())
             }
             libc::TCP_CORK => {
                 self.sockets.get_mut(fd)?.options.cork = on;
@@ -138,6 +153,15 @@ impl Machine {
                 self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), i32::from(on));
                 stream.map_or(Ok(()), |id| Ok(stack.set_quick_ack(now, id, on, pool)?))
             }
+            libc::TCP_DEFER_ACCEPT => {
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value.max(0));
+                Ok(())
+            }
+            TCP_INQ if (0..=1).contains(&value) => {
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value);
+                Ok(())
+            }
+            TCP_INQ => Err(INVALID),
             libc::TCP_MAXSEG => {
                 let mss =
                     u16::try_from(value).ok().filter(|mss| (88..=32_767).contains(mss)).ok_or(INVALID)?;
@@ -168,6 +192,12 @@ impl Machine {
                 };
                 self.change(fd, |limits| limits.fin_timeout = time)
             }
+            TCP_NOTSENT_LOWAT => {
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value);
+                let usual = self.flags.limits().unsent;
+                let least = u32::try_from(value).unwrap_or(u32::MAX);
+                self.change(fd, |limits| limits.unsent = if least == 0 { usual } else { least })
+            }
             libc::TCP_WINDOW_CLAMP => {
                 let most = u32::try_from(value).map_err(|_| INVALID)?.max(1152);
                 self.change(fd, |limits| limits.receive_max = limits.receive_max.min(most))
@@ -180,6 +210,30 @@ impl Machine {
             }
             _ => Err(Errno(libc::ENOPROTOOPT)),
         }
+    }
+
+    /// What `recvmsg` tells beside the bytes, where it was asked to (`TCP_INQ`): how many are left, the end counting as one.
+    pub(crate) fn left_to_read(&self, fd: i32) -> Option<i32> {
+        let socket = self.sockets.get(fd).ok()?;
+        let Kind::Stream(id) = socket.kind else { return None };
+        if socket.options.kept.get(&(TCP, TCP_INQ)) != Some(&1) {
+            return None;
+        }
+        let left = self.host.stack.readable_bytes(id).unwrap_or(0);
+        let ended = self.links.get(&id).is_none_or(|link| link.peer_closed || link.closed);
+        Some(i32::try_from(left).unwrap_or(i32::MAX).max(i32::from(ended)))
+    }
+
+    /// Which of a listener's connections a program may have: with `TCP_DEFER_ACCEPT` one that has said something.
+    pub(crate) fn acceptable(&self, fd: i32) -> Result<Option<usize>> {
+        let socket = self.sockets.get(fd)?;
+        let Kind::Listener { queue, .. } = &socket.kind else { return Err(INVALID) };
+        let deferred = socket.options.kept.get(&(TCP, libc::TCP_DEFER_ACCEPT)).is_some_and(|time| *time > 0);
+        Ok(queue.iter().position(|id| {
+            let said = || self.host.stack.readable_bytes(*id).unwrap_or(0) > 0;
+            let ended = || self.links.get(id).is_none_or(|link| link.peer_closed || link.closed);
+            !deferred || said() || ended()
+        }))
     }
 
     fn set_socket(&mut self, fd: i32, name: i32, value: i32) -> Result<()> {
@@ -197,6 +251,8 @@ impl Machine {
                 let kept = value.clamp(LEAST_SEND / 2, i32::MAX / 2);
                 socket.options.kept.insert((SOCKET, libc::SO_SNDBUF), kept * 2);
                 let bytes = kept.unsigned_abs();
+                // All of the double one is for payload: Linux fills pages whole, and counts little else.
+                let bytes = bytes.saturating_mul(2);
                 self.change(fd, |limits| (limits.send_initial, limits.send_max) = (bytes, bytes))
             }
             libc::SO_RCVLOWAT => {
@@ -296,6 +352,7 @@ impl Machine {
             libc::TCP_KEEPINTVL => Ok(seconds(limits.keepalive_interval)),
             libc::TCP_KEEPCNT => Ok(number(limits.keepalive_count.into())),
             libc::TCP_SYNCNT => Ok(number(limits.syn_retries.into())),
+            TCP_NOTSENT_LOWAT | TCP_INQ | libc::TCP_DEFER_ACCEPT => Ok(number(0)),
             libc::TCP_LINGER2 => Ok(seconds(limits.fin_timeout)),
             libc::TCP_WINDOW_CLAMP => Ok(number(limits.receive_max.cast_signed())),
             libc::TCP_USER_TIMEOUT => {
@@ -333,7 +390,7 @@ impl Machine {
             libc::SO_ACCEPTCONN => Ok(truth(matches!(socket.kind, Kind::Listener { .. }))),
             libc::SO_KEEPALIVE => Ok(truth(limits.keepalive)),
             libc::SO_RCVBUF => Ok(number(limits.receive_initial.cast_signed().saturating_mul(2))),
-            libc::SO_SNDBUF => Ok(number(limits.send_initial.cast_signed().saturating_mul(2))),
+            libc::SO_SNDBUF => Ok(number(limits.send_initial.cast_signed())),
             libc::SO_RCVLOWAT => Ok(number(i32::try_from(options.low_water).unwrap_or(i32::MAX))),
             libc::SO_SNDLOWAT => Ok(number(1)),
             libc::SO_RCVTIMEO => Ok(to_timeval(options.receive_timeout)),

@@ -55,13 +55,10 @@ impl Machine {
         let socket = self.sockets.get(fd)?;
         Ok(match &socket.kind {
             Kind::Fresh => OUT | HANG_UP,
-            Kind::Listener { queue, .. } => {
-                if queue.is_empty() {
-                    0
-                } else {
-                    IN
-                }
-            }
+            Kind::Listener { .. } => match self.acceptable(fd)? {
+                Some(_) => IN,
+                None => 0,
+            },
             Kind::Stream(_) => self.stream_readiness(socket),
             // There is always room for a datagram.
             Kind::Udp(_) => OUT,

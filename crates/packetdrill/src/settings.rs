@@ -14,6 +14,7 @@ const SYSCTLS: &str = "/proc/sys/net/ipv4";
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
     pub(crate) mtu: u16,
+    /// Our address, until packets say another one.
     pub(crate) local: IpAddr,
     /// Whether sockets begin with what the sysctls say.
     pub(crate) sysctls: bool,
@@ -25,7 +26,22 @@ impl Flags {
     /// # Errors
     /// A sentence: a word that means nothing.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let mut flags = Self { mtu: 1500, local: IpAddr::from([192, 168, 0, 2]), sysctls: true };
+        Self::parse_with(text, &std::env::args().collect::<Vec<_>>())
+    }
+
+    /// The same, with packetdrill's own command line: it does not hand on what it says of the link.
+    fn parse_with(text: &str, command: &[String]) -> Result<Self, String> {
+        let said = |name: &str| command.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let mtu = said("--mtu").and_then(|mtu| mtu.parse().ok()).unwrap_or(1500);
+        let v6 = said("--ip_version") == Some("ipv6");
+        // What packetdrill takes where it is not told.
+        let usual = if v6 {
+            IpAddr::from([0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 0])
+        } else {
+            IpAddr::from([192, 168, 0, 2])
+        };
+        let local = said("--local_ip").and_then(|local| local.parse().ok()).unwrap_or(usual);
+        let mut flags = Self { mtu, local, sysctls: true };
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             let bad = || format!("--so_flags: {word}: write mtu=N, local=ADDRESS or sysctls=fixed");
             match word.split_once('=').ok_or_else(bad)? {
@@ -64,6 +80,8 @@ fn limits(folder: &Path) -> Limits {
         receive_initial: number("tcp_rmem", 1).unwrap_or(old.receive_initial),
         receive_max: number("tcp_rmem", 2).unwrap_or(old.receive_max),
         send_max: number("tcp_wmem", 2).unwrap_or(old.send_max),
+        // As Linux has it where nobody has said anything.
+        unsent: number("tcp_notsent_lowat", 0).unwrap_or(u32::MAX),
         congestion,
         // 2 is: only when the peer asks.
         ecn: number("tcp_ecn", 0) == Some(1),
@@ -89,6 +107,10 @@ mod tests {
         let flags = Flags::parse("mtu=9000, local=10.0.0.1,sysctls=fixed").unwrap();
         assert_eq!((flags.mtu, flags.local, flags.sysctls), (9000, IpAddr::from([10, 0, 0, 1]), false));
         assert_eq!(flags.limits(), Limits::default());
+        let command = ["packetdrill", "--ip_version=ipv6", "--mtu=1520"].map(str::to_owned);
+        let flags = Flags::parse_with("", &command).unwrap();
+        assert_eq!((flags.mtu, flags.local.is_ipv6()), (1520, true));
+        assert_eq!(Flags::parse_with("mtu=1400", &command).unwrap().mtu, 1400);
         for bad in ["mtu", "mtu=many", "color=red"] {
             assert!(Flags::parse(bad).unwrap_err().contains("write mtu=N"), "{bad}");
         }
@@ -112,6 +134,7 @@ mod tests {
         let expected = Limits {
             receive_initial: 20_000,
             receive_max: 15_728_640,
+            unsent: u32::MAX,
             sack: false,
             congestion: CongestionControl::NewReno,
             ..Limits::default()

@@ -192,17 +192,20 @@ impl Shared {
         }
     }
 
-    /// The clock. It goes on a little each time, for who waits by looking at it.
+    /// The clock. It goes on a little each time, for who waits by looking at it: packetdrill's second thread does so as well,
+    /// before a call that begins later. One that a call has just returned to is to see when that was.
     pub(crate) fn time(&self) -> Duration {
         let mut state = self.lock();
-        if !self.drives() {
-            let time = state.machine.time();
-            state.returning = state.returning.saturating_sub(1);
-            state.returned = true;
-            self.looked.notify_all();
-            return time;
+        if self.drives() {
+            return state.machine.look();
         }
-        state.machine.look()
+        state.returned = true;
+        if state.returning == 0 {
+            return state.machine.look();
+        }
+        state.returning -= 1;
+        self.looked.notify_all();
+        state.machine.time()
     }
 
     /// The next packet that the stack sends, and when; none when it never will.
@@ -217,5 +220,23 @@ impl Shared {
             (state, more) = self.step(state, until);
         }
         state.machine.sent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+
+    #[test]
+    fn a_second_thread_that_waits_by_looking_at_the_clock_sees_it_go_on() {
+        let machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let shared = Shared::new(machine);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let begin = shared.time();
+                assert!((0..1000).any(|_| shared.time() >= begin + Duration::from_micros(500)));
+            });
+        });
     }
 }

@@ -200,10 +200,11 @@ impl Machine {
     }
 
     pub(crate) fn accept(&mut self, fd: i32) -> Result<(i32, SocketAddr)> {
+        let next = self.acceptable(fd)?.ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
         let (v6, options) = (socket.v6, socket.options.clone());
         let Kind::Listener { queue, .. } = &mut socket.kind else { return Err(INVALID) };
-        let id = queue.pop_front().ok_or(AGAIN)?;
+        let id = queue.remove(next).ok_or(AGAIN)?;
         let flow = self.host.stack.flow(id)?;
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
         child.local = Some((Some(flow.local), flow.local_port));
@@ -360,7 +361,12 @@ impl Machine {
                 if more && !cork {
                     self.host.stack.set_cork(self.now, id, true, &mut self.pool)?;
                 }
-                let n = self.host.stack.send(self.now, id, bytes, &mut self.pool)?;
+                // What leaves at once makes room for more.
+                let mut n = 0;
+                while let more @ 1.. = self.host.stack.send(self.now, id, &bytes[n..], &mut self.pool)? {
+                    n += more;
+                    self.run();
+                }
                 if !more {
                     self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
                 }

@@ -289,15 +289,4 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pace_is_kept_exactly_however_odd_it_is() {
-        let pace = Pace { requests: 3_000_000, time: Duration::from_secs(2) };
-        for (number, nanos) in [(0, 0), (1, 666), (3, 2000), (3_000_000, 2_000_000_000), (u64::MAX, u64::MAX)]
-        {
-            assert_eq!(pace.due(number), Duration::from_nanos(nanos), "{number}");
-        }
-    }
-}
+mod tests;

@@ -12,10 +12,16 @@ const LIFE: Duration = Duration::from_secs(600);
 /// Destinations at most: who makes up errors must not fill memory.
 const LIMIT: usize = 4096;
 
-/// What no path to a destination is narrower than. IPv4: the least that links have (RFC 1191, 7.1); its formal minimum of 68
-/// would make segments of 16 bytes, and nobody but an attacker asks for that. IPv6: RFC 8200, 5.
+/// What is believed of a path to a destination by an error that anyone may have made up. IPv4: the least that links have (RFC
+/// 1191, 7.1). IPv6: RFC 8200, 5.
 pub(crate) fn smallest(destination: Address) -> u16 {
     if destination.is_v4() { 296 } else { IPV6_MTU }
+}
+
+/// What no path is narrower than: what a connection believes, for an error must name a number of it that is in flight.
+/// IPv4: RFC 791, 3.2.
+pub(crate) fn least(destination: Address) -> u16 {
+    if destination.is_v4() { 68 } else { IPV6_MTU }
 }
 
 /// Path MTUs by destination. Who asks has found the error to be about a packet of ours.

@@ -11,11 +11,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn library() -> PathBuf {
-    // Cargo puts it beside the folder of this very program.
+    // Cargo builds it into the folder of this very program, and only `cargo build` puts it one above.
     let program = std::env::current_exe().expect("this program has a path");
-    let folder = program.parent().and_then(|deps| deps.parent()).expect("in target/PROFILE/deps");
-    let library = folder.join("libbywash_packetdrill.so");
-    if library.exists() { library } else { folder.join("deps/libbywash_packetdrill.so") }
+    let deps = program.parent().expect("in target/PROFILE/deps");
+    deps.join("libbywash_packetdrill.so")
 }
 
 fn scripts() -> Vec<PathBuf> {
@@ -23,7 +22,7 @@ fn scripts() -> Vec<PathBuf> {
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).expect("the scripts").flatten().map(|entry| entry.path()).collect();
     scripts.sort();
-    assert!(scripts.len() >= 41, "scripts are missing");
+    assert!(scripts.len() >= 48, "scripts are missing");
     scripts
 }
 

@@ -90,7 +90,23 @@ impl Connection {
         {
             return Done;
         }
-        self.check_ack(segment, cx)
+        let step = self.check_ack(segment, cx);
+        if step == On {
+            self.note_clock(segment, cx.now);
+        }
+        step
+    }
+
+    /// RFC 7323, 4.3: the peer's clock, of what fills the left edge of the window. Not before the acknowledgment was
+    /// seen to be one: who makes up a clock far ahead would shut out the peer.
+    fn note_clock(&mut self, segment: &Segment, now: Timestamp) {
+        if let Some((value, _)) = segment.options.timestamps
+            && self.timestamps
+            && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(now))
+            && !segment.seq.after(self.last_ack_sent)
+        {
+            (self.ts_recent, self.ts_recent_at) = (value, now);
+        }
     }
 
     /// 3.10.7.3, SYN-SENT.
@@ -153,9 +169,10 @@ impl Connection {
 
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
-        let mss = mss.min(self.offered_mss);
+        // What a peer asks for has a floor, or it would make us work for every byte; IPv4 itself has a lower one.
+        let mss = mss.max(88).min(self.offered_mss).max(28);
         let options = if self.timestamps { 12 } else { 0 };
-        let mss = u32::from(mss.max(88)) - options;
+        let mss = u32::from(mss) - options;
         if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss
         {
             self.window = super::congestion::Window::initial(mss);
@@ -206,13 +223,6 @@ impl Connection {
         // A full window is acknowledged from its right edge: "special allowance" for what holds nothing new.
         let at_edge = segment.seq == self.edge && (len == 0 || window == 0);
         if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
-            if let Some((value, _)) = segment.options.timestamps
-                && self.timestamps
-                && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(cx.now))
-                && !segment.seq.after(self.last_ack_sent)
-            {
-                (self.ts_recent, self.ts_recent_at) = (value, cx.now);
-            }
             return On;
         }
         if reset {
@@ -452,12 +462,15 @@ impl Connection {
 
     /// Sends a reset with the given sequence number.
     pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
-        let (ack, flags) = if self.state.is_synchronized() {
+        let synchronized = self.state.is_synchronized();
+        let (ack, flags) = if synchronized {
             (self.rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
         } else {
             (Seq(0), TcpFlags::RST)
         };
-        Bare { flow: self.flow, seq, ack, flags, window: 0, options: bywash_wire::TcpOptions::default() }
-            .send(cx);
+        let clock = self.timestamps && synchronized;
+        let timestamps = clock.then(|| (self.clock(cx.now), self.ts_recent));
+        let options = bywash_wire::TcpOptions { timestamps, ..Default::default() };
+        Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send(cx);
     }
 }

@@ -20,10 +20,6 @@ use crate::{Flow, Timestamp, Unreachable};
 /// No deadline.
 pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
-/// Bytes that a program may have waiting to go out for the first time: more than leaves in a turn, and few enough to be in a
-/// core's cache still when they go. Behind an open window it would otherwise write megabytes ahead.
-const UNSENT: usize = 256 << 10;
-
 /// What loss recovery is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -194,6 +190,9 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
+    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
+    pub(super) used: u32,
+    pub(super) round_end: Seq,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u32,
     /// What the path takes.
@@ -266,12 +265,13 @@ impl Connection {
         // Twice the window: one in flight, one to go out as acknowledgments come in.
         let wanted = (2 * self.window.congestion as usize).max(self.limits.send_initial as usize);
         let room = wanted.min(self.limits.send_max as usize).saturating_sub(self.send.len());
-        room.min(UNSENT.saturating_sub(self.unsent() as usize))
+        room.min((self.limits.unsent as usize).saturating_sub(self.unsent() as usize))
     }
 
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.
     pub(super) fn tell_writable(&mut self, cx: &mut Context<'_>) {
-        if self.wants_room && self.send_room() >= (self.send.len() / 2).min(UNSENT / 2) && !self.released {
+        let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
+        if self.wants_room && self.send_room() >= enough && !self.released {
             self.wants_room = false;
             cx.events.push(Event::Writable(self.id));
         }

@@ -79,8 +79,10 @@ pub struct Limits {
     pub receive_max: u32,
     /// Bytes of send buffer at first: it grows with the congestion window.
     pub send_initial: u32,
-    /// Bytes of send buffer at most. However large it is, 256 KiB of it at most wait to go out for the first time.
+    /// Bytes of send buffer at most.
     pub send_max: u32,
+    /// Bytes that may wait to go out for the first time (`TCP_NOTSENT_LOWAT`).
+    pub unsent: u32,
     /// How the congestion window is made.
     pub congestion: CongestionControl,
     /// How long data may stay without an answer (RFC 5482; Linux's 15 retransmissions are about as long).
@@ -121,6 +123,9 @@ impl Default for Limits {
             receive_max: 4 << 20,
             send_initial: 64 << 10,
             send_max: 4 << 20,
+            // More than leaves in a turn, and few enough to be in a core's cache still when they go. Behind an open window
+            // a program would otherwise write megabytes ahead.
+            unsent: 256 << 10,
             congestion: CongestionControl::default(),
             user_timeout: Duration::from_secs(924),
             ecn: false,

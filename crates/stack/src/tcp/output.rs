@@ -133,7 +133,7 @@ impl Connection {
             let fin = self.fin_wanted && self.nxt + len == self.data_end();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
-            if last && len > 0 {
+            if (last && len > 0) || len > self.window.mss {
                 flags = flags.with(TcpFlags::PSH);
             }
             if fin {
@@ -162,13 +162,15 @@ impl Connection {
         self.put_off_probe(now);
     }
 
-    /// How many full segments in a row may go now if the next has `len` bytes. A FIN is left out.
+    /// How many full segments in a row may go now if the next has `len` bytes.
     fn run_of(&self, len: u32) -> u32 {
         let (mss, available) = (self.window.mss, self.data_end() - self.nxt);
-        if len != mss || self.fin_wanted {
+        if len != mss {
             return 0;
         }
         let room = self.window.congestion.saturating_sub(self.pipe());
+        // A FIN goes with the last one, which is not of the run.
+        let available = available.saturating_sub(u32::from(self.fin_wanted));
         available.min(self.usable()).min(room) / mss
     }
 

@@ -68,14 +68,23 @@ impl Connection {
             return;
         }
         // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
-        let full = self.limited
-            || (self.window.congestion < self.window.threshold && before * 2 >= self.window.congestion);
+        let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
+        let full = self.limited || starts;
         if full {
             let rtt = self.round_trip().duration();
             self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
         } else {
             self.window.unneeded = true;
         }
+    }
+
+    /// Whether more than half of the window was in flight at once in this round trip, as it was `before` now.
+    fn uses_most(&mut self, before: u32) -> bool {
+        if !self.una.before(self.round_end) {
+            (self.round_end, self.used) = (self.nxt, 0);
+        }
+        self.used = self.used.max(before);
+        self.used > self.window.congestion / 2
     }
 
     /// SND.WND, unless the segment is older than the one that set it last.
@@ -309,7 +318,7 @@ impl Connection {
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let smallest = crate::path_mtu::smallest(self.flow.remote);
+        let smallest = crate::path_mtu::least(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };

@@ -158,7 +158,11 @@ impl Scoreboard {
             match sent.fate {
                 Fate::Sacked => segments.sacked += n,
                 Fate::Lost => segments.lost += n,
-                Fate::InFlight if sent.retransmitted => segments.copies += n,
+                // Linux counts what is sent again as lost, too, until it is acknowledged.
+                Fate::InFlight if sent.retransmitted => {
+                    segments.copies += n;
+                    segments.lost += n;
+                }
                 Fate::InFlight => {}
             }
         }

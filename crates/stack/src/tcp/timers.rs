@@ -136,7 +136,8 @@ impl Connection {
         let unsent = self.unsent().min(self.window.mss).min(self.usable());
         if unsent > 0 {
             let end = self.nxt + unsent;
-            if self.emit(self.nxt, unsent, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
+            let last = if end == self.data_end() { TcpFlags::PSH } else { TcpFlags::default() };
+            if self.emit(self.nxt, unsent, TcpFlags::ACK.with(last), cx) {
                 self.board.push(self.nxt, end, cx.now, self.window.mss);
                 self.nxt = end;
                 self.probe = Some(Probe { end, copy: false, flight: self.nxt - self.una });

@@ -9,6 +9,7 @@ mod ip;
 mod ip6;
 mod opening;
 mod rules;
+mod sending;
 mod smol;
 mod streams;
 mod tcp;

@@ -578,7 +578,7 @@ fn a_narrower_path_makes_segments_shorter() {
     send(&mut t, id, 2000);
     let sent = t.output();
     assert_eq!(sent, [". 1:1001(1000) ack 1 win 65535", "P. 1001:2001(1000) ack 1 win 65535"]);
-    let icmp = |t: &Trace, seq: u32| {
+    let icmp = |t: &Trace, seq: u32, mtu: u32| {
         let first = t.host.stack.flow(id).unwrap();
         let mut quoted =
             Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 1020).as_bytes().to_vec();
@@ -586,21 +586,36 @@ fn a_narrower_path_makes_segments_shorter() {
         quoted.extend(first.remote_port.to_be_bytes());
         quoted.extend(t.absolute(seq).to_be_bytes());
         let mut icmp =
-            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: 700.into() };
+            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
         icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(&quoted).checksum().into();
         let length = u16::try_from(ICMP_HEADER + quoted.len()).unwrap();
         let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, length);
         [ip.as_bytes(), icmp.as_bytes(), &quoted].concat()
     };
-    let forged = icmp(&t, 90_000);
+    let forged = icmp(&t, 90_000, 700);
     t.raw(&forged);
     t.sends(&[]);
-    let real = icmp(&t, 1);
+    let real = icmp(&t, 1, 700);
     t.raw(&real);
     let sent = t.output();
     assert_eq!(sent[0], ". 1:661(660) ack 1 win 65535", "700 less 40");
     assert_eq!(sent.len(), 4, "{sent:?}");
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_mss, 660);
+    // As narrow as IPv4 can be (RFC 791, 3.2), and no narrower than that.
+    for mtu in [68, 40] {
+        let narrow = icmp(&t, 1, mtu);
+        t.raw(&narrow);
+        let sent = t.output();
+        assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_mss, 28);
+        assert!(mtu < 68 || sent[0] == ". 1:29(28) ack 1 win 65535", "{sent:?}");
+    }
+    let mut acked = 1;
+    while acked < 2001 {
+        acked = (acked + 280).min(2001);
+        t.peer(&format!(". 1:1(0) ack {acked} win 30000"));
+        assert!(t.output().iter().all(|line| line.contains("(28)") || line.contains("(12)")));
+    }
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().unacked, 0);
 }
 
 #[test]

@@ -1,4 +1,10 @@
 //! How fast streams are over simulated networks: a table that changes only when behaviour does.
+//!
+//! All streams of a row begin together, each with ten segments, and the queue drops what does not fit. In ten seconds that
+//! beginning still shows: who has lost little of it is ahead, for windows come near each other by a part with each loss,
+//! and losses are seconds apart. In a minute streams share. Where the queue holds less than the first windows, those that
+//! lose all of them wait for a timer and then meet a full queue, which has room only where an acknowledgment has just made
+//! some, and stay locked out: 64 streams need a queue for them.
 
 use std::time::Duration;
 
@@ -7,11 +13,21 @@ use bywash_stack::{CongestionControl, ConnectionId, Event, Limits};
 use crate::wire::network::{Faults, Network};
 use crate::wire::{Node, address};
 
-/// Kilobytes each second that `streams` connections carry together in ten seconds, and how unequal they are: the
-/// slowest in percent of the fastest.
-fn measure(faults: Faults, control: CongestionControl, buffer: u32, streams: usize) -> (u64, u64) {
-    let a = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let b = Node::new(2).with_interface(0, 2, None, 1500, "10.0.0.2/24");
+/// What is measured, beside faults and congestion control.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Bytes of receive window at most.
+    window: u32,
+    streams: usize,
+    seconds: u64,
+}
+
+/// Kilobytes each second that connections carry together, and how equal they are: the slowest in percent of the fastest,
+/// and Jain's index, in thousandths.
+fn measure(faults: Faults, control: CongestionControl, row: Row) -> [u64; 3] {
+    let Row { window: buffer, streams, seconds } = row;
+    let a = Node::with_frames(1, 16_000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let b = Node::with_frames(2, 16_000).with_interface(0, 2, None, 1500, "10.0.0.2/24");
     let mut network = Network::new(a, b, faults, 42);
     let limits = Limits {
         congestion: control,
@@ -30,7 +46,7 @@ fn measure(faults: Faults, control: CongestionControl, buffer: u32, streams: usi
     }
     let mut got: Vec<(ConnectionId, u64)> = Vec::new();
     let chunk = [0x55; 8192];
-    let over = network.run(Duration::from_secs(10), |net| {
+    let over = network.run(Duration::from_secs(seconds), |net| {
         net.a.host.stack.events().for_each(drop);
         for id in &senders {
             while net.a.host.stack.send(net.now, *id, &chunk, &mut net.a.pool).is_ok_and(|n| n == chunk.len())
@@ -54,37 +70,47 @@ fn measure(faults: Faults, control: CongestionControl, buffer: u32, streams: usi
     let total: u64 = got.iter().map(|(_, n)| n).sum();
     let (least, most) =
         (got.iter().map(|(_, n)| *n).min().unwrap(), got.iter().map(|(_, n)| *n).max().unwrap());
-    (total / 10_000, least * 100 / most.max(1))
+    // (sum of x)^2 / (n sum of x^2)
+    let squares: u128 = got.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
+    let jain = u128::from(total).pow(2) * 1000 / (streams as u128 * squares).max(1);
+    [total / 1000 / seconds, least * 100 / most.max(1), u64::try_from(jain).unwrap()]
 }
 
 #[test]
 fn the_table() {
     let ms = Duration::from_millis;
     let link = Some((1_250_000, 60_000));
-    let mut table =
-        String::from("control  loss/1000  reorder/1000  delay  queue   window  streams     kB/s  fairness\n");
+    let wide = Some((12_500_000, 600_000));
+    let mut table = String::from(
+        "control  loss/1000  reorder/1000  delay  queue   window  streams  seconds     kB/s  least/most  jain\n",
+    );
     for control in [CongestionControl::NewReno, CongestionControl::Cubic] {
-        for (loss, reorder, delay, bottleneck, buffer, streams) in [
-            (0, 0, ms(10), link, 4 << 20, 1),
-            (0, 0, ms(50), link, 4 << 20, 1),
-            (0, 200, ms(10), link, 4 << 20, 1),
-            (1, 0, ms(10), link, 4 << 20, 1),
-            (10, 0, ms(10), link, 4 << 20, 1),
-            (50, 0, ms(10), link, 4 << 20, 1),
-            (10, 200, ms(10), link, 4 << 20, 1),
-            (0, 0, ms(10), Some((1_250_000, 12_000)), 4 << 20, 1),
-            (0, 0, ms(10), link, 8 << 10, 1),
-            (0, 0, ms(10), link, 4 << 20, 4),
-            (0, 0, ms(10), link, 4 << 20, 16),
+        for (loss, reorder, delay, bottleneck, window, streams, seconds) in [
+            (0, 0, ms(10), link, 4 << 20, 1, 10),
+            (0, 0, ms(50), link, 4 << 20, 1, 10),
+            (0, 200, ms(10), link, 4 << 20, 1, 10),
+            (1, 0, ms(10), link, 4 << 20, 1, 10),
+            (10, 0, ms(10), link, 4 << 20, 1, 10),
+            (50, 0, ms(10), link, 4 << 20, 1, 10),
+            (10, 200, ms(10), link, 4 << 20, 1, 10),
+            (0, 0, ms(10), Some((1_250_000, 12_000)), 4 << 20, 1, 10),
+            (0, 0, ms(10), link, 8 << 10, 1, 10),
+            (0, 0, ms(10), link, 4 << 20, 4, 10),
+            (0, 0, ms(10), link, 4 << 20, 16, 10),
+            (0, 0, ms(10), link, 4 << 20, 4, 60),
+            (0, 0, ms(10), link, 4 << 20, 16, 60),
+            (0, 0, ms(10), wide, 4 << 20, 64, 10),
+            (0, 0, ms(10), wide, 4 << 20, 64, 60),
         ] {
             let faults = Faults { delay, loss, reorder, bottleneck, ..Faults::default() };
-            let (rate, fairness) = measure(faults, control, buffer, streams);
+            let [rate, fairness, jain] = measure(faults, control, Row { window, streams, seconds });
+            assert!(seconds < 60 || jain >= 980, "{control:?}: {streams} streams do not share: {jain}");
             let queue = bottleneck.map_or(0, |(_, room)| room / 1000);
             table += &format!(
-                "{:8} {loss:9} {reorder:13} {:>6} {queue:4}kB {:>6}kB {streams:8} {rate:8} {fairness:8}%\n",
+                "{:8} {loss:9} {reorder:13} {:>6} {queue:4}kB {:>6}kB {streams:8} {seconds:8} {rate:8} {fairness:10}% {jain:5}\n",
                 format!("{control:?}"),
                 format!("{}ms", delay.as_millis()),
-                buffer >> 10,
+                window >> 10,
             );
         }
     }

@@ -47,7 +47,11 @@ pub(crate) fn pool(frames: usize) -> Pool {
 
 impl Node {
     pub(crate) fn new(number: u8) -> Self {
-        let mut pool = pool(2000);
+        Self::with_frames(number, 2000)
+    }
+
+    pub(crate) fn with_frames(number: u8, frames: usize) -> Self {
+        let mut pool = pool(frames);
         Self { host: Host::new([number; 16], &mut pool), pool, batch: Batch::new() }
     }
 

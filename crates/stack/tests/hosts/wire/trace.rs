@@ -123,6 +123,18 @@ impl Trace {
         lines
     }
 
+    /// To which of the peer's ports each segment goes that we send now.
+    pub(crate) fn peers_of_output(&mut self) -> Vec<u16> {
+        self.host.advance(self.now, &mut self.pool);
+        self.host.transmit(PORT, &mut self.batch);
+        let mut ports = Vec::new();
+        for packet in self.batch.drain() {
+            ports.push(u16::from_be_bytes([packet.head()[22], packet.head()[23]]));
+            self.pool.give_packet(packet);
+        }
+        ports
+    }
+
     fn render(&mut self, bytes: &[u8]) -> String {
         let ip = Ipv4Header::parse(bytes, bytes.len()).expect("our header is right");
         let segment = &bytes[ip.header_length()..];

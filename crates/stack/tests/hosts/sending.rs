@@ -1,0 +1,170 @@
+//! The sending half as it shows on the wire: what leaves together, in whose turn, and what waits for memory or a port.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event, Limits};
+
+use crate::wire::trace::Trace;
+
+/// A connection the peer has opened.
+fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer(&format!("S 0:0(0) win 60000 <{options}>"));
+    assert_eq!(t.output().len(), 1);
+    t.pass(Duration::from_millis(20));
+    t.peer(&format!(". 1:1(0) ack 1 win 60000 {clock}"));
+    t.sends(&[]);
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    (t, connection)
+}
+
+fn send(t: &mut Trace, id: ConnectionId, n: usize) {
+    assert_eq!(t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap(), n);
+}
+
+/// Segments and pushes, as `10P` for nine without and one with.
+fn shape(lines: &[String]) -> String {
+    let mut shape = String::new();
+    let mut n = 0;
+    for line in lines {
+        n += 1;
+        if line.starts_with("P.") {
+            shape += &format!("{n}P ");
+            n = 0;
+        }
+    }
+    if n > 0 { format!("{shape}{n}") } else { shape.trim_end().to_owned() }
+}
+
+#[test]
+fn what_leaves_together_is_pushed_and_a_single_segment_of_more_is_not() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    send(&mut t, id, 15_500);
+    assert_eq!(shape(&t.output()), "10P");
+    // Limited transmit: one by one.
+    t.pass(Duration::from_millis(20));
+    t.peer(". 1:1(0) ack 1 win 60000 <sack 1001:2001>");
+    t.sends(&[". 10001:11001(1000) ack 1 win 65535"]);
+    // The end of all that there is.
+    t.pass(Duration::from_millis(1));
+    t.peer(". 1:1(0) ack 11001 win 60000");
+    let lines = t.output();
+    assert_eq!((shape(&lines), lines.len()), ("4P 1P".into(), 5), "{lines:?}");
+    assert!(lines[4].starts_with("P. 15001:15501(500)"), "{lines:?}");
+}
+
+#[test]
+fn a_fin_goes_with_the_last_bytes_and_those_before_it_together() {
+    for (bytes, shape_before, last) in [
+        (3000, "2P", "FP. 2001:3001(1000)"),
+        (2500, "2P", "FP. 2001:2501(500)"),
+        (1000, "", "FP. 1:1001(1000)"),
+    ] {
+        let (mut t, id) = accepted("mss 1000,sackOK", "");
+        send(&mut t, id, bytes);
+        t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        let mut lines = t.output();
+        let found = lines.pop().unwrap();
+        assert_eq!(shape(&lines), shape_before, "{lines:?}");
+        assert_eq!(found, format!("{last} ack 1 win 65535"));
+        // The FIN counts one.
+        t.peer(&format!(". 1:1(0) ack {} win 60000", bytes + 2));
+        t.sends(&[]);
+    }
+}
+
+#[test]
+fn a_probe_of_new_data_is_pushed_only_if_nothing_is_behind_it() {
+    for (bytes, probe) in [(12_000, ". 10001:11001(1000)"), (10_500, "P. 10001:10501(500)")] {
+        let (mut t, id) = accepted("mss 1000,sackOK", "");
+        send(&mut t, id, bytes);
+        assert_eq!(t.output().len(), 10);
+        // No round trip but the handshake's, of 20 ms.
+        t.after(Duration::from_millis(40), &[&format!("{probe} ack 1 win 65535")]);
+    }
+}
+
+#[test]
+fn a_window_that_is_used_by_half_does_not_grow_and_by_more_it_does_for_the_whole_round_trip() {
+    for (bytes, grown) in [(5000, 10_000), (8000, 16_000)] {
+        let (mut t, id) = accepted("mss 1000,sackOK", "");
+        send(&mut t, id, bytes);
+        t.output();
+        // One after the other, when less and less is out.
+        for ack in (2..=9).map(|n| n * 1000 + 1).filter(|ack| *ack <= bytes + 1) {
+            t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+            t.sends(&[]);
+        }
+        let window = t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd;
+        assert_eq!(window, u32::try_from(grown).unwrap(), "{bytes} of 10000 bytes were used");
+    }
+}
+
+#[test]
+fn a_reset_tells_our_clock_and_a_clock_comes_only_with_an_acknowledgment_of_ours() {
+    let (mut t, id) = accepted("mss 1012,sackOK,TS 100", "<TS 200>");
+    // It acknowledges what was never sent, and has a clock far ahead (RFC 9293, 3.10.7.4: answered, and dropped).
+    t.peer("F. 1:1(0) ack 9999 win 60000 <TS 200000>");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 200>"]);
+    t.peer("P. 1:11(10) ack 1 win 60000 <TS 201>");
+    t.sends(&[". 1:1(0) ack 11 win 65535 <TS ecr 201>"]);
+    t.host.stack.abort(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["R. 1:1(0) ack 11 <TS ecr 201>"]);
+}
+
+#[test]
+fn what_finds_no_memory_goes_out_when_there_is_some() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    send(&mut t, id, 5000);
+    let frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
+    t.sends(&[]);
+    assert!(t.host.stack.counters().no_memory > 0);
+    frames.into_iter().for_each(|frame| t.pool.give(frame));
+    let lines = t.output();
+    assert_eq!((shape(&lines), lines.len()), ("5P".into(), 5), "{lines:?}");
+}
+
+#[test]
+fn connections_take_turns() {
+    let mut t = Trace::new();
+    let limits = Limits { send_initial: 200_000, ..Limits::default() };
+    t.host.stack.set_limits(limits);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    let mut connections = Vec::new();
+    for port in [5000, 5001] {
+        t.ports.1 = port;
+        t.peer("S 0:0(0) win 65535 <mss 536,sackOK>");
+        t.output();
+        t.peer(". 1:1(0) ack 1 win 65535");
+        let events = t.events();
+        let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+        // The window grows to more than a turn.
+        let (mut sent, mut acked) = (0, 0);
+        while t.host.stack.tcp_info(t.now, connection).unwrap().snd_cwnd < 100 * 536 {
+            send(&mut t, connection, 80 * 536);
+            sent += 80 * 536;
+            while acked < sent {
+                let n = t.output().len() * 536;
+                acked += n;
+                assert!(n > 0, "it stands still");
+                t.peer(&format!(". 1:1(0) ack {} win 65535", acked + 1));
+            }
+        }
+        connections.push(connection);
+    }
+    let mut order = Vec::new();
+    for id in &connections {
+        send(&mut t, *id, 60 * 536);
+    }
+    for _ in 0..4 {
+        order.extend(t.peers_of_output());
+    }
+    assert_eq!(order.len(), 120, "all of both");
+    let first = order[0];
+    let turn = order.iter().take_while(|port| **port == first).count();
+    assert!((16..=32).contains(&turn), "{turn} segments in a row, then the other");
+    assert_eq!(order[turn..].iter().take_while(|port| **port != first).count(), turn);
+}
