@@ -31,17 +31,20 @@ struct Doorbell {
     /// Where the model finds the register.
     first_address: u32,
     word: Word<AtomicU32>,
-    /// What the model has put there, or has seen there.
+    /// What the model has put there, or has done of what it found there.
     seen: u32,
+    /// What lay there when it was last read.
+    found: u32,
 }
 
 /// The pages.
 #[derive(Debug)]
 pub struct Doorbells {
     file: OwnedFd,
-    /// All but the tails.
-    others: Vec<Doorbell>,
     tails: Vec<Doorbell>,
+    /// Those with the bits that enable queues.
+    switches: Vec<Doorbell>,
+    others: Vec<Doorbell>,
     /// Places in `tails` of queues that are enabled.
     live: Vec<usize>,
     next_sweep: u64,
@@ -59,13 +62,15 @@ impl Doorbells {
         let offsets = PAGES.into_iter().flat_map(|page| page.step_by(4));
         let word = |(offset, first_address): (u32, u32)| {
             let word = Word::u32_at(&mapping, offset as usize)?;
-            Ok(Doorbell { offset, first_address, word, seen: 0 })
+            Ok(Doorbell { offset, first_address, word, seen: 0, found: 0 })
         };
         let registers = offsets.filter_map(|offset| Some((offset, Nic::first_address(offset)?)));
         let words = registers.map(word).collect::<io::Result<Vec<_>>>()?;
         let is_tail = |word: &Doorbell| nic.has_tail(word.offset).is_some();
-        let (tails, others) = words.into_iter().partition(is_tail);
-        let mut doorbells = Self { file, others, tails, live: Vec::new(), next_sweep: 0 };
+        let (tails, others): (Vec<_>, Vec<_>) = words.into_iter().partition(is_tail);
+        let is_switch = |word: &Doorbell| Nic::has_switch(word.offset);
+        let (switches, others) = others.into_iter().partition(is_switch);
+        let mut doorbells = Self { file, tails, switches, others, live: Vec::new(), next_sweep: 0 };
         doorbells.show(nic);
         Ok(doorbells)
     }
@@ -88,16 +93,32 @@ impl Doorbells {
 
     /// Does all that a client wrote; tails only when there was nothing else, because a queue that was enabled must start first.
     /// True when there was something.
+    ///
+    /// A client goes on writing meanwhile, ring, switch and tail of a queue in this order. They are read in the opposite one: what
+    /// was written before something that is seen here is seen, too.
     pub fn take(&mut self, nic: &mut Nic) -> bool {
-        let take = |words: &mut [Doorbell], nic: &mut Nic| {
-            words.iter_mut().map(|word| u32::from(word.take(nic))).sum::<u32>() > 0
+        self.tails.iter_mut().chain(&mut self.switches).chain(&mut self.others).for_each(Doorbell::read);
+        let act = |words: &mut dyn Iterator<Item = &mut Doorbell>, nic: &mut Nic| {
+            words.map(|word| u32::from(word.act(nic))).sum::<u32>() > 0
         };
-        take(&mut self.others, nic) || take(&mut self.tails, nic)
+        // A ring changes between the end of one queue and the start of the next.
+        let ended = act(&mut self.switches.iter_mut().filter(|word| !Nic::is_on(word.found)), nic);
+        let changed = act(&mut self.others.iter_mut(), nic);
+        let started = act(&mut self.switches.iter_mut(), nic);
+        if ended || changed || started {
+            return true;
+        }
+        let mut rung = false;
+        for tail in self.tails.iter_mut().filter(|tail| tail.found != tail.seen) {
+            rung |= !nic.is_starting(tail.offset) && tail.act(nic);
+        }
+        rung
     }
 
     /// Shows what registers have become.
     pub fn show(&mut self, nic: &Nic) {
-        self.others.iter_mut().chain(&mut self.tails).for_each(|word| word.show(nic));
+        let words = self.others.iter_mut().chain(&mut self.switches).chain(&mut self.tails);
+        words.for_each(|word| word.show(nic));
         self.live.clear();
         let tails = self.tails.iter().enumerate();
         self.live.extend(tails.filter(|(_, tail)| nic.has_tail(tail.offset) == Some(true)).map(|(at, _)| at));
@@ -105,13 +126,25 @@ impl Doorbells {
 }
 
 impl Doorbell {
+    #[inline]
     fn take(&mut self, nic: &mut Nic) -> bool {
-        let value = self.word.load(Acquire);
-        if value == self.seen {
+        self.read();
+        self.act(nic)
+    }
+
+    #[inline]
+    fn read(&mut self) {
+        self.found = self.word.load(Acquire);
+    }
+
+    /// Does what was read, if it is the client's.
+    #[inline]
+    fn act(&mut self, nic: &mut Nic) -> bool {
+        if self.found == self.seen {
             return false;
         }
-        self.seen = value;
-        nic.write32(self.offset, value);
+        self.seen = self.found;
+        nic.write32(self.offset, self.found);
         true
     }
 

@@ -194,6 +194,39 @@ fn a_client_maps_the_queues_registers_and_loops_frames() {
     time.join().unwrap();
 }
 
+/// Nobody looks at the pages while a queue is set up, enabled and given its buffers; then a message comes.
+#[test]
+fn a_mapped_queue_that_was_set_up_unseen_starts_before_its_tail_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nic.sock");
+    let world = Shared::new(&[Board::default()], Impairment::default());
+    let mut server = Server::mapped(&path, &world, 0).unwrap();
+    let serving = thread::spawn(move || server.serve());
+    let mut client = Client::new(&path).unwrap();
+    let region = client.region(BAR).unwrap();
+    let file = region.file_offset.as_ref().unwrap();
+    let pages = Mapping::of_file(file.file().as_fd(), 0, BAR_SIZE as usize).unwrap();
+    let word = |register: &Register| Word::u32_at(&pages, register.offset() as usize).unwrap();
+    let mut write_unseen = |values: &[(&Register, u32)]| {
+        values.iter().for_each(|(register, value)| word(register).store(*value, Release));
+        // Longer than the model ever leaves the pages alone.
+        thread::sleep(Duration::from_millis(5));
+        read(&mut client, STATUS.offset());
+        (read(&mut client, RDBAL.offset()), read(&mut client, RDT.offset()))
+    };
+    let set_up = |low| {
+        let srrctl = SRRCTL::BSIZEPACKET.with(2) | SRRCTL::DESCTYPE.with(1);
+        [(&RDBAL, low), (&RDLEN, 128), (&SRRCTL, srrctl), (&RXDCTL, RXDCTL::ENABLE.mask), (&RDT, 7)]
+    };
+    assert_eq!(write_unseen(&set_up(0x10_0000)), (0x10_0000, 7));
+    // It ends, and starts again elsewhere.
+    assert_eq!(write_unseen(&[(&RXDCTL, 0), (&RDT, 0), (&RDBAL, 0)]), (0, 0));
+    assert_eq!(write_unseen(&set_up(0x20_0000)), (0x20_0000, 7));
+    assert_eq!(world.with(0, |device| device.nic.violations()), []);
+    drop(client);
+    serving.join().unwrap().unwrap();
+}
+
 #[test]
 fn two_registers_may_be_accessed_at_once_and_halves_of_one_are_noted() {
     let folder = tempfile::tempdir().unwrap();

@@ -59,6 +59,7 @@ pub(crate) fn checks(guest: &mut Guest, pair: &Pair) -> Result<(), GuestError> {
         ip -n peer link set dev peer promisc on up"
     ))?;
     refusals(&mut run, driver)?;
+    registers(&mut run, driver)?;
     traffic(&mut run, driver)?;
     killed(&mut run, driver)?;
     killed_with_its_guard(&mut run, driver)?;
@@ -90,6 +91,27 @@ fn refusals(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
     ];
     let wanted: Vec<&str> = wanted.iter().flat_map(|words| [*words, "code 2", driver]).collect();
     lines_say(&output, &wanted);
+    Ok(())
+}
+
+/// Registers are shown as Linux's driver has left them, which has the NIC again afterwards.
+fn registers(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
+    let output = run("shown() { /host/bywash registers pci:$taken $* 2>&1 || echo code $?; driver; }
+        shown CTRL; shown CTRL --no-iommu; shown STATUS --no-iommu; works")?;
+    let wanted = [
+        "or take that risk with --no-iommu",
+        "code 2",
+        driver,
+        "CTRL  0x00000  0x",
+        driver,
+        "STATUS  0x00008  0x",
+        driver,
+    ];
+    let mut lines = output.lines();
+    for words in wanted {
+        assert!(lines.any(|line| line.contains(words)), "{words}: {output}");
+    }
+    assert!(lines.next().is_some_and(|line| line.ends_with(" received")), "{output}");
     Ok(())
 }
 

@@ -38,7 +38,7 @@ registers! {
     EICR "Interrupt cause" W1C [0x00800] = 0
         { RTX_QUEUE 15:0, FLOW_DIR 16, RX_MISS 17, PCI 18, MAILBOX 19, LSC 20, LINKSEC 21, MNG 22, TS 23, GPI_SDP0 24,
           GPI_SDP1 25, GPI_SDP2 26, ECC 28, TCP_TIMER 30, OTHER 31 };
-    EICS "Interrupt cause set" WO [0x00808] & 0x7fff_ffff;
+    EICS "Interrupt cause set, and read without clearing" RW [0x00808] & 0x7fff_ffff;
     EIAC "Interrupt auto clear" RW [0x00810] = 0 & 0x4000_ffff;
     EITR "Interrupt throttle" RW [0x00820 + 4 * 24, 0x12300 + 4 * 105] = 0 & 0x8fff_fff8
         { INTERVAL 11:3, LLI_MODERATION 15, CNT_WDIS 31 };

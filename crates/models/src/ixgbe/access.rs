@@ -60,9 +60,7 @@ impl Nic {
             "MMNGC" => self.mmngc(),
             "LINKS" if self.faults.links_says_down => 0,
             "EICR" => self.interrupts.read_causes(&self.file),
-            // Not yet of an 82599, whose queues may be mapped: interrupts in the midst of opening show that a tail there can be
-            // seen before the bit that enables its queue.
-            "EICS" if self.board.has_phy() => self.interrupts.causes(),
+            "EICS" => self.interrupts.causes(),
             "EIMS" => self.interrupts.eims(),
             "EIMS_EX" => self.interrupts.eims_ex(at.index),
             "RDRXCTL" => {
@@ -120,6 +118,26 @@ impl Nic {
             "TDT" => Some(self.transmits(at.index)),
             _ => None,
         }
+    }
+
+    /// Whether the queue with the tail at `offset` was enabled and does not say so yet.
+    pub(crate) fn is_starting(&self, offset: u32) -> bool {
+        place(offset).is_some_and(|at| match at.register.name {
+            "RDT" => self.starting.0 >> at.index & 1 != 0,
+            "TDT" => self.starting.1 >> at.index & 1 != 0,
+            _ => false,
+        })
+    }
+
+    /// Whether the register at `offset` enables a queue.
+    pub(crate) fn has_switch(offset: u32) -> bool {
+        place(offset).is_some_and(|at| matches!(at.register.name, "RXDCTL" | "TXDCTL"))
+    }
+
+    /// Whether a queue is enabled that has `value` in such a register.
+    pub(crate) fn is_on(value: u32) -> bool {
+        // The bit is the same for both directions.
+        (RXDCTL::ENABLE.mask & TXDCTL::ENABLE.mask) & value != 0
     }
 
     /// An access that is no read or write of one register. It does nothing.
