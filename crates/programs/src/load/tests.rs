@@ -1,3 +1,5 @@
+//! The load generator against a server in virtual time.
+
 use std::sync::{Arc, Mutex};
 
 use super::*;
