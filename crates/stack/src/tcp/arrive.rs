@@ -287,6 +287,10 @@ impl Connection {
                 return Done;
             }
             self.step(Cause::Connected);
+            // 3.10.4, SYN-RECEIVED: a close that came before is done now.
+            if self.fin_wanted {
+                self.step(Cause::Shutdown);
+            }
             (self.wl1, self.wl2) = (segment.seq - 1, segment.ack);
             self.connected(cx);
         }

@@ -26,13 +26,21 @@ impl Connection {
         if self.ack_now && self.state.is_synchronized() && self.has_blocks() {
             self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
-        let more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
+        let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
         if self.ack_now && self.state.is_synchronized() && self.state != State::SynReceived {
-            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+            more |= !self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
         if self.nxt != before {
             self.tell_writable(cx);
+        }
+        // There was no frame for the program's first byte: no acknowledgment will come that makes it try again.
+        if self.wants_room && self.send.len() == 0 {
+            if cx.pool.at_hand(1) > 0 {
+                self.tell_writable(cx);
+            } else {
+                more = true;
+            }
         }
         self.arm(cx.now);
         more

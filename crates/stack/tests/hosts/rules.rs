@@ -94,6 +94,30 @@ fn both_open_at_once() {
 }
 
 #[test]
+fn a_close_before_a_simultaneous_open_is_over_is_done_after_it() {
+    for lets_go in [false, true] {
+        let mut t = Trace::new();
+        t.ports.1 = 80;
+        let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+        t.output();
+        t.peer("S 0:0(0) win 5000 <mss 1000>");
+        t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+        if lets_go {
+            t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+        } else {
+            t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        }
+        t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
+        t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+        t.peer("F. 1:1(0) ack 2 win 5000");
+        t.sends(&[". 2:2(0) ack 2 win 65535"]);
+        let events = t.events();
+        assert_eq!(events.contains(&Event::Closed(id, CloseReason::Done)), !lets_go, "{events:?}");
+        assert_eq!(t.host.stack.connections(), (usize::from(!lets_go), 0, 1));
+    }
+}
+
+#[test]
 fn a_wrong_acknowledgment_of_our_syn_is_reset() {
     let mut t = Trace::new();
     t.ports.1 = 80;

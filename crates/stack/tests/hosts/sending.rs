@@ -128,6 +128,30 @@ fn what_finds_no_memory_goes_out_when_there_is_some() {
 }
 
 #[test]
+fn who_found_no_memory_for_a_first_byte_is_told_when_there_is_some() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    let frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
+    assert_eq!(t.host.stack.send(t.now, id, &[1; 10], &mut t.pool), Ok(0));
+    t.sends(&[]);
+    assert_eq!(t.events(), []);
+    frames.into_iter().for_each(|frame| t.pool.give(frame));
+    t.sends(&[]);
+    assert_eq!(t.events(), [Event::Writable(id)]);
+    t.sends(&[]);
+    assert_eq!((t.events(), t.host.next_deadline().is_some_and(|at| at <= t.now)), (vec![], false));
+}
+
+#[test]
+fn an_acknowledgment_that_found_no_memory_follows() {
+    let (mut t, _) = accepted("mss 1000,sackOK", "");
+    t.peer("P. 1:101(100) ack 1 win 1000");
+    let frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
+    t.sends(&[]);
+    frames.into_iter().for_each(|frame| t.pool.give(frame));
+    t.sends(&[". 1:1(0) ack 101 win 65535"]);
+}
+
+#[test]
 fn connections_take_turns() {
     let mut t = Trace::new();
     let limits = Limits { send_initial: 200_000, ..Limits::default() };
