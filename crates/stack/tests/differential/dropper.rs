@@ -12,6 +12,9 @@ const COUNTS: u32 = 16;
 const NEXT: i32 = -1;
 /// `TCX_DROP`.
 const DROP: i32 = 2;
+/// `TCX_REDIRECT`, to no interface: the packet is gone, and its sender is not told. Of `TCX_DROP` Linux's TCP hears as its packet
+/// leaves; it takes that for a local congestion, and forgets a handshake whose SYN,ACK it could not repeat.
+const LOSE: i32 = 7;
 
 /// Both ways through an interface.
 pub(crate) struct Dropper {
@@ -21,26 +24,28 @@ pub(crate) struct Dropper {
 impl Dropper {
     /// Drops so many of 1024 packets.
     pub(crate) fn on(host: &Host, interface: u32, dropped: i32, seed: u64) -> Self {
-        let ways = [(TcxDirection::Ingress, seed), (TcxDirection::Egress, !seed)].map(|(direction, seed)| {
-            let map = Map::create(&MapSpec {
-                kind: MapKind::Array,
-                name: "drop_counts",
-                key_size: 4,
-                value_size: COUNTS,
-                entries: 1,
-                mappable: false,
-            })
-            .unwrap();
-            let instructions = program(map.as_fd().as_raw_fd(), dropped, seed);
-            let spec = ProgramSpec {
-                kind: ProgramKind::SchedCls,
-                name: "drop_by_seed",
-                instructions: &instructions,
-            };
-            let program = Program::load(&spec).unwrap();
-            let link = host.enter(|| Link::tcx(&program, interface, direction)).unwrap().unwrap();
-            (link, map)
-        });
+        let ways = [(TcxDirection::Ingress, DROP, seed), (TcxDirection::Egress, LOSE, !seed)].map(
+            |(direction, verdict, seed)| {
+                let map = Map::create(&MapSpec {
+                    kind: MapKind::Array,
+                    name: "drop_counts",
+                    key_size: 4,
+                    value_size: COUNTS,
+                    entries: 1,
+                    mappable: false,
+                })
+                .unwrap();
+                let instructions = program(map.as_fd().as_raw_fd(), (dropped, verdict), seed);
+                let spec = ProgramSpec {
+                    kind: ProgramKind::SchedCls,
+                    name: "drop_by_seed",
+                    instructions: &instructions,
+                };
+                let program = Program::load(&spec).unwrap();
+                let link = host.enter(|| Link::tcx(&program, interface, direction)).unwrap().unwrap();
+                (link, map)
+            },
+        );
         Self { ways }
     }
 
@@ -55,8 +60,8 @@ impl Dropper {
     }
 }
 
-/// Counts packets and drops those whose number, mixed with the seed, has a remainder below `dropped`.
-fn program(map: i32, dropped: i32, seed: u64) -> Vec<u64> {
+/// Counts packets and gives a verdict on those whose number, mixed with the seed, has a remainder below `dropped`.
+fn program(map: i32, (dropped, verdict): (i32, i32), seed: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R6};
     let mut a = Assembler::new();
     let pass = a.label();
@@ -78,7 +83,7 @@ fn program(map: i32, dropped: i32, seed: u64) -> Vec<u64> {
     a.load(Width::Double, R1, R6, 8);
     a.operate(Operation::Add, R1, 1);
     a.store(Width::Double, R6, 8, R1);
-    a.mov(R0, DROP);
+    a.mov(R0, verdict);
     a.exit();
     a.place(pass);
     a.mov(R0, NEXT);

@@ -197,9 +197,7 @@ fn run(seeds: impl Iterator<Item = u64>) {
 
 #[test]
 fn streams_to_and_from_the_kernel_are_intact() {
-    // Not the first group: a connection of it has stood still once, nobody knows why (CAVEATS.md, "The stack on ports"). Those
-    // who look for it play it with `cargo xtask soak kernel --seeds 0..128`.
-    run((1..4).flat_map(|group| (0..20).map(move |seed| group * GROUP + seed)));
+    run((0..3).flat_map(|group| (0..20).map(move |seed| group * GROUP + seed)));
 }
 
 /// See CONTRIBUTING.md: `BYWASH_SEEDS` says how many, or which.

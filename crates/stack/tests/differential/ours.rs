@@ -151,7 +151,7 @@ impl<'a> Ours<'a> {
         while self.give(now, Direction::FromKernel) {
             self.host.receive(now, PORT, &mut self.batch, self.pool);
         }
-        self.events();
+        self.events(now);
         for number in 0..self.ends.len() {
             self.work(now, number);
         }
@@ -209,7 +209,7 @@ impl<'a> Ours<'a> {
         poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&timeout)).unwrap();
     }
 
-    fn events(&mut self) {
+    fn events(&mut self, now: Timestamp) {
         for event in self.host.stack.events().collect::<Vec<_>>() {
             if let Event::Accepted { listener, connection } = event {
                 let number = self.ends.iter().position(|end| end.listener == Some(listener)).unwrap();
@@ -222,11 +222,13 @@ impl<'a> Ours<'a> {
             {
                 end.outcome = Some(Err("ours: opened twice".into()));
             }
-            if let Event::Closed(_, reason) = event
+            if let Event::Closed(id, reason) = event
                 && reason != CloseReason::Done
             {
                 let stuck = end.stuck();
                 end.outcome.get_or_insert(Err(format!("{reason:?}, {stuck}")));
+                // Nobody works on it any more, so it is let go of here.
+                self.host.stack.close(now, id, self.pool).unwrap();
             }
         }
     }
