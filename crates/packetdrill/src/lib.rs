@@ -9,8 +9,9 @@
 //! ```
 //!
 //! `--so_flags` takes words with commas between them: `mtu=1500`; `local=192.168.0.2`, our address before packets say
-//! another one (both are read from packetdrill's own `--mtu` and `--local_ip`, where it has them); `sysctls=fixed` for the stack's own defaults. Without the last, each socket begins with what this network
-//! namespace's `net.ipv4.tcp_*` say at that moment, for scripts set these first.
+//! another one (both are read from packetdrill's own `--mtu` and `--local_ip`, where it has them); `sysctls=fixed` for the
+//! stack's own defaults. Without the last, each socket begins with what this network namespace's `net.ipv4.tcp_*` say at
+//! that moment, for scripts set these first.
 //!
 //! packetdrill itself asks the C library, not its plug-in, for the numbers that `%{ assert tcpi_cwnd == 10 }%` speaks of.
 //! With the same library in `LD_PRELOAD` that question comes here, too.

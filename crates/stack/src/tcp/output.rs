@@ -35,7 +35,7 @@ impl Connection {
             self.tell_writable(cx);
         }
         // There was no frame for the program's first byte: no acknowledgment will come that makes it try again.
-        if self.wants_room && self.send.len() == 0 {
+        if self.wants_room && self.send.len() == 0 && !self.released {
             if cx.pool.at_hand(1) > 0 {
                 self.tell_writable(cx);
             } else {

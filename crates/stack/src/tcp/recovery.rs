@@ -80,7 +80,8 @@ impl Connection {
 
     /// Whether more than half of the window was in flight at once in this round trip, as it was `before` now.
     fn uses_most(&mut self, before: u32) -> bool {
-        if !self.una.before(self.round_end) {
+        // An end that is not of what is out is of long ago.
+        if !self.una.before(self.round_end) || self.round_end.after(self.nxt) {
             (self.round_end, self.used) = (self.nxt, 0);
         }
         self.used = self.used.max(before);
@@ -318,9 +319,9 @@ impl Connection {
 impl Connection {
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
-        let smallest = crate::path_mtu::least(self.flow.remote);
+        let least = crate::path_mtu::least(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
-        let mss = u16::try_from(usize::from(mtu.max(smallest)) - headers).unwrap_or(u16::MAX);
+        let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
         if u32::from(mss) - options < self.window.mss {
             self.offered_mss = mss;

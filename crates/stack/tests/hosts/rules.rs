@@ -21,20 +21,8 @@ fn accepted() -> (Trace, ConnectionId) {
 
 fn accepted_with(options: &str) -> (Trace, ConnectionId) {
     let mut t = Trace::new();
-    t.host.stack.listen(None, 80, 4).unwrap();
-    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
-    assert_eq!(t.output().len(), 1);
-    t.pass(ms(20));
-    t.peer(". 1:1(0) ack 1 win 30000");
-    t.sends(&[]);
-    let events = t.events();
-    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
-    (t, connection)
-}
-
-fn send(t: &mut Trace, id: ConnectionId, n: usize) {
-    let sent = t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap();
-    assert_eq!(sent, n);
+    let id = t.accept(30_000, options, "");
+    (t, id)
 }
 
 fn state(t: &Trace, id: ConnectionId) -> State {
@@ -80,14 +68,20 @@ fn a_closed_port_resets_and_a_reset_is_not_answered() {
     t.sends(&[]);
 }
 
-#[test]
-fn both_open_at_once() {
+/// A connection of ours whose SYN the peer has answered with one of its own.
+fn crossed() -> (Trace, ConnectionId) {
     let mut t = Trace::new();
     t.ports.1 = 80;
     let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
     t.output();
     t.peer("S 0:0(0) win 5000 <mss 1000>");
     t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    (t, id)
+}
+
+#[test]
+fn both_open_at_once() {
+    let (mut t, id) = crossed();
     t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
     assert_eq!(t.events(), [Event::Connected(id)]);
     assert_eq!(state(&t, id), State::Established);
@@ -96,12 +90,7 @@ fn both_open_at_once() {
 #[test]
 fn a_close_before_a_simultaneous_open_is_over_is_done_after_it() {
     for lets_go in [false, true] {
-        let mut t = Trace::new();
-        t.ports.1 = 80;
-        let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
-        t.output();
-        t.peer("S 0:0(0) win 5000 <mss 1000>");
-        t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+        let (mut t, id) = crossed();
         if lets_go {
             t.host.stack.close(t.now, id, &mut t.pool).unwrap();
         } else {
@@ -162,7 +151,7 @@ fn at_first_every_segment_is_acknowledged_at_once() {
     t.pass(ms(500));
     t.peer("P. 171:181(10) ack 1 win 30000");
     t.sends(&[". 1:1(0) ack 181 win 65535"]);
-    send(&mut t, id, 10);
+    t.send(id, 10);
     t.sends(&["P. 1:11(10) ack 181 win 65535"]);
     t.peer("P. 181:191(10) ack 11 win 30000");
     t.after(ms(40), &[". 11:11(0) ack 191 win 65535"]);
@@ -179,7 +168,7 @@ fn every_second_segment_is_acknowledged_and_a_single_one_late() {
     t.peer("P. 2001:3001(1000) ack 1 win 30000");
     t.sends(&[". 1:1(0) ack 3001 win 65535"]);
     t.peer("P. 3001:4001(1000) ack 1 win 30000");
-    send(&mut t, id, 10);
+    t.send(id, 10);
     t.sends(&["P. 1:11(10) ack 4001 win 65535"]);
 }
 
@@ -200,7 +189,7 @@ fn a_gap_is_reported_at_once_and_what_fills_it_too() {
 #[test]
 fn three_duplicates_bring_the_lost_one_back_without_sack() {
     let (mut t, id) = accepted_with("mss 1000");
-    send(&mut t, id, 10_000);
+    t.send(id, 10_000);
     assert_eq!(t.output().len(), 10);
     t.pass(ms(20));
     for _ in 0..2 {
@@ -216,7 +205,7 @@ fn three_duplicates_bring_the_lost_one_back_without_sack() {
 #[test]
 fn blocks_bring_back_exactly_what_is_missing() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 10_000);
+    t.send(id, 10_000);
     assert_eq!(t.output().len(), 10);
     t.pass(ms(20));
     t.peer(". 1:1(0) ack 1001 win 30000");
@@ -238,11 +227,11 @@ fn blocks_bring_back_exactly_what_is_missing() {
 #[test]
 fn a_silent_tail_is_probed_then_timed_out() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 1000);
+    t.send(id, 1000);
     t.output();
     t.pass(ms(100));
     t.peer(". 1:1(0) ack 1001 win 30000");
-    send(&mut t, id, 3000);
+    t.send(id, 3000);
     assert_eq!(t.output().len(), 3);
     let rtt = t.host.stack.tcp_info(t.now, id).unwrap().rtt;
     t.after(rtt * 2, &["P. 3001:4001(1000) ack 1 win 65535"]);
@@ -255,7 +244,7 @@ fn a_silent_tail_is_probed_then_timed_out() {
 /// A tail of three segments, and a copy of the last to probe it; and what the window was.
 fn probed() -> (Trace, ConnectionId, u32) {
     let (mut t, id) = accepted();
-    send(&mut t, id, 3000);
+    t.send(id, 3000);
     assert_eq!(t.output().len(), 3);
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     t.after(info.rtt * 2, &["P. 2001:3001(1000) ack 1 win 65535"]);
@@ -268,7 +257,7 @@ fn cwnd(t: &Trace, id: ConnectionId) -> u32 {
 
 /// The next segment goes out and is acknowledged: from `start` on.
 fn one_more(t: &mut Trace, id: ConnectionId, start: u32) {
-    send(t, id, 1000);
+    t.send(id, 1000);
     t.sends(&[&format!("P. {start}:{}(1000) ack 1 win 65535", start + 1000)]);
     t.pass(ms(20));
     t.peer(&format!(". 1:1(0) ack {} win 30000", start + 1000));
@@ -299,7 +288,7 @@ fn a_probe_that_repaired_a_loss_counts_once() {
 #[test]
 fn a_probe_of_new_data_costs_nothing() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 11_000);
+    t.send(id, 11_000);
     assert_eq!(t.output().len(), 10);
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     t.after(info.rtt * 2, &["P. 10001:11001(1000) ack 1 win 65535"]);
@@ -313,17 +302,17 @@ fn new_data_puts_a_probe_off_but_not_the_timeout() {
     let (mut t, id) = accepted();
     t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
-    send(&mut t, id, 2000);
+    t.send(id, 2000);
     assert_eq!(t.output().len(), 2);
     let end = t.now + info.rto;
     t.pass(ms(30));
-    send(&mut t, id, 10);
+    t.send(id, 10);
     t.sends(&["P. 2001:2011(10) ack 1 win 65535"]);
     t.after(info.rtt * 2, &["P. 2001:2011(10) ack 1 win 65535"]);
     let (mut t, id) = accepted();
     t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
     let first = (0..40).find(|_| {
-        send(&mut t, id, 10);
+        t.send(id, 10);
         t.output();
         t.pass(ms(10));
         !t.output().is_empty()
@@ -336,7 +325,7 @@ fn new_data_puts_a_probe_off_but_not_the_timeout() {
 #[test]
 fn a_recovery_lets_go_of_what_is_in_flight_in_proportion() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 40_000);
+    t.send(id, 40_000);
     assert_eq!(t.output().len(), 10);
     t.pass(ms(20));
     t.peer(". 1:1(0) ack 10001 win 60000");
@@ -358,17 +347,17 @@ fn a_recovery_lets_go_of_what_is_in_flight_in_proportion() {
 #[test]
 fn nagle_waits_and_nodelay_does_not() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 100);
+    t.send(id, 100);
     t.sends(&["P. 1:101(100) ack 1 win 65535"]);
-    send(&mut t, id, 100);
+    t.send(id, 100);
     t.sends(&[]);
     t.peer(". 1:1(0) ack 101 win 30000");
     t.sends(&["P. 101:201(100) ack 1 win 65535"]);
-    send(&mut t, id, 20);
+    t.send(id, 20);
     t.sends(&[]);
     t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
     t.sends(&["P. 201:221(20) ack 1 win 65535"]);
-    send(&mut t, id, 50);
+    t.send(id, 50);
     t.sends(&["P. 221:271(50) ack 1 win 65535"]);
 }
 
@@ -376,7 +365,7 @@ fn nagle_waits_and_nodelay_does_not() {
 fn a_shut_window_is_probed_and_opens() {
     let (mut t, id) = accepted();
     t.peer(". 1:1(0) ack 1 win 0");
-    send(&mut t, id, 500);
+    t.send(id, 500);
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
     t.after(rto, &[". 0:0(0) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 1 win 0");
@@ -599,7 +588,7 @@ fn a_cookie_is_too_old_after_two_minutes() {
 #[test]
 fn a_narrower_path_makes_segments_shorter() {
     let (mut t, id) = accepted();
-    send(&mut t, id, 2000);
+    t.send(id, 2000);
     let sent = t.output();
     assert_eq!(sent, [". 1:1001(1000) ack 1 win 65535", "P. 1001:2001(1000) ack 1 win 65535"]);
     let icmp = |t: &Trace, seq: u32, mtu: u32| {
@@ -686,7 +675,7 @@ fn many_are_never_spoken_to_nor_listened_to() {
 fn a_cork_holds_back_what_is_no_full_segment() {
     let (mut t, id) = accepted();
     t.host.stack.set_cork(t.now, id, true, &mut t.pool).unwrap();
-    send(&mut t, id, 1200);
+    t.send(id, 1200);
     t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 1001 win 30000");
     t.sends(&[]);
@@ -694,7 +683,7 @@ fn a_cork_holds_back_what_is_no_full_segment() {
     t.sends(&["P. 1001:1201(200) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 1201 win 30000");
     t.host.stack.set_cork(t.now, id, true, &mut t.pool).unwrap();
-    send(&mut t, id, 10);
+    t.send(id, 10);
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
     t.after(rto, &["P. 1201:1211(10) ack 1 win 65535"]);
 }
@@ -707,7 +696,7 @@ fn a_connection_may_have_limits_of_its_own() {
     t.after(ms(5000), &[". 0:0(0) ack 1 win 65535"]);
     let limits = Limits { user_timeout: ms(3000), ..Limits::default() };
     t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
-    send(&mut t, id, 10);
+    t.send(id, 10);
     let start = t.now;
     while t.events().is_empty() {
         t.now = t.host.next_deadline().unwrap().max(t.now + ms(1));
@@ -741,14 +730,14 @@ fn an_echo_halves_the_window_once_and_is_answered() {
     t.sends(&["SEW 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
     t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
     t.sends(&[". 1:1(0) ack 1 win 65535"]);
-    send(&mut t, id, 10_000);
+    t.send(id, 10_000);
     let sent = t.output();
     assert!(sent.len() == 10 && sent[0] == ". [ect0] 1:1001(1000) ack 1 win 65535", "{sent:?}");
     t.peer(".E 1:1(0) ack 1001 win 30000");
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd, 6300, "0.7 of 9000 in flight");
     t.peer(".E 1:1(0) ack 5001 win 30000");
     assert!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd >= 6300, "once");
-    send(&mut t, id, 1000);
+    t.send(id, 1000);
     t.sends(&["P.W [ect0] 10001:11001(1000) ack 1 win 65535"]);
 }
 

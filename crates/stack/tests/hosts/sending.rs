@@ -9,19 +9,8 @@ use crate::wire::trace::Trace;
 /// A connection the peer has opened.
 fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
     let mut t = Trace::new();
-    t.host.stack.listen(None, 80, 4).unwrap();
-    t.peer(&format!("S 0:0(0) win 60000 <{options}>"));
-    assert_eq!(t.output().len(), 1);
-    t.pass(Duration::from_millis(20));
-    t.peer(&format!(". 1:1(0) ack 1 win 60000 {clock}"));
-    t.sends(&[]);
-    let events = t.events();
-    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
-    (t, connection)
-}
-
-fn send(t: &mut Trace, id: ConnectionId, n: usize) {
-    assert_eq!(t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap(), n);
+    let id = t.accept(60_000, options, clock);
+    (t, id)
 }
 
 /// Segments and pushes, as `10P` for nine without and one with.
@@ -42,7 +31,7 @@ fn shape(lines: &[String]) -> String {
 fn what_leaves_together_is_pushed_and_a_single_segment_of_more_is_not() {
     let (mut t, id) = accepted("mss 1000,sackOK", "");
     t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
-    send(&mut t, id, 15_500);
+    t.send(id, 15_500);
     assert_eq!(shape(&t.output()), "10P");
     // Limited transmit: one by one.
     t.pass(Duration::from_millis(20));
@@ -64,7 +53,7 @@ fn a_fin_goes_with_the_last_bytes_and_those_before_it_together() {
         (1000, "", "FP. 1:1001(1000)"),
     ] {
         let (mut t, id) = accepted("mss 1000,sackOK", "");
-        send(&mut t, id, bytes);
+        t.send(id, bytes);
         t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
         let mut lines = t.output();
         let found = lines.pop().unwrap();
@@ -80,7 +69,7 @@ fn a_fin_goes_with_the_last_bytes_and_those_before_it_together() {
 fn a_probe_of_new_data_is_pushed_only_if_nothing_is_behind_it() {
     for (bytes, probe) in [(12_000, ". 10001:11001(1000)"), (10_500, "P. 10001:10501(500)")] {
         let (mut t, id) = accepted("mss 1000,sackOK", "");
-        send(&mut t, id, bytes);
+        t.send(id, bytes);
         assert_eq!(t.output().len(), 10);
         // No round trip but the handshake's, of 20 ms.
         t.after(Duration::from_millis(40), &[&format!("{probe} ack 1 win 65535")]);
@@ -91,7 +80,7 @@ fn a_probe_of_new_data_is_pushed_only_if_nothing_is_behind_it() {
 fn a_window_that_is_used_by_half_does_not_grow_and_by_more_it_does_for_the_whole_round_trip() {
     for (bytes, grown) in [(5000, 10_000), (8000, 16_000)] {
         let (mut t, id) = accepted("mss 1000,sackOK", "");
-        send(&mut t, id, bytes);
+        t.send(id, bytes);
         t.output();
         // One after the other, when less and less is out.
         for ack in (2..=9).map(|n| n * 1000 + 1).filter(|ack| *ack <= bytes + 1) {
@@ -100,6 +89,27 @@ fn a_window_that_is_used_by_half_does_not_grow_and_by_more_it_does_for_the_whole
         }
         let window = t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd;
         assert_eq!(window, u32::try_from(grown).unwrap(), "{bytes} of 10000 bytes were used");
+    }
+}
+
+#[test]
+fn after_a_pause_it_counts_what_is_used_since_wherever_the_numbers_are() {
+    // First numbers go round by the clock (RFC 6528): half of them all apart.
+    for earlier in [Duration::ZERO, Duration::from_micros(4) * (1 << 31)] {
+        let mut t = Trace::new();
+        t.pass(earlier);
+        let id = t.accept(60_000, "mss 1000,sackOK", "");
+        t.send(id, 10_000);
+        t.output();
+        t.peer(". 1:1(0) ack 10001 win 60000");
+        t.pass(Duration::from_secs(5));
+        t.send(id, 5000);
+        t.output();
+        for ack in (11..=15).map(|n| n * 1000 + 1) {
+            t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+            t.sends(&[]);
+        }
+        assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd, 10_000);
     }
 }
 
@@ -118,7 +128,7 @@ fn a_reset_tells_our_clock_and_a_clock_comes_only_with_an_acknowledgment_of_ours
 #[test]
 fn what_finds_no_memory_goes_out_when_there_is_some() {
     let (mut t, id) = accepted("mss 1000,sackOK", "");
-    send(&mut t, id, 5000);
+    t.send(id, 5000);
     let frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
     t.sends(&[]);
     assert!(t.host.stack.counters().no_memory > 0);
@@ -168,7 +178,7 @@ fn connections_take_turns() {
         // The window grows to more than a turn.
         let (mut sent, mut acked) = (0, 0);
         while t.host.stack.tcp_info(t.now, connection).unwrap().snd_cwnd < 100 * 536 {
-            send(&mut t, connection, 80 * 536);
+            t.send(connection, 80 * 536);
             sent += 80 * 536;
             while acked < sent {
                 let n = t.output().len() * 536;
@@ -181,7 +191,7 @@ fn connections_take_turns() {
     }
     let mut order = Vec::new();
     for id in &connections {
-        send(&mut t, *id, 60 * 536);
+        t.send(*id, 60 * 536);
     }
     for _ in 0..4 {
         order.extend(t.peers_of_output());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Event, Limits};
+use bywash_stack::{ConnectionId, Limits};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -14,19 +14,8 @@ const fn ms(ms: u64) -> Duration {
 /// A connection the peer has opened; with timestamps when `clock` says one.
 fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
     let mut t = Trace::new();
-    t.host.stack.listen(None, 80, 4).unwrap();
-    t.peer(&format!("S 0:0(0) win 30000 <{options}>"));
-    assert_eq!(t.output().len(), 1);
-    t.pass(ms(20));
-    t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
-    t.sends(&[]);
-    let events = t.events();
-    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
-    (t, connection)
-}
-
-fn send(t: &mut Trace, id: ConnectionId, n: usize) {
-    assert_eq!(t.host.stack.send(t.now, id, &vec![7; n], &mut t.pool).unwrap(), n);
+    let id = t.accept(30_000, options, clock);
+    (t, id)
 }
 
 #[test]
@@ -58,7 +47,7 @@ fn after_24_days_the_clock_is_taken_anew() {
 fn a_pause_in_sending_is_one_although_we_acknowledge() {
     let (mut t, id) = accepted("mss 1000", "");
     for round in 0..2 {
-        send(&mut t, id, 10_000);
+        t.send(id, 10_000);
         assert_eq!(t.output().len(), 10);
         t.pass(ms(20));
         t.peer(&format!(". 1:1(0) ack {} win 30000", 10_001 + 10_000 * round));
@@ -72,7 +61,7 @@ fn a_pause_in_sending_is_one_although_we_acknowledge() {
         t.output();
     }
     assert!(t.host.stack.tcp_info(t.now, id).unwrap().segs_out > 25, "acknowledgments have gone out");
-    send(&mut t, id, 30_000);
+    t.send(id, 30_000);
     assert_eq!(t.output().len(), 10, "no more than at the beginning");
 }
 
@@ -81,7 +70,7 @@ fn probes_of_a_shut_window_do_not_slow_down_what_follows() {
     let (mut t, id) = accepted("mss 1000", "");
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
     t.peer(". 1:1(0) ack 1 win 0");
-    send(&mut t, id, 500);
+    t.send(id, 500);
     for i in 0..3 {
         t.after(rto * (1 << i), &[". 0:0(0) ack 1 win 65535"]);
         t.peer(". 1:1(0) ack 1 win 0");
@@ -102,22 +91,22 @@ fn every_reduction_is_told_to_who_marks() {
     t.pass(ms(20));
     t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
     t.output();
-    send(&mut t, id, 10_000);
+    t.send(id, 10_000);
     assert_eq!(t.output().len(), 10);
     for _ in 0..3 {
         t.peer(". 1:1(0) ack 1 win 30000");
     }
     t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 10001 win 30000");
-    send(&mut t, id, 2000);
+    t.send(id, 2000);
     t.sends(&[".W [ect0] 10001:11001(1000) ack 1 win 65535", "P. [ect0] 11001:12001(1000) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 12001 win 30000");
-    send(&mut t, id, 500);
+    t.send(id, 500);
     t.sends(&["P. [ect0] 12001:12501(500) ack 1 win 65535"]);
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
     t.after(rto, &["P. 12001:12501(500) ack 1 win 65535"]);
     t.peer(". 1:1(0) ack 12501 win 30000");
-    send(&mut t, id, 500);
+    t.send(id, 500);
     t.sends(&["P.W [ect0] 12501:13001(500) ack 1 win 65535"]);
 }
 

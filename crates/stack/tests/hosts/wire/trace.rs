@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use bywash_frame::{Batch, Packet, Pool};
-use bywash_stack::{Event, Host, Interface, Medium, Offloads, Timestamp};
+use bywash_stack::{ConnectionId, Event, Host, Interface, Medium, Offloads, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
@@ -55,6 +55,24 @@ impl Trace {
         host.control.add_address(now, id, "10.0.0.1/24".parse().unwrap()).unwrap();
         host.advance(now, &mut pool);
         Self { host, pool, now, batch: Batch::new(), first: None, clock: 0, ports: (80, 5000) }
+    }
+
+    /// A connection the peer opens to port 80, in a round trip of 20 ms. `clock`: what its acknowledgment has of options.
+    pub(crate) fn accept(&mut self, window: u16, options: &str, clock: &str) -> ConnectionId {
+        self.host.stack.listen(None, 80, 4).unwrap();
+        self.peer(&format!("S 0:0(0) win {window} <{options}>"));
+        assert_eq!(self.output().len(), 1);
+        self.pass(Duration::from_millis(20));
+        self.peer(&format!(". 1:1(0) ack 1 win {window} {clock}"));
+        self.sends(&[]);
+        let events = self.events();
+        let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+        connection
+    }
+
+    /// The program writes `n` bytes.
+    pub(crate) fn send(&mut self, id: ConnectionId, n: usize) {
+        assert_eq!(self.host.stack.send(self.now, id, &vec![7; n], &mut self.pool).unwrap(), n);
     }
 
     /// The peer sends a segment.
