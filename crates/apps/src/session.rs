@@ -82,10 +82,11 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
         let next = started + Duration::from_secs(tick);
         let until = end.map_or(next, |end| end.min(next));
         let over = wait(&mut app, until, stop, reporter);
+        // What has changed in the last second of a run is told, too.
+        app.news().iter().for_each(|line| reporter.news(line));
         if over || stop.is_set() || reporter.is_gone() || end.is_some_and(|end| end <= Instant::now()) {
             break;
         }
-        app.news().iter().for_each(|line| reporter.news(line));
         let now = app.trouble();
         // Once, until it is another one.
         if let Some(sentence) = now.as_ref().filter(|_| now != trouble) {
