@@ -1,4 +1,8 @@
 //! Packets that move together.
+#![expect(
+    unsafe_code,
+    reason = "packets are written where they will lie and read in one piece: half of an exchange of TCP was stalls without"
+)]
 
 use std::vec::Drain;
 
@@ -68,6 +72,30 @@ impl Batch {
         self.packets.push(packet);
     }
 
+    /// The place of the next packet; `None` when the batch is full.
+    #[inline(always)]
+    pub fn place(&mut self) -> Option<Place<'_>> {
+        // Both, though the limit is never above the capacity: what `put` does rests on the second alone.
+        let room = self.packets.len() < self.limit && self.packets.len() < self.packets.capacity();
+        room.then_some(Place(&mut self.packets))
+    }
+
+    /// Takes all packets out, the first one first. `each` also sees those that follow.
+    #[inline(always)]
+    pub fn take_each(&mut self, mut each: impl FnMut(Packet, &[Packet])) {
+        let n = self.packets.len();
+        // SAFETY: none is none too many. A panic in `each` loses those that follow, and nothing is dropped twice.
+        unsafe { self.packets.set_len(0) }
+        for i in 0..n {
+            let rest = &self.packets.spare_capacity_mut()[i..n];
+            // SAFETY: the `n` packets that there were are as they were, from `i` on: nobody else can reach them. This one is not
+            // read again.
+            let packet = unsafe { rest[0].assume_init_read() };
+            // SAFETY: as above.
+            each(packet, unsafe { rest[1..].assume_init_ref() });
+        }
+    }
+
     /// Appends packets, as many as there is room for; the iterator is asked for no more.
     #[inline]
     pub fn extend(&mut self, packets: impl Iterator<Item = Packet>) {
@@ -128,6 +156,27 @@ impl Batch {
     /// Takes out, in order, each packet for which `keep` is false, and hands it to `removed`.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool, removed: impl FnMut(Packet)) {
         self.packets.extract_if(.., |packet| !keep(packet)).for_each(removed);
+    }
+}
+
+/// Where the next packet of a batch will lie.
+///
+/// A packet that is made and put here at once is written once, and in one piece. One that is handed to a function is written for
+/// that, and read back as vectors right after it was written in pieces, which stalls the processor.
+#[derive(Debug)]
+pub struct Place<'a>(&'a mut Vec<Packet>);
+
+impl Place<'_> {
+    /// Puts a packet there.
+    // It calls nothing that could fail: a packet that may have to be dropped on the way is kept in memory for that.
+    #[inline(always)]
+    pub fn put(self, packet: Packet) {
+        let len = self.0.len();
+        // SAFETY: `place` has seen that there is room for one more, and the list has been borrowed since.
+        unsafe {
+            self.0.as_mut_ptr().add(len).write(packet);
+            self.0.set_len(len + 1);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ mod ring;
 mod segment;
 
 pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
-pub use batch::{BATCH, Batch};
+pub use batch::{BATCH, Batch, Place};
 pub use checksum::NoPlace;
 pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};

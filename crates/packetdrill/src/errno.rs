@@ -17,7 +17,7 @@ impl From<TcpError> for Errno {
         Self(match error {
             TcpError::Taken => libc::EADDRINUSE,
             TcpError::Exists | TcpError::NoPort => libc::EADDRNOTAVAIL,
-            TcpError::NoRoute(_) | TcpError::NoHost(_) => libc::ENETUNREACH,
+            TcpError::NoRoute | TcpError::NoHost => libc::ENETUNREACH,
             TcpError::TooMany => libc::ENOBUFS,
             TcpError::Closed => libc::ENOTCONN,
             TcpError::Shutdown => libc::EPIPE,

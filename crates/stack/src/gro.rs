@@ -12,7 +12,7 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{
     DONT_FRAGMENT, ETHERNET_HEADER, EtherType, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol,
-    TCP_HEADER, TcpFlags, TcpHeader,
+    STAMPS, TCP_HEADER, TcpFlags, TcpHeader,
 };
 
 use crate::packet::sum;
@@ -67,9 +67,6 @@ impl Says {
         self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
 }
-
-/// Bytes of timestamps and their fillers. Segments with other options are left alone.
-const STAMPS: usize = 12;
 
 impl Seen {
     /// The number after its last byte.
@@ -170,6 +167,7 @@ fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
         0 => [0, 0],
         // The two words share four bytes. What begins with a filler is not zero.
         STAMPS => [word(&head[payload - STAMPS..]), word(&head[payload - 8..])],
+        // Segments with other options are left alone.
         _ => return None,
     };
     let window = u64::from(tcp.window.get()) << 16 | u64::from(tcp.urgent.get());

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use bywash_frame::{Batch, Checksum, Packet, Pool};
+use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
 
 use crate::path_mtu::PathMtus;
@@ -12,7 +12,7 @@ use crate::request::{Request, Unreachable};
 use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
 use crate::time::Span;
-use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp};
+use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 
 /// Packets that wait for one neighbour: RFC 4861, 7.2.2 asks for one at least, RFC 1122, 2.3.2.2 for the latest.
 const WAITING_EACH: usize = 16;
@@ -38,18 +38,63 @@ pub(crate) struct Direct {
     mtu: u16,
 }
 
-/// Packets that wait for one port.
+/// Packets that wait for one port, in batches that can leave whole: then none of them is moved.
 #[derive(Debug, Default)]
 struct Queue {
-    /// A batch that leaves whole, in front of the others: none of its packets is moved for that.
-    whole: Batch,
-    single: VecDeque<Packet>,
+    /// The last is filled before another begins.
+    batches: VecDeque<Batch>,
+    /// Empty ones, to be used again.
+    spare: Vec<Batch>,
+    /// Packets in all of them.
+    len: usize,
 }
 
 impl Queue {
-    #[inline]
-    fn len(&self) -> usize {
-        self.whole.len() + self.single.len()
+    /// The place of the next packet; `None` when there are too many.
+    #[inline(always)]
+    fn place(&mut self) -> Option<Place<'_>> {
+        if self.len >= QUEUE {
+            return None;
+        }
+        self.len += 1;
+        if self.batches.back().is_none_or(|last| last.room() == 0) {
+            self.begin();
+        }
+        self.batches.back_mut()?.place()
+    }
+
+    fn begin(&mut self) {
+        let batch = self.spare.pop().unwrap_or_default();
+        self.batches.push_back(batch);
+    }
+
+    /// Takes all packets of a batch as a batch of its own, if there is none before it.
+    fn take_whole(&mut self, from: &mut Batch) -> bool {
+        let mut batch = self.spare.pop().unwrap_or_default();
+        let taken = self.len == 0 && !from.is_empty() && batch.exchange(from);
+        if taken {
+            self.len = batch.len();
+            self.batches.push_back(batch);
+        } else {
+            self.spare.push(batch);
+        }
+        taken
+    }
+
+    /// Moves packets into a batch, as many as there is room for.
+    fn leave(&mut self, to: &mut Batch) {
+        self.len += to.len();
+        while let Some(first) = self.batches.front_mut() {
+            if !(to.is_empty() && first.exchange(to)) {
+                let n = to.room().min(first.len());
+                to.extend(first.drain_front(n));
+            }
+            if !first.is_empty() {
+                break;
+            }
+            self.spare.extend(queue::pop(&mut self.batches));
+        }
+        self.len -= to.len();
     }
 }
 
@@ -178,7 +223,6 @@ impl Outbox {
     }
 
     /// Sends a packet that begins with its link header, of `network` bytes.
-    #[inline(always)]
     pub(crate) fn send_framed(
         &mut self,
         packet: Packet,
@@ -222,27 +266,24 @@ impl Outbox {
         self.enqueue(packet, port, pool);
     }
 
-    /// Puts a packet that begins with its link header into a port's queue.
+    /// Where the next packet of a port's queue will lie, one that begins with its link header; `None` when the queue is full.
     #[inline(always)]
+    pub(crate) fn place(&mut self, port: PortId) -> Option<Place<'_>> {
+        self.queue(port).place()
+    }
+
+    /// Puts a packet that begins with its link header into a port's queue.
     pub(crate) fn enqueue(&mut self, packet: Packet, port: PortId, pool: &mut Pool) {
-        let queue = self.queue(port);
-        if queue.single.is_empty() && queue.whole.room() > 0 {
-            queue.whole.push(packet);
-        } else if queue.len() < QUEUE {
-            queue.single.push_back(packet);
-        } else {
-            self.drop(packet, pool);
+        match self.place(port) {
+            Some(place) => place.put(packet),
+            None => self.drop(packet, pool),
         }
     }
 
     /// Puts all packets of a batch that begin with their link headers into a port's queue.
     pub(crate) fn enqueue_all(&mut self, batch: &mut Batch, port: PortId, pool: &mut Pool) {
-        let queue = self.queue(port);
-        if queue.len() == 0 && queue.whole.exchange(batch) {
+        if self.queue(port).take_whole(batch) {
             return;
-        }
-        if queue.len() + batch.len() <= QUEUE {
-            return queue.single.extend(batch.drain());
         }
         for packet in batch.drain() {
             self.enqueue(packet, port, pool);
@@ -261,19 +302,14 @@ impl Outbox {
     /// Packets in a port's queue.
     #[inline]
     pub(crate) fn queued(&self, port: PortId) -> usize {
-        self.ports.get(usize::from(port.0)).map_or(0, Queue::len)
+        self.ports.get(usize::from(port.0)).map_or(0, |queue| queue.len)
     }
 
     /// Moves packets of a port into a batch, as many as there is room for.
     pub(crate) fn take(&mut self, port: PortId, batch: &mut Batch) {
-        let Some(Queue { whole, single }) = self.ports.get_mut(usize::from(port.0)) else { return };
-        let gone = whole.is_empty() || batch.is_empty() && whole.exchange(batch);
-        if !gone {
-            let n = batch.room().min(whole.len());
-            batch.extend(whole.drain_front(n));
+        if let Some(queue) = self.ports.get_mut(usize::from(port.0)) {
+            queue.leave(batch);
         }
-        let n = batch.room().min(single.len());
-        batch.extend(single.drain(..n));
     }
 
     /// Takes a new snapshot, and sends what has been waiting for it.

@@ -14,7 +14,9 @@ use crate::udp::{Datagram, Udp, UdpError, UdpId};
 use crate::{Address, Flow, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
 
 /// Something that happened, for the program.
+// Of whole words, because it is moved as such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 #[non_exhaustive]
 pub enum Event {
     /// A UDP socket that had nothing to read has a datagram or an error.

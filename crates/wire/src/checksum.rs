@@ -1,5 +1,12 @@
 //! The Internet checksum (RFC 1071): the ones' complement sum of 16-bit words.
-#![expect(unsafe_code, reason = "one call of a function for processors with AVX2")]
+#![expect(unsafe_code, reason = "processors with AVX2 are given whole vectors")]
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_shuffle_epi32, _mm256_add_epi32, _mm256_castsi256_si128,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_setzero_si256,
+    _mm256_storeu_si256, _mm256_xor_si256,
+};
 
 /// A sum that grows part by part. Parts may have any length: a part after an odd number of bytes is summed as if the
 /// bytes stood in one row.
@@ -21,11 +28,33 @@ impl Sum {
     /// Adds bytes.
     #[inline]
     #[must_use]
-    pub fn bytes(mut self, bytes: &[u8]) -> Self {
-        let part = sum_words(bytes);
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        self.part(sum_words(bytes), bytes.len())
+    }
+
+    /// Adds the sum of `len` bytes.
+    #[inline]
+    fn part(mut self, part: u64, len: usize) -> Self {
         self.sum += if self.odd { u64::from(fold(part).swap_bytes()) } else { part };
-        self.odd ^= !bytes.len().is_multiple_of(2);
+        self.odd ^= !len.is_multiple_of(2);
         self
+    }
+
+    /// Adds bytes while they are copied to `to`: long ones are read once for both.
+    ///
+    /// # Panics
+    /// When `to` is not as long.
+    #[inline]
+    #[must_use]
+    pub fn copied(self, bytes: &[u8], to: &mut [u8]) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if bytes.len() >= LONG && std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor was just found to have AVX2.
+            let part = unsafe { copy_in_vectors(bytes, to) };
+            return self.part(part, bytes.len());
+        }
+        to.copy_from_slice(bytes);
+        self.bytes(bytes)
     }
 
     /// Adds one 16-bit number in host byte order.
@@ -34,6 +63,22 @@ impl Sum {
     pub fn word(mut self, word: u16) -> Self {
         self.sum += u64::from(word.to_be());
         self
+    }
+
+    /// Adds one 64-bit number in host byte order: four words that follow each other.
+    #[inline]
+    #[must_use]
+    pub fn quad(mut self, quad: u64) -> Self {
+        let quad = quad.to_be();
+        self.sum += (quad >> 32) + (quad & 0xffff_ffff);
+        self
+    }
+
+    /// Adds what follows an even number of bytes, and was summed by itself.
+    #[inline]
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self { sum: self.sum + other.sum, odd: other.odd }
     }
 
     /// The sum, in host byte order, not complemented: what `CHECKSUM_PARTIAL` wants in the checksum field.
@@ -82,13 +127,91 @@ fn sum_words(bytes: &[u8]) -> u64 {
     sum_with_carry(bytes)
 }
 
-/// The sum by halves of words, in 64 bits that cannot overflow. Written plainly: the compiler makes vectors of it, and over a
-/// whole segment those are much quicker than [`sum_with_carry`].
+/// The sum by 16-bit words, each less 32768: for such words there is an instruction that adds pairs of them.
+///
+/// A vector has eight sums of 32 bits: longer rows than those hold are summed in parts.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_in_vectors(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + sum_rest(rest)
+    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
+    let sum_of = |blocks: &[[u8; BLOCK]]| {
+        let mut sums = [_mm256_setzero_si256(); 2];
+        for block in blocks {
+            add_block(&mut sums, load(block));
+        }
+        total(sums, blocks.len())
+    };
+    blocks.chunks(MOST_BLOCKS).map(sum_of).sum::<u64>() + sum_with_carry(rest)
+}
+
+/// The same while they are copied.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn copy_in_vectors(bytes: &[u8], to: &mut [u8]) -> u64 {
+    assert_eq!(bytes.len(), to.len(), "both have one length");
+    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
+    let (places, last) = to.as_chunks_mut::<BLOCK>();
+    let mut all = 0;
+    for (blocks, places) in blocks.chunks(MOST_BLOCKS).zip(places.chunks_mut(MOST_BLOCKS)) {
+        let mut sums = [_mm256_setzero_si256(); 2];
+        for (block, place) in blocks.iter().zip(places) {
+            let vectors = load(block);
+            let (front, back) = place.split_at_mut(BLOCK / 2);
+            // SAFETY: both halves of a block have the 32 bytes of a vector; they need not be aligned.
+            unsafe {
+                _mm256_storeu_si256(front.as_mut_ptr().cast(), vectors[0]);
+                _mm256_storeu_si256(back.as_mut_ptr().cast(), vectors[1]);
+            }
+            add_block(&mut sums, vectors);
+        }
+        all += total(sums, blocks.len());
+    }
+    last.copy_from_slice(rest);
+    all + sum_with_carry(rest)
+}
+
+/// Bytes of two vectors.
+#[cfg(target_arch = "x86_64")]
+const BLOCK: usize = 64;
+
+/// Blocks whose words, less 32768 each, fit a sum of 32 bits together, of either vector.
+#[cfg(target_arch = "x86_64")]
+const MOST_BLOCKS: usize = (1 << 16) / (BLOCK / 4);
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load(block: &[u8; BLOCK]) -> [__m256i; 2] {
+    let (front, back) = block.split_at(BLOCK / 2);
+    // SAFETY: both halves of a block have the 32 bytes of a vector; they need not be aligned.
+    unsafe { [_mm256_loadu_si256(front.as_ptr().cast()), _mm256_loadu_si256(back.as_ptr().cast())] }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_block(sums: &mut [__m256i; 2], vectors: [__m256i; 2]) {
+    let (least, one) = (_mm256_set1_epi16(i16::MIN), _mm256_set1_epi16(1));
+    for (sum, vector) in sums.iter_mut().zip(vectors) {
+        // With the top bit turned, a word counts as itself less 32768.
+        let pairs = _mm256_madd_epi16(_mm256_xor_si256(vector, least), one);
+        *sum = _mm256_add_epi32(*sum, pairs);
+    }
+}
+
+/// What the sums of so many blocks come to, with the 32768 of each word.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn total([a, b]: [__m256i; 2], blocks: usize) -> u64 {
+    let mut all = 0;
+    for sum in [a, b] {
+        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0100_1110));
+        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0000_0001));
+        all += i64::from(_mm_cvtsi128_si32(sum));
+    }
+    all.cast_unsigned().wrapping_add(0x8000 * (BLOCK / 2 * blocks) as u64)
 }
 
 /// Eight bytes at a time with the carry of one addition going into the next (RFC 1071, 2 (C)): a quarter of the work of
@@ -201,6 +324,38 @@ mod tests {
                 assert_eq!(fold(sum_with_carry(bytes)), fold(sum_words(bytes)), "{len} bytes");
             }
         }
+    }
+
+    #[test]
+    fn what_is_copied_is_summed() {
+        let bytes: Vec<u8> = (0..2000u32).map(|i| (i * i).to_le_bytes()[0]).collect();
+        for (from, to) in [(0, 0), (0, 1), (0, 99), (1, 257), (3, 258), (2, 1450), (7, 2000), (0, 2000)] {
+            for start in [Sum::new(), Sum::new().bytes(&[0x17])] {
+                let mut copy = vec![0; to - from];
+                let sum = start.copied(&bytes[from..to], &mut copy);
+                assert_eq!(copy, &bytes[from..to]);
+                assert_eq!(sum.checksum(), start.bytes(&bytes[from..to]).checksum(), "{from}..{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_rows_of_the_least_and_of_the_largest_words_sum_as_plain_words() {
+        for byte in [0, 0x7f, 0x80, 0xff] {
+            let bytes = vec![byte; (1 << 20) + 77];
+            assert_eq!(fold(sum_words(&bytes)), fold(sum_with_carry(&bytes)), "{byte}");
+            let mut copy = vec![1; bytes.len()];
+            assert_eq!(Sum::new().copied(&bytes, &mut copy).checksum(), Sum::new().bytes(&bytes).checksum());
+            assert_eq!(copy, bytes);
+        }
+    }
+
+    #[test]
+    fn a_quad_is_four_words() {
+        let quad = 0x1234_ffff_0001_fedc_u64;
+        assert_eq!(Sum::new().quad(quad).checksum(), Sum::new().bytes(&quad.to_be_bytes()).checksum());
+        let twice = Sum::new().quad(u64::MAX).quad(u64::MAX);
+        assert_eq!(twice.checksum(), Sum::new().bytes(&[0xff; 16]).checksum());
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use arrayvec::ArrayVec;
 
+use crate::checksum::Sum;
 use crate::tcp::TCP_OPTIONS;
+
+/// Bytes of timestamps with their fillers.
+pub const STAMPS: usize = 12;
 
 /// SACK blocks that fit a segment.
 pub const SACK_BLOCKS: usize = 4;
@@ -35,12 +39,21 @@ impl TcpOptions {
     /// MUST-7).
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
+        let mut options = Self::default();
+        options.read(bytes);
+        options
+    }
+
+    /// [`TcpOptions::parse`] into options that are empty, where they are: with every segment, moving them would cost more than
+    /// reading them.
+    #[inline(always)]
+    pub fn read(&mut self, bytes: &[u8]) {
         // Nearly every segment of a connection has exactly this: two fillers and timestamps (RFC 7323, appendix A).
         if let [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] = *bytes {
-            let timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
-            return Self { timestamps, ..Self::default() };
+            self.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+        } else if !bytes.is_empty() {
+            *self = Self::parse_others(bytes);
         }
-        if bytes.is_empty() { Self::default() } else { Self::parse_others(bytes) }
     }
 
     fn parse_others(bytes: &[u8]) -> Self {
@@ -128,7 +141,9 @@ impl TcpOptions {
         if let (None, None, false, Some((value, echo)), []) =
             (self.mss, self.window_scale, self.sack_permitted, self.timestamps, &self.sack[..])
         {
-            push(&mut bytes, &stamps(value, echo));
+            let mut all = [0; STAMPS];
+            put_stamps(&mut all, (value, echo), Sum::new());
+            push(&mut bytes, &all);
             return bytes;
         }
         if let Some(mss) = self.mss {
@@ -162,12 +177,14 @@ impl TcpOptions {
     }
 }
 
-/// The bytes of timestamps alone, with their fillers: all the options that nearly every segment of a connection has
-/// (RFC 7323, appendix A).
-#[inline]
-pub fn stamps(value: u32, echo: u32) -> [u8; 12] {
-    let [[a, b, c, d], [e, f, g, h]] = [value.to_be_bytes(), echo.to_be_bytes()];
-    [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h]
+/// Writes timestamps alone, with their fillers: all the options that nearly every segment of a connection has (RFC 7323,
+/// appendix A). It is done in whole words, and they are added to a sum.
+#[inline(always)]
+pub fn put_stamps(to: &mut [u8; STAMPS], (value, echo): (u32, u32), sum: Sum) -> Sum {
+    let front = u64::from(u32::from_be_bytes([NOTHING, NOTHING, TIMESTAMPS, 10])) << 32 | u64::from(value);
+    to[..8].copy_from_slice(&front.to_be_bytes());
+    to[8..].copy_from_slice(&echo.to_be_bytes());
+    sum.quad(front).quad(echo.into())
 }
 
 #[inline]
@@ -196,6 +213,14 @@ mod tests {
         let read = TcpOptions::parse(&options.write());
         assert_eq!(read.sack.as_slice(), &[(10, 20), (30, 40), (50, 60)], "three fit beside timestamps");
         assert_eq!(options.write().len(), 40);
+    }
+
+    #[test]
+    fn timestamps_are_summed_as_they_are_written() {
+        let mut bytes = [7; STAMPS];
+        let sum = put_stamps(&mut bytes, (0xfedc_ba98, 0x8000_ffff), Sum::new().word(3));
+        assert_eq!(TcpOptions::parse(&bytes).timestamps, Some((0xfedc_ba98, 0x8000_ffff)));
+        assert_eq!(sum.checksum(), Sum::new().word(3).bytes(&bytes).checksum());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "a program that measures and prints"
@@ -15,7 +16,7 @@ mod smol;
 
 use std::time::Duration;
 
-use ours::{Bulk, Done, Exchanges, Until};
+use ours::{Bulk, Done, Exchanges, Memory, Until};
 
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(500);
@@ -49,18 +50,18 @@ enum Case {
 
 /// A case with what it needs beforehand.
 enum Ready {
-    Bulk(Bulk),
+    Bulk(Memory, Bulk),
     Exchanges(Box<Exchanges>),
-    Connections,
+    Connections(Memory),
 }
 
 impl Case {
     /// With no more than so many connections.
-    fn ready(self, most: usize) -> Ready {
+    fn ready(self, memory: Memory, most: usize) -> Ready {
         match self {
-            Self::Bulk(kind) => Ready::Bulk(kind),
-            Self::Exchanges(all) => Ready::Exchanges(Box::new(Exchanges::new(ACTIVE, all.min(most)))),
-            Self::Connections => Ready::Connections,
+            Self::Bulk(kind) => Ready::Bulk(memory, kind),
+            Self::Exchanges(all) => Ready::Exchanges(Box::new(Exchanges::new(memory, ACTIVE, all.min(most)))),
+            Self::Connections => Ready::Connections(memory),
         }
     }
 }
@@ -68,9 +69,9 @@ impl Case {
 impl Ready {
     fn run(&mut self, until: Until) -> Done {
         match self {
-            Self::Bulk(kind) => ours::bulk(until, kind),
+            Self::Bulk(memory, kind) => ours::bulk(*memory, until, kind),
             Self::Exchanges(world) => world.run(until),
-            Self::Connections => ours::connections(until),
+            Self::Connections(memory) => ours::connections(*memory, until),
         }
     }
 }
@@ -87,13 +88,13 @@ fn line(name: &str, unit: &str, values: Vec<f64>) -> f64 {
 }
 
 /// `--rounds CASE N`: so much of one case and no more, with what was done: for who counts instructions.
-fn rounds(arguments: &[String]) {
+fn rounds(memory: Memory, arguments: &[String]) {
     let case = arguments.first().and_then(|n| n.parse::<usize>().ok());
     let count = arguments.get(1).and_then(|n| n.parse().ok()).map(Until::Rounds);
     let (case, count) = case.zip(count).expect("--rounds CASE ROUNDS: two numbers");
     // The number after ours is smoltcp.
     let (name, done) = match CASES.get(case) {
-        Some((name, case)) => (*name, case.ready(usize::MAX).run(count)),
+        Some((name, case)) => (*name, case.ready(memory, usize::MAX).run(count)),
         None => (PEER, smol::bulk(count)),
     };
     println!("{name}: amount {} packets {}", done.amount, done.packets);
@@ -101,22 +102,26 @@ fn rounds(arguments: &[String]) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
+    // Two worlds stay while others come and go.
+    let (memory, _reservation) = Memory::new(3);
     // `cargo test --benches` only wants to know that it runs.
     if arguments.iter().any(|argument| argument == "--test") {
-        assert!(CASES.iter().all(|(_, case)| case.ready(2 * ACTIVE).run(Until::Rounds(20)).amount > 0));
+        assert!(
+            CASES.iter().all(|(_, case)| case.ready(memory, 2 * ACTIVE).run(Until::Rounds(20)).amount > 0)
+        );
         assert!(smol::bulk(Until::Rounds(20)).amount > 0);
         return;
     }
     if let Some(at) = arguments.iter().position(|argument| argument == "--rounds") {
-        return rounds(&arguments[at + 1..]);
+        return rounds(memory, &arguments[at + 1..]);
     }
     let mut peer = Vec::new();
     let mut own = vec![Vec::new(); CASES.len()];
-    let mut cases: Vec<Ready> = CASES.iter().map(|(_, case)| case.ready(usize::MAX)).collect();
+    let mut cases: Vec<Ready> = CASES.iter().map(|(_, case)| case.ready(memory, usize::MAX)).collect();
     for _ in 0..PAIRS {
         peer.push(smol::bulk(Until::Time(EACH)).rate() * BITS);
         for (case, values) in cases.iter_mut().zip(&mut own) {
-            let scale = if matches!(case, Ready::Bulk(_)) { BITS } else { 1e-6 };
+            let scale = if matches!(case, Ready::Bulk(..)) { BITS } else { 1e-6 };
             values.push(case.run(Until::Time(EACH)).rate() * scale);
         }
     }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use bywash_frame::{Arena, Batch, Pool};
+use bywash_frame::{Arena, Batch, Pool, Stride};
+use bywash_lab::sys::memory::{HugePages, allocate};
+use bywash_lab::sys::state::Undo;
 use bywash_stack::{
     Address, ConnectionId, Event, Host, Interface, Limits, Medium, Offloads, PortId, Timestamp,
 };
@@ -44,6 +46,28 @@ impl Done {
     }
 }
 
+/// Packet memory as workers have it, of huge pages where that is allowed, once for all worlds.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory(&'static Arena);
+
+impl Memory {
+    /// Frames of a world.
+    const FRAMES: usize = 20_000;
+
+    /// Enough for `worlds` at a time. What is returned as well takes the huge pages off the kernel's pool again.
+    pub(crate) fn new(worlds: usize) -> (Self, Option<Undo>) {
+        let bytes = Stride::Packed.memory_for(worlds * Self::FRAMES);
+        let reserved = allocate(bytes, HugePages::Reserve, None);
+        let all = reserved.or_else(|_| allocate(bytes, HugePages::Auto, None)).unwrap();
+        all.warning.iter().for_each(|warning| eprintln!("{warning}"));
+        (Self(Arena::new(all.memory).unwrap()), all.reservation)
+    }
+
+    fn pool(self) -> Pool {
+        self.0.pool(Self::FRAMES).unwrap()
+    }
+}
+
 struct Joined {
     a: Host,
     b: Host,
@@ -55,8 +79,8 @@ struct Joined {
 }
 
 impl Joined {
-    fn new(offload: bool, clients: u8) -> Self {
-        let mut pool = Arena::new(vec![0; 48 << 20]).unwrap().pool(20_000).unwrap();
+    fn new(memory: Memory, offload: bool, clients: u8) -> Self {
+        let mut pool = memory.pool();
         let host = |number: u8, pool: &mut Pool| {
             let mut host = Host::new([number; 16], pool);
             let interface = Interface {
@@ -175,8 +199,8 @@ impl Joined {
 
 /// Bytes of payload, from one end to the other. Streams are served in turn, and what has come is read batch by batch, as
 /// programs on a worker do.
-pub(crate) fn bulk(until: Until, kind: &Bulk) -> Done {
-    let mut joined = Joined::new(kind.offload, 1);
+pub(crate) fn bulk(memory: Memory, until: Until, kind: &Bulk) -> Done {
+    let mut joined = Joined::new(memory, kind.offload, 1);
     let pairs = joined.connect(kind.streams, 1);
     let source = vec![0x5a; 64 << 10];
     let mut sink = vec![0; 64 << 10];
@@ -213,8 +237,8 @@ fn local(n: u64, clients: u8) -> (Option<Address>, u16) {
 }
 
 impl Exchanges {
-    pub(crate) fn new(active: usize, all: usize) -> Self {
-        let mut joined = Joined::new(false, CLIENTS);
+    pub(crate) fn new(memory: Memory, active: usize, all: usize) -> Self {
+        let mut joined = Joined::new(memory, false, CLIENTS);
         for stack in [&mut joined.a.stack, &mut joined.b.stack] {
             stack.set_limits(Limits { keepalive: true, ..stack.limits() });
         }
@@ -255,9 +279,9 @@ impl Exchanges {
 }
 
 /// Connections that are opened, used for one 64-byte exchange and closed by both ends.
-pub(crate) fn connections(until: Until) -> Done {
+pub(crate) fn connections(memory: Memory, until: Until) -> Done {
     const AT_ONCE: u64 = 64;
-    let mut joined = Joined::new(false, CLIENTS);
+    let mut joined = Joined::new(memory, false, CLIENTS);
     joined.b.stack.listen(None, SERVER, 1000).unwrap();
     let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
     let message = [7; 64];

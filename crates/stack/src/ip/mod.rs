@@ -40,7 +40,7 @@ pub(crate) struct Arrival {
 /// A packet for us, its IP header read.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    /// From the IP header on.
+    /// From the IP header on; one that is known to be a connection's (see [`quick`]), from the Ethernet header on.
     pub(crate) packet: Packet,
     pub(crate) interface: InterfaceId,
     pub(crate) source: Address,
@@ -151,18 +151,19 @@ impl Stack {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
         let quick = Quick::of(&snapshot, port);
-        let mut packets = batch.drain();
-        while !packets.as_slice().is_empty() {
-            // Their connections are found first, and are on their way into the cache when their turn comes.
-            let ahead = packets.as_slice();
-            let known: [Option<Known>; AHEAD] = std::array::from_fn(|i| {
-                let (packet, quick) = (ahead.get(i)?, quick?);
-                self.known(quick, packet)
-            });
-            for (known, packet) in known.into_iter().zip(&mut packets) {
-                self.port_input(now, port, known, packet, pool);
+        let mut known = [const { None }; AHEAD];
+        let mut next = AHEAD;
+        batch.take_each(|packet, others| {
+            if next == AHEAD {
+                // The connections of these are found first, and are on their way into the cache when their turn comes.
+                let ahead = |i: usize| if i == 0 { Some(&packet) } else { others.get(i - 1) };
+                known = std::array::from_fn(|i| self.known(quick?, ahead(i)?));
+                next = 0;
             }
-        }
+            let known = known[next].take();
+            next += 1;
+            self.port_input(now, port, known, packet, pool);
+        });
     }
 
     /// Takes a packet that a port has received, by the shorter way if there is one.

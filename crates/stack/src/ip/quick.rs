@@ -10,7 +10,7 @@ use bywash_wire::{
     ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, Ipv4Header, Mac, Protocol, TcpHeader,
 };
 
-use super::{Inbound, take_off};
+use super::Inbound;
 use crate::{ConnectionId, Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
 
 /// An interface whose packets are looked at here.
@@ -68,29 +68,26 @@ impl Stack {
         self.tcp.heard(known.connection, self.out.snapshot.generation)
     }
 
-    /// Hands such a packet to its connection.
+    /// Hands such a packet to its connection, with the Ethernet header that it has: it would have to be written to, and what was
+    /// just written in pieces is slow to be moved.
     #[inline]
     pub(super) fn known_input(
         &mut self,
         now: Timestamp,
         (known, flow): (Known, Flow),
-        mut packet: Packet,
+        packet: Packet,
         pool: &mut Pool,
     ) {
-        if !take_off(&mut packet, ETHERNET_HEADER) {
-            self.counters.malformed += 1;
-            return pool.give_packet(packet);
-        }
         let Known { interface, connection, end } = known;
-        let ecn = packet.head().get(1).map_or(0, |class| class & 3);
+        let ecn = packet.head().get(ETHERNET_HEADER + 1).map_or(0, |class| class & 3);
         let inbound = Inbound {
             packet,
             interface,
             source: flow.remote,
             destination: flow.local,
             protocol: Protocol::TCP.0,
-            start: IPV4_HEADER,
-            end: end.into(),
+            start: ETHERNET_HEADER + IPV4_HEADER,
+            end: ETHERNET_HEADER + usize::from(end),
             ecn,
             group: false,
             reassembled: false,

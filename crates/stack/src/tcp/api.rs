@@ -10,7 +10,7 @@ use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
 use crate::stack::Context;
 use crate::{Address, Flow, Stack, Timestamp};
 
-/// Why TCP refuses.
+/// Why TCP refuses. No more than a number: it is in the result of every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TcpError {
     /// Something listens there already.
@@ -23,11 +23,11 @@ pub enum TcpError {
     #[error("no port is free")]
     NoPort,
     /// No route leads there, or no address of ours fits it.
-    #[error("no route to {0}")]
-    NoRoute(Address),
+    #[error("no route leads there")]
+    NoRoute,
     /// The destination cannot be one host's (RFC 9293, MUST-46).
-    #[error("{0} is not one host's address")]
-    NoHost(Address),
+    #[error("that is not one host's address")]
+    NoHost,
     /// There are as many connections as there may be.
     #[error("too many connections")]
     TooMany,

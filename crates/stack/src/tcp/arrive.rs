@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -361,7 +360,7 @@ impl Connection {
             }
             return;
         }
-        self.take_next(start, len, inbound.packet, cx);
+        self.take_next(start, len, inbound, cx);
     }
 
     /// Notes when data came, and how large segments are.
@@ -398,9 +397,13 @@ impl Connection {
 
     /// Takes `len` bytes of payload that come next.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
+    pub(super) fn take_next(&mut self, start: usize, len: usize, mut inbound: Inbound, cx: &mut Context<'_>) {
         let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
-        self.receive.push(Held::new(packet, start, len), cx.pool);
+        if self.receive.admit(&mut inbound.packet, start, len) {
+            self.receive.append(|| Held::new(inbound.packet, start, len));
+        } else {
+            cx.pool.give_packet(inbound.packet);
+        }
         self.rcv_nxt = self.rcv_nxt + length(len);
         if gap {
             self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);

@@ -6,11 +6,13 @@ use bywash_frame::{
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{
-    Protocol, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions, stamps,
+    Protocol, STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions,
+    put_stamps,
 };
 
 use super::connection::Connection;
 use super::receive_buffer::length;
+use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::way::{HEADERS, Way};
 use crate::ip::{Fields, pseudo, put_header};
@@ -89,7 +91,8 @@ impl Connection {
         };
         let flags = self.mark(seq, len, flags);
         let (before, after) = places(frame.bytes_mut());
-        let headers = TCP_HEADER + usize::from(self.write_header(after, seq, len, flags, cx.now));
+        let (header, options, sum) = self.header(after, seq, len, flags, cx.now);
+        let headers = TCP_HEADER + usize::from(options);
         let length = headers + len as usize;
         let Some(way) = self.way.as_ref().filter(|way| length <= way.longest()) else {
             cx.pool.give(frame);
@@ -97,37 +100,52 @@ impl Connection {
         };
         #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
         let said = length as u16;
+        let sum = put(&header, after, way.pseudo(said).with(sum));
         // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
         let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
+        let front = way.transport();
+        if length <= FRAME_DATA && len <= self.window.mss {
+            let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
+            let (partial, offload) = (way.pseudo(said), way.offloads.checksum);
+            let sum = copy(&self.send, from, &mut bytes[headers..], sum, offload);
+            put_checksum(bytes, if offload { partial.partial() } else { sum.checksum() });
+            match way.place(cx.out) {
+                Some(place) => place.put(single(frame, front, length, offload)),
+                None => {
+                    let packet = single(frame, front, length, offload);
+                    way.send(packet, self.flow.remote, cx.out, cx.pool);
+                }
+            }
+        } else if !self.emit_long(frame, (headers, from, len), cx) {
+            return false;
+        }
+        self.sent(1, len, flags, cx.now);
+        true
+    }
+
+    /// Sends a segment that takes several frames, or that the port is to cut. Its headers, of `headers` bytes from TCP's on, are
+    /// in `frame`; its payload are `len` bytes from `from` on. `false` when frames have run out.
+    fn emit_long(
+        &self,
+        frame: Frame,
+        (headers, from, len): (usize, usize, u32),
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let Some(way) = &self.way else { return true };
+        let front = way.transport();
+        let mut packet = headed(frame, front, headers);
+        let mut slices = self.send.slices(from, len as usize);
+        if slices.try_for_each(|slice| packet.append(slice, cx.pool)).is_err() {
+            cx.counters.no_memory += 1;
+            cx.pool.give_packet(packet);
+            return false;
+        }
         // A super-segment is always left to the port: the checksum of each piece is its own.
         let cut = len > self.window.mss;
-        let (front, offload) = (way.transport(), way.offloads.checksum || cut);
-        let mut packet = if length <= FRAME_DATA {
-            let bytes = &mut frame.bytes_mut()[HEADROOM..];
-            let mut at = headers;
-            for slice in self.send.slices(from, len as usize) {
-                bytes[at..at + slice.len()].copy_from_slice(slice);
-                at += slice.len();
-            }
-            if !offload {
-                seal(&mut bytes[..length], way.pseudo(said));
-            }
-            headed(frame, front, length)
-        } else {
-            let mut packet = headed(frame, front, headers);
-            let mut slices = self.send.slices(from, len as usize);
-            if slices.try_for_each(|slice| packet.append(slice, cx.pool)).is_err() {
-                cx.counters.no_memory += 1;
-                cx.pool.give_packet(packet);
-                return false;
-            }
-            packet
-        };
-        if offload || !packet.is_single() {
-            finish(&mut packet, front, way.pseudo(said), offload);
-        }
+        let length = u16::try_from(packet.len() - front).unwrap_or(u16::MAX);
+        finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
         if cut {
             let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
             let v4 = self.flow.remote.is_v4();
@@ -135,7 +153,6 @@ impl Connection {
             packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
         }
         way.send(packet, self.flow.remote, cx.out, cx.pool);
-        self.sent(1, len, flags, cx.now);
         true
     }
 
@@ -149,38 +166,36 @@ impl Connection {
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
         let (mut before, mut after) = ([0; HEADERS], [0; LONGEST]);
-        let headers = TCP_HEADER + usize::from(self.write_header(&mut after, seq, mss, flags, cx.now));
+        let (mut header, options, sum) = self.header(&mut after, seq, mss, flags, cx.now);
+        let headers = TCP_HEADER + usize::from(options);
         let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
         let Some(said) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
         let ect = if self.ecn { ECT0 } else { 0 };
         way.put(&mut before, self.limits.traffic_class & !3 | ect, said);
-        let (front, offload) = (way.transport(), way.offloads.checksum);
-        let (pseudo, mut from, mut sent) = (way.pseudo(said), (seq - self.base()) as usize, 0);
+        let (front, offload, pseudo) = (way.transport(), way.offloads.checksum, way.pseudo(said));
+        let (common, mut from, mut sent) = (pseudo.with(sum), (seq - self.base()) as usize, 0);
         while sent < count {
             let Some(mut frame) = cx.pool.take() else { break };
             let (link, tcp) = places(frame.bytes_mut());
             (*link, *tcp) = (before, after);
             let at = seq + sent * mss;
-            tcp[4..8].copy_from_slice(&at.0.to_be_bytes());
+            header.sequence = at.0.into();
             // What leaves together is worth handing to the program together, as Linux marks it.
             if at + mss == end || sent + 1 == count {
-                tcp[13] |= TcpFlags::PSH.0;
+                header.flags = flags.with(TcpFlags::PSH);
             }
-            let bytes = &mut frame.bytes_mut()[HEADROOM..];
-            let mut to = headers;
-            for slice in self.send.slices(from, mss as usize) {
-                bytes[to..to + slice.len()].copy_from_slice(slice);
-                to += slice.len();
+            let sum = put(&header, tcp, common);
+            let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
+            let sum = copy(&self.send, from, &mut bytes[headers..], sum, offload);
+            put_checksum(bytes, if offload { pseudo.partial() } else { sum.checksum() });
+            match way.place(cx.out) {
+                Some(place) => place.put(single(frame, front, length, offload)),
+                None => {
+                    let packet = single(frame, front, length, offload);
+                    way.send(packet, self.flow.remote, cx.out, cx.pool);
+                }
             }
-            if !offload {
-                seal(&mut bytes[..length], pseudo);
-            }
-            let mut packet = headed(frame, front, length);
-            if offload {
-                finish(&mut packet, front, pseudo, true);
-            }
-            way.send(packet, self.flow.remote, cx.out, cx.pool);
             (from, sent) = (from + mss as usize, sent + 1);
         }
         if sent > 0 {
@@ -232,43 +247,47 @@ impl Connection {
         flags
     }
 
-    /// Writes the header of a segment as things are now, and says how many bytes of options it has.
+    /// The header of a segment as things are now; its options are written behind its place. Returned with it: how many bytes
+    /// they are, and what they sum to.
     #[inline(always)]
-    fn write_header(
+    fn header(
         &mut self,
         to: &mut [u8; LONGEST],
         seq: Seq,
         len: u32,
         flags: TcpFlags,
         now: Timestamp,
-    ) -> u8 {
-        let bytes = self.write_options(to, flags, len, now);
+    ) -> (TcpHeader, u8, Sum) {
+        let (bytes, sum) = self.write_options(to, flags, len, now);
         let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
         let window = self.advertise(flags.has(TcpFlags::SYN));
         let ports = (self.flow.local_port, self.flow.remote_port);
-        let header = TcpHeader::new(ports, seq.0, ack.0, flags, window, bytes);
-        to[..TCP_HEADER].copy_from_slice(header.as_bytes());
-        bytes
+        (TcpHeader::new(ports, seq.0, ack.0, flags, window, bytes), bytes, sum)
     }
 
-    /// Writes the options as they are now behind the place of a header, and says how many bytes they are.
+    /// Writes the options as they are now behind the place of a header, and says how many bytes they are, and their sum.
     #[inline(always)]
-    fn write_options(&mut self, to: &mut [u8; LONGEST], flags: TcpFlags, len: u32, now: Timestamp) -> u8 {
+    fn write_options(
+        &mut self,
+        to: &mut [u8; LONGEST],
+        flags: TcpFlags,
+        len: u32,
+        now: Timestamp,
+    ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
         let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
+        let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
-            if !self.timestamps {
-                return 0;
-            }
-            let stamps = stamps(self.clock(now), self.ts_recent);
-            to[TCP_HEADER..TCP_HEADER + stamps.len()].copy_from_slice(&stamps);
-            return 12;
+            let stamps = if self.timestamps { to.first_chunk_mut::<STAMPS>() } else { None };
+            let Some(stamps) = stamps else { return (0, Sum::new()) };
+            #[expect(clippy::cast_possible_truncation, reason = "12")]
+            return (STAMPS as u8, put_stamps(stamps, (self.clock(now), self.ts_recent), Sum::new()));
         }
         let written = self.rare_options(flags, now).write();
-        to[TCP_HEADER..TCP_HEADER + written.len()].copy_from_slice(&written);
+        to[..written.len()].copy_from_slice(&written);
         #[expect(clippy::cast_possible_truncation, reason = "at most 40")]
         let bytes = written.len() as u8;
-        bytes
+        (bytes, Sum::new().bytes(&written))
     }
 
     /// Those of a SYN, and of an acknowledgment that tells of gaps.
@@ -337,18 +356,52 @@ fn places(bytes: &mut [u8; FRAME_SIZE]) -> (&mut [u8; HEADERS], &mut [u8; LONGES
     }
 }
 
+/// A whole segment as a packet, which the port sums or nobody has to.
+#[inline(always)]
+fn single(frame: Frame, front: usize, length: usize, offload: bool) -> Packet {
+    let mut packet = headed(frame, front, length);
+    if offload {
+        packet.offload.set_checksum(left_to_port(front));
+    }
+    packet
+}
+
 /// A packet of `front` bytes before the end of the headroom, and `length` after it.
-#[inline]
+#[inline(always)]
 fn headed(frame: Frame, front: usize, length: usize) -> Packet {
     let segment = Segment::new(frame, HEADROOM - front, front + length);
     Packet::from_segment(segment.unwrap_or_else(|_| unreachable!("both ends are in the frame")))
 }
 
+/// Writes TCP's header in its place, and adds it to a sum.
+#[inline(always)]
+fn put(header: &TcpHeader, place: &mut [u8; LONGEST], sum: Sum) -> Sum {
+    match place.first_chunk_mut() {
+        Some(place) => header.put(place, sum),
+        None => unreachable!("the longest header is longer than the shortest"),
+    }
+}
+
+/// Copies bytes of the send buffer from `from` on, and adds them to a sum unless the port makes it.
+#[inline(always)]
+fn copy(send: &SendBuffer, from: usize, to: &mut [u8], mut sum: Sum, offload: bool) -> Sum {
+    let mut at = 0;
+    for slice in send.slices(from, to.len()) {
+        let place = &mut to[at..at + slice.len()];
+        if offload {
+            place.copy_from_slice(slice);
+        } else {
+            sum = sum.copied(slice, place);
+        }
+        at += slice.len();
+    }
+    sum
+}
+
 /// Puts the checksum of a segment in that begins at `front`, or leaves it to the port. `start` is the pseudo-header's sum.
 fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
     let checksum = if offload {
-        #[expect(clippy::cast_possible_truncation, reason = "link and IP headers, below 100")]
-        packet.offload.set_checksum(Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET });
+        packet.offload.set_checksum(left_to_port(front));
         start.partial()
     } else {
         crate::packet::sum(start, packet, front..packet.len()).checksum()
@@ -356,10 +409,11 @@ fn finish(packet: &mut Packet, front: usize, start: Sum, offload: bool) {
     put_checksum(&mut packet.head_mut()[front..], checksum);
 }
 
-/// Puts the checksum of a segment in that is whole in `bytes`.
-#[inline(always)]
-fn seal(bytes: &mut [u8], start: Sum) {
-    put_checksum(bytes, start.bytes(bytes).checksum());
+/// That the port sums a segment which begins at `front`.
+#[inline]
+fn left_to_port(front: usize) -> Checksum {
+    #[expect(clippy::cast_possible_truncation, reason = "link and IP headers, below 100")]
+    Checksum::Partial { start: front as u16, offset: TCP_CHECKSUM_OFFSET }
 }
 
 #[inline(always)]

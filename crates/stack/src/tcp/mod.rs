@@ -509,8 +509,8 @@ mod tests {
     #[test]
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
-        assert_eq!(sizes, [1088, 96, 96], "the numbers in the first lines of lib.rs");
+        assert_eq!(sizes, [1216, 96, 96], "the numbers in the first lines of lib.rs");
         let hot = [std::mem::offset_of!(Connection, rcv_scale), std::mem::offset_of!(Connection, limits)];
-        assert_eq!(hot, [128, 840], "whose it is, its state and its numbers; all that each segment needs");
+        assert_eq!(hot, [128, 960], "whose it is, its state and its numbers; all that each segment needs");
     }
 }

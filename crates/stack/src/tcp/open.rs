@@ -58,11 +58,10 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) -> Result<ConnectionId, TcpError> {
         if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
-            return Err(TcpError::NoHost(remote.0));
+            return Err(TcpError::NoHost);
         }
-        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute(remote.0))?;
-        let ours =
-            local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute(remote.0))?;
+        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute)?;
+        let ours = local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute)?;
         let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
         let (flow, hash, last) = if local.1 == 0 {
             self.free_flow(flow, limits.timestamps, cx)?

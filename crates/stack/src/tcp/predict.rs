@@ -72,7 +72,7 @@ impl Connection {
             return cx.pool.give_packet(inbound.packet);
         }
         self.note_data(segment, &inbound, cx.now);
-        self.take_next(segment.start, segment.payload, inbound.packet, cx);
+        self.take_next(segment.start, segment.payload, inbound, cx);
     }
 
     /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.

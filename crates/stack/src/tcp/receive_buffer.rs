@@ -7,7 +7,7 @@ use bywash_frame::{FRAME_SIZE, Packet, Pool};
 
 use super::seq::Seq;
 use crate::packet::slices;
-use crate::queue;
+use crate::queue::Queue;
 
 /// SACK blocks to be told: RFC 2018 has room for four.
 pub(super) const BLOCKS: usize = 4;
@@ -35,6 +35,19 @@ impl Held {
     fn cost(&self) -> usize {
         self.packet.frames() * FRAME_SIZE
     }
+
+    /// Copies bytes of another packet behind its own, if there is room in its frame.
+    fn takes(&mut self, packet: &Packet, start: usize, len: usize) -> bool {
+        let ends = self.packet.is_single() && self.packet.len() == self.start + self.len;
+        let taken = ends
+            && slices(packet, start..start + len)
+                .try_for_each(|bytes| self.packet.extend_from_slice(bytes))
+                .is_ok();
+        if taken {
+            self.len += len;
+        }
+        taken
+    }
 }
 
 /// Payload without a gap in it that waits for what comes before.
@@ -49,7 +62,7 @@ struct Run {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct ReceiveBuffer {
-    ready: VecDeque<Held>,
+    ready: Queue<Held>,
     /// Bytes in `ready`.
     readable: usize,
     /// Bytes of frames that both hold, whatever part of them is payload.
@@ -80,28 +93,40 @@ impl ReceiveBuffer {
     }
 
     /// Appends payload that comes next.
-    #[inline(always)]
-    pub(super) fn push(&mut self, mut held: Held, pool: &mut Pool) {
-        self.readable += held.len;
-        // Many small segments must not pin a frame each: they are moved together in the last frame's end.
-        if held.len <= FRAME_SIZE / 4
-            && let Some(last) = self.ready.back_mut()
-            && last.packet.is_single()
-            && last.packet.len() == last.start + last.len
-            && slices(&held.packet, held.start..held.start + held.len)
-                .try_for_each(|bytes| last.packet.extend_from_slice(bytes).map(|()| last.len += bytes.len()))
-                .is_ok()
-        {
-            return pool.give_packet(held.packet);
+    fn push(&mut self, mut held: Held, pool: &mut Pool) {
+        if self.admit(&mut held.packet, held.start, held.len) {
+            self.append(|| held);
+        } else {
+            pool.give_packet(held.packet);
         }
-        // Padding behind the payload would be in the way of the next small one.
-        if held.packet.is_single() {
-            let exact = held.packet.set_len(held.start + held.len);
+    }
+
+    /// Makes ready for `len` bytes of a packet that come next, from `start` on, to be appended. `false`: they were moved into the
+    /// last packet's end, and this one is done with.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, packet: &mut Packet, start: usize, len: usize) -> bool {
+        self.readable += len;
+        // Many small segments must not pin a frame each: they are moved together in the last frame's end.
+        if len <= FRAME_SIZE / 4
+            && let Some(last) = self.ready.back_mut()
+            && last.takes(packet, start, len)
+        {
+            return false;
+        }
+        // Padding behind the payload would be in the way of the next small one. Nothing is written where there is none: what was
+        // just written in pieces is slow to be moved.
+        if packet.is_single() && packet.head().len() != start + len {
+            let exact = packet.set_len(start + len);
             debug_assert!(exact.is_ok(), "shorter than it was");
         }
-        self.cost += held.cost();
-        held.packet.offload = bywash_frame::Offload::default();
-        self.ready.push_back(held);
+        self.cost += packet.frames() * FRAME_SIZE;
+        true
+    }
+
+    /// Appends what was admitted.
+    #[inline(always)]
+    pub(super) fn append(&mut self, held: impl FnOnce() -> Held) {
+        self.ready.push_made(held);
     }
 
     /// Keeps payload that begins after what is ready. Returns the part that was there already, if any (RFC 2883).
@@ -241,7 +266,7 @@ impl ReceiveBuffer {
             }
             n -= first.len;
             self.cost -= first.cost();
-            if let Some(held) = queue::pop(&mut self.ready) {
+            if let Some(held) = self.ready.pop_front() {
                 pool.give_packet(held.packet);
             }
         }
@@ -263,7 +288,7 @@ impl ReceiveBuffer {
                 break;
             }
             self.cost -= first.cost();
-            if let Some(held) = queue::pop(&mut self.ready) {
+            if let Some(held) = self.ready.pop_front() {
                 pool.give_packet(held.packet);
             }
         }

@@ -1,11 +1,10 @@
 //! What is in flight: each segment that was sent, when, and what has become of it. RACK (RFC 8985) decides what is
 //! lost.
 
-use std::collections::VecDeque;
-
 use super::seq::Seq;
+use crate::Timestamp;
+use crate::queue::Queue;
 use crate::time::Span;
-use crate::{Timestamp, queue};
 
 /// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
 pub(super) const DUPLICATES: u32 = 3;
@@ -86,10 +85,10 @@ pub(super) struct Segments {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Scoreboard {
-    sent: VecDeque<Sent>,
+    sent: Queue<Sent>,
     /// What may still be found lost, the earliest first. Ranges that have arrived or were sent again stand here until
     /// they come to the front.
-    sendings: VecDeque<Sending>,
+    sendings: Queue<Sending>,
     in_flight: u32,
     lost: u32,
     sacked: u32,
@@ -152,7 +151,7 @@ impl Scoreboard {
     /// What is out, counted in segments of at most `mss` bytes.
     pub(super) fn segments(&self, mss: u32) -> Segments {
         let mut segments = Segments::default();
-        for sent in &self.sent {
+        for sent in self.sent.iter() {
             let n = sent.len().div_ceil(mss.max(1));
             segments.unacked += n;
             match sent.fate {
@@ -243,7 +242,7 @@ impl Scoreboard {
                 self.split(ack);
                 continue;
             }
-            queue::pop(&mut self.sent);
+            self.sent.pop_front();
             match first.fate {
                 Fate::Sacked => self.sacked -= first.len(),
                 Fate::Lost => self.lost -= first.len(),

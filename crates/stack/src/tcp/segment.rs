@@ -25,19 +25,21 @@ pub(super) struct Segment {
 
 impl Segment {
     /// What a header says that was found whole at the front of `bytes`. `place`: where in the packet the segment is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(tcp: &TcpHeader, bytes: &[u8], flow: Flow, place: Range<usize>) -> Self {
         let header = tcp.header_length();
-        Self {
+        let mut segment = Self {
             flow,
             seq: Seq(tcp.sequence.get()),
             ack: Seq(tcp.acknowledgment.get()),
             flags: tcp.flags,
             window: tcp.window.get(),
-            options: TcpOptions::parse(&bytes[size_of::<TcpHeader>()..header]),
+            options: TcpOptions::default(),
             start: place.start + header,
             payload: place.end - place.start - header,
-        }
+        };
+        segment.options.read(&bytes[size_of::<TcpHeader>()..header]);
+        segment
     }
 
     #[inline]

@@ -1,15 +1,13 @@
 //! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division.
 
-use std::collections::VecDeque;
-
 use bywash_frame::{FRAME_SIZE, Frame, Pool};
 
-use crate::queue;
+use crate::queue::Queue;
 
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
-    frames: VecDeque<Frame>,
+    frames: Queue<Frame>,
     /// Bytes of the first frame that are gone.
     front: usize,
     len: usize,
@@ -68,7 +66,7 @@ impl SendBuffer {
         }
         if self.len == 0 {
             // All frames but the last have gone by now.
-            if let Some(frame) = queue::pop(&mut self.frames) {
+            if let Some(frame) = self.frames.pop_front() {
                 pool.give(frame);
             }
             self.front = 0;
@@ -86,6 +84,8 @@ impl SendBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use bywash_frame::Arena;
     use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! The way of a connection's segments: found once for each snapshot, with the headers in front of TCP ready to be copied.
 
-use bywash_frame::{Packet, Pool};
+use bywash_frame::{Packet, Place, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol};
@@ -146,8 +146,17 @@ impl Way {
         Sum::new().word(self.pseudo_sum).word(length)
     }
 
+    /// Where a packet will lie that begins with these headers, and that leaves no work but what the port does; `None` when it is to
+    /// be handed to [`Way::send`] instead.
+    #[inline(always)]
+    pub(super) fn place<'a>(&self, out: &'a mut Outbox) -> Option<Place<'a>> {
+        if !self.ready || self.port == PortId::NONE {
+            return None;
+        }
+        out.place(self.port)
+    }
+
     /// Sends a packet to `remote` that begins with these headers.
-    #[inline]
     pub(super) fn send(&self, packet: Packet, remote: Address, out: &mut Outbox, pool: &mut Pool) {
         if self.ready {
             return out.send_framed(packet, (self.port, self.interface), usize::from(self.network), pool);
