@@ -104,7 +104,8 @@ impl ControlTask {
     /// Tells the engines what is new: the snapshot first, which what follows may rely on.
     fn tell(&mut self) {
         let snapshot = self.control.snapshot(&mut self.pool);
-        if !Arc::ptr_eq(&snapshot, &self.published) {
+        if !Arc::ptr_eq(snapshot, &self.published) {
+            let snapshot = snapshot.clone();
             for engine in &mut self.engines {
                 engine.say(Message::Update(snapshot.clone()));
             }

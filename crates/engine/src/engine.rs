@@ -266,7 +266,7 @@ impl Engine {
                 Message::Send(port, packet) => send(ports, port, packet, &mut self.counters, pool),
                 Message::Deliver(zone, packet) => stack.deliver(now, zone, packet, pool),
                 Message::Notice(notice) => stack.notice(now, &notice, pool),
-                Message::Update(snapshot) => stack.update(snapshot, pool),
+                Message::Update(snapshot) => stack.update(&snapshot, pool),
                 Message::Run(work) => work(stack, now),
                 Message::Begin => self.begin(now),
             }

@@ -90,7 +90,7 @@ fn threads(
     }
     control.set_forwarding(options.forward);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
-    let snapshot = control.snapshot(&mut pool);
+    let snapshot = control.snapshot(&mut pool).clone();
     let steering = Arc::new(Steering::new(random::bytes()?, count));
     let unfinished = Arc::new(AtomicUsize::new(count));
     let bell = Bell::new()?;

@@ -138,6 +138,18 @@ impl Io<'_> {
         self.stack.send(self.now, id, bytes, self.pool)
     }
 
+    /// Queues bytes that are written where they wait to be sent, see [`Stack::send_in_place`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`].
+    pub fn send_in_place(
+        &mut self,
+        id: ConnectionId,
+        write: impl FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, TcpError> {
+        self.stack.send_in_place(self.now, id, write, self.pool)
+    }
+
     /// What can be read, in place, packet by packet, see [`Stack::readable`].
     ///
     /// # Errors

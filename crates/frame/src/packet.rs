@@ -193,6 +193,23 @@ impl Packet {
         Ok(())
     }
 
+    /// Appends the frame of another packet, which has only that one, without its first `n` bytes.
+    ///
+    /// # Errors
+    /// The other packet when it has more frames or fewer bytes, or when this one has [`MAX_FRAMES`] already.
+    #[inline]
+    pub fn append_rest(&mut self, other: Self, n: usize, pool: &mut Pool) -> Result<(), Self> {
+        if !other.is_single() || other.head.len() < n || self.frames() == MAX_FRAMES {
+            return Err(other);
+        }
+        let chain = self.rest.get_or_insert_with(|| pool.take_chain());
+        let segment = other.into_only_segment().without_front(n);
+        chain.len += segment.len();
+        // There is room: looked at above.
+        chain.segments.push(segment);
+        Ok(())
+    }
+
     /// Gives out the first segment and the others, for lending their frames one by one.
     pub fn into_segments(self, pool: &mut Pool, mut each: impl FnMut(Segment, &mut Pool)) {
         each(self.head, pool);
@@ -225,13 +242,19 @@ impl Packet {
         self.head
     }
 
-    /// The frame of a packet that is known to have one alone: of another one the others would be lost.
+    /// The segment of a packet that is known to have one alone: of another one the others would be lost.
     #[inline]
-    pub(crate) fn into_only_frame(self) -> Frame {
+    fn into_only_segment(self) -> Segment {
         debug_assert!(self.is_single(), "frames are lost");
         // There is none, and nothing to look at.
         std::mem::forget(self.rest);
-        self.head.into_frame()
+        self.head
+    }
+
+    /// Its frame.
+    #[inline]
+    pub(crate) fn into_only_frame(self) -> Frame {
+        self.into_only_segment().into_frame()
     }
 
     #[inline]

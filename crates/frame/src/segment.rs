@@ -116,6 +116,14 @@ impl Segment {
         Ok(())
     }
 
+    /// It without its first `n` bytes; of a shorter one none are left.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "no more than the length, which has 32 bits")]
+    pub(crate) fn without_front(self, n: usize) -> Self {
+        let n = n.min(self.len()) as u32;
+        Self { start: self.start + n, len: self.len - n, frame: self.frame }
+    }
+
     /// Gives the frame out, for lending it.
     #[inline]
     pub fn into_frame(self) -> Frame {

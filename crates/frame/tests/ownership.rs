@@ -339,3 +339,75 @@ fn what_is_not_kept_leaves_the_batch_in_order() {
     assert_eq!(batch.bytes(), 5);
     assert_eq!(batch.drain_single().map(|segments| segments.len()), Some(5));
 }
+
+/// A packet of some bytes.
+fn packet(pool: &mut Pool, bytes: &[u8]) -> Packet {
+    let mut packet = Packet::new(pool.take().unwrap());
+    packet.extend_from_slice(bytes).unwrap();
+    packet
+}
+
+#[test]
+fn packets_are_put_in_their_places_and_taken_out_one_by_one() {
+    let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(100).unwrap();
+    let mut batch = Batch::with_limit(3);
+    for n in 0..3 {
+        let packet = packet(&mut pool, &[n]);
+        batch.place().unwrap().put(packet);
+    }
+    assert!(batch.place().is_none(), "it is full");
+    let mut seen = Vec::new();
+    batch.take_each(|packet, others| {
+        seen.push((packet.head()[0], others.iter().map(|other| other.head()[0]).collect::<Vec<_>>()));
+        pool.give_packet(packet);
+    });
+    assert_eq!(seen, [(0, vec![1, 2]), (1, vec![2]), (2, vec![])]);
+    assert_eq!((batch.len(), batch.room(), pool.free()), (0, 3, 100));
+    batch.take_each(|_, _| unreachable!("it is empty"));
+}
+
+#[test]
+fn a_panic_while_packets_are_taken_out_frees_none_of_them_twice() {
+    let arena = Arena::new(vec![0; 1 << 20]).unwrap();
+    let mut pool = arena.pool(10).unwrap();
+    let mut batch = Batch::new();
+    for n in 0..3 {
+        let packet = packet(&mut pool, &[n]);
+        batch.push(packet);
+    }
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        batch.take_each(|packet, _| assert_eq!(packet.head()[0], 0, "the second one"));
+    }));
+    assert!(caught.is_err() && batch.is_empty());
+    // The first was dropped by the closure, the second by the panic; the third is lost.
+    assert_eq!((arena.orphaned(), pool.free()), (2, 7));
+}
+
+#[test]
+fn a_packet_takes_another_ones_frame_without_its_front() {
+    let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(100).unwrap();
+    let mut whole = packet(&mut pool, b"head");
+    for part in [&b"..one"[..], b"..two", b".."] {
+        let part = packet(&mut pool, part);
+        whole.append_rest(part, 2, &mut pool).unwrap();
+    }
+    let bytes: Vec<u8> = whole.segments().flat_map(|segment| segment.bytes()).copied().collect();
+    assert_eq!((bytes.as_slice(), whole.len(), whole.frames()), (&b"headonetwo"[..], 10, 4));
+    let short = packet(&mut pool, b".");
+    let short = whole.append_rest(short, 2, &mut pool).unwrap_err();
+    assert_eq!(short.head(), b".", "it comes back as it was");
+    let twice = short.into_single().map(Packet::from_segment).unwrap();
+    let long = std::mem::replace(&mut whole, twice);
+    let long = whole.append_rest(long, 0, &mut pool).unwrap_err();
+    assert_eq!((long.len(), whole.len()), (10, 1), "of several frames");
+    pool.give_packet(long);
+    for _ in 1..MAX_FRAMES {
+        let one = packet(&mut pool, b"x");
+        whole.append_rest(one, 0, &mut pool).unwrap();
+    }
+    let last = packet(&mut pool, b"x");
+    let last = whole.append_rest(last, 0, &mut pool).unwrap_err();
+    pool.give_packet(last);
+    pool.give_packet(whole);
+    assert_eq!(pool.free(), 100);
+}

@@ -95,16 +95,12 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
     }
     let mut out: ArrayVec<Packet, BATCH> = ArrayVec::new();
     let mut flows: ArrayVec<Open, FLOWS> = ArrayVec::new();
-    for mut packet in batch.drain() {
-        let Some(seen) = look(&packet, ethernet) else {
-            out.push(packet);
-            continue;
-        };
+    batch.take_each(|mut packet, _| {
+        let Some(seen) = look(&packet, ethernet) else { return out.push(packet) };
         let found = flows.iter().position(|open| open.first.flow.is(&seen.flow));
         if let Some(i) = found {
             if fits(&flows[i], &seen) && checked(&packet, &seen) {
-                join(&mut flows[i], &mut out, packet, &seen, pool);
-                continue;
+                return join(&mut flows[i], &mut out, packet, &seen, pool);
             }
             let open = flows.remove(i);
             finish(&mut out[open.at], &open);
@@ -120,7 +116,7 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
             flows.push(Open { at, first: seen, next: seen.end(), size, pieces: 1, closed: false });
         }
         out.push(packet);
-    }
+    });
     for open in &flows {
         finish(&mut out[open.at], open);
     }
@@ -229,9 +225,10 @@ fn checked(packet: &Packet, seen: &Seen) -> bool {
 }
 
 /// Appends a segment's payload to what is open.
-fn join(open: &mut Open, out: &mut [Packet], mut packet: Packet, seen: &Seen, pool: &mut Pool) {
+#[inline(always)]
+fn join(open: &mut Open, out: &mut [Packet], packet: Packet, seen: &Seen, pool: &mut Pool) {
     let first = &mut out[open.at];
-    if packet.pull_front(seen.payload).is_err() {
+    if let Err(packet) = first.append_rest(packet, seen.payload, pool) {
         return pool.give_packet(packet);
     }
     open.pieces += 1;
@@ -243,11 +240,6 @@ fn join(open: &mut Open, out: &mut [Packet], mut packet: Packet, seen: &Seen, po
     {
         tcp.flags = tcp.flags.with(TcpFlags::PSH);
     }
-    packet.into_segments(pool, |segment, pool| {
-        if let Err(segment) = first.push_segment(segment, pool) {
-            pool.give(segment.into_frame());
-        }
-    });
 }
 
 /// Makes the headers those of the whole.

@@ -97,7 +97,8 @@ impl Stack {
     }
 
     /// Takes a new picture of what the control owns.
-    pub fn update(&mut self, snapshot: Arc<Snapshot>, pool: &mut Pool) {
+    #[inline]
+    pub fn update(&mut self, snapshot: &Arc<Snapshot>, pool: &mut Pool) {
         self.out.update(snapshot, pool);
     }
 

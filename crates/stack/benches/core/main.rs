@@ -1,7 +1,8 @@
 //! Two stacks joined in memory on one core, both ends' cost counted, beside smoltcp on the same kind of wire.
 //!
 //! `cargo bench -p bywash-stack`: ten alternating pairs of half a second each; median and spread. Every byte is copied
-//! in and copied out in both, unless a line says "in place".
+//! in and copied out in both. Where a line says "in place", they are taken as made where they wait to be sent, and as read
+//! where they lie: what a program does to make bytes and to look at them is counted nowhere.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,

@@ -160,6 +160,22 @@ impl Joined {
         moved
     }
 
+    /// Sends as much as `source` has, copied from there or made where it waits to be sent.
+    fn write(&mut self, id: ConnectionId, in_place: bool, source: &[u8]) {
+        let stack = &mut self.a.stack;
+        if !in_place {
+            stack.send(self.now, id, source, &mut self.pool).unwrap();
+            return;
+        }
+        let mut left = source.len();
+        let make = |place: &mut [u8]| {
+            let n = place.len().min(left);
+            left -= n;
+            n
+        };
+        stack.send_in_place(self.now, id, make, &mut self.pool).unwrap();
+    }
+
     /// Reads all there is at the server.
     fn read(&mut self, id: ConnectionId, in_place: bool, sink: &mut [u8]) -> u64 {
         let stack = &mut self.b.stack;
@@ -209,7 +225,7 @@ pub(crate) fn bulk(memory: Memory, until: Until, kind: &Bulk) -> Done {
     joined.measured(until, |joined| {
         let mut bytes = 0;
         let Some((client, _)) = turns.next() else { return 0 };
-        joined.a.stack.send(joined.now, *client, &source, &mut joined.pool).unwrap();
+        joined.write(*client, kind.in_place, &source);
         while joined.step(true) {
             events.extend(joined.b.stack.events());
             for event in events.drain(..) {

@@ -207,14 +207,14 @@ fn main() {
             for table in [table, Table::v6(1000)] {
                 let mut router = Router::new(&table);
                 let snapshot = router.host.control.snapshot(&mut router.pool);
-                assert_eq!(look_up(&snapshot, 6400, &table), 6400);
+                assert_eq!(look_up(snapshot, 6400, &table), 6400);
             }
         }
         ["look-up", family, count, routes] => {
             let table = Table::new(family, routes.parse().unwrap());
             let mut router = Router::new(&table);
             let (snapshot, count) = (router.host.control.snapshot(&mut router.pool), count.parse().unwrap());
-            println!("ns: {:.3}", time(count, || assert!(look_up(&snapshot, count, &table) > 0)));
+            println!("ns: {:.3}", time(count, || assert!(look_up(snapshot, count, &table) > 0)));
         }
         ["write", family, routes, folder] => write(&Table::new(family, routes.parse().unwrap()), folder),
         [what, count, routes, size] => {

@@ -234,9 +234,9 @@ impl Control {
     }
 
     /// The present picture. It is the same `Arc` while nothing changes.
-    pub fn snapshot(&mut self, pool: &mut Pool) -> Arc<Snapshot> {
+    pub fn snapshot(&mut self, pool: &mut Pool) -> &Arc<Snapshot> {
         self.publish(pool);
-        self.outbox.snapshot.clone()
+        &self.outbox.snapshot
     }
 
     fn publish(&mut self, pool: &mut Pool) {
@@ -263,7 +263,7 @@ impl Control {
             new.neighbours = Arc::new(known);
             new.find_adjacent();
             (self.changed, self.neighbours.changed) = (false, false);
-            self.outbox.update(Arc::new(new), pool);
+            self.outbox.update(&Arc::new(new), pool);
         }
     }
 

@@ -141,16 +141,17 @@ impl Stack {
     /// Takes the packets that a port has received. Empties the batch.
     pub fn receive(&mut self, now: Timestamp, port: PortId, batch: &mut Batch, pool: &mut Pool) {
         self.counters.received += batch.len() as u64;
-        let snapshot = self.out.snapshot.clone();
+        let snapshot = &self.out.snapshot;
         let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
         if let (true, Some(Medium::Ethernet { mac, .. })) = (snapshot.forwarding, medium) {
+            let snapshot = snapshot.clone();
             return self.pass_on(now, (port, mac), &snapshot, batch, pool);
         }
         // What is passed on goes as it came.
         if !snapshot.forwarding {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
-        let quick = Quick::of(&snapshot, port);
+        let quick = Quick::of(snapshot, port);
         let mut known = [const { None }; AHEAD];
         let mut next = AHEAD;
         batch.take_each(|packet, others| {

@@ -222,6 +222,9 @@ impl Reassembly {
         pool: &mut Pool,
     ) -> Vec<(InterfaceId, Packet)> {
         let mut first = Vec::new();
+        if self.datagrams.is_empty() {
+            return first;
+        }
         let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
         for (_, datagram) in self.datagrams.extract_if(late) {
             self.frames -= datagram.frames();

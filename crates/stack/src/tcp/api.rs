@@ -54,22 +54,51 @@ impl Tcp {
 
     #[inline]
     fn send(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
-        let connection = self.connection(id)?;
-        if !connection.state.gives_data() || connection.fin_wanted {
-            return Err(if connection.state == State::Closed {
-                TcpError::Closed
-            } else {
-                TcpError::Shutdown
-            });
-        }
+        let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], cx.pool);
-        connection.wants_room |= written < bytes.len();
+        self.queued(id, written < bytes.len());
+        Ok(written)
+    }
+
+    #[inline]
+    fn send_in_place(
+        &mut self,
+        id: ConnectionId,
+        write: impl FnMut(&mut [u8]) -> usize,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, TcpError> {
+        let connection = self.sender(id)?;
+        let (mut ended, mut write) = (false, write);
+        let room = connection.send_room();
+        let written = connection.send.fill(room, cx.pool, |place| {
+            let n = write(place).min(place.len());
+            ended = n < place.len();
+            n
+        });
+        self.queued(id, !ended);
+        Ok(written)
+    }
+
+    /// A connection that the program has, and may send on.
+    #[inline]
+    fn sender(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
+        let connection = self.connection(id)?;
+        if connection.state.gives_data() && !connection.fin_wanted {
+            return Ok(connection);
+        }
+        Err(if connection.state == State::Closed { TcpError::Closed } else { TcpError::Shutdown })
+    }
+
+    /// Bytes were queued, and the program would have more.
+    #[inline]
+    fn queued(&mut self, id: ConnectionId, more: bool) {
+        let connection = &mut self.connections[id.index];
+        connection.wants_room |= more;
         // One that gives data has not ended: there is nothing else to be settled.
         if !std::mem::replace(&mut connection.dirty, true) {
             self.dirty.push_back(id.index);
         }
-        Ok(written)
     }
 
     fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
@@ -269,6 +298,22 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
         self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx))
+    }
+
+    /// Queues bytes that are written where they wait to be sent, and says how many. `write` is handed one piece of memory after
+    /// the other, which holds what it will, writes to its front and says how many bytes: fewer than all when there are no more.
+    /// When it was never fewer, the buffer is full, and [`crate::Event::Writable`] follows.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`]: `write` was not called.
+    pub fn send_in_place(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        write: impl FnMut(&mut [u8]) -> usize,
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.send_in_place(id, write, cx))
     }
 
     /// What can be read, in place, packet by packet. [`Stack::consume`] takes it away.

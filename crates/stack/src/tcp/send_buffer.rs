@@ -19,21 +19,45 @@ impl SendBuffer {
     }
 
     /// Appends bytes and says how many: fewer when frames run out.
+    #[inline]
     pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
-        let wanted = bytes.len();
-        while !bytes.is_empty() {
+        self.fill(bytes.len(), pool, |place| {
+            let (now, later) = bytes.split_at(place.len().min(bytes.len()));
+            place.copy_from_slice(now);
+            bytes = later;
+            now.len()
+        })
+    }
+
+    /// Appends what `write` writes, up to `most` bytes, and says how many. It is handed one piece of memory after the other and
+    /// says how many bytes it has written to each: fewer than there are end it, and so does the last frame.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        most: usize,
+        pool: &mut Pool,
+        mut write: impl FnMut(&mut [u8]) -> usize,
+    ) -> usize {
+        let mut done = 0;
+        while done < most {
             let used = (self.front + self.len) % FRAME_SIZE;
             if used == 0 && self.front + self.len == self.frames.len() * FRAME_SIZE {
                 let Some(frame) = pool.take() else { break };
                 self.frames.push_back(frame);
             }
             let Some(frame) = self.frames.back_mut() else { break };
-            let n = bytes.len().min(FRAME_SIZE - used);
-            frame.bytes_mut()[used..used + n].copy_from_slice(&bytes[..n]);
-            bytes = &bytes[n..];
+            let room = (most - done).min(FRAME_SIZE - used);
+            let n = write(&mut frame.bytes_mut()[used..used + room]).min(room);
             self.len += n;
+            done += n;
+            if n < room {
+                break;
+            }
         }
-        wanted - bytes.len()
+        if self.len == 0 {
+            self.clear(pool);
+        }
+        done
     }
 
     /// Bytes `from..from + len`, frame by frame.
@@ -93,13 +117,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue_of_bytes(steps in proptest::collection::vec((0usize..6000, 0usize..6000), 1..30)) {
+        fn it_is_a_queue_of_bytes(
+            steps in proptest::collection::vec((0usize..6000, 0usize..6000, any::<bool>()), 1..30),
+        ) {
             let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(400).unwrap();
             let (mut buffer, mut model) = (SendBuffer::default(), VecDeque::new());
             let mut next = 0u8;
-            for (write, consume) in steps {
+            for (write, consume, in_place) in steps {
                 let bytes: Vec<u8> = (0..write).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect();
-                let written = buffer.write(&bytes, &mut pool);
+                let written = if in_place {
+                    // A thousand bytes at most in each piece: in a longer one they are the last.
+                    let mut at = 0;
+                    buffer.fill(write, &mut pool, |place| {
+                        let n = place.len().min(1000).min(bytes.len() - at);
+                        place[..n].copy_from_slice(&bytes[at..at + n]);
+                        at += n;
+                        n
+                    })
+                } else {
+                    buffer.write(&bytes, &mut pool)
+                };
                 model.extend(&bytes[..written]);
                 let from = consume.min(model.len()) / 2;
                 let part = buffer.slices(from, 3000).collect::<Vec<_>>().concat();

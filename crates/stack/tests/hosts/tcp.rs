@@ -108,6 +108,42 @@ fn a_long_stream_arrives_over_a_perfect_wire() {
     assert_eq!(pair.a.host.stack.tcp_info(pair.now, client).unwrap().total_retrans, 0);
 }
 
+#[test]
+fn what_is_written_in_place_arrives() {
+    let mut pair = Pair::new(1500);
+    let (client, server) = open(&mut pair);
+    let sent = payload(1_000_000, 2);
+    let (mut at, mut got, mut writable) = (0, Vec::new(), 0);
+    for round in 0..20_000 {
+        // A few bytes now and then, or as much as there is room for.
+        let wanted = if round % 3 == 0 { 1 + round % 1000 } else { sent.len() };
+        let end = sent.len().min(at + wanted);
+        let (stack, pool) = (&mut pair.a.host.stack, &mut pair.a.pool);
+        let before = at;
+        let write = |place: &mut [u8]| {
+            let n = place.len().min(end - at);
+            place[..n].copy_from_slice(&sent[at..at + n]);
+            at += n;
+            n
+        };
+        let queued = stack.send_in_place(pair.now, client, write, pool).unwrap();
+        assert_eq!(queued, at - before);
+        pair.settle();
+        got.extend(read(&mut pair.b, pair.now, server));
+        writable += pair.a.host.stack.events().filter(|event| *event == Event::Writable(client)).count();
+        if got.len() == sent.len() {
+            break;
+        }
+        pair.pass(Duration::from_micros(100));
+    }
+    assert!(got == sent && writable > 0, "{} of {}, {writable} times", got.len(), sent.len());
+    let (stack, pool) = (&mut pair.a.host.stack, &mut pair.a.pool);
+    assert_eq!(stack.send_in_place(pair.now, client, |_| 0, pool), Ok(0), "nothing to send is no error");
+    stack.shutdown(pair.now, client, pool).unwrap();
+    let refused = stack.send_in_place(pair.now, client, |_| unreachable!("it is shut"), pool);
+    assert_eq!(refused, Err(TcpError::Shutdown));
+}
+
 /// However short the way of a connection's packets is: an address that is ours no more gets none.
 #[test]
 fn a_connection_hears_nothing_at_an_address_that_was_taken_away() {
