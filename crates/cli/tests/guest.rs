@@ -30,6 +30,12 @@ fn boot(kit: &Kit) -> Result<Guest, GuestError> {
 const CARRIER: &str =
     "for i in $(seq 100); do [ \"$(cat $NIC/net/$PF/carrier)\" = 1 ] && break; sleep 0.2; done";
 
+/// Waits until a function has an interface.
+fn interface_of(function: &str) -> String {
+    let interface = format!("ls /sys/bus/pci/devices/{function}/net");
+    format!("for i in $(seq 100); do {interface} >/dev/null 2>&1 && break; sleep 0.2; done; {interface}")
+}
+
 /// What each script begins with.
 const PF: &str =
     "BYWASH=/host/bywash; NIC=/sys/bus/pci/devices/0000:01:00.0; PF=$(ls $NIC/net 2>/dev/null || true);";
@@ -161,7 +167,7 @@ fn all_at_once(guest: &mut Guest) -> Result<(), GuestError> {
 
 /// A function that is in use stays, by whatever command.
 fn in_use(guest: &mut Guest) -> Result<(), GuestError> {
-    guest.run("modprobe igbvf; sleep 1")?;
+    guest.run(&format!("modprobe igbvf; {}", interface_of("0000:01:00.0/virtfn0")))?;
     let use_it = "VF=$(ls $NIC/virtfn0/net) && ip addr add 192.0.2.9/24 dev $VF && ip link set $VF up";
     let refused = run(guest, &format!("{use_it} && $BYWASH vf destroy $PF"))?;
     assert!(refused.contains("virtual function 0 (0000:01:10.0) is in use"), "{refused}");
@@ -190,7 +196,8 @@ fn a_nic_is_given_to_programs_and_back_and_the_machine_is_set_up() -> Result<(),
     let machine = Machine::default().iommu().share(binary.parent().unwrap_or(binary));
     let machine = machine.vfio_user(&served(folder.path())).virtio_net(0, "02:bb:00:00:00:02");
     let mut guest = kit.boot(&machine.limit(Duration::from_secs(400)))?;
-    guest.run("modprobe ixgbe; modprobe virtio_net; mkdir -p /run; ip link set lo up; sleep 2")?;
+    guest.run("modprobe ixgbe; modprobe virtio_net; mkdir -p /run; ip link set lo up")?;
+    guest.run(&interface_of("0000:01:00.0"))?;
     let shown = run(&mut guest, "$BYWASH bind; $BYWASH ports")?;
     assert!(shown.contains("0000:01:00.0  8086:10fb  82599ES SFP+  ixgbe, "), "{shown}");
     assert!(shown.contains("vfio-pci is not loaded: `bywash setup` loads it"), "{shown}");

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bywash_hw::ixgbe::regs::{DMATXCTL, EIMS, GPRC, GPTC, RXCTRL};
+use bywash_hw::ixgbe::regs::{DMATXCTL, EIMS, GPRC, GPTC, RDT, RXCTRL, RXDCTL};
+use bywash_hw::ixgbe::vf::{VFRDT, VFRXDCTL};
 use bywash_hw::reg::Register;
 use bywash_models::cable::{Cable, Impairment};
 use bywash_models::ixgbe::Board;
@@ -80,17 +81,23 @@ impl Served {
         command
     }
 
-    /// Starts to receive on the second NIC, and returns when its receiver is on.
+    /// Starts to receive on the second NIC, and returns when that has memory for packets in all queues.
     fn start_receiver(&self, command: &mut Command) -> Child {
         let receive = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        let is_on = || self.world.with(1, |device| device.nic.link_up() && device.config.bus_master());
-        while !is_on() {
-            assert!(Instant::now() < until, "the receiver is not on");
-            thread::sleep(Duration::from_millis(20));
-        }
-        thread::sleep(Duration::from_millis(500));
+        wait_until("the receiver is on", || self.is_fed(1));
         receive
+    }
+
+    fn is_fed(&self, index: usize) -> bool {
+        self.world.with(index, |device| {
+            // A copy is asked: while a NIC is reset, to read its registers is forbidden.
+            let mut nic = device.nic.clone();
+            let (switch, tail) = if nic.board().is_virtual() { (&VFRXDCTL, &VFRDT) } else { (&RXDCTL, &RDT) };
+            let on = |queue: &u32| RXDCTL::ENABLE.is_set(nic.read32(switch.at(*queue)));
+            let on: Vec<u32> = (0..tail.count()).filter(on).collect();
+            let all = !on.is_empty() && on.into_iter().all(|queue| nic.read32(tail.at(queue)) != 0);
+            all && nic.link_up() && device.config.bus_master()
+        })
     }
 
     /// No NIC was used as the datasheet forbids.

@@ -40,6 +40,8 @@ pub(crate) const WORDS: &str = "
         kill -INT $pid || { tail -n 3 /run/tool.out /run/tool.err; wait $pid || echo code $?; exit 7; }
         wait $pid || { cat /run/tool.err; exit 8; }
     }
+    # What ends by itself, once it has what it waits for.
+    ended() { wait $pid || { tail -n 3 /run/tool.out /run/tool.err; exit 8; }; }
     peer() { ip netns exec peer $*; }
     linked() {
         for try in $(seq 150); do
@@ -199,11 +201,10 @@ fn generated(run: &mut Run<'_>, _: &Checks) -> Result<(), GuestError> {
 /// Packets of many sources are spread over the queues, each of which gets a fair share.
 fn spread(run: &mut Run<'_>, checks: &Checks) -> Result<(), GuestError> {
     let output = run(&format!(
-        "tool receive pci:0000:01:00.0 --queues {} --json
+        "tool receive pci:0000:01:00.0 --queues {} --count 2k --duration 120s --json
         # It says so by its exit code when emulation is too slow for the rate.
         peer /host/bywash generate packet:peer --count 2k --rate 500 --spread --quiet --memory 8M --huge-pages off || true
-        sleep 1
-        stop; tail -n 1 /run/tool.out",
+        ended; tail -n 1 /run/tool.out",
         checks.queues
     ))?;
     let last = output.lines().last().unwrap();

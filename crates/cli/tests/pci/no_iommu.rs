@@ -194,6 +194,8 @@ fn virtual_function(run: &mut Run<'_>) -> Result<(), GuestError> {
         tool receive pci:$taken --queues 1 --json
         dma; kill -9 $pid; wait $pid || true; until_it no_guards; dma
         /host/bywash cleanup; cat $physical/sriov_numvfs; ip link set dev $pf down")?;
+    let lacks = "there is no IOMMU, so a virtual function can be no program's: switch VT-d or AMD-Vi on";
+    assert!(output.contains(lacks) && output.contains("intel_iommu=on"), "{output}");
     assert!(output.contains(" received, 0% packet loss"), "{output}");
     assert!(output.contains("in use") && output.contains("code 2\ndma 1\n"), "{output}");
     assert!(output.contains("reaches all of this machine's memory"), "{output}");

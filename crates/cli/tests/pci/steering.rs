@@ -33,11 +33,11 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
 
     let output = run(&format!(
         "printf '{}' > /run/one.pcap
-        tool receive pci:0000:01:00.0 --queues 4 --json --steer 'ether proto 0x88b5 queue 2'
+        tool receive pci:0000:01:00.0 --queues 4 --drop --count {PACKETS} --duration 120s --json \\
+            --steer 'ether proto 0x88b5 queue 2'
         # It says so by its exit code when emulation is too slow for the rate.
         peer /host/bywash replay /run/one.pcap packet:peer --loops {PACKETS} --rate 1k --quiet --memory 8M --huge-pages off || true
-        sleep 1
-        stop; cat /run/tool.out; driver",
+        ended; cat /run/tool.out; driver",
         // A broadcast of an EtherType for experiments.
         escaped(&capture(&[frame([0xff; 6], None, 0x88b5)]))
     ))?;

@@ -355,3 +355,59 @@ impl<R: Registers> TxQueue for TxRing<R> {
         close_ring(&bar, switch, frames, pool);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use bywash_frame::{Arena, Stride};
+    use bywash_sys::dma::DmaBuffer;
+
+    use super::*;
+
+    /// Registers that are all 0; it is counted how often one is written.
+    #[derive(Clone, Debug, Default)]
+    struct Counting(Arc<AtomicU32>);
+
+    impl Registers for Counting {
+        fn read32(&self, _: u32) -> u32 {
+            0
+        }
+
+        fn write32(&self, _: u32, _: u32) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_nic_is_asked_once_for_each_block_and_told_once_for_each_flush() {
+        for (flushes, asked) in [(2, &[31, 39, 71, 79][..]), (1, &[31, 63, 79])] {
+            let arena = Arena::new(vec![0; Stride::Packed.memory_for(256)]).unwrap();
+            let mut pool = arena.pool(arena.frames()).unwrap();
+            let buffer = DmaBuffer::new(128 * 16).unwrap();
+            let [descriptors, of_device] = [0, 1].map(|_| buffer.descriptors(0, 128).unwrap());
+            let (registers, addresses) = (Counting::default(), DeviceAddresses::Linear(0));
+            let switch = Switch { offset: 0, name: ("none", 0), enable: 1 };
+            let bar = Bar::new(registers.clone());
+            let ring = RingParts { bar, descriptors, tail: 0, switch, arena, addresses };
+            let mut tx = TxRing::new(TxParts { ring, max_len: 1514, names_context: false });
+            let mut batch = Batch::new();
+            for number in 1..=2 {
+                for frame in pool.take_many(40) {
+                    let mut packet = Packet::new(frame);
+                    packet.extend_from_slice(&[0xff; 60]).unwrap();
+                    batch.push(packet);
+                }
+                assert_eq!(tx.tx(&mut pool, &mut batch), 40);
+                if number > 2 - flushes {
+                    tx.flush(&mut pool);
+                }
+            }
+            assert_eq!(registers.0.load(Relaxed), flushes);
+            let is_asked = |at: &u32| of_device.at(*at).second() & u64::from(tx::RS.mask) != 0;
+            assert_eq!((0..128).filter(is_asked).collect::<Vec<u32>>(), asked);
+            Box::new(tx).close(&mut pool);
+        }
+    }
+}

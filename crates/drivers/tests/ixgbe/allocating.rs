@@ -110,7 +110,7 @@ fn nothing_is_allocated_for_a_packet() {
     let (mut rx, mut tx) = (queue.rx.unwrap(), queue.tx.unwrap());
     // Whole, in several frames, with a tag to put in, and with a checksum to finish.
     let mut batch = Batch::new();
-    for len in [60, 1514, 5000, 9000, 60] {
+    for len in [60, 1514, 5000, 9000].into_iter().chain([60; 28]) {
         let mut bytes = vec![0x45; len];
         bytes[12..14].copy_from_slice(&[8, 0]);
         batch.push(packet(&bytes, 2048, &mut pool));
@@ -125,13 +125,13 @@ fn nothing_is_allocated_for_a_packet() {
         tx.tx(&mut pool, batch);
         tx.flush(&mut pool);
         rx.rx(&mut pool, received);
-        assert_eq!((received.len(), batch.len()), (5, 0));
+        assert_eq!((received.len(), batch.len()), (32, 0));
         std::mem::swap(batch, received);
     };
     // The first rounds make boxes for chains.
     (0..100).for_each(|_| round(&mut batch, &mut received));
     let before = ALLOCATIONS.get();
-    (0..1000).for_each(|_| round(&mut batch, &mut received));
+    (0..10_000).for_each(|_| round(&mut batch, &mut received));
     assert_eq!(ALLOCATIONS.get() - before, 0);
     pool.give_batch(&mut batch);
     tx.close(&mut pool);

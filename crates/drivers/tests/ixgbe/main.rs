@@ -7,6 +7,7 @@ mod any_rules;
 mod bed;
 mod cable;
 mod copper;
+mod example;
 mod faults;
 mod offloads;
 mod opening;

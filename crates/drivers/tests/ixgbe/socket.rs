@@ -28,7 +28,7 @@ fn name(path: &Path) -> PortName {
 }
 
 /// Serves the NICs of a world, each to one client, until those have gone.
-fn serve(world: &Shared, paths: &[&Path], mapped: bool) {
+pub(crate) fn serve(world: &Shared, paths: &[&Path], mapped: bool) {
     let stop = Arc::new(AtomicBool::new(false));
     let time = (world.clone(), stop.clone());
     thread::spawn(move || time.0.run(&time.1));

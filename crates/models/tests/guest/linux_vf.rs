@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bywash_lab::guest::{Guest, GuestError, kit};
 
 use crate::bench::{Bench, MACS, udp};
-use crate::linux::{IPERF_SERVER, KNOWN, LINKED, VLAN_AND_JUMBO, since, statistics, up};
+use crate::linux::{IPERF_SERVER, KNOWN, LINKED, VLAN_AND_JUMBO, once, receives, statistics, up};
 
 #[test]
 fn linux_is_content_with_a_virtual_function() -> Result<(), GuestError> {
@@ -24,8 +24,7 @@ fn linux_is_content_with_a_virtual_function() -> Result<(), GuestError> {
     for flow in 0..200 {
         bench.arrive(&udp([198, 51, flow, 7], 1, 2));
     }
-    guest.run("sleep 0.5")?;
-    let counted = since(&before, &statistics(&mut guest, "left")?);
+    let counted = once(&mut guest, ("left", &before), |counted| counted["rx_packets"] >= 200)?;
     let shares = [counted["rx_queue_0_packets"], counted["rx_queue_1_packets"]];
     assert!(shares[0] + shares[1] == 200 && shares.iter().all(|share| *share > 50), "{counted:?}");
     mailbox(&bench, &mut guest)?;
@@ -35,22 +34,15 @@ fn linux_is_content_with_a_virtual_function() -> Result<(), GuestError> {
 
 /// What the function asks for by messages: another address, a group, longer frames, a VLAN.
 fn mailbox(bench: &Bench, guest: &mut Guest) -> Result<(), GuestError> {
-    let received = |guest: &mut Guest, destination: [u8; 6]| {
-        let before = statistics(guest, "left")?;
-        let mut frame = udp([198, 51, 100, 9], 1, 2);
-        frame[..6].copy_from_slice(&destination);
-        bench.arrive(&frame);
-        guest.run("sleep 0.2")?;
-        Ok::<_, GuestError>(since(&before, &statistics(guest, "left")?)["rx_packets"])
-    };
+    let receives = |guest: &mut Guest, destination| receives(bench, guest, destination);
     let (address, group) = ([2, 0, 0, 0, 0, 0x55], [1, 0, 0x5e, 1, 2, 3]);
-    assert_eq!((received(guest, address)?, received(guest, group)?), (0, 0));
+    assert_eq!((receives(guest, address)?, receives(guest, group)?), (false, false));
     guest.run(
         "ip -n left maddr add 01:00:5e:01:02:03 dev left
          ip -n left link set dev left address 02:00:00:00:00:55",
     )?;
-    assert_eq!((received(guest, address)?, received(guest, group)?), (1, 1));
-    assert_eq!(received(guest, MACS[0])?, 0, "the old address");
+    assert_eq!((receives(guest, address)?, receives(guest, group)?), (true, true));
+    assert!(!receives(guest, MACS[0])?, "the old address");
     guest.run(VLAN_AND_JUMBO)?;
     guest.run(LINKED)?;
     let output = guest.run("ip netns exec left ping -c 5 -i 0.1 -w 20 -s 8972 -M do 198.51.100.2")?;

@@ -222,6 +222,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_what_the_machine_lacks() {
+        for (errno, words) in [
+            (libc::ENOMEM, "add pci=realloc to the kernel's command line"),
+            (libc::EBUSY, "switch SR-IOV and 'above 4G decoding' on in its firmware"),
+            (libc::ENOSYS, "; its driver makes none"),
+            (libc::EPERM, "; that needs root"),
+        ] {
+            let source = io::Error::from_raw_os_error(errno);
+            let refused =
+                SriovError::Refused { device: "0000:01:00.0".into(), wanted: 2, source }.to_string();
+            assert!(refused.contains(words) && refused.lines().count() == 1, "{refused}");
+        }
+        let source = io::Error::from_raw_os_error(libc::EIO);
+        let refused = SriovError::Refused { device: "0000:01:00.0".into(), wanted: 2, source }.to_string();
+        assert_eq!(refused, "can't give 0000:01:00.0 2 virtual functions: Input/output error (os error 5)");
+    }
+
+    #[test]
     fn the_number_is_written_to_the_kernels_file() {
         let (tree, device) = bus(0);
         device.write_virtual_functions(3).unwrap();
