@@ -17,7 +17,7 @@ mod smol;
 
 use std::time::Duration;
 
-use ours::{Bulk, Done, Exchanges, Memory, Until};
+use ours::{Bulk, Connections, Done, Exchanges, Memory, Until};
 
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(500);
@@ -53,7 +53,7 @@ enum Case {
 enum Ready {
     Bulk(Memory, Bulk),
     Exchanges(Box<Exchanges>),
-    Connections(Memory),
+    Connections(Box<Connections>),
 }
 
 impl Case {
@@ -62,7 +62,7 @@ impl Case {
         match self {
             Self::Bulk(kind) => Ready::Bulk(memory, kind),
             Self::Exchanges(all) => Ready::Exchanges(Box::new(Exchanges::new(memory, ACTIVE, all.min(most)))),
-            Self::Connections => Ready::Connections(memory),
+            Self::Connections => Ready::Connections(Box::new(Connections::new(memory))),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Ready {
         match self {
             Self::Bulk(memory, kind) => ours::bulk(*memory, until, kind),
             Self::Exchanges(world) => world.run(until),
-            Self::Connections(memory) => ours::connections(*memory, until),
+            Self::Connections(world) => world.run(until),
         }
     }
 }
@@ -103,8 +103,8 @@ fn rounds(memory: Memory, arguments: &[String]) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    // Two worlds stay while others come and go.
-    let (memory, _reservation) = Memory::new(3);
+    // Three worlds stay while others come and go.
+    let (memory, _reservation) = Memory::new(4);
     // `cargo test --benches` only wants to know that it runs.
     if arguments.iter().any(|argument| argument == "--test") {
         assert!(

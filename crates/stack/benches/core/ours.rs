@@ -73,7 +73,6 @@ struct Joined {
     b: Host,
     pool: Pool,
     batch: Batch,
-    start: Instant,
     now: Timestamp,
     packets: u64,
 }
@@ -100,44 +99,32 @@ impl Joined {
             host
         };
         let (a, b) = (host(1, &mut pool), host(2, &mut pool));
-        Self {
-            a,
-            b,
-            pool,
-            batch: Batch::new(),
-            start: Instant::now(),
-            now: Timestamp::from_nanos(1),
-            packets: 0,
-        }
+        Self { a, b, pool, batch: Batch::new(), now: Timestamp::from_nanos(1), packets: 0 }
     }
 
     /// Repeats `round`, which returns how much it did. Everything inside is what is measured: the name is what a
     /// profiler is told.
+    ///
+    /// Under an instruction counter everything is slower than in earnest, and timers would go off too often: there the
+    /// clock goes on by what packets take at the speed aimed at.
     #[inline(never)]
     fn measured(&mut self, until: Until, mut round: impl FnMut(&mut Self) -> u64) -> Done {
+        const PACKET: u64 = 250;
+        let (start, begun, mut amount, mut rounds) = (Instant::now(), self.now, 0, 0);
         self.packets = 0;
-        let (start, mut amount, mut rounds) = (Instant::now(), 0, 0);
-        while match until {
-            Until::Time(time) => start.elapsed() < time,
-            Until::Rounds(all) => rounds < all,
-        } {
-            self.tick(until);
+        loop {
+            let elapsed = start.elapsed();
+            let (over, passed) = match until {
+                Until::Time(time) => (elapsed >= time, elapsed),
+                Until::Rounds(all) => (rounds >= all, Duration::from_nanos(self.packets * PACKET)),
+            };
+            if over {
+                return Done { amount, packets: self.packets, time: elapsed };
+            }
+            self.now = begun + passed;
             amount += round(self);
             rounds += 1;
         }
-        Done { amount, packets: self.packets, time: start.elapsed() }
-    }
-
-    /// Under an instruction counter everything is slower than in earnest, and timers would go off too often: there the
-    /// clock goes on by what packets take at the speed aimed at.
-    fn tick(&mut self, until: Until) {
-        const PACKET: u64 = 250;
-        self.now = match until {
-            Until::Time(_) => {
-                Timestamp::from_nanos(1 + u64::try_from(self.start.elapsed().as_nanos()).unwrap())
-            }
-            Until::Rounds(_) => Timestamp::from_nanos(1 + self.packets * PACKET),
-        };
     }
 
     /// Moves what one end has to send to the other, batch by batch.
@@ -195,11 +182,11 @@ impl Joined {
     }
 
     fn connect(&mut self, n: usize, clients: u8) -> Vec<(ConnectionId, ConnectionId)> {
-        self.b.stack.listen(None, SERVER, n).unwrap();
+        self.b.stack.listen(None, SERVER, n.max(1000)).unwrap();
         let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
         let mut pairs = Vec::new();
         for i in 0..n {
-            let local = local(i as u64, clients);
+            let local = local(i as u64, clients, 60_000);
             let client = self.a.stack.connect(self.now, local, remote, &mut self.pool).unwrap();
             while self.carry(true) | self.carry(false) {}
             self.a.stack.events().for_each(drop);
@@ -245,10 +232,10 @@ pub(crate) struct Exchanges(Joined);
 /// Addresses of clients: more than enough for the ports of a million connections.
 const CLIENTS: u8 = 32;
 
-/// Where client number `n` of all comes from.
-fn local(n: u64, clients: u8) -> (Option<Address>, u16) {
+/// Where client number `n` of all comes from, by turns of all their ports.
+fn local(n: u64, clients: u8, ports: u64) -> (Option<Address>, u16) {
     let client = u8::try_from(1 + n % u64::from(clients)).unwrap();
-    let port = u16::try_from(1024 + n / u64::from(clients) % 60_000).unwrap();
+    let port = u16::try_from(1024 + n / u64::from(clients) % ports).unwrap();
     (Some(std::net::Ipv4Addr::new(10, 0, 1, client).into()), port)
 }
 
@@ -268,8 +255,6 @@ impl Exchanges {
     /// 64-byte requests with their 64-byte answers. What has come is answered batch by batch, as programs on a worker do.
     pub(crate) fn run(&mut self, until: Until) -> Done {
         let (mut buffer, mut events) = ([0; 64], Vec::new());
-        // The clock goes on where it stood: what is under way has not waited meanwhile.
-        self.0.start = Instant::now() - Duration::from_nanos(self.0.now.as_nanos());
         self.0.measured(until, |joined| {
             let mut count = 0;
             joined.step(true);
@@ -294,51 +279,90 @@ impl Exchanges {
     }
 }
 
-/// Connections that are opened, used for one 64-byte exchange and closed by both ends.
-pub(crate) fn connections(memory: Memory, until: Until) -> Done {
-    const AT_ONCE: u64 = 64;
-    let mut joined = Joined::new(memory, false, CLIENTS);
-    joined.b.stack.listen(None, SERVER, 1000).unwrap();
-    let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
-    let message = [7; 64];
-    let mut buffer = [0; 64];
-    let (mut opened, mut done) = (0u64, 0u64);
-    let mut events = Vec::new();
-    joined.measured(until, |joined| {
-        let before = done;
-        while opened < done + AT_ONCE {
-            // Ports come round again: TIME-WAIT gives way to who is newer.
-            let local = local(opened, CLIENTS);
+/// Connections that are opened, used for one 64-byte exchange and closed by both ends, first by the server, as HTTP has it.
+pub(crate) struct Connections {
+    joined: Joined,
+    work: Work,
+}
+
+/// What clients and server do.
+#[derive(Default)]
+struct Work {
+    opened: u64,
+    done: u64,
+    events: Vec<Event>,
+}
+
+/// Ports of each client: all flows come round ten times a second, and find the server in TIME-WAIT, which gives way to who is
+/// newer (RFC 6191).
+const PORTS: u64 = 2048;
+
+impl Connections {
+    /// The server is in TIME-WAIT with every flow.
+    pub(crate) fn new(memory: Memory) -> Self {
+        let mut joined = Joined::new(memory, false, CLIENTS);
+        // The first packet asks for the neighbour, and others would wait for the answer.
+        for (client, server) in joined.connect(1, CLIENTS) {
+            joined.b.stack.close(joined.now, server, &mut joined.pool).unwrap();
+            while joined.carry(true) | joined.carry(false) {}
+            joined.a.stack.close(joined.now, client, &mut joined.pool).unwrap();
+        }
+        joined.a.stack.events().for_each(drop);
+        let mut work = Work { opened: 1, done: 1, ..Work::default() };
+        while work.done < PORTS * u64::from(CLIENTS) {
+            joined.now = joined.now + Duration::from_micros(100);
+            work.round(&mut joined);
+        }
+        let (.., kept) = joined.b.stack.connections();
+        assert!(kept as u64 + 64 >= PORTS * u64::from(CLIENTS), "TIME-WAIT of {kept} flows");
+        Self { joined, work }
+    }
+
+    pub(crate) fn run(&mut self, until: Until) -> Done {
+        let Self { joined, work } = self;
+        joined.measured(until, |joined| work.round(joined))
+    }
+}
+
+impl Work {
+    /// Opens connections, and takes all that are there a step on. Returns how many have ended.
+    fn round(&mut self, joined: &mut Joined) -> u64 {
+        const AT_ONCE: u64 = 64;
+        let (message, mut buffer, before) = ([7; 64], [0; 64], self.done);
+        let remote = (std::net::Ipv4Addr::new(10, 0, 2, 1).into(), SERVER);
+        while self.opened < self.done + AT_ONCE {
+            let local = local(self.opened, CLIENTS, PORTS);
             joined.a.stack.connect(joined.now, local, remote, &mut joined.pool).unwrap();
-            opened += 1;
+            self.opened += 1;
         }
         joined.carry(true);
-        events.extend(joined.b.stack.events());
-        for event in events.drain(..) {
-            match event {
-                Event::Readable(id) => {
-                    joined.b.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
-                    joined.b.stack.send(joined.now, id, &buffer, &mut joined.pool).unwrap();
-                }
-                Event::PeerClosed(id) => joined.b.stack.close(joined.now, id, &mut joined.pool).unwrap(),
-                _ => {}
+        self.events.extend(joined.b.stack.events());
+        for event in self.events.drain(..) {
+            let (stack, now, pool) = (&mut joined.b.stack, joined.now, &mut joined.pool);
+            if let Event::Readable(id) = event {
+                stack.receive_copy(now, id, &mut buffer, pool).unwrap();
+                stack.send(now, id, &buffer, pool).unwrap();
+                stack.close(now, id, pool).unwrap();
             }
         }
         joined.carry(false);
-        events.extend(joined.a.stack.events());
-        for event in events.drain(..) {
+        self.events.extend(joined.a.stack.events());
+        for event in self.events.drain(..) {
+            let (stack, now, pool) = (&mut joined.a.stack, joined.now, &mut joined.pool);
             match event {
                 Event::Connected(id) => {
-                    joined.a.stack.send(joined.now, id, &message, &mut joined.pool).unwrap();
+                    stack.send(now, id, &message, pool).unwrap();
                 }
                 Event::Readable(id) => {
-                    joined.a.stack.receive_copy(joined.now, id, &mut buffer, &mut joined.pool).unwrap();
-                    joined.a.stack.close(joined.now, id, &mut joined.pool).unwrap();
-                    done += 1;
+                    stack.receive_copy(now, id, &mut buffer, pool).unwrap();
+                }
+                Event::PeerClosed(id) => {
+                    stack.close(now, id, pool).unwrap();
+                    self.done += 1;
                 }
                 _ => {}
             }
         }
-        done - before
-    })
+        self.done - before
+    }
 }

@@ -9,8 +9,8 @@ use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
 
-/// Packets a connection may send before others have their turn.
-const TURN: u32 = 32;
+/// Packets a connection may send before others have their turn: a batch.
+const TURN: u32 = 64;
 /// Packets in a port's queue beyond which connections hold their data back.
 const BACKLOG: usize = 128;
 /// Bytes of a super-segment at most: with its headers it must fit IP's length, and with its frames a packet.

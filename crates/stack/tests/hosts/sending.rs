@@ -191,14 +191,14 @@ fn connections_take_turns() {
     }
     let mut order = Vec::new();
     for id in &connections {
-        t.send(*id, 60 * 536);
+        t.send(*id, 90 * 536);
     }
-    for _ in 0..4 {
+    for _ in 0..6 {
         order.extend(t.peers_of_output());
     }
-    assert_eq!(order.len(), 120, "all of both");
+    assert_eq!(order.len(), 180, "all of both");
     let first = order[0];
     let turn = order.iter().take_while(|port| **port == first).count();
-    assert!((16..=32).contains(&turn), "{turn} segments in a row, then the other");
+    assert!((32..=64).contains(&turn), "{turn} segments in a row, then the other");
     assert_eq!(order[turn..].iter().take_while(|port| **port != first).count(), turn);
 }
