@@ -9,6 +9,11 @@ mount -t tmpfs tmpfs /run
 mkdir /run/netns
 ip netns add server
 server() { ip netns exec server "$@"; }
+# Its own messages would be among the packets.
+for kind in all default; do
+    echo 1 >/proc/sys/net/ipv6/conf/$kind/disable_ipv6
+    server sysctl -qw net.ipv6.conf.$kind.disable_ipv6=1
+done
 ip link add near type veth peer name far netns server
 ip link set near up
 server ip link set far up
@@ -27,20 +32,24 @@ table inet seen {
 }
 END
 memory='--huge-pages off --memory 32M --json --duration 60s'
-server "$bywash" filter xdp:far --cores 1 $memory >/run/filter &
+# Without the function, which would be a shell between this one and the filter.
+ip netns exec server "$bywash" filter xdp:far --cores 1 $memory >/run/filter &
 filter=$!
 if [ "$who" = order ]; then
-    server taskset -c 1 "$bywash" receive packet:far --ring 32768 $memory >/run/received &
+    ip netns exec server taskset -c 1 "$bywash" receive packet:far --ring 32768 $memory >/run/received &
     receiver=$!
 fi
 sleep 2
+pace=
+[ "$rate" = max ] || pace="--rate $rate"
 "$bywash" generate --inject near --cores 0 --dst $there --dst-mac "$(server cat /sys/class/net/far/address)" --src $here \
-    --sport 10000-10999 --dport 7 --flows 1000 --rate "$rate" --duration "$seconds" --force --json >/run/sent || true
+    --sport 10000-10999 --dport 7 --flows 1000 $pace --duration "$seconds" --force --json >/run/sent || true
 sleep 1
-kill -INT $filter
+# What a shell starts in the background does not hear SIGINT.
+kill -TERM $filter
 wait $filter || true
 if [ "$who" = order ]; then
-    kill -INT $receiver
+    kill -TERM $receiver
     wait $receiver || true
     tail -n 1 /run/received
 fi
