@@ -34,9 +34,10 @@ fn has(process: &str, variable: &str) -> bool {
     environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
 }
 
-/// Whether a process that is not ours holds a BPF program, or a link of one, by a file descriptor.
-pub(crate) fn held_by_others(program: u32) -> bool {
-    let line = format!("prog_id:\t{program}");
+/// Whether a process that is not ours holds a BPF program (`prog_id`), or a link of one, or a map (`map_id`) by a file
+/// descriptor.
+pub(crate) fn held_by_others(what: &str, id: u32) -> bool {
+    let line = format!("{what}:\t{id}");
     processes().filter(|(_, ours)| !ours).any(|(process, _)| {
         entries(&format!("/proc/{process}/fdinfo")).any(|fd| {
             let info = fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).unwrap_or_default();

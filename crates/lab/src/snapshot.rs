@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bywash_sys::bpf::{Program, program_ids};
+use bywash_sys::bpf::{OUR_PROGRAM, Program, loaded_maps, program_ids};
 use bywash_sys::route::Route;
 use bywash_sys::sysctl;
 
@@ -23,6 +23,8 @@ pub struct Snapshot {
     /// XDP and traffic control programs by number, with their names. An attached program is a loaded one, so these
     /// are the links, too.
     programs: BTreeMap<u32, String>,
+    /// Our maps by number, with their names.
+    maps: BTreeMap<u32, String>,
     /// Settings by name.
     settings: BTreeMap<String, String>,
 }
@@ -31,7 +33,13 @@ impl Snapshot {
     /// Looks at the machine now. What this process may not see is not compared.
     #[must_use]
     pub fn take() -> Self {
-        Self { links: links(), namespaces: namespaces(), programs: programs(), settings: settings() }
+        Self {
+            links: links(),
+            namespaces: namespaces(),
+            programs: programs(),
+            maps: maps(),
+            settings: settings(),
+        }
     }
 
     /// What is not as it was: a line for each thing; none when all is well. Waits for up to two seconds, since the
@@ -59,8 +67,13 @@ impl Snapshot {
             }
         }
         for (id, name) in &now.programs {
-            if !self.programs.contains_key(id) && !held_by_others(*id) {
+            if !self.programs.contains_key(id) && !held_by_others("prog_id", *id) {
                 lines.push(format!("new BPF program {id} '{name}'"));
+            }
+        }
+        for (id, name) in &now.maps {
+            if !self.maps.contains_key(id) && !held_by_others("map_id", *id) {
+                lines.push(format!("new BPF map {id} '{name}'"));
             }
         }
         for (name, before) in &self.settings {
@@ -157,6 +170,12 @@ fn programs() -> BTreeMap<u32, String> {
         }
     }
     found
+}
+
+fn maps() -> BTreeMap<u32, String> {
+    let all = loaded_maps().unwrap_or_default();
+    // Others' come and go by other programs' doing.
+    all.into_iter().filter(|(_, name)| name.starts_with(OUR_PROGRAM)).collect()
 }
 
 /// The pool of huge pages is among them. How many of it are free is not: those of packet memory, which lives as long

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bywash_lab::sys::bpf::{Program, ProgramKind, ProgramSpec};
+use bywash_lab::sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec};
 use bywash_lab::{Host, Lab, Pair, PairOptions, Snapshot, lock};
 
 /// Drops the guard while `left` is still there; what the guard says about it.
@@ -77,6 +77,19 @@ fn what_is_left_behind_is_found() {
         .unwrap()
     });
     assert!(program.contains("'left_behind'"), "{program}");
+
+    let map = found(|| {
+        let spec = MapSpec {
+            kind: MapKind::Array,
+            name: "bywash_left",
+            key_size: 4,
+            value_size: 4,
+            entries: 1,
+            mappable: false,
+        };
+        Map::create(&spec).unwrap()
+    });
+    assert!(map.contains("new BPF map") && map.contains("'bywash_left'"), "{map}");
     assert_eq!(lock().map(drop), Some(()), "nothing of it is left now");
 }
 

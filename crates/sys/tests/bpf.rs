@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bywash_sys::bpf::{
     Link, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TcxDirection, TestInput,
-    XdpMode, possible_cpus, program_ids,
+    XdpMode, loaded_maps, possible_cpus, program_ids,
 };
 use bywash_sys::shared::Word;
 
@@ -40,7 +40,9 @@ fn a_hash_map_keeps_what_it_is_given() {
     if !rights() {
         return;
     }
-    let map = Map::create(&spec(MapKind::Hash, 4)).unwrap();
+    let map = Map::create(&MapSpec { name: "test_listed", ..spec(MapKind::Hash, 4) }).unwrap();
+    let is_listed = || loaded_maps().unwrap().iter().any(|(_, name)| name == "test_listed");
+    assert!(is_listed());
     let (key, value) = (7_u32.to_ne_bytes(), [9_u8; 16]);
     let mut read = [0; 16];
     assert!(!map.lookup(&key, &mut read).unwrap());

@@ -53,21 +53,33 @@ pub fn question(message: &[u8]) -> Result<Name, QuestionError> {
     if questions != 1 {
         return Err(QuestionError::Questions(questions));
     }
-    let mut name = Name { bytes: [0; MOST_NAME], len: 0 };
-    let mut rest = &message[HEADER..];
+    let rest = &message[HEADER..];
+    let mut len = 0;
     loop {
-        let (&length, behind) = rest.split_first().ok_or(QuestionError::Truncated)?;
+        let length = *rest.get(len).ok_or(QuestionError::Truncated)?;
         if length == 0 {
-            let is_whole = behind.len() >= TYPE_AND_CLASS;
-            return if is_whole { Ok(name) } else { Err(QuestionError::Truncated) };
+            break;
         }
         if usize::from(length) > MOST_LABEL {
             return Err(QuestionError::Label(length));
         }
-        let (label, behind) = behind.split_at_checked(length.into()).ok_or(QuestionError::Truncated)?;
-        name.push(label).ok_or(QuestionError::Long)?;
-        rest = behind;
+        len += 1 + usize::from(length);
+        if rest.len() < len {
+            return Err(QuestionError::Truncated);
+        }
+        // The root's zero needs a byte as well.
+        if len >= MOST_NAME {
+            return Err(QuestionError::Long);
+        }
     }
+    if rest.len() < len + 1 + TYPE_AND_CLASS {
+        return Err(QuestionError::Truncated);
+    }
+    let mut name = Name { bytes: [0; MOST_NAME], len: u8::try_from(len).map_err(|_| QuestionError::Long)? };
+    name.bytes[..len].copy_from_slice(&rest[..len]);
+    // Lengths of labels are no letters.
+    name.bytes[..len].make_ascii_lowercase();
+    Ok(name)
 }
 
 impl Name {
@@ -99,6 +111,23 @@ impl Name {
             let (label, behind) = behind.split_at_checked(usize::from(*length))?;
             rest = behind;
             Some(label)
+        })
+    }
+
+    /// Its labels, from the one below the root to the first.
+    #[inline]
+    pub fn labels_from_root(&self) -> impl Iterator<Item = &[u8]> {
+        // Where each begins. A name has at most 127 of them.
+        let mut starts = [0_u8; MOST_NAME / 2];
+        let (mut count, mut at) = (0, 0);
+        while let Some(start) = starts.get_mut(count).filter(|_| at < self.len) {
+            *start = at;
+            at += 1 + self.bytes[usize::from(at)];
+            count += 1;
+        }
+        (0..count).rev().filter_map(move |number| {
+            let (length, behind) = self.bytes[usize::from(starts[number])..].split_first()?;
+            behind.get(..usize::from(*length))
         })
     }
 }

@@ -7,6 +7,7 @@ mod callgrind;
 mod capture;
 mod demo;
 mod filter_cost;
+mod filter_judge;
 mod flood;
 mod forward_ixgbe;
 mod forward_l3;
@@ -31,6 +32,7 @@ mod stack_veth;
 mod tcp_core;
 mod testpmd;
 mod vfio_user;
+mod way_back;
 mod xdp_send;
 
 use std::process::ExitCode;
@@ -148,6 +150,22 @@ const BENCHES: &[Bench] = &[
         programs: &["xdp-filter"],
         root: true,
         run: filter_cost::run,
+    },
+    Bench {
+        name: "filter-judge",
+        sentence: "What the flood filter's user space costs for a packet that none of a hundred rules drops.",
+        runs: "cargo bench --package bywash-apps --bench filter_judge; the same under callgrind",
+        programs: &["valgrind"],
+        root: false,
+        run: filter_judge::run,
+    },
+    Bench {
+        name: "way-back",
+        sentence: "How many packets a second come through user space and back into the kernel, and in which order.",
+        runs: "bywash filter xdp:VETH without rules, generate --inject at the other end, nftables and conntrack behind it",
+        programs: &["nft", "ip"],
+        root: true,
+        run: way_back::run,
     },
     Bench {
         name: "flood",

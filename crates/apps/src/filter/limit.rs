@@ -39,17 +39,26 @@ pub(super) struct Limiter {
     ahead: u64,
     /// Nobody outside knows them, so nobody can aim at a set.
     secret: [u64; 2],
-    sets: Vec<[Entry; WAYS]>,
+    /// A power of two.
+    sets: Vec<Set>,
+    /// For each set; not looked at for what is within the limit.
+    above: Vec<[Above; WAYS]>,
 }
 
+/// All that a packet within the limit needs, in one line of the cache.
 #[derive(Clone, Copy, Default)]
-struct Entry {
-    key: u64,
+#[repr(align(64))]
+struct Set {
+    keys: [u64; WAYS],
     /// When the next packet would be on schedule, in nanoseconds.
-    next: u64,
-    /// Since when packets above the limit are counted, in nanoseconds, and how many there were.
+    next: [u64; WAYS],
+}
+
+/// Since when packets above the limit are counted, in nanoseconds, and how many there were.
+#[derive(Clone, Copy, Default)]
+struct Above {
     since: u64,
-    above: u32,
+    packets: u32,
 }
 
 impl Limiter {
@@ -62,7 +71,8 @@ impl Limiter {
             interval,
             ahead: interval * u64::from(limit.burst.max(1) - 1),
             secret: [random.hash_one(1), random.hash_one(2)],
-            sets: vec![[Entry::default(); WAYS]; sets],
+            sets: vec![Set::default(); sets],
+            above: vec![[Above::default(); WAYS]; sets],
         }
     }
 
@@ -74,28 +84,29 @@ impl Limiter {
     #[inline]
     pub(super) fn measure(&mut self, headers: &Headers, now: u64) -> Measured {
         let (source, key) = self.key(headers);
-        let sets = self.sets.len() as u64;
-        let set = &mut self.sets[usize::try_from(key % sets).unwrap_or(0)];
-        let way = set.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
-            let oldest = (0..WAYS).min_by_key(|way| set[*way].next).unwrap_or(0);
-            set[oldest] = Entry { key, ..Entry::default() };
+        let number = usize::try_from(key).unwrap_or(0) & (self.sets.len() - 1);
+        let set = &mut self.sets[number];
+        let way = set.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+            let oldest = (0..WAYS).min_by_key(|way| set.next[*way]).unwrap_or(0);
+            (set.keys[oldest], set.next[oldest]) = (key, 0);
+            self.above[number][oldest] = Above::default();
             oldest
         });
-        let entry = &mut set[way];
-        let next = entry.next.max(now);
+        let next = set.next[way].max(now);
         if next - now <= self.ahead {
-            entry.next = next + self.interval;
+            set.next[way] = next + self.interval;
             return Measured::Within;
         }
-        if now.saturating_sub(entry.since) > SECOND {
-            (entry.since, entry.above) = (now, 0);
+        let above = &mut self.above[number][way];
+        if now.saturating_sub(above.since) > SECOND {
+            *above = Above { since: now, packets: 0 };
         }
-        entry.above += 1;
+        above.packets += 1;
         // What is above the rate is counted, so this is one less than so many times the rate.
-        let is_flood = entry.above >= self.limit.rate.saturating_mul(FLOODS - 1).max(1);
+        let is_flood = above.packets >= self.limit.rate.saturating_mul(FLOODS - 1).max(1);
         match source {
             Some(source) if is_flood && self.limit.block.is_some() => {
-                entry.above = 0;
+                above.packets = 0;
                 Measured::Flood(source)
             }
             _ => Measured::Above,

@@ -102,7 +102,7 @@ pub(crate) fn arguments(words: &str) -> Vec<String> {
     parts.flat_map(of).collect()
 }
 
-/// A running filter.
+/// A running filter, or another tool.
 pub(crate) struct Filter {
     pub(crate) child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -118,9 +118,13 @@ impl Filter {
     }
 
     pub(crate) fn on_port(host: &Host, port: &str, words: &str) -> Self {
+        Self::tool(host, &format!("filter {port} {words} --huge-pages off --memory 32M"))
+    }
+
+    /// Any tool that goes on until it is told to end.
+    pub(crate) fn tool(host: &Host, words: &str) -> Self {
         let mut command = host.command(BYWASH).unwrap();
-        let memory = "--huge-pages off --memory 32M --json --duration 60s";
-        command.args(arguments(&format!("filter {port} {words}"))).args(arguments(memory));
+        command.args(arguments(&format!("{words} --json --duration 60s")));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");
@@ -132,12 +136,17 @@ impl Filter {
     }
 
     /// All that it has told since it began, the summary last.
-    pub(crate) fn end(mut self) -> Vec<Value> {
-        self.signal(Signal::INT);
-        let lines: Vec<Value> =
-            self.lines.by_ref().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{lines:?}");
+    pub(crate) fn end(self) -> Vec<Value> {
+        let (code, lines) = self.end_anyhow();
+        assert_eq!(code, Some(0), "{lines:?}");
         lines
+    }
+
+    /// The same, and its exit code.
+    pub(crate) fn end_anyhow(mut self) -> (Option<i32>, Vec<Value>) {
+        self.signal(Signal::INT);
+        let lines = self.lines.by_ref().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        (self.child.wait().unwrap().code(), lines)
     }
 }
 
@@ -166,6 +175,38 @@ pub(crate) fn unchanged(before: &Snapshot) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(before.difference(), Vec::<String>::new());
+}
+
+/// A host as it was before a filter: its links with their programs, taps among them, BPF programs and maps, offloads, RSS
+/// table and n-tuple rules, and the firewall.
+pub(crate) struct Untouched<'a> {
+    host: &'a Host,
+    snapshot: Snapshot,
+    told: [String; 4],
+}
+
+impl<'a> Untouched<'a> {
+    pub(crate) fn now(host: &'a Host) -> Self {
+        Self { host, snapshot: host.enter(Snapshot::take).unwrap(), told: told(host) }
+    }
+
+    /// Still, or again.
+    pub(crate) fn check(&self) {
+        self.host.enter(|| unchanged(&self.snapshot)).unwrap();
+        assert_eq!(told(self.host), self.told);
+    }
+}
+
+fn told(host: &Host) -> [String; 4] {
+    let ethtool = host.ethtool();
+    // Where there is no nft nobody has rules either.
+    let firewall = host.command("nft").unwrap().args(["-s", "list", "ruleset"]).output();
+    [
+        format!("{:?}", ethtool.features("left").unwrap()),
+        format!("{:?}", ethtool.rss("left")),
+        format!("{:?}", ethtool.specs("left")),
+        firewall.map(|output| String::from_utf8(output.stdout).unwrap()).unwrap_or_default(),
+    ]
 }
 
 /// Two hosts on a cable, with addresses of both families: `fd00::1` and `fd00::2` beside the usual ones.

@@ -4,9 +4,14 @@
 mod bed;
 mod established;
 mod one_queue;
+mod reloads;
 mod syn_cookies;
+mod way_back;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Snapshot};
@@ -14,7 +19,7 @@ use bywash_pcap::Reader;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use bed::{BYWASH, Bed, Filter, SERVER, arguments, is_all, of_rule, sent, summary, unchanged};
+use bed::{BYWASH, Bed, Filter, SERVER, Untouched, arguments, is_all, of_rule, sent, summary, unchanged};
 
 const RULES: &str = r#"
 never_drop = ["10.0.0.99"]
@@ -39,11 +44,18 @@ fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
     {
         let bed = Bed::new(1);
         let rules = bed.rules(RULES);
-        let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+        let host = &bed.lab.hosts[1];
+        let untouched = Untouched::now(host);
+        let filter = Filter::start(&bed, &format!("--rules {} --prometheus 10.0.0.2:9100", rules.display()));
         bed.flood("--dport 9 --src 10.1.0.0/24 --count 30000");
         bed.flood("--dport 7 --src '10.7.1.0/24' --count 20000");
         bed.flood("--dport 9 --src 10.0.0.99 --count 1000");
         assert_eq!(bed.ask(200), 200);
+        let until = Instant::now() + Duration::from_secs(5);
+        while scraped(host, "bywash_rule_packets_total{rule=\"flood\",") == 0 {
+            assert!(Instant::now() < until, "Prometheus is told of no packet");
+            std::thread::sleep(Duration::from_millis(100));
+        }
         let told = filter.end();
         let summary = summary(&told);
         is_all(of_rule(summary, "flood", "packets"), 30_000, summary);
@@ -52,8 +64,23 @@ fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
         is_all(summary["dropped_packets"].as_u64().unwrap(), 50_000, summary);
         assert_eq!(summary["taken_packets"], 0, "nothing had to leave the kernel: {summary}");
         assert_eq!(bed.ask(10), 10, "without it");
+        untouched.check();
     }
     unchanged(&before);
+}
+
+/// A figure of what the filter on a host tells Prometheus.
+fn scraped(host: &Host, series: &str) -> u64 {
+    let answer = host.enter(|| {
+        let mut stream = TcpStream::connect("10.0.0.2:9100").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let answer = answer.unwrap();
+    let value = answer.lines().find_map(|line| Some(line.strip_prefix(series)?.rsplit_once(' ')?.1));
+    value.unwrap_or_else(|| panic!("no {series}: {answer}")).parse().unwrap()
 }
 
 #[test]
@@ -62,9 +89,11 @@ fn without_rules_everything_goes_through_user_space_and_back_in_order() {
     let before = Snapshot::take();
     {
         let bed = Bed::new(2);
+        let untouched = Untouched::now(&bed.lab.hosts[1]);
         let filter = Filter::start(&bed, "");
         assert_eq!(bed.ask(2000), 2000);
         let told = filter.end();
+        untouched.check();
         let summary = summary(&told);
         let count = |name: &str| summary[name].as_u64().unwrap();
         assert!(count("taken_packets") >= 2000, "{summary}");
@@ -116,6 +145,58 @@ sample = 10
     assert_eq!(events[1]["source"], "10.9.1.0");
     assert_eq!(count(&samples), summary["sampled_packets"].as_u64().unwrap());
     assert!(count(&samples) >= taken / 10 - 10, "{summary}");
+}
+
+#[test]
+fn what_is_blocked_or_dropped_for_a_time_comes_in_again_after_that() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let soon = Command::new("date").args(["-u", "-d", "now + 4 seconds", "+%FT%TZ"]).output().unwrap();
+    let soon = String::from_utf8(soon.stdout).unwrap();
+    let text = format!(
+        r#"
+[[rule]]
+name = "a while"
+to_ports = [7]
+action = "drop"
+expires = {soon}
+[[rule]]
+name = "rate"
+to_ports = [8]
+action = "limit"
+rate = 1000
+per = "source/24"
+block_seconds = 1
+"#
+    );
+    let audit = bed.folder.path().join("audit.log");
+    let rules = bed.rules(&text);
+    let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
+    let events = || {
+        let log = std::fs::read_to_string(&audit).unwrap();
+        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.map(|event| event["event"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let until = |what: &str, number: usize| {
+        let until = Instant::now() + Duration::from_secs(10);
+        while events().iter().filter(|event| *event == what).count() < number {
+            assert!(Instant::now() < until, "{what}: {:?}", events());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    assert_eq!(bed.ask(1), 0, "the first rule drops it");
+    for turn in 1..=2 {
+        // It can be blocked again only when it comes to user space again.
+        bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 8000");
+        until("block", turn);
+        until("unblock", turn);
+    }
+    until("expired", 1);
+    assert_eq!(bed.ask(10), 10, "the first rule is gone");
+    let told = filter.end();
+    let summary = summary(&told);
+    assert_eq!((&summary["blocked_sources"], &summary["blocks"]), (&2.into(), &0.into()), "{summary}");
+    assert!(of_rule(summary, "rate", "dropped_packets") > 2000, "{summary}");
 }
 
 fn count(file: &Path) -> u64 {
@@ -226,7 +307,12 @@ fn whatever_becomes_of_it_the_kernel_is_served() {
     let before = Snapshot::take();
     {
         let bed = Bed::new(1);
-        let rules = bed.rules("[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n");
+        // The second one has a map of its own, and the way back has something to do.
+        let limit =
+            "[[rule]]\nname = \"some\"\nto_ports = [8]\naction = \"limit\"\nrate = 9\nblock_seconds = 9\n";
+        let all = "[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n";
+        let rules = bed.rules(&format!("{all}{limit}"));
+        let untouched = Untouched::now(&bed.lab.hosts[1]);
         let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
         bed.client.send_to(b"gone", SERVER).unwrap();
         assert!(bed.server.recv(&mut [0; 4]).is_err(), "it is dropped");
@@ -260,6 +346,8 @@ fn whatever_becomes_of_it_the_kernel_is_served() {
             assert!(Instant::now() < until, "it is dead");
         }
         assert_eq!(bed.ask(20), 20);
+        bed.check_sources(true);
+        untouched.check();
     }
     unchanged(&before);
 }

@@ -3,6 +3,7 @@
 use bywash_wire::Protocol;
 
 use super::headers::network;
+use crate::plain::{FIRST_V4, FRAGMENT};
 use crate::walk::{Family, Pushed, Start, Transport, Walk};
 
 /// What stands behind a transport header.
@@ -24,18 +25,35 @@ pub(super) fn carried(packet: &[u8]) -> Option<Carried<'_>> {
         Family::V4 => usize::from(length(2)?),
         Family::V6 => 40 + usize::from(length(4)?),
     };
+    let (protocol, upper) = match plain(family, header) {
+        Some(protocol) => (protocol, at + 20),
+        None => transport(packet, family, at)?,
+    };
+    let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
+    let end = length.map_or(at + end, |length| (upper + length).min(at + end));
+    let end = end.min(packet.len());
+    Some(Carried { protocol, payload: packet.get(upper + header..end)? })
+}
+
+/// TCP or UDP where nothing is between it and an IPv4 header, as in nearly all packets.
+#[inline]
+fn plain(family: Family, header: &[u8]) -> Option<Protocol> {
+    let header: &[u8; 20] = header.first_chunk().filter(|_| family == Family::V4)?;
+    let is_whole = u16::from_be_bytes([header[6], header[7]]) & FRAGMENT == 0;
+    let is_plain =
+        header[0] == FIRST_V4 && is_whole && matches!(Protocol(header[9]), Protocol::TCP | Protocol::UDP);
+    is_plain.then_some(Protocol(header[9]))
+}
+
+/// The protocol of a packet that is no later fragment, and where its header begins.
+fn transport(packet: &[u8], family: Family, at: usize) -> Option<(Protocol, usize)> {
     let start = Start { family, network: u32::try_from(at).ok()?, pushed: Pushed::Nothing };
     let found = Walk::Transport { start }.find(packet)?;
     if found & Transport::LATER != 0 {
         return None;
     }
     let protocol = (found & Transport::PROTOCOL) >> Transport::PROTOCOL_SHIFT;
-    let protocol = Protocol(u8::try_from(protocol).ok()?);
-    let upper = (found & Transport::OFFSET) as usize;
-    let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
-    let end = length.map_or(at + end, |length| (upper + length).min(at + end));
-    let end = end.min(packet.len());
-    Some(Carried { protocol, payload: packet.get(upper + header..end)? })
+    Some((Protocol(u8::try_from(protocol).ok()?), (found & Transport::OFFSET) as usize))
 }
 
 /// Bytes of the header that `upper` begins with, and bytes of header and payload where it says so.

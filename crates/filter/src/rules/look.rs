@@ -4,7 +4,7 @@ use bywash_wire::{Protocol, dns};
 
 use super::carried::{Carried, carried};
 use super::names::NameTree;
-use super::payload::PayloadSearch;
+use super::payload::{PayloadSearch, PayloadSearches};
 use super::{Condition, MOST_LOOKS, Rule, RuleError};
 
 /// What one rule wants to be found.
@@ -16,11 +16,31 @@ pub(crate) struct Wanted {
     payload: Option<u32>,
 }
 
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sought {
+    Names,
+    Payload,
+}
+
+impl Sought {
+    pub(super) const ALL: [Self; 2] = [Self::Names, Self::Payload];
+}
+
+impl Wanted {
+    pub(super) fn has(&self, sought: Sought) -> bool {
+        match sought {
+            Sought::Names => self.names.is_some(),
+            Sought::Payload => self.payload.is_some(),
+        }
+    }
+}
+
 /// What all rules want.
 #[derive(Debug)]
 pub(super) struct Looks {
     names: NameTree,
-    payloads: Vec<PayloadSearch>,
+    payloads: PayloadSearches,
 }
 
 /// Rules on their way into that.
@@ -54,7 +74,9 @@ impl Builder {
             PayloadSearch::new(&rule.condition.payload).map_err(failed)
         };
         let with_payload = rules.iter().filter(|rule| !rule.condition.payload.is_empty());
-        let payloads = with_payload.map(search).collect::<Result<_, _>>()?;
+        let searches = with_payload.map(search).collect::<Result<_, _>>()?;
+        let patterns: Vec<_> = rules.iter().flat_map(|rule| &rule.condition.payload).collect();
+        let payloads = PayloadSearches::new(searches, &patterns);
         Ok(Looks { names: NameTree::new((0..).zip(lists)), payloads })
     }
 }
@@ -67,40 +89,59 @@ pub(super) struct Look<'a> {
     looks: &'a Looks,
     packet: &'a [u8],
     carried: Option<Option<Carried<'a>>>,
-    names: Option<NameBits>,
+    /// None where no list has the name.
+    names: Option<Option<NameBits>>,
+    may_have_payload: Option<bool>,
 }
 
 impl<'a> Look<'a> {
     #[inline]
     pub(super) fn new(looks: &'a Looks, packet: &'a [u8]) -> Self {
-        Self { looks, packet, carried: None, names: None }
+        Self { looks, packet, carried: None, names: None, may_have_payload: None }
     }
 
     /// Whether all is there that a rule wants.
     pub(super) fn finds(&mut self, wanted: &Wanted) -> bool {
-        let looks = self.looks;
         let has_name = |names: &NameBits, list: u32| names[list as usize / 64] & 1 << (list % 64) != 0;
-        wanted.names.is_none_or(|list| has_name(self.names(), list))
+        wanted.names.is_none_or(|list| self.names().is_some_and(|names| has_name(names, list)))
             && wanted.payload.is_none_or(|number| {
-                let search = looks.payloads.get(number as usize);
-                search.zip(self.carried()).is_some_and(|(search, carried)| search.finds(carried.payload))
+                let payload = self.may_have_payload().then(|| self.carried()).flatten();
+                payload.is_some_and(|carried| self.looks.payloads.finds(number, carried.payload))
             })
+    }
+
+    /// Of what a rule wants and is not there: of what no other rule finds anything either.
+    pub(super) fn found_none_of(&self, wanted: &Wanted) -> impl Iterator<Item = Sought> {
+        let has_none =
+            [self.names.is_some_and(|names| names.is_none()), self.may_have_payload == Some(false)];
+        let wanted = Sought::ALL.map(|sought| wanted.has(sought) && has_none[sought as usize]);
+        Sought::ALL.into_iter().zip(wanted).filter(|(_, none)| *none).map(|(sought, _)| sought)
     }
 
     fn carried(&mut self) -> Option<Carried<'a>> {
         *self.carried.get_or_insert_with(|| carried(self.packet))
     }
 
-    fn names(&mut self) -> &NameBits {
-        let (looks, carried) = (self.looks, self.carried());
-        self.names.get_or_insert_with(|| {
-            let mut bits = NameBits::default();
-            let query = carried.filter(|carried| carried.protocol == Protocol::UDP);
+    fn may_have_payload(&mut self) -> bool {
+        if let Some(known) = self.may_have_payload {
+            return known;
+        }
+        let may = self.carried().is_some_and(|carried| self.looks.payloads.may_find(carried.payload));
+        *self.may_have_payload.insert(may)
+    }
+
+    fn names(&mut self) -> Option<&NameBits> {
+        if self.names.is_none() {
+            let mut bits = None;
+            let query = self.carried().filter(|carried| carried.protocol == Protocol::UDP);
             // What is no query, or a broken one, asks for no name.
             if let Some(name) = query.and_then(|query| dns::question(query.payload).ok()) {
-                looks.names.find(&name, |list| bits[list as usize / 64] |= 1 << (list % 64));
+                self.looks.names.find(&name, |list| {
+                    bits.get_or_insert(NameBits::default())[list as usize / 64] |= 1 << (list % 64);
+                });
             }
-            bits
-        })
+            self.names = Some(bits);
+        }
+        self.names.as_ref()?.as_ref()
     }
 }

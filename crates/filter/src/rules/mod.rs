@@ -11,6 +11,7 @@
 //! process ([`RuleSet::walk`]).
 
 mod carried;
+mod coded;
 mod cookie;
 mod established;
 mod flow;
@@ -45,6 +46,7 @@ pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, RuleProgram};
 pub use tables::Tables;
 
+use coded::Coded;
 use flow_table::most_age;
 use look::{Look, Looks, Wanted};
 
@@ -177,8 +179,7 @@ pub const MOST_LOOKS: usize = 1024;
 pub struct RuleSet {
     rules: Vec<Rule>,
     plans: Vec<Plan>,
-    /// Those rules that are not just a list.
-    coded: Vec<usize>,
+    coded: Coded,
     tables: Tables,
     looks: Looks,
 }
@@ -246,8 +247,7 @@ impl RuleSet {
         }
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
         let looks = looks.build(&rules)?;
-        let is_coded = |index: &usize| plans[*index] != Plan::Listed;
-        let coded = (0..plans.len()).filter(is_coded).collect();
+        let coded = Coded::of(&plans);
         Ok(Self { rules, plans, coded, tables, looks })
     }
 
@@ -290,7 +290,8 @@ impl RuleSet {
         let mut asked = false;
         let mut look = Look::new(&self.looks, packet);
         let mut age = None;
-        for &index in self.coded.iter().take_while(|index| **index < first) {
+        let mut candidates = self.coded.candidates(&found, self.tables.words());
+        while let Some(index) = candidates.next().filter(|index| *index < first) {
             let (Plan::Coded(bits, wanted), rule) = (&self.plans[index], &self.rules[index]) else {
                 continue;
             };
@@ -304,7 +305,11 @@ impl RuleSet {
                 continue;
             }
             asked |= rule.asks_user_space();
-            if wanted.as_ref().is_some_and(|wanted| !look.finds(wanted)) {
+            if let Some(wanted) = wanted
+                && !look.finds(wanted)
+            {
+                // It has asked, so the others need not.
+                look.found_none_of(wanted).for_each(|sought| candidates.leave_out(sought));
                 continue;
             }
             if let ControlFlow::Break(end) = each(Met { index, rule, headers: &headers, asked }) {
@@ -320,6 +325,10 @@ impl RuleSet {
 
     pub(crate) fn plans(&self) -> &[Plan] {
         &self.plans
+    }
+
+    pub(crate) fn coded(&self) -> &Coded {
+        &self.coded
     }
 }
 

@@ -109,8 +109,7 @@ impl NameTree {
         let mut children: HashMap<(u32, Box<[u8]>), u32> = HashMap::new();
         for (list, patterns) in lists {
             for pattern in patterns {
-                let labels: Vec<&[u8]> = pattern.name.labels().collect();
-                let node = labels.into_iter().rev().fold(ROOT, |above, label| {
+                let node = pattern.name.labels_from_root().fold(ROOT, |above, label| {
                     *children.entry((above, label.into())).or_insert_with(|| {
                         nodes.push(Node { above, label: label.into(), ..Node::default() });
                         u32::try_from(nodes.len() - 1).unwrap_or(ROOT)
@@ -138,15 +137,8 @@ impl NameTree {
     /// Calls `each` with the lists that a name is in; with one that has it more than once, more than once.
     #[inline]
     pub(super) fn find(&self, name: &Name, mut each: impl FnMut(u32)) {
-        // A name has at most 127 labels.
-        let mut labels: [&[u8]; MOST_NAME / 2] = [&[]; MOST_NAME / 2];
-        let mut count = 0;
-        for (place, label) in labels.iter_mut().zip(name.labels()) {
-            *place = label;
-            count += 1;
-        }
         let mut node = ROOT;
-        for label in labels[..count].iter().rev() {
+        for label in name.labels_from_root() {
             self.nodes[node as usize].below.iter().for_each(|list| each(*list));
             match self.child(node, label) {
                 Some(child) => node = child,

@@ -1,5 +1,6 @@
 //! Bytes that rules look for in what packets carry.
 
+use aho_corasick::packed::Searcher;
 use aho_corasick::{AhoCorasick, BuildError, Input};
 
 /// Bytes, and where they must be.
@@ -20,7 +21,111 @@ pub enum PayloadPlace {
     Within(usize),
 }
 
-/// The patterns of one rule, ready to be looked for.
+/// The patterns of all rules, ready to be looked for.
+#[derive(Debug)]
+pub(super) struct PayloadSearches {
+    rules: Vec<PayloadSearch>,
+    /// What tells of most payloads that they have none of all patterns.
+    all: Sieve,
+}
+
+/// All patterns at once, roughly.
+#[derive(Debug, Default)]
+struct Sieve {
+    /// By offset: the bits and the values of the first eight bytes of what must be there.
+    fixed: Vec<(usize, Vec<[u64; 2]>)>,
+    /// What may be anywhere.
+    anywhere: Anywhere,
+    /// The most bytes that are searched for that.
+    depth: usize,
+}
+
+/// Patterns that may be anywhere.
+#[derive(Debug, Default)]
+enum Anywhere {
+    /// There are none.
+    #[default]
+    None,
+    /// Few: by the CPU's vectors. They take as long whatever the payload is.
+    Few(Box<Searcher>),
+    Many(Box<AhoCorasick>),
+    /// Too many for one search.
+    TooMany,
+}
+
+impl PayloadSearches {
+    /// Of rules that have some, in order.
+    pub(super) fn new(rules: Vec<PayloadSearch>, patterns: &[&PayloadPattern]) -> Self {
+        Self { rules, all: Sieve::new(patterns) }
+    }
+
+    /// Whether a payload may have a pattern of any rule.
+    #[inline]
+    pub(super) fn may_find(&self, payload: &[u8]) -> bool {
+        self.all.passes(payload)
+    }
+
+    /// Whether one of a rule's patterns is where it must be.
+    pub(super) fn finds(&self, rule: u32, payload: &[u8]) -> bool {
+        self.rules.get(rule as usize).is_some_and(|search| search.finds(payload))
+    }
+}
+
+impl Sieve {
+    fn new(patterns: &[&PayloadPattern]) -> Self {
+        let (mut sieve, mut anywhere) = (Self::default(), Vec::new());
+        for PayloadPattern { bytes, place } in patterns {
+            match place {
+                PayloadPlace::Within(depth) => {
+                    sieve.depth = sieve.depth.max(*depth);
+                    anywhere.push(&bytes[..]);
+                }
+                PayloadPlace::At(at) => {
+                    let mask = first_eight(&vec![0xff; bytes.len()]);
+                    let fixed = sieve.fixed.iter_mut().find(|(known, _)| known == at);
+                    let value = [mask, first_eight(bytes)];
+                    match fixed {
+                        Some((_, values)) => values.push(value),
+                        None => sieve.fixed.push((*at, vec![value])),
+                    }
+                }
+            }
+        }
+        if !anywhere.is_empty() {
+            let few = Searcher::new(&anywhere).map(|search| Anywhere::Few(Box::new(search)));
+            let many = || AhoCorasick::new(&anywhere).ok().map(|search| Anywhere::Many(Box::new(search)));
+            sieve.anywhere = few.or_else(many).unwrap_or(Anywhere::TooMany);
+        }
+        sieve
+    }
+
+    #[inline]
+    fn passes(&self, payload: &[u8]) -> bool {
+        let is_at = |(at, values): &(usize, Vec<[u64; 2]>)| {
+            let there = payload.get(*at..).map_or(0, first_eight);
+            values.iter().any(|[mask, value]| there & mask == *value)
+        };
+        let searched = &payload[..payload.len().min(self.depth)];
+        self.fixed.iter().any(is_at)
+            || match &self.anywhere {
+                Anywhere::None => false,
+                Anywhere::Few(search) => search.find(searched).is_some(),
+                Anywhere::Many(search) => search.is_match(Input::new(searched)),
+                Anywhere::TooMany => true,
+            }
+    }
+}
+
+/// The first eight bytes as a number; those that are not there are zero.
+#[inline]
+fn first_eight(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.first_chunk() {
+        return u64::from_le_bytes(*whole);
+    }
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The patterns of one rule.
 #[derive(Debug)]
 pub(super) struct PayloadSearch {
     fixed: Box<[(usize, Box<[u8]>)]>,
@@ -46,7 +151,7 @@ impl PayloadSearch {
     }
 
     /// Whether one of the patterns is where it must be.
-    pub(super) fn finds(&self, payload: &[u8]) -> bool {
+    fn finds(&self, payload: &[u8]) -> bool {
         let is_at =
             |(at, bytes): &(usize, Box<[u8]>)| payload.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
         let is_within = |(depth, search): &(usize, AhoCorasick)| {
@@ -76,16 +181,22 @@ mod tests {
     proptest! {
         #[test]
         fn patterns_are_found_where_they_must_be(
-            patterns in prop::collection::vec((prop::collection::vec(0_u8..3, 1..5), any::<bool>(), 0_usize..12), 1..5),
+            patterns in prop::collection::vec((prop::collection::vec(0_u8..3, 1..5), any::<bool>(), 0_usize..12), 2..8),
             payload in prop::collection::vec(0_u8..3, 0..20),
         ) {
             let patterns: Vec<PayloadPattern> = patterns.into_iter().map(|(bytes, fixed, n)| {
                 let place = if fixed { PayloadPlace::At(n) } else { PayloadPlace::Within(n) };
                 PayloadPattern { bytes, place }
             }).collect();
-            let search = PayloadSearch::new(&patterns).unwrap();
-            let right = patterns.iter().any(|pattern| is_there(pattern, &payload));
-            prop_assert_eq!(search.finds(&payload), right);
+            let rules: Vec<&[PayloadPattern]> = patterns.chunks(patterns.len().div_ceil(2)).collect();
+            let searches = rules.iter().map(|patterns| PayloadSearch::new(patterns).unwrap()).collect();
+            let all: Vec<&PayloadPattern> = patterns.iter().collect();
+            let searches = PayloadSearches::new(searches, &all);
+            for (number, patterns) in (0..).zip(rules) {
+                let right = patterns.iter().any(|pattern| is_there(pattern, &payload));
+                prop_assert_eq!(searches.finds(number, &payload), right);
+                prop_assert!(searches.may_find(&payload) || !right);
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
 use super::prefix::mask32;
 use super::tables::Layout;
-use super::{Action, Limit, MOST_JOINED, Per, Plan, Rule, RuleSet};
+use super::{Action, Limit, Per, Plan, Rule, RuleSet};
 use crate::Expression;
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
@@ -265,18 +265,11 @@ impl Coder<'_> {
     /// Goes to `none` when the packet is in none of the lists that come first in the rules that join them: then it meets none
     /// of these rules.
     fn unless_joined(&mut self, none: Label) {
-        let mut firsts = [0_u64; MOST_JOINED / 64];
-        for plan in self.rules.rules.plans() {
-            if let Plan::Coded(bits, _) = plan
-                && let Some(&bit) = bits.first()
-            {
-                firsts[bit as usize / 64] |= 1 << (bit % 64);
-            }
-        }
         let some = self.assembler.label();
-        for (word, firsts) in firsts.into_iter().enumerate().take(self.rules.rules.tables().words()) {
+        let set = self.rules.rules;
+        for (word, firsts) in set.coded().firsts().iter().enumerate().take(set.tables().words()) {
             self.assembler.load(Width::Double, Register::R1, Register::R10, bits_at(word));
-            self.assembler.number(Register::R2, firsts);
+            self.assembler.number(Register::R2, *firsts);
             self.assembler.jump_if(Register::R1, Condition::CommonBit, Register::R2, some);
         }
         self.assembler.jump(none);

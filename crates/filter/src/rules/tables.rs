@@ -96,6 +96,11 @@ impl Found {
     pub(super) fn has(&self, bit: u32) -> bool {
         self.bits[bit as usize / 64] & 1 << (bit % 64) != 0
     }
+
+    #[inline]
+    pub(super) fn word(&self, number: usize) -> u64 {
+        self.bits.get(number).copied().unwrap_or(0)
+    }
 }
 
 /// Where things lie in the array that the kernel gets, in bytes.

@@ -229,3 +229,61 @@ proptest! {
         }
     }
 }
+
+/// A condition of some parts, by the bits of a number.
+fn some(parts: u32) -> Condition {
+    let pick = |bits: u32| parts >> bits & 3;
+    let names = [&[][..], &["bad"], &["*"], &["worse"]][pick(0) as usize];
+    let payload = [None, Some("bad"), Some("evil"), None][pick(2) as usize];
+    let place = if pick(4) == 0 { PayloadPlace::At(13) } else { PayloadPlace::Within(20) };
+    Condition {
+        expression: [None, Some("udp"), Some("tcp"), None][pick(6) as usize]
+            .map(|text| text.parse().unwrap()),
+        from: [&[][..], &["10.0.0.0/16"], &["11.0.0.0/8"], &[]][pick(8) as usize]
+            .iter()
+            .map(|text| prefix(text))
+            .collect(),
+        to_ports: [vec![], vec![53..=54], vec![80..=80], vec![]][pick(10) as usize].clone(),
+        names: names.iter().map(|text| text.parse().unwrap()).collect(),
+        payload: payload.map(|text| PayloadPattern { bytes: text.into(), place }).into_iter().collect(),
+        ..Condition::default()
+    }
+}
+
+proptest! {
+    /// With more lists than a word has bits.
+    #[test]
+    fn rules_among_many_are_met_as_each_alone(
+        parts in prop::collection::vec(0_u32..1 << 12, 1..120),
+        ports in prop::collection::vec(prop::sample::select(vec![53_u16, 80, 9]), 1..4),
+        label in prop::sample::select(vec!["bad", "good", "evil", "worse"]),
+    ) {
+        let rules: Vec<Rule> = parts.iter().enumerate().map(|(index, parts)| {
+            rule(&index.to_string(), Action::Count, some(*parts))
+        }).collect();
+        let set = RuleSet::new(rules.clone()).unwrap();
+        for port in ports {
+            let packet = query(port, label.as_bytes());
+            let is_met = |condition: Condition| {
+                let alone = RuleSet::new(vec![rule("alone", Action::Count, condition)]).unwrap();
+                alone.walk(&packet, |_| Next::Break(())).is_some()
+            };
+            let (mut right, mut asked) = (Vec::new(), false);
+            for (index, Rule { condition, .. }) in rules.iter().enumerate() {
+                // What names mean without a name: to the port of DNS.
+                let to_ports = condition.wanted_ports().to_vec();
+                let before = Condition { names: vec![], payload: vec![], to_ports, ..condition.clone() };
+                asked |= condition.needs_look() && is_met(before);
+                if is_met(condition.clone()) {
+                    right.push((index, asked));
+                }
+            }
+            let mut met = Vec::new();
+            let _: Option<()> = set.walk(&packet, |one| {
+                met.push((one.index, one.asked));
+                Next::Continue(())
+            });
+            prop_assert_eq!(met, right);
+        }
+    }
+}

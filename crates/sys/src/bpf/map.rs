@@ -255,6 +255,35 @@ impl AsRawFd for Map {
     }
 }
 
+/// The first part of `struct bpf_map_info`; the kernel fills as much as it is given room for.
+#[derive(Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+struct RawInfo {
+    kind: u32,
+    id: u32,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+    name: [u8; NAME_LEN],
+}
+
+/// The numbers of all maps that there are, and their names as far as the kernel keeps them.
+///
+/// # Errors
+/// What the kernel says; a missing right is named.
+pub fn loaded_maps() -> Result<Vec<(u32, String)>, BpfError> {
+    let error = |error| BpfError::new("listing maps", error);
+    let mut maps = Vec::new();
+    for id in super::ids(Command::MapNextId).map_err(error)? {
+        // One that has gone since it was listed is not there.
+        let Ok(fd) = super::by_id(Command::MapFdById, id) else { continue };
+        let info: RawInfo = super::info(&fd).map_err(error)?;
+        maps.push((id, super::kept_name(info.name)));
+    }
+    Ok(maps)
+}
+
 /// CPUs that may ever come online: a per-CPU map has a value for each.
 pub fn possible_cpus() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub const OUR_PROGRAM: &str = "bywash";
 
 pub use link::{Attached, Link, TcxDirection, XdpMode};
-pub use map::{Map, MapKind, MapSpec, possible_cpus};
+pub use map::{Map, MapKind, MapSpec, loaded_maps, possible_cpus};
 pub use program::{
     LoadError, Program, ProgramInfo, ProgramKind, ProgramSpec, TestInput, TestOutput, program_ids,
 };
@@ -73,7 +73,9 @@ enum Command {
     ProgramLoad = 5,
     ProgramTestRun = 10,
     ProgramNextId = 11,
+    MapNextId = 12,
     ProgramFdById = 13,
+    MapFdById = 14,
     ObjectInfo = 15,
     LinkCreate = 28,
     LinkUpdate = 29,
@@ -108,6 +110,65 @@ fn object_name(name: &str) -> [u8; NAME_LEN] {
         *to = if from.is_ascii_alphanumeric() || matches!(from, b'_' | b'.') { from } else { b'_' };
     }
     bytes
+}
+
+#[derive(Default, IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+struct IdAttributes {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+#[derive(IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+struct InfoAttributes {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The numbers of all loaded objects that `next` goes through.
+fn ids(next: Command) -> io::Result<Vec<u32>> {
+    let (mut ids, mut last) = (Vec::new(), 0);
+    loop {
+        let mut attributes = IdAttributes { id: last, ..IdAttributes::default() };
+        // SAFETY: these attributes carry no pointer.
+        match unsafe { bpf(next, &mut attributes) } {
+            Ok(_) => {
+                last = attributes.next_id;
+                ids.push(last);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(ids),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens the loaded object with this number.
+fn by_id(open: Command, id: u32) -> io::Result<OwnedFd> {
+    let mut attributes = IdAttributes { id, ..IdAttributes::default() };
+    // SAFETY: these attributes carry no pointer.
+    unsafe { bpf(open, &mut attributes) }.map(own)
+}
+
+/// What the kernel tells of an object, as far as `T` has room.
+fn info<T: Default + IntoBytes + FromBytes + Immutable>(fd: &impl std::os::fd::AsRawFd) -> io::Result<T> {
+    let mut info = T::default();
+    let mut attributes = InfoAttributes {
+        bpf_fd: raw(fd),
+        info_len: u32::try_from(size_of::<T>()).unwrap_or_default(),
+        info: address(std::ptr::from_mut(&mut info)),
+    };
+    // SAFETY: `info` is as long as `info_len` says and lives through the call; all pointers in it are zero.
+    unsafe { bpf(Command::ObjectInfo, &mut attributes) }?;
+    Ok(info)
+}
+
+/// A name as the kernel keeps it.
+fn kept_name(name: [u8; NAME_LEN]) -> String {
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// The file descriptor as the attributes carry it.

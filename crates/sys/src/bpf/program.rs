@@ -148,22 +148,6 @@ struct TestAttributes {
     _pad: u32,
 }
 
-#[derive(Default, IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-struct IdAttributes {
-    id: u32,
-    next_id: u32,
-    open_flags: u32,
-}
-
-#[derive(IntoBytes, FromBytes, Immutable)]
-#[repr(C)]
-struct InfoAttributes {
-    bpf_fd: u32,
-    info_len: u32,
-    info: u64,
-}
-
 /// The first part of `struct bpf_prog_info`; the kernel fills as much as it is given room for.
 #[derive(Default, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
@@ -231,11 +215,9 @@ impl Program {
     /// # Errors
     /// What the kernel says: `ENOENT` when it is gone.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
-        let mut attributes = IdAttributes { id, ..IdAttributes::default() };
-        // SAFETY: these attributes carry no pointer.
-        let fd = unsafe { bpf(Command::ProgramFdById, &mut attributes) }
-            .map_err(|error| BpfError::new(format!("opening program {id}"), error))?;
-        Ok(Self { fd: own(fd), name: format!("id {id}") })
+        let opened = super::by_id(Command::ProgramFdById, id);
+        let fd = opened.map_err(|error| BpfError::new(format!("opening program {id}"), error))?;
+        Ok(Self { fd, name: format!("id {id}") })
     }
 
     /// What the kernel tells of it.
@@ -243,17 +225,9 @@ impl Program {
     /// # Errors
     /// What the kernel says.
     pub fn info(&self) -> Result<ProgramInfo, BpfError> {
-        let mut info = RawInfo::default();
-        let mut attributes = InfoAttributes {
-            bpf_fd: raw(&self.fd),
-            info_len: u32::try_from(size_of::<RawInfo>()).unwrap_or_default(),
-            info: address(std::ptr::from_mut(&mut info)),
-        };
-        // SAFETY: `info` is as long as `info_len` says and lives through the call; all its own pointers are zero.
-        unsafe { bpf(Command::ObjectInfo, &mut attributes) }
+        let info: RawInfo = super::info(&self.fd)
             .map_err(|error| BpfError::new(format!("asking about the program '{}'", self.name), error))?;
-        let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(ProgramInfo { id: info.id, kind: info.kind, name: String::from_utf8_lossy(name).into_owned() })
+        Ok(ProgramInfo { id: info.id, kind: info.kind, name: super::kept_name(info.name) })
     }
 
     /// Runs it on a packet in the kernel, without an interface.
@@ -305,19 +279,7 @@ impl AsRawFd for Program {
 /// # Errors
 /// What the kernel says; a missing right is named.
 pub fn program_ids() -> Result<Vec<u32>, BpfError> {
-    let (mut ids, mut last) = (Vec::new(), 0);
-    loop {
-        let mut attributes = IdAttributes { id: last, ..IdAttributes::default() };
-        // SAFETY: these attributes carry no pointer.
-        match unsafe { bpf(Command::ProgramNextId, &mut attributes) } {
-            Ok(_) => {
-                last = attributes.next_id;
-                ids.push(last);
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(ids),
-            Err(error) => return Err(BpfError::new("listing programs", error)),
-        }
-    }
+    super::ids(Command::ProgramNextId).map_err(|error| BpfError::new("listing programs", error))
 }
 
 /// Loads once more, for the log: a load that is expected to succeed is not slowed down by writing one.

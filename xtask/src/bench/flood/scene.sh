@@ -62,7 +62,8 @@ server taskset -c 1 nsd -d -c /run/nsd.conf 2>/run/nsd/error &
 interface=near mac=$(server cat /sys/class/net/far/address)
 case $filter in
 'nothing') ;;
-'other link')
+'other link' | 'other link, XDP')
+    [ "$filter" = 'other link' ] || server "$xdp_drop" --udp-port 7000 far sleep 60 >/dev/null &
     interface=aside mac=$(server cat /sys/class/net/aside-far/address)
     server "$xdp_drop" aside-far sleep 60 >/dev/null &
     ;;

@@ -1,0 +1,75 @@
+//! The way back: what user space has seen comes to the kernel in order, and as if from the interface that it came in by.
+
+use std::process::Command;
+
+use bywash_lab::{Host, Snapshot};
+use serde_json::Value;
+
+use crate::bed::{Bed, Filter, Untouched, sent, summary, unchanged};
+
+/// Counts what comes in, for conntrack to see, by the interface that it seems to come from.
+const FIREWALL: &str = "table inet seen {
+    counter ours { }
+    counter others { }
+    chain in {
+        type filter hook prerouting priority filter; policy accept;
+        iifname left udp dport 7 ct state new counter name ours accept
+        udp dport 7 counter name others
+    }
+}";
+
+fn nft(host: &Host, words: &[&str]) -> String {
+    let output = host.command("nft").unwrap().args(words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Packets that the firewall has counted by this name.
+fn seen(host: &Host, name: &str) -> u64 {
+    let told: Value =
+        serde_json::from_str(&nft(host, &["-j", "list", "counter", "inet", "seen", name])).unwrap();
+    told["nftables"][1]["counter"]["packets"].as_u64().unwrap_or_else(|| panic!("{told}"))
+}
+
+#[test]
+fn a_million_packets_of_a_thousand_flows_come_back_in_order_by_the_interface_that_they_came_from() {
+    if Command::new("nft").arg("--version").output().is_err() {
+        return bywash_lab::skip("nft is not installed");
+    }
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(2);
+        let host = &bed.lab.hosts[1];
+        nft(host, &[FIREWALL]);
+        let untouched = Untouched::now(host);
+        let filter = Filter::start(&bed, "");
+        // Sees each packet where the kernel would have, had there been no filter, and not before.
+        let receive = Filter::tool(host, "receive packet:left --ring 32768 --huge-pages off --memory 32M");
+        // Two senders, so that both queues have flows; each flow has a queue.
+        let words =
+            "--cores 0,1 --src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 --count 1M --rate 200k";
+        let all = sent(bed.flood(words));
+        let (_, received) = receive.end_anyhow();
+        let told = filter.end();
+        let (filtered, received) = (summary(&told), summary(&received));
+        let count = |summary: &Value, name: &str| summary[name].as_u64().unwrap();
+        assert_eq!(all, 1_000_000);
+        assert_eq!((count(received, "reordered_packets"), count(received, "duplicate_packets")), (0, 0));
+        assert!(count(received, "right_packets") > 900_000, "too few to judge the order by: {received}");
+        let by_queue: Vec<u64> =
+            filtered["queues"].as_array().unwrap().iter().map(|queue| count(queue, "packets")).collect();
+        assert!(by_queue.len() == 2 && by_queue.iter().all(|packets| *packets > 100_000), "{by_queue:?}");
+        // A busy machine loses some before user space has them, or leaves them to the kernel at once.
+        let back = count(filtered, "given_back_packets");
+        let hung = filtered["port"]["counters"]["hung"].as_u64().unwrap();
+        assert_eq!((seen(host, "ours"), seen(host, "others")), (back + hung, 0), "{filtered}");
+        assert!(back + hung > 900_000, "too few: {filtered}");
+        let flows = host.enter(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"));
+        assert_eq!(flows.unwrap().unwrap().trim(), "1000", "connections of conntrack's");
+        assert_eq!(count(filtered, "taken_packets"), back, "{filtered}");
+        assert_eq!((count(filtered, "lost_packets"), count(filtered, "dropped_packets")), (0, 0));
+        untouched.check();
+    }
+    unchanged(&before);
+}

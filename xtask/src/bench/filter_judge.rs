@@ -1,0 +1,76 @@
+//! Benchmark `filter-judge`: what the flood filter's user space costs for a packet that no rule drops. What is run is a bench
+//! target of the apps crate.
+
+use std::cell::RefCell;
+use std::process::Command;
+use std::time::Duration;
+
+use super::record::Record;
+use super::{Options, callgrind, ours};
+use crate::project::Problem;
+use crate::tools;
+
+/// Nanoseconds for a packet of the mix, of which the last row tells.
+const AIM: f64 = 60.0;
+
+/// Packets in the two runs whose instructions are counted: their difference leaves out the start and the end.
+const COUNTED: [u64; 2] = [100_000, 400_000];
+
+pub(super) fn run(record: &mut Record, _: &Options) -> Result<String, Problem> {
+    let program = ours::build_bench(record, "bywash-apps", "filter_judge")?;
+    let mut command = Command::new(&program);
+    command.envs(tools::environment());
+    let output = record.run(&mut command, Duration::from_secs(600))?;
+    let mut text = "| packets | ns | quartiles |\n|---|---:|---:|\n".to_owned();
+    let mut last = f64::NAN;
+    for line in output.lines() {
+        let (row, median) = row(line)?;
+        text.push_str(&row);
+        last = median;
+    }
+    let record = RefCell::new(record);
+    let each = |mode: &str| {
+        let count = |packets: u64| {
+            let mut command = Command::new(&program);
+            command.args([mode, &packets.to_string()]);
+            let limit = Duration::from_secs(600);
+            let (instructions, _) = callgrind::instructions(&mut record.borrow_mut(), &command, None, limit)?;
+            Ok::<_, Problem>(instructions as f64)
+        };
+        let [few, many] = COUNTED;
+        Ok::<_, Problem>((count(many)? - count(few)?) / (many - few) as f64)
+    };
+    let (many, one) = (each("many")?, each("one")?);
+    text.push_str(&format!(
+        "\nInstructions for each of these three in turn: {:.0} ({many:.0}, and {one:.0} with one rule).\n\n\
+         At most {AIM} ns for a packet of the last row: {}.\n\n\
+         The rules: 60 of prefixes, ports and both, 20 limits by source, 10 with a name and 10 with payload. The packets, in \
+         memory, come from 10000 sources, meet one limit each and all that names or payload ask for but these, and nothing \
+         drops them. The time is beyond that of one rule that gives everything back: median and quartiles of runs with the \
+         many and with the one in turn.\n",
+        many - one,
+        if last <= AIM { "reached" } else { "not reached" }
+    ));
+    Ok(text)
+}
+
+/// A line of results as a row, and its median.
+fn row(line: &str) -> Result<(String, f64), Problem> {
+    let wrong = || Problem(format!("not a line of results: {line}"));
+    let [name, median, low, high] = line.split('\t').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+    let number = median.parse().map_err(|_| wrong())?;
+    Ok((format!("| {name} | {median} | {low} to {high} |\n"), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_results_is_a_row() {
+        let (text, median) =
+            row("TCP: neither\t31.5\t30.0\t33.0").unwrap_or_else(|Problem(why)| panic!("{why}"));
+        assert_eq!((text.as_str(), median), ("| TCP: neither | 31.5 | 30.0 to 33.0 |\n", 31.5));
+        assert!(row("TCP: neither\t31.5").is_err() && row("a\tb\tc\td").is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Benchmark `way-back`: how many packets a second come through user space and back into the kernel by the interface that
+//! they came from, and in which order.
+//!
+//! `bywash filter` without rules takes all that comes and gives all of it back. The packets are made on core 0; on core 1 are
+//! the filter's worker and, behind the way back, the kernel with nftables and conntrack.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::pairs::Spread;
+use super::record::Record;
+use super::{Options, ours};
+use crate::project::Problem;
+use crate::tools;
+
+/// What is run in a namespace of its own.
+const SCENE: &str = include_str!("way_back/scene.sh");
+
+/// What must come back, packets/s.
+const AIM: f64 = 6e5;
+
+/// Packets/s that come: what is aimed at, more, and more than anybody can take.
+const RATES: [&str; 4] = ["600k", "800k", "1M", "max"];
+
+/// What is slow enough that the receiver that judges the order, on the same core, misses little.
+const JUDGED: &str = "250k";
+
+const FLOWS: u64 = 1000;
+
+/// What one run has shown.
+struct Shown {
+    /// Packets that the sender has handed over.
+    sent: f64,
+    seconds: f64,
+    given_back: f64,
+    /// Packets that user space had, and the kernel had no room for.
+    lost: f64,
+    /// Packets that nftables has seen come in by the original interface, and by others.
+    seen: [f64; 2],
+    connections: u64,
+    /// Packets judged by their order, and those that came after a later one.
+    judged: Option<[f64; 2]>,
+}
+
+pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
+    let binary = ours::build(record)?;
+    let mut scene = |rate: &str, seconds: u32, who: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["sh", "-c", SCENE, "sh", rate]).arg(seconds.to_string()).arg(who).arg(&binary);
+        command.envs(tools::environment());
+        read(&record.run(&mut command, Duration::from_secs(u64::from(seconds) + 60))?)
+    };
+    let mut text = format!(
+        "Packets of 64 bytes in {FLOWS} flows of UDP on a veth of one queue, {} runs of {} s each. The sender is on core 0; \
+         user space, nftables and conntrack share core 1. nftables counts by the original interface.\n\n\
+         | that come, /s | back in the kernel, Mpps | of all that came, % | lost in user space | seen by nftables |\n\
+         |---|---:|---:|---:|---|\n",
+        options.pairs, options.seconds
+    );
+    let mut reached = false;
+    for rate in RATES {
+        let all: Vec<_> =
+            (0..options.pairs).map(|_| scene(rate, options.seconds, "kernel")).collect::<Result<_, _>>()?;
+        let figures = |of: fn(&Shown) -> f64| Spread::of(&all.iter().map(of).collect::<Vec<_>>());
+        let back = figures(|shown| shown.given_back / shown.seconds);
+        let part = figures(|shown| 100.0 * shown.given_back / shown.sent);
+        let lost: f64 = all.iter().map(|shown| shown.lost).sum();
+        let is_seen = |shown: &Shown| shown.seen == [shown.given_back, 0.0] && shown.connections == FLOWS;
+        let seen = if all.iter().all(is_seen) { "all" } else { "not all" };
+        text.push_str(&format!(
+            "| {rate} | {:.2} ({:.2} to {:.2}) | {:.1} | {lost:.0} | {seen} |\n",
+            back.median / 1e6,
+            back.min / 1e6,
+            back.max / 1e6,
+            part.median
+        ));
+        reached |= back.median >= AIM && lost == 0.0 && seen == "all";
+    }
+    let judged = scene(JUDGED, 5, "order")?;
+    let [right, late] = judged.judged.ok_or_else(|| Problem("nobody has judged the order".into()))?;
+    text.push_str(&format!(
+        "\nOf {:.0} packets that came at {JUDGED}/s and came back in {:.0}, a receiver behind the way back has seen {right:.0}: \
+         {late:.0} after a later one.\n\nAt least {:.1} Mpps, none lost, none late, all by their interface: {}.\n",
+        judged.sent,
+        judged.given_back,
+        AIM / 1e6,
+        if reached && late == 0.0 { "reached" } else { "not reached" }
+    ));
+    Ok(text)
+}
+
+/// What a run has printed.
+fn read(output: &str) -> Result<Shown, Problem> {
+    let objects: Vec<Value> =
+        output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
+    let with = |name: &str| {
+        let found = objects.iter().find(|object| object[name].is_number());
+        found.ok_or_else(|| Problem(format!("nobody has told of {name}:\n{output}")))
+    };
+    let (sent, filter) = (with("tx_packets")?, with("given_back_packets")?);
+    let counters: Vec<&Value> =
+        objects.iter().filter_map(|object| object["nftables"].as_array()).flatten().collect();
+    let counter = |name: &str| {
+        let found = counters.iter().find(|object| object["counter"]["name"] == name);
+        found
+            .and_then(|object| object["counter"]["packets"].as_f64())
+            .ok_or_else(|| Problem(format!("nftables has no counter {name}:\n{output}")))
+    };
+    let connections = output.lines().find_map(|line| line.strip_prefix("conntrack: ")?.parse().ok());
+    let judged = objects.iter().find(|object| object["reordered_packets"].is_number());
+    let judged = judged.map(|object| {
+        Ok::<_, Problem>([
+            ours::number(object, "/right_packets")?,
+            ours::number(object, "/reordered_packets")?,
+        ])
+    });
+    Ok(Shown {
+        sent: ours::number(sent, "/tx_packets")?,
+        seconds: ours::number(sent, "/duration_s")?,
+        given_back: ours::number(filter, "/given_back_packets")?,
+        lost: ours::number(filter, "/lost_packets")?,
+        seen: [counter("ours")?, counter("others")?],
+        connections: connections.unwrap_or(0),
+        judged: judged.transpose()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_prints_is_read() {
+        let counter = |name: &str, packets: u32| {
+            format!(r#"{{"counter":{{"family":"inet","name":"{name}","packets":{packets},"bytes":9}}}}"#)
+        };
+        let firewall = format!(
+            r#"{{"nftables":[{{"metainfo":{{}}}},{},{}]}}"#,
+            counter("ours", 7),
+            counter("others", 0)
+        );
+        let output = format!(
+            "{}\n{}\n{firewall}\nconntrack: 1000\n",
+            r#"{"event":"summary","tx_packets":9,"duration_s":3.0}"#,
+            r#"{"event":"summary","given_back_packets":7,"lost_packets":1}"#
+        );
+        let shown = read(&output).unwrap_or_else(|Problem(why)| panic!("{why}"));
+        assert_eq!((shown.sent, shown.seconds, shown.given_back, shown.lost), (9.0, 3.0, 7.0, 1.0));
+        assert_eq!((shown.seen, shown.connections, shown.judged), ([7.0, 0.0], 1000, None));
+        let judged = format!("{}\n{output}", r#"{"right_packets":6,"reordered_packets":1}"#);
+        assert_eq!(read(&judged).ok().and_then(|shown| shown.judged), Some([6.0, 1.0]));
+        assert!(read(&output.replace("others", "theirs")).is_err());
+    }
+}
