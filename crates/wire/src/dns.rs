@@ -1,6 +1,7 @@
 //! The question of a DNS query: which name is asked for (RFC 1035).
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 /// Most bytes of a name, the lengths of its labels and the root included.
 pub const MOST_NAME: usize = 255;
@@ -40,11 +41,8 @@ pub enum QuestionError {
     Long,
 }
 
-/// The name that a query asks for. `message` begins with the header, behind that of UDP.
-///
-/// # Errors
-/// [`QuestionError`]
-pub fn question(message: &[u8]) -> Result<Name, QuestionError> {
+/// The bytes of the name that a query asks for, without the root's.
+fn asked(message: &[u8]) -> Result<&[u8], QuestionError> {
     let header: &[u8; HEADER] = message.first_chunk().ok_or(QuestionError::Truncated)?;
     if header[2] & RESPONSE != 0 {
         return Err(QuestionError::Response);
@@ -75,11 +73,7 @@ pub fn question(message: &[u8]) -> Result<Name, QuestionError> {
     if rest.len() < len + 1 + TYPE_AND_CLASS {
         return Err(QuestionError::Truncated);
     }
-    let mut name = Name { bytes: [0; MOST_NAME], len: u8::try_from(len).map_err(|_| QuestionError::Long)? };
-    name.bytes[..len].copy_from_slice(&rest[..len]);
-    // Lengths of labels are no letters.
-    name.bytes[..len].make_ascii_lowercase();
-    Ok(name)
+    Ok(&rest[..len])
 }
 
 impl Name {
@@ -103,6 +97,22 @@ impl Name {
         Some(())
     }
 
+    /// Makes it the name that a query asks for, in place: it is long. `message` begins with the header, behind that of UDP.
+    ///
+    /// # Errors
+    /// [`QuestionError`]: it is as it was.
+    #[inline]
+    pub fn read(&mut self, message: &[u8]) -> Result<(), QuestionError> {
+        let name = asked(message)?;
+        self.len = u8::try_from(name.len()).map_err(|_| QuestionError::Long)?;
+        let (bytes, rest) = self.bytes.split_at_mut(name.len());
+        bytes.copy_from_slice(name);
+        rest.fill(0);
+        // Lengths of labels are no letters.
+        bytes.make_ascii_lowercase();
+        Ok(())
+    }
+
     /// Its labels, from the first to the one below the root.
     pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.bytes[..usize::from(self.len)];
@@ -114,9 +124,9 @@ impl Name {
         })
     }
 
-    /// Its labels, from the one below the root to the first.
+    /// Calls `each` with its labels, from the one below the root to the first, until one breaks it off.
     #[inline]
-    pub fn labels_from_root(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn each_from_root<B>(&self, mut each: impl FnMut(&[u8]) -> ControlFlow<B>) -> ControlFlow<B> {
         // Where each begins. A name has at most 127 of them.
         let mut starts = [0_u8; MOST_NAME / 2];
         let (mut count, mut at) = (0, 0);
@@ -125,10 +135,12 @@ impl Name {
             at += 1 + self.bytes[usize::from(at)];
             count += 1;
         }
-        (0..count).rev().filter_map(move |number| {
-            let (length, behind) = self.bytes[usize::from(starts[number])..].split_first()?;
-            behind.get(..usize::from(*length))
-        })
+        for start in starts[..count].iter().rev() {
+            let label = self.bytes[usize::from(*start)..].split_first();
+            let label = label.and_then(|(length, behind)| behind.get(..usize::from(*length)));
+            each(label.unwrap_or_default())?;
+        }
+        ControlFlow::Continue(())
     }
 }
 
@@ -159,6 +171,14 @@ impl fmt::Debug for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn question(message: &[u8]) -> Result<Name, QuestionError> {
+        // Nothing of what it was is left.
+        let mut name = Name { bytes: [b'x'; MOST_NAME], len: 255 };
+        let read = name.read(message).map(|()| name);
+        assert!(read.is_ok() || name.len == 255);
+        read
+    }
 
     fn query(flags: u8, questions: u8, rest: &[u8]) -> Vec<u8> {
         [&[0x12, 0x34, flags, 0, 0, questions, 0, 0, 0, 0, 0, 0], rest].concat()

@@ -32,7 +32,8 @@ pub(super) struct Candidates<'a> {
     /// The word that comes next, and what is left of the one before.
     next: usize,
     bits: u64,
-    is_left_out: [bool; 2],
+    /// A bit for each of [`Sought`].
+    left_out: u32,
 }
 
 impl Coded {
@@ -65,15 +66,14 @@ impl Coded {
     /// Those that a packet may meet which is in the lists that were `found`: bits have so many words.
     #[inline]
     pub(super) fn candidates<'a>(&'a self, found: &'a Found, words: usize) -> Candidates<'a> {
-        let is_left_out = [false; 2];
-        Candidates { coded: self, found, free: &self.free, words, next: 0, bits: 0, is_left_out }
+        Candidates { coded: self, found, free: &self.free, words, next: 0, bits: 0, left_out: 0 }
     }
 }
 
 impl Candidates<'_> {
     /// From now on without those that look for something, where they join a list.
     pub(super) fn leave_out(&mut self, sought: Sought) {
-        self.is_left_out[sought as usize] = true;
+        self.left_out |= 1 << sought as u32;
         self.bits &= !self.coded.looks[sought as usize][self.next.saturating_sub(1)];
     }
 }
@@ -85,9 +85,10 @@ impl Iterator for Candidates<'_> {
     fn next(&mut self) -> Option<usize> {
         while self.bits == 0 && self.next < self.words {
             self.bits = self.found.word(self.next) & self.coded.firsts[self.next];
-            for (looks, _) in self.coded.looks.iter().zip(self.is_left_out).filter(|(_, left_out)| *left_out)
-            {
-                self.bits &= !looks[self.next];
+            for sought in Sought::ALL {
+                if self.left_out & 1 << sought as u32 != 0 {
+                    self.bits &= !self.coded.looks[sought as usize][self.next];
+                }
             }
             self.next += 1;
         }

@@ -1,6 +1,7 @@
 //! What is looked for inside a packet once all cheaper conditions of a rule hold; nothing is looked at twice for a packet.
 
-use bywash_wire::{Protocol, dns};
+use bywash_wire::Protocol;
+use bywash_wire::dns::Name;
 
 use super::carried::{Carried, carried};
 use super::names::NameTree;
@@ -135,7 +136,8 @@ impl<'a> Look<'a> {
             let mut bits = None;
             let query = self.carried().filter(|carried| carried.protocol == Protocol::UDP);
             // What is no query, or a broken one, asks for no name.
-            if let Some(name) = query.and_then(|query| dns::question(query.payload).ok()) {
+            let mut name = Name::ROOT;
+            if query.is_some_and(|query| name.read(query.payload).is_ok()) {
                 self.looks.names.find(&name, |list| {
                     bits.get_or_insert(NameBits::default())[list as usize / 64] |= 1 << (list % 64);
                 });

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use bywash_wire::dns::{MOST_LABEL, MOST_NAME, Name};
@@ -109,11 +110,14 @@ impl NameTree {
         let mut children: HashMap<(u32, Box<[u8]>), u32> = HashMap::new();
         for (list, patterns) in lists {
             for pattern in patterns {
-                let node = pattern.name.labels_from_root().fold(ROOT, |above, label| {
-                    *children.entry((above, label.into())).or_insert_with(|| {
+                let mut node = ROOT;
+                let _ = pattern.name.each_from_root::<()>(|label| {
+                    let above = node;
+                    node = *children.entry((above, label.into())).or_insert_with(|| {
                         nodes.push(Node { above, label: label.into(), ..Node::default() });
                         u32::try_from(nodes.len() - 1).unwrap_or(ROOT)
-                    })
+                    });
+                    ControlFlow::Continue(())
                 });
                 let Node { exact, below, .. } = &mut nodes[node as usize];
                 let lists = if pattern.is_wildcard { below } else { exact };
@@ -138,14 +142,17 @@ impl NameTree {
     #[inline]
     pub(super) fn find(&self, name: &Name, mut each: impl FnMut(u32)) {
         let mut node = ROOT;
-        for label in name.labels_from_root() {
+        let end = name.each_from_root(|label| {
             self.nodes[node as usize].below.iter().for_each(|list| each(*list));
             match self.child(node, label) {
                 Some(child) => node = child,
-                None => return,
+                None => return ControlFlow::Break(()),
             }
+            ControlFlow::Continue(())
+        });
+        if end.is_continue() {
+            self.nodes[node as usize].exact.iter().for_each(|list| each(*list));
         }
-        self.nodes[node as usize].exact.iter().for_each(|list| each(*list));
     }
 
     #[inline]
