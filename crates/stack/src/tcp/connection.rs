@@ -204,10 +204,15 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes a used entry new; buffers keep their memory, which is empty.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
-        let Self { send, receive, mut board, id, .. } = std::mem::take(self);
-        board.reset();
-        (self.send, self.receive, self.board) = (send, receive, board);
-        self.id = ConnectionId { index: id.index, generation: id.generation.wrapping_add(1) };
+        let ConnectionId { index, generation } = self.id;
+        let mut new =
+            Self { id: ConnectionId { index, generation: generation.wrapping_add(1) }, ..Self::default() };
+        self.board.reset();
+        // Exchanged where they are: taking the whole entry out would move it twice.
+        std::mem::swap(&mut new.send, &mut self.send);
+        std::mem::swap(&mut new.receive, &mut self.receive);
+        std::mem::swap(&mut new.board, &mut self.board);
+        *self = new;
         (self.flow, self.hash, self.limits) = (flow, hash, limits);
         self.rcv_limit = limits.receive_initial;
         self.congestion = Congestion::new(limits.congestion);
