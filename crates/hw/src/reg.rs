@@ -9,7 +9,7 @@ pub enum Access {
     RW,
     /// Read only, and reading clears it: a counter.
     RC,
-    /// Reading clears it and so does writing ones: a cause.
+    /// Writing ones clears it, and for many reading does, too: a cause.
     W1C,
     /// Write only: a command. What it reads as means nothing.
     WO,

@@ -3,7 +3,9 @@
 //! Offsets as in Intel's published driver (`e1000_regs.h` of ethernet-linux-igb, commit afaa453; statistics and the bits of
 //! semaphores and MDIC as in DPDK's copy of it, commit 1858060; the bits of
 //! filters as in that copy and in DPDK's own `e1000_ethdev.h`, commit 38f72e5); queue registers by their
-//! own addresses, with the second ones of the first four queues as aliases. `tests/registers.rs` compares with other sources.
+//! own addresses, with the second ones of the first four queues as aliases. Tests compare with other sources: offsets
+//! and fields with `tests/igb.txt` (`registers.rs`), access with `tests/igb-values.txt` (`values.rs`). Reset values and writable
+//! bits are not given: nothing uses them.
 
 use crate::reg::{Access, Range, Register, registers};
 
@@ -19,7 +21,7 @@ registers! {
     VET "VLAN EtherTypes" RW [0x00038];
     LEDCTL "LED control" RW [0x00e00];
     SWSM "Software semaphore" RW [0x05b50] { SMBI 0, SWESMBI 1 };
-    FWSM "Firmware semaphore" RO [0x05b54] { FW_MODE 3:1, FW_VALID 15 };
+    FWSM "Firmware semaphore, for the firmware to write" RW [0x05b54] { FW_MODE 3:1, FW_VALID 15 };
     SW_FW_SYNC "Software and firmware synchronisation" RW [0x05b5c] { SW_EEP 0, SW_PHY0 1, SW_PHY1 2 };
 
     // Interrupts
@@ -75,7 +77,7 @@ registers! {
     RETA "Redirection table" RW [0x05c00 + 4 * 32];
     RSSRK "RSS random key" RW [0x05c80 + 4 * 10];
     ETQF "EtherType queue filter" RW [0x05cb0 + 4 * 8] { ETYPE 15:0, RX_QUEUE 18:16, FILTER_EN 26, QUEUE_EN 31 };
-    UTA "Unicast table" RW [0x0a000 + 4 * 128];
+    UTA "Unicast table" WO [0x0a000 + 4 * 128];
     RDBAL "Receive ring address, low" RW [0x0c000 + 0x40 * 16] also [0x02800 + 0x100 * 4];
     RDBAH "Receive ring address, high" RW [0x0c004 + 0x40 * 16] also [0x02804 + 0x100 * 4];
     RDLEN "Receive ring length in bytes" RW [0x0c008 + 0x40 * 16] also [0x02808 + 0x100 * 4];

@@ -1,7 +1,8 @@
 //! Registers of the 82576's virtual functions, and the messages by which they ask the physical one. The mailbox's bits and the
 //! messages that both families have are in [`crate::ixgbe::vf`].
 //!
-//! Offsets as in Linux's `igbvf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares them with another source.
+//! Offsets as in Linux's `igbvf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares them with another
+//! source, `tests/values.rs` access and writable bits.
 
 use crate::reg::{Access, Range, Register, registers};
 
@@ -14,7 +15,7 @@ registers! {
     CTRL "Device control" RW [0x00000] { RST 26 };
     STATUS "Device status" RO [0x00008] { FD 0, LU 1, SPEED 7:6 };
     VMBMEM "Mailbox message" RW [0x00800 + 4 * 16];
-    V2PMAILBOX "Mailbox" RW [0x00c40] = 0 { REQ 0, ACK 1, VFU 2, PFU 3, PFSTS 4, PFACK 5, RSTI 6, RSTD 7 };
+    V2PMAILBOX "Mailbox" RW [0x00c40] { REQ 0, ACK 1, VFU 2, PFU 3, PFSTS 4, PFACK 5, RSTI 6, RSTD 7 };
     VFGPRC "Good packets received; wraps" RO [0x00f10];
     VFGPTC "Good packets sent; wraps" RO [0x00f14];
     VFGORC "Good bytes received; wraps" RO [0x00f18];

@@ -5,6 +5,7 @@
 //! bits that clause 22 has as well as in its `e1000_defines.h` (intel/ethernet-linux-igb, commit afaa453), and what neither names
 //! (PMD_DEVICES, PMD_STATUS_2, PCS_STATUS, AN_10G_STATUS, AN_STATUS.PARTNER_ABLE) as in Linux's `mdio.h`.
 //! `tests/registers.rs` compares them with other sources. Values after a reset are not given: the PHY's EEPROM has them.
+//! Access stands here alone.
 
 use crate::reg::{Access, Range, Register, registers};
 

@@ -1,8 +1,11 @@
 //! Registers of the 82599, as far as drivers touch them.
 //!
-//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605); `tests/registers.rs` compares them
-//! with other sources. Reset values and writable bits are given where public drivers and models agree on them. None
-//! was checked on hardware.
+//! Offsets and fields as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605). Reset values and writable bits are
+//! given where public drivers and models have them; where no writable bits are given it is not known which there are.
+//!
+//! Tests compare all of this with other sources: offsets and fields with `tests/ixgbe.txt` (`registers.rs`), access, writable
+//! bits and reset values with `tests/ixgbe-values.txt` (`values.rs`). Each text names its sources, and the tests name what none
+//! of them has. What was seen on hardware is what Linux's self-test and FreeBSD say there; we had none.
 
 use crate::reg::{Access, Range, Register, registers};
 
@@ -15,13 +18,13 @@ registers! {
     I2CCTL "I2C pins of the SFP cage" RW [0x00028] = 0x0000_000f { CLK_IN 0, CLK_OUT 1, DATA_IN 2, DATA_OUT 3 };
     TCPTIMER "TCP timer" RW [0x0004c] = 0;
     LEDCTL "LED control" RW [0x00200];
-    EEC "EEPROM and flash control" RW [0x10010] & 0x0000_0075
+    EEC "EEPROM and flash control" RW [0x10010] & 0x0000_0077
         { SK 0, CS 1, DI 2, DO 3, FWE 5:4, REQ 6, GNT 7, PRES 8, ARD 9, ADDR_SIZE 10, SIZE 14:11 };
     EERD "EEPROM read" RW [0x10014] = 0 { START 0, DONE 1, ADDR 15:2, DATA 31:16 };
     FLA "Flash access" RW [0x1001c] = 0;
     SWSM "Software semaphore" RW [0x10140] = 0 { SMBI 0, SWESMBI 1 };
     FWSM "Firmware semaphore" RO [0x10148] = 0x0000_8040 { FW_MODE 3:1, FW_VALID 15, EXT_ERR_IND 24:19 };
-    FACTPS "Function active and power state" RW [0x10150] = 0x0000_0004 { MNGCG 29, LFS 30 };
+    FACTPS "Function active and power state" RO [0x10150] = 0x0000_0004 { MNGCG 29, LFS 30 };
     SW_FW_SYNC "Software and firmware synchronisation" RW [0x10160] = 0
         { SW_EEP 0, SW_PHY0 1, SW_PHY1 2, SW_MAC_CSR 3, SW_FLASH 4, FW_EEP 5, FW_PHY0 6, FW_PHY1 7, FW_MAC_CSR 8, REGSMP 31 };
     GRC "General receive control" RW [0x10200] = 0 { MNG 0, APME 1 };
@@ -40,7 +43,7 @@ registers! {
           GPI_SDP1 25, GPI_SDP2 26, ECC 28, TCP_TIMER 30, OTHER 31 };
     EICS "Interrupt cause set, and read without clearing" RW [0x00808] & 0x7fff_ffff;
     EIAC "Interrupt auto clear" RW [0x00810] = 0 & 0x4000_ffff;
-    EITR "Interrupt throttle" RW [0x00820 + 4 * 24, 0x12300 + 4 * 105] = 0 & 0x8fff_fff8
+    EITR "Interrupt throttle" RW [0x00820 + 4 * 24, 0x12300 + 4 * 105] = 0 & 0x8fff_8ff8
         { INTERVAL 11:3, LLI_MODERATION 15, CNT_WDIS 31 };
     EIMS "Interrupt mask set and read" RW [0x00880] = 0 & 0x7fff_ffff;
     EIMC "Interrupt mask clear" WO [0x00888] & 0x7fff_ffff;
@@ -51,7 +54,7 @@ registers! {
     IVAR "Interrupt vector allocation, two queues" RW [0x00900 + 4 * 64] & 0xbfbf_bfbf
         { RX_EVEN 5:0, RX_EVEN_VALID 7, TX_EVEN 13:8, TX_EVEN_VALID 15, RX_ODD 21:16, RX_ODD_VALID 23, TX_ODD 29:24,
           TX_ODD_VALID 31 };
-    IVAR_MISC "Interrupt vector allocation, other causes" RW [0x00a00] & 0x0000_bfbf
+    IVAR_MISC "Interrupt vector allocation, other causes" RW [0x00a00] & 0x0000_ffff
         { TCP_TIMER 6:0, TCP_TIMER_VALID 7, OTHER 14:8, OTHER_VALID 15 };
     EICS_EX "Interrupt cause set, extended" WO [0x00a90 + 4 * 2];
     EIMS_EX "Interrupt mask set and read, extended" RW [0x00aa0 + 4 * 2] = 0;
@@ -63,7 +66,7 @@ registers! {
     RDBAH "Receive ring address, high" RW [0x01004 + 0x40 * 64, 0x0d004 + 0x40 * 64];
     RDLEN "Receive ring length in bytes" RW [0x01008 + 0x40 * 64, 0x0d008 + 0x40 * 64] = 0 & 0x000f_ff80;
     DCA_RXCTRL "Receive cache access control" RW [0x0100c + 0x40 * 64, 0x0d00c + 0x40 * 64]
-        also [0x02200 + 4 * 16] = 0x0000_a200
+        also [0x02200 + 4 * 16] = 0x0000_b200
         { DESC_DCA_EN 5, HEAD_DCA_EN 6, DATA_DCA_EN 7, DESC_RRO_EN 9, RESERVED_12 12, DATA_WRO_EN 13, HEAD_WRO_EN 15,
           CPUID 31:24 };
     RDH "Receive ring head" RO [0x01010 + 0x40 * 64, 0x0d010 + 0x40 * 64] = 0;
@@ -156,7 +159,7 @@ registers! {
     DTXTCPFLGH "TCP flags of the last segment" RW [0x04a8c] = 0x0000_0f7f { LAST 11:0 };
     DTXMXSZRQ "Transmit DMA outstanding requests" RW [0x08100] = 0x0000_0010 { MAX_BYTES 11:0 };
     MTQC "Multiple transmit queues command" RW [0x08120] = 0 { RT_ENA 0, VT_ENA 1, NUM_TC_OR_Q 3:2 };
-    TXPBSIZE "Transmit packet buffer size" RW [0x0cc00 + 4 * 8] & 0x0003_fc00;
+    TXPBSIZE "Transmit packet buffer size" RW [0x0cc00 + 4 * 8] & 0x000f_fc00;
     RTTUP2TC "Transmit user priority to traffic class" RW [0x0c800] = 0;
     RTTPCS "Transmit packet plane control" RW [0x0cd00] { TPPAC 5, TPRM 8, ARBD 31:22 };
     RTTPT2C "Transmit packet plane T2 configuration" RW [0x0cd20 + 4 * 8] = 0;
@@ -168,8 +171,8 @@ registers! {
     SECTXMINIFG "Security transmit minimum gap" RW [0x08810] = 0x0000_1001;
 
     // Link
-    PCS1GLCTL "1 Gb/s link control" RW [0x04208] = 0x0280_0000;
-    PCS1GANA "1 Gb/s auto-negotiation advertisement" RW [0x04218] = 0;
+    PCS1GLCTL "1 Gb/s link control" RW [0x04208] = 0x0204_0000;
+    PCS1GANA "1 Gb/s auto-negotiation advertisement" RW [0x04218] = 0x0000_01a0;
     HLREG0 "MAC core control" RW [0x04240] = 0x0801_2c0b
         { TXCRCEN 0, RXCRCSTRP 1, JUMBOEN 2, TXPADEN 10, LPBK 15, MDCSPD 16, CONTMDC 17, PREPEND 23:20, RXLNGTHERREN 27,
           RXPADSTRIPEN 28 };
@@ -183,12 +186,12 @@ registers! {
     LINKS "Link status" RO [0x042a4] { SIGNAL 11:8, SPEED 29:28, UP 30, KX_AN_COMP 31 };
     AUTOC2 "Auto-negotiation control 2" RW [0x042a8] = 0 { SERIAL_10G 17:16, LINK_DISABLE 30:28 };
     ANLP1 "Auto-negotiation link partner" RO [0x042b0] { AN_STATE 19:16 };
-    MMNGC "MAC manageability control" RW [0x042d0] = 0 { MNG_VETO 0 };
+    MMNGC "MAC manageability control" RO [0x042d0] = 0 { MNG_VETO 0 };
     LINKS2 "Link status 2" RO [0x04324];
     MACC "MAC control, of an X540" RW [0x04330] { FLU 0, FSV 17:16, FS 18 };
 
     // Flow director
-    FDIRCTRL "Flow director control" RW [0x0ee00] = 0 & 0xffff_fff7
+    FDIRCTRL "Flow director control" RW [0x0ee00] = 0 & 0xff1f_7fb3
         { PBALLOC 1:0, INIT_DONE 3, PERFECT_MATCH 4, REPORT_STATUS 5, REPORT_STATUS_ALWAYS 7, DROP_QUEUE 14:8,
           FLEX_OFFSET 20:16, MAX_LENGTH 27:24, FULL_THRESH 31:28 };
     FDIRSIPV6 "Flow director source IPv6 address" RW [0x0ee0c + 4 * 3];
@@ -205,7 +208,7 @@ registers! {
     FDIRSIP4M "Flow director source address mask" RW [0x0ee40] = 0;
     FDIRTCPM "Flow director TCP port mask" RW [0x0ee44] = 0 { SOURCE 15:0, DESTINATION 31:16 };
     FDIRUDPM "Flow director UDP port mask" RW [0x0ee48] = 0 { SOURCE 15:0, DESTINATION 31:16 };
-    FDIRLEN "Flow director longest list" RO [0x0ee4c] { MAXLEN 5:0, MAXHASH 30:16 };
+    FDIRLEN "Flow director longest list" RC [0x0ee4c] = 0 { MAXLEN 5:0, MAXHASH 30:16 };
     FDIRUSTAT "Flow director filters added and removed" RC [0x0ee50] = 0 { ADD 15:0, REMOVE 31:16 };
     FDIRFSTAT "Flow director failed adds and removes" RC [0x0ee54] = 0 { FADD 7:0, FREMOVE 15:8 };
     FDIRMATCH "Flow director matches" RC [0x0ee58] = 0;

@@ -1,7 +1,7 @@
 //! Registers of the 82599's virtual functions, and the mailbox by which they talk to the physical one.
 //!
 //! Offsets and fields as in Linux's `ixgbevf` (`regs.h` and `mbx.h`); `tests/registers.rs` compares them with other
-//! sources.
+//! sources, `tests/values.rs` access and writable bits.
 
 use crate::reg::{Access, Range, Register, registers};
 

@@ -185,7 +185,10 @@ impl Nic {
                 broken = Some(Rule::ReceiverRunning);
             }
             "MTQC" if !RTTDCS::ARBDIS.is_set(self.file.one(&RTTDCS)) => broken = Some(Rule::ArbiterRunning),
-            "DCA_RXCTRL" if DCA_RXCTRL::RESERVED_12.is_set(value) => broken = Some(Rule::ReservedBit),
+            // A reset sets it. DPDK leaves it so in all queues, used or not: to say that each time would drown all else.
+            "DCA_RXCTRL" if DCA_RXCTRL::RESERVED_12.is_set(value & !before) => {
+                broken = Some(Rule::ReservedBit)
+            }
             "SW_FW_SYNC" if value & FIRMWARE_SYNC != self.firmware_holds() => {
                 broken = Some(Rule::FirmwareBits)
             }

@@ -366,7 +366,10 @@ fn what_the_datasheet_forbids_is_named() {
         ("TDBAL[3]: 0x40 is not a multiple of 128 bytes", |b| b.write(&TDBAL, 3, 0x40)),
         ("FCTRL[0]: changed while RXCTRL.RXEN is set", |b| b.write(&FCTRL, 0, 0)),
         ("MTQC[0]: changed while RTTDCS.ARBDIS is clear", |b| b.write(&MTQC, 0, 2)),
-        ("DCA_RXCTRL[0]: bit 12 must be written 0", |b| b.write(&DCA_RXCTRL, 0, 0x1000)),
+        ("DCA_RXCTRL[0]: bit 12 must be written 0", |b| {
+            b.write(&DCA_RXCTRL, 0, 0);
+            b.write(&DCA_RXCTRL, 0, 0x1000);
+        }),
         ("TDWBAL[0]: head write-back address 0x5 is not a multiple of 16 bytes", |b| b.write(&TDWBAL, 0, 5)),
         ("RXDCTL[9]: the queue is enabled with a ring of no descriptors", |b| b.write(&RXDCTL, 9, 1 << 25)),
         (
