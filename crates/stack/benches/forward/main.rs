@@ -23,7 +23,9 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use bywash_drivers::{OpenOptions, open};
-use bywash_stack::frame::{Arena, Batch, FRAME_SIZE, Pool};
+use bywash_lab::sys::memory::{HugePages, allocate};
+use bywash_lab::sys::state::Undo;
+use bywash_stack::frame::{Arena, Batch, Pool, Stride};
 use bywash_stack::wire::zerocopy::FromBytes;
 use bywash_stack::wire::{Ipv4Header, Mac};
 use bywash_stack::{Host, Interface, Medium, Offloads, PortId, Prefix, Route, Timestamp};
@@ -57,11 +59,17 @@ struct Router {
     pool: Pool,
     rx: Box<dyn bywash_drivers::port::RxQueue>,
     tx: Box<dyn bywash_drivers::port::TxQueue>,
+    /// Takes huge pages off the kernel's pool again.
+    _pages: Option<Undo>,
 }
 
 impl Router {
     fn new(table: &Table) -> Self {
-        let arena = Arena::new(vec![0; 4000 * FRAME_SIZE]).unwrap();
+        // Packet memory as workers have it: of huge pages where that is allowed.
+        let bytes = Stride::Packed.memory_for(4000);
+        let reserved = allocate(bytes, HugePages::Reserve, None);
+        let all = reserved.or_else(|_| allocate(bytes, HugePages::Off, None)).unwrap();
+        let arena = Arena::new(all.memory).unwrap();
         let mut queues = (0..2).map(|_| {
             let mut port = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
             port.queues().pop().unwrap()
@@ -69,7 +77,7 @@ impl Router {
         let (rx, tx) = (queues.next().unwrap().rx.unwrap(), queues.next().unwrap().tx.unwrap());
         let mut pool = arena.pool(3500).unwrap();
         let host = host(table, &mut pool);
-        Self { host, pool, rx, tx }
+        Self { host, pool, rx, tx, _pages: all.reservation }
     }
 
     /// Moves so many packets of a size, with the FCS, from one port to the other.
