@@ -65,12 +65,11 @@ impl Tcp {
     fn send_in_place(
         &mut self,
         id: ConnectionId,
-        write: impl FnMut(&mut [u8]) -> usize,
+        mut write: impl FnMut(&mut [u8]) -> usize,
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let (mut ended, mut write) = (false, write);
-        let room = connection.send_room();
+        let (mut ended, room) = (false, connection.send_room());
         let written = connection.send.fill(room, cx.pool, |place| {
             let n = write(place).min(place.len());
             ended = n < place.len();
