@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_SIZE, Frame, NoRoom, Offload, Pool, Segment};
+use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Pool, Segment};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
@@ -143,22 +143,20 @@ impl Packet {
     ///
     /// # Errors
     /// [`NoRoom`] when the pool has no frame left or the packet [`MAX_FRAMES`]; it then holds a part of the bytes.
-    pub fn append(&mut self, mut bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
-        loop {
-            let last = self.rest.as_ref().and_then(|chain| chain.segments.last()).unwrap_or(&self.head);
-            let room = FRAME_SIZE - last.start() - last.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.extend_from_slice(now)?;
-            if later.is_empty() {
-                return Ok(());
-            }
-            bytes = later;
-            let segment = Segment::received(pool.take().ok_or(NoRoom)?, 0);
-            if let Err(segment) = self.push_segment(segment, pool) {
+    pub fn append(&mut self, bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
+        let last = self.rest.as_ref().and_then(|chain| chain.segments.last()).unwrap_or(&self.head);
+        let room = FRAME_SIZE - last.start() - last.len();
+        let (now, later) = bytes.split_at(room.min(bytes.len()));
+        self.extend_from_slice(now)?;
+        for bytes in later.chunks(FRAME_DATA) {
+            let mut frame = pool.take().ok_or(NoRoom)?;
+            frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
+            if let Err(segment) = self.push_segment(Segment::received(frame, bytes.len()), pool) {
                 pool.give(segment.into_frame());
                 return Err(NoRoom);
             }
         }
+        Ok(())
     }
 
     /// Puts `n` bytes in front, from the headroom, and returns the new first frame's bytes. What the new bytes hold
@@ -185,6 +183,7 @@ impl Packet {
     ///
     /// # Errors
     /// The segment itself when the packet has [`MAX_FRAMES`] already.
+    #[inline]
     pub fn push_segment(&mut self, segment: Segment, pool: &mut Pool) -> Result<(), Segment> {
         let chain = self.rest.get_or_insert_with(|| pool.take_chain());
         let len = segment.len();

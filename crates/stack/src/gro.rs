@@ -214,10 +214,11 @@ fn checked(packet: &Packet, seen: &Seen) -> bool {
     match packet.offload.checksum() {
         Checksum::Valid => true,
         Checksum::Unknown => {
-            let length = u32::try_from(packet.len() - seen.transport).unwrap_or(u32::MAX);
-            let [source, destination] = seen.flow.addresses.map(u128::to_be_bytes);
+            // No longer than a frame.
+            let length = u16::try_from(packet.len() - seen.transport).unwrap_or(u16::MAX);
+            let start = Sum::new().word(Protocol::TCP.0.into()).word(length);
             // What an IPv4 address is filled up with is zero, and adds nothing.
-            let start = Sum::pseudo(&source, &destination, Protocol::TCP.0, length);
+            let start = seen.flow.addresses.iter().fold(start, |sum, address| sum.wide(*address));
             sum(start, packet, seen.transport..packet.len()).checksum() == 0
         }
         Checksum::Bad | Checksum::Partial { .. } => false,

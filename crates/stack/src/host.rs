@@ -39,11 +39,10 @@ impl Host {
         self.stack.update(self.control.snapshot(pool), pool);
         for _ in 0..ROUNDS {
             self.stack.advance(now, pool);
-            let mut settled = true;
-            self.requests.extend(self.stack.requests());
-            for request in self.requests.drain(..) {
-                settled = false;
-                self.control.handle(now, request, pool);
+            let mut settled = !self.stack.has_requests();
+            if !settled {
+                self.requests.extend(self.stack.requests());
+                self.requests.drain(..).for_each(|request| self.control.handle(now, request, pool));
             }
             while let Some((zone, packet)) = self.control.to_ourselves() {
                 settled = false;

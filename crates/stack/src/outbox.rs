@@ -41,8 +41,10 @@ pub(crate) struct Direct {
 /// Packets that wait for one port, in batches that can leave whole: then none of them is moved.
 #[derive(Debug, Default)]
 struct Queue {
-    /// The last is filled before another begins.
-    batches: VecDeque<Batch>,
+    /// Those before the last.
+    whole: VecDeque<Batch>,
+    /// It is filled before another begins.
+    last: Batch,
     /// Empty ones, to be used again.
     spare: Vec<Batch>,
     /// Packets in all of them.
@@ -57,44 +59,47 @@ impl Queue {
             return None;
         }
         self.len += 1;
-        if self.batches.back().is_none_or(|last| last.room() == 0) {
+        if self.last.room() == 0 {
             self.begin();
         }
-        self.batches.back_mut()?.place()
+        self.last.place()
     }
 
+    #[cold]
     fn begin(&mut self) {
-        let batch = self.spare.pop().unwrap_or_default();
-        self.batches.push_back(batch);
+        let empty = self.spare.pop().unwrap_or_default();
+        self.whole.push_back(std::mem::replace(&mut self.last, empty));
     }
 
     /// Takes all packets of a batch as a batch of its own, if there is none before it.
     fn take_whole(&mut self, from: &mut Batch) -> bool {
-        let mut batch = self.spare.pop().unwrap_or_default();
-        let taken = self.len == 0 && !from.is_empty() && batch.exchange(from);
-        if taken {
-            self.len = batch.len();
-            self.batches.push_back(batch);
-        } else {
-            self.spare.push(batch);
-        }
+        let taken = self.len == 0 && !from.is_empty() && self.last.exchange(from);
+        self.len += if taken { self.last.len() } else { 0 };
         taken
     }
 
     /// Moves packets into a batch, as many as there is room for.
     fn leave(&mut self, to: &mut Batch) {
         self.len += to.len();
-        while let Some(first) = self.batches.front_mut() {
-            if !(to.is_empty() && first.exchange(to)) {
-                let n = to.room().min(first.len());
-                to.extend(first.drain_front(n));
-            }
+        while let Some(first) = self.whole.front_mut() {
+            pour(first, to);
             if !first.is_empty() {
                 break;
             }
-            self.spare.extend(queue::pop(&mut self.batches));
+            self.spare.extend(queue::pop(&mut self.whole));
+        }
+        if self.whole.is_empty() {
+            pour(&mut self.last, to);
         }
         self.len -= to.len();
+    }
+}
+
+/// Moves packets from one batch to another, all of them at once if that has none.
+fn pour(from: &mut Batch, to: &mut Batch) {
+    if !(to.is_empty() && from.exchange(to)) {
+        let n = to.room().min(from.len());
+        to.extend(from.drain_front(n));
     }
 }
 

@@ -109,8 +109,10 @@ impl Stack {
 
     /// Lets time pass, and takes packets to ourselves round once.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
-        for (interface, packet) in self.fragments.expire(now, &mut self.counters, pool) {
-            self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
+        if !self.fragments.is_empty() {
+            for (interface, packet) in self.fragments.expire(now, &mut self.counters, pool) {
+                self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
+            }
         }
         self.with_tcp(now, pool, |tcp, cx| {
             tcp.advance(cx);
@@ -144,6 +146,11 @@ impl Stack {
     /// What has happened since this was last called.
     pub fn events(&mut self) -> impl Iterator<Item = Event> {
         self.events.drain(..)
+    }
+
+    /// Whether something is left to the control.
+    pub fn has_requests(&self) -> bool {
+        !self.out.requests.is_empty()
     }
 
     /// What is left to the control since this was last called.

@@ -82,6 +82,12 @@ impl Wheel {
         self.set
     }
 
+    /// Whether a tick has ended since [`Wheel::advance`]: else nothing can be due.
+    #[inline]
+    pub(crate) fn turns(&self, now: Timestamp) -> bool {
+        self.tick < now.as_nanos() >> TICK
+    }
+
     /// Puts the numbers whose timers are due into `due`; they are then not set.
     pub(crate) fn advance(&mut self, now: Timestamp, due: &mut Vec<u32>) {
         let until = now.as_nanos() >> TICK;

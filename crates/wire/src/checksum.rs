@@ -35,7 +35,7 @@ impl Sum {
     /// Adds the sum of `len` bytes.
     #[inline]
     fn part(mut self, part: u64, len: usize) -> Self {
-        self.sum += if self.odd { u64::from(fold(part).swap_bytes()) } else { part };
+        self.sum += if self.odd { turned(part) } else { part };
         self.odd ^= !len.is_multiple_of(2);
         self
     }
@@ -72,6 +72,14 @@ impl Sum {
         let quad = quad.to_be();
         self.sum += (quad >> 32) + (quad & 0xffff_ffff);
         self
+    }
+
+    /// Adds one 128-bit number in host byte order: eight words that follow each other.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    pub fn wide(self, number: u128) -> Self {
+        self.quad((number >> 64) as u64).quad(number as u64)
     }
 
     /// Adds what follows an even number of bytes, and was summed by itself.
@@ -150,33 +158,50 @@ fn sum_in_vectors(bytes: &[u8]) -> u64 {
 fn copy_in_vectors(bytes: &[u8], to: &mut [u8]) -> u64 {
     assert_eq!(bytes.len(), to.len(), "both have one length");
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    let (places, last) = to.as_chunks_mut::<BLOCK>();
+    let (places, _) = to.as_chunks_mut::<BLOCK>();
     let mut all = 0;
     for (blocks, places) in blocks.chunks(MOST_BLOCKS).zip(places.chunks_mut(MOST_BLOCKS)) {
         let mut sums = [_mm256_setzero_si256(); 2];
-        for (block, place) in blocks.iter().zip(places) {
-            let vectors = load(block);
-            let (front, back) = place.split_at_mut(BLOCK / 2);
-            // SAFETY: both halves of a block have the 32 bytes of a vector; they need not be aligned.
-            unsafe {
-                _mm256_storeu_si256(front.as_mut_ptr().cast(), vectors[0]);
-                _mm256_storeu_si256(back.as_mut_ptr().cast(), vectors[1]);
-            }
-            add_block(&mut sums, vectors);
+        let (pairs, single) = blocks.as_chunks::<2>();
+        let (pairs_to, single_to) = places.as_chunks_mut::<2>();
+        for ([one, two], [to_one, to_two]) in pairs.iter().zip(pairs_to) {
+            copy_block(&mut sums, one, to_one);
+            copy_block(&mut sums, two, to_two);
+        }
+        for (block, to) in single.iter().zip(single_to) {
+            copy_block(&mut sums, block, to);
         }
         all += total(sums, blocks.len());
     }
-    last.copy_from_slice(rest);
+    match (bytes.last_chunk::<BLOCK>(), to.last_chunk_mut()) {
+        // The last of what was copied once more with it: a block whose length is known needs no call.
+        (Some(block), Some(place)) => *place = *block,
+        _ => to.copy_from_slice(bytes),
+    }
     all + sum_with_carry(rest)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn copy_block(sums: &mut [__m256i; 2], block: &[u8; BLOCK], to: &mut [u8; BLOCK]) {
+    let vectors = load(block);
+    let (front, back) = to.split_at_mut(BLOCK / 2);
+    // SAFETY: both halves of a block have the 32 bytes of a vector; they need not be aligned.
+    unsafe {
+        _mm256_storeu_si256(front.as_mut_ptr().cast(), vectors[0]);
+        _mm256_storeu_si256(back.as_mut_ptr().cast(), vectors[1]);
+    }
+    add_block(sums, vectors);
 }
 
 /// Bytes of two vectors.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 64;
 
-/// Blocks whose words, less 32768 each, fit a sum of 32 bits together, of either vector.
+/// Blocks whose words, less 32768 each, fit a sum of 32 bits together.
 #[cfg(target_arch = "x86_64")]
-const MOST_BLOCKS: usize = (1 << 16) / (BLOCK / 4);
+const MOST_BLOCKS: usize = (1 << 16) / (BLOCK / 2);
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
@@ -204,14 +229,11 @@ fn add_block(sums: &mut [__m256i; 2], vectors: [__m256i; 2]) {
 #[target_feature(enable = "avx2")]
 #[inline]
 fn total([a, b]: [__m256i; 2], blocks: usize) -> u64 {
-    let mut all = 0;
-    for sum in [a, b] {
-        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0100_1110));
-        let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0000_0001));
-        all += i64::from(_mm_cvtsi128_si32(sum));
-    }
-    all.cast_unsigned().wrapping_add(0x8000 * (BLOCK / 2 * blocks) as u64)
+    let sum = _mm256_add_epi32(a, b);
+    let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0100_1110));
+    let sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0b0000_0001));
+    i64::from(_mm_cvtsi128_si32(sum)).cast_unsigned().wrapping_add(0x8000 * (BLOCK / 2 * blocks) as u64)
 }
 
 /// Eight bytes at a time with the carry of one addition going into the next (RFC 1071, 2 (C)): a quarter of the work of
@@ -233,22 +255,23 @@ fn sum_with_carry(bytes: &[u8]) -> u64 {
         let (more, carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
         sum = more + u64::from(carry);
     }
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    match rest.split_first_chunk::<4>() {
-        Some((word, rest)) => sum + u64::from(u32::from_ne_bytes(*word)) + sum_rest(rest),
-        None => sum + sum_rest(rest),
-    }
+    let sum = halves(sum);
+    if rest.is_empty() { sum } else { sum + halves(last_word(bytes, rest.len())) }
 }
 
-/// The sum of the last bytes, three at most.
+/// The last `n` bytes, one to seven, as a word that zeros fill up. Of more than a word, a word is read and what is before them
+/// left out.
 #[inline]
-fn sum_rest(bytes: &[u8]) -> u64 {
-    match *bytes {
-        [a] => u64::from(u32::from_ne_bytes([a, 0, 0, 0])),
-        [a, b] => u64::from(u32::from_ne_bytes([a, b, 0, 0])),
-        [a, b, c] => u64::from(u32::from_ne_bytes([a, b, c, 0])),
-        _ => 0,
-    }
+fn last_word(bytes: &[u8], n: usize) -> u64 {
+    let word = bytes.last_chunk::<8>().map(|last| u64::from_le_bytes(*last) >> (64 - 8 * n));
+    let each = || bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    word.unwrap_or_else(each).to_le()
+}
+
+/// The same sum with less above 32 bits.
+#[inline]
+fn halves(sum: u64) -> u64 {
+    (sum >> 32) + (sum & 0xffff_ffff)
 }
 
 /// Adds a block of whole words.
@@ -263,14 +286,19 @@ fn sum_block<const N: usize>(mut sum: u64, block: &[u8; N]) -> u64 {
     sum + u64::from(carry)
 }
 
+/// The same sum in 16 bits. A number and itself with its halves exchanged, added, have the sum of the halves in the upper one,
+/// with the carry that came out of them (RFC 1071, 2 (A)).
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "folded: what is above 16 bits has been added")]
-fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    sum as u16
+#[expect(clippy::cast_possible_truncation, reason = "what is left is in the lower half")]
+pub(crate) fn fold(sum: u64) -> u16 {
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
+/// A sum as it is one byte further (RFC 1071, 2 (B)).
+#[cold]
+fn turned(sum: u64) -> u64 {
+    fold(sum).swap_bytes().into()
 }
 
 #[cfg(test)]

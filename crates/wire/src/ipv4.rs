@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, fold};
 
 /// The twenty bytes that every IPv4 packet begins with; options may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -101,10 +101,7 @@ impl Ipv4Header {
         // Five words of 32 bits: whatever the byte order, the sum of right ones folds to all ones (RFC 1071, 2).
         let (words, _) = self.as_bytes().as_chunks::<4>();
         let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-        let sum = (sum >> 32) + (sum & 0xffff_ffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        (sum >> 16) + (sum & 0xffff) == 0xffff
+        fold(sum) == 0xffff
     }
 
     /// Whether it is IPv4 with the twenty bytes alone.

@@ -34,6 +34,9 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
+/// What stands in front of timestamps that are the only option.
+const STAMPS_HEAD: [u8; 4] = [NOTHING, NOTHING, TIMESTAMPS, 10];
+
 impl TcpOptions {
     /// Reads options. What is unknown is passed over; what follows a wrong length is not looked at (RFC 9293, 3.1:
     /// MUST-7).
@@ -49,8 +52,10 @@ impl TcpOptions {
     #[inline(always)]
     pub fn read(&mut self, bytes: &[u8]) {
         // Nearly every segment of a connection has exactly this: two fillers and timestamps (RFC 7323, appendix A).
-        if let [NOTHING, NOTHING, TIMESTAMPS, 10, a, b, c, d, e, f, g, h] = *bytes {
-            self.timestamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+        if let Ok([head, clock, echo]) = <&[[u8; 4]; 3]>::try_from(bytes.as_chunks().0)
+            && (bytes.len(), *head) == (STAMPS, STAMPS_HEAD)
+        {
+            self.timestamps = Some((u32::from_be_bytes(*clock), u32::from_be_bytes(*echo)));
         } else if !bytes.is_empty() {
             *self = Self::parse_others(bytes);
         }
@@ -181,7 +186,7 @@ impl TcpOptions {
 /// appendix A). It is done in whole words, and they are added to a sum.
 #[inline(always)]
 pub fn put_stamps(to: &mut [u8; STAMPS], (value, echo): (u32, u32), sum: Sum) -> Sum {
-    let front = u64::from(u32::from_be_bytes([NOTHING, NOTHING, TIMESTAMPS, 10])) << 32 | u64::from(value);
+    let front = u64::from(u32::from_be_bytes(STAMPS_HEAD)) << 32 | u64::from(value);
     to[..8].copy_from_slice(&front.to_be_bytes());
     to[8..].copy_from_slice(&echo.to_be_bytes());
     sum.quad(front).quad(echo.into())

@@ -23,7 +23,7 @@ const PROBE_MAX: Duration = Duration::from_secs(2);
 const ANNOUNCE_WAIT: Duration = Duration::from_secs(2);
 /// How far apart an address is defended (RFC 5227, 1.1: DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
+pub(super) const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// How far an address is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,7 @@ impl Control {
         prefix: Prefix,
         probe: bool,
     ) -> Result<(), ControlError> {
+        self.stir();
         self.check(id)?;
         let prefix = prefix.with_zone(id);
         let address = prefix.address();
@@ -164,6 +165,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::Mtu6`].
     pub fn enable_ipv6(&mut self, now: Timestamp, id: InterfaceId) -> Result<(), ControlError> {
+        self.stir();
         self.check(id)?;
         let interface = self.interface(id);
         if interface.mtu < IPV6_MTU {
@@ -217,6 +219,7 @@ impl Control {
     /// Takes an address away, with the route to its prefix if no other address needs it; `false` when it was not
     /// there. A link-local address is named with its zone.
     pub fn remove_address(&mut self, address: Address) -> bool {
+        self.stir();
         let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) else {
             return false;
         };

@@ -69,6 +69,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::NoEthernet`], [`ControlError::Mtu6`].
     pub fn autoconfigure(&mut self, now: Timestamp, id: InterfaceId) -> Result<(), ControlError> {
+        self.stir();
         self.check(id)?;
         if self.mac(id).is_none() {
             return Err(ControlError::NoEthernet(self.interface(id).name.clone()));

@@ -23,7 +23,7 @@ use crate::outbox::Outbox;
 use crate::routes::{Fib, Route, Routes};
 use crate::snapshot::{Kept, Local};
 use crate::{Address, Interface, InterfaceId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp};
-use address::OurAddress;
+use address::{FOR_EVER, OurAddress};
 use autoconf::Autoconf;
 use icmp::Limit;
 use mld::Listening;
@@ -79,6 +79,8 @@ pub struct Control {
     changed: bool,
     /// Announcements still to be sent: when, for which interface, for which address, how many.
     announcements: Vec<(Timestamp, InterfaceId, Address, u8)>,
+    /// Nothing is due before, as long as nothing is asked of it.
+    rests_until: Timestamp,
     outbox: Outbox,
     notices: Vec<Notice>,
     limit: Limit,
@@ -124,6 +126,7 @@ impl Control {
             forwarding: false,
             changed: false,
             announcements: Vec::new(),
+            rests_until: Timestamp::ZERO,
             outbox: Outbox::new(Arc::new(snapshot)),
             notices: Vec::new(),
             limit: Limit::default(),
@@ -239,37 +242,45 @@ impl Control {
         &self.outbox.snapshot
     }
 
+    #[inline]
     fn publish(&mut self, pool: &mut Pool) {
         if self.changed || self.neighbours.changed {
-            self.choose_routers();
-            let old = &self.outbox.snapshot;
-            let known = self.neighbours.known();
-            let mut new = Snapshot { generation: old.generation.wrapping_add(1), ..Snapshot::clone(old) };
-            if self.changed {
-                new.interfaces = Arc::new(self.interfaces.clone());
-                new.links = Arc::new(self.links.clone());
-                let usable: Vec<Local> = self.addresses.iter().filter_map(OurAddress::usable).collect();
-                new.ours = sorted(usable.iter().map(|local| local.prefix.address()));
-                let bits = |address: Address| address.v4().map(std::net::Ipv4Addr::to_bits);
-                let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
-                let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
-                new.kept_v4 = Arc::new(Kept::of(ours.clone().chain(broadcasts.clone())));
-                (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
-                new.addresses = Arc::new(usable);
-                new.groups = sorted(self.groups());
-                new.fib = self.routes.fib();
-                new.forwarding = self.forwarding;
-            }
-            new.neighbours = Arc::new(known);
-            new.find_adjacent();
-            (self.changed, self.neighbours.changed) = (false, false);
-            self.outbox.update(&Arc::new(new), pool);
+            self.publish_changes(pool);
         }
+    }
+
+    #[cold]
+    fn publish_changes(&mut self, pool: &mut Pool) {
+        self.choose_routers();
+        let old = &self.outbox.snapshot;
+        let known = self.neighbours.known();
+        let mut new = Snapshot { generation: old.generation.wrapping_add(1), ..Snapshot::clone(old) };
+        if self.changed {
+            new.interfaces = Arc::new(self.interfaces.clone());
+            new.links = Arc::new(self.links.clone());
+            let usable: Vec<Local> = self.addresses.iter().filter_map(OurAddress::usable).collect();
+            new.ours = sorted(usable.iter().map(|local| local.prefix.address()));
+            let bits = |address: Address| address.v4().map(std::net::Ipv4Addr::to_bits);
+            let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
+            let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
+            new.kept_v4 = Arc::new(Kept::of(ours.clone().chain(broadcasts.clone())));
+            (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
+            new.addresses = Arc::new(usable);
+            new.groups = sorted(self.groups());
+            new.fib = self.routes.fib();
+            new.forwarding = self.forwarding;
+        }
+        new.neighbours = Arc::new(known);
+        new.find_adjacent();
+        (self.changed, self.neighbours.changed) = (false, false);
+        self.stir();
+        self.outbox.update(&Arc::new(new), pool);
     }
 
     /// Does what a stack asks for. What that changes of neighbours is in the next snapshot: one for all requests of a turn, for
     /// each is a copy of all neighbours.
     pub fn handle(&mut self, now: Timestamp, request: Request, pool: &mut Pool) {
+        self.stir();
         if self.changed {
             self.publish(pool);
         }
@@ -290,6 +301,10 @@ impl Control {
 
     /// Lets time pass: questions are asked again, entries age.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
+        // Once with every turn of a worker, in nearly all of which there is nothing.
+        if now < self.rests_until && !self.changed && !self.neighbours.changed {
+            return;
+        }
         self.publish(pool);
         self.advance_addresses(now, pool);
         self.advance_autoconf(now, pool);
@@ -310,6 +325,12 @@ impl Control {
             self.announce(interface, address, pool);
         }
         self.own_requests(now, pool);
+        self.rests_until = self.next_deadline().unwrap_or(FOR_EVER);
+    }
+
+    /// Something was asked of it: what is due must be looked for anew.
+    pub(super) fn stir(&mut self) {
+        self.rests_until = Timestamp::ZERO;
     }
 
     /// When [`Control::advance`] is to be called next.
@@ -341,6 +362,9 @@ impl Control {
 
     /// The control's own packets wait for neighbours, too.
     fn own_requests(&mut self, now: Timestamp, pool: &mut Pool) {
+        if self.outbox.requests.is_empty() {
+            return;
+        }
         for request in std::mem::take(&mut self.outbox.requests) {
             match request {
                 // An ICMP message that cannot be delivered is dropped: no errors about errors.

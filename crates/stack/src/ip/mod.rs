@@ -8,6 +8,8 @@ mod reassembly;
 mod v4;
 mod v6;
 
+use std::ops::Range;
+
 use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
@@ -15,7 +17,7 @@ use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
 pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
-use quick::{Known, Quick};
+use quick::Known;
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
@@ -40,7 +42,7 @@ pub(crate) struct Arrival {
 /// A packet for us, its IP header read.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    /// From the IP header on; one that is known to be a connection's (see [`quick`]), from the Ethernet header on.
+    /// From the IP header on.
     pub(crate) packet: Packet,
     pub(crate) interface: InterfaceId,
     pub(crate) source: Address,
@@ -67,18 +69,19 @@ impl Inbound {
 
     /// Whether the checksum of TCP or UDP is right, or known not to matter.
     pub(crate) fn checksum_right(&self) -> bool {
-        self.checksum_right_after(pseudo(self.source, self.destination, self.protocol, self.end - self.start))
+        let start = pseudo(self.source, self.destination, self.protocol, self.end - self.start);
+        checksum_right(&self.packet, self.start..self.end, start)
     }
+}
 
-    /// The same, with the sum of the pseudo-header.
-    #[inline(always)]
-    pub(crate) fn checksum_right_after(&self, start: Sum) -> bool {
-        match self.packet.offload.checksum() {
-            // Partial: it came from this machine, and nobody has summed it because nothing can have changed it.
-            Checksum::Valid | Checksum::Partial { .. } => true,
-            Checksum::Bad => false,
-            Checksum::Unknown => packet::sum(start, &self.packet, self.start..self.end).checksum() == 0,
-        }
+/// Whether the checksum of TCP or UDP in `place` of a packet is right, or known not to matter. `start`: the pseudo-header's sum.
+#[inline(always)]
+pub(crate) fn checksum_right(packet: &Packet, place: Range<usize>, start: Sum) -> bool {
+    match packet.offload.checksum() {
+        // Partial: it came from this machine, and nobody has summed it because nothing can have changed it.
+        Checksum::Valid | Checksum::Partial { .. } => true,
+        Checksum::Bad => false,
+        Checksum::Unknown => packet::sum(start, packet, place).checksum() == 0,
     }
 }
 
@@ -151,7 +154,7 @@ impl Stack {
         if !snapshot.forwarding {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
-        let quick = Quick::of(snapshot, port);
+        let quick = quick::mac_of(snapshot, port);
         let mut known = [const { None }; AHEAD];
         let mut next = AHEAD;
         batch.take_each(|packet, others| {
@@ -177,8 +180,8 @@ impl Stack {
         packet: Packet,
         pool: &mut Pool,
     ) {
-        match known.and_then(|known| Some((self.heard(&known)?, known))) {
-            Some((flow, known)) => self.known_input(now, (known, flow), packet, pool),
+        match known.filter(|known| self.is_heard(known)) {
+            Some(known) => self.known_input(now, known, packet, pool),
             None => self.link_input(now, port, packet, pool),
         }
     }
@@ -204,7 +207,7 @@ impl Stack {
             self.counters.forwarded += batch.len() as u64;
             return self.out.enqueue_all(batch, first, pool);
         }
-        let quick = Quick::of(snapshot, port);
+        let quick = quick::mac_of(snapshot, port);
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
                 let known = quick.and_then(|quick| self.known(quick, &packet));

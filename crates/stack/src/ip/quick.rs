@@ -10,30 +10,19 @@ use bywash_wire::{
     ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, Ipv4Header, Mac, Protocol, TcpHeader,
 };
 
-use super::Inbound;
-use crate::{ConnectionId, Flow, InterfaceId, Medium, PortId, Snapshot, Stack, Timestamp};
+use crate::{ConnectionId, Flow, Medium, PortId, Snapshot, Stack, Timestamp};
 
-/// An interface whose packets are looked at here.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Quick {
-    interface: InterfaceId,
-    mac: Mac,
-}
-
-impl Quick {
-    /// The interface of a port's packets without a tag, if they begin with an Ethernet header.
-    pub(super) fn of(snapshot: &Snapshot, port: PortId) -> Option<Self> {
-        let interface = snapshot.interface_of(port, None)?;
-        match snapshot.interface(interface).medium {
-            Medium::Ethernet { mac, .. } => Some(Self { interface, mac }),
-            Medium::Ip => None,
-        }
+/// The address of a port's interface whose packets have no tag, if they begin with an Ethernet header: they are looked at here.
+pub(super) fn mac_of(snapshot: &Snapshot, port: PortId) -> Option<Mac> {
+    let interface = snapshot.interface_of(port, None)?;
+    match snapshot.interface(interface).medium {
+        Medium::Ethernet { mac, .. } => Some(mac),
+        Medium::Ip => None,
     }
 }
 
-/// Of a packet whose headers are as usual: its interface, its connection, and where it ends, from the IP header on.
+/// Of a packet whose headers are as usual: its connection, and where it ends, from the IP header on.
 pub(super) struct Known {
-    interface: InterfaceId,
     connection: ConnectionId,
     end: u16,
 }
@@ -41,7 +30,7 @@ pub(super) struct Known {
 impl Stack {
     /// Reads a packet's headers, and asks for its connection's memory; `None` when it is for the longer way.
     #[inline]
-    pub(super) fn known(&self, Quick { interface, mac }: Quick, packet: &Packet) -> Option<Known> {
+    pub(super) fn known(&self, mac: Mac, packet: &Packet) -> Option<Known> {
         let (ethernet, rest) = EthernetHeader::ref_from_prefix(packet.head()).ok()?;
         let plain = ethernet.destination == mac
             && ethernet.kind.get() == EtherType::IPV4.0
@@ -58,41 +47,23 @@ impl Stack {
         let tcp = TcpHeader::parse(transport)?;
         let flow = Flow::of(tcp, ip.destination().into(), ip.source().into());
         let connection = self.tcp.known(&flow, &self.secret)?;
-        Some(Known { interface, connection, end: total })
+        Some(Known { connection, end: total })
     }
 
-    /// The flow of the connection, if it is still the packet's, after what others before it may have done, and its packets
-    /// come in as usual.
+    /// Whether the connection is still the packet's, after what others before it may have done, and its packets come in as
+    /// usual.
     #[inline]
-    pub(super) fn heard(&self, known: &Known) -> Option<Flow> {
-        self.tcp.heard(known.connection, self.out.snapshot.generation)
+    pub(super) fn is_heard(&self, known: &Known) -> bool {
+        self.tcp.is_heard(known.connection, self.out.snapshot.generation)
     }
 
     /// Hands such a packet to its connection, with the Ethernet header that it has: it would have to be written to, and what was
     /// just written in pieces is slow to be moved.
     #[inline]
-    pub(super) fn known_input(
-        &mut self,
-        now: Timestamp,
-        (known, flow): (Known, Flow),
-        packet: Packet,
-        pool: &mut Pool,
-    ) {
-        let Known { interface, connection, end } = known;
+    pub(super) fn known_input(&mut self, now: Timestamp, known: Known, packet: Packet, pool: &mut Pool) {
         let ecn = packet.head().get(ETHERNET_HEADER + 1).map_or(0, |class| class & 3);
-        let inbound = Inbound {
-            packet,
-            interface,
-            source: flow.remote,
-            destination: flow.local,
-            protocol: Protocol::TCP.0,
-            start: ETHERNET_HEADER + IPV4_HEADER,
-            end: ETHERNET_HEADER + usize::from(end),
-            ecn,
-            group: false,
-            reassembled: false,
-        };
+        let place = ETHERNET_HEADER + IPV4_HEADER..ETHERNET_HEADER + usize::from(known.end);
         let (tcp, _, mut context) = self.protocols(now, pool);
-        tcp.known_input(connection, flow, inbound, &mut context);
+        tcp.known_input(known.connection, packet, (place, ecn), &mut context);
     }
 }

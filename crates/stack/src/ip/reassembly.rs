@@ -213,6 +213,12 @@ impl Reassembly {
         Some(Inbound { packet, start, end, reassembled: true, ..inbound })
     }
 
+    /// Whether nothing waits for its other pieces.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
     /// Gives up what has waited too long, and returns the first fragments and where they came in: their senders may
     /// be told.
     pub(crate) fn expire(
@@ -222,9 +228,6 @@ impl Reassembly {
         pool: &mut Pool,
     ) -> Vec<(InterfaceId, Packet)> {
         let mut first = Vec::new();
-        if self.datagrams.is_empty() {
-            return first;
-        }
         let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
         for (_, datagram) in self.datagrams.extract_if(late) {
             self.frames -= datagram.frames();

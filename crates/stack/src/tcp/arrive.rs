@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -13,7 +14,6 @@ use super::segment::Segment;
 use super::seq::Seq;
 use super::state::{Cause, State};
 use crate::Timestamp;
-use crate::ip::Inbound;
 use crate::stack::{Context, Event};
 use crate::time::Span;
 
@@ -48,29 +48,29 @@ pub(super) const MARKED: u8 = 3;
 
 impl Connection {
     /// Takes a segment for this connection.
-    pub(super) fn arrive(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+    pub(super) fn arrive(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         self.keepalive_sent = 0;
         self.tally.segments_in += 1;
         if self.keepalive_at != NEVER {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
-        if self.is_predicted(segment, inbound.ecn) {
-            return self.arrive_predicted(segment, inbound, cx);
+        if self.is_predicted(segment) {
+            return self.arrive_predicted(segment, packet, cx);
         }
-        self.arrive_by_steps(segment, inbound, cx);
+        self.arrive_by_steps(segment, packet, cx);
     }
 
-    fn arrive_by_steps(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+    fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
         };
         // The sixth step, the URG bit: urgent data stays in line (MUST-30 is met by not taking it out).
         if go_on == On {
-            self.take_text(segment, inbound, cx);
+            self.take_text(segment, packet, cx);
             self.check_fin(segment, cx);
         } else {
-            cx.pool.give_packet(inbound.packet);
+            cx.pool.give_packet(packet);
         }
     }
 
@@ -319,21 +319,21 @@ impl Connection {
     }
 
     /// Seventh, process the segment text.
-    fn take_text(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+    fn take_text(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         if segment.payload == 0 || !self.state.takes_data() {
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
         if self.released {
             // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer.
-            cx.pool.give_packet(inbound.packet);
+            cx.pool.give_packet(packet);
             if let Some((seq, ack, flags)) = segment.reset() {
                 let options = bywash_wire::TcpOptions::default();
                 Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send(cx);
             }
             return self.terminate(CloseReason::Reset, cx);
         }
-        self.take_mark(segment, inbound.ecn);
-        self.note_data(segment, &inbound, cx.now);
+        self.take_mark(segment);
+        self.note_data(segment, &packet, cx.now);
         let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
@@ -349,23 +349,23 @@ impl Connection {
         // Frames count, not only bytes: tiny segments far apart must not pin memory without end.
         let dear = self.receive.cost() > 4 * self.rcv_limit as usize && seq != self.rcv_nxt;
         if len == 0 || dear {
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
         if seq != self.rcv_nxt {
             // RFC 5681, 4.2: at once, for a gap and for what fills one.
             self.ack_now = true;
             self.tally.out_of_order += 1;
-            if let Some(twice) = self.receive.hold(seq, Held::new(inbound.packet, start, len), cx.pool) {
+            if let Some(twice) = self.receive.hold(seq, Held::new(packet, start, len), cx.pool) {
                 self.duplicate = Some(twice);
             }
             return;
         }
-        self.take_next(start, len, inbound, cx);
+        self.take_next(start, len, packet, cx);
     }
 
     /// Notes when data came, and how large segments are.
     #[inline]
-    pub(super) fn note_data(&mut self, segment: &Segment, inbound: &Inbound, now: Timestamp) {
+    pub(super) fn note_data(&mut self, segment: &Segment, packet: &Packet, now: Timestamp) {
         self.tally.data_segments_in += 1;
         let pause = now.span(self.last_received);
         self.last_received = now;
@@ -374,8 +374,7 @@ impl Connection {
         }
         // One that was put together of several counts as what they were (SHLD-19).
         let len = segment.payload;
-        let each =
-            inbound.packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
+        let each = packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
         let each = length(each);
         if each >= self.largest {
             self.largest = each;
@@ -397,12 +396,12 @@ impl Connection {
 
     /// Takes `len` bytes of payload that come next.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, start: usize, len: usize, mut inbound: Inbound, cx: &mut Context<'_>) {
+    pub(super) fn take_next(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
         let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
-        if self.receive.admit(&mut inbound.packet, start, len) {
-            self.receive.append(|| Held::new(inbound.packet, start, len));
+        if self.receive.admit(&mut packet, start, len) {
+            self.receive.append(|| Held::new(packet, start, len));
         } else {
-            cx.pool.give_packet(inbound.packet);
+            cx.pool.give_packet(packet);
         }
         self.rcv_nxt = self.rcv_nxt + length(len);
         if gap {
@@ -422,11 +421,11 @@ impl Connection {
     }
 
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
-    fn take_mark(&mut self, segment: &Segment, ecn: u8) {
+    fn take_mark(&mut self, segment: &Segment) {
         if segment.has(TcpFlags::CWR) {
             self.echo = false;
         }
-        if self.ecn && ecn == MARKED {
+        if self.ecn && segment.ecn == MARKED {
             self.ack_now |= !self.echo;
             self.echo = true;
         }

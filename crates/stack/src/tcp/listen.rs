@@ -49,6 +49,7 @@ pub(super) struct HalfOpen {
 impl HalfOpen {
     /// What is remembered of a SYN. `last`: our last number on its flow, if TIME-WAIT remembers one.
     pub(super) fn new(
+        flow: Flow,
         segment: &Segment,
         hash: u64,
         listener: ListenerId,
@@ -58,19 +59,19 @@ impl HalfOpen {
     ) -> Self {
         let options = &segment.options;
         Self {
-            flow: segment.flow,
+            flow,
             hash,
             listener,
             irs: segment.seq,
-            iss: initial_sequence(&segment.flow, last, cx),
+            iss: initial_sequence(&flow, last, cx),
             sent: cx.now,
             tries: 0,
-            mss: options.mss.unwrap_or(default_mss(&segment.flow)),
+            mss: options.mss.unwrap_or(default_mss(&flow)),
             scale: options.window_scale.filter(|_| limits.window_scaling),
             sack: options.sack_permitted && limits.sack,
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
-            ts_offset: clock_offset(&segment.flow, cx),
+            ts_offset: clock_offset(&flow, cx),
             challenged: false,
         }
     }
@@ -184,6 +185,7 @@ impl HalfOpen {
 
     /// What a cookie that came back says; `None` when it is none of ours, or too old.
     pub(super) fn from_cookie(
+        flow: Flow,
         segment: &Segment,
         hash: u64,
         listener: ListenerId,
@@ -192,14 +194,14 @@ impl HalfOpen {
         let (iss, irs) = (segment.ack - 1, segment.seq - 1);
         let size = iss.0 >> 24 & 7;
         let now = cookie_time(cx.now);
-        let fits = |age: u64| cookie(&segment.flow, irs, age, size, cx) == iss;
+        let fits = |age: u64| cookie(&flow, irs, age, size, cx) == iss;
         if !fits(now) && !now.checked_sub(1).is_some_and(fits) {
             return None;
         }
         let bits = segment.options.timestamps.map(|(_, echo)| echo & ((1 << OPTION_BITS) - 1));
         let scale = bits.map(|bits| bits >> 2).filter(|scale| *scale != NO_SCALE);
         Some(Self {
-            flow: segment.flow,
+            flow,
             hash,
             listener,
             irs,
@@ -212,7 +214,7 @@ impl HalfOpen {
             sack: bits.is_some_and(|bits| bits & 2 != 0),
             ecn: bits.is_some_and(|bits| bits & 1 != 0),
             stamp: segment.options.timestamps.map(|(value, _)| value),
-            ts_offset: clock_offset(&segment.flow, cx),
+            ts_offset: clock_offset(&flow, cx),
             challenged: false,
         })
     }

@@ -24,8 +24,10 @@ mod timers;
 mod way;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
+use bywash_frame::Packet;
 use bywash_wire::{TcpFlags, TcpHeader};
 
 pub use api::TcpError;
@@ -34,7 +36,7 @@ pub use info::{LINUX_TCP_INFO, TcpInfo};
 pub use state::State;
 
 use crate::flow::{Purpose, Secret};
-use crate::ip::Inbound;
+use crate::ip::{Inbound, checksum_right};
 use crate::slab::Slab;
 use crate::stack::Context;
 use crate::table::Table;
@@ -253,21 +255,21 @@ impl Tcp {
             return cx.pool.give_packet(inbound.packet);
         };
         let flow = Flow::of(tcp, inbound.destination, inbound.source);
-        let segment = Segment::of(tcp, inbound.transport(), flow, inbound.start..inbound.end);
+        let segment = Segment::of(tcp, inbound.transport(), inbound.start..inbound.end, inbound.ecn);
         if !inbound.checksum_right() {
             cx.counters.checksum += 1;
             return cx.pool.give_packet(inbound.packet);
         }
         cx.counters.tcp_received += 1;
-        let hash = cx.secret.hash(Purpose::Table, &segment.flow);
-        match self.find(hash, &segment.flow) {
+        let (hash, packet) = (cx.secret.hash(Purpose::Table, &flow), inbound.packet);
+        match self.find(hash, &flow) {
             Some(Entry::Connection(i)) => {
-                self.connections[i].arrive(&segment, inbound, cx);
+                self.connections[i].arrive(&segment, packet, cx);
                 self.settle(i, cx);
             }
-            Some(Entry::HalfOpen(i)) => self.complete(i, &segment, inbound, cx),
-            Some(Entry::TimeWait(i)) => self.wait_input(i, &segment, inbound, cx),
-            None => self.listen_input(hash, &segment, None, inbound, cx),
+            Some(Entry::HalfOpen(i)) => self.complete(i, &segment, packet, cx),
+            Some(Entry::TimeWait(i)) => self.wait_input(i, flow, &segment, packet, cx),
+            None => self.listen_input((hash, flow), &segment, None, packet, cx),
         }
     }
 
@@ -285,41 +287,41 @@ impl Tcp {
         Some(connection.id)
     }
 
-    /// The flow of a connection that has not ended and that packets come in for as usual, as far as a snapshot knows: its way
+    /// Whether it is a connection that has not ended and that packets come in for as usual, as far as a snapshot knows: its way
     /// says so.
     #[inline]
-    pub(crate) fn heard(&self, id: ConnectionId, generation: u32) -> Option<Flow> {
+    pub(crate) fn is_heard(&self, id: ConnectionId, generation: u32) -> bool {
         let connection = &self.connections[id.index];
-        let usual = connection.id == id
+        connection.id == id
             && connection.state != State::Closed
-            && connection.way.as_ref().is_some_and(|way| way.is_heard(generation));
-        usual.then_some(connection.flow)
+            && connection.way.as_ref().is_some_and(|way| way.is_heard(generation))
     }
 
-    /// Takes a segment of such a connection.
+    /// Takes a segment of such a connection, which is in `place` of its packet.
     #[inline]
     pub(crate) fn known_input(
         &mut self,
         id: ConnectionId,
-        flow: Flow,
-        inbound: Inbound,
+        packet: Packet,
+        (place, ecn): (Range<usize>, u8),
         cx: &mut Context<'_>,
     ) {
         let i = id.index;
         let connection = &mut self.connections[i];
-        let Some(tcp) = TcpHeader::parse(inbound.transport()) else {
+        let bytes = packet.head().get(place.start..place.end.min(packet.head().len())).unwrap_or_default();
+        let Some(tcp) = TcpHeader::parse(bytes) else {
             cx.counters.malformed += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         };
-        let length = u16::try_from(inbound.end - inbound.start).unwrap_or(u16::MAX);
+        let length = u16::try_from(place.len()).unwrap_or(u16::MAX);
         let pseudo = connection.way.as_ref().map_or(Sum::new(), |way| way.pseudo(length));
-        if !inbound.checksum_right_after(pseudo) {
+        if !checksum_right(&packet, place.clone(), pseudo) {
             cx.counters.checksum += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
         cx.counters.tcp_received += 1;
-        let segment = Segment::of(tcp, inbound.transport(), flow, inbound.start..inbound.end);
-        connection.arrive(&segment, inbound, cx);
+        let segment = Segment::of(tcp, bytes, place, ecn);
+        connection.arrive(&segment, packet, cx);
         self.settle(i, cx);
     }
 
@@ -390,16 +392,18 @@ impl Tcp {
     /// Lets time pass.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
         let mut due = std::mem::take(&mut self.due);
-        self.wheel.advance(cx.now, &mut due);
-        for i in due.drain(..) {
-            let connection = &mut self.connections[i];
-            connection.wheel_at = NEVER;
-            connection.expire(cx);
-            self.settle(i, cx);
+        if self.wheel.turns(cx.now) {
+            self.wheel.advance(cx.now, &mut due);
+            for i in due.drain(..) {
+                let connection = &mut self.connections[i];
+                connection.wheel_at = NEVER;
+                connection.expire(cx);
+                self.settle(i, cx);
+            }
         }
-        self.half_wheel.advance(cx.now, &mut due);
-        for i in due.drain(..) {
-            self.answer_again(i, cx);
+        if self.half_wheel.turns(cx.now) {
+            self.half_wheel.advance(cx.now, &mut due);
+            due.drain(..).for_each(|i| self.answer_again(i, cx));
         }
         self.due = due;
         while let Some((i, until)) = self.wait_queue.pop(cx.now) {
@@ -475,21 +479,21 @@ impl Tcp {
     }
 
     /// A segment for an entry in TIME-WAIT.
-    fn wait_input(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
-        let listener = if segment.opens() { self.listener_of(&segment.flow) } else { None };
+    fn wait_input(&mut self, i: u32, flow: Flow, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
+        let listener = if segment.opens() { self.listener_of(&flow) } else { None };
         let stamps = listener.map(|id| self.limits_of(id).timestamps);
         let wait = &mut self.time_wait[i];
         match wait.arrive(segment, stamps, cx) {
-            Verdict::Keep => cx.pool.give_packet(inbound.packet),
+            Verdict::Keep => cx.pool.give_packet(packet),
             Verdict::Restart => {
                 wait.until = cx.now + time_wait::TIME_WAIT;
                 self.wait_queue.push(i, wait.until);
-                cx.pool.give_packet(inbound.packet);
+                cx.pool.give_packet(packet);
             }
             Verdict::Reuse => {
                 let (hash, last) = (wait.hash, wait.nxt);
                 self.forget_wait(i);
-                self.listen_input(hash, segment, Some(last), inbound, cx);
+                self.listen_input((hash, flow), segment, Some(last), packet, cx);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bywash_frame::Packet;
 use bywash_wire::{TcpFlags, TcpOptions};
 
 use super::emit::Bare;
@@ -11,7 +12,6 @@ use super::seq::Seq;
 use super::state::State;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
-use crate::ip::Inbound;
 use crate::stack::Context;
 use crate::{Address, Flow};
 
@@ -134,40 +134,40 @@ impl Tcp {
     /// flow, which was in TIME-WAIT until now.
     pub(super) fn listen_input(
         &mut self,
-        hash: u64,
+        (hash, flow): (u64, Flow),
         segment: &Segment,
         last: Option<Seq>,
-        inbound: Inbound,
+        packet: Packet,
         cx: &mut Context<'_>,
     ) {
-        let listener = self.listener_of(&segment.flow);
+        let listener = self.listener_of(&flow);
         let reply = match listener {
             _ if segment.has(TcpFlags::RST) => None,
             Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
                 // Where no cookie is on its way, none can be guessed.
                 let sent = self.listeners.get(&listener.0).and_then(|listener| listener.cookie_sent);
                 if sent.is_some_and(|at| cx.now.since(at) <= 2 * listen::COOKIE_AGE)
-                    && let Some(half) = HalfOpen::from_cookie(segment, hash, listener, cx)
+                    && let Some(half) = HalfOpen::from_cookie(flow, segment, hash, listener, cx)
                 {
                     // The cookie is as good a little later.
                     return match self.room(cx) {
-                        Some(place) => self.establish(place, half, segment, inbound, cx),
-                        None => cx.pool.give_packet(inbound.packet),
+                        Some(place) => self.establish(place, half, segment, packet, cx),
+                        None => cx.pool.give_packet(packet),
                     };
                 }
                 segment.reset()
             }
             Some(listener) if segment.opens() => {
-                self.open(hash, listener, segment, last, cx);
+                self.open((hash, flow), listener, segment, last, cx);
                 None
             }
             _ => segment.reset(),
         };
-        cx.pool.give_packet(inbound.packet);
+        cx.pool.give_packet(packet);
         if let Some((seq, ack, flags)) = reply {
             cx.counters.refused += 1;
             let options = TcpOptions::default();
-            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
+            Bare { flow, seq, ack, flags, window: 0, options }.send(cx);
         }
     }
 
@@ -175,7 +175,7 @@ impl Tcp {
     /// beyond the backlog, too: there are no more of them than there were connections, and a cookie would forget the number.
     fn open(
         &mut self,
-        hash: u64,
+        (hash, flow): (u64, Flow),
         id: ListenerId,
         segment: &Segment,
         last: Option<Seq>,
@@ -183,7 +183,7 @@ impl Tcp {
     ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
         let limits = listener.limits;
-        let half = HalfOpen::new(segment, hash, id, &limits, last, cx);
+        let half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else {
@@ -198,7 +198,7 @@ impl Tcp {
     }
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
-    pub(super) fn complete(&mut self, i: u32, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+    pub(super) fn complete(&mut self, i: u32, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
@@ -223,32 +223,25 @@ impl Tcp {
             if let Some(place) = self.room(cx) {
                 let half = self.half_open[i].clone();
                 self.forget_half(i);
-                return self.establish(place, half, segment, inbound, cx);
+                return self.establish(place, half, segment, packet, cx);
             }
         } else if segment.has(TcpFlags::ACK)
             && let Some((seq, ack, flags)) = segment.reset()
         {
-            let options = TcpOptions::default();
-            Bare { flow: segment.flow, seq, ack, flags, window: 0, options }.send(cx);
+            let (options, flow) = (TcpOptions::default(), half.flow);
+            Bare { flow, seq, ack, flags, window: 0, options }.send(cx);
         }
-        cx.pool.give_packet(inbound.packet);
+        cx.pool.give_packet(packet);
     }
 
     /// The handshake is done: the connection takes the segment that completed it.
-    fn establish(
-        &mut self,
-        i: u32,
-        half: HalfOpen,
-        segment: &Segment,
-        inbound: Inbound,
-        cx: &mut Context<'_>,
-    ) {
+    fn establish(&mut self, i: u32, half: HalfOpen, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         let (hash, limits) = (half.hash, self.limits_of(half.listener));
         let connection = &mut self.connections[i];
         connection.id.index = i;
         half.into_connection(connection, limits, cx);
         self.table.insert(hash, Entry::Connection(i).value());
-        self.connections[i].arrive(segment, inbound, cx);
+        self.connections[i].arrive(segment, packet, cx);
         self.settle(i, cx);
     }
 

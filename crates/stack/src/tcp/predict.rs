@@ -4,6 +4,7 @@
 //! `arrive`. Here is what those come to for it, and nothing that they would not do: a test plays the same conversations both
 //! ways and compares.
 
+use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 
 use super::connection::{Connection, Phase};
@@ -12,7 +13,6 @@ use super::scoreboard::Delivered;
 use super::segment::Segment;
 use super::seq::Seq;
 use super::state::State;
-use crate::ip::Inbound;
 use crate::stack::Context;
 use crate::time::Span;
 
@@ -20,7 +20,7 @@ impl Connection {
     /// Whether a segment is the next in order, with a plausible clock (RFC 7323, 5.3), on a connection on which nothing is
     /// missing, either way, and nothing is to be told beside its payload and its acknowledgment.
     #[inline]
-    pub(super) fn is_predicted(&self, segment: &Segment, ecn: u8) -> bool {
+    pub(super) fn is_predicted(&self, segment: &Segment) -> bool {
         #[cfg(test)]
         if by_steps() {
             return false;
@@ -48,12 +48,12 @@ impl Connection {
             && self.fin_at.is_none()
             && !self.receive.has_gap()
             && !self.released
-            && !(self.ecn && ecn == super::arrive::MARKED)
+            && !(self.ecn && segment.ecn == super::arrive::MARKED)
     }
 
     /// Takes such a segment.
     #[inline]
-    pub(super) fn arrive_predicted(&mut self, segment: &Segment, inbound: Inbound, cx: &mut Context<'_>) {
+    pub(super) fn arrive_predicted(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         #[cfg(test)]
         tests::PREDICTED.set(tests::PREDICTED.get() + 1);
         if let Some((value, _)) = segment.options.timestamps
@@ -69,10 +69,10 @@ impl Connection {
             self.acknowledge_next(segment, cx);
         }
         if segment.payload == 0 {
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
-        self.note_data(segment, &inbound, cx.now);
-        self.take_next(segment.start, segment.payload, inbound, cx);
+        self.note_data(segment, &packet, cx.now);
+        self.take_next(segment.start, segment.payload, packet, cx);
     }
 
     /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.

@@ -6,12 +6,10 @@ use bywash_wire::{TcpFlags, TcpHeader, TcpOptions};
 
 use super::receive_buffer::length;
 use super::seq::Seq;
-use crate::Flow;
 
 /// What the steps of segment arrival look at.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
-    pub(super) flow: Flow,
     pub(super) seq: Seq,
     pub(super) ack: Seq,
     pub(super) flags: TcpFlags,
@@ -21,15 +19,16 @@ pub(super) struct Segment {
     /// Where in the packet the payload begins, and how long it is.
     pub(super) start: usize,
     pub(super) payload: usize,
+    /// The two bits of RFC 3168 in its IP header.
+    pub(super) ecn: u8,
 }
 
 impl Segment {
     /// What a header says that was found whole at the front of `bytes`. `place`: where in the packet the segment is.
     #[inline(always)]
-    pub(super) fn of(tcp: &TcpHeader, bytes: &[u8], flow: Flow, place: Range<usize>) -> Self {
+    pub(super) fn of(tcp: &TcpHeader, bytes: &[u8], place: Range<usize>, ecn: u8) -> Self {
         let header = tcp.header_length();
         let mut segment = Self {
-            flow,
             seq: Seq(tcp.sequence.get()),
             ack: Seq(tcp.acknowledgment.get()),
             flags: tcp.flags,
@@ -37,6 +36,7 @@ impl Segment {
             options: TcpOptions::default(),
             start: place.start + header,
             payload: place.end - place.start - header,
+            ecn,
         };
         segment.options.read(&bytes[size_of::<TcpHeader>()..header]);
         segment

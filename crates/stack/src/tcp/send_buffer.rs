@@ -39,21 +39,22 @@ impl SendBuffer {
         mut write: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
         let mut done = 0;
+        let mut free = self.frames.len() * FRAME_SIZE - self.front - self.len;
         while done < most {
-            let used = (self.front + self.len) % FRAME_SIZE;
-            if used == 0 && self.front + self.len == self.frames.len() * FRAME_SIZE {
+            if free == 0 {
                 let Some(frame) = pool.take() else { break };
                 self.frames.push_back(frame);
+                free = FRAME_SIZE;
             }
             let Some(frame) = self.frames.back_mut() else { break };
-            let room = (most - done).min(FRAME_SIZE - used);
-            let n = write(&mut frame.bytes_mut()[used..used + room]).min(room);
-            self.len += n;
-            done += n;
+            let room = (most - done).min(free);
+            let n = write(&mut frame.bytes_mut()[FRAME_SIZE - free..][..room]).min(room);
+            (done, free) = (done + n, free - n);
             if n < room {
                 break;
             }
         }
+        self.len += done;
         if self.len == 0 {
             self.clear(pool);
         }
@@ -63,16 +64,16 @@ impl SendBuffer {
     /// Bytes `from..from + len`, frame by frame.
     #[inline]
     pub(super) fn slices(&self, from: usize, len: usize) -> impl Iterator<Item = &[u8]> {
-        let mut at = self.front + from;
-        let end = at + len.min(self.len - from.min(self.len));
+        let mut left = len.min(self.len - from.min(self.len));
+        let (mut frame, mut offset) = ((self.front + from) / FRAME_SIZE, (self.front + from) % FRAME_SIZE);
         std::iter::from_fn(move || {
-            if at >= end {
+            if left == 0 {
                 return None;
             }
-            let (frame, offset) = (at / FRAME_SIZE, at % FRAME_SIZE);
-            let n = (end - at).min(FRAME_SIZE - offset);
-            at += n;
-            Some(&self.frames[frame].bytes()[offset..offset + n])
+            let bytes = &self.frames[frame].bytes()[offset..];
+            let slice = &bytes[..left.min(bytes.len())];
+            (frame, offset, left) = (frame + 1, 0, left - slice.len());
+            Some(slice)
         })
     }
 

@@ -9,7 +9,7 @@ pub(crate) struct Seq(pub(crate) u32);
 impl Seq {
     #[inline]
     pub(crate) fn before(self, other: Self) -> bool {
-        other.0.wrapping_sub(self.0).wrapping_sub(1) < (1 << 31) - 1
+        other.0.wrapping_sub(self.0).cast_signed() > 0
     }
 
     #[inline]
