@@ -96,24 +96,26 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
     let mut out: ArrayVec<Packet, BATCH> = ArrayVec::new();
     let mut flows: ArrayVec<Open, FLOWS> = ArrayVec::new();
     batch.take_each(|mut packet, _| {
-        let Some(seen) = look(&packet, ethernet) else { return out.push(packet) };
+        // Looked at where it was put: moving it costs as much as reading the headers.
+        let seen = &look(&packet, ethernet);
+        let Some(seen) = seen else { return out.push(packet) };
         let found = flows.iter().position(|open| open.first.flow.is(&seen.flow));
         if let Some(i) = found {
-            if fits(&flows[i], &seen) && checked(&packet, &seen) {
-                return join(&mut flows[i], &mut out, packet, &seen, pool);
+            if fits(&flows[i], seen) && checked(&packet, seen) {
+                return join(&mut flows[i], &mut out, packet, seen, pool);
             }
             let open = flows.remove(i);
             finish(&mut out[open.at], &open);
         }
         // One without payload, or that begins or ends something, is taken as it is.
-        if seen.length > 0 && seen.flags == TcpFlags::ACK && checked(&packet, &seen) {
+        if seen.length > 0 && seen.flags == TcpFlags::ACK && checked(&packet, seen) {
             packet.offload.set_checksum(Checksum::Valid);
             if flows.is_full() {
                 let oldest = flows.remove(0);
                 finish(&mut out[oldest.at], &oldest);
             }
             let (at, size) = (out.len(), seen.length);
-            flows.push(Open { at, first: seen, next: seen.end(), size, pieces: 1, closed: false });
+            flows.push(Open { at, first: *seen, next: seen.end(), size, pieces: 1, closed: false });
         }
         out.push(packet);
     });

@@ -4,6 +4,10 @@ use bywash_frame::{FRAME_SIZE, Frame, Pool};
 
 use crate::queue::Queue;
 
+/// Bytes that are copied at once. From about two thousand on the C library has the processor copy by one instruction (`rep movsb`),
+/// which on a Zen 3 takes half as long again as vectors do.
+const COPIED: usize = 1024;
+
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
@@ -23,7 +27,9 @@ impl SendBuffer {
     pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
         self.fill(bytes.len(), pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
-            place.copy_from_slice(now);
+            for (to, from) in place.chunks_mut(COPIED).zip(now.chunks(COPIED)) {
+                to[..from.len()].copy_from_slice(from);
+            }
             bytes = later;
             now.len()
         })
