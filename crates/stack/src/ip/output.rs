@@ -64,7 +64,8 @@ pub(crate) fn write_header(fields: &Fields, length: u16, to: &mut [u8]) -> Optio
                 ip.traffic_class = fields.class;
                 ip.seal();
             }
-            ip.write_to_prefix(to).ok().map(|()| IPV4_HEADER)
+            ip.put(to.first_chunk_mut()?);
+            Some(IPV4_HEADER)
         }
         (None, None) => {
             let (source, destination) = (fields.source.wire().into(), fields.destination.wire().into());

@@ -23,6 +23,9 @@ impl Connection {
             self.stalled = None;
             return;
         }
+        if self.acknowledges_next(segment) && !segment.has(TcpFlags::ECE) {
+            return self.acknowledge_next(segment, cx);
+        }
         let before = self.pipe();
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);

@@ -27,9 +27,7 @@ impl SendBuffer {
     pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
         self.fill(bytes.len(), pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
-            for (to, from) in place.chunks_mut(COPIED).zip(now.chunks(COPIED)) {
-                to[..from.len()].copy_from_slice(from);
-            }
+            copy(now, place);
             bytes = later;
             now.len()
         })
@@ -111,6 +109,18 @@ impl SendBuffer {
         }
         (self.front, self.len) = (0, 0);
     }
+}
+
+/// Copies bytes to a place that is as long, or longer.
+#[inline]
+fn copy(mut from: &[u8], mut to: &mut [u8]) {
+    while from.len() > COPIED {
+        let (part, place);
+        (part, from) = from.split_at(COPIED);
+        (place, to) = to.split_at_mut(COPIED);
+        place.copy_from_slice(part);
+    }
+    to[..from.len()].copy_from_slice(from);
 }
 
 #[cfg(test)]
