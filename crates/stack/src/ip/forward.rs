@@ -5,7 +5,6 @@
 //! the memory accesses of many look-ups overlap.
 
 use bywash_frame::{BATCH, Batch, Packet};
-use bywash_wire::checksum::updated;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, Ipv4Header, Mac};
 
@@ -54,9 +53,7 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     if !right || header.len() != ETHERNET_HEADER {
         return PortId::NONE;
     }
-    let word = |ttl: u8| u16::from_be_bytes([ttl, ip.protocol]);
-    let checksum = updated(ip.checksum.get(), word(ip.time_to_live), word(ip.time_to_live - 1));
-    (ip.time_to_live, ip.checksum) = (ip.time_to_live - 1, checksum.into());
+    ip.take_hop();
     link.copy_from_slice(header);
     next.link.port
 }
