@@ -313,6 +313,15 @@ impl Snapshot {
         self.passing_v4.holds(address)
     }
 
+    /// Whether an IPv6 address can be an end of a packet that is passed on, as nearly all are: unicast that means the
+    /// same everywhere, and not ours.
+    #[inline]
+    pub(crate) fn is_passed_on_v6(&self, address: Address) -> bool {
+        // 2000::/3 (RFC 4291, 2.4) and fc00::/7 (RFC 4193).
+        let bits = address.bits();
+        (bits >> 125 == 1 || bits >> 121 == 0x7e) && self.ours.binary_search(&address).is_err()
+    }
+
     /// Finds anew how packets get to the routers of all routes.
     pub(crate) fn find_adjacent(&mut self) {
         let link = |hop: &Hop| {
