@@ -14,19 +14,22 @@ use bywash_wire::{
 use crate::snapshot::{Adjacent, Snapshot};
 use crate::{Address, PortId};
 
+/// What IPv4 without options begins with.
+const PLAIN_IPV4: u8 = 0x45;
+
 /// Hop numbers for the packets of a batch; any number where the packet is no IP at all.
 pub(super) fn hops(snapshot: &Snapshot, batch: &Batch) -> [u32; BATCH] {
-    let (mut addresses, mut hops, mut six) = ([0; BATCH], [0; BATCH], false);
+    let (mut addresses, mut hops, mut others) = ([0; BATCH], [0; BATCH], 0);
     for (to, packet) in addresses.iter_mut().zip(batch.iter()) {
         let Some(front) = packet.head().first_chunk::<{ ETHERNET_HEADER + IPV4_HEADER }>() else { continue };
         // Whether there is such a header in front of it is looked at later; a wrong look-up harms nobody.
         let [.., a, b, c, d] = *front;
         *to = u32::from_be_bytes([a, b, c, d]);
-        six |= is_six(front[ETHERNET_HEADER]);
+        others |= front[ETHERNET_HEADER] ^ PLAIN_IPV4;
     }
     let count = batch.len().min(BATCH);
     snapshot.hops_v4(&addresses[..count], &mut hops[..count]);
-    if six {
+    if others != 0 {
         find_v6(snapshot, batch, &mut hops);
     }
     hops
