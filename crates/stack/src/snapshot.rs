@@ -29,8 +29,7 @@ pub struct Snapshot {
     pub(crate) fib: Fib,
     /// For each hop of `fib` with a router that is known to be there, how packets get to it.
     pub(crate) adjacent: Arc<Vec<Option<Adjacent>>>,
-    /// Our IPv4 addresses and those of everyone on our links: for packets that are only passed on.
-    pub(crate) kept_v4: Arc<Kept>,
+    pub(crate) passing_v4: Arc<Passing>,
     /// Sorted: found faster than by a hash that nobody can steer.
     pub(crate) neighbours: Arc<Vec<((InterfaceId, Address), Known)>>,
     pub(crate) forwarding: bool,
@@ -132,6 +131,49 @@ impl Kept {
     pub(crate) fn holds(&self, address: u32) -> bool {
         let perhaps = self.last_bytes[(address >> 6 & 3) as usize] >> (address & 63) & 1 != 0;
         perhaps && self.sorted.binary_search(&address).is_ok()
+    }
+}
+
+/// Which IPv4 addresses packets have that are only passed on: those of one host, but for ours and those of everyone on
+/// our links.
+#[derive(Clone, Debug)]
+pub(crate) struct Passing {
+    /// Whether an address is perhaps none of them, by its first byte and by its last. One access for each of the two is
+    /// what nearly every packet takes.
+    doubt: [[bool; 256]; 2],
+    kept: Kept,
+}
+
+impl Default for Passing {
+    fn default() -> Self {
+        Self::but_for(std::iter::empty())
+    }
+}
+
+impl Passing {
+    pub(crate) fn but_for(kept: impl Iterator<Item = u32>) -> Self {
+        let kept = Kept::of(kept);
+        let mut doubt = [[false; 256]; 2];
+        for first in [0, 127, 255].into_iter().chain(0xe0..0xf0) {
+            doubt[0][first] = true;
+        }
+        for address in &kept.sorted {
+            doubt[1][(address & 0xff) as usize] = true;
+        }
+        Self { doubt, kept }
+    }
+
+    #[inline]
+    fn holds(&self, address: u32) -> bool {
+        let doubt = self.doubt[0][(address >> 24) as usize] | self.doubt[1][(address & 0xff) as usize];
+        !doubt || self.holds_after_all(address)
+    }
+
+    #[inline(never)]
+    fn holds_after_all(&self, address: u32) -> bool {
+        let first = address >> 24;
+        let one_host = first != 127 && !(0xe0..0xf0).contains(&first) && address != 0 && address != u32::MAX;
+        one_host && !self.kept.holds(address)
     }
 }
 
@@ -268,9 +310,16 @@ impl Snapshot {
     /// Whether an IPv4 address can be an end of a packet that is passed on: one host's, and not ours.
     #[inline]
     pub(crate) fn is_passed_on(&self, address: u32) -> bool {
-        let first = address >> 24;
-        let one_host = first != 127 && !(0xe0..0xf0).contains(&first) && address != 0 && address != u32::MAX;
-        one_host && !self.kept_v4.holds(address)
+        self.passing_v4.holds(address)
+    }
+
+    /// Whether an IPv6 address can be an end of a packet that is passed on, as nearly all are: unicast that means the
+    /// same everywhere, and not ours.
+    #[inline]
+    pub(crate) fn is_passed_on_v6(&self, address: Address) -> bool {
+        // 2000::/3 (RFC 4291, 2.4) and fc00::/7 (RFC 4193).
+        let bits = address.bits();
+        (bits >> 125 == 1 || bits >> 121 == 0x7e) && self.ours.binary_search(&address).is_err()
     }
 
     /// Finds anew how packets get to the routers of all routes.

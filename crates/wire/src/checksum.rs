@@ -289,7 +289,7 @@ fn sum_block<const N: usize>(mut sum: u64, block: &[u8; N]) -> u64 {
 /// The same sum in 16 bits. A number and itself with its halves exchanged, added, have the sum of the halves in the upper one,
 /// with the carry that came out of them (RFC 1071, 2 (A)).
 #[inline]
-pub(crate) fn fold(sum: u64) -> u16 {
+fn fold(sum: u64) -> u16 {
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::{Sum, fold};
+use crate::checksum::Sum;
 
 /// The twenty bytes that every IPv4 packet begins with; options may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -124,10 +124,21 @@ impl Ipv4Header {
     /// Whether the checksum of a header without options is right.
     #[inline]
     pub fn is_sealed(&self) -> bool {
-        // Five words of 32 bits: whatever the byte order, the sum of right ones folds to all ones (RFC 1071, 2).
+        // Five words of 32 bits: whatever the byte order, the sum of right ones folds to all ones (RFC 1071, 2). Folding keeps
+        // the remainder of a division by that, and no sum but nothing folds to nothing.
         let (words, _) = self.as_bytes().as_chunks::<4>();
         let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-        fold(sum) == 0xffff
+        sum > 0 && sum.is_multiple_of(0xffff)
+    }
+
+    /// Takes one off the time to live, of which there must be some, and keeps the checksum right.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the carry has been added")]
+    pub fn take_hop(&mut self) {
+        self.time_to_live -= 1;
+        // RFC 1624, 3, for a first byte that is one less: the complement of the sum is 0x100 more, and all ones are zero.
+        let sum = u32::from(self.checksum.get()) + 0x100;
+        self.checksum = ((sum + u32::from(sum >= 0xffff)) as u16).into();
     }
 
     /// Whether it is IPv4 with the twenty bytes alone.
@@ -175,6 +186,8 @@ impl Ipv4Header {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::FromZeros;
+
     use super::*;
 
     fn header() -> Ipv4Header {
@@ -188,10 +201,16 @@ mod tests {
             header.identification = number.into();
             header.seal();
             assert!(header.is_sealed(), "{number}");
+            let mut next = header;
+            next.take_hop();
+            let taken = next.checksum;
+            next.seal();
+            assert_eq!((next.time_to_live, taken), (63, next.checksum), "{number}");
             header.time_to_live ^= 1;
             assert!(!header.is_sealed(), "{number}");
         }
         assert!(header().has_no_options());
+        assert!(!Ipv4Header::new_zeroed().is_sealed());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Benchmark `forward-l3`: IPv4 passed on between two `null:` ports with a million routes on one core, by size of packet,
-//! and look-ups beside DPDK's of the same routes and addresses. The measuring itself is a bench target of the stack crate.
+//! Benchmark `forward-l3`: IPv4 and IPv6 passed on between two `null:` ports with many routes on one core, by size of packet, and
+//! look-ups beside DPDK's of the same routes and addresses. The measuring itself is a bench target of the stack crate.
 
 use std::cell::RefCell;
 use std::fs;
@@ -33,11 +33,12 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     let program = ours::build_bench(record, "bywash-stack", "forward")?;
     let mut command = Command::new(&program);
     let sizes = record.run(command.args(&options.arguments), LIMIT)?;
-    let each = instructions(record, &program)?;
+    let four = instructions(record, &program, "4")?;
+    let six = instructions(record, &program, "6")?;
     let text = format!(
         "Packets go from the queue of one port, through the stack, to the queue of the other. What it costs to write a new \
          destination into each, as senders would, is left out.\n\n{}\n\
-         Instructions that forwarding a packet takes, by callgrind: {each:.1}\n",
+         Instructions that forwarding a packet takes, by callgrind: {four:.1} for IPv4, {six:.1} for IPv6\n",
         sizes.trim_end()
     );
     let folder = std::env::temp_dir().join(format!("bywash-bench-{}", std::process::id()));
@@ -64,10 +65,10 @@ fn compare(record: &mut Record, options: &Options, program: &Path, folder: &Path
 }
 
 /// What forwarding one packet of 64 bytes takes beyond moving it.
-fn instructions(record: &mut Record, program: &Path) -> Result<f64, Problem> {
+fn instructions(record: &mut Record, program: &Path, family: &str) -> Result<f64, Problem> {
     let mut count = |what: &str, packets: &str| {
         let mut command = Command::new(program);
-        command.args([what, packets, COUNTED_ROUTES, "64"]);
+        command.args([what, family, packets, COUNTED_ROUTES, "64"]);
         callgrind::instructions(record, &command, None, LIMIT).map(|(count, _)| count as f64)
     };
     let [few, many] = COUNTED;

@@ -3,9 +3,9 @@
 //! `cargo bench -p bywash-stack --bench forward` prints a table: millions of packets a second by size and destinations,
 //! and what of the time is forwarding alone. For who counts instructions or compares look-ups:
 //!
-//!     forward|ports|aim COUNT ROUTES SIZE   so many packets: forwarded, only moved, moved with new addresses
-//!     look-up 4|6 COUNT ROUTES              so many look-ups; prints nanoseconds for each
-//!     write 4|6 ROUTES FOLDER               routes and addresses as dpdk-test-fib reads them
+//!     forward|ports|aim 4|6 COUNT ROUTES SIZE   so many packets: forwarded, only moved, moved with new addresses
+//!     look-up 4|6 COUNT ROUTES                  so many look-ups; prints nanoseconds for each
+//!     write 4|6 ROUTES FOLDER                   routes and addresses as dpdk-test-fib reads them
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
@@ -19,7 +19,7 @@ mod routes;
 
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use bywash_drivers::{OpenOptions, open};
@@ -27,12 +27,14 @@ use bywash_lab::sys::memory::{HugePages, allocate};
 use bywash_lab::sys::state::Undo;
 use bywash_stack::frame::{Arena, Batch, Pool, Stride};
 use bywash_stack::wire::zerocopy::FromBytes;
-use bywash_stack::wire::{Ipv4Header, Mac};
+use bywash_stack::wire::{EtherType, Ipv4Header, Ipv6Header, Mac};
 use bywash_stack::{Host, Interface, Medium, Offloads, PortId, Prefix, Route, Timestamp};
 
 use routes::{ADDRESSES, Table};
 
 const ROUTES: usize = 1_000_000;
+/// Flows that stay in the cache.
+const HOT: usize = 1000;
 const GATEWAYS: u32 = 64;
 const BATCH: usize = 64;
 /// Bytes of packets with their FCS, which is not in memory.
@@ -42,6 +44,8 @@ const FCS: usize = 4;
 const PACKETS: usize = 1_000_000;
 const SAMPLES: usize = 10;
 
+/// Whom packets of IPv6 are from.
+const SOURCE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 /// What `null:` sends to.
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
@@ -80,13 +84,16 @@ impl Router {
         Self { host, pool, rx, tx, _pages: all.reservation }
     }
 
-    /// Moves so many packets of a size, with the FCS, from one port to the other.
-    fn run(&mut self, packets: usize, size: usize, destinations: &[u32], work: Work) {
+    /// Moves so many packets of a size, with the FCS, from one port to the other; to the first so many addresses of a table.
+    fn run(&mut self, packets: usize, size: usize, (table, addresses): (&Table, usize), work: Work) {
         let (mut at, mut moved, mut batch) = (0, 0, Batch::new());
         while moved < packets {
             moved += self.rx.rx(&mut self.pool, &mut batch);
             if work != Work::Nothing {
-                aim(&mut batch, size, destinations, &mut at);
+                match table {
+                    Table::V4(v4) => aim_v4(&mut batch, size, &v4.addresses[..addresses], &mut at),
+                    Table::V6(v6) => aim_v6(&mut batch, size, &v6.addresses[..addresses], &mut at),
+                }
             }
             if work == Work::AimAndForward {
                 self.host.stack.receive(Timestamp::ZERO, PortId(0), &mut batch, &mut self.pool);
@@ -139,16 +146,35 @@ fn host(table: &Table, pool: &mut Pool) -> Host {
 }
 
 /// Gives every packet of the batch its size and a destination.
-fn aim(batch: &mut Batch, size: usize, destinations: &[u32], at: &mut usize) {
+fn aim_v4(batch: &mut Batch, size: usize, destinations: &[u32], at: &mut usize) {
     for packet in batch {
         packet.set_len(size - FCS).unwrap();
-        let to = Ipv4Addr::from_bits(destinations[*at]);
-        *at = if *at + 1 == destinations.len() { 0 } else { *at + 1 };
+        let to = Ipv4Addr::from_bits(next(destinations, at));
         let header = Ipv4Header::new(Ipv4Addr::new(10, 0, 0, 9), to, 17, (size - FCS - 34) as u16);
         if let Ok(ip) = Ipv4Header::mut_from_bytes(&mut packet.head_mut()[14..34]) {
             *ip = header;
         }
     }
+}
+
+/// The same as IPv6.
+fn aim_v6(batch: &mut Batch, size: usize, destinations: &[u128], at: &mut usize) {
+    for packet in batch {
+        packet.set_len(size - FCS).unwrap();
+        let to = Ipv6Addr::from_bits(next(destinations, at));
+        let header = Ipv6Header::new(SOURCE, to, 17, (size - FCS - 54) as u16);
+        let head = packet.head_mut();
+        head[12..14].copy_from_slice(&EtherType::IPV6.0.to_be_bytes());
+        if let Ok(ip) = Ipv6Header::mut_from_bytes(&mut head[14..54]) {
+            *ip = header;
+        }
+    }
+}
+
+fn next<T: Copy>(destinations: &[T], at: &mut usize) -> T {
+    let to = destinations[*at];
+    *at = if *at + 1 == destinations.len() { 0 } else { *at + 1 };
+    to
 }
 
 /// Looks so many addresses up, 64 at a time as for a batch of packets; returns how many have a route.
@@ -178,27 +204,35 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn measure() {
-    let start = Instant::now();
-    let table = Table::v4(ROUTES);
-    let mut router = Router::new(&table);
-    println!("{ROUTES} routes made, entered and published in {:.2} s\n", start.elapsed().as_secs_f64());
-    println!("| destinations | bytes | Mpps | ns a packet | of them forwarding |\n|---|---|---|---|---|");
-    let Table::V4(v4) = &table else { return };
-    for (name, destinations) in
-        [("a million, random", &v4.addresses[..]), ("1000 hot flows", &v4.addresses[..1000])]
-    {
-        for size in SIZES {
-            let mut samples = Vec::new();
-            for _ in 0..SAMPLES {
-                let [ports, aimed, all] = [Work::Nothing, Work::Aim, Work::AimAndForward]
-                    .map(|work| time(PACKETS, || router.run(PACKETS, size, destinations, work)));
-                samples.push((ports, all - aimed));
+    for (family, routes) in [("4", ROUTES), ("6", ROUTES / 4)] {
+        let start = Instant::now();
+        let table = Table::new(family, routes);
+        let mut router = Router::new(&table);
+        println!(
+            "IPv{family}: {routes} routes made, entered and published in {:.2} s\n",
+            start.elapsed().as_secs_f64()
+        );
+        println!("| destinations | bytes | Mpps | ns a packet | of them forwarding |\n|---|---|---|---|---|");
+        for (name, addresses) in [("a million, random", ADDRESSES), ("1000 hot flows", HOT)] {
+            for size in SIZES {
+                sample(&mut router, (name, size), (&table, addresses));
             }
-            let forwarding = median(samples.iter().map(|(_, forwarding)| *forwarding));
-            let whole = median(samples.iter().map(|(ports, forwarding)| ports + forwarding));
-            println!("| {name} | {size} | {:.1} | {whole:.1} | {forwarding:.1} |", 1e3 / whole);
         }
+        println!();
     }
+}
+
+/// A row of the table.
+fn sample(router: &mut Router, (name, size): (&str, usize), to: (&Table, usize)) {
+    let mut samples = Vec::new();
+    for _ in 0..SAMPLES {
+        let [ports, aimed, all] = [Work::Nothing, Work::Aim, Work::AimAndForward]
+            .map(|work| time(PACKETS, || router.run(PACKETS, size, to, work)));
+        samples.push((ports, all - aimed));
+    }
+    let forwarding = median(samples.iter().map(|(_, forwarding)| *forwarding));
+    let whole = median(samples.iter().map(|(ports, forwarding)| ports + forwarding));
+    println!("| {name} | {size} | {:.1} | {whole:.1} | {forwarding:.1} |", 1e3 / whole);
 }
 
 fn main() {
@@ -206,14 +240,11 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--test", ..] => {
-            let table = Table::v4(1000);
-            let mut router = Router::new(&table);
-            let Table::V4(v4) = &table else { return };
-            for size in SIZES {
-                router.run(6400, size, &v4.addresses, Work::AimAndForward);
-            }
-            for table in [table, Table::v6(1000)] {
+            for table in [Table::v4(1000), Table::v6(1000)] {
                 let mut router = Router::new(&table);
+                for size in SIZES {
+                    router.run(6400, size, (&table, ADDRESSES), Work::AimAndForward);
+                }
                 let snapshot = router.host.control.snapshot(&mut router.pool);
                 assert_eq!(look_up(snapshot, 6400, &table), 6400);
             }
@@ -225,16 +256,15 @@ fn main() {
             println!("ns: {:.3}", time(count, || assert!(look_up(snapshot, count, &table) > 0)));
         }
         ["write", family, routes, folder] => write(&Table::new(family, routes.parse().unwrap()), folder),
-        [what, count, routes, size] => {
-            let table = Table::v4(routes.parse().unwrap());
+        [what, family, count, routes, size] => {
+            let table = Table::new(family, routes.parse().unwrap());
             let mut router = Router::new(&table);
-            let Table::V4(v4) = &table else { return };
             let work = match what {
                 "forward" => Work::AimAndForward,
                 "aim" => Work::Aim,
                 _ => Work::Nothing,
             };
-            router.run(count.parse().unwrap(), size.parse().unwrap(), &v4.addresses, work);
+            router.run(count.parse().unwrap(), size.parse().unwrap(), (&table, ADDRESSES), work);
         }
         _ => measure(),
     }
@@ -250,9 +280,7 @@ fn write(table: &Table, folder: &str) {
             v4.addresses.iter().for_each(|a| writeln!(addresses, "{}", Ipv4Addr::from_bits(*a)).unwrap())
         }
         Table::V6(v6) => {
-            v6.addresses
-                .iter()
-                .for_each(|a| writeln!(addresses, "{}", std::net::Ipv6Addr::from_bits(*a)).unwrap());
+            v6.addresses.iter().for_each(|a| writeln!(addresses, "{}", Ipv6Addr::from_bits(*a)).unwrap());
         }
     }
     std::fs::write(format!("{folder}/routes"), routes).unwrap();

@@ -21,7 +21,7 @@ pub use neighbour::NeighbourState;
 use crate::interface::LinkValues;
 use crate::outbox::Outbox;
 use crate::routes::{Fib, Route, Routes};
-use crate::snapshot::{Kept, Local};
+use crate::snapshot::{Kept, Local, Passing};
 use crate::{Address, Interface, InterfaceId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp};
 use address::{FOR_EVER, OurAddress};
 use autoconf::Autoconf;
@@ -110,7 +110,7 @@ impl Control {
             broadcasts: Arc::default(),
             fib: Fib::default(),
             adjacent: Arc::default(),
-            kept_v4: Arc::default(),
+            passing_v4: Arc::default(),
             neighbours: Arc::default(),
             forwarding: false,
         };
@@ -263,7 +263,7 @@ impl Control {
             let bits = |address: Address| address.v4().map(std::net::Ipv4Addr::to_bits);
             let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
             let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
-            new.kept_v4 = Arc::new(Kept::of(ours.clone().chain(broadcasts.clone())));
+            new.passing_v4 = Arc::new(Passing::but_for(ours.clone().chain(broadcasts.clone())));
             (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
             new.addresses = Arc::new(usable);
             new.groups = sorted(self.groups());

@@ -1,28 +1,62 @@
-//! The short way of a packet that is only passed on: plain IPv4 in plain Ethernet, whose router is known to be there.
+//! The short way of a packet that is only passed on: plain IPv4 or IPv6 in plain Ethernet, whose router is known to be
+//! there.
 //!
 //! It is the same rules as the long way's, all looked at in one place: whatever is not plain is left to the long way,
 //! which drops, counts, reports or cuts it. Routes are found for a whole batch before its packets are touched, so that
 //! the memory accesses of many look-ups overlap.
 
 use bywash_frame::{BATCH, Batch, Packet};
-use bywash_wire::checksum::updated;
 use bywash_wire::zerocopy::FromBytes;
-use bywash_wire::{ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, Ipv4Header, Mac};
+use bywash_wire::{
+    ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Mac,
+};
 
-use crate::PortId;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Adjacent, Snapshot};
+use crate::{Address, PortId};
 
-/// Hop numbers for the packets of a batch; any number where the packet is no IPv4 at all.
+/// What IPv4 without options begins with.
+const PLAIN_IPV4: u8 = 0x45;
+
+/// Hop numbers for the packets of a batch; any number where the packet is no IP at all.
 pub(super) fn hops(snapshot: &Snapshot, batch: &Batch) -> [u32; BATCH] {
-    let (mut addresses, mut hops) = ([0; BATCH], [0; BATCH]);
+    let (mut addresses, mut hops, mut others) = ([0; BATCH], [0; BATCH], 0);
     for (to, packet) in addresses.iter_mut().zip(batch.iter()) {
+        let Some(front) = packet.head().first_chunk::<{ ETHERNET_HEADER + IPV4_HEADER }>() else { continue };
         // Whether there is such a header in front of it is looked at later; a wrong look-up harms nobody.
-        let address = packet.head().get(ETHERNET_HEADER + 16..).and_then(|bytes| bytes.first_chunk::<4>());
-        *to = address.map_or(0, |address| u32::from_be_bytes(*address));
+        let [.., a, b, c, d] = *front;
+        *to = u32::from_be_bytes([a, b, c, d]);
+        others |= front[ETHERNET_HEADER] ^ PLAIN_IPV4;
     }
     let count = batch.len().min(BATCH);
     snapshot.hops_v4(&addresses[..count], &mut hops[..count]);
+    if others != 0 {
+        find_v6(snapshot, batch, &mut hops);
+    }
     hops
+}
+
+/// Whether a header that begins with this byte is IPv6.
+fn is_six(first: u8) -> bool {
+    first >> 4 == 6
+}
+
+/// Hop numbers for those packets of a batch that are IPv6.
+#[inline(never)]
+fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
+    let (mut places, mut addresses, mut count) = ([0; BATCH], [0; BATCH], 0);
+    for (place, packet) in batch.iter().take(BATCH).enumerate() {
+        let front = packet.head().first_chunk::<{ ETHERNET_HEADER + IPV6_HEADER }>();
+        if let Some(front) = front.filter(|front| is_six(front[ETHERNET_HEADER])) {
+            let address = front.last_chunk::<16>().map_or(0, |address| u128::from_be_bytes(*address));
+            (places[count], addresses[count]) = (place, address);
+            count += 1;
+        }
+    }
+    let mut found = [0; BATCH];
+    snapshot.hops_v6(&addresses[..count], &mut found[..count]);
+    for (place, hop) in places.iter().zip(found).take(count) {
+        hops[*place] = hop;
+    }
 }
 
 /// Makes a packet ready to be passed on to its hop, and says by which port; [`PortId::NONE`], and the packet is as it was,
@@ -38,11 +72,14 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
         return PortId::NONE;
     };
     let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
-    let plain = EthernetHeader::ref_from_bytes(link)
-        .is_ok_and(|link| link.destination == ours && link.kind.get() == EtherType::IPV4.0);
+    let Ok(ethernet) = EthernetHeader::ref_from_bytes(link) else { return PortId::NONE };
+    if ethernet.kind.get() != EtherType::IPV4.0 {
+        return pass_on_v6(snapshot, ours, next, packet);
+    }
+    let for_us = ethernet.destination == ours;
     let Ok(ip) = Ipv4Header::mut_from_bytes(ip) else { return PortId::NONE };
     let whole = usize::from(ip.total_length.get());
-    let right = plain
+    let right = for_us
         && ip.has_no_options()
         && (IPV4_HEADER..=length - ETHERNET_HEADER).contains(&whole)
         && length - ETHERNET_HEADER <= usize::from(next.mtu)
@@ -54,9 +91,35 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     if !right || header.len() != ETHERNET_HEADER {
         return PortId::NONE;
     }
-    let word = |ttl: u8| u16::from_be_bytes([ttl, ip.protocol]);
-    let checksum = updated(ip.checksum.get(), word(ip.time_to_live), word(ip.time_to_live - 1));
-    (ip.time_to_live, ip.checksum) = (ip.time_to_live - 1, checksum.into());
+    ip.take_hop();
+    link.copy_from_slice(header);
+    next.link.port
+}
+
+/// The same for a packet that is not IPv4.
+#[inline(never)]
+fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Packet) -> PortId {
+    let length = packet.len();
+    let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
+        return PortId::NONE;
+    };
+    let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
+    let six = is_six(ip[0]);
+    let plain = EthernetHeader::ref_from_bytes(link)
+        .is_ok_and(|link| link.destination == ours && link.kind.get() == EtherType::IPV6.0);
+    let Ok(ip) = Ipv6Header::mut_from_bytes(ip) else { return PortId::NONE };
+    let right = plain
+        && six
+        && IPV6_HEADER + usize::from(ip.payload_length.get()) <= length - ETHERNET_HEADER
+        && length - ETHERNET_HEADER <= usize::from(next.mtu)
+        && ip.hop_limit > 1
+        && snapshot.is_passed_on_v6(Address::from(ip.source()))
+        && snapshot.is_passed_on_v6(Address::from(ip.destination()));
+    let header = next.link.header();
+    if !right || header.len() != ETHERNET_HEADER {
+        return PortId::NONE;
+    }
+    ip.hop_limit -= 1;
     link.copy_from_slice(header);
     next.link.port
 }

@@ -1,7 +1,6 @@
 //! IPv4 that comes in (RFC 791, RFC 1122, RFC 1812): checked, delivered or passed on.
 
 use bywash_frame::{Packet, Pool};
-use bywash_wire::checksum::updated;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{DONT_FRAGMENT, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
 
@@ -86,10 +85,7 @@ impl Stack {
             return self.report(arrival.interface, packet, Unreachable::TooBig(mtu));
         }
         if let Ok((header, _)) = Ipv4Header::mut_from_prefix(packet.head_mut()) {
-            let word = |ttl: u8| u16::from_be_bytes([ttl, ip.protocol]);
-            header.time_to_live = ip.time_to_live - 1;
-            let checksum = updated(ip.checksum.get(), word(ip.time_to_live), word(ip.time_to_live - 1));
-            header.checksum = checksum.into();
+            header.take_hop();
         }
         self.counters.forwarded += 1;
         if let (Some(link), false) = (link, large) {

@@ -8,6 +8,7 @@ mod hostile;
 mod ip;
 mod ip6;
 mod opening;
+mod passing_on;
 mod rules;
 mod sending;
 mod smol;

@@ -1,0 +1,134 @@
+//! What a router only passes on: both families, alone and together.
+
+use std::time::Duration;
+
+use crate::wire::{Node, PORT, address};
+use bywash_stack::{PortId, Timestamp};
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol};
+
+const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 3]);
+const NEXT: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const OUT: PortId = PortId(1);
+/// Whom packets are from, to whom no route leads, and whom they are for.
+const FROM: &str = "2002:1::1";
+const TO: &str = "2001:db8:7::7";
+
+/// A router whose second port leads to the next, and a moment when it has said all that it has to say of itself.
+fn router() -> (Node, Timestamp) {
+    let mut router = Node::new(3).with_interface(0, 3, None, 1500, "fd00::3/64").with_interface(
+        1,
+        4,
+        None,
+        1280,
+        "fd01::3/64",
+    );
+    let out = router.interface(2);
+    router.host.control.add_address(Timestamp::ZERO, out, "10.1.0.3/24".parse().unwrap()).unwrap();
+    let mut router =
+        router.with_route("2001:db8::/32", "fd01::9", out).with_route("192.168.0.0/16", "10.1.0.9", out);
+    for next in ["fd01::9", "10.1.0.9"] {
+        router.host.control.add_neighbour(out, address(next), NEXT).unwrap();
+    }
+    router.host.control.set_forwarding(true);
+    let mut now = Timestamp::ZERO;
+    for _ in 0..20 {
+        now = now + Duration::from_millis(500);
+        router.take(now, PORT);
+        router.take(now, OUT);
+    }
+    (router, now)
+}
+
+fn framed(kind: EtherType, ip: &[u8], payload: usize) -> Vec<u8> {
+    [&ROUTER.0[..], &[2, 0, 0, 0, 0, 7], &kind.0.to_be_bytes(), ip, &vec![7; payload]].concat()
+}
+
+fn six(from: &str, to: &str, hop_limit: u8, payload: u16) -> Vec<u8> {
+    let mut ip = Ipv6Header::new(from.parse().unwrap(), to.parse().unwrap(), Protocol::UDP.0, payload);
+    ip.hop_limit = hop_limit;
+    framed(EtherType::IPV6, ip.as_bytes(), payload.into())
+}
+
+fn four(hops: u8) -> Vec<u8> {
+    let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), Protocol::UDP.0, 30);
+    ip.time_to_live = hops;
+    ip.seal();
+    framed(EtherType::IPV4, ip.as_bytes(), 30)
+}
+
+/// A packet as it leaves.
+fn onward(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[..6].copy_from_slice(&NEXT.0);
+    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 4]);
+    bytes
+}
+
+#[test]
+fn ipv6_that_is_only_passed_on_keeps_every_rule() {
+    let (mut router, now) = router();
+    let counters = |router: &Node| {
+        let c = router.host.stack.counters();
+        [c.forwarded, c.no_route, c.martian, c.malformed, c.not_for_us]
+    };
+    let good = six(FROM, TO, 9, 100);
+    let changed = |at: usize, to: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = to;
+        bytes
+    };
+    for (name, bytes, expected) in [
+        ("good", good.clone(), [1, 0, 0, 0, 0]),
+        ("padded", [&good[..], &[0; 6]].concat(), [1, 0, 0, 0, 0]),
+        ("to a host behind the last of our addresses", six(FROM, "2001:db8:7::3", 9, 100), [1, 0, 0, 0, 0]),
+        ("no route", six(FROM, "2003::1", 9, 100), [0, 1, 0, 0, 0]),
+        ("last hop", six(FROM, TO, 1, 100), [0, 0, 0, 0, 0]),
+        ("too big", six(FROM, TO, 9, 1300), [0, 0, 0, 0, 0]),
+        ("another version", changed(14, 0x50), [0, 0, 0, 1, 0]),
+        ("longer than it is", changed(18, 9), [0, 0, 0, 1, 0]),
+        ("for another station", changed(5, 77), [0, 0, 0, 0, 1]),
+        ("from a group", six("ff02::1", TO, 9, 100), [0, 0, 1, 0, 0]),
+        ("from ourselves", six("fd00::3", TO, 9, 100), [0, 0, 1, 0, 0]),
+        ("from nobody", six("::", TO, 9, 100), [0, 0, 1, 0, 0]),
+        ("from one link", six("fe80::1", TO, 9, 100), [0, 0, 0, 0, 0]),
+        ("to one link", six(FROM, "fe80::9", 9, 100), [0, 0, 0, 0, 1]),
+        ("to a group", six(FROM, "ff0e::9", 9, 100), [0, 0, 0, 0, 1]),
+        ("to the loopback", six(FROM, "::1", 9, 100), [0, 0, 1, 0, 0]),
+        ("to us, and no UDP", six(FROM, "fd01::3", 9, 100), [0, 0, 0, 1, 0]),
+    ] {
+        let before = counters(&router);
+        router.put(now, PORT, &bytes);
+        let after = counters(&router);
+        let grown: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+        assert_eq!(grown, expected, "{name}");
+        let mut expected = onward(bytes.clone());
+        expected[21] -= 1;
+        let sent = router.take(now, OUT);
+        assert_eq!(sent, if grown[0] == 1 { vec![expected] } else { vec![] }, "{name}");
+    }
+    (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
+    let (mut router, now) = router();
+    // Alone, in turns, and among what is none of either.
+    for kinds in ["666666", "464646", "444664", "4x6x46"] {
+        let mut expected = Vec::new();
+        for (i, kind) in (10..).zip(kinds.chars()) {
+            let (before, after) = match kind {
+                '6' => (six(FROM, TO, i, 60), six(FROM, TO, i - 1, 60)),
+                '4' => (four(i), four(i - 1)),
+                _ => (framed(EtherType(0x88cc), &[6 << 4; 40], 20), Vec::new()),
+            };
+            let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
+            packet.extend_from_slice(&before).unwrap();
+            router.batch.push(packet);
+            expected.extend((kind != 'x').then(|| onward(after)));
+        }
+        router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+        assert_eq!(router.take(now, OUT), expected, "{kinds}");
+    }
+    router.assert_nothing_leaked();
+}
