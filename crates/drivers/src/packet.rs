@@ -25,7 +25,9 @@ use bywash_sys::packet_socket::{PacketError, PacketSocket, RingSize, RxRing};
 use bywash_sys::route::{Link, Route};
 
 use crate::{OpenOptions, virtio};
-use queue::{PacketRx, PacketTx};
+pub(crate) use queue::PacketTx;
+
+use queue::PacketRx;
 
 /// How a `packet:` is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -72,7 +72,7 @@ pub struct Capabilities {
     pub sent: Option<SentLen>,
     /// Fills in TCP and UDP checksums ([`Checksum::Partial`](bywash_frame::Checksum::Partial)).
     pub tx_checksum: bool,
-    /// Cuts super-segments.
+    /// Cuts super-segments, and fills in the checksums of what it cuts.
     pub segmentation: bool,
     /// Packets may have several frames.
     pub chains: bool,

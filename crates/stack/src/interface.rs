@@ -39,7 +39,7 @@ pub enum Medium {
 pub struct Offloads {
     /// It finishes TCP and UDP checksums (`Checksum::Partial`).
     pub checksum: bool,
-    /// It cuts super-segments (TSO).
+    /// It cuts super-segments (TSO), and finishes the checksums of what it cuts.
     pub segmentation: bool,
 }
 

@@ -150,7 +150,7 @@ fn chained(
 
 /// The sending half: a packet is with the kernel, and counted, as soon as it is queued.
 #[derive(Debug)]
-pub(super) struct PacketTx {
+pub(crate) struct PacketTx {
     socket: Arc<PacketSocket>,
     messages: Messages,
     counters: QueueCounters,
@@ -160,19 +160,20 @@ pub(super) struct PacketTx {
 const PIECES: usize = BATCH * (MAX_FRAMES + 3);
 
 impl PacketTx {
-    pub(super) fn new(socket: Arc<PacketSocket>) -> Self {
+    pub(crate) fn new(socket: Arc<PacketSocket>) -> Self {
         Self { socket, messages: Messages::with_capacity(BATCH, PIECES), counters: QueueCounters::default() }
     }
-}
 
-impl TxQueue for PacketTx {
-    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+    /// Sends up to `count` packets from the batch's front. Returns how many have left it, and how many of them were sent: the
+    /// others were refused.
+    pub(crate) fn send(&mut self, pool: &mut Pool, batch: &mut Batch, count: usize) -> (usize, usize) {
+        let count = count.min(batch.len());
         let mut outgoing = [const { None::<Outgoing> }; BATCH];
-        for (outgoing, packet) in outgoing.iter_mut().zip(batch.iter()) {
+        for (outgoing, packet) in outgoing.iter_mut().zip(batch.iter().take(count)) {
             *outgoing = Outgoing::new(packet);
         }
         let mut messages = self.messages.fill();
-        for (packet, outgoing) in batch.iter().zip(&outgoing) {
+        for (packet, outgoing) in batch.iter().zip(&outgoing).take(count) {
             // What cannot be sent is an empty message, which the kernel refuses in its turn.
             let parts = outgoing.iter().flat_map(|outgoing| {
                 std::iter::once(outgoing.header.as_bytes()).chain(outgoing.pieces(packet))
@@ -180,7 +181,7 @@ impl TxQueue for PacketTx {
             messages.add(parts);
         }
         let (mut done, mut sent) = (0, 0);
-        while done < batch.len() {
+        while done < count {
             match messages.send(&self.socket, done) {
                 Ok(0) | Err(Errno::AGAIN | Errno::INTR) => break,
                 Ok(n) => {
@@ -198,7 +199,13 @@ impl TxQueue for PacketTx {
         for packet in batch.drain_front(done) {
             pool.give_packet(packet);
         }
-        done
+        (done, sent)
+    }
+}
+
+impl TxQueue for PacketTx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        self.send(pool, batch, batch.len()).0
     }
 
     fn flush(&mut self, _: &mut Pool) {}

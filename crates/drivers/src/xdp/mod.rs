@@ -24,6 +24,7 @@ mod rx;
 mod steered;
 mod tx;
 mod unsummed;
+mod whole;
 
 use std::net::IpAddr;
 use std::sync::Arc;

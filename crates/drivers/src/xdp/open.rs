@@ -20,7 +20,8 @@ use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, n
 use super::program::{self, Beat, Maps};
 use super::rules::{Place, Ruled, syn_cookies};
 use super::steered::Wanted;
-use super::{Attach, Options, XdpPort, rx, tx};
+use super::{Attach, Options, XdpPort, rx, tx, whole};
+use crate::packet::PacketTx;
 use crate::virtio;
 
 /// How long a link may be gone after attaching or binding: some drivers restart it.
@@ -162,8 +163,12 @@ impl<'a> Opening<'a> {
         drop(pool);
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
         let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
-        let capabilities = self.capabilities(zero_copy, generic, link.is_some());
-        let (queues, lives) = self.hand_out(bound, beats, maps.as_ref(), &capabilities, back.as_ref());
+        let sending = if zero_copy { 0 } else { self.queues.iter().filter(|halves| halves.tx).count() };
+        let wholes = whole::open(&self.interface, sending, &mut warnings);
+        let mut capabilities = self.capabilities(zero_copy, generic, link.is_some());
+        capabilities.segmentation = !wholes.is_empty();
+        let (queues, lives) =
+            self.hand_out(bound, beats, maps.as_ref(), &capabilities, (back.as_ref(), wholes));
         let mac = self.interface.mac.map(|mac| mac.0);
         Ok(XdpPort {
             name,
@@ -424,9 +429,9 @@ impl<'a> Opening<'a> {
         beats: Vec<Option<Beat>>,
         maps: Option<&Arc<Maps>>,
         capabilities: &Capabilities,
-        back: Option<&Back>,
+        (back, wholes): (Option<&Back>, Vec<PacketTx>),
     ) -> (Vec<QueuePair>, Vec<Arc<Life>>) {
-        let (mut pairs, mut lives) = (Vec::new(), Vec::new());
+        let (mut pairs, mut lives, mut wholes) = (Vec::new(), Vec::new(), wholes.into_iter());
         for (index, ((Halves { queue, .. }, bound), beat)) in bound.into_iter().zip(beats).enumerate() {
             let Bound { rings, socket, probe, filled, polls, .. } = bound;
             let halves = u8::from(rings.rx.is_some()) + u8::from(rings.tx.is_some());
@@ -466,6 +471,7 @@ impl<'a> Opening<'a> {
                     max_len: capabilities.max_len,
                     max_frames: capabilities.max_len.div_ceil(FRAME_DATA),
                     chains: capabilities.chains,
+                    whole: wholes.next(),
                 })) as Box<dyn TxQueue>
             });
             let tx = tx.or_else(|| back.and_then(|back| back.sender(index)));

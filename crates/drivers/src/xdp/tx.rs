@@ -1,5 +1,5 @@
 //! The sending half of a queue: packets become descriptors, frames come back by the COMPLETION ring, and the kernel is
-//! called as rarely as it lets us.
+//! called as rarely as it lets us. Super-segments go to a packet socket, where there is one; see [`super::whole`].
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use bywash_port::{QueueCounters, TxQueue};
 use bywash_sys::xsk::{self, Consumer, Descriptor, Kick, Producer, Socket};
 
 use super::life::Life;
+use crate::packet::PacketTx;
 use crate::virtio::{ADDRESSES, ETH_P_8021Q, ETHERNET, VLAN_TAG};
 
 /// Frames of one packet at most.
@@ -29,6 +30,8 @@ pub(super) struct Parts {
     pub(super) max_frames: usize,
     pub(super) chains: bool,
     pub(super) zero_copy: bool,
+    /// What takes super-segments.
+    pub(super) whole: Option<PacketTx>,
 }
 
 /// The sending half of one queue.
@@ -70,14 +73,14 @@ impl Tx {
         back.min(self.parts.ring.room(wanted) as usize)
     }
 
-    /// How many packets of the batch there is room for. Those that will be refused need none.
+    /// How many of the first `count` packets of the batch there is room for. Those that will be refused need none.
     #[inline]
-    fn fit(&mut self, pool: &mut Pool, batch: &Batch) -> usize {
+    fn fit(&mut self, pool: &mut Pool, batch: &Batch, count: usize) -> usize {
         let size = self.parts.ring.size() as usize;
         let chains = self.parts.chains;
         let frames = |packet: &Packet| if packet.frames() > size { 0 } else { packet.frames() };
         // Without chains a packet has one frame, or is refused: nothing has to be looked up.
-        let wanted = if chains { batch.iter().map(frames).sum() } else { batch.len() };
+        let wanted = if chains { batch.iter().take(count).map(frames).sum() } else { count };
         let asked = u32::try_from(wanted).unwrap_or(u32::MAX);
         let mut room = self.room(asked);
         if room < wanted {
@@ -85,7 +88,7 @@ impl Tx {
             room = self.room(asked);
         }
         if room >= wanted {
-            return batch.len();
+            return count;
         }
         if !chains {
             return room;
@@ -97,7 +100,58 @@ impl Tx {
             }
             None => false,
         };
-        batch.iter().take_while(|packet| fits(packet)).count()
+        batch.iter().take(count).take_while(|packet| fits(packet)).count()
+    }
+
+    /// How many packets from the batch's front on are for the ring.
+    #[inline]
+    fn plain(&self, batch: &Batch) -> usize {
+        match self.parts.whole {
+            Some(_) => batch.iter().take_while(|packet| !is_whole(packet)).count(),
+            None => batch.len(),
+        }
+    }
+
+    /// Queues the first `count` packets of the batch, for which there is room, and says how many of them were not refused.
+    #[inline]
+    fn queue(&mut self, pool: &mut Pool, batch: &mut Batch, count: usize) -> usize {
+        let mut queued = 0;
+        for mut packet in batch.drain_front(count) {
+            if (!packet.offload.asks_for_work() || make_plain(&mut packet)) && self.is_sendable(&packet) {
+                self.send(packet, pool);
+                queued += 1;
+            } else {
+                self.errors += 1;
+                pool.give_packet(packet);
+            }
+        }
+        self.parts.ring.submit();
+        queued
+    }
+
+    /// Hands over the super-segments at the batch's front. What was queued before them goes before them, or they wait.
+    /// Returns how many have left the batch, and how many of them were not refused.
+    fn send_whole(&mut self, pool: &mut Pool, batch: &mut Batch) -> (usize, usize) {
+        if self.parts.ring.pending() > 0 {
+            self.kick();
+        }
+        match &mut self.parts.whole {
+            Some(whole) if self.parts.ring.pending() == 0 => {
+                let count = batch.iter().take_while(|packet| is_whole(packet)).count();
+                whole.send(pool, batch, count)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    fn kick(&mut self) {
+        match self.parts.life.kicked(self.parts.socket.kick_tx()) {
+            Some(Kick::Dropped) if !self.parts.zero_copy => {
+                self.dropped += 1;
+                self.errors += 1;
+            }
+            _ => {}
+        }
     }
 
     /// Whether the kernel will take it.
@@ -178,31 +232,27 @@ impl TxQueue for Tx {
         if batch.is_empty() {
             return 0;
         }
-        let fit = self.fit(pool, batch);
-        let mut queued = 0;
-        for mut packet in batch.drain_front(fit) {
-            if (!packet.offload.asks_for_work() || make_plain(&mut packet)) && self.is_sendable(&packet) {
-                self.send(packet, pool);
-                queued += 1;
-            } else {
-                self.errors += 1;
-                pool.give_packet(packet);
+        let mut sent = 0;
+        loop {
+            let plain = self.plain(batch);
+            let fit = self.fit(pool, batch, plain);
+            sent += self.queue(pool, batch, fit);
+            if batch.is_empty() || fit < plain {
+                break;
+            }
+            let (left, whole) = self.send_whole(pool, batch);
+            sent += whole;
+            if batch.is_empty() || left == 0 {
+                break;
             }
         }
         self.blocked = !batch.is_empty();
-        self.parts.ring.submit();
-        queued
+        sent
     }
 
     fn flush(&mut self, pool: &mut Pool) {
         if self.must_kick() {
-            match self.parts.life.kicked(self.parts.socket.kick_tx()) {
-                Some(Kick::Dropped) if !self.parts.zero_copy => {
-                    self.dropped += 1;
-                    self.errors += 1;
-                }
-                _ => {}
-            }
+            self.kick();
         }
         self.reap(pool);
     }
@@ -212,7 +262,9 @@ impl TxQueue for Tx {
     }
 
     fn counters(&self) -> QueueCounters {
-        QueueCounters { packets: self.packets, bytes: self.bytes, errors: self.errors, no_frame: 0 }
+        let own =
+            QueueCounters { packets: self.packets, bytes: self.bytes, errors: self.errors, no_frame: 0 };
+        [own].into_iter().chain(self.parts.whole.as_ref().map(TxQueue::counters)).sum()
     }
 
     fn close(mut self: Box<Self>, pool: &mut Pool) {
@@ -222,6 +274,12 @@ impl TxQueue for Tx {
         drop((ring, completion, socket));
         life.close_half(ledger, pool);
     }
+}
+
+/// Whether a packet stands for several.
+#[inline]
+fn is_whole(packet: &Packet) -> bool {
+    packet.offload.asks_for_work() && packet.offload.segmentation().is_some()
 }
 
 /// Does in software what a packet asks of the NIC; false where that can't be done: super-segments are cut elsewhere.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bywash_drivers::xdp::{Attach, Options};
 use bywash_frame::{BATCH, Batch, Checksum, Segmentation, SegmentationKind};
-use bywash_lab::PairOptions;
+use bywash_lab::{PairOptions, TapPair};
 use bywash_port::{Port, RxQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -219,6 +219,71 @@ fn what_a_nic_would_do_is_done_before_sending() {
     assert!(got == [summed, with_tag], "{got:?}");
     assert_eq!(line.tx.counters().errors, 0);
     line.close();
+}
+
+#[test]
+fn the_kernel_cuts_super_segments_in_their_turn() {
+    const PIECE: u16 = 1000;
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    let mut line = Line::open(&cable, 512);
+    assert!(line.near.capabilities().segmentation);
+    let payload: Vec<u8> = (0..4500_u32).map(|i| (i % 253) as u8).collect();
+    let mut super_segment = udp(&cable, &payload);
+    // The pseudo-header's sum: addresses, protocol, length.
+    let pseudo = 0x0a00 + 1 + 0x0a00 + 2 + 17 + 8 + u16::try_from(payload.len()).unwrap();
+    super_segment[40..42].copy_from_slice(&pseudo.to_be_bytes());
+    let (mut batch, mut wanted) = (Batch::new(), Vec::new());
+    for round in 0..10 {
+        batch.push(line.packet(&bytes(round, 100)));
+        wanted.push(bytes(round, 100)[14..].to_vec());
+        for _ in 0..=round % 2 {
+            let mut packet = line.packet(&super_segment);
+            packet.offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
+            let (kind, size) = (SegmentationKind::Udp, NonZeroU16::new(PIECE).unwrap());
+            packet.offload.set_segmentation(Some(Segmentation { kind, size }));
+            batch.push(packet);
+            wanted.extend(payload.chunks(PIECE.into()).map(<[u8]>::to_vec));
+        }
+    }
+    line.send(&mut batch);
+    let got = line.receive(wanted.len());
+    assert!(got.iter().filter(|packet| packet[12..14] == [8, 0]).all(|packet| sum(packet) == 0xffff));
+    let data = |packet: &Vec<u8>| packet[if packet[12..14] == [8, 0] { 42 } else { 14 }..].to_vec();
+    assert!(got.iter().map(data).collect::<Vec<_>>() == wanted, "{} of {}", got.len(), wanted.len());
+    let counters = line.tx.counters();
+    assert_eq!((counters.packets, counters.bytes, counters.errors), (25, 10 * 100 + 15 * 4542, 0));
+    line.close();
+}
+
+#[test]
+fn where_packets_would_wait_super_segments_are_not_taken() {
+    let Some(cable) = cable(&PairOptions::default()) else { return };
+    // A TAP interface has a queueing discipline, a veth has none.
+    let names = ["tapped".into(), "caller".into()];
+    let unlike = PairOptions { names, addresses: [Vec::new(), Vec::new()], ..PairOptions::default() };
+    let tap = TapPair::to(cable.near(), &unlike).unwrap();
+    let arena = arena(4096);
+    let mut pool = arena.pool(64).unwrap();
+    let mut port = open(cable.near(), &tap.near.name, &Options { rx: false, ..options() }, arena);
+    assert!(!port.capabilities().segmentation);
+    let mut tx = port.queues().remove(0).tx.unwrap();
+    let mut batch = Batch::new();
+    let mut packet = packet(&mut pool, &bytes(1, 100), 2048);
+    let (kind, size) = (SegmentationKind::Udp, NonZeroU16::new(50).unwrap());
+    packet.offload.set_segmentation(Some(Segmentation { kind, size }));
+    batch.push(packet);
+    send(tx.as_mut(), &mut pool, &mut batch);
+    assert_eq!((tx.counters().packets, tx.counters().errors), (0, 1));
+    tx.close(&mut pool);
+    port.close().unwrap();
+}
+
+/// The ones' complement sum of a UDP datagram with its pseudo-header, which is 0xffff when its checksum is right.
+fn sum(packet: &[u8]) -> u32 {
+    let length = u32::from(u16::from_be_bytes([packet[38], packet[39]]));
+    let words = packet[26..].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    let sum = words.sum::<u32>() + 17 + length;
+    (sum & 0xffff) + (sum >> 16)
 }
 
 #[test]

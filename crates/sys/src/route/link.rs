@@ -101,6 +101,8 @@ pub struct Link {
     pub tx_queues: u32,
     /// Receive queues it was made with.
     pub rx_queues: u32,
+    /// What packets wait in before they are sent, the root queueing discipline's name: `noqueue` when nothing waits.
+    pub qdisc: Option<String>,
     /// XDP programs on it.
     pub xdp: LinkXdp,
     /// The other end's index, for a veth; the lower interface's, for a VLAN.
@@ -319,6 +321,7 @@ pub(super) fn parse(answer: &[u8]) -> Option<Link> {
         kind,
         tx_queues: attributes.u32(IFLA_NUM_TX_QUEUES).unwrap_or(1),
         rx_queues: attributes.u32(IFLA_NUM_RX_QUEUES).unwrap_or(1),
+        qdisc: attributes.text(IFLA_QDISC),
         xdp: LinkXdp {
             native: program(XDP_ATTACHED_DRV, IFLA_XDP_DRV_PROG_ID),
             generic: program(XDP_ATTACHED_SKB, IFLA_XDP_SKB_PROG_ID),
@@ -351,6 +354,7 @@ const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
