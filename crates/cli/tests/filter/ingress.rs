@@ -155,7 +155,7 @@ fn a_tag_is_seen_as_in_xdp_and_is_where_it_was_for_who_comes_behind() {
 #[test]
 fn what_does_not_lie_in_front_is_found_as_well() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    let lab = Lab::row(2, &PairOptions { mtu: 9000, ..PairOptions::default() }).unwrap();
+    let lab = Lab::row(2, &PairOptions { mtu: 9000, offloads: true, ..PairOptions::default() }).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.toml");
     let text = r#"
