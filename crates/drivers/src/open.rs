@@ -1,6 +1,6 @@
 //! From a name to an opened port.
 
-use bywash_filter::Expression;
+use bywash_filter::{Expression, Hook};
 use bywash_frame::Arena;
 use bywash_port::{OpenError, Port, PortName, Rules, SteerRule};
 
@@ -56,6 +56,8 @@ pub struct OpenOptions {
     pub ntuple: Option<Ntuple>,
     /// What becomes of these packets; what rules take out goes back by the sending halves.
     pub rules: Option<Rules>,
+    /// Where the program of these rules runs; where it costs packets that pass least, as far as the rules allow, when `None`.
+    pub hook: Option<Hook>,
     /// Whether the NIC drops what rules drop; it does not when `None`.
     pub rules_in_nic: Option<RulesInNic>,
     /// Zero-copy where the driver has it, else copy, when `None`.
@@ -85,6 +87,7 @@ impl OpenOptions {
             (self.only.is_some(), "--only"),
             (self.ntuple.is_some(), "--ntuple"),
             (self.rules.is_some(), "--rules"),
+            (self.hook.is_some(), "--attach"),
             (self.rules_in_nic.is_some(), "--rules-in-nic"),
             (self.zero_copy.is_some(), "--zero-copy"),
             (self.xdp_mode.is_some(), "--xdp"),

@@ -16,7 +16,7 @@ use bywash_filter::rules::{
     Action, Condition, FlowLayout, FlowMap, FlowOptions, MapSet, Rule, RuleProgram, RuleSet, SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
-use bywash_filter::{Expression, NoNames, Options};
+use bywash_filter::{Expression, Hook, NoNames, Options};
 use bywash_lab::{Lab, PairOptions};
 use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, TestInput, program_ids};
 use kernel::{load, run};
@@ -233,6 +233,7 @@ impl Loaded {
         let layout = FlowLayout::new(FlowOptions::default().most, [1, 0x9e37_79b9_7f4a_7c15]);
         let flows = set.longest_idle().map(|_| map(MapKind::Array, layout.bytes(), 1));
         let program = RuleProgram {
+            hook: Hook::Xdp,
             rules: set,
             slots: &slots,
             only: None,

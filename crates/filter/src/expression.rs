@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::extent::asks_length;
 use crate::formula::Formula;
 use crate::graph::{Graph, Target, TooLarge};
 use crate::impossible::refuse;
@@ -90,6 +91,11 @@ impl Expression {
     /// asked for what stands behind them, or divides by zero.
     pub fn decide(&self, head: &[u8], wire_len: usize) -> Option<bool> {
         self.inner.matcher.decide(head, u32::try_from(wire_len).unwrap_or(u32::MAX))
+    }
+
+    /// Whether it asks how long packets are: `len`, `less`, `greater`.
+    pub fn asks_length(&self) -> bool {
+        asks_length(&self.inner.graph)
     }
 
     /// What matches no packet.

@@ -62,9 +62,11 @@
 
 pub mod ebpf;
 mod expression;
+mod extent;
 pub mod flows;
 mod formula;
 mod graph;
+mod hook;
 mod impossible;
 mod language;
 mod matcher;
@@ -80,5 +82,6 @@ pub mod xdp;
 
 pub use bywash_wire as wire;
 pub use expression::{Expression, Options};
+pub use hook::{Hook, TCX_DROP, TCX_NEXT};
 pub use language::ParseError;
 pub use meaning::{Names, NoNames, SystemNames};

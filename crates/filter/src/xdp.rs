@@ -25,7 +25,7 @@ use std::os::fd::RawFd;
 use crate::ebpf::{
     AssembleError, Assembler, Bases, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
-use crate::{Expression, NoNames, Options};
+use crate::{Expression, Hook, NoNames, Options};
 
 /// What an interface's XDP program shall do.
 #[derive(Clone, Debug)]
@@ -63,11 +63,11 @@ pub struct NeverTake {
 /// File descriptors of the maps. A program that was loaded keeps the maps themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maps {
-    /// `BPF_MAP_TYPE_XSKMAP`: the socket of each queue.
+    /// `BPF_MAP_TYPE_XSKMAP`: the socket of each queue. Not used at TCX.
     pub sockets: RawFd,
     /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` and one entry: a [`Heartbeat`] for each queue, one behind the other.
     pub heartbeat: RawFd,
-    /// How many heartbeats there are.
+    /// How many heartbeats there are; one at TCX.
     pub queues: u32,
     /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], and from [`RULES_AT`] on for each rule.
     pub counters: RawFd,
@@ -271,19 +271,22 @@ impl Steering<'_> {
             filter(&mut assembler, expression.graph(), BASES, ours, exits.of(Verdict::Left));
             assembler.place(ours);
         }
-        check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, &exits);
+        check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, Hook::Xdp, &exits);
         redirect(&mut assembler, &self.maps, &exits);
-        leave(&mut assembler, &exits);
+        leave(&mut assembler, Hook::Xdp, &exits);
         count(&mut assembler, &self.maps, &exits);
+        end(&mut assembler);
         assembler.finish()
     }
 }
 
-/// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r6.
+/// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r6. At TCX one worker
+/// speaks for all queues.
 pub(crate) fn check_heartbeat(
     assembler: &mut Assembler,
     maps: &Maps,
     hung_after_jiffies: u64,
+    hook: Hook,
     exits: &Exits,
 ) {
     const ENTRY: Register = Register::R6;
@@ -296,11 +299,13 @@ pub(crate) fn check_heartbeat(
     ]
     .map(|offset| i16::try_from(offset).unwrap_or(0));
     let [alive, changed, silent] = [(); 3].map(|()| assembler.label());
-    assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
-    let none = exits.of(Verdict::NoSocket);
-    assembler.jump_if32(Register::R1, Condition::GreaterOrEqual, maps.queues, none);
+    if hook == Hook::Xdp {
+        assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
+        let none = exits.of(Verdict::NoSocket);
+        assembler.jump_if32(Register::R1, Condition::GreaterOrEqual, maps.queues, none);
+    }
     assembler.map_value(ENTRY, maps.heartbeat, 0);
-    if maps.queues > 1 {
+    if hook == Hook::Xdp && maps.queues > 1 {
         assembler.operate(Operation::ShiftLeft, Register::R1, HEARTBEAT_SHIFT);
         assembler.operate(Operation::Add, ENTRY, Register::R1);
     }
@@ -335,7 +340,6 @@ pub(crate) fn check_heartbeat(
 
 /// Gives the packet to the socket of its queue.
 pub(crate) fn redirect(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
-    assembler.place(exits.take);
     assembler.map(Register::R1, maps.sockets);
     assembler.load(Width::Word, Register::R2, CONTEXT, MD_RX_QUEUE_INDEX);
     // Without a socket the function returns this, and the packet stays with the kernel.
@@ -347,19 +351,23 @@ pub(crate) fn redirect(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
 }
 
 /// The ways out that leave a packet to the kernel.
-pub(crate) fn leave(assembler: &mut Assembler, exits: &Exits) {
+pub(crate) fn leave(assembler: &mut Assembler, hook: Hook, exits: &Exits) {
     for kind in Verdict::ALL.into_iter().filter(|kind| *kind != Verdict::Taken) {
         assembler.place(exits.of(kind));
-        verdict(assembler, XDP_PASS, kind);
+        verdict(assembler, hook.passes(), kind);
         assembler.jump(exits.count);
     }
 }
 
-/// Counts the packet under the key on the stack, and ends.
+/// Counts the packet under the key on the stack.
 pub(crate) fn count(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
     assembler.place(exits.count);
     add_to_counter(assembler, maps.counters);
     assembler.place(exits.end);
+}
+
+/// Ends with the result.
+pub(crate) fn end(assembler: &mut Assembler) {
     assembler.mov(Register::R0, RESULT);
     assembler.exit();
 }
@@ -381,11 +389,8 @@ pub(crate) fn add_to_counter(assembler: &mut Assembler, counters: RawFd) {
 }
 
 fn prologue(assembler: &mut Assembler) {
-    assembler.mov(CONTEXT, Register::R1);
-    assembler.call(Helper::XdpLength);
-    assembler.mov(LENGTH, Register::R0);
-    assembler.load(Width::Word, DATA, CONTEXT, MD_DATA);
-    assembler.load(Width::Word, DATA_END, CONTEXT, MD_DATA_END);
+    Hook::Xdp.begin(assembler);
+    Hook::Xdp.find_packet(assembler);
 }
 
 /// What the program will return, once it has counted.

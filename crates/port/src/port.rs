@@ -78,7 +78,7 @@ pub struct Capabilities {
     pub chains: bool,
     /// Frames move without a copy.
     pub zero_copy: bool,
-    /// How it was opened, for the user: `copy`, `native XDP`, `zero-copy`.
+    /// How it was opened, for the user: `copy`, `native XDP`, `zero-copy`, `TCX`.
     pub mode: Vec<&'static str>,
     /// Speed of the link in Mbit/s, where there is one.
     pub link_mbps: Option<u32>,
@@ -143,6 +143,11 @@ pub trait Port: Send {
     /// `CLOCK_MONOTONIC`.
     fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
         None
+    }
+
+    /// Whether no packet ever comes to its queues: a program in the kernel decides all of them, as long as there is a worker.
+    fn is_in_kernel(&self) -> bool {
+        false
     }
 
     /// What each rule has counted by itself, in order: without what was left to user space.

@@ -27,12 +27,13 @@ const SCENE: &str = include_str!("flood/scene.sh");
 
 /// Who drops the flood, as the scene knows them. The first is the bound. The second is the same with an XDP program on the
 /// clients' interface that passes all of theirs: what XDP itself costs on a veth, which copies each packet for it. The third
-/// is no filter at all.
-const FILTERS: [&str; 9] = [
+/// is no filter at all. Ours is at TCX here, since that is a veth, unless it is told to be in XDP.
+const FILTERS: [&str; 10] = [
     "other link",
     "other link, XDP",
     "nothing",
     "bywash filter",
+    "bywash filter, XDP",
     "xdp-filter",
     "nftables",
     "iptables",
@@ -107,7 +108,7 @@ fn measure(
         "The flood is {RATE} packets/s of 64 bytes on core 0, its sources and ports changing. Servers and clients are on core 1: 16 \
          connections that ask for a short page, 2000 DNS queries a second; each core has a queue of the interface. {} runs of {} s each, all filters in turn; \
          the bound is the same flood to another interface; `other link, XDP`: the same, with a program on the clients' interface that \
-         passes all of theirs. Flat out: packets/s that die when nothing holds the sender \
+         passes all of theirs. `bywash filter` is at TCX, as it chooses on a veth. Flat out: packets/s that die when nothing holds the sender \
          back, without clients.\n",
         options.pairs, options.seconds
     );

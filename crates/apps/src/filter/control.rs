@@ -126,8 +126,13 @@ impl Control {
             audit: options.audit.clone(),
             warnings: Vec::new(),
         };
-        let places = work.port.lock().unwrap_or_else(PoisonError::into_inner).rule_places();
-        work.note_rules("start", shared.rules().set.rules().len(), &places);
+        let (places, mode) = {
+            let port = work.port.lock().unwrap_or_else(PoisonError::into_inner);
+            (port.rule_places(), port.capabilities().mode.clone())
+        };
+        let mut start = rules_line("start", shared.rules().set.rules().len(), &places);
+        start["mode"] = json!(mode);
+        work.note(&start);
         let thread = std::thread::Builder::new().name("filter control".into()).spawn(move || work.run());
         let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
         Ok(Self { thread, stop, shared, state })
@@ -313,11 +318,7 @@ impl Work {
 
     /// Writes to the audit log which rules hold from now on, and where they are when some may be in the NIC.
     fn note_rules(&mut self, event: &str, rules: usize, places: &[RulePlace]) {
-        let mut line = json!({ "event": event, "rules": rules });
-        if !places.is_empty() {
-            line["places"] = json!(places::placed(places));
-        }
-        self.note(&line);
+        self.note(&rules_line(event, rules, places));
     }
 
     /// Writes to the audit log.
@@ -331,6 +332,14 @@ impl Work {
             self.audit = None;
         }
     }
+}
+
+fn rules_line(event: &str, rules: usize, places: &[RulePlace]) -> Value {
+    let mut line = json!({ "event": event, "rules": rules });
+    if !places.is_empty() {
+        line["places"] = json!(places::placed(places));
+    }
+    line
 }
 
 /// When each file was changed last, and how long it is.

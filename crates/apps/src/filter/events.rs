@@ -23,10 +23,13 @@ pub struct Start {
     pub(super) command: &'static str,
     pub(super) port: String,
     pub(super) mode: Vec<&'static str>,
+    /// The kernel decides all.
+    #[serde(skip)]
+    pub(super) in_kernel: bool,
     pub(super) workers: usize,
     /// The rule file; none when everything is given back.
     pub(super) rules: Option<String>,
-    /// Rules that the XDP program decides.
+    /// Rules that the kernel's program decides.
     pub(super) kernel: usize,
     /// Rules that user space has the last word on.
     pub(super) user_space: usize,
@@ -42,6 +45,7 @@ impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "filtering {} ({}), {} worker(s)", self.port, self.mode.join(", "), self.workers)?;
         match &self.rules {
+            Some(file) if self.in_kernel => write!(f, "\n  {file}: {} rules in the kernel", self.kernel)?,
             Some(file) => {
                 write!(f, "\n  {file}: {} rules in XDP, {} in user space", self.kernel, self.user_space)?;
             }

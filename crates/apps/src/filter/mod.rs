@@ -103,6 +103,13 @@ impl Filter {
         arena: &'static Arena,
         stop: &Stop,
     ) -> Result<Self, StartError> {
+        let mut options = options.clone();
+        let in_kernel = port.is_in_kernel();
+        if in_kernel {
+            // One worker shows that somebody is there, and more would have nothing to do.
+            options.workers.cores.truncate(1);
+        }
+        let options = &options;
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
         let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() });
@@ -117,6 +124,7 @@ impl Filter {
             command: events::COMMAND,
             port: name,
             mode: port.capabilities().mode.clone(),
+            in_kernel,
             workers: live.len(),
             rules: options.file.as_ref().map(|file| file.files[0].display().to_string()),
             kernel: count(&options.rules, false),

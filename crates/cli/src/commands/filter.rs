@@ -11,8 +11,8 @@ use bywash_apps::filter::{Filter, Options, RuleFile, TrialError, try_rules};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
-use bywash_port::filter::Expression;
 use bywash_port::filter::rules::FlowOptions;
+use bywash_port::filter::{Expression, Hook};
 use bywash_port::{Action, Condition, PortName, Prefix, Rule, RuleSet, Rules};
 use clap::ValueEnum;
 
@@ -27,6 +27,7 @@ Examples:
   bywash filter xdp:eth1 --only 'udp dst port 53'      no rules: count these packets and give them back
   bywash filter xdp:eth1/4/rx --only 'udp dst port 53' queue 4 alone: where its driver can, the NIC gives it these packets
                                                        and no others (ethtool -N, -X), until it ends
+  bywash filter xdp:eth1 --rules r.toml --attach xdp   in the driver; also where packets that pass are copied for that (veth)
   bywash filter xdp:eth1 --rules r.toml --rules-in-nic auto
                                                        the NIC drops what it can; `bywash cleanup` after kill -9
   bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
@@ -80,6 +81,11 @@ pub(crate) struct Args {
     /// Note what is changed, when and why, at the end of this file: a JSON object on each line
     #[arg(long, value_name = "FILE", requires = "rules")]
     audit: Option<PathBuf>,
+    /// Where the program of the rules runs: in XDP, the cheapest place to drop; or at TCX, where nothing is copied for packets that
+    /// pass, other programs go on to see these, and no packet can come to user space. auto: at TCX where XDP copies all that passes (a
+    /// veth, drivers without native XDP), if the rules have nothing for user space, no syncookie and no len, else in XDP
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    attach: AttachArg,
     /// Have the NIC drop what rules drop by headers alone (IPv4), by n-tuple rules, where its driver takes them and no other
     /// rule could want to see these packets; auto: what it takes; require: an error when one is not in it. Unlike all else that
     /// the filter does these do not end when it is killed or hangs, but by `bywash cleanup`; their packets count in the NIC's
@@ -92,6 +98,31 @@ pub(crate) struct Args {
     worker: WorkerArgs,
     #[command(flatten)]
     report: ReportArgs,
+}
+
+/// `--attach`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AttachArg {
+    Auto,
+    Xdp,
+    Tcx,
+}
+
+impl AttachArg {
+    /// As the port wants it. Samples come from user space, also when no rule takes some yet.
+    fn hook(self, has_rules: bool, has_samples: bool) -> Result<Option<Hook>, Failure> {
+        match self {
+            Self::Auto => Ok(has_samples.then_some(Hook::Xdp)),
+            Self::Xdp => Ok(Some(Hook::Xdp)),
+            Self::Tcx if !has_rules => Err(Failure::Usage(
+                "--attach tcx is for --rules: without them all comes to user space".into(),
+            )),
+            Self::Tcx if has_samples => Err(Failure::Usage(
+                "--samples come from user space, to which nothing comes by --attach tcx".into(),
+            )),
+            Self::Tcx => Ok(Some(Hook::Tcx)),
+        }
+    }
 }
 
 /// `--rules-in-nic`.
@@ -136,6 +167,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             "{name}: filter needs an xdp: port, which leaves the rest to the kernel"
         )));
     }
+    let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
     let file = args.rules.as_deref().map(RuleFile::read).transpose()?;
     let rules = match &file {
         Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,
@@ -163,7 +195,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         RulesInNicArg::Require => Some(RulesInNic::Require),
     };
     for open in &mut open {
-        (open.rules, open.rules_in_nic) = (Some(rules.clone()), rules_in_nic);
+        (open.rules, open.rules_in_nic, open.hook) = (Some(rules.clone()), rules_in_nic, hook);
     }
     let mut reporter = args.report.reporter()?;
     let stop = Stop::new().map_err(Failure::Signals)?;

@@ -50,7 +50,11 @@ impl Cable {
     }
 
     fn filter(&self, text: &str) -> Filter {
-        Filter::on(&self.hosts[1], &format!("--rules {}", self.write(text)))
+        self.filter_at("auto", text)
+    }
+
+    fn filter_at(&self, attach: &str, text: &str) -> Filter {
+        Filter::on(&self.hosts[1], &format!("--attach {attach} --rules {}", self.write(text)))
     }
 
     fn write(&self, text: &str) -> String {
@@ -106,9 +110,9 @@ fn of_port(told: &Value, name: &str) -> u64 {
 fn only_answers_come_in_and_they_stay_known_when_rules_change() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let before = Snapshot::take();
-    {
+    for attach in ["auto", "xdp"] {
         let cable = Cable::new(&PairOptions::default());
-        let filter = cable.filter(&rules(""));
+        let filter = cable.filter_at(attach, &rules(""));
         let mut connections = Vec::new();
         for [ours, theirs] in [["10.0.0.2", "10.0.0.1"], ["[fd00::2]", "[fd00::1]"]] {
             let [asker, served] = [4000, 7].map(|port| cable.udp(1, &format!("{ours}:{port}")));

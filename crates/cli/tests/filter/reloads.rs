@@ -1,9 +1,10 @@
-//! A thousand sets of rules, one after the other, under a flood that each of them drops.
+//! Five hundred sets of rules, one after the other, under a flood that each of them drops; in XDP, and at TCX.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::xdp::{self, Options};
+use bywash_port::filter::Hook;
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::frame::{Arena, Batch, Stride};
 use bywash_port::{Action, Condition, Port, QueueChoice, Rule, RuleSet, Rules};
@@ -11,7 +12,7 @@ use bywash_sys::memory::{HugePages, allocate};
 
 use crate::bed::{Bed, Filter, summary};
 
-const RELOADS: u32 = 1000;
+const RELOADS: u32 = 500;
 
 /// The flood is dropped by one rule or by the other, of one list or of an expression, and never by both or by none.
 fn rules(turn: u32) -> Rules {
@@ -34,13 +35,20 @@ fn rules(turn: u32) -> Rules {
 }
 
 #[test]
-fn a_thousand_reloads_under_a_flood_let_nothing_through_and_no_counter_goes_back() {
+fn five_hundred_reloads_under_a_flood_let_nothing_through_and_no_counter_goes_back() {
     let Some(_guard) = bywash_lab::lock() else { return };
+    for hook in [Hook::Xdp, Hook::Tcx] {
+        reload(hook);
+    }
+}
+
+fn reload(hook: Hook) {
     let bed = Bed::new(1);
     let memory = allocate(Stride::Packed.memory_for(2048), HugePages::Off, None).unwrap().memory;
     let arena = Arena::new(memory).unwrap();
     let mut pool = arena.pool(1024).unwrap();
-    let options = Options { rules: Some(rules(0)), ring_size: 512, ..Options::default() };
+    let ring_size = if hook == Hook::Xdp { 512 } else { Options::default().ring_size };
+    let options = Options { rules: Some(rules(0)), hook: Some(hook), ring_size, ..Options::default() };
     let open = || xdp::open("left", QueueChoice::default(), &options, arena).unwrap();
     let mut port = Box::new(bed.lab.hosts[1].enter(open).unwrap());
     let queues = port.queues();

@@ -5,6 +5,9 @@
 //! memory for every netdev, so a packet goes from one `xdp:` port to another without a copy of ours. What can go
 //! wrong with AF_XDP, and what is done about it, is listed in `docs/af-xdp-traps.md`.
 //!
+//! Rules that the program can decide alone may be at TCX ingress instead: then there is the program, its maps and a queue that
+//! no packet comes by.
+//!
 //! Each call of `rx` is a heartbeat. While packets come in and a queue is not called for half a second, its worker counts
 //! as hung and the kernel gets the packets. A worker that sleeps because nothing comes loses none: the first packet after
 //! that is still its own, and wakes it.
@@ -15,6 +18,7 @@ mod busy;
 mod chain;
 mod flows;
 mod in_nic;
+mod ingress;
 mod life;
 mod look;
 mod open;
@@ -30,8 +34,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bywash_frame::Arena;
-use bywash_port::filter::Expression;
 use bywash_port::filter::rules::SentFlows;
+use bywash_port::filter::{Expression, Hook};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, RulePlace, Rules};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
@@ -90,6 +94,9 @@ pub struct Options {
     pub ntuple: Option<Ntuple>,
     /// What becomes of them. The sending halves then lead back into the kernel, to where the packets came in.
     pub rules: Option<Rules>,
+    /// Where their program runs; at TCX where XDP would have packets that pass copied and the rules allow it, else at XDP, when
+    /// absent.
+    pub hook: Option<Hook>,
     /// Whether the NIC drops what these drop, where it can; it does not when absent.
     pub rules_in_nic: Option<RulesInNic>,
     /// Copy or not.
@@ -116,6 +123,7 @@ impl Default for Options {
             only: None,
             ntuple: None,
             rules: None,
+            hook: None,
             rules_in_nic: None,
             copy: CopyMode::default(),
             attach: Attach::default(),
@@ -137,6 +145,7 @@ impl From<&OpenOptions> for Options {
             only: options.only.clone(),
             ntuple: options.ntuple,
             rules: options.rules.clone(),
+            hook: options.hook,
             rules_in_nic: options.rules_in_nic,
             copy: match options.zero_copy {
                 None => CopyMode::Auto,
@@ -160,6 +169,8 @@ impl From<&OpenOptions> for Options {
 /// An opened `xdp:` port.
 pub struct XdpPort {
     name: PortName,
+    /// Where its program runs.
+    hook: Hook,
     mac: Option<[u8; 6]>,
     capabilities: Capabilities,
     warnings: Vec<String>,
@@ -270,6 +281,10 @@ impl Port for XdpPort {
             (Some(ruled), Some(maps)) => ruled.counts(maps),
             _ => Vec::new(),
         }
+    }
+
+    fn is_in_kernel(&self) -> bool {
+        self.hook == Hook::Tcx
     }
 
     fn rule_places(&self) -> Vec<RulePlace> {

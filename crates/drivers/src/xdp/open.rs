@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bywash_filter::Hook;
 use bywash_filter::xdp::NeverTake;
 use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, SentLen, TxQueue};
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use super::back::Back;
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
+use super::ingress;
 use super::life::Life;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
@@ -38,9 +40,19 @@ pub fn open(
     arena: &'static Arena,
 ) -> Result<XdpPort, OpenError> {
     let name = PortName::Xdp { interface: interface.into(), queues: choice };
-    Opening::look(interface, choice, options, arena)
-        .and_then(|opening| opening.open(name.clone()))
-        .map_err(|reason| OpenError { port: name, reason })
+    let open = || {
+        let mut warnings = Vec::new();
+        if let Some(at) = ingress::look(interface, choice, options)? {
+            match ingress::open(&name, at, options, arena) {
+                Err(why) if options.hook.is_none() => warnings.push(format!("not at TCX: {why}")),
+                opened => return opened,
+            }
+        }
+        let mut opening = Opening::look(interface, choice, options, arena)?;
+        opening.warnings.extend(warnings);
+        opening.open(name.clone())
+    };
+    open().map_err(|reason| OpenError { port: name.clone(), reason })
 }
 
 /// What was found out about the interface before anything is changed.
@@ -99,10 +111,7 @@ impl<'a> Opening<'a> {
         if self.takes_everything() {
             return Ok(None);
         }
-        let never = interface::never_take().map_err(|error| error.to_string())?;
-        warnings.extend(never.warnings);
-        let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
-        Ok(Some(NeverTake { gateways: never.gateways, operator }))
+        never_take(warnings).map(Some)
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
@@ -128,7 +137,7 @@ impl<'a> Opening<'a> {
         // Before the link, so that it goes after it.
         let mut steered = self.wanted().steer()?;
         let (maps, ruled, mut link, mut generic) = if takes {
-            let maps = Maps::create(self.interface.queues.rx, self.options.rules.is_some())
+            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, self.options.rules.is_some())
                 .map_err(|error| error.to_string())?;
             let never_take = self.never_take(&mut warnings)?;
             let (ruled, program) = self.load(&maps, never_take, &mut warnings)?;
@@ -172,6 +181,7 @@ impl<'a> Opening<'a> {
         let mac = self.interface.mac.map(|mac| mac.0);
         Ok(XdpPort {
             name,
+            hook: Hook::Xdp,
             mac,
             capabilities,
             warnings,
@@ -212,7 +222,7 @@ impl<'a> Opening<'a> {
             None => Ok((None, program::load(maps, only, never_take)?)),
             Some(rules) => {
                 let never_take = never_take.unwrap_or_default();
-                let place = Place { interface: self.interface.index, mtu: self.interface.mtu };
+                let place = Place::new(Hook::Xdp, &self.interface);
                 let cookies = syn_cookies(&rules.set, place.mtu)?;
                 if cookies.is_some_and(|cookies| cookies.window_scale.is_none()) {
                     warnings.push(
@@ -234,7 +244,8 @@ impl<'a> Opening<'a> {
         }
         if generic {
             return Err(format!(
-                "{} has generic XDP only, which sees what is given back a second time: rules need native XDP",
+                "{} has generic XDP only, which sees what is given back a second time: rules need native XDP, or TCX (--attach \
+                 tcx) where no packet has to come to user space",
                 self.interface.name
             ));
         }
@@ -480,6 +491,14 @@ impl<'a> Opening<'a> {
         }
         (pairs, lives)
     }
+}
+
+/// What stays with the kernel.
+pub(super) fn never_take(warnings: &mut Vec<String>) -> Result<NeverTake, String> {
+    let never = interface::never_take().map_err(|error| error.to_string())?;
+    warnings.extend(never.warnings);
+    let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
+    Ok(NeverTake { gateways: never.gateways, operator })
 }
 
 /// From now on the packets of queues that receive go to their sockets. The heartbeat of each, where there is one.

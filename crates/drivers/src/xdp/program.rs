@@ -1,4 +1,4 @@
-//! The XDP program of a port: made by `filter` for what this port is to take, and what it counts.
+//! The program of a port: made by `filter` for what this port is to take, and what it counts.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bywash_filter::rules::MOST_RULES;
 use bywash_filter::xdp::{Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, pass_program};
-use bywash_filter::{Expression, xdp};
+use bywash_filter::{Expression, Hook, xdp};
 use bywash_port::Counter;
 use bywash_sys::bpf::{
     BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
@@ -21,7 +21,8 @@ const HUNG: Duration = Duration::from_millis(500);
 
 /// What the program and we share.
 pub(super) struct Maps {
-    sockets: Map,
+    /// At XDP.
+    sockets: Option<Map>,
     heartbeat: Map,
     queues: u32,
     counters: Map,
@@ -41,11 +42,16 @@ impl Beat {
         self.count = self.count.wrapping_add(1);
         self.word.store(self.count, Relaxed);
     }
+
+    /// Nobody is there any more.
+    pub(super) fn stop(&self) {
+        self.word.store(0, Relaxed);
+    }
 }
 
 impl Maps {
-    /// Maps for an interface with so many receive queues, and with counters for rules if there are any.
-    pub(super) fn create(queues: u32, has_rules: bool) -> Result<Self, BpfError> {
+    /// Maps for a program there, with so many heartbeats, and with counters for rules if there are any.
+    pub(super) fn create(hook: Hook, queues: u32, has_rules: bool) -> Result<Self, BpfError> {
         let map = |kind, name, value_size: usize, entries, mappable| {
             let value_size = u32::try_from(value_size).unwrap_or(u32::MAX);
             Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
@@ -54,8 +60,12 @@ impl Maps {
         // One entry, which the program finds without a call.
         let beats = size_of::<Heartbeat>() * queues as usize;
         let heartbeat = map(MapKind::Array, "bywash_beat", beats, 1, true)?;
+        let sockets = match hook {
+            Hook::Xdp => Some(map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?),
+            Hook::Tcx => None,
+        };
         Ok(Self {
-            sockets: map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?,
+            sockets,
             counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
@@ -65,13 +75,13 @@ impl Maps {
 
     /// From now on the queue's packets go to this socket.
     pub(super) fn add_socket(&self, queue: u32, socket: &Socket) -> Result<(), BpfError> {
-        self.sockets.update_fd(queue, socket.as_fd())
+        self.sockets.as_ref().map_or(Ok(()), |sockets| sockets.update_fd(queue, socket.as_fd()))
     }
 
     /// From now on the queue's packets stay with the kernel. The kernel does the same by itself for a closed socket.
     pub(super) fn remove_socket(&self, queue: u32) {
         // When it is not there any more, nothing is left to be done.
-        self.sockets.delete(&queue.to_ne_bytes()).ok();
+        self.sockets.as_ref().and_then(|sockets| sockets.delete(&queue.to_ne_bytes()).ok());
         if let Ok(word) = self.beat_word(queue) {
             word.store(0, Relaxed);
         }
@@ -95,7 +105,7 @@ impl Maps {
 
     pub(super) fn descriptors(&self) -> xdp::Maps {
         xdp::Maps {
-            sockets: self.sockets.as_raw_fd(),
+            sockets: self.sockets.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             heartbeat: self.heartbeat.as_raw_fd(),
             queues: self.queues,
             counters: self.counters.as_raw_fd(),
@@ -136,7 +146,7 @@ pub(super) fn load(
         hung_after_jiffies: hung_after(),
     };
     let program = steering.program().map_err(|error| error.to_string())?;
-    load_words(OUR_PROGRAM, &program.to_words())
+    load_words(Hook::Xdp, OUR_PROGRAM, &program.to_words())
 }
 
 /// How many jiffies a worker may be silent.
@@ -146,11 +156,15 @@ pub(super) fn hung_after() -> u64 {
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
 pub(super) fn load_pass() -> Result<Program, String> {
-    load_words(&format!("{OUR_PROGRAM}_pass"), &pass_program().to_words())
+    load_words(Hook::Xdp, &format!("{OUR_PROGRAM}_pass"), &pass_program().to_words())
 }
 
-/// Loads an XDP program.
-pub(super) fn load_words(name: &str, instructions: &[u64]) -> Result<Program, String> {
-    let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name, instructions };
+/// Loads a program that runs there.
+pub(super) fn load_words(hook: Hook, name: &str, instructions: &[u64]) -> Result<Program, String> {
+    let kind = match hook {
+        Hook::Xdp => ProgramKind::XdpFrags,
+        Hook::Tcx => ProgramKind::SchedCls,
+    };
+    let spec = ProgramSpec { kind, name, instructions };
     Program::load(&spec).map_err(|error| error.to_string())
 }

@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use bywash_filter::Expression;
 use bywash_filter::rules::{
     Action, BlockKey, InNic, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6,
     SynCookies, in_nic,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
+use bywash_filter::{Expression, Hook};
 use bywash_port::{Counter, RuleCount, Rules};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
@@ -37,12 +37,15 @@ pub(super) struct Ruled {
     place: Place,
 }
 
-/// What rules must know of the interface.
+/// What rules must know of the interface, and where their program runs.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    /// Its number.
+    pub(super) hook: Hook,
+    /// The interface's number.
     pub(super) interface: u32,
     pub(super) mtu: u32,
+    /// At TCX, too, `len` must be what it is on the wire.
+    pub(super) as_on_the_wire: bool,
 }
 
 /// Most sources that are blocked at once.
@@ -72,13 +75,17 @@ impl Ruled {
 
     /// Loads the program of other rules; the counters of those that stay go on.
     pub(super) fn next(&self, maps: &Maps, rules: &Rules) -> Result<(Self, Program), String> {
+        let place = self.place;
+        if let Some(why) = place.unfit(rules, self.only.as_ref()) {
+            return Err(why);
+        }
         let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
         let numbers: Vec<u32> = rules.set.rules().iter().map(|rule| slots.number(&rule.name)).collect();
         let lists = Lists::create(&rules.set, &numbers).map_err(|error| error.to_string())?;
-        let place = self.place;
         let flows = Flows::open(&rules.set, &rules.flows, place.interface, maps, self.flows.as_ref())?;
         let never: Vec<Expression> = self.never[..1].iter().chain(&rules.never).cloned().collect();
         let program = RuleProgram {
+            hook: place.hook,
             rules: &rules.set,
             slots: &numbers,
             only: self.only.as_ref(),
@@ -92,7 +99,7 @@ impl Ruled {
         let program = program.program().map_err(|error| {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
-        let program = program::load_words(&format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
+        let program = program::load_words(place.hook, &format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
         let never_in_nic = self.never_in_nic.clone();
         Ok((Self { never, never_in_nic, only, set, slots, blocks: lists.blocks, flows, place }, program))

@@ -100,15 +100,10 @@ impl Wanted<'_> {
     /// Notes what others have asked of the NIC.
     fn nothing_yet(&self) -> Result<Steered, String> {
         let kept = state::keep_steering(&self.interface.name).map_err(|error| error.to_string())?;
-        Ok(Steered {
-            interface: self.interface.name.clone(),
-            undos: Vec::new(),
-            table: Vec::new(),
-            rules: Vec::new(),
-            told: Vec::new(),
-            in_nic: RulesHeld::new(self.interface, self.queues.len(), self.rules_in_nic),
-            kept: Some(kept),
-        })
+        let mut steered = Steered::nothing(self.interface);
+        steered.in_nic = RulesHeld::new(self.interface, self.queues.len(), self.rules_in_nic);
+        steered.kept = Some(kept);
+        Ok(steered)
     }
 
     /// Changes the NIC. Returns what is not in it, a line for each; why, when that is all.
@@ -234,6 +229,19 @@ impl Wanted<'_> {
 }
 
 impl Steered {
+    /// Nothing: the NIC is left alone.
+    pub(super) fn nothing(interface: &Interface) -> Self {
+        Self {
+            interface: interface.name.clone(),
+            undos: Vec::new(),
+            table: Vec::new(),
+            rules: Vec::new(),
+            told: Vec::new(),
+            in_nic: RulesHeld::new(interface, 0, None),
+            kept: None,
+        }
+    }
+
     /// Where each part of the expression is, a line for each.
     pub(super) fn told(&self) -> &[String] {
         &self.told

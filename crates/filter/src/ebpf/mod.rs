@@ -70,6 +70,10 @@ pub enum Helper {
     Monotonic = 5,
     /// `bpf_get_prandom_u32()`.
     Random = 7,
+    /// `bpf_skb_vlan_push(context, protocol, tag)`.
+    PushVlan = 18,
+    /// `bpf_skb_vlan_pop(context)`.
+    PopVlan = 19,
     /// `bpf_redirect(interface, flags)`.
     Redirect = 23,
     /// `bpf_csum_diff(from, from_size, to, to_size, seed)`: a sum of 32 bits, not folded.

@@ -1,4 +1,4 @@
-//! Established flows in the kernel: the program on the way out that notes them, and the XDP program's look-up.
+//! Established flows in the kernel: the program on the way out that notes them, and the look-up of the one that decides.
 //!
 //! Both find out which flow a packet is of, in the order in which [`Flow`](super::flow::Flow) says it, and search its set.
 //! The table is reached as memory, so the only call is for the time: the coarse clock, which costs a few nanoseconds and
@@ -15,9 +15,10 @@ use super::search::{pass_tags, reaches};
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
+use crate::hook::{Hook, SKB_LEN, TCX_NEXT, bring_to_front, unless_in_front};
 use crate::plain::{NETWORK, Plain};
 use crate::walk::Family;
-use crate::xdp::{self, BASES, CONTEXT, DATA, DATA_END, KEY, LENGTH};
+use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH};
 
 /// The table of established flows, as programs reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,50 +133,30 @@ pub fn note_program(
     assembler.jump_if(Register::R1, Condition::Equal, Register::R2, end);
     assembler.store(Width::Word, HEAD, TIME_HALF, Register::R1);
     assembler.place(end);
-    // `TCX_NEXT`.
-    assembler.mov(Register::R0, -1);
+    assembler.mov(Register::R0, TCX_NEXT);
     assembler.exit();
     assembler.finish()
 }
 
-/// Offsets in `struct __sk_buff` of `linux/bpf.h`.
-const SKB_LEN: i16 = 0;
-const SKB_DATA: i16 = 76;
-const SKB_DATA_END: i16 = 80;
+/// Offset in `struct __sk_buff` of `linux/bpf.h`: the socket that it is from.
 const SKB_SOCKET: i16 = 168;
 
 /// Bytes that are always asked for at the front of a packet, so that TCP's headers over IPv4 lie there; and as many as are
 /// brought there where these are missing.
 const SHORT: u32 = NETWORK + 20 + 14;
-const WHOLE: i32 = 128;
+const WHOLE: u32 = 128;
 
-/// Sets the registers that say where a packet lies. One whose headers are elsewhere has them brought to the front, which
-/// changes none of its bytes.
+/// Sets the registers that say where a packet lies. One whose headers are elsewhere has them brought to the front.
 fn read_headers(assembler: &mut Assembler, end: Label) {
-    let load = |assembler: &mut Assembler| {
-        assembler.load(Width::Word, DATA, CONTEXT, SKB_DATA);
-        assembler.load(Width::Word, DATA_END, CONTEXT, SKB_DATA_END);
-    };
-    let [bring, few, ready] = [(); 3].map(|()| assembler.label());
+    let [bring, ready] = [(); 2].map(|()| assembler.label());
     assembler.mov(CONTEXT, Register::R1);
     assembler.load(Width::Word, LENGTH, CONTEXT, SKB_LEN);
-    load(assembler);
-    assembler.mov(Register::R1, DATA);
-    assembler.operate(Operation::Add, Register::R1, SHORT);
-    assembler.jump_if(Register::R1, Condition::LessOrEqual, DATA_END, ready);
-    assembler.mov(Register::R2, LENGTH);
-    assembler.jump_if(Register::R2, Condition::GreaterOrEqual, SHORT.cast_signed(), bring);
-    assembler.mov(Register::R1, DATA);
-    assembler.operate(Operation::Add, Register::R1, Register::R2);
-    assembler.jump_if(Register::R1, Condition::LessOrEqual, DATA_END, ready);
+    Hook::Tcx.find_packet(assembler);
+    unless_in_front(assembler, SHORT, bring);
+    assembler.jump(ready);
     assembler.place(bring);
-    assembler.jump_if(Register::R2, Condition::LessOrEqual, WHOLE, few);
-    assembler.mov(Register::R2, WHOLE);
-    assembler.place(few);
-    assembler.mov(Register::R1, CONTEXT);
-    assembler.call(Helper::PullData);
+    bring_to_front(assembler, WHOLE);
     assembler.jump_if(Register::R0, Condition::NotEqual, 0, end);
-    load(assembler);
     assembler.place(ready);
 }
 

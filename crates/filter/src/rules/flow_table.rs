@@ -1,4 +1,4 @@
-//! The memory for established flows: a table of fixed size that a program on the way out writes, and that the XDP program
+//! The memory for established flows: a table of fixed size that a program on the way out writes, and that the program of rules
 //! and this process read.
 //!
 //! The table is memory and not one of the kernel's hashes, so that user space can look a flow up without a system call. A

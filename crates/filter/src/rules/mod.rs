@@ -7,7 +7,7 @@
 //! for what is long: they lie in [`Tables`], where ten thousand prefixes cost hardly more than ten, and the program that is
 //! made of the rules knows only their shape. What needs a look into the payload is for user space: the program gives it what
 //! meets the rest of such a rule's condition, and all rules from there on are judged here. Whether a packet is of an established
-//! flow is asked of a table ([`FlowLayout`]) that a program fills by what leaves the machine ([`note_program`]). The same tables are searched by the XDP program ([`RuleProgram`]) and by this
+//! flow is asked of a table ([`FlowLayout`]) that a program fills by what leaves the machine ([`note_program`]). The same tables are searched by the kernel's program ([`RuleProgram`]) and by this
 //! process ([`RuleSet::walk`]).
 
 mod carried;
@@ -16,6 +16,7 @@ mod cookie;
 mod established;
 mod flow;
 mod flow_table;
+mod front;
 mod headers;
 mod in_nic;
 mod keys;
@@ -341,6 +342,19 @@ impl Rule {
     /// Whether it decides what becomes of a packet, or asks user space for that.
     pub fn decides(&self) -> bool {
         !self.dry_run && self.action != Action::Count
+    }
+
+    /// Why a program at TCX can't do what the rule says; `None` where it can.
+    pub fn needs_xdp(&self) -> Option<&'static str> {
+        match self.action {
+            Action::SynCookie => Some("answers SYNs in the driver"),
+            Action::Limit(_) => Some("has a limit, which user space keeps"),
+            Action::Queue => Some("gives its packets to user space"),
+            _ if !self.condition.names.is_empty() => Some("asks for names, which user space reads"),
+            _ if !self.condition.payload.is_empty() => Some("asks for payload, which user space searches"),
+            _ if self.sample.is_some() => Some("takes samples, which user space writes"),
+            _ => None,
+        }
     }
 
     fn is_listed(&self) -> bool {

@@ -1,13 +1,13 @@
-//! The XDP program of a set of rules.
+//! The program of a set of rules, for XDP or for TCX.
 //!
 //! ```text
-//!     is the worker alive?             ── no ───► XDP_PASS, counted as hung (or no_socket)
-//!     on a list of what stays?         ── yes ──► XDP_PASS, counted as never_take
-//!     matched by what rules are about? ── no ───► XDP_PASS, counted as left
+//!     is the worker alive?             ── no ───► passed, counted as hung (or no_socket)
+//!     on a list of what stays?         ── yes ──► passed, counted as never_take
+//!     matched by what rules are about? ── no ───► passed, counted as left
 //!     lists: one search for each kind
-//!     rules in order, until one decides ────────► XDP_DROP or XDP_PASS, counted by the rule;
-//!                                                 or to the queue, counted as taken
-//!     no rule decides ──────────────────────────► XDP_PASS, counted as left
+//!     rules in order, until one decides ────────► dropped or passed, counted by the rule;
+//!                                                 or to the queue, counted as taken (XDP alone)
+//!     no rule decides ──────────────────────────► passed, counted as left
 //! ```
 //!
 //! Rules that are one list cost nothing here: the search has found the first of them that is met, and before each other rule
@@ -15,7 +15,7 @@
 //! none of these lists. The heartbeat comes first: a filter that hangs drops nothing.
 //!
 //! All this stands there several times: for each kind of plain packets ([`Plain`]), of which headers are read once and much
-//! is known, and for all others.
+//! is known, and for all others. What is to be done at TCX beside that stands in `front.rs`.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -27,21 +27,21 @@ use super::flow_table::most_age;
 use super::prefix::mask32;
 use super::tables::Layout;
 use super::{Action, Limit, Per, Plan, Rule, RuleSet};
-use crate::Expression;
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
+use crate::hook::{put_tag_back, take_tag_off};
 use crate::plain::{self, Plain};
 use crate::walk::Family;
-use crate::xdp::{
-    self, BASES, CONTEXT, DATA, DATA_END, Exits, KEY, LENGTH, MD_DATA, MD_DATA_END, RESULT, RULES_AT,
-    Verdict, XDP_DROP, XDP_PASS,
-};
+use crate::xdp::{self, BASES, CONTEXT, DATA, DATA_END, Exits, KEY, RESULT, RULES_AT, Verdict};
+use crate::{Expression, Hook};
 
-/// What an interface's XDP program shall do by rules.
+/// What an interface's program shall do by rules.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleProgram<'a> {
-    /// The rules.
+    /// Where it runs.
+    pub hook: Hook,
+    /// The rules. At TCX none may need XDP ([`Rule::needs_xdp`]).
     pub rules: &'a RuleSet,
     /// The counter of each, from 0 on; as many as there are rules.
     pub slots: &'a [u32],
@@ -119,16 +119,17 @@ impl RuleProgram<'_> {
     /// With a way of their own for these kinds of packets.
     fn assemble(&self, plains: &[Plain]) -> Result<Program, AssembleError> {
         let mut assembler = Assembler::new();
-        let mut exits = Exits::new(&mut assembler);
-        assembler.mov(CONTEXT, Register::R1);
-        assembler.call(Helper::XdpLength);
-        assembler.mov(LENGTH, Register::R0);
-        xdp::check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, &exits);
-        assembler.load(Width::Word, DATA, CONTEXT, MD_DATA);
-        assembler.load(Width::Word, DATA_END, CONTEXT, MD_DATA_END);
+        let exits = Exits::new(&mut assembler);
+        // For packets that are as they came.
+        let early = Exits::new(&mut assembler);
+        self.hook.begin(&mut assembler);
+        let beat = if self.hook == Hook::Tcx { &early } else { &exits };
+        xdp::check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, self.hook, beat);
+        if self.hook == Hook::Tcx {
+            put_tag_back(&mut assembler, early.of(Verdict::Left));
+        }
+        self.hook.find_packet(&mut assembler);
         assembler.store(Width::Double, Register::R10, CONTEXT_AT, CONTEXT);
-        let (take, redirect) = (exits.take, assembler.label());
-        exits.take = redirect;
         let mut coder = Coder {
             rules: self,
             layout: self.rules.tables().layout(),
@@ -139,25 +140,30 @@ impl RuleProgram<'_> {
             plain: None,
             header: NETWORK,
         };
-        let ways: Vec<_> = plains.iter().map(|plain| (*plain, coder.assembler.label())).collect();
-        coder.tell_apart(&ways);
-        coder.decide_all();
-        for (plain, label) in ways {
-            coder.assembler.place(label);
-            (coder.plain, coder.header) = (Some(plain), DATA);
-            coder.decide_all();
-        }
-        let Coder { mut assembler, mut exits, stack, .. } = coder;
+        coder.decide_by_kind(plains);
+        let Coder { mut assembler, exits, stack, .. } = coder;
         let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (4 + self.rules.tables().words());
         if stack > most {
             return Err(AssembleError::TooDeep { bytes: stack, most });
         }
-        assembler.place(redirect);
-        assembler.load(Width::Double, CONTEXT, Register::R10, CONTEXT_AT);
-        exits.take = take;
-        xdp::redirect(&mut assembler, &self.maps, &exits);
-        xdp::leave(&mut assembler, &exits);
+        let context = |assembler: &mut Assembler| {
+            assembler.load(Width::Double, CONTEXT, Register::R10, CONTEXT_AT);
+        };
+        if self.hook == Hook::Xdp {
+            assembler.place(exits.take);
+            context(&mut assembler);
+            xdp::redirect(&mut assembler, &self.maps, &exits);
+        }
+        xdp::leave(&mut assembler, self.hook, &exits);
         xdp::count(&mut assembler, &self.maps, &exits);
+        if self.hook == Hook::Tcx {
+            context(&mut assembler);
+            take_tag_off(&mut assembler);
+            xdp::end(&mut assembler);
+            xdp::leave(&mut assembler, self.hook, &early);
+            xdp::count(&mut assembler, &self.maps, &early);
+        }
+        xdp::end(&mut assembler);
         assembler.finish()
     }
 }
@@ -178,8 +184,28 @@ pub(super) struct Coder<'a> {
 }
 
 impl Coder<'_> {
+    /// All that becomes of packets, once for each of these kinds and once for all others.
+    fn decide_by_kind(&mut self, plains: &[Plain]) {
+        if self.rules.hook == Hook::Tcx {
+            return self.decide_in_front(plains);
+        }
+        let ways: Vec<_> = plains.iter().map(|plain| (*plain, self.assembler.label())).collect();
+        self.tell_apart(&ways);
+        self.decide_all();
+        for (plain, label) in ways {
+            self.decide_plain(plain, label);
+        }
+    }
+
+    /// All that becomes of plain packets of a kind, which come to this label.
+    pub(super) fn decide_plain(&mut self, plain: Plain, label: Label) {
+        self.assembler.place(label);
+        (self.plain, self.header) = (Some(plain), DATA);
+        self.decide_all();
+    }
+
     /// Goes to the label of a plain packet's kind; on for all others.
-    fn tell_apart(&mut self, ways: &[(Plain, Label)]) {
+    pub(super) fn tell_apart(&mut self, ways: &[(Plain, Label)]) {
         let other = self.assembler.label();
         for family in [Family::V4, Family::V6] {
             let next = self.assembler.label();
@@ -228,7 +254,7 @@ impl Coder<'_> {
     }
 
     /// All that becomes of the packets that come this way.
-    fn decide_all(&mut self) {
+    pub(super) fn decide_all(&mut self) {
         for never in self.rules.never {
             let next = self.assembler.label();
             self.expression(never, self.exits.of(Verdict::NeverTake), next);
@@ -381,10 +407,11 @@ impl Coder<'_> {
             }
             return self.assembler.jump(self.exits.take);
         }
+        let hook = self.rules.hook;
         let result = match rule.action {
             _ if !rule.decides() => None,
-            Action::Drop => Some(XDP_DROP),
-            _ => Some(XDP_PASS),
+            Action::Drop => Some(hook.drops()),
+            _ => Some(hook.passes()),
         };
         self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
         if let Some(result) = result {
@@ -443,7 +470,7 @@ impl Coder<'_> {
         self.assembler.store(Width::Word, Register::R10, KEY6, slot.cast_signed());
         self.lookup(KEY6, self.rules.sets.blocks);
         self.assembler.jump_if(Register::R0, Condition::Equal, 0, done);
-        self.assembler.mov(RESULT, XDP_DROP);
+        self.assembler.mov(RESULT, self.rules.hook.drops());
         self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
         self.assembler.jump(self.exits.count);
         self.assembler.place(done);
@@ -454,7 +481,11 @@ impl Coder<'_> {
         self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST_AT);
         self.assembler.mov(RESULT, Register::R1);
         self.assembler.operate(Operation::And, RESULT, 1);
-        self.assembler.operate(Operation::Add, RESULT, XDP_DROP);
+        let (drops, passes) = (self.rules.hook.drops(), self.rules.hook.passes());
+        if passes - drops != 1 {
+            self.assembler.operate(Operation::Multiply, RESULT, passes - drops);
+        }
+        self.assembler.operate(Operation::Add, RESULT, drops);
         self.assembler.operate32(Operation::ShiftRight, Register::R1, 1_u32);
         self.assembler.operate(Operation::Add, Register::R1, RULES_AT.cast_signed());
         self.assembler.store(Width::Word, Register::R10, KEY, Register::R1);

@@ -1,4 +1,4 @@
-//! The part of the XDP program that finds out which lists a packet is in.
+//! The part of the program that finds out which lists a packet is in.
 //!
 //! Of plain packets it is known where addresses and ports are; of others that is found out here.
 

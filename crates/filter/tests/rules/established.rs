@@ -8,15 +8,13 @@ use bywash_filter::rules::{
     Action, Condition, Established, Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable, Met, Next,
     RuleSet, SentFlows, Way, note_program,
 };
+use bywash_filter::{Hook, TCX_NEXT};
 use bywash_sys::bpf::{Map, MapKind, Program, ProgramKind, TestInput};
 use bywash_sys::clock;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::loaded::{Loaded, expression, load, map, rights, rule};
-
-/// `TCX_NEXT` of `linux/bpf.h`.
-const NEXT: u32 = u32::MAX;
+use super::loaded::{HOOKS, Loaded, expression, load, map, rights, rule};
 
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -31,7 +29,7 @@ struct Bed {
 
 impl Bed {
     /// Rule 1 drops what is of an established flow, so that it can be seen; rules 0 and 2 make the program longer.
-    fn new(flows: usize, except: &[&str]) -> Self {
+    fn new(hook: Hook, flows: usize, except: &[&str]) -> Self {
         let layout = FlowLayout::new(flows, [0x1234_5678_9abc_def1, 0x9e37_79b9_7f4a_7c15]);
         let table = map(MapKind::Array, 4, layout.bytes(), 1);
         let joined = Condition {
@@ -49,7 +47,7 @@ impl Bed {
         ]);
         let set = set.unwrap();
         let flows = FlowMap { table: table.as_raw_fd(), layout };
-        let rules = Loaded::with_flows(&set, &[], Some(flows));
+        let rules = Loaded::with_flows(hook, &set, &[], Some(flows));
         let except = except.iter().map(|text| expression(text).unwrap()).collect();
         let options = FlowOptions { except, ..FlowOptions::default() };
         let note = note_program(flows, &options, rules.counters().as_raw_fd(), IDLE).unwrap();
@@ -60,12 +58,12 @@ impl Bed {
     /// Has a packet leave, which must be as it was.
     fn send(&self, packet: &[u8]) {
         let output = self.note.test_run(&TestInput { packet, ..TestInput::default() }).unwrap();
-        assert_eq!((output.verdict, &output.packet[..]), (NEXT, packet));
+        assert_eq!((output.verdict.cast_signed(), &output.packet[..]), (TCX_NEXT, packet));
     }
 
     /// Whether a packet that comes in is of an established flow, as the kernel says, and this process.
     fn is_established(&self, packet: &[u8]) -> bool {
-        let is_dropped = self.rules.run(packet) == 1;
+        let is_dropped = self.rules.drops(packet);
         let seen = Established { flows: Some(self), now: clock::monotonic() };
         let dropped = self.set.walk_len(packet, packet.len(), seen, |Met { rule, .. }| match rule.action {
             Action::Drop => Next::Break(()),
@@ -222,8 +220,8 @@ fn what_comes_in_is_established_when_its_flow_has_left() {
     }
     let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
     let all = || prop::collection::vec(shapes(), 40);
-    let run = runner.run(&(all(), all()), |(sent, received)| {
-        let bed = Bed::new(4096, &[]);
+    let run = runner.run(&(all(), all(), prop::sample::select(&HOOKS[..])), |(sent, received, hook)| {
+        let bed = Bed::new(hook, 4096, &[]);
         let (mut model, mut flows) = (HashSet::new(), HashSet::new());
         for shape in &sent {
             let packet = shape.packet(Way::Out);
@@ -267,8 +265,8 @@ fn a_flow_is_established_for_as_long_as_its_rule_says_since_it_was_used() {
     if !rights() {
         return;
     }
-    for six in [false, true] {
-        let bed = Bed::new(64, &[]);
+    for (six, hook) in [(false, Hook::Xdp), (true, Hook::Tcx)] {
+        let bed = Bed::new(hook, 64, &[]);
         let shape = numbered(six, 0);
         let (out, back) = (shape.packet(Way::Out), shape.packet(Way::In));
         bed.send(&out);
@@ -287,9 +285,9 @@ fn the_flow_used_least_recently_makes_room_in_the_kernel_as_in_this_process() {
     if !rights() {
         return;
     }
-    for six in [false, true] {
+    for (six, hook) in [(false, Hook::Tcx), (true, Hook::Xdp)] {
         // One set of eight.
-        let bed = Bed::new(8, &[]);
+        let bed = Bed::new(hook, 8, &[]);
         let mut same = FlowTable::new(bed.layout);
         let mut now = 1000;
         let mut send = |number: u16| {
@@ -322,7 +320,7 @@ fn what_is_excepted_and_what_is_no_whole_packet_establishes_nothing() {
     if !rights() {
         return;
     }
-    let bed = Bed::new(64, &["udp src port 1001", "tcp src port 1003"]);
+    let bed = Bed::new(Hook::Tcx, 64, &["udp src port 1001", "tcp src port 1003"]);
     for number in 0..3 {
         bed.send(&numbered(false, number).packet(Way::Out));
     }

@@ -7,7 +7,7 @@ use bywash_filter::rules::{
     Action, BlockKey, Condition, FlowMap, MapSet, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict};
-use bywash_filter::{Expression, NoNames, Options};
+use bywash_filter::{Expression, Hook, NoNames, Options};
 use bywash_lab::skip;
 use bywash_sys::bpf::{LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
 
@@ -19,8 +19,12 @@ pub(crate) fn rights() -> bool {
     root
 }
 
+/// Where the programs of rules run.
+pub(crate) const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
+
 /// A loaded set of rules, and its maps.
 pub(crate) struct Loaded {
+    hook: Hook,
     program: Program,
     counters: Map,
     heartbeat: Map,
@@ -40,18 +44,23 @@ pub(crate) fn load(kind: ProgramKind, program: &bywash_filter::ebpf::Program) ->
 }
 
 impl Loaded {
-    pub(crate) fn new(set: &RuleSet, never: &[Expression]) -> Self {
-        Self::with_flows(set, never, None)
+    pub(crate) fn new(hook: Hook, set: &RuleSet, never: &[Expression]) -> Self {
+        Self::with_flows(hook, set, never, None)
     }
 
     /// With a table of established flows.
-    pub(crate) fn with_flows(set: &RuleSet, never: &[Expression], flows: Option<FlowMap>) -> Self {
-        Self::try_with_flows(set, never, flows).unwrap_or_else(|error| panic!("{error}"))
+    pub(crate) fn with_flows(
+        hook: Hook,
+        set: &RuleSet,
+        never: &[Expression],
+        flows: Option<FlowMap>,
+    ) -> Self {
+        Self::try_with_flows(hook, set, never, flows).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// `None` where the program has more paths than the kernel follows, as a few rules by chance may have.
-    pub(crate) fn unless_too_large(set: &RuleSet) -> Option<Self> {
-        match Self::try_with_flows(set, &[], None) {
+    pub(crate) fn unless_too_large(hook: Hook, set: &RuleSet) -> Option<Self> {
+        match Self::try_with_flows(hook, set, &[], None) {
             Err(LoadError::Verifier { source, .. }) if source.kind() == ErrorKind::ArgumentListTooLong => {
                 None
             }
@@ -60,6 +69,7 @@ impl Loaded {
     }
 
     fn try_with_flows(
+        hook: Hook,
         set: &RuleSet,
         never: &[Expression],
         flows: Option<FlowMap>,
@@ -80,6 +90,7 @@ impl Loaded {
         }
         let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 4, 4);
         let program = RuleProgram {
+            hook,
             rules: set,
             slots: &slots,
             only: None,
@@ -96,10 +107,13 @@ impl Loaded {
             flows,
         };
         let instructions = program.program().unwrap().to_words();
-        let spec =
-            ProgramSpec { kind: ProgramKind::XdpFrags, name: "rules_test", instructions: &instructions };
+        let kind = match hook {
+            Hook::Xdp => ProgramKind::XdpFrags,
+            Hook::Tcx => ProgramKind::SchedCls,
+        };
+        let spec = ProgramSpec { kind, name: "rules_test", instructions: &instructions };
         let program = Program::load(&spec)?;
-        let loaded = Self { program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
+        let loaded = Self { hook, program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
         loaded.beat(1);
         Ok(loaded)
     }
@@ -110,16 +124,22 @@ impl Loaded {
         self.heartbeat.update(&[0; 4], &entry).unwrap();
     }
 
-    pub(crate) fn run(&self, packet: &[u8]) -> u32 {
-        self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap().verdict
+    /// Whether a packet, which stays as it is, is dropped; else it is passed.
+    pub(crate) fn drops(&self, packet: &[u8]) -> bool {
+        let output = self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap();
+        assert_eq!(output.packet, packet);
+        let verdict = output.verdict.cast_signed();
+        assert!([self.hook.drops(), self.hook.passes()].contains(&verdict), "{verdict}");
+        verdict == self.hook.drops()
     }
 
     pub(crate) fn counters(&self) -> &Map {
         &self.counters
     }
 
-    pub(crate) fn counted(&self, rule: u32) -> u64 {
-        self.counters.sum::<2>(RULES_AT + rule).unwrap()[0]
+    /// Packets and bytes.
+    pub(crate) fn counted(&self, rule: u32) -> [u64; 2] {
+        self.counters.sum::<2>(RULES_AT + rule).unwrap()
     }
 
     pub(crate) fn verdict(&self, verdict: Verdict) -> u64 {

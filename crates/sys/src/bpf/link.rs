@@ -50,6 +50,8 @@ pub struct Link {
 const SKB_MODE: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`.
 const DRV_MODE: u32 = 1 << 2;
+/// `BPF_F_BEFORE`: before what is named, and before all when nothing is.
+const BEFORE: u32 = 1 << 3;
 
 #[derive(Default, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
@@ -58,7 +60,7 @@ struct CreateAttributes {
     target_ifindex: u32,
     attach_type: u32,
     flags: u32,
-    /// TCX: what to attach relative to, and the expected revision; all zero is "after the others".
+    /// TCX: what to attach relative to, and the expected revision; all zero is "after the others", or before them ([`BEFORE`]).
     relative: u64,
     revision: u64,
 }
@@ -120,7 +122,24 @@ impl Link {
     /// # Errors
     /// What the kernel says.
     pub fn tcx(program: &Program, interface: u32, direction: TcxDirection) -> Result<Self, BpfError> {
-        Self::create(program, interface, direction as u32, 0).map_err(|error| {
+        Self::create_tcx(program, interface, direction, 0)
+    }
+
+    /// The same, before those that are there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn tcx_first(program: &Program, interface: u32, direction: TcxDirection) -> Result<Self, BpfError> {
+        Self::create_tcx(program, interface, direction, BEFORE)
+    }
+
+    fn create_tcx(
+        program: &Program,
+        interface: u32,
+        direction: TcxDirection,
+        flags: u32,
+    ) -> Result<Self, BpfError> {
+        Self::create(program, interface, direction as u32, flags).map_err(|error| {
             BpfError::new(format!("attaching a TCX program to interface {interface}"), error)
         })
     }

@@ -69,8 +69,10 @@ case $filter in
     ;;
 'one compare, XDP') server "$xdp_drop" --udp-port 7000 far sleep 60 >/dev/null & ;;
 'one compare, TCX') server "$xdp_drop" --udp-port 7000 --tcx far sleep 60 >/dev/null & ;;
-'bywash filter')
-    server "$bywash" filter xdp:far --rules "$rules/bywash.toml" --cores 1 --force --quiet --huge-pages off \
+'bywash filter' | 'bywash filter, XDP')
+    attach=auto
+    [ "$filter" = 'bywash filter' ] || attach=xdp
+    server "$bywash" filter xdp:far --rules "$rules/bywash.toml" --attach $attach --cores 1 --force --quiet --huge-pages off \
         --memory 32M --duration 60s >/run/filter 2>&1 &
     ;;
 'xdp-filter')
