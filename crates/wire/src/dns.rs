@@ -41,39 +41,84 @@ pub enum QuestionError {
     Long,
 }
 
-/// The bytes of the name that a query asks for, without the root's.
-fn asked(message: &[u8]) -> Result<&[u8], QuestionError> {
-    let header: &[u8; HEADER] = message.first_chunk().ok_or(QuestionError::Truncated)?;
-    if header[2] & RESPONSE != 0 {
-        return Err(QuestionError::Response);
-    }
-    let questions = u16::from_be_bytes([header[4], header[5]]);
-    if questions != 1 {
-        return Err(QuestionError::Questions(questions));
-    }
-    let rest = &message[HEADER..];
-    let mut len = 0;
-    loop {
-        let length = *rest.get(len).ok_or(QuestionError::Truncated)?;
-        if length == 0 {
-            break;
+/// The labels of a name where they lie, as they are on the wire, letters of either case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Labels<'a> {
+    /// Each behind its length, without the root's zero; at most [`MOST_NAME`] with that.
+    bytes: &'a [u8],
+}
+
+impl<'a> Labels<'a> {
+    /// Those of the name that a query asks for. `message` begins with the header, behind that of UDP.
+    ///
+    /// # Errors
+    /// [`QuestionError`]
+    #[inline]
+    pub fn asked(message: &'a [u8]) -> Result<Self, QuestionError> {
+        let header: &[u8; HEADER] = message.first_chunk().ok_or(QuestionError::Truncated)?;
+        if header[2] & RESPONSE != 0 {
+            return Err(QuestionError::Response);
         }
-        if usize::from(length) > MOST_LABEL {
-            return Err(QuestionError::Label(length));
+        let questions = u16::from_be_bytes([header[4], header[5]]);
+        if questions != 1 {
+            return Err(QuestionError::Questions(questions));
         }
-        len += 1 + usize::from(length);
-        if rest.len() < len {
+        let rest = &message[HEADER..];
+        let mut len = 0;
+        loop {
+            let length = *rest.get(len).ok_or(QuestionError::Truncated)?;
+            if length == 0 {
+                break;
+            }
+            if usize::from(length) > MOST_LABEL {
+                return Err(QuestionError::Label(length));
+            }
+            len += 1 + usize::from(length);
+            if rest.len() < len {
+                return Err(QuestionError::Truncated);
+            }
+            // The root's zero needs a byte as well.
+            if len >= MOST_NAME {
+                return Err(QuestionError::Long);
+            }
+        }
+        if rest.len() < len + 1 + TYPE_AND_CLASS {
             return Err(QuestionError::Truncated);
         }
-        // The root's zero needs a byte as well.
-        if len >= MOST_NAME {
-            return Err(QuestionError::Long);
+        Ok(Self { bytes: &rest[..len] })
+    }
+
+    /// From the first to the one below the root.
+    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.bytes;
+        std::iter::from_fn(move || {
+            let (length, behind) = rest.split_first()?;
+            let (label, behind) = behind.split_at_checked(usize::from(*length))?;
+            rest = behind;
+            Some(label)
+        })
+    }
+
+    /// Calls `each` with them, from the one below the root to the first, until one breaks it off.
+    #[inline]
+    pub fn each_from_root<B>(self, mut each: impl FnMut(&[u8]) -> ControlFlow<B>) -> ControlFlow<B> {
+        // Where each begins. A name has at most 127 of them.
+        let mut starts = [0_u8; MOST_NAME / 2];
+        let (mut count, mut at) = (0, 0_u8);
+        while let Some(start) = starts.get_mut(count)
+            && let Some(length) = self.bytes.get(usize::from(at))
+        {
+            *start = at;
+            at += 1 + length;
+            count += 1;
         }
+        for start in starts[..count].iter().rev() {
+            let label = self.bytes[usize::from(*start)..].split_first();
+            let label = label.and_then(|(length, behind)| behind.get(..usize::from(*length)));
+            each(label.unwrap_or_default())?;
+        }
+        ControlFlow::Continue(())
     }
-    if rest.len() < len + 1 + TYPE_AND_CLASS {
-        return Err(QuestionError::Truncated);
-    }
-    Ok(&rest[..len])
 }
 
 impl Name {
@@ -97,57 +142,16 @@ impl Name {
         Some(())
     }
 
-    /// Makes it the name that a query asks for, in place: it is long. `message` begins with the header, behind that of UDP.
-    ///
-    /// # Errors
-    /// [`QuestionError`]: it is as it was.
-    #[inline]
-    pub fn read(&mut self, message: &[u8]) -> Result<(), QuestionError> {
-        let name = asked(message)?;
-        self.len = u8::try_from(name.len()).map_err(|_| QuestionError::Long)?;
-        let (bytes, rest) = self.bytes.split_at_mut(name.len());
-        bytes.copy_from_slice(name);
-        rest.fill(0);
-        // Lengths of labels are no letters.
-        bytes.make_ascii_lowercase();
-        Ok(())
-    }
-
-    /// Its labels, from the first to the one below the root.
-    pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.bytes[..usize::from(self.len)];
-        std::iter::from_fn(move || {
-            let (length, behind) = rest.split_first()?;
-            let (label, behind) = behind.split_at_checked(usize::from(*length))?;
-            rest = behind;
-            Some(label)
-        })
-    }
-
-    /// Calls `each` with its labels, from the one below the root to the first, until one breaks it off.
-    #[inline]
-    pub fn each_from_root<B>(&self, mut each: impl FnMut(&[u8]) -> ControlFlow<B>) -> ControlFlow<B> {
-        // Where each begins. A name has at most 127 of them.
-        let mut starts = [0_u8; MOST_NAME / 2];
-        let (mut count, mut at) = (0, 0);
-        while let Some(start) = starts.get_mut(count).filter(|_| at < self.len) {
-            *start = at;
-            at += 1 + self.bytes[usize::from(at)];
-            count += 1;
-        }
-        for start in starts[..count].iter().rev() {
-            let label = self.bytes[usize::from(*start)..].split_first();
-            let label = label.and_then(|(length, behind)| behind.get(..usize::from(*length)));
-            each(label.unwrap_or_default())?;
-        }
-        ControlFlow::Continue(())
+    /// Its labels.
+    pub fn labels(&self) -> Labels<'_> {
+        Labels { bytes: &self.bytes[..usize::from(self.len)] }
     }
 }
 
-impl fmt::Display for Name {
-    /// Labels with a dot behind each; bytes that are no letters, digits, `-` or `_` as `\DDD`.
+impl fmt::Display for Labels<'_> {
+    /// With a dot behind each; bytes that are no letters, digits, `-` or `_` as `\DDD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for label in self.labels() {
+        for label in self.iter() {
             for byte in label {
                 match byte {
                     b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
@@ -158,7 +162,19 @@ impl fmt::Display for Name {
             }
             f.write_str(".")?;
         }
-        if self.len == 0 { f.write_str(".") } else { Ok(()) }
+        if self.bytes.is_empty() { f.write_str(".") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Labels<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Labels({self})")
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.labels().fmt(f)
     }
 }
 
@@ -172,25 +188,17 @@ impl fmt::Debug for Name {
 mod tests {
     use super::*;
 
-    fn question(message: &[u8]) -> Result<Name, QuestionError> {
-        // Nothing of what it was is left.
-        let mut name = Name { bytes: [b'x'; MOST_NAME], len: 255 };
-        let read = name.read(message).map(|()| name);
-        assert!(read.is_ok() || name.len == 255);
-        read
-    }
-
     fn query(flags: u8, questions: u8, rest: &[u8]) -> Vec<u8> {
         [&[0x12, 0x34, flags, 0, 0, questions, 0, 0, 0, 0, 0, 0], rest].concat()
     }
 
     fn asked(rest: &[u8]) -> Result<String, QuestionError> {
-        question(&query(1, 1, rest)).map(|name| name.to_string())
+        Labels::asked(&query(1, 1, rest)).map(|labels| labels.to_string())
     }
 
     #[test]
-    fn the_name_is_read_in_lower_case() {
-        assert_eq!(asked(b"\x03wWw\x07Example\x03ORG\0\0\x01\0\x01").unwrap(), "www.example.org.");
+    fn the_name_is_read_as_it_is_there() {
+        assert_eq!(asked(b"\x03wWw\x07Example\x03ORG\0\0\x01\0\x01").unwrap(), "wWw.Example.ORG.");
         assert_eq!(asked(b"\0\0\x02\0\x01").unwrap(), ".");
         // What comes behind the question does not matter.
         assert_eq!(asked(b"\x02a.\0\0\x01\0\x01\0\0\x29").unwrap(), "a\\046.");
@@ -200,12 +208,12 @@ mod tests {
     fn what_is_no_question_is_told_by_its_reason() {
         let whole = query(1, 1, b"\x03www\x07example\0\0\x01\0\x01");
         for end in 0..whole.len() {
-            assert_eq!(question(&whole[..end]), Err(QuestionError::Truncated), "{end}");
+            assert_eq!(Labels::asked(&whole[..end]), Err(QuestionError::Truncated), "{end}");
         }
-        assert!(question(&whole).is_ok());
-        assert_eq!(question(&query(0x81, 1, b"\0\0\x01\0\x01")), Err(QuestionError::Response));
-        assert_eq!(question(&query(1, 0, b"\0\0\x01\0\x01")), Err(QuestionError::Questions(0)));
-        assert_eq!(question(&query(1, 2, b"\0\0\x01\0\x01")), Err(QuestionError::Questions(2)));
+        assert!(Labels::asked(&whole).is_ok());
+        assert_eq!(Labels::asked(&query(0x81, 1, b"\0\0\x01\0\x01")), Err(QuestionError::Response));
+        assert_eq!(Labels::asked(&query(1, 0, b"\0\0\x01\0\x01")), Err(QuestionError::Questions(0)));
+        assert_eq!(Labels::asked(&query(1, 2, b"\0\0\x01\0\x01")), Err(QuestionError::Questions(2)));
         // A pointer to itself, and behind a label; labels of 64 bytes.
         assert_eq!(asked(b"\xc0\x0c\0\x01\0\x01"), Err(QuestionError::Label(0xc0)));
         assert_eq!(asked(b"\x01a\xc0\x0c\0\x01\0\x01"), Err(QuestionError::Label(0xc0)));

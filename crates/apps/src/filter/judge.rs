@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bywash_port::filter::rules::{Established, Met, Next};
+use bywash_port::filter::rules::{Established, Lookup, Met, Next};
 use bywash_port::{Action, Rule, RuleCount, RuleSet};
 
 use super::limit::{Limiter, Measured};
@@ -67,19 +67,51 @@ impl Judge {
         &self.counted
     }
 
-    /// Judges a packet as it is `seen` now. `is_first` when nobody has looked at it before: else the kernel has
-    /// counted it for the rules before the one that asks user space. When none does, it is a sample that the kernel drew.
-    #[inline]
+    /// Looks up which lists packets are in, some time before they are judged, and asks for the memory of limits that they may
+    /// meet: there are so many sources that it mostly lies far from the processor.
+    // Not a part of the worker's loop, nor is what follows: together they have too few registers.
+    #[inline(never)]
+    pub(super) fn look_up<'a>(
+        &self,
+        set: &RuleSet,
+        packets: impl Iterator<Item = &'a [u8]>,
+        lookups: &mut Vec<Lookup>,
+    ) {
+        set.look_up_all(packets, lookups);
+        for lookup in lookups {
+            set.each_limit(lookup, |index| {
+                if let Some(limiter) = &self.limiters[index] {
+                    limiter.prefetch(&lookup.headers);
+                }
+            });
+        }
+    }
+
+    /// Looks a packet up and judges it.
     pub(super) fn judge(
         &mut self,
         set: &RuleSet,
-        (packet, wire_len): (&[u8], usize),
+        packet: (&[u8], usize),
+        seen: Established<'_>,
+        is_first: bool,
+    ) -> Judgement {
+        self.judge_on(set, (&set.look_up(packet.0), packet.0, packet.1), seen, is_first)
+    }
+
+    /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
+    /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
+    /// sample that the kernel drew.
+    #[inline(never)]
+    pub(super) fn judge_on(
+        &mut self,
+        set: &RuleSet,
+        (lookup, packet, wire_len): (&Lookup, &[u8], usize),
         seen: Established<'_>,
         is_first: bool,
     ) -> Judgement {
         let mut judgement = Judgement::default();
         let (mut is_asked, mut may_be_sample, mut is_drawn) = (is_first, false, false);
-        set.walk_len(packet, wire_len, seen, |met| {
+        set.walk_on(lookup, (packet, wire_len), seen, |met| {
             is_asked |= met.asked;
             may_be_sample |= met.rule.sample.is_some();
             is_drawn |= self.draws(met.index, met.rule);
@@ -142,6 +174,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use bywash_port::{Condition, Limit, Per};
+    use bywash_sys::clock::SECOND;
 
     use super::*;
 
@@ -209,6 +242,67 @@ mod tests {
         let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, at(9), false)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [0, 0, 100]);
+    }
+
+    /// A packet of UDP over IPv4.
+    fn udp(source: u8, port: u16, payload: &[u8]) -> Vec<u8> {
+        let length = |headers: usize| u16::try_from(headers + payload.len()).unwrap().to_be_bytes();
+        let mut packet = vec![0; 12];
+        packet.extend([8, 0, 0x45, 0].into_iter().chain(length(28)));
+        packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, source, 192, 0, 2, 1]);
+        packet.extend([7, port].into_iter().flat_map(u16::to_be_bytes).chain(length(8)));
+        packet.extend([0; 2].iter().chain(payload));
+        packet
+    }
+
+    #[test]
+    fn a_batch_that_was_looked_up_before_is_judged_as_its_packets_one_by_one() {
+        let per = Per::Source { v4: 32, v6: 64 };
+        let limit = |per, block| Action::Limit(Limit { rate: 2, burst: 3, per, block });
+        let block = Some(std::time::Duration::from_secs(1));
+        let names = vec!["*.bad.example".parse().unwrap()];
+        let bad =
+            Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") };
+        let list = |port| Condition { to_ports: vec![port..=port], ..Condition::default() };
+        let set = RuleSet::new(vec![
+            Rule { sample: NonZeroU32::new(7), ..rule("seen", Action::Count, "udp") },
+            Rule { condition: list(53), ..rule("queries", limit(per, block), "") },
+            bad,
+            Rule { condition: list(9), ..rule("flows", limit(Per::Flow, None), "") },
+            rule("in all", limit(Per::Rule, None), "udp dst port 10"),
+            rule("each", limit(per, None), ""),
+        ]);
+        let set = set.unwrap();
+        let query = |label: &[u8]| {
+            [&[0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a'], label, b"\x07EXAMPLE\0\0\x01\0\x01"].concat()
+        };
+        let payloads = [query(b"\x03Bad"), query(b"\x04good"), vec![1; 40]];
+        let packets: Vec<_> = (0..3000_usize)
+            .map(|n| udp((n * n % 23).try_into().unwrap(), [53, 9, 10, 11][n * 7 % 4], &payloads[n % 3]))
+            .collect();
+        let at = |batch: usize| at(SECOND + batch as u64 * SECOND / 16);
+        let (mut one, mut many) = (Judge::new(&set, None), Judge::new(&set, None));
+        let (mut right, mut judged, mut lookups) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, batch) in packets.chunks(61).enumerate() {
+            right.extend(batch.iter().map(|packet| one.judge(&set, (packet, 99), at(number), false)));
+            many.look_up(&set, batch.iter().map(|packet| &packet[..]), &mut lookups);
+            judged.extend(
+                batch
+                    .iter()
+                    .zip(&lookups)
+                    .map(|(packet, lookup)| many.judge_on(&set, (lookup, packet, 99), at(number), false)),
+            );
+        }
+        assert_eq!(judged, right);
+        assert_eq!(many.counted(), one.counted());
+        let count = |is: fn(&Judgement) -> bool| right.iter().filter(|judgement| is(judgement)).count();
+        let seen = [
+            count(|judged| judged.is_dropped),
+            count(|judged| judged.is_sample),
+            count(|judged| judged.block.is_some()),
+        ];
+        assert!(seen.iter().all(|count| (20..2900).contains(count)), "{seen:?}");
+        assert!(one.counted()[1..].iter().all(|counted| counted.dropped > 0), "{:?}", one.counted());
     }
 
     #[test]

@@ -5,10 +5,11 @@
 //! when all four are taken, the one furthest behind goes: who sends much is never pushed out by many who send little.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bywash_port::Limit;
 use bywash_port::filter::rules::{Headers, Per, network};
+use bywash_port::frame::prefetch;
 use bywash_sys::clock::SECOND;
 
 /// Keys of one limit, at most.
@@ -37,42 +38,71 @@ pub(super) struct Limiter {
     interval: u64,
     /// How far ahead the schedule may be.
     ahead: u64,
-    /// Nobody outside knows them, so nobody can aim at a set.
+    /// The bits of a source that count.
+    masks: (u32, [u64; 2]),
+    /// Nobody outside knows them, so nobody can aim at a set. The second is odd.
     secret: [u64; 2],
+    sets: Sets,
+    /// Of each key, since when packets above the limit are counted, in nanoseconds, and how many there were. Not looked at
+    /// for what is within the limit.
+    above: Vec<[[u64; 2]; WAYS]>,
+}
+
+/// All that a packet within the limit needs, in one line of the cache: the keys, then when the next packet of each would be
+/// on schedule, in nanoseconds.
+type Set = [u64; 2 * WAYS];
+
+/// Sets, in memory that is zero because nobody has touched it: it is neither written nor taken from the machine before it
+/// is used. There may be many limits, and new ones while packets come.
+struct Sets {
+    words: Vec<u64>,
+    /// Words in front of the first line of the cache.
+    begin: usize,
     /// A power of two.
-    sets: Vec<Set>,
-    /// For each set; not looked at for what is within the limit.
-    above: Vec<[Above; WAYS]>,
+    count: usize,
 }
 
-/// All that a packet within the limit needs, in one line of the cache.
-#[derive(Clone, Copy, Default)]
-#[repr(align(64))]
-struct Set {
-    keys: [u64; WAYS],
-    /// When the next packet would be on schedule, in nanoseconds.
-    next: [u64; WAYS],
-}
+impl Sets {
+    fn new(count: usize) -> Self {
+        let line = size_of::<Set>() / size_of::<u64>();
+        let words = vec![0_u64; (count + 1) * line];
+        let begin = words.as_ptr().align_offset(size_of::<Set>()).min(line);
+        Self { words, begin, count }
+    }
 
-/// Since when packets above the limit are counted, in nanoseconds, and how many there were.
-#[derive(Clone, Copy, Default)]
-struct Above {
-    since: u64,
-    packets: u32,
+    /// Where a key's set is.
+    fn number(&self, key: u64) -> usize {
+        usize::try_from(key).unwrap_or(0) & (self.count - 1)
+    }
+
+    fn prefetch(&self, number: usize) {
+        let (sets, _) = self.words[self.begin..].as_chunks::<{ 2 * WAYS }>();
+        prefetch(&sets[number], size_of::<Set>());
+    }
+
+    fn at(&mut self, number: usize) -> &mut Set {
+        let (sets, _) = self.words[self.begin..].as_chunks_mut();
+        &mut sets[number]
+    }
 }
 
 impl Limiter {
     pub(super) fn new(limit: Limit) -> Self {
         let random = RandomState::new();
         let sets = if limit.per == Per::Rule { 1 } else { KEYS / WAYS };
+        let masks = match limit.per {
+            Per::Source { v4, v6 } => masks(v4, v6),
+            _ => (u32::MAX, [u64::MAX; 2]),
+        };
         let interval = SECOND / u64::from(limit.rate.max(1));
         Self {
             limit,
             interval,
             ahead: interval * u64::from(limit.burst.max(1) - 1),
-            secret: [random.hash_one(1), random.hash_one(2)],
-            sets: vec![Set::default(); sets],
-            above: vec![[Above::default(); WAYS]; sets],
+            masks,
+            secret: [random.hash_one(1), random.hash_one(2) | 1],
+            sets: Sets::new(sets),
+            above: vec![[[0; 2]; WAYS]; sets],
         }
     }
 
@@ -80,77 +110,107 @@ impl Limiter {
         self.limit
     }
 
+    /// Asks for the memory that such a packet will need.
+    #[inline(never)]
+    pub(super) fn prefetch(&self, headers: &Headers) {
+        // One set alone is there anyway.
+        if self.limit.per != Per::Rule {
+            self.sets.prefetch(self.sets.number(self.key(headers)));
+        }
+    }
+
     /// Counts a packet at `now`, nanoseconds of any clock that does not run backwards.
-    #[inline]
+    #[inline(never)]
     pub(super) fn measure(&mut self, headers: &Headers, now: u64) -> Measured {
-        let (source, key) = self.key(headers);
-        let number = usize::try_from(key).unwrap_or(0) & (self.sets.len() - 1);
-        let set = &mut self.sets[number];
-        let way = set.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
-            let oldest = (0..WAYS).min_by_key(|way| set.next[*way]).unwrap_or(0);
-            (set.keys[oldest], set.next[oldest]) = (key, 0);
-            self.above[number][oldest] = Above::default();
+        let key = self.key(headers);
+        let number = self.sets.number(key);
+        let (keys, times) = self.sets.at(number).split_at_mut(WAYS);
+        let way = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+            let oldest = (0..WAYS).min_by_key(|way| times[*way]).unwrap_or(0);
+            (keys[oldest], times[oldest]) = (key, 0);
+            self.above[number][oldest] = [0; 2];
             oldest
         });
-        let next = set.next[way].max(now);
+        let next = times[way].max(now);
         if next - now <= self.ahead {
-            set.next[way] = next + self.interval;
+            times[way] = next + self.interval;
             return Measured::Within;
         }
-        let above = &mut self.above[number][way];
-        if now.saturating_sub(above.since) > SECOND {
-            *above = Above { since: now, packets: 0 };
+        self.count_above(headers, now, (number, way))
+    }
+
+    /// Counts a packet that is too much; not for those within the limit, so apart.
+    #[cold]
+    fn count_above(&mut self, headers: &Headers, now: u64, (number, way): (usize, usize)) -> Measured {
+        let [since, packets] = &mut self.above[number][way];
+        if now.saturating_sub(*since) > SECOND {
+            (*since, *packets) = (now, 0);
         }
-        above.packets += 1;
+        *packets += 1;
         // What is above the rate is counted, so this is one less than so many times the rate.
-        let is_flood = above.packets >= self.limit.rate.saturating_mul(FLOODS - 1).max(1);
-        match source {
-            Some(source) if is_flood && self.limit.block.is_some() => {
-                above.packets = 0;
-                Measured::Flood(source)
+        let is_flood = *packets >= u64::from(self.limit.rate.saturating_mul(FLOODS - 1).max(1));
+        match (headers.addresses, self.limit.per) {
+            (Some([from, _]), Per::Source { v4, v6 }) if is_flood && self.limit.block.is_some() => {
+                *packets = 0;
+                Measured::Flood(network(from, v4, v6))
             }
             _ => Measured::Above,
         }
     }
 
-    /// What the packet counts for: the source where that can be blocked, and the key.
-    fn key(&self, headers: &Headers) -> (Option<IpAddr>, u64) {
-        let Some([from, to]) = headers.addresses.filter(|_| self.limit.per != Per::Rule) else {
-            return (None, 1);
-        };
+    /// What the packet counts for.
+    #[inline]
+    fn key(&self, headers: &Headers) -> u64 {
+        let Some([from, to]) = headers.addresses else { return NO_ADDRESS };
         match self.limit.per {
-            Per::Source { v4, v6 } => {
-                let source = network(from, v4, v6);
-                (Some(source), self.hash([bits(source), 0]))
-            }
-            _ => {
-                let [source, destination] = headers.ports.unwrap_or_default();
-                let ports = u128::from(source) << 16 | u128::from(destination);
-                (None, self.hash([bits(from), bits(to).rotate_left(61) ^ ports << 96 ^ ports]))
+            Per::Rule => NO_ADDRESS,
+            Per::Source { .. } => match (from, self.masks) {
+                (IpAddr::V4(from), (mask, _)) => self.hash([(from.to_bits() & mask).into()]),
+                (IpAddr::V6(from), (_, [high, low])) => {
+                    let from = halves(from.to_bits());
+                    self.hash([from[0] & high, from[1] & low])
+                }
+            },
+            Per::Flow => {
+                let [source, destination] = headers.ports.unwrap_or_default().map(u64::from);
+                let ports = source << 16 | destination;
+                let [from, to] = [from, to].map(|address| match address {
+                    IpAddr::V4(address) => [address.to_bits().into(), 1],
+                    IpAddr::V6(address) => halves(address.to_bits()),
+                });
+                self.hash([from[0], from[1], to[0], to[1], ports])
             }
         }
     }
 
     /// Never 0, which is nobody.
-    fn hash(&self, of: [u128; 2]) -> u64 {
-        let mut state = self.secret[0];
-        for word in of {
-            for half in [word >> 64, word & u128::from(u64::MAX)] {
-                let half = u64::try_from(half).unwrap_or(0);
-                let product = u128::from(half ^ state) * u128::from(self.secret[1] | 1);
-                let [low, high] = [product & u128::from(u64::MAX), product >> 64];
-                state = u64::try_from(low ^ high).unwrap_or(0) ^ self.secret[0];
-            }
-        }
-        state.max(1)
+    #[inline]
+    fn hash<const N: usize>(&self, of: [u64; N]) -> u64 {
+        let [begin, factor] = self.secret;
+        let hash = of.into_iter().fold(begin, |hash, word| {
+            let [high, low] = halves(u128::from(word ^ hash) * u128::from(factor));
+            high ^ low ^ begin
+        });
+        hash.max(1)
     }
 }
 
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()) | 1 << 127,
-        IpAddr::V6(address) => address.to_bits(),
+/// The first bits of an address of IPv4, and of the halves of one of IPv6.
+fn masks(v4: u8, v6: u8) -> (u32, [u64; 2]) {
+    let of = |all: IpAddr| network(all, v4, v6);
+    match (of(Ipv4Addr::BROADCAST.into()), of(Ipv6Addr::from_bits(u128::MAX).into())) {
+        (IpAddr::V4(mask), IpAddr::V6(six)) => (mask.to_bits(), halves(six.to_bits())),
+        _ => (u32::MAX, [u64::MAX; 2]),
     }
+}
+
+/// What packets without addresses count for, and all where they are not told apart.
+const NO_ADDRESS: u64 = 1;
+
+/// The upper and the lower half.
+#[inline]
+fn halves(number: u128) -> [u64; 2] {
+    [number >> 64, number & u128::from(u64::MAX)].map(|half| u64::try_from(half).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bywash_pcap::Format;
-use bywash_port::filter::rules::{Established, SentFlows};
-use bywash_port::frame::{Batch, Packet, Pool};
+use bywash_port::filter::rules::{Established, Lookup, SentFlows};
+use bywash_port::frame::{BATCH, Batch, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RuleSet, Rules, RxQueue, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
@@ -71,6 +71,8 @@ pub(super) struct Filterer {
     lanes: Vec<Lane>,
     pool: Pool,
     batch: Batch,
+    /// What the rules' lists say of the packets in it.
+    lookups: Vec<Lookup>,
     shared: Arc<Shared>,
     generation: u64,
     set: Arc<RuleSet>,
@@ -108,6 +110,7 @@ impl Filterer {
             lanes: queues.into_iter().map(lane).collect(),
             pool,
             batch: Batch::with_limit(batch),
+            lookups: Vec::with_capacity(BATCH),
             shared,
             generation,
             set,
@@ -178,9 +181,10 @@ impl Filterer {
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
     fn judge(&mut self, lane: usize) {
         let seen = Established { flows: self.flows.as_deref(), now: clock::monotonic() };
-        for packet in self.batch.drain() {
-            let bytes = (packet.head(), packet.len());
-            let judgement = self.judge.judge(&self.set, bytes, seen, false);
+        self.judge.look_up(&self.set, self.batch.iter().map(Packet::head), &mut self.lookups);
+        for (packet, lookup) in self.batch.drain().zip(&self.lookups) {
+            let looked_up = (lookup, packet.head(), packet.len());
+            let judgement = self.judge.judge_on(&self.set, looked_up, seen, false);
             if let Some((rule, source)) = judgement.block {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });

@@ -3,7 +3,7 @@
 use bywash_wire::Protocol;
 
 use super::headers::network;
-use crate::plain::{FIRST_V4, FRAGMENT};
+use crate::plain::{FIRST_V4, FRAGMENT, NETWORK};
 use crate::walk::{Family, Pushed, Start, Transport, Walk};
 
 /// What stands behind a transport header.
@@ -18,31 +18,44 @@ pub(super) struct Carried<'a> {
 /// Finds it behind up to two VLAN tags, and behind AH and the extension headers of IPv6. There is none in later fragments,
 /// and none where a length contradicts the header that it stands in.
 pub(super) fn carried(packet: &[u8]) -> Option<Carried<'_>> {
-    let (family, at) = network(packet)?;
-    let header = packet.get(at..)?;
-    let length = |offset: usize| header.get(offset..)?.first_chunk().map(|raw| u16::from_be_bytes(*raw));
-    let end = match family {
-        Family::V4 => usize::from(length(2)?),
-        Family::V6 => 40 + usize::from(length(4)?),
-    };
-    let (protocol, upper) = match plain(family, header) {
-        Some(protocol) => (protocol, at + 20),
-        None => transport(packet, family, at)?,
-    };
+    let Upper { protocol, at: upper, end } = plain(packet).or_else(|| found(packet))?;
     let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
-    let end = length.map_or(at + end, |length| (upper + length).min(at + end));
-    let end = end.min(packet.len());
+    let end = length.map_or(end, |length| (upper + length).min(end)).min(packet.len());
     Some(Carried { protocol, payload: packet.get(upper + header..end)? })
 }
 
-/// TCP or UDP where nothing is between it and an IPv4 header, as in nearly all packets.
+/// What an IP header carries.
+struct Upper {
+    protocol: Protocol,
+    /// Where it begins, and where IP says that it ends.
+    at: usize,
+    end: usize,
+}
+
+/// TCP or UDP right behind an IPv4 header, and that right behind Ethernet's, as in nearly all packets.
 #[inline]
-fn plain(family: Family, header: &[u8]) -> Option<Protocol> {
-    let header: &[u8; 20] = header.first_chunk().filter(|_| family == Family::V4)?;
-    let is_whole = u16::from_be_bytes([header[6], header[7]]) & FRAGMENT == 0;
-    let is_plain =
-        header[0] == FIRST_V4 && is_whole && matches!(Protocol(header[9]), Protocol::TCP | Protocol::UDP);
-    is_plain.then_some(Protocol(header[9]))
+fn plain(packet: &[u8]) -> Option<Upper> {
+    const AT: usize = NETWORK as usize;
+    let head: &[u8; AT + 20] = packet.first_chunk()?;
+    let [.., kind_high, kind_low, first, _, high, low, _, _, fragment_high, fragment_low, _, protocol] =
+        *head.first_chunk::<24>()?;
+    let is_plain = [kind_high, kind_low, first] == [8, 0, FIRST_V4]
+        && u16::from_be_bytes([fragment_high, fragment_low]) & FRAGMENT == 0
+        && matches!(Protocol(protocol), Protocol::TCP | Protocol::UDP);
+    let end = AT + usize::from(u16::from_be_bytes([high, low]));
+    is_plain.then_some(Upper { protocol: Protocol(protocol), at: AT + 20, end })
+}
+
+/// The same of any packet that is no later fragment.
+fn found(packet: &[u8]) -> Option<Upper> {
+    let (family, at) = network(packet)?;
+    let length = |offset: usize| packet.get(at + offset..)?.first_chunk().map(|raw| u16::from_be_bytes(*raw));
+    let end = match family {
+        Family::V4 => at + usize::from(length(2)?),
+        Family::V6 => at + 40 + usize::from(length(4)?),
+    };
+    let (protocol, at) = transport(packet, family, at)?;
+    Some(Upper { protocol, at, end })
 }
 
 /// The protocol of a packet that is no later fragment, and where its header begins.

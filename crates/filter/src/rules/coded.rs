@@ -3,9 +3,9 @@
 //! Most rules join a list, and most packets are in few lists: the others need not be looked at. Nor those that want a name or
 //! a payload once it is known that nothing of the kind is in the packet that any rule wants.
 
-use super::look::Sought;
-use super::tables::Found;
-use super::{MOST_JOINED, Plan};
+use super::look::{KINDS, Kinds};
+use super::tables::{Found, Tables};
+use super::{Action, MOST_JOINED, Plan, Rule};
 
 /// A bit for each list that is joined.
 type Bits = [u64; MOST_JOINED / 64];
@@ -19,38 +19,51 @@ pub(crate) struct Coded {
     owners: Vec<usize>,
     /// The lists that come first in the rules that join them.
     firsts: Bits,
-    /// Of these, those of rules that look for something, by what that is.
-    looks: [Bits; 2],
+    /// Of these, those of rules that look for something of some [`Kinds`].
+    looks: [Bits; KINDS],
+    /// Of these, those of limits that lists alone tell; as many words as there is one in.
+    limits: Vec<u64>,
+    /// Limits of whatever comes.
+    free_limits: Vec<usize>,
 }
 
 /// The rules that a packet may meet, in order.
 pub(super) struct Candidates<'a> {
     coded: &'a Coded,
+    tables: &'a Tables,
     found: &'a Found,
     free: &'a [usize],
-    words: usize,
     /// The word that comes next, and what is left of the one before.
     next: usize,
     bits: u64,
-    /// A bit for each of [`Sought`].
-    left_out: u32,
+    left_out: Kinds,
 }
 
 impl Coded {
-    pub(super) fn of(plans: &[Plan]) -> Self {
+    pub(super) fn of(plans: &[Plan], rules: &[Rule]) -> Self {
         let none = [0; MOST_JOINED / 64];
-        let mut coded = Self { free: Vec::new(), owners: Vec::new(), firsts: none, looks: [none; 2] };
-        for (index, plan) in plans.iter().enumerate() {
+        let (free, free_limits, owners) = (Vec::new(), Vec::new(), Vec::new());
+        let limits = Vec::new();
+        let mut coded = Self { free, owners, firsts: none, looks: [none; KINDS], limits, free_limits };
+        for (index, (plan, rule)) in plans.iter().zip(rules).enumerate() {
             let Plan::Coded(bits, wanted) = plan else { continue };
+            let is_limit = matches!(rule.action, Action::Limit(_))
+                && rule.condition.has_only_lists()
+                && wanted.is_none();
             let Some(&first) = bits.first() else {
                 coded.free.push(index);
+                coded.free_limits.extend(is_limit.then_some(index));
                 continue;
             };
             let (word, bit) = (first as usize / 64, 1 << (first % 64));
             coded.firsts[word] |= bit;
-            for sought in Sought::ALL {
-                if wanted.as_ref().is_some_and(|wanted| wanted.has(sought)) {
-                    coded.looks[sought as usize][word] |= bit;
+            if is_limit {
+                coded.limits.resize(word + 1, 0);
+                coded.limits[word] |= bit;
+            }
+            for (kinds, looks) in coded.looks.iter_mut().enumerate() {
+                if wanted.as_ref().is_some_and(|wanted| wanted.kinds() & kinds != 0) {
+                    looks[word] |= bit;
                 }
             }
             coded.owners.extend(bits.iter().map(|_| index));
@@ -63,18 +76,32 @@ impl Coded {
         &self.firsts
     }
 
-    /// Those that a packet may meet which is in the lists that were `found`: bits have so many words.
+    /// Those that a packet may meet which is in the lists that were `found`.
     #[inline]
-    pub(super) fn candidates<'a>(&'a self, found: &'a Found, words: usize) -> Candidates<'a> {
-        Candidates { coded: self, found, free: &self.free, words, next: 0, bits: 0, left_out: 0 }
+    pub(super) fn candidates<'a>(&'a self, tables: &'a Tables, found: &'a Found) -> Candidates<'a> {
+        Candidates { coded: self, tables, found, free: &self.free, next: 0, bits: 0, left_out: 0 }
+    }
+
+    /// Calls `each` with limits that such a packet may meet: where lists alone tell, by the first of them.
+    #[inline]
+    pub(super) fn each_limit(&self, tables: &Tables, found: &Found, mut each: impl FnMut(usize)) {
+        self.free_limits.iter().for_each(|index| each(*index));
+        for (word, limits) in self.limits.iter().enumerate() {
+            let mut bits = tables.word(found, word) & limits;
+            while bits != 0 {
+                each(self.owners[64 * word + bits.trailing_zeros() as usize]);
+                bits &= bits - 1;
+            }
+        }
     }
 }
 
 impl Candidates<'_> {
-    /// From now on without those that look for something, where they join a list.
-    pub(super) fn leave_out(&mut self, sought: Sought) {
-        self.left_out |= 1 << sought as u32;
-        self.bits &= !self.coded.looks[sought as usize][self.next.saturating_sub(1)];
+    /// From now on without those that look for something of these kinds, where they join a list.
+    #[inline]
+    pub(super) fn leave_out(&mut self, kinds: Kinds) {
+        self.left_out |= kinds;
+        self.bits &= !self.coded.looks[self.left_out][self.next.saturating_sub(1)];
     }
 }
 
@@ -83,13 +110,9 @@ impl Iterator for Candidates<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        while self.bits == 0 && self.next < self.words {
-            self.bits = self.found.word(self.next) & self.coded.firsts[self.next];
-            for sought in Sought::ALL {
-                if self.left_out & 1 << sought as u32 != 0 {
-                    self.bits &= !self.coded.looks[sought as usize][self.next];
-                }
-            }
+        while self.bits == 0 && self.next < self.tables.words() {
+            let left_out = self.coded.looks[self.left_out][self.next];
+            self.bits = self.tables.word(self.found, self.next) & self.coded.firsts[self.next] & !left_out;
             self.next += 1;
         }
         let joined = (self.bits != 0).then(|| 64 * (self.next - 1) + self.bits.trailing_zeros() as usize);

@@ -1,12 +1,12 @@
 //! What is looked for inside a packet once all cheaper conditions of a rule hold; nothing is looked at twice for a packet.
 
 use bywash_wire::Protocol;
-use bywash_wire::dns::Name;
+use bywash_wire::dns::Labels;
 
 use super::carried::{Carried, carried};
-use super::names::NameTree;
+use super::names::{Followed, NameTree};
 use super::payload::{PayloadSearch, PayloadSearches};
-use super::{Condition, MOST_LOOKS, Rule, RuleError};
+use super::{Condition, Rule, RuleError};
 
 /// What one rule wants to be found.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,23 +17,15 @@ pub(crate) struct Wanted {
     payload: Option<u32>,
 }
 
-/// What is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sought {
-    Names,
-    Payload,
-}
+/// Kinds of what is looked for: a bit for names, and one for payload.
+pub(super) type Kinds = usize;
 
-impl Sought {
-    pub(super) const ALL: [Self; 2] = [Self::Names, Self::Payload];
-}
+/// How many such numbers there are.
+pub(super) const KINDS: usize = 4;
 
 impl Wanted {
-    pub(super) fn has(&self, sought: Sought) -> bool {
-        match sought {
-            Sought::Names => self.names.is_some(),
-            Sought::Payload => self.payload.is_some(),
-        }
+    pub(super) fn kinds(&self) -> Kinds {
+        usize::from(self.names.is_some()) | usize::from(self.payload.is_some()) << 1
     }
 }
 
@@ -66,9 +58,6 @@ impl Builder {
 
     /// Of the rules that were added.
     pub(super) fn build(self, rules: &[Rule]) -> Result<Looks, RuleError> {
-        if self.name_lists as usize > MOST_LOOKS {
-            return Err(RuleError::Looks(self.name_lists as usize));
-        }
         let lists = rules.iter().map(|rule| &rule.condition.names[..]).filter(|names| !names.is_empty());
         let search = |rule: &Rule| {
             let failed = |error| RuleError::Payload(rule.name.clone(), format!("{error}"));
@@ -82,16 +71,13 @@ impl Builder {
     }
 }
 
-/// The lists of names that a query's name is in: a bit for each.
-type NameBits = [u64; MOST_LOOKS / 64];
-
 /// One packet, and what has been found in it.
 pub(super) struct Look<'a> {
     looks: &'a Looks,
     packet: &'a [u8],
     carried: Option<Option<Carried<'a>>>,
     /// None where no list has the name.
-    names: Option<Option<NameBits>>,
+    names: Option<Option<Followed>>,
     may_have_payload: Option<bool>,
 }
 
@@ -101,49 +87,36 @@ impl<'a> Look<'a> {
         Self { looks, packet, carried: None, names: None, may_have_payload: None }
     }
 
-    /// Whether all is there that a rule wants.
+    /// Whether all is there that a rule wants. Apart from the walk, which is for all packets: it has the registers to itself.
+    #[inline(never)]
     pub(super) fn finds(&mut self, wanted: &Wanted) -> bool {
-        let has_name = |names: &NameBits, list: u32| names[list as usize / 64] & 1 << (list % 64) != 0;
-        wanted.names.is_none_or(|list| self.names().is_some_and(|names| has_name(names, list)))
+        let Some(carried) = *self.carried.get_or_insert_with(|| carried(self.packet)) else { return false };
+        let looks = self.looks;
+        wanted.names.is_none_or(|list| self.name(&carried).is_some_and(|name| looks.names.has(list, name)))
             && wanted.payload.is_none_or(|number| {
-                let payload = self.may_have_payload().then(|| self.carried()).flatten();
-                payload.is_some_and(|carried| self.looks.payloads.finds(number, carried.payload))
+                self.may_have_payload(&carried) && looks.payloads.finds(number, carried.payload)
             })
     }
 
-    /// Of what a rule wants and is not there: of what no other rule finds anything either.
-    pub(super) fn found_none_of(&self, wanted: &Wanted) -> impl Iterator<Item = Sought> {
-        let has_none =
-            [self.names.is_some_and(|names| names.is_none()), self.may_have_payload == Some(false)];
-        let wanted = Sought::ALL.map(|sought| wanted.has(sought) && has_none[sought as usize]);
-        Sought::ALL.into_iter().zip(wanted).filter(|(_, none)| *none).map(|(sought, _)| sought)
+    /// The kinds of what a rule wants and is not there: of which no other rule finds anything either.
+    #[inline]
+    pub(super) fn found_none_of(&self, wanted: &Wanted) -> Kinds {
+        let nothing = matches!(self.carried, Some(None));
+        let no_name = nothing || self.names.is_some_and(|name| name.is_none());
+        let no_payload = nothing || self.may_have_payload == Some(false);
+        wanted.kinds() & (usize::from(no_name) | usize::from(no_payload) << 1)
     }
 
-    fn carried(&mut self) -> Option<Carried<'a>> {
-        *self.carried.get_or_insert_with(|| carried(self.packet))
+    fn may_have_payload(&mut self, carried: &Carried<'_>) -> bool {
+        *self.may_have_payload.get_or_insert_with(|| self.looks.payloads.may_find(carried.payload))
     }
 
-    fn may_have_payload(&mut self) -> bool {
-        if let Some(known) = self.may_have_payload {
-            return known;
-        }
-        let may = self.carried().is_some_and(|carried| self.looks.payloads.may_find(carried.payload));
-        *self.may_have_payload.insert(may)
-    }
-
-    fn names(&mut self) -> Option<&NameBits> {
-        if self.names.is_none() {
-            let mut bits = None;
-            let query = self.carried().filter(|carried| carried.protocol == Protocol::UDP);
+    /// The name that is asked for, where some list has it.
+    fn name(&mut self, carried: &Carried<'_>) -> Option<Followed> {
+        *self.names.get_or_insert_with(|| {
             // What is no query, or a broken one, asks for no name.
-            let mut name = Name::ROOT;
-            if query.is_some_and(|query| name.read(query.payload).is_ok()) {
-                self.looks.names.find(&name, |list| {
-                    bits.get_or_insert(NameBits::default())[list as usize / 64] |= 1 << (list % 64);
-                });
-            }
-            self.names = Some(bits);
-        }
-        self.names.as_ref()?.as_ref()
+            let query = Some(carried.payload).filter(|_| carried.protocol == Protocol::UDP)?;
+            self.looks.names.follow(Labels::asked(query).ok()?)
+        })
     }
 }

@@ -50,6 +50,7 @@ pub use tables::Tables;
 use coded::Coded;
 use flow_table::most_age;
 use look::{Look, Looks, Wanted};
+use tables::Found;
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,9 +156,6 @@ pub enum RuleError {
         "{0} lists stand in rules beside another condition: at most {MOST_JOINED}; put rules that are alike together"
     )]
     Joined(usize),
-    /// More rules with names than can be kept track of.
-    #[error("{0} rules with names: at most {MOST_LOOKS}; put names that share a fate into one rule")]
-    Looks(usize),
     /// Patterns that no search can be made of.
     #[error("the payload patterns of '{0}' are too many: {1}")]
     Payload(String, String),
@@ -171,9 +169,6 @@ pub const MOST_RULES: usize = 16_384;
 
 /// Most lists that stand beside another condition.
 pub const MOST_JOINED: usize = 1024;
-
-/// Most rules that ask for names.
-pub const MOST_LOOKS: usize = 1024;
 
 /// Rules in order, ready to be run.
 #[derive(Debug)]
@@ -192,6 +187,14 @@ pub(crate) enum Plan {
     Listed,
     /// Its lists' bits must be set, then its expression must match, then a look into the packet must find what it asks for.
     Coded(Vec<u32>, Option<Wanted>),
+}
+
+/// What a packet's headers say, and which lists it is in by that.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    /// What its headers say.
+    pub headers: Headers,
+    found: Found,
 }
 
 /// A rule that a packet meets.
@@ -248,7 +251,7 @@ impl RuleSet {
         }
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
         let looks = looks.build(&rules)?;
-        let coded = Coded::of(&plans);
+        let coded = Coded::of(&plans, &rules);
         Ok(Self { rules, plans, coded, tables, looks })
     }
 
@@ -270,57 +273,72 @@ impl RuleSet {
     /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off. No flow is established.
     #[inline]
     pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(Met<'_>) -> Next<B>) -> Option<B> {
-        self.walk_len(packet, packet.len(), Established::default(), each)
+        self.walk_on(&self.look_up(packet), (packet, packet.len()), Established::default(), each)
     }
 
-    /// The same for a packet that had `wire_len` bytes, of which `packet` has the first.
+    /// Looks up which lists a packet is in: the first part of a walk, for those who know to do something with it before
+    /// the second.
     #[inline]
-    pub fn walk_len<B>(
+    pub fn look_up(&self, packet: &[u8]) -> Lookup {
+        let headers = Headers::of(packet);
+        Lookup { headers, found: self.tables.find(&headers) }
+    }
+
+    /// The same for many packets: there is a lookup for each, in their order.
+    // Not a part of what calls it: together they have too few registers.
+    #[inline(never)]
+    pub fn look_up_all<'a>(&self, packets: impl Iterator<Item = &'a [u8]>, lookups: &mut Vec<Lookup>) {
+        lookups.clear();
+        lookups.extend(packets.map(|packet| self.look_up(packet)));
+    }
+
+    /// Calls `each` with the indices of limits that a packet may meet: a guess, as good as lists alone tell.
+    #[inline]
+    pub fn each_limit(&self, lookup: &Lookup, each: impl FnMut(usize)) {
+        self.coded.each_limit(&self.tables, &lookup.found, each);
+    }
+
+    /// Calls `each` for the rules that a packet meets, in order, until one breaks it off. The packet had `wire_len` bytes,
+    /// of which `packet` has the first, and was looked up in this set.
+    #[inline]
+    pub fn walk_on<B>(
         &self,
-        packet: &[u8],
-        wire_len: usize,
+        Lookup { headers, found }: &Lookup,
+        (packet, wire_len): (&[u8], usize),
         established: Established<'_>,
         mut each: impl FnMut(Met<'_>) -> Next<B>,
     ) -> Option<B> {
-        let headers = Headers::of(packet);
-        let mut found = self.tables.found();
-        if self.tables.is_used() {
-            self.tables.find(&headers, &mut found);
-        }
-        let first = found.first.map_or(usize::MAX, |(index, _)| index as usize);
+        let first = found.first().unwrap_or(usize::MAX);
         let mut asked = false;
         let mut look = Look::new(&self.looks, packet);
         let mut age = None;
-        let mut candidates = self.coded.candidates(&found, self.tables.words());
-        while let Some(index) = candidates.next().filter(|index| *index < first) {
-            let (Plan::Coded(bits, wanted), rule) = (&self.plans[index], &self.rules[index]) else {
-                continue;
-            };
-            let holds = bits.iter().all(|bit| found.has(*bit))
-                && rule.condition.expression.as_ref().is_none_or(|e| e.matches_len(packet, wire_len))
-                && rule.condition.established.is_none_or(|idle| {
-                    age.get_or_insert_with(|| established.age(packet))
-                        .is_some_and(|age| age <= most_age(idle))
-                });
-            if !holds {
-                continue;
+        let mut candidates = self.coded.candidates(&self.tables, found);
+        loop {
+            let next = candidates.next().filter(|index| *index < first);
+            let index = next.unwrap_or(first);
+            let rule = self.rules.get(index)?;
+            if let Plan::Coded(bits, wanted) = &self.plans[index] {
+                // The first list made it a candidate.
+                let holds = bits.iter().skip(1).all(|bit| self.tables.has(found, *bit))
+                    && (rule.condition.has_only_lists()
+                        || rule.condition.holds((packet, wire_len), established, &mut age));
+                if !holds {
+                    continue;
+                }
+                asked = asked || rule.asks_user_space();
+                if let Some(wanted) = wanted
+                    && !look.finds(wanted)
+                {
+                    // It has asked, so the others need not.
+                    candidates.leave_out(look.found_none_of(wanted));
+                    continue;
+                }
             }
-            asked |= rule.asks_user_space();
-            if let Some(wanted) = wanted
-                && !look.finds(wanted)
-            {
-                // It has asked, so the others need not.
-                look.found_none_of(wanted).for_each(|sought| candidates.leave_out(sought));
-                continue;
+            match each(Met { index, rule, headers, asked }) {
+                ControlFlow::Break(end) => return Some(end),
+                ControlFlow::Continue(()) if next.is_none() => return None,
+                ControlFlow::Continue(()) => {}
             }
-            if let ControlFlow::Break(end) = each(Met { index, rule, headers: &headers, asked }) {
-                return Some(end);
-            }
-        }
-        let rule = self.rules.get(first)?;
-        match each(Met { index: first, rule, headers: &headers, asked }) {
-            ControlFlow::Break(end) => Some(end),
-            ControlFlow::Continue(()) => None,
         }
     }
 
@@ -358,15 +376,14 @@ impl Rule {
     }
 
     fn is_listed(&self) -> bool {
-        let Condition { expression, from, to, from_ports, to_ports, .. } = &self.condition;
+        let Condition { from, to, from_ports, to_ports, .. } = &self.condition;
         let lists = [!from.is_empty(), !to.is_empty(), !from_ports.is_empty(), !to_ports.is_empty()];
-        expression.is_none()
+        self.condition.has_only_lists()
+            && !self.condition.needs_look()
             && lists.into_iter().filter(|used| *used).count() == 1
             && matches!(self.action, Action::Drop | Action::Pass)
             && self.sample.is_none()
             && !self.dry_run
-            && self.condition.established.is_none()
-            && !self.condition.needs_look()
     }
 }
 
@@ -374,6 +391,27 @@ impl Condition {
     /// Whether more must be looked at than the kernel's program can.
     pub(crate) fn needs_look(&self) -> bool {
         !self.names.is_empty() || !self.payload.is_empty()
+    }
+
+    /// Whether lists are all of it that can be told without a look.
+    fn has_only_lists(&self) -> bool {
+        self.expression.is_none() && self.established.is_none()
+    }
+
+    /// Whether that holds which is neither in lists nor needs a look; `age` is of the packet's flow, once it was asked for.
+    /// Apart from the walk over all rules, whose variables fill the registers.
+    #[inline(never)]
+    fn holds(
+        &self,
+        (packet, wire_len): (&[u8], usize),
+        established: Established<'_>,
+        age: &mut Option<Option<u32>>,
+    ) -> bool {
+        self.expression.as_ref().is_none_or(|expression| expression.matches_len(packet, wire_len))
+            && self.established.is_none_or(|idle| {
+                let age = age.get_or_insert_with(|| established.age(packet));
+                age.is_some_and(|age| age <= most_age(idle))
+            })
     }
 
     /// The destination ports that its packets must have; any when empty.

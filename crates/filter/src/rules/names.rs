@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
-use bywash_wire::dns::{MOST_LABEL, MOST_NAME, Name};
+use bywash_wire::dns::{Labels, MOST_LABEL, MOST_NAME, Name};
 
 /// Names: one, or all below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,11 +91,22 @@ pub(super) struct NameTree {
 #[derive(Debug, Default)]
 struct Node {
     above: u32,
-    label: Box<[u8]>,
-    /// Lists that have this name.
+    /// Its first label's length and [words](each_word).
+    label: (usize, Box<[u64]>),
+    /// Lists that have this name, in order.
     exact: Vec<u32>,
-    /// Lists that have all names below this one.
+    /// Lists that have all names below this one, in order.
     below: Vec<u32>,
+    /// Some list has all names below this one, or below one that this one is below.
+    is_wild: bool,
+}
+
+/// How far a name can be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Followed {
+    node: u32,
+    /// To its end: else it is below that node.
+    is_whole: bool,
 }
 
 const ROOT: u32 = 0;
@@ -107,28 +118,37 @@ impl NameTree {
     /// Of lists, each with the number that it is known by.
     pub(super) fn new<'a>(lists: impl Iterator<Item = (u32, &'a [NamePattern])>) -> Self {
         let mut nodes = vec![Node::default()];
-        let mut children: HashMap<(u32, Box<[u8]>), u32> = HashMap::new();
+        let mut children = HashMap::new();
         for (list, patterns) in lists {
             for pattern in patterns {
                 let mut node = ROOT;
-                let _ = pattern.name.each_from_root::<()>(|label| {
+                let _ = pattern.name.labels().each_from_root::<()>(|label| {
                     let above = node;
-                    node = *children.entry((above, label.into())).or_insert_with(|| {
-                        nodes.push(Node { above, label: label.into(), ..Node::default() });
+                    let mut words = Vec::new();
+                    each_word(label, |word| words.push(word));
+                    let label = (label.len(), words.into_boxed_slice());
+                    node = *children.entry((above, label.clone())).or_insert_with(|| {
+                        nodes.push(Node { above, label, ..Node::default() });
                         u32::try_from(nodes.len() - 1).unwrap_or(ROOT)
                     });
                     ControlFlow::Continue(())
                 });
                 let Node { exact, below, .. } = &mut nodes[node as usize];
                 let lists = if pattern.is_wildcard { below } else { exact };
-                if !lists.contains(&list) {
+                if lists.last() != Some(&list) {
                     lists.push(list);
                 }
             }
         }
+        for number in 0..nodes.len() {
+            // What is above came before.
+            let above = nodes[number].above as usize;
+            nodes[number].is_wild = !nodes[number].below.is_empty() || nodes[above].is_wild;
+        }
         let mut table = vec![FREE; (2 * nodes.len()).next_power_of_two()];
         for (number, node) in (0..).zip(&nodes).skip(1) {
-            let mut place = hash(node.above, &node.label);
+            let (len, words) = &node.label;
+            let mut place = words.iter().fold(Hash::new(node.above, *len), Hash::and).place();
             while table[place % table.len()] != FREE {
                 place += 1;
             }
@@ -138,31 +158,46 @@ impl NameTree {
         Self { nodes, table }
     }
 
-    /// Calls `each` with the lists that a name is in; with one that has it more than once, more than once.
+    /// Follows a name; `None` when no list has it.
     #[inline]
-    pub(super) fn find(&self, name: &Name, mut each: impl FnMut(u32)) {
+    pub(super) fn follow(&self, name: Labels<'_>) -> Option<Followed> {
         let mut node = ROOT;
-        let end = name.each_from_root(|label| {
-            self.nodes[node as usize].below.iter().for_each(|list| each(*list));
-            match self.child(node, label) {
-                Some(child) => node = child,
-                None => return ControlFlow::Break(()),
+        let end = name.each_from_root(|label| match self.child(node, label) {
+            Some(child) => {
+                node = child;
+                ControlFlow::Continue(())
             }
-            ControlFlow::Continue(())
+            None => ControlFlow::Break(()),
         });
-        if end.is_continue() {
-            self.nodes[node as usize].exact.iter().for_each(|list| each(*list));
-        }
+        let followed = Followed { node, is_whole: end.is_continue() };
+        let last = &self.nodes[node as usize];
+        let is_listed = if followed.is_whole {
+            !last.exact.is_empty() || node != ROOT && self.nodes[last.above as usize].is_wild
+        } else {
+            last.is_wild
+        };
+        is_listed.then_some(followed)
+    }
+
+    /// Whether a list has a name that was followed so far.
+    pub(super) fn has(&self, list: u32, name: Followed) -> bool {
+        let is_in = |lists: &[u32]| lists.binary_search(&list).is_ok();
+        let above = |node: &u32| (*node != ROOT).then(|| self.nodes[*node as usize].above);
+        let mut ends = std::iter::successors(Some(name.node), above).skip(usize::from(name.is_whole));
+        name.is_whole && is_in(&self.nodes[name.node as usize].exact)
+            || ends.any(|end| is_in(&self.nodes[end as usize].below))
     }
 
     #[inline]
     fn child(&self, above: u32, label: &[u8]) -> Option<u32> {
-        let mut place = hash(above, label);
+        let mut hash = Hash::new(above, label.len());
+        each_word(label, |word| hash = hash.and(&word));
+        let mut place = hash.place();
         loop {
             // There is a free place in the table.
             let number = self.table[place & (self.table.len() - 1)];
             let node = self.nodes.get(number as usize)?;
-            if node.above == above && *node.label == *label {
+            if node.above == above && is_same(label, &node.label) {
                 return Some(number);
             }
             place += 1;
@@ -170,16 +205,65 @@ impl NameTree {
     }
 }
 
-/// The names in the tree are the operator's, so that nobody else can make it slow.
+/// Calls `each` with the bytes of a label, in lower case and eight at a time: with its length, they say all of it. The last
+/// eight may begin among those before.
 #[inline]
-fn hash(above: u32, label: &[u8]) -> usize {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut state = u64::from(above) ^ (label.len() as u64) << 32;
-    let mut mix = |word: u64| state = (state ^ word).wrapping_mul(SPREAD).rotate_left(29);
-    let (words, rest) = label.as_chunks::<8>();
-    words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
-    mix(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-    usize::try_from(state ^ state >> 32).unwrap_or(0)
+fn each_word(label: &[u8], mut each: impl FnMut(u64)) {
+    let (whole, rest) = label.as_chunks();
+    whole.iter().for_each(|word| each(lower(u64::from_le_bytes(*word))));
+    if !rest.is_empty() {
+        let last = label.last_chunk().map_or_else(|| short(label), |word| u64::from_le_bytes(*word));
+        each(lower(last));
+    }
+}
+
+/// Fewer than eight bytes as a word.
+#[inline]
+fn short(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+        }
+        _ => bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+/// Eight letters of ASCII in lower case, at once; other bytes as they are.
+#[inline]
+fn lower(word: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // The upper bit of each byte: from which letter on, with the upper bit left out of what is added to.
+    let from = |letter: u8| (word & (0x7f * EACH)) + u64::from(0x80 - letter) * EACH;
+    let is_upper = from(b'A') & !from(b'Z' + 1) & !word & (0x80 * EACH);
+    word | is_upper >> 2
+}
+
+#[inline]
+fn is_same(label: &[u8], (len, words): &(usize, Box<[u64]>)) -> bool {
+    let (mut is_same, mut words) = (label.len() == *len, words.iter());
+    each_word(label, |word| is_same &= words.next() == Some(&word));
+    is_same
+}
+
+/// Of a label and what it is below. The names in the tree are the operator's, so that nobody else can make it slow.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Hash {
+    #[inline]
+    fn new(above: u32, len: usize) -> Self {
+        Self(u64::from(above) ^ (len as u64) << 32)
+    }
+
+    #[inline]
+    fn and(self, word: &u64) -> Self {
+        Self((self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+    }
+
+    #[inline]
+    fn place(self) -> usize {
+        usize::try_from(self.0 ^ self.0 >> 32).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -198,12 +282,13 @@ mod tests {
         pattern(text).name
     }
 
-    fn found(lists: &[Vec<NamePattern>], name: &Name) -> BTreeSet<u32> {
+    fn found(lists: &[Vec<NamePattern>], name: Labels<'_>) -> BTreeSet<u32> {
         let tree = NameTree::new((0..).zip(lists.iter().map(Vec::as_slice)));
-        let mut found = BTreeSet::new();
-        tree.find(name, |list| {
-            found.insert(list);
-        });
+        let followed = tree.follow(name);
+        let all = (0..).take(lists.len());
+        let found: BTreeSet<u32> =
+            all.filter(|list| followed.is_some_and(|name| tree.has(*list, name))).collect();
+        assert_eq!(followed.is_some(), !found.is_empty());
         found
     }
 
@@ -211,7 +296,7 @@ mod tests {
     fn a_wildcard_is_all_names_below_and_not_the_name() {
         let lists = ["example.org", "*.example.org", "*", ".", "*.a.example.org", "www.Example.ORG."];
         let lists: Vec<Vec<NamePattern>> = lists.map(|text| vec![pattern(text)]).into();
-        let of = |text: &str| found(&lists, &name(text)).into_iter().collect::<Vec<_>>();
+        let of = |text: &str| found(&lists, name(text).labels()).into_iter().collect::<Vec<_>>();
         assert_eq!(of("example.org"), [0, 2]);
         assert_eq!(of("www.example.org"), [1, 2, 5]);
         assert_eq!(of("x.a.example.org"), [1, 2, 4]);
@@ -219,6 +304,33 @@ mod tests {
         assert_eq!(of("notexample.org"), [2]);
         assert_eq!(of("org"), [2]);
         assert_eq!(of("."), [3]);
+    }
+
+    #[test]
+    fn letters_of_either_case_are_the_same_and_nothing_else_is() {
+        for byte in 0..=u8::MAX {
+            // What is in one byte does not reach into the next.
+            let bytes = [byte, b'A', byte, b'z', 0xff, byte, 0, byte];
+            assert_eq!(
+                lower(u64::from_le_bytes(bytes)).to_le_bytes(),
+                bytes.map(|byte| byte.to_ascii_lowercase())
+            );
+        }
+        let texts: Vec<String> = (1..=20).map(|len| "x".repeat(len)).collect();
+        let lists: Vec<_> = texts.iter().map(|text| vec![pattern(text)]).collect();
+        let of = |label: &str| {
+            let mut message = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, u8::try_from(label.len()).unwrap()];
+            message.extend(label.bytes().chain([0, 0, 1, 0, 1]));
+            found(&lists, Labels::asked(&message).unwrap())
+        };
+        for (list, text) in (0..).zip(&texts) {
+            assert_eq!(of(&text.to_uppercase()), [list].into());
+            for at in 0..text.len() {
+                let mut other = text.clone();
+                other.replace_range(at..=at, "y");
+                assert_eq!(of(&other), BTreeSet::new(), "{other}");
+            }
+        }
     }
 
     #[test]
@@ -261,7 +373,7 @@ mod tests {
                 None => asked == *text,
             };
             let right = (0..).zip(&texts).filter(|(_, list)| list.iter().any(is_in)).map(|(n, _)| n);
-            prop_assert_eq!(found(&patterns, &name(&asked)), right.collect::<BTreeSet<u32>>());
+            prop_assert_eq!(found(&patterns, name(&asked).labels()), right.collect::<BTreeSet<u32>>());
         }
     }
 }

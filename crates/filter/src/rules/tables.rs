@@ -61,18 +61,13 @@ impl From<Action> for Fate {
     }
 }
 
-/// The lists that an address or a port is in.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Class {
-    /// The first rule that is met by one of them alone.
-    first: Option<(u32, Fate)>,
-    bits: Vec<u64>,
-}
-
 /// The lists of a set of rules.
 #[derive(Debug)]
 pub struct Tables {
-    classes: Vec<Class>,
+    /// What being in a class means, as in the array that the kernel gets: the first rule that is met by one of the lists alone
+    /// as a number, so that of two the lower one comes first (its index, room for its counter, its fate; or [`NO_RULE`]),
+    /// then a bit for each list that is joined.
+    classes: Vec<u64>,
     /// Words of a class's bits.
     words: usize,
     /// By the side.
@@ -85,21 +80,19 @@ pub struct Tables {
 }
 
 /// What was found for a packet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    pub(super) first: Option<(u32, Fate)>,
-    bits: [u64; super::MOST_JOINED / 64],
+    /// Where the classes of its addresses and ports begin. 0 is the class of what is in no list.
+    classes: [u32; Kind::ALL.len()],
+    /// What they mean together: the first rule, and as many words of bits as most sets of rules have.
+    means: [u64; 3],
 }
 
 impl Found {
+    /// The first rule that is met by one of the lists alone.
     #[inline]
-    pub(super) fn has(&self, bit: u32) -> bool {
-        self.bits[bit as usize / 64] & 1 << (bit % 64) != 0
-    }
-
-    #[inline]
-    pub(super) fn word(&self, number: usize) -> u64 {
-        self.bits.get(number).copied().unwrap_or(0)
+    pub(super) fn first(&self) -> Option<usize> {
+        (self.means[0] != NO_RULE).then_some(index_of(self.means[0]))
     }
 }
 
@@ -124,18 +117,16 @@ pub(crate) struct Layout {
 /// No rule is met by a list alone.
 pub(crate) const NO_RULE: u64 = u64::MAX;
 
-/// The first rule of a class as a number, so that of two the lower one comes first: the rule's index, its counter, its fate.
-fn first_word(first: Option<(u32, Fate)>, slots: &[u32]) -> u64 {
-    first.map_or(NO_RULE, |(index, fate)| {
-        let slot = slots.get(index as usize).copied().unwrap_or(0);
-        u64::from(index) << 32 | u64::from(slot) << 1 | fate as u64
-    })
+/// The index in the number of a first rule.
+#[inline]
+fn index_of(first: u64) -> usize {
+    (first >> 32) as usize
 }
 
 impl Tables {
     /// Whether there is any list.
     pub(super) fn is_used(&self) -> bool {
-        self.classes.len() > 1
+        self.classes.len() > 1 + self.words
     }
 
     /// Words of bits in a class.
@@ -156,25 +147,33 @@ impl Tables {
         &self.lengths[kind.side()]
     }
 
-    pub(super) fn found(&self) -> Found {
-        Found { first: None, bits: [0; super::MOST_JOINED / 64] }
-    }
-
     /// Searches for all that lists ask about.
     #[inline]
-    pub(super) fn find(&self, headers: &Headers, found: &mut Found) {
-        for side in 0..2 {
-            let address = headers.addresses.map(|both| both[side]);
-            let class = match address {
-                Some(IpAddr::V4(address)) => {
-                    self.tries[side].as_ref().map(|trie| trie.find(address.to_bits()))
-                }
-                Some(IpAddr::V6(address)) => self.find6(side, address.to_bits()),
-                None => None,
-            };
-            self.add(class, found);
-            let port = headers.ports.map(|both| usize::from(both[side]));
-            self.add(self.ports[side].as_ref().zip(port).map(|(table, port)| table[port]), found);
+    pub(super) fn find(&self, headers: &Headers) -> Found {
+        let port =
+            |side: usize, port: u16| self.ports[side].as_ref().map_or(0, |table| table[usize::from(port)]);
+        let [from, to] =
+            headers.addresses.map_or([0; 2], |[from, to]| [self.class(0, from), self.class(1, to)]);
+        let [from_port, to_port] = headers.ports.map_or([0; 2], |[from, to]| [port(0, from), port(1, to)]);
+        let stride = u32::try_from(1 + self.words).unwrap_or(0);
+        let classes = [from, to, from_port, to_port].map(|class| class * stride);
+        let mut means = [NO_RULE, 0, 0];
+        for class in classes.into_iter().filter(|class| *class != 0) {
+            let [first, bits @ ..] = &mut means;
+            if let Some([before, more @ ..]) = self.classes.get(class as usize..) {
+                *first = (*first).min(*before);
+                bits.iter_mut().zip(&more[..self.words]).for_each(|(bits, more)| *bits |= more);
+            }
+        }
+        Found { classes, means }
+    }
+
+    /// The class of an address.
+    #[inline]
+    fn class(&self, side: usize, address: IpAddr) -> u32 {
+        match address {
+            IpAddr::V4(address) => self.tries[side].as_ref().map_or(0, |trie| trie.find(address.to_bits())),
+            IpAddr::V6(address) => self.find6(side, address.to_bits()).unwrap_or(0),
         }
     }
 
@@ -183,24 +182,27 @@ impl Tables {
         self.lengths[side].iter().find_map(of)
     }
 
+    /// A word of the bits of the lists that are joined.
     #[inline]
-    fn add(&self, class: Option<u32>, found: &mut Found) {
-        let Some(class) =
-            class.filter(|class| *class != 0).and_then(|class| self.classes.get(class as usize))
-        else {
-            return;
-        };
-        if let Some(first) = class.first {
-            found.first = Some(found.first.map_or(first, |before| before.min(first)));
-        }
-        for (to, from) in found.bits.iter_mut().zip(&class.bits) {
-            *to |= from;
-        }
+    pub(super) fn word(&self, found: &Found, number: usize) -> u64 {
+        found.means.get(1 + number).copied().unwrap_or_else(|| self.later_word(found, number))
+    }
+
+    #[inline(never)]
+    fn later_word(&self, found: &Found, number: usize) -> u64 {
+        let of = |class: u32| self.classes.get(class as usize + 1 + number).copied().unwrap_or(0);
+        found.classes.iter().fold(0, |bits, class| bits | of(*class))
+    }
+
+    /// Whether a list that is joined was found.
+    #[inline]
+    pub(super) fn has(&self, found: &Found, bit: u32) -> bool {
+        self.word(found, bit as usize / 64) & 1 << (bit % 64) != 0
     }
 
     pub(crate) fn layout(&self) -> Layout {
         let stride = 8 + 8 * self.words;
-        let mut len = self.classes.len() * stride;
+        let mut len = 8 * self.classes.len();
         let mut place = |wanted: bool, bytes: usize| {
             let at = len;
             len += if wanted { bytes } else { 0 };
@@ -211,7 +213,7 @@ impl Tables {
         let block_counts = [0, 1].map(|side| self.tries[side].as_ref().map_or(0, |trie| trie.blocks.len()));
         let blocks = len;
         len += 4 * BLOCK * block_counts.iter().sum::<usize>();
-        let last_class = (self.classes.len() - 1) * stride;
+        let last_class = 8 * self.classes.len() - stride;
         Layout { stride, last_class, ports, roots, blocks, block_counts, len }
     }
 
@@ -224,9 +226,10 @@ impl Tables {
     pub fn array(&self, slots: &[u32]) -> Vec<u64> {
         let layout = self.layout();
         let mut words = Vec::with_capacity(layout.len / 8);
-        for class in &self.classes {
-            words.push(first_word(class.first, slots));
-            words.extend(class.bits.iter().copied().chain(std::iter::repeat(0)).take(self.words));
+        for class in self.classes.chunks(1 + self.words) {
+            let index = index_of(class[0]);
+            words.push(class[0] | u64::from(slots.get(index).copied().unwrap_or(0)) << 1);
+            words.extend_from_slice(&class[1..]);
         }
         // The kernel's program is spared a multiplication: its entries say where a class begins.
         let leaf = |class: u32| class * u32::try_from(layout.stride).unwrap_or(0);
@@ -391,17 +394,19 @@ impl Classes {
         number
     }
 
-    fn finish(self, words: usize) -> Vec<Class> {
+    /// One after the other, with so many words of bits each.
+    fn finish(self, words: usize) -> Vec<u64> {
         let class = |members: Vec<Member>| {
-            let mut class = Class { first: None, bits: vec![0; words] };
+            let mut class = vec![0; 1 + words];
+            class[0] = NO_RULE;
             for member in members {
                 match member {
-                    Member::Rule(index, fate) => class.first = Some((index, fate)),
-                    Member::Bit(bit) => class.bits[bit as usize / 64] |= 1 << (bit % 64),
+                    Member::Rule(index, fate) => class[0] = u64::from(index) << 32 | fate as u64,
+                    Member::Bit(bit) => class[1 + bit as usize / 64] |= 1 << (bit % 64),
                 }
             }
             class
         };
-        self.members.into_iter().map(class).collect()
+        self.members.into_iter().flat_map(class).collect()
     }
 }

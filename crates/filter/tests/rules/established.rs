@@ -65,10 +65,12 @@ impl Bed {
     fn is_established(&self, packet: &[u8]) -> bool {
         let is_dropped = self.rules.drops(packet);
         let seen = Established { flows: Some(self), now: clock::monotonic() };
-        let dropped = self.set.walk_len(packet, packet.len(), seen, |Met { rule, .. }| match rule.action {
-            Action::Drop => Next::Break(()),
-            _ => Next::Continue(()),
-        });
+        let lookup = self.set.look_up(packet);
+        let dropped =
+            self.set.walk_on(&lookup, (packet, packet.len()), seen, |Met { rule, .. }| match rule.action {
+                Action::Drop => Next::Break(()),
+                _ => Next::Continue(()),
+            });
         assert_eq!(dropped.is_some(), is_dropped, "{packet:x?}");
         is_dropped
     }
