@@ -95,17 +95,20 @@ impl Judge {
         seen: Established<'_>,
         is_first: bool,
     ) -> Judgement {
-        self.judge_on(set, (&set.look_up(packet.0), packet.0, packet.1), seen, is_first)
+        self.judge_on(set, &set.look_up(packet.0), packet.0, packet.1, seen, is_first)
     }
 
     /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
     /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
     /// sample that the kernel drew.
+    // One by one, for a register each: what was just written in pieces would be read as a whole.
     #[inline(never)]
     pub(super) fn judge_on(
         &mut self,
         set: &RuleSet,
-        (lookup, packet, wire_len): (&Lookup, &[u8], usize),
+        lookup: &Lookup,
+        packet: &[u8],
+        wire_len: usize,
         seen: Established<'_>,
         is_first: bool,
     ) -> Judgement {
@@ -290,7 +293,7 @@ mod tests {
                 batch
                     .iter()
                     .zip(&lookups)
-                    .map(|(packet, lookup)| many.judge_on(&set, (lookup, packet, 99), at(number), false)),
+                    .map(|(packet, lookup)| many.judge_on(&set, lookup, packet, 99, at(number), false)),
             );
         }
         assert_eq!(judged, right);

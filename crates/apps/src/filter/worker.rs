@@ -183,8 +183,7 @@ impl Filterer {
         let seen = Established { flows: self.flows.as_deref(), now: clock::monotonic() };
         self.judge.look_up(&self.set, self.batch.iter().map(Packet::head), &mut self.lookups);
         for (packet, lookup) in self.batch.drain().zip(&self.lookups) {
-            let looked_up = (lookup, packet.head(), packet.len());
-            let judgement = self.judge.judge_on(&self.set, looked_up, seen, false);
+            let judgement = self.judge.judge_on(&self.set, lookup, packet.head(), packet.len(), seen, false);
             if let Some((rule, source)) = judgement.block {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });
