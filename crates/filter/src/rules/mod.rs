@@ -190,7 +190,7 @@ pub(crate) enum Plan {
 }
 
 /// What a packet's headers say, and which lists it is in by that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Lookup {
     /// What its headers say.
     pub headers: Headers,
@@ -280,8 +280,9 @@ impl RuleSet {
     /// the second.
     #[inline]
     pub fn look_up(&self, packet: &[u8]) -> Lookup {
-        let headers = Headers::of(packet);
-        Lookup { headers, found: self.tables.find(&headers) }
+        let mut lookup = Lookup::default();
+        self.look_up_to(packet, &mut lookup);
+        lookup
     }
 
     /// The same for many packets: there is a lookup for each, in their order.
@@ -289,7 +290,19 @@ impl RuleSet {
     #[inline(never)]
     pub fn look_up_all<'a>(&self, packets: impl Iterator<Item = &'a [u8]>, lookups: &mut Vec<Lookup>) {
         lookups.clear();
-        lookups.extend(packets.map(|packet| self.look_up(packet)));
+        for packet in packets {
+            // Made where it stays: what was just written in pieces is slow to be moved.
+            lookups.push(Lookup::default());
+            if let Some(lookup) = lookups.last_mut() {
+                self.look_up_to(packet, lookup);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn look_up_to(&self, packet: &[u8], lookup: &mut Lookup) {
+        lookup.headers = Headers::of(packet);
+        self.tables.find(&lookup.headers, &mut lookup.found);
     }
 
     /// Calls `each` with the indices of limits that a packet may meet: a guess, as good as lists alone tell.

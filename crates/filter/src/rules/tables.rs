@@ -88,6 +88,12 @@ pub(super) struct Found {
     means: [u64; 3],
 }
 
+impl Default for Found {
+    fn default() -> Self {
+        Self { classes: [0; Kind::ALL.len()], means: [NO_RULE, 0, 0] }
+    }
+}
+
 impl Found {
     /// The first rule that is met by one of the lists alone.
     #[inline]
@@ -149,7 +155,7 @@ impl Tables {
 
     /// Searches for all that lists ask about.
     #[inline]
-    pub(super) fn find(&self, headers: &Headers) -> Found {
+    pub(super) fn find(&self, headers: &Headers, found: &mut Found) {
         let port =
             |side: usize, port: u16| self.ports[side].as_ref().map_or(0, |table| table[usize::from(port)]);
         let [from, to] =
@@ -157,15 +163,14 @@ impl Tables {
         let [from_port, to_port] = headers.ports.map_or([0; 2], |[from, to]| [port(0, from), port(1, to)]);
         let stride = u32::try_from(1 + self.words).unwrap_or(0);
         let classes = [from, to, from_port, to_port].map(|class| class * stride);
-        let mut means = [NO_RULE, 0, 0];
+        *found = Found { classes, ..Found::default() };
         for class in classes.into_iter().filter(|class| *class != 0) {
-            let [first, bits @ ..] = &mut means;
+            let [first, bits @ ..] = &mut found.means;
             if let Some([before, more @ ..]) = self.classes.get(class as usize..) {
                 *first = (*first).min(*before);
                 bits.iter_mut().zip(&more[..self.words]).for_each(|(bits, more)| *bits |= more);
             }
         }
-        Found { classes, means }
     }
 
     /// The class of an address.
