@@ -121,7 +121,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "forward-l3",
-        sentence: "IPv4 passed on between two ports with a million routes, by size; look-ups beside DPDK's.",
+        sentence: "IPv4 and IPv6 passed on between two ports with many routes, by size; look-ups beside DPDK's.",
         runs: "cargo bench --package bywash-stack --bench forward; the same under callgrind; dpdk-test-fib",
         programs: &["dpdk-test-fib", "valgrind"],
         root: true,

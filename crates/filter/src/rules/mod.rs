@@ -299,10 +299,13 @@ impl RuleSet {
         }
     }
 
+    /// Into a lookup that is new.
     #[inline(always)]
     fn look_up_to(&self, packet: &[u8], lookup: &mut Lookup) {
         lookup.headers = Headers::of(packet);
-        self.tables.find(&lookup.headers, &mut lookup.found);
+        if self.tables.is_used() {
+            self.tables.find(&lookup.headers, &mut lookup.found);
+        }
     }
 
     /// Calls `each` with the indices of limits that a packet may meet: a guess, as good as lists alone tell.

@@ -61,7 +61,7 @@ impl Connection {
         if by_steps() {
             return false;
         }
-        segment.ack.after(self.una) && self.acknowledges_as_usual(segment)
+        segment.ack.after(self.una) && !segment.has(TcpFlags::ECE) && self.acknowledges_as_usual(segment)
     }
 
     /// Takes such a segment.

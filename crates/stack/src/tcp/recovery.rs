@@ -23,7 +23,7 @@ impl Connection {
             self.stalled = None;
             return;
         }
-        if self.acknowledges_next(segment) && !segment.has(TcpFlags::ECE) {
+        if self.acknowledges_next(segment) {
             return self.acknowledge_next(segment, cx);
         }
         let before = self.pipe();

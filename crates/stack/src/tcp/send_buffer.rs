@@ -5,7 +5,7 @@ use bywash_frame::{FRAME_SIZE, Frame, Pool};
 use crate::queue::Queue;
 
 /// Bytes that are copied at once. From about two thousand on the C library has the processor copy by one instruction (`rep movsb`),
-/// which on a Zen 3 takes half as long again as vectors do.
+/// which on a Zen 3 is slower than vectors.
 const COPIED: usize = 1024;
 
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
