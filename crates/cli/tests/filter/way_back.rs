@@ -48,7 +48,7 @@ fn a_million_packets_of_a_thousand_flows_come_back_in_order_by_the_interface_tha
         let receive = Filter::tool(host, "receive packet:left --ring 32768 --huge-pages off --memory 32M");
         // Two senders, so that both queues have flows; each flow has a queue.
         let words =
-            "--cores 0,1 --src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 --count 1M --rate 200k";
+            "--cores 0,1 --src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 --count 1M --rate 100k";
         let all = sent(bed.flood(words));
         let (_, received) = receive.end_anyhow();
         let told = filter.end();
