@@ -28,7 +28,7 @@ const SCENE: &str = include_str!("flood/scene.sh");
 /// Who drops the flood, as the scene knows them. The first is the bound. The second is the same with an XDP program on the
 /// clients' interface that passes all of theirs: what XDP itself costs on a veth, which copies each packet for it. The third
 /// is no filter at all. Ours is at TCX here, since that is a veth, unless it is told to be in XDP.
-const FILTERS: [&str; 10] = [
+const FILTERS: [&str; 11] = [
     "other link",
     "other link, XDP",
     "nothing",
@@ -37,6 +37,7 @@ const FILTERS: [&str; 10] = [
     "xdp-filter",
     "nftables",
     "iptables",
+    "tc cls_bpf",
     "one compare, XDP",
     "one compare, TCX",
 ];
@@ -72,7 +73,7 @@ const RULES: [Rules; 3] = [
         name: "Ten thousand source prefixes",
         ports: "7000",
         sources: "20.0.0.1-20.78.30.1 step 512",
-        without: &["one compare, XDP", "one compare, TCX", "xdp-filter"],
+        without: &["one compare, XDP", "one compare, TCX", "xdp-filter", "tc cls_bpf"],
     },
 ];
 
@@ -196,6 +197,7 @@ fn write_rules(rules: &Rules, folder: &Path) -> Result<(), Problem> {
         write("bywash.toml", &each(ours))?;
         write("xdp-filter.sh", &each(|port| format!("xdp-filter port {port} -m dst -p udp\n")))?;
         write("nft", &ingress(&format!("{chain}{}}}", each(|port| format!("udp dport {port} drop\n")))))?;
+        write("tc", &classic_bpf(&ports))?;
         let lines = each(|port| format!("-A PREROUTING -p udp --dport {port} -j DROP\n"));
         return write("iptables", &format!("*raw\n{lines}COMMIT\n"));
     }
@@ -210,6 +212,30 @@ fn write_rules(rules: &Rules, folder: &Path) -> Result<(), Problem> {
     let lines: String =
         prefixes.iter().map(|prefix| format!("-A PREROUTING -s {prefix} -j DROP\n")).collect();
     write("iptables", &format!("*raw\n{lines}COMMIT\n"))
+}
+
+/// A program for tc's classifier `bpf` that has UDP datagrams over IPv4 to the ports dropped: classic BPF, as `tc filter ... bpf
+/// bytecode-file` reads it, that says itself what is done with the packet.
+fn classic_bpf(ports: &[usize]) -> String {
+    // Codes as in <linux/bpf_common.h>: loads of two and of one byte, the header's length, a load behind it, comparisons.
+    let (half, byte, length, behind) = ((0x28, 0, 0), (0x30, 0, 0), (0xb1, 0, 0), (0x48, 0, 0));
+    let (count, equal, any, end) = (ports.len(), 0x15, 0x45, 0x06);
+    let mut program = vec![
+        (half, 12),
+        ((equal, 0, count + 6), 0x800),
+        (byte, 23),
+        ((equal, 0, count + 4), 17),
+        (half, 20),
+        ((any, count + 2, 0), 0x1fff),
+        (length, 14),
+        (behind, 16),
+    ];
+    program.extend(ports.iter().enumerate().map(|(at, port)| ((equal, count - at, 0), *port)));
+    // TC_ACT_OK and TC_ACT_SHOT of <linux/pkt_cls.h>.
+    program.extend([((end, 0, 0), 0), ((end, 0, 0), 2)]);
+    let lines: Vec<_> =
+        program.iter().map(|((code, yes, no), operand)| format!("{code} {yes} {no} {operand}")).collect();
+    format!("{},{}", lines.len(), lines.join(","))
 }
 
 /// Each second /24 of 20.0.0.0/8, so that no two make one prefix.

@@ -81,6 +81,10 @@ case $filter in
     ;;
 'nftables') server nft -f "$rules/nft" ;;
 'iptables') server iptables-nft-restore "$rules/iptables" ;;
+'tc cls_bpf')
+    server tc qdisc add dev far clsact
+    server tc filter add dev far ingress bpf bytecode-file "$rules/tc" direct-action
+    ;;
 esac
 # Until servers listen and the filter filters.
 sleep 3
