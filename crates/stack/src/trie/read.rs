@@ -226,9 +226,15 @@ impl Table<8> {
             if hops.iter().fold(0, |any, entry| any | entry) & INNER == 0 {
                 break;
             }
+            let place = |entry: u32, address: u32| ((entry & NUMBER) << 8 | address >> below & 0xff) as usize;
+            // A read that waits keeps the processor from those far behind it, where asking ahead waits for nothing.
+            for (entry, address) in hops.iter().zip(addresses) {
+                let place = if *entry & INNER != 0 { place(*entry, *address) } else { 0 };
+                prefetch(self.nodes.at(place), 1);
+            }
             for (entry, address) in hops.iter_mut().zip(addresses) {
                 if *entry & INNER != 0 {
-                    *entry = self.entry(*entry & NUMBER, (address >> below & 0xff) as usize);
+                    *entry = *self.nodes.at(place(*entry, *address));
                 }
             }
         }
