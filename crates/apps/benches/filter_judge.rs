@@ -1,9 +1,10 @@
 //! What the flood filter's user space costs for a packet that nothing drops, with many rules of all kinds, beside one rule
 //! that gives everything back.
 //!
-//! The packets lie in memory: a port hands out copies of them, and takes them back. Without arguments it prints nanoseconds,
-//! of runs with the many rules and with the one in turn; `filter_judge many 1000000` runs once, with
-//! the packets of the last row or of another one (`... 0`), to be counted by callgrind.
+//! The packets lie in memory: a port hands out copies of them, and takes them back. Without arguments it prints nanoseconds
+//! of runs with the many rules and with the one in turn, and what the many take more: median and quartiles of each;
+//! `filter_judge many 1000000` runs once, with the packets of the last row or of another one (`... 0`), to be counted by
+//! callgrind.
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
 
@@ -242,9 +243,15 @@ fn main() {
     for (name, kinds) in KINDS {
         let packets = made(kinds);
         let each = |rules| run(rules, &packets, PACKETS, arena).as_secs_f64() * 1e9 / PACKETS as f64;
-        let mut more: Vec<f64> = (0..TURNS).map(|_| each(many()) - each(one())).collect();
-        more.sort_by(f64::total_cmp);
-        let [low, median, high] = [TURNS / 4, TURNS / 2, TURNS - 1 - TURNS / 4].map(|index| more[index]);
-        println!("{name}\t{median:.1}\t{low:.1}\t{high:.1}");
+        let pairs: Vec<_> = (0..TURNS).map(|_| [each(many()), each(one())]).collect();
+        let columns: [fn(&[f64; 2]) -> f64; 3] =
+            [|[many, _]| *many, |[_, one]| *one, |[many, one]| many - one];
+        let figures = columns.map(|column| {
+            let mut sorted: Vec<f64> = pairs.iter().map(column).collect();
+            sorted.sort_by(f64::total_cmp);
+            let [low, median, high] = [TURNS / 4, TURNS / 2, TURNS - 1 - TURNS / 4].map(|at| sorted[at]);
+            format!("{median:.1}\t{low:.1}\t{high:.1}")
+        });
+        println!("{name}\t{}", figures.join("\t"));
     }
 }

@@ -82,6 +82,11 @@ impl Expression {
         self.inner.matcher.matches(packet, u32::try_from(wire_len).unwrap_or(u32::MAX))
     }
 
+    /// Whether it matches every packet, whatever is in it.
+    pub(crate) fn matches_all(&self) -> bool {
+        self.inner.graph.entry == Target::Match
+    }
+
     /// Whether it matches packets that have nothing in common, as an empty one does: then it hardly leaves any.
     pub fn takes_all_kinds(&self) -> bool {
         KINDS.iter().all(|packet| self.matches(packet))

@@ -78,6 +78,9 @@ impl Judge {
         lookups: &mut Vec<Lookup>,
     ) {
         set.look_up_all(packets, lookups);
+        if !set.knows_limits() {
+            return;
+        }
         for lookup in lookups {
             set.each_limit(lookup, |index| {
                 if let Some(limiter) = &self.limiters[index] {

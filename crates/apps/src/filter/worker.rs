@@ -180,10 +180,14 @@ impl Filterer {
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
     fn judge(&mut self, lane: usize) {
+        let Self { lanes, pool, batch, lookups, set, judge, .. } = self;
+        let Some(lane) = lanes.get_mut(lane) else { return };
         let seen = Established { flows: self.flows.as_deref(), now: clock::monotonic() };
-        self.judge.look_up(&self.set, self.batch.iter().map(Packet::head), &mut self.lookups);
-        for (packet, lookup) in self.batch.drain().zip(&self.lookups) {
-            let judgement = self.judge.judge_on(&self.set, lookup, packet.head(), packet.len(), seen, false);
+        judge.look_up(set, batch.iter().map(Packet::head), lookups);
+        let mut lookups = lookups.iter();
+        batch.take_each(|packet, _| {
+            let Some(lookup) = lookups.next() else { return pool.give_packet(packet) };
+            let judgement = judge.judge_on(set, lookup, packet.head(), packet.len(), seen, false);
             if let Some((rule, source)) = judgement.block {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });
@@ -195,14 +199,13 @@ impl Filterer {
                 self.sampled += u64::from(kept);
                 self.lost_samples += u64::from(!kept);
             }
-            let lane = &mut self.lanes[lane];
             if judgement.is_dropped {
                 lane.dropped += 1;
-                self.pool.give_packet(packet);
+                pool.give_packet(packet);
             } else {
                 lane.batch.push(packet);
             }
-        }
+        });
     }
 }
 

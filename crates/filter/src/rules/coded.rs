@@ -5,7 +5,7 @@
 
 use super::look::{KINDS, Kinds};
 use super::tables::{Found, Tables};
-use super::{Action, MOST_JOINED, Plan, Rule};
+use super::{Action, MOST_JOINED, Plan, Rule, Steps};
 
 /// A bit for each list that is joined.
 type Bits = [u64; MOST_JOINED / 64];
@@ -46,10 +46,8 @@ impl Coded {
         let limits = Vec::new();
         let mut coded = Self { free, owners, firsts: none, looks: [none; KINDS], limits, free_limits };
         for (index, (plan, rule)) in plans.iter().zip(rules).enumerate() {
-            let Plan::Coded(bits, wanted) = plan else { continue };
-            let is_limit = matches!(rule.action, Action::Limit(_))
-                && rule.condition.has_only_lists()
-                && wanted.is_none();
+            let Plan::Coded(Steps { bits, has_test, wanted, .. }) = plan else { continue };
+            let is_limit = matches!(rule.action, Action::Limit(_)) && !has_test && wanted.is_none();
             let Some(&first) = bits.first() else {
                 coded.free.push(index);
                 coded.free_limits.extend(is_limit.then_some(index));
@@ -80,6 +78,12 @@ impl Coded {
     #[inline]
     pub(super) fn candidates<'a>(&'a self, tables: &'a Tables, found: &'a Found) -> Candidates<'a> {
         Candidates { coded: self, tables, found, free: &self.free, next: 0, bits: 0, left_out: 0 }
+    }
+
+    /// Whether there are limits that lists alone tell, or that are about whatever comes.
+    #[inline]
+    pub(super) fn knows_limits(&self) -> bool {
+        !(self.limits.is_empty() && self.free_limits.is_empty())
     }
 
     /// Calls `each` with limits that such a packet may meet: where lists alone tell, by the first of them.

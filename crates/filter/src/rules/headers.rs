@@ -27,35 +27,42 @@ impl Headers {
     /// What a packet that begins with its Ethernet header has.
     #[inline]
     pub fn of(packet: &[u8]) -> Self {
-        Self::read(packet).unwrap_or_default()
+        let mut headers = Self::default();
+        headers.read(packet);
+        headers
+    }
+
+    /// Fills them in, when they are new, where they lie: what was just written in pieces is slow to be moved. What is not there
+    /// stays empty.
+    #[inline]
+    pub(super) fn read(&mut self, packet: &[u8]) {
+        let _ = match network(packet) {
+            Some((Family::V4, at)) => self.v4(packet.get(at..).unwrap_or_default()),
+            Some((Family::V6, at)) => self.v6(packet.get(at..).unwrap_or_default()),
+            None => None,
+        };
     }
 
     #[inline]
-    fn read(packet: &[u8]) -> Option<Self> {
-        let (family, at) = network(packet)?;
-        let network = packet.get(at..)?;
-        match family {
-            Family::V4 => Self::v4(network),
-            Family::V6 => Self::v6(network),
-        }
-    }
-
-    fn v4(network: &[u8]) -> Option<Self> {
+    fn v4(&mut self, network: &[u8]) -> Option<()> {
         let header: &[u8; 20] = network.first_chunk()?;
         let [.., a, b, c, d, e, f, g, h] = *header;
-        let addresses = Some([IpAddr::from([a, b, c, d]), IpAddr::from([e, f, g, h])]);
+        self.addresses = Some([IpAddr::from([a, b, c, d]), IpAddr::from([e, f, g, h])]);
         let is_later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
-        let has_ports = WITH_PORTS.contains(&header[9]) && !is_later;
-        let ports = has_ports.then(|| ports(network, usize::from(header[0] & 0xf) * 4)).flatten();
-        Some(Self { addresses, ports })
+        if WITH_PORTS.contains(&header[9]) && !is_later {
+            self.ports = ports(network, usize::from(header[0] & 0xf) * 4);
+        }
+        Some(())
     }
 
-    fn v6(network: &[u8]) -> Option<Self> {
+    fn v6(&mut self, network: &[u8]) -> Option<()> {
         let header: &[u8; 40] = network.first_chunk()?;
         let (source, destination) = (header[8..24].first_chunk::<16>()?, header[24..].first_chunk::<16>()?);
-        let addresses = Some([IpAddr::from(*source), IpAddr::from(*destination)]);
-        let ports = WITH_PORTS.contains(&header[6]).then(|| ports(network, 40)).flatten();
-        Some(Self { addresses, ports })
+        self.addresses = Some([IpAddr::from(*source), IpAddr::from(*destination)]);
+        if WITH_PORTS.contains(&header[6]) {
+            self.ports = ports(network, 40);
+        }
+        Some(())
     }
 }
 
@@ -79,7 +86,8 @@ pub(super) fn network(packet: &[u8]) -> Option<(Family, usize)> {
 }
 
 fn ports(network: &[u8], at: usize) -> Option<[u16; 2]> {
-    Some([half(network, at)?, half(network, at + 2)?])
+    let &[a, b, c, d] = network.get(at..)?.first_chunk()?;
+    Some([[a, b], [c, d]].map(u16::from_be_bytes))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

@@ -178,6 +178,8 @@ pub struct RuleSet {
     coded: Coded,
     tables: Tables,
     looks: Looks,
+    /// A list or a limit asks for what headers say.
+    asks_headers: bool,
 }
 
 /// How a rule is run.
@@ -185,14 +187,28 @@ pub struct RuleSet {
 pub(crate) enum Plan {
     /// The tables tell: its only condition is one list, and it decides.
     Listed,
-    /// Its lists' bits must be set, then its expression must match, then a look into the packet must find what it asks for.
-    Coded(Vec<u32>, Option<Wanted>),
+    /// All of this must hold.
+    Coded(Steps),
+}
+
+/// What a rule asks of a packet, the cheapest first. What can be known of it before there is one is known here: a rule is long,
+/// and hardly any of it matters to a packet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Steps {
+    /// The bits of its lists, which must be set.
+    bits: Vec<u32>,
+    /// It has an expression that not all packets match, or asks for an established flow.
+    has_test: bool,
+    /// User space has the last word.
+    asks_user_space: bool,
+    /// What a look into the packet must find.
+    wanted: Option<Wanted>,
 }
 
 /// What a packet's headers say, and which lists it is in by that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lookup {
-    /// What its headers say.
+    /// What its headers say; nothing where neither a list nor a limit asks for it.
     pub headers: Headers,
     found: Found,
 }
@@ -204,7 +220,7 @@ pub struct Met<'a> {
     pub index: usize,
     /// The rule.
     pub rule: &'a Rule,
-    /// What the packet's headers say.
+    /// What the packet's headers say; nothing where neither a list nor a limit asks for it.
     pub headers: &'a Headers,
     /// The kernel's program has asked user space about this packet, by this rule or one before: it has not decided or
     /// counted this one.
@@ -244,7 +260,12 @@ impl RuleSet {
                 bits.push(bit);
                 tables::Member::Bit(bit)
             });
-            plans.push(Plan::Coded(bits, looks.add(&rule.condition)));
+            plans.push(Plan::Coded(Steps {
+                bits,
+                has_test: rule.condition.has_test(),
+                asks_user_space: rule.asks_user_space(),
+                wanted: looks.add(&rule.condition),
+            }));
         }
         if joined as usize > MOST_JOINED {
             return Err(RuleError::Joined(joined as usize));
@@ -252,7 +273,9 @@ impl RuleSet {
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
         let looks = looks.build(&rules)?;
         let coded = Coded::of(&plans, &rules);
-        Ok(Self { rules, plans, coded, tables, looks })
+        let has_limit = rules.iter().any(|rule| matches!(rule.action, Action::Limit(_)));
+        let asks_headers = has_limit || tables.is_used();
+        Ok(Self { rules, plans, coded, tables, looks, asks_headers })
     }
 
     /// The rules, in order.
@@ -290,6 +313,9 @@ impl RuleSet {
     #[inline(never)]
     pub fn look_up_all<'a>(&self, packets: impl Iterator<Item = &'a [u8]>, lookups: &mut Vec<Lookup>) {
         lookups.clear();
+        if !self.asks_headers {
+            return lookups.extend(packets.map(|_| Lookup::default()));
+        }
         for packet in packets {
             // Made where it stays: what was just written in pieces is slow to be moved.
             lookups.push(Lookup::default());
@@ -302,10 +328,18 @@ impl RuleSet {
     /// Into a lookup that is new.
     #[inline(always)]
     fn look_up_to(&self, packet: &[u8], lookup: &mut Lookup) {
-        lookup.headers = Headers::of(packet);
+        if self.asks_headers {
+            lookup.headers.read(packet);
+        }
         if self.tables.is_used() {
             self.tables.find(&lookup.headers, &mut lookup.found);
         }
+    }
+
+    /// Whether [`Self::each_limit`] has any to tell of.
+    #[inline]
+    pub fn knows_limits(&self) -> bool {
+        self.coded.knows_limits()
     }
 
     /// Calls `each` with the indices of limits that a packet may meet: a guess, as good as lists alone tell.
@@ -333,16 +367,15 @@ impl RuleSet {
             let next = candidates.next().filter(|index| *index < first);
             let index = next.unwrap_or(first);
             let rule = self.rules.get(index)?;
-            if let Plan::Coded(bits, wanted) = &self.plans[index] {
+            if let Plan::Coded(steps) = &self.plans[index] {
                 // The first list made it a candidate.
-                let holds = bits.iter().skip(1).all(|bit| self.tables.has(found, *bit))
-                    && (rule.condition.has_only_lists()
-                        || rule.condition.holds((packet, wire_len), established, &mut age));
+                let holds = steps.bits.iter().skip(1).all(|bit| self.tables.has(found, *bit))
+                    && (!steps.has_test || rule.condition.holds((packet, wire_len), established, &mut age));
                 if !holds {
                     continue;
                 }
-                asked = asked || rule.asks_user_space();
-                if let Some(wanted) = wanted
+                asked |= steps.asks_user_space;
+                if let Some(wanted) = &steps.wanted
                     && !look.finds(wanted)
                 {
                     // It has asked, so the others need not.
@@ -412,6 +445,12 @@ impl Condition {
     /// Whether lists are all of it that can be told without a look.
     fn has_only_lists(&self) -> bool {
         self.expression.is_none() && self.established.is_none()
+    }
+
+    /// Whether packets may not hold to it that are in its lists, and without a look.
+    fn has_test(&self) -> bool {
+        let may_fail = |expression: &Expression| !expression.matches_all();
+        self.expression.as_ref().is_some_and(may_fail) || self.established.is_some()
     }
 
     /// Whether that holds which is neither in lists nor needs a look; `age` is of the packet's flow, once it was asked for.

@@ -26,7 +26,7 @@ use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
 use super::prefix::mask32;
 use super::tables::Layout;
-use super::{Action, Limit, Per, Plan, Rule, RuleSet};
+use super::{Action, Limit, Per, Plan, Rule, RuleSet, Steps};
 use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
@@ -322,7 +322,7 @@ impl Coder<'_> {
         let mut passed = false;
         let mut is_looked_up = false;
         for (index, (rule, plan)) in set.rules().iter().zip(set.plans()).enumerate() {
-            let Plan::Coded(bits, _) = plan else {
+            let Plan::Coded(Steps { bits, .. }) = plan else {
                 passed = true;
                 continue;
             };

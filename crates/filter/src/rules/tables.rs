@@ -70,22 +70,27 @@ pub struct Tables {
     classes: Vec<u64>,
     /// Words of a class's bits.
     words: usize,
+    /// What the classes mean, of each the same length, so that it need not be asked for each packet.
+    means: Vec<Means>,
     /// By the side.
     tries: [Option<Trie>; 2],
-    ports: [Option<Vec<u32>>; 2],
+    ports: [Option<Box<[u32; ROOT]>>; 2],
     /// Prefixes of IPv6, and their classes.
     six: [HashMap<(u8, u128), u32>; 2],
     /// Their lengths, the longest first.
     lengths: [Vec<u8>; 2],
 }
 
+/// What classes mean: the first rule, and as many words of bits as most sets of rules have.
+type Means = [u64; 3];
+
 /// What was found for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Where the classes of its addresses and ports begin. 0 is the class of what is in no list.
+    /// The classes of its addresses and ports. 0 is the class of what is in no list.
     classes: [u32; Kind::ALL.len()],
-    /// What they mean together: the first rule, and as many words of bits as most sets of rules have.
-    means: [u64; 3],
+    /// What they mean together.
+    means: Means,
 }
 
 impl Default for Found {
@@ -161,16 +166,16 @@ impl Tables {
         let [from, to] =
             headers.addresses.map_or([0; 2], |[from, to]| [self.class(0, from), self.class(1, to)]);
         let [from_port, to_port] = headers.ports.map_or([0; 2], |[from, to]| [port(0, from), port(1, to)]);
-        let stride = u32::try_from(1 + self.words).unwrap_or(0);
-        let classes = [from, to, from_port, to_port].map(|class| class * stride);
-        *found = Found { classes, ..Found::default() };
-        for class in classes.into_iter().filter(|class| *class != 0) {
-            let [first, bits @ ..] = &mut found.means;
-            if let Some([before, more @ ..]) = self.classes.get(class as usize..) {
-                *first = (*first).min(*before);
-                bits.iter_mut().zip(&more[..self.words]).for_each(|(bits, more)| *bits |= more);
+        found.classes = [from, to, from_port, to_port];
+        let [mut first, mut bits, mut more] = [NO_RULE, 0, 0];
+        for class in found.classes.into_iter().filter(|class| *class != 0) {
+            if let Some(means) = self.means.get(class as usize) {
+                first = first.min(means[0]);
+                bits |= means[1];
+                more |= means[2];
             }
         }
+        found.means = [first, bits, more];
     }
 
     /// The class of an address.
@@ -195,7 +200,8 @@ impl Tables {
 
     #[inline(never)]
     fn later_word(&self, found: &Found, number: usize) -> u64 {
-        let of = |class: u32| self.classes.get(class as usize + 1 + number).copied().unwrap_or(0);
+        let stride = 1 + self.words;
+        let of = |class: u32| self.classes.get(class as usize * stride + 1 + number).copied().unwrap_or(0);
         found.classes.iter().fold(0, |bits, class| bits | of(*class))
     }
 
@@ -247,7 +253,7 @@ impl Tables {
             if entry & super::trie::INNER != 0 { entry + before } else { leaf(entry) }
         };
         for (trie, before) in &sides {
-            let root = trie.iter().flat_map(|trie| &trie.root);
+            let root = trie.iter().flat_map(|trie| trie.root.iter());
             push_halves(&mut words, root.map(|cell| entry(*cell, *before)));
         }
         for (trie, before) in &sides {
@@ -347,7 +353,7 @@ impl Builder {
         }
         let ports = self.ports.map(|ranges| {
             (!ranges.is_empty()).then(|| {
-                let mut table = vec![0; ROOT];
+                let mut table = Box::new([0; ROOT]);
                 for (range, member) in ranges {
                     for port in range {
                         let cell: &mut u32 = &mut table[usize::from(port)];
@@ -359,7 +365,9 @@ impl Builder {
         });
         let words = (bits as usize).div_ceil(64);
         let classes = classes.finish(words);
-        Some(Tables { classes, words, tries, ports, six, lengths })
+        let mean = |class: &[u64]| std::array::from_fn(|word| class.get(word).copied().unwrap_or(0));
+        let means = classes.chunks(1 + words).map(mean).collect();
+        Some(Tables { classes, words, means, tries, ports, six, lengths })
     }
 }
 

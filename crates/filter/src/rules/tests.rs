@@ -287,3 +287,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn headers_are_read_where_a_list_or_a_limit_asks_for_them() {
+    let packet = packet("10.0.0.1", "1.1.1.1", [7, 53]);
+    let limit = Action::Limit(Limit { rate: 1, burst: 1, per: Per::Rule, block: None });
+    let all = |text: &str| Condition { expression: Some(text.parse().unwrap()), ..Condition::default() };
+    let read = |action, condition| {
+        let set = RuleSet::new(vec![rule("one", action, condition)]).unwrap();
+        let (lookup, mut lookups) = (set.look_up(&packet), vec![Lookup::default(); 3]);
+        set.look_up_all([&packet[..]; 2].into_iter(), &mut lookups);
+        assert!(lookups.len() == 2 && lookups.iter().all(|each| each.headers == lookup.headers));
+        let mut limits = Vec::new();
+        set.each_limit(&lookup, |index| limits.push(index));
+        assert!(decided(&set, &packet).is_some() && set.knows_limits() != limits.is_empty());
+        (lookup.headers == Headers::of(&packet), set.knows_limits())
+    };
+    assert_eq!(read(Action::Queue, all("")), (false, false));
+    assert_eq!(read(Action::Drop, all("udp")), (false, false));
+    assert_eq!(read(Action::Drop, from(&["10.0.0.0/8"])), (true, false));
+    assert_eq!(read(limit, all("udp")), (true, false));
+    assert_eq!(read(limit, all("")), (true, true));
+    assert_eq!(read(limit, from(&["10.0.0.0/8"])), (true, true));
+}

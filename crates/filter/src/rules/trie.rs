@@ -20,13 +20,13 @@ pub(super) const MOST_BLOCKS: usize = 1 << 18;
 /// A class for each IPv4 address; 0 for those in no prefix.
 #[derive(Debug)]
 pub(super) struct Trie {
-    pub(super) root: Vec<u32>,
+    pub(super) root: Box<[u32; ROOT]>,
     pub(super) blocks: Vec<[u32; BLOCK]>,
 }
 
 impl Trie {
     pub(super) fn new() -> Self {
-        Self { root: vec![0; ROOT], blocks: Vec::new() }
+        Self { root: Box::new([0; ROOT]), blocks: Vec::new() }
     }
 
     /// Changes the class of all addresses of a prefix by `change`. Shorter prefixes come before longer ones. `None` when
