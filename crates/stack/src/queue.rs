@@ -7,11 +7,11 @@ use std::ops::{Index, IndexMut};
 /// last one lay, in lines that are in the cache, instead of going around.
 #[inline]
 pub(crate) fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
-    let first = queue.pop_front();
+    let first = queue.pop_front()?;
     if queue.is_empty() {
         queue.clear();
     }
-    first
+    Some(first)
 }
 
 /// A queue whose only entry lies in itself.

@@ -88,16 +88,14 @@ pub(crate) fn checksum_right(packet: &Packet, place: Range<usize>, start: Sum) -
 /// The sum of a pseudo-header.
 #[inline]
 pub(crate) fn pseudo(source: Address, destination: Address, protocol: u8, length: usize) -> Sum {
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
-    match (source.v4(), destination.v4()) {
+    let addresses = match (source.v4(), destination.v4()) {
         (Some(source), Some(destination)) => {
-            Sum::pseudo(&source.octets(), &destination.octets(), protocol, length)
+            Sum::new().quad(u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()))
         }
-        _ => {
-            let (source, destination) = (source.wire().to_be_bytes(), destination.wire().to_be_bytes());
-            Sum::pseudo(&source, &destination, protocol, length)
-        }
-    }
+        _ => Sum::new().wide(source.wire()).wide(destination.wire()),
+    };
+    // A super-segment's length has more than 16 bits.
+    addresses.word(protocol.into()).quad(length as u64)
 }
 
 /// A packet of TCP or UDP that came in pieces, and that is perhaps another stack's: see [`Stack::reassembled`].

@@ -203,7 +203,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Makes a used entry new; buffers keep their memory, which is empty.
-    pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: Limits, now: Timestamp) {
+    pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
         let ConnectionId { index, generation } = self.id;
         let mut new =
             Self { id: ConnectionId { index, generation: generation.wrapping_add(1) }, ..Self::default() };
@@ -213,7 +213,7 @@ impl Connection {
         std::mem::swap(&mut new.receive, &mut self.receive);
         std::mem::swap(&mut new.board, &mut self.board);
         *self = new;
-        (self.flow, self.hash, self.limits) = (flow, hash, limits);
+        (self.flow, self.hash, self.limits) = (flow, hash, *limits);
         self.rcv_limit = limits.receive_initial;
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);

@@ -133,16 +133,16 @@ impl HalfOpen {
     }
 
     /// Makes the connection; it still has to take the segment that completed the handshake.
-    pub(super) fn into_connection(self, connection: &mut Connection, limits: Limits, cx: &Context<'_>) {
+    pub(super) fn into_connection(self, connection: &mut Connection, limits: &Limits, cx: &Context<'_>) {
         connection.reset(self.flow, self.hash, limits, cx.now);
         connection.listener = Some(self.listener);
         connection.state = State::SynReceived;
         (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
-        connection.edge = connection.rcv_nxt + first_window(&limits);
+        connection.edge = connection.rcv_nxt + first_window(limits);
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
-        connection.offered_mss = largest_segment(&self.flow, &limits, cx);
+        connection.offered_mss = largest_segment(&self.flow, limits, cx);
         (connection.wnd_scale, connection.rcv_scale) =
             self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
         connection.sack = self.sack;

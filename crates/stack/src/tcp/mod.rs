@@ -269,7 +269,7 @@ impl Tcp {
             }
             Some(Entry::HalfOpen(i)) => self.complete(i, &segment, packet, cx),
             Some(Entry::TimeWait(i)) => self.wait_input(i, flow, &segment, packet, cx),
-            None => self.listen_input((hash, flow), &segment, None, packet, cx),
+            None => self.listen_input((hash, flow), &segment, packet, cx),
         }
     }
 
@@ -365,19 +365,26 @@ impl Tcp {
         let entry = TimeWait::of(connection, now);
         let hash = connection.hash;
         connection.terminate(CloseReason::Done, cx);
-        self.table.remove(hash, Entry::Connection(i).value());
-        if let Some(w) = self.time_wait.take() {
-            self.wait_queue.push(w, entry.until);
-            self.time_wait[w] = entry;
-            self.table.insert(hash, Entry::TimeWait(w).value());
+        match self.time_wait.take() {
+            Some(w) => {
+                self.wait_queue.push(w, entry.until);
+                self.time_wait[w] = entry;
+                self.table.replace(hash, Entry::Connection(i).value(), Entry::TimeWait(w).value());
+                self.let_go(i, cx);
+            }
+            None => self.close_out(i, cx),
         }
-        self.close_out(i, cx);
     }
 
-    /// A connection has ended. Its entry is free when the program has let go of it, too.
+    /// A connection has ended.
     fn close_out(&mut self, i: u32, cx: &mut Context<'_>) {
+        self.table.remove(self.connections[i].hash, Entry::Connection(i).value());
+        self.let_go(i, cx);
+    }
+
+    /// The table does not know a connection any more. Its entry is free when the program has let go of it, too.
+    fn let_go(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        self.table.remove(connection.hash, Entry::Connection(i).value());
         self.wheel.clear(i);
         connection.wheel_at = NEVER;
         if connection.released && !connection.dirty {
@@ -491,17 +498,24 @@ impl Tcp {
                 cx.pool.give_packet(packet);
             }
             Verdict::Reuse => {
-                let (hash, last) = (wait.hash, wait.nxt);
-                self.forget_wait(i);
-                self.listen_input((hash, flow), segment, Some(last), packet, cx);
+                let hash = wait.hash;
+                if let Some(listener) = listener {
+                    self.open((hash, flow), listener, segment, Some(i), cx);
+                }
+                cx.pool.give_packet(packet);
             }
         }
     }
 
     fn forget_wait(&mut self, i: u32) {
-        let wait = &mut self.time_wait[i];
+        let wait = &self.time_wait[i];
         self.table.remove(wait.hash, Entry::TimeWait(i).value());
-        wait.until = NEVER;
+        self.give_wait(i);
+    }
+
+    /// Takes an entry back that the table does not know any more.
+    fn give_wait(&mut self, i: u32) {
+        self.time_wait[i].until = NEVER;
         self.time_wait.give(i);
     }
 }

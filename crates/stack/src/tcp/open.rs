@@ -71,7 +71,7 @@ impl Tcp {
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
         connection.id.index = i;
-        connection.reset(flow, hash, limits, cx.now);
+        connection.reset(flow, hash, &limits, cx.now);
         connection.state = State::SynSent;
         connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
@@ -81,8 +81,8 @@ impl Tcp {
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
         connection.stalled = Some(cx.now);
         let (id, iss) = (connection.id, connection.iss);
+        connection.send_range(iss, 1, cx);
         self.table.insert(hash, Entry::Connection(i).value());
-        self.connections[i].send_range(iss, 1, cx);
         self.settle(i, cx);
         Ok(id)
     }
@@ -130,13 +130,11 @@ impl Tcp {
         Err(TcpError::NoPort)
     }
 
-    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2). `last`: our last number on its
-    /// flow, which was in TIME-WAIT until now.
+    /// A segment without a connection: LISTEN or CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
     pub(super) fn listen_input(
         &mut self,
         (hash, flow): (u64, Flow),
         segment: &Segment,
-        last: Option<Seq>,
         packet: Packet,
         cx: &mut Context<'_>,
     ) {
@@ -151,14 +149,18 @@ impl Tcp {
                 {
                     // The cookie is as good a little later.
                     return match self.room(cx) {
-                        Some(place) => self.establish(place, half, segment, packet, cx),
+                        Some(place) => {
+                            self.table.insert(hash, Entry::Connection(place).value());
+                            let limits = self.limits_of(listener);
+                            self.establish(place, (half, &limits), segment, packet, cx);
+                        }
                         None => cx.pool.give_packet(packet),
                     };
                 }
                 segment.reset()
             }
             Some(listener) if segment.opens() => {
-                self.open((hash, flow), listener, segment, last, cx);
+                self.open((hash, flow), listener, segment, None, cx);
                 None
             }
             _ => segment.reset(),
@@ -171,29 +173,40 @@ impl Tcp {
         }
     }
 
-    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it). What was in TIME-WAIT opens
-    /// beyond the backlog, too: there are no more of them than there were connections, and a cookie would forget the number.
-    fn open(
+    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it). `waits`: the entry of its flow in
+    /// TIME-WAIT, which gives way. What was there opens beyond the backlog, too: there are no more of them than there were
+    /// connections, and a cookie would forget the number.
+    pub(super) fn open(
         &mut self,
         (hash, flow): (u64, Flow),
         id: ListenerId,
         segment: &Segment,
-        last: Option<Seq>,
+        waits: Option<u32>,
         cx: &mut Context<'_>,
     ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
-        let limits = listener.limits;
+        let (limits, last) = (listener.limits, waits.map(|w| self.time_wait[w].nxt));
         let half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else {
             listener.cookie_sent = Some(cx.now);
+            if let Some(w) = waits {
+                self.forget_wait(w);
+            }
             return half.answer_by_cookie(&limits, cx);
         };
         listener.half_open += 1;
         half.answer(&limits, cx);
         self.half_open[i] = half;
-        self.table.insert(hash, Entry::HalfOpen(i).value());
+        let entry = Entry::HalfOpen(i).value();
+        match waits {
+            Some(w) => {
+                self.table.replace(hash, Entry::TimeWait(w).value(), entry);
+                self.give_wait(w);
+            }
+            None => self.table.insert(hash, entry),
+        }
         self.half_wheel.set(i, cx.now + Duration::from_secs(1));
     }
 
@@ -222,8 +235,10 @@ impl Tcp {
             // believes itself connected and would otherwise be reset for it.
             if let Some(place) = self.room(cx) {
                 let half = self.half_open[i].clone();
-                self.forget_half(i);
-                return self.establish(place, half, segment, packet, cx);
+                let entries = (Entry::HalfOpen(i).value(), Entry::Connection(place).value());
+                self.table.replace(half.hash, entries.0, entries.1);
+                self.give_half(i);
+                return self.establish(place, (half, &limits), segment, packet, cx);
             }
         } else if segment.has(TcpFlags::ACK)
             && let Some((seq, ack, flags)) = segment.reset()
@@ -234,14 +249,19 @@ impl Tcp {
         cx.pool.give_packet(packet);
     }
 
-    /// The handshake is done: the connection takes the segment that completed it.
-    fn establish(&mut self, i: u32, half: HalfOpen, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
-        let (hash, limits) = (half.hash, self.limits_of(half.listener));
+    /// The handshake is done: the connection, which the table knows, takes the segment that completed it.
+    fn establish(
+        &mut self,
+        i: u32,
+        (half, limits): (HalfOpen, &Limits),
+        segment: &Segment,
+        packet: Packet,
+        cx: &mut Context<'_>,
+    ) {
         let connection = &mut self.connections[i];
         connection.id.index = i;
         half.into_connection(connection, limits, cx);
-        self.table.insert(hash, Entry::Connection(i).value());
-        self.connections[i].arrive(segment, packet, cx);
+        connection.arrive(segment, packet, cx);
         self.settle(i, cx);
     }
 
@@ -270,11 +290,16 @@ impl Tcp {
     }
 
     fn forget_half(&mut self, i: u32) {
+        self.table.remove(self.half_open[i].hash, Entry::HalfOpen(i).value());
+        self.give_half(i);
+    }
+
+    /// Takes an entry back that the table does not know any more.
+    fn give_half(&mut self, i: u32) {
         let half = &self.half_open[i];
         if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
             listener.half_open -= 1;
         }
-        self.table.remove(half.hash, Entry::HalfOpen(i).value());
         self.half_wheel.clear(i);
         self.half_open.give(i);
     }

@@ -114,10 +114,30 @@ pub(super) struct Scoreboard {
 impl Scoreboard {
     /// Forgets everything, for a new connection.
     pub(super) fn reset(&mut self) {
-        let (mut sent, mut sendings) = (std::mem::take(&mut self.sent), std::mem::take(&mut self.sendings));
+        // The queues keep their memory; all else is zero, number by number: an entry that is made and put here would be dropped
+        // as a whole first.
+        let Self {
+            sent,
+            sendings,
+            in_flight,
+            lost,
+            sacked,
+            highest,
+            latest,
+            rtt,
+            segments_sacked,
+            lost_from,
+            reordering,
+            stretch,
+            persist,
+            round,
+        } = self;
         sent.clear();
         sendings.clear();
-        *self = Self { sent, sendings, ..Self::default() };
+        (*in_flight, *lost, *sacked, *highest) = (0, 0, 0, None);
+        (*latest, *rtt) = Default::default();
+        (*segments_sacked, *lost_from, *reordering) = Default::default();
+        (*stretch, *persist, *round) = (0, 0, None);
     }
 
     #[inline]

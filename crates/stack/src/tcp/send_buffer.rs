@@ -103,6 +103,7 @@ impl SendBuffer {
     }
 
     /// Gives all frames back.
+    #[inline]
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         while let Some(frame) = self.frames.pop_front() {
             pool.give(frame);
