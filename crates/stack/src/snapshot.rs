@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bywash_wire::{EtherType, Mac};
+use bywash_wire::{ETHERNET_HEADER, EtherType, Mac};
 
 use crate::interface::{LinkValues, Medium};
 use crate::routes::{Fib, Hop};
@@ -27,8 +27,8 @@ pub struct Snapshot {
     /// IPv4 addresses of everyone on our links.
     pub(crate) broadcasts: Arc<Kept>,
     pub(crate) fib: Fib,
-    /// For each hop of `fib` with a router that is known to be there, how packets get to it.
-    pub(crate) adjacent: Arc<Vec<Option<Adjacent>>>,
+    /// For each hop of `fib`, how packets get to its router.
+    pub(crate) adjacent: Arc<Vec<Adjacent>>,
     pub(crate) passing_v4: Arc<Passing>,
     /// Sorted: found faster than by a hash that nobody can steer.
     pub(crate) neighbours: Arc<Vec<((InterfaceId, Address), Known)>>,
@@ -88,6 +88,13 @@ impl Link {
     #[inline]
     pub(crate) fn header(&self) -> &[u8] {
         &self.header[..usize::from(self.length)]
+    }
+
+    /// The header without a VLAN tag, of a link that needs no other.
+    #[inline]
+    pub(crate) fn plain(&self) -> &[u8; ETHERNET_HEADER] {
+        let [plain @ .., _, _, _, _] = &self.header;
+        plain
     }
 
     fn ethernet(interface: &Interface, id: InterfaceId, to: Mac, kind: EtherType) -> Self {
@@ -169,6 +176,15 @@ impl Passing {
         !doubt || self.holds_after_all(address)
     }
 
+    /// Whether it holds both addresses of a packet.
+    #[inline]
+    fn holds_both(&self, source: [u8; 4], destination: [u8; 4]) -> bool {
+        let doubt =
+            |[first, .., last]: [u8; 4]| self.doubt[0][usize::from(first)] | self.doubt[1][usize::from(last)];
+        !(doubt(source) | doubt(destination))
+            || [source, destination].into_iter().all(|end| self.holds_after_all(u32::from_be_bytes(end)))
+    }
+
     #[inline(never)]
     fn holds_after_all(&self, address: u32) -> bool {
         let first = address >> 24;
@@ -177,12 +193,22 @@ impl Passing {
     }
 }
 
-/// A router on a link of ours.
-#[derive(Clone, Copy, Debug)]
+/// A router on a link of ours, if it is known to be there. The one of a hop is looked at for every packet that is passed on:
+/// what speaks against that is all in one number.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
 pub(crate) struct Adjacent {
+    /// Without a port when it is not known to be there.
     pub(crate) link: Link,
-    /// What the link takes.
-    pub(crate) mtu: u16,
+    /// The longest packet with an Ethernet header that it takes; 0 when it takes none, or when there is a VLAN tag to be put in.
+    pub(crate) longest: u32,
+}
+
+impl Adjacent {
+    fn new(link: Link, mtu: u16) -> Self {
+        let plain = link.header().len() == ETHERNET_HEADER;
+        Self { link, longest: if plain { u32::from(mtu) + ETHERNET_HEADER as u32 } else { 0 } }
+    }
 }
 
 /// What stands between a path and its packets.
@@ -285,13 +311,14 @@ impl Snapshot {
         let number = self.fib.find(destination);
         let hop = self.fib.hop(number)?;
         let path = Path { interface: hop.interface, next_hop: hop.gateway.unwrap_or(destination) };
-        Some((path, self.adjacent(number).map(|adjacent| &adjacent.link)))
+        let link = self.adjacent(number).map(|adjacent| &adjacent.link);
+        Some((path, link.filter(|link| link.port != PortId::NONE)))
     }
 
-    /// The router of a hop, if nothing is to be asked or told before packets go there.
+    /// The router of a hop: one of a port if nothing is to be asked or told before packets go there.
     #[inline]
     pub(crate) fn adjacent(&self, hop: u32) -> Option<&Adjacent> {
-        self.adjacent.get(hop as usize).and_then(Option::as_ref)
+        self.adjacent.get(hop as usize)
     }
 
     /// Finds the routes of IPv4 addresses, in host byte order: for each the number of a hop, or 0. Many at once, because
@@ -313,6 +340,12 @@ impl Snapshot {
         self.passing_v4.holds(address)
     }
 
+    /// The same for both ends of a packet.
+    #[inline]
+    pub(crate) fn are_passed_on(&self, source: [u8; 4], destination: [u8; 4]) -> bool {
+        self.passing_v4.holds_both(source, destination)
+    }
+
     /// Whether an IPv6 address can be an end of a packet that is passed on, as nearly all are: unicast that means the
     /// same everywhere, and not ours.
     #[inline]
@@ -324,14 +357,14 @@ impl Snapshot {
 
     /// Finds anew how packets get to the routers of all routes.
     pub(crate) fn find_adjacent(&mut self) {
-        let link = |hop: &Hop| {
+        let router = |hop: &Hop| {
             let path = Path { interface: hop.interface, next_hop: hop.gateway? };
             match self.reach(path) {
-                Reach::Ready { link, stale: false } => Some(Adjacent { link, mtu: self.mtu(path) }),
+                Reach::Ready { link, stale: false } => Some(Adjacent::new(link, self.mtu(path))),
                 Reach::Ready { .. } | Reach::Unresolved | Reach::Absent => None,
             }
         };
-        self.adjacent = Arc::new(self.fib.hops().iter().map(link).collect());
+        self.adjacent = Arc::new(self.fib.hops().iter().map(|hop| router(hop).unwrap_or_default()).collect());
     }
 
     /// Our address for packets to a destination along a path.

@@ -128,17 +128,23 @@ impl Ipv4Header {
         // the remainder of a division by that, and no sum but nothing folds to nothing.
         let (words, _) = self.as_bytes().as_chunks::<4>();
         let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-        sum > 0 && sum.is_multiple_of(0xffff)
+        // Multiplied by the inverse of 0xffff modulo 2^64, its multiples become their quotients, and all else becomes more than
+        // any quotient: one comparison, where the compiler divides.
+        const MOST: u64 = u64::MAX / 0xffff;
+        sum.wrapping_mul(MOST.wrapping_neg()).wrapping_sub(1) < MOST
     }
 
     /// Takes one off the time to live, of which there must be some, and keeps the checksum right.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the carry has been added")]
     pub fn take_hop(&mut self) {
-        self.time_to_live -= 1;
-        // RFC 1624, 3, for a first byte that is one less: the complement of the sum is 0x100 more, and all ones are zero.
-        let sum = u32::from(self.checksum.get()) + 0x100;
-        self.checksum = ((sum + u32::from(sum >= 0xffff)) as u16).into();
+        // Time to live, protocol and checksum, read and written in one piece.
+        let bytes = &mut self.as_mut_bytes()[8..12];
+        let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        // RFC 1624, 3, for a first byte that is one less: the complement of the sum is one more in its first byte, which is the
+        // lower one here, where the carry goes on to the next as it should. All ones are zero.
+        let carry = u32::from(word >= 0xfffe_0000) << 16;
+        let word = word.wrapping_add(0xffff).wrapping_add(carry);
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
 
     /// Whether it is IPv4 with the twenty bytes alone.

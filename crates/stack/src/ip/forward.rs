@@ -21,11 +21,13 @@ const PLAIN_IPV4: u8 = 0x45;
 pub(super) fn hops(snapshot: &Snapshot, batch: &Batch) -> [u32; BATCH] {
     let (mut addresses, mut hops, mut others) = ([0; BATCH], [0; BATCH], 0);
     for (to, packet) in addresses.iter_mut().zip(batch.iter()) {
-        let Some(front) = packet.head().first_chunk::<{ ETHERNET_HEADER + IPV4_HEADER }>() else { continue };
         // Whether there is such a header in front of it is looked at later; a wrong look-up harms nobody.
-        let [.., a, b, c, d] = *front;
-        *to = u32::from_be_bytes([a, b, c, d]);
-        others |= front[ETHERNET_HEADER] ^ PLAIN_IPV4;
+        if let Some(front @ [.., a, b, c, d]) =
+            packet.head().first_chunk::<{ ETHERNET_HEADER + IPV4_HEADER }>()
+        {
+            *to = u32::from_be_bytes([*a, *b, *c, *d]);
+            others |= front[ETHERNET_HEADER] ^ PLAIN_IPV4;
+        }
     }
     let count = batch.len().min(BATCH);
     snapshot.hops_v4(&addresses[..count], &mut hops[..count]);
@@ -60,39 +62,50 @@ fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
 }
 
 /// Makes a packet ready to be passed on to its hop, and says by which port; [`PortId::NONE`], and the packet is as it was,
-/// when it has to go the long way.
+/// when it has to go the long way. What most packets are is looked at in a few whole words.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a packet has less than 2^32 bytes")]
 pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Packet) -> PortId {
     let Some(next) = snapshot.adjacent(hop) else { return PortId::NONE };
-    let length = packet.len();
-    if packet.offload.asks_for_work() {
+    let length = packet.len() as u32;
+    if packet.offload.asks_for_work() || length > next.longest {
         return PortId::NONE;
     }
     let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV4_HEADER }>() else {
         return PortId::NONE;
     };
-    let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
-    let Ok(ethernet) = EthernetHeader::ref_from_bytes(link) else { return PortId::NONE };
-    if ethernet.kind.get() != EtherType::IPV4.0 {
+    if !is_plain(front, ours) {
         return pass_on_v6(snapshot, ours, next, packet);
     }
-    let for_us = ethernet.destination == ours;
+    let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
     let Ok(ip) = Ipv4Header::mut_from_bytes(ip) else { return PortId::NONE };
-    let whole = usize::from(ip.total_length.get());
-    let right = for_us
-        && ip.has_no_options()
-        && (IPV4_HEADER..=length - ETHERNET_HEADER).contains(&whole)
-        && length - ETHERNET_HEADER <= usize::from(next.mtu)
+    // The length without the header, of which there are at least as many bytes.
+    let payload = u32::from(ip.total_length.get()).wrapping_sub(IPV4_HEADER as u32);
+    let right = payload <= length - (ETHERNET_HEADER + IPV4_HEADER) as u32
         && ip.time_to_live > 1
         && ip.is_sealed()
-        && snapshot.is_passed_on(ip.source().to_bits())
-        && snapshot.is_passed_on(ip.destination().to_bits());
-    let header = next.link.header();
-    if !right || header.len() != ETHERNET_HEADER {
+        && snapshot.are_passed_on(ip.source().octets(), ip.destination().octets());
+    if !right {
         return PortId::NONE;
     }
     ip.take_hop();
-    link.copy_from_slice(header);
+    put(link, next)
+}
+
+/// Whether a packet begins with an Ethernet header for us and with IPv4 without options.
+#[inline]
+fn is_plain(front: &[u8; ETHERNET_HEADER + IPV4_HEADER], ours: Mac) -> bool {
+    let [a, b, c, d, e, f] = ours.0;
+    let [p, q, r, s, t, u, v, w, ..] = *front;
+    let to = u64::from_le_bytes([p, q, r, s, t, u, v, w]) ^ u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+    // Without the two bytes that are the sender's.
+    to << 16 == 0 && front[12..14] == EtherType::IPV4.0.to_be_bytes() && front[14] == PLAIN_IPV4
+}
+
+/// Puts the Ethernet header in front of a packet for a router that needs no other; says by which port it goes.
+#[inline]
+fn put(link: &mut [u8], next: &Adjacent) -> PortId {
+    link.copy_from_slice(next.link.plain());
     next.link.port
 }
 
@@ -111,15 +124,12 @@ fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Pack
     let right = plain
         && six
         && IPV6_HEADER + usize::from(ip.payload_length.get()) <= length - ETHERNET_HEADER
-        && length - ETHERNET_HEADER <= usize::from(next.mtu)
         && ip.hop_limit > 1
         && snapshot.is_passed_on_v6(Address::from(ip.source()))
         && snapshot.is_passed_on_v6(Address::from(ip.destination()));
-    let header = next.link.header();
-    if !right || header.len() != ETHERNET_HEADER {
+    if !right {
         return PortId::NONE;
     }
     ip.hop_limit -= 1;
-    link.copy_from_slice(header);
-    next.link.port
+    put(link, next)
 }

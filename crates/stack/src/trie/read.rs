@@ -19,6 +19,9 @@ pub(crate) const HOPS: u32 = 1 << LENGTH_SHIFT;
 /// Keys that are looked up together.
 const TOGETHER: usize = 64;
 
+/// Bits of an IPv4 address that are left when its first, and when its second node has been read.
+const BELOW: [u32; 2] = [8, 0];
+
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -211,34 +214,52 @@ impl Table<8> {
     /// The hop of an IPv4 address.
     #[inline]
     pub(crate) fn find_v4(&self, address: u32) -> u32 {
-        let mut hop = [0];
-        self.find_many_v4(&[address], &mut hop);
-        hop[0]
+        let mut entry = self.root[(address >> 16) as usize];
+        for below in BELOW {
+            if entry & INNER != 0 {
+                entry = *self.below(entry, address, below);
+            }
+        }
+        entry & (HOPS - 1)
     }
 
     /// The hops of many IPv4 addresses.
     #[inline]
     pub(crate) fn find_many_v4(&self, addresses: &[u32], hops: &mut [u32]) {
-        for (entry, address) in hops.iter_mut().zip(addresses) {
+        for (addresses, hops) in addresses.chunks(TOGETHER).zip(hops.chunks_mut(TOGETHER)) {
+            self.find_together_v4(addresses, hops);
+        }
+    }
+
+    /// A step of each address before the next step of any. A read that waits keeps the processor from those far behind it: what
+    /// is read is asked for before, and there is little between one read and the next.
+    #[inline]
+    fn find_together_v4(&self, addresses: &[u32], entries: &mut [u32]) {
+        for (entry, address) in entries.iter_mut().zip(addresses) {
             *entry = self.root[(address >> 16) as usize];
         }
-        for below in [8, 0] {
-            if hops.iter().fold(0, |any, entry| any | entry) & INNER == 0 {
+        let mut next = [&self.root[0]; TOGETHER];
+        for below in BELOW {
+            if entries.iter().fold(0, |any, entry| any | entry) & INNER == 0 {
                 break;
             }
-            let place = |entry: u32, address: u32| ((entry & NUMBER) << 8 | address >> below & 0xff) as usize;
-            // A read that waits keeps the processor from those far behind it, where asking ahead waits for nothing.
-            for (entry, address) in hops.iter().zip(addresses) {
-                let place = if *entry & INNER != 0 { place(*entry, *address) } else { 0 };
-                prefetch(self.nodes.at(place), 1);
+            for ((next, entry), address) in next.iter_mut().zip(&*entries).zip(addresses) {
+                // Nobody can foresee who goes on: those who don't ask for the first node.
+                let from = if *entry & INNER != 0 { *entry } else { INNER };
+                *next = self.below(from, *address, below);
+                prefetch(*next, 1);
             }
-            for (entry, address) in hops.iter_mut().zip(addresses) {
-                if *entry & INNER != 0 {
-                    *entry = *self.nodes.at(place(*entry, *address));
-                }
+            for (entry, next) in entries.iter_mut().zip(next) {
+                *entry = if *entry & INNER != 0 { *next } else { *entry };
             }
         }
-        hops.iter_mut().for_each(|entry| *entry &= HOPS - 1);
+        entries.iter_mut().for_each(|entry| *entry &= HOPS - 1);
+    }
+
+    /// What an entry that leads on leads an address to, whose bits from `below` on count there.
+    #[inline]
+    fn below(&self, entry: u32, address: u32, below: u32) -> &u32 {
+        self.nodes.at(((entry & NUMBER) << 8 | address >> below & 0xff) as usize)
     }
 }
 
