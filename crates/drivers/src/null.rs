@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool, Segment};
+use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 
 use crate::OpenOptions;
@@ -122,7 +122,8 @@ impl Ring {
     #[inline]
     fn prefetch(&self) {
         let from = (self.next + GROUP) & (self.size - 1);
-        for frame in self.frames[from..].iter().take(GROUP) {
+        let to = (from + GROUP).min(self.size);
+        for frame in &self.frames[from..to] {
             frame.prefetch();
         }
     }
@@ -202,12 +203,15 @@ struct NullTx {
 impl TxQueue for NullTx {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
         let sent = batch.len();
-        let bytes = batch.bytes();
+        let mut bytes = 0;
         let ring = &mut self.ring;
         if ring.is_full()
             && let Some(segments) = batch.drain_single()
         {
-            let mut frames = segments.map(Segment::into_frame);
+            let mut frames = segments.map(|segment| {
+                bytes += segment.len();
+                segment.into_frame()
+            });
             while frames.len() > 0 {
                 let oldest = ring.oldest(frames.len());
                 pool.give_many(
@@ -216,6 +220,7 @@ impl TxQueue for NullTx {
             }
         } else {
             for packet in batch.drain() {
+                bytes += packet.len();
                 packet.into_segments(pool, |segment, pool| ring.push(segment.into_frame(), pool));
             }
         }

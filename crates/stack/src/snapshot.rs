@@ -201,13 +201,13 @@ pub(crate) struct Adjacent {
     /// Without a port when it is not known to be there.
     pub(crate) link: Link,
     /// The longest packet with an Ethernet header that it takes; 0 when it takes none, or when there is a VLAN tag to be put in.
-    pub(crate) longest: u32,
+    pub(crate) longest: usize,
 }
 
 impl Adjacent {
     fn new(link: Link, mtu: u16) -> Self {
         let plain = link.header().len() == ETHERNET_HEADER;
-        Self { link, longest: if plain { u32::from(mtu) + ETHERNET_HEADER as u32 } else { 0 } }
+        Self { link, longest: if plain { ETHERNET_HEADER + usize::from(mtu) } else { 0 } }
     }
 }
 

@@ -64,10 +64,9 @@ fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
 /// Makes a packet ready to be passed on to its hop, and says by which port; [`PortId::NONE`], and the packet is as it was,
 /// when it has to go the long way. What most packets are is looked at in a few whole words.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "a packet has less than 2^32 bytes")]
 pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Packet) -> PortId {
     let Some(next) = snapshot.adjacent(hop) else { return PortId::NONE };
-    let length = packet.len() as u32;
+    let length = packet.len();
     if packet.offload.asks_for_work() || length > next.longest {
         return PortId::NONE;
     }
@@ -80,8 +79,8 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
     let Ok(ip) = Ipv4Header::mut_from_bytes(ip) else { return PortId::NONE };
     // The length without the header, of which there are at least as many bytes.
-    let payload = u32::from(ip.total_length.get()).wrapping_sub(IPV4_HEADER as u32);
-    let right = payload <= length - (ETHERNET_HEADER + IPV4_HEADER) as u32
+    let payload = usize::from(ip.total_length.get()).wrapping_sub(IPV4_HEADER);
+    let right = payload <= length - (ETHERNET_HEADER + IPV4_HEADER)
         && ip.time_to_live > 1
         && ip.is_sealed()
         && snapshot.are_passed_on(ip.source().octets(), ip.destination().octets());
