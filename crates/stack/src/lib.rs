@@ -64,6 +64,7 @@ mod interface;
 mod ip;
 mod outbox;
 mod packet;
+mod pairs;
 mod path_mtu;
 mod queue;
 mod request;

@@ -7,10 +7,12 @@ use arrayvec::ArrayVec;
 use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
 
+use crate::pairs::Pairs;
 use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
 use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
+use crate::tcp::Way;
 use crate::time::Span;
 use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 
@@ -121,6 +123,8 @@ pub(crate) struct Outbox {
     /// Ways that were found since the last snapshot: a place for each remainder of the destinations. Handshakes ask several
     /// times for one.
     direct: [Option<(Address, Direct)>; DIRECT],
+    /// The same, with the headers of segments, for connections.
+    pub(crate) ways: Pairs<Way>,
     /// Packets dropped because a queue was full.
     pub(crate) dropped: u64,
 }
@@ -138,6 +142,7 @@ impl Outbox {
             path_mtus: PathMtus::default(),
             confirmed: [(Timestamp::ZERO, None); CONFIRMED],
             direct: [None; DIRECT],
+            ways: Pairs::new(),
             dropped: 0,
         }
     }
@@ -329,6 +334,7 @@ impl Outbox {
         self.snapshot = snapshot;
         self.told.clear();
         self.direct = [None; DIRECT];
+        self.ways.clear();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for key in waiting {
             let path = Path { interface: key.0, next_hop: key.1 };

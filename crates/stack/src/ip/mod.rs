@@ -178,9 +178,12 @@ impl Stack {
         packet: Packet,
         pool: &mut Pool,
     ) {
-        match known.filter(|known| self.is_heard(known)) {
-            Some(known) => self.known_input(now, known, packet, pool),
-            None => self.link_input(now, port, packet, pool),
+        let taken = match known {
+            Some(known) => self.known_input(now, &known, packet, pool),
+            None => Err(packet),
+        };
+        if let Err(packet) = taken {
+            self.link_input(now, port, packet, pool);
         }
     }
 

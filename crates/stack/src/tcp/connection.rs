@@ -153,7 +153,7 @@ pub(super) struct Connection {
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) linger_at: Timestamp,
-    /// When the wheel is set to.
+    /// When the wheel is set to; zero in an entry that was never used.
     pub(super) wheel_at: Timestamp,
     pub(super) ts_recent_at: Timestamp,
     pub(super) last_received: Timestamp,
@@ -202,22 +202,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Makes a used entry new; buffers keep their memory, which is empty.
+    /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
         let ConnectionId { index, generation } = self.id;
-        let mut new =
-            Self { id: ConnectionId { index, generation: generation.wrapping_add(1) }, ..Self::default() };
-        self.board.reset();
+        let id = ConnectionId { index, generation: generation.wrapping_add(1) };
+        let wheel_at = if self.wheel_at == Timestamp::ZERO { NEVER } else { self.wheel_at };
+        let mut new = Self { id, wheel_at, ..Self::default() };
         // Exchanged where they are: taking the whole entry out would move it twice.
         std::mem::swap(&mut new.send, &mut self.send);
         std::mem::swap(&mut new.receive, &mut self.receive);
         std::mem::swap(&mut new.board, &mut self.board);
-        *self = new;
+        // What it was has nothing any more that could be dropped, but that would be found out by looking at each queue.
+        std::mem::forget(std::mem::replace(self, new));
         (self.flow, self.hash, self.limits) = (flow, hash, *limits);
         self.rcv_limit = limits.receive_initial;
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
-        (self.linger_at, self.wheel_at) = (NEVER, NEVER);
+        self.linger_at = NEVER;
         (self.last_data_sent, self.read_since) = (now, now);
         (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }

@@ -27,16 +27,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use bywash_frame::Packet;
-use bywash_wire::{TcpFlags, TcpHeader};
+use bywash_frame::{Packet, prefetch};
+use bywash_wire::{Protocol, TcpFlags, TcpHeader};
 
 pub use api::TcpError;
 pub use congestion::CongestionControl;
 pub use info::{LINUX_TCP_INFO, TcpInfo};
+#[cfg(test)]
+pub(crate) use predict::by_steps;
 pub use state::State;
+pub(crate) use way::Way;
 
 use crate::flow::{Purpose, Secret};
-use crate::ip::{Inbound, checksum_right};
+use crate::ip::{Inbound, checksum_right, pseudo};
+use crate::pairs::Pairs;
 use crate::slab::Slab;
 use crate::stack::Context;
 use crate::table::Table;
@@ -215,6 +219,8 @@ pub(crate) struct Tcp {
     wheel: Wheel,
     half_wheel: Wheel,
     wait_queue: time_wait::Queue,
+    /// The start of our clock for each pair: see [`listen::clock_offset`].
+    clocks: Pairs<u32>,
     /// Connections that have something to send, or that are to be looked at.
     dirty: VecDeque<u32>,
     /// Numbers from a wheel, kept so that it does not allocate.
@@ -237,6 +243,7 @@ impl Tcp {
             wheel: Wheel::new(Timestamp::ZERO),
             half_wheel: Wheel::new(Timestamp::ZERO),
             wait_queue: time_wait::Queue::default(),
+            clocks: Pairs::new(),
             dirty: VecDeque::new(),
             due: Vec::new(),
             limits: Limits::default(),
@@ -250,18 +257,29 @@ impl Tcp {
             // RFC 9293, MUST-57 and 3.9.2.3: nothing that was sent to many is for TCP.
             return cx.pool.give_packet(inbound.packet);
         }
-        let Some(tcp) = TcpHeader::parse(inbound.transport()) else {
+        let Inbound { packet, source, destination, start, end, ecn, .. } = inbound;
+        self.host_input((destination, source), packet, (start..end, ecn), cx);
+    }
+
+    /// Takes a segment from one host to another, which is in `place` of its packet.
+    pub(crate) fn host_input(
+        &mut self,
+        (local, remote): (Address, Address),
+        packet: Packet,
+        (place, ecn): (Range<usize>, u8),
+        cx: &mut Context<'_>,
+    ) {
+        let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         };
-        let flow = Flow::of(tcp, inbound.destination, inbound.source);
-        let segment = Segment::of(tcp, inbound.transport(), inbound.start..inbound.end, inbound.ecn);
-        if !inbound.checksum_right() {
+        if !checksum_right(&packet, place.clone(), pseudo(remote, local, Protocol::TCP.0, place.len())) {
             cx.counters.checksum += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
         cx.counters.tcp_received += 1;
-        let (hash, packet) = (cx.secret.hash(Purpose::Table, &flow), inbound.packet);
+        let (flow, segment) = (Flow::of(tcp, local, remote), Segment::of(tcp, bytes, place, ecn));
+        let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
             Some(Entry::Connection(i)) => {
                 self.connections[i].arrive(&segment, packet, cx);
@@ -273,14 +291,21 @@ impl Tcp {
         }
     }
 
-    /// The connection of a flow, whose memory is asked for: it will be needed soon.
+    /// The connection of a flow, whose memory is asked for: it will be needed soon. So is that of a smaller entry, if that is
+    /// what there is.
     #[inline]
     pub(crate) fn known(&self, flow: &Flow, secret: &Secret) -> Option<ConnectionId> {
-        #[cfg(test)]
-        if predict::by_steps() {
-            return None;
-        }
-        let is = |value| matches!(Entry::from_value(value), Entry::Connection(i) if self.connections[i].flow == *flow);
+        let is = |value| match Entry::from_value(value) {
+            Entry::Connection(i) => self.connections[i].flow == *flow,
+            Entry::HalfOpen(i) => {
+                prefetch(&self.half_open[i], size_of::<HalfOpen>());
+                false
+            }
+            Entry::TimeWait(i) => {
+                prefetch(&self.time_wait[i], size_of::<TimeWait>());
+                false
+            }
+        };
         let i = self.table.find(secret.hash(Purpose::Table, flow), is)?;
         let connection = &self.connections[i];
         connection.prefetch();
@@ -308,8 +333,7 @@ impl Tcp {
     ) {
         let i = id.index;
         let connection = &mut self.connections[i];
-        let bytes = packet.head().get(place.start..place.end.min(packet.head().len())).unwrap_or_default();
-        let Some(tcp) = TcpHeader::parse(bytes) else {
+        let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
             return cx.pool.give_packet(packet);
         };
@@ -385,8 +409,6 @@ impl Tcp {
     /// The table does not know a connection any more. Its entry is free when the program has let go of it, too.
     fn let_go(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        self.wheel.clear(i);
-        connection.wheel_at = NEVER;
         if connection.released && !connection.dirty {
             connection.receive.clear(cx.pool);
             connection.send.clear(cx.pool);
@@ -404,8 +426,11 @@ impl Tcp {
             for i in due.drain(..) {
                 let connection = &mut self.connections[i];
                 connection.wheel_at = NEVER;
-                connection.expire(cx);
-                self.settle(i, cx);
+                // A deadline outlives its connection: to stop it costs more than to look at it once in vain.
+                if connection.state != State::Closed {
+                    connection.expire(cx);
+                    self.settle(i, cx);
+                }
             }
         }
         if self.half_wheel.turns(cx.now) {
@@ -518,6 +543,14 @@ impl Tcp {
         self.time_wait[i].until = NEVER;
         self.time_wait.give(i);
     }
+}
+
+/// The header of a segment in `place` of a packet, and its bytes as far as they lie in the first frame.
+#[inline(always)]
+fn header<'a>(packet: &'a Packet, place: &Range<usize>) -> Option<(&'a TcpHeader, &'a [u8])> {
+    let head = packet.head();
+    let bytes = head.get(place.start..place.end.min(head.len()))?;
+    Some((TcpHeader::parse(bytes)?, bytes))
 }
 
 #[cfg(test)]

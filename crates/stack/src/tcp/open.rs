@@ -1,10 +1,9 @@
 //! How connections begin: listeners, the handshakes of peers, connections of our own.
 
-use std::time::Duration;
-
 use bywash_frame::Packet;
 use bywash_wire::{TcpFlags, TcpOptions};
 
+use super::connection::NEVER;
 use super::emit::Bare;
 use super::listen::{self, HalfOpen, default_mss};
 use super::segment::Segment;
@@ -13,7 +12,7 @@ use super::state::State;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
 use crate::stack::Context;
-use crate::{Address, Flow};
+use crate::{Address, Flow, Snapshot};
 
 /// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
@@ -57,12 +56,16 @@ impl Tcp {
         limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<ConnectionId, TcpError> {
-        if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
-            return Err(TcpError::NoHost);
+        let mut flow = Flow {
+            local: local.0.unwrap_or_default(),
+            remote: remote.0,
+            local_port: local.1,
+            remote_port: remote.1,
+        };
+        // Where there is a way, there is a host and a route to it.
+        if local.0.is_none() || cx.out.ways.get(&flow).is_none() {
+            flow.local = source(local.0, remote.0, &cx.out.snapshot)?;
         }
-        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute)?;
-        let ours = local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute)?;
-        let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
         let (flow, hash, last) = if local.1 == 0 {
             self.free_flow(flow, limits.timestamps, cx)?
         } else {
@@ -75,7 +78,7 @@ impl Tcp {
         connection.state = State::SynSent;
         connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
-        connection.ts_offset = listen::clock_offset(&flow, cx);
+        connection.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
         connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
         connection.set_mss(default_mss(&flow).min(connection.offered_mss));
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
@@ -186,7 +189,8 @@ impl Tcp {
     ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
         let (limits, last) = (listener.limits, waits.map(|w| self.time_wait[w].nxt));
-        let half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
+        let mut half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
+        half.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else {
@@ -207,7 +211,7 @@ impl Tcp {
             }
             None => self.table.insert(hash, entry),
         }
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1));
+        self.half_wheel.set_at_most(i, self.half_open[i].again());
     }
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
@@ -276,7 +280,15 @@ impl Tcp {
         self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
     }
 
+    /// The timer of an entry has gone off: perhaps an earlier handshake's, that nobody has stopped.
     pub(super) fn answer_again(&mut self, i: u32, cx: &mut Context<'_>) {
+        let again = self.half_open[i].again();
+        if again > cx.now {
+            if again != NEVER {
+                self.half_wheel.set(i, again);
+            }
+            return;
+        }
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         if half.tries >= limits.syn_ack_retries {
@@ -286,7 +298,7 @@ impl Tcp {
         half.sent = cx.now;
         half.challenged = false;
         half.answer(&limits, cx);
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
+        self.half_wheel.set(i, half.again());
     }
 
     fn forget_half(&mut self, i: u32) {
@@ -296,11 +308,11 @@ impl Tcp {
 
     /// Takes an entry back that the table does not know any more.
     fn give_half(&mut self, i: u32) {
-        let half = &self.half_open[i];
+        let half = &mut self.half_open[i];
         if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
             listener.half_open -= 1;
         }
-        self.half_wheel.clear(i);
+        half.sent = NEVER;
         self.half_open.give(i);
     }
 
@@ -312,8 +324,19 @@ impl Tcp {
     }
 }
 
+/// Our address of a connection to `remote`: the given one, or the route's.
+fn source(local: Option<Address>, remote: Address, snapshot: &Snapshot) -> Result<Address, TcpError> {
+    if !remote.is_unicast() || snapshot.is_broadcast(remote) {
+        return Err(TcpError::NoHost);
+    }
+    let path = snapshot.path(remote).ok_or(TcpError::NoRoute)?;
+    local.or_else(|| snapshot.source(path, remote)).ok_or(TcpError::NoRoute)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bywash_frame::{Arena, Batch, Packet, Pool};
     use bywash_wire::checksum::Sum;
     use bywash_wire::zerocopy::IntoBytes;

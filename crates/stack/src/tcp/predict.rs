@@ -95,7 +95,7 @@ impl Connection {
         self.update_window(segment);
         let mut delivered = Delivered::default();
         self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
-        self.tally.delivered += delivered.bytes.div_ceil(self.window.mss.max(1));
+        self.count_delivered(delivered.bytes);
         self.advance_una(segment.ack, cx);
         self.measure(segment, true, &delivered, cx);
         if self.board.is_empty() {
@@ -110,7 +110,7 @@ impl Connection {
 
 /// Whether a test wants every segment to go the longest way.
 #[cfg(test)]
-pub(super) fn by_steps() -> bool {
+pub(crate) fn by_steps() -> bool {
     tests::BY_STEPS.get()
 }
 
