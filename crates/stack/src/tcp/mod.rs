@@ -174,7 +174,7 @@ struct Listener {
 
 /// What a number in the table stands for: its upper bits say in which slab the entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+pub(crate) enum Entry {
     Connection(u32),
     HalfOpen(u32),
     TimeWait(u32),
@@ -291,33 +291,32 @@ impl Tcp {
         }
     }
 
-    /// The connection of a flow, whose memory is asked for: it will be needed soon. So is that of a smaller entry, if that is
-    /// what there is.
+    /// The hash of a flow of which a segment has come. The place in the table is asked for: [`Tcp::seems`] needs it soon.
     #[inline]
-    pub(crate) fn known(&self, flow: &Flow, secret: &Secret) -> Option<ConnectionId> {
-        let is = |value| match Entry::from_value(value) {
-            Entry::Connection(i) => self.connections[i].flow == *flow,
-            Entry::HalfOpen(i) => {
-                prefetch(&self.half_open[i], size_of::<HalfOpen>());
-                false
-            }
-            Entry::TimeWait(i) => {
-                prefetch(&self.time_wait[i], size_of::<TimeWait>());
-                false
-            }
-        };
-        let i = self.table.find(secret.hash(Purpose::Table, flow), is)?;
-        let connection = &self.connections[i];
-        connection.prefetch();
-        Some(connection.id)
+    pub(crate) fn expect(&self, flow: &Flow, secret: &Secret) -> u64 {
+        let hash = secret.hash(Purpose::Table, flow);
+        self.table.prefetch(hash);
+        hash
     }
 
-    /// Whether it is a connection that has not ended and that packets come in for as usual, as far as a snapshot knows: its way
+    /// What a flow of that hash seems to be: nearly always it is, but only its memory says so, which is asked for.
+    #[inline]
+    pub(crate) fn seems(&self, hash: u64) -> Option<Entry> {
+        let entry = self.table.find(hash, |_| true).map(Entry::from_value)?;
+        match entry {
+            Entry::Connection(i) => self.connections[i].prefetch(),
+            Entry::HalfOpen(i) => prefetch(&self.half_open[i], size_of::<HalfOpen>()),
+            Entry::TimeWait(i) => prefetch(&self.time_wait[i], size_of::<TimeWait>()),
+        }
+        Some(entry)
+    }
+
+    /// Whether it is the connection of a flow, has not ended, and its packets come in as usual, as far as a snapshot knows: its way
     /// says so.
     #[inline]
-    pub(crate) fn is_heard(&self, id: ConnectionId, generation: u32) -> bool {
-        let connection = &self.connections[id.index];
-        connection.id == id
+    pub(crate) fn is_heard(&self, i: u32, flow: &Flow, generation: u32) -> bool {
+        let connection = &self.connections[i];
+        connection.flow == *flow
             && connection.state != State::Closed
             && connection.way.as_ref().is_some_and(|way| way.is_heard(generation))
     }
@@ -326,12 +325,11 @@ impl Tcp {
     #[inline]
     pub(crate) fn known_input(
         &mut self,
-        id: ConnectionId,
+        i: u32,
         packet: Packet,
         (place, ecn): (Range<usize>, u8),
         cx: &mut Context<'_>,
     ) {
-        let i = id.index;
         let connection = &mut self.connections[i];
         let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
@@ -449,6 +447,9 @@ impl Tcp {
     pub(crate) fn output(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
+            if let Some(next) = self.dirty.front() {
+                self.connections[*next].prefetch();
+            }
             let connection = &mut self.connections[i];
             let more = connection.output(cx);
             connection.dirty = more;
