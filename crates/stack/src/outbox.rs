@@ -180,16 +180,16 @@ impl Outbox {
     /// Bytes that may go to a destination in one packet: what its first link takes, or less where a router said so.
     pub(crate) fn mtu_to(&self, destination: Address, now: Timestamp) -> usize {
         let link = match self.remembered(destination) {
-            Some(direct) => Some(direct.mtu),
-            None => self.snapshot.path(destination).map(|path| self.snapshot.mtu(path)),
+            Some(direct) => direct.mtu,
+            None => match self.snapshot.path(destination) {
+                Some(path) => self.snapshot.mtu(path),
+                // Without a route nothing is sent; the number is what every path takes.
+                None if destination.is_v4() => 576,
+                None => IPV6_MTU,
+            },
         };
         let path = self.path_mtus.find(now, destination);
-        // Without a route nothing is sent; the number is what every path takes.
-        usize::from(link.into_iter().chain(path).min().unwrap_or(if destination.is_v4() {
-            576
-        } else {
-            IPV6_MTU
-        }))
+        usize::from(path.map_or(link, |path| path.min(link)))
     }
 
     /// How packets get along a path. The control hears of neighbours that are asked for or in doubt.
@@ -300,13 +300,18 @@ impl Outbox {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, port: PortId) -> &mut Queue {
         let port = usize::from(port.0);
         if self.ports.len() <= port {
-            self.ports.resize_with(port + 1, Queue::default);
+            self.add_queues(port);
         }
         &mut self.ports[port]
+    }
+
+    #[cold]
+    fn add_queues(&mut self, last: usize) {
+        self.ports.resize_with(last + 1, Queue::default);
     }
 
     /// Packets in a port's queue.

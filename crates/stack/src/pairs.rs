@@ -54,7 +54,11 @@ mod tests {
         let mut pairs = Pairs::new();
         pairs.keep(&flow(1, 2, 80), 'a');
         assert_eq!(pairs.get(&flow(1, 2, 81)), Some(&'a'), "ports do not matter");
-        assert_eq!([pairs.get(&flow(2, 1, 80)), pairs.get(&flow(1, 2 + 64, 80))], [None; 2], "they share its place");
+        assert_eq!(
+            [pairs.get(&flow(2, 1, 80)), pairs.get(&flow(1, 2 + 64, 80))],
+            [None; 2],
+            "they share its place"
+        );
         pairs.keep(&flow(1, 2 + 64, 80), 'b');
         assert_eq!((pairs.get(&flow(1, 2, 80)), pairs.get(&flow(1, 2 + 64, 80))), (None, Some(&'b')));
         pairs.clear();

@@ -275,9 +275,17 @@ impl Connection {
     }
 
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.
+    #[inline]
     pub(super) fn tell_writable(&mut self, cx: &mut Context<'_>) {
+        if self.wants_room {
+            self.tell_room(cx);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_room(&mut self, cx: &mut Context<'_>) {
         let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
-        if self.wants_room && self.send_room() >= enough && !self.released {
+        if self.send_room() >= enough && !self.released {
             self.wants_room = false;
             cx.events.push(Event::Writable(self.id));
         }

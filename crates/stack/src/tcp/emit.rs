@@ -5,8 +5,7 @@ use bywash_frame::{
 };
 use bywash_wire::checksum::Sum;
 use bywash_wire::{
-    STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions,
-    put_stamps,
+    STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions, put_stamps,
 };
 
 use super::connection::Connection;

@@ -101,11 +101,19 @@ impl SendBuffer {
     }
 
     /// Takes `n` bytes off the front: they have arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn consume(&mut self, n: usize, pool: &mut Pool) {
-        if n >= self.len {
-            return self.clear(pool);
+        if n < self.len {
+            return self.consume_part(n, pool);
         }
+        match self.frames.only() {
+            Some(_) => self.frames.take_only().into_iter().for_each(|frame| pool.give(frame)),
+            None => self.clear(pool),
+        }
+        (self.front, self.len) = (0, 0);
+    }
+
+    fn consume_part(&mut self, n: usize, pool: &mut Pool) {
         self.len -= n;
         self.front += n;
         while self.front >= FRAME_SIZE {
