@@ -168,6 +168,9 @@ pub(super) struct Connection {
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
+    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
+    pub(super) used: u32,
+    pub(super) round_end: Seq,
 
     pub(super) window: Window,
     pub(super) rtt: Rtt,
@@ -177,6 +180,7 @@ pub(super) struct Connection {
     pub(super) receive: ReceiveBuffer,
     /// The way to the peer, once one was found.
     pub(super) way: Option<Way>,
+    /// Those in front are needed by each segment, the others hardly ever.
     pub(super) limits: Limits,
 
     // What is rare.
@@ -190,9 +194,6 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
-    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
-    pub(super) used: u32,
-    pub(super) round_end: Seq,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u32,
     /// What the path takes.
@@ -226,7 +227,7 @@ impl Connection {
     /// Asks for what each segment needs: a segment comes soon.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(self, std::mem::offset_of!(Self, limits));
+        prefetch(self, std::mem::offset_of!(Self, limits) + std::mem::offset_of!(Limits, user_timeout));
     }
 
     /// The number of the first byte in the send buffer.

@@ -349,10 +349,16 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_nanos(10_000_000_000);
 
     /// The peer sends a segment; the sequence number of what is answered.
-    fn exchange(host: &mut Host, pool: &mut Pool, now: Timestamp, seq: u32, ack: Option<u32>) -> Vec<u32> {
+    fn exchange(
+        host: &mut Host,
+        pool: &mut Pool,
+        now: Timestamp,
+        (port, seq): (u16, u32),
+        ack: Option<u32>,
+    ) -> Vec<u32> {
         let (from, to) = ([10, 0, 0, 2], [10, 0, 0, 1]);
         let flags = if ack.is_some() { TcpFlags::ACK } else { TcpFlags::SYN };
-        let mut tcp = TcpHeader::new((5000, 80), seq, ack.unwrap_or(0), flags, 30_000, 0);
+        let mut tcp = TcpHeader::new((port, 80), seq, ack.unwrap_or(0), flags, 30_000, 0);
         tcp.checksum = Sum::pseudo(&from, &to, 6, 20).bytes(tcp.as_bytes()).checksum().into();
         let mut ip = Ipv4Header::new(from.into(), to.into(), 6, 20);
         ip.seal();
@@ -376,8 +382,7 @@ mod tests {
         numbers
     }
 
-    #[test]
-    fn a_handshake_that_finds_no_room_is_completed_when_there_is_some() {
+    fn listening() -> (Host, Pool) {
         let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
         let mut host = Host::new([5; 16], &mut pool);
         let interface = Interface {
@@ -391,18 +396,83 @@ mod tests {
         host.control.add_address(NOW, id, "10.0.0.1/24".parse().unwrap()).unwrap();
         host.advance(NOW, &mut pool);
         host.stack.listen(None, 80, 4).unwrap();
+        (host, pool)
+    }
+
+    /// A peer's connection from a port.
+    fn accepted(host: &mut Host, pool: &mut Pool, now: Timestamp, port: u16) -> ConnectionId {
+        let [first] = exchange(host, pool, now, (port, 1000), None)[..] else { panic!("one answer") };
+        assert_eq!(exchange(host, pool, now, (port, 1001), Some(first.wrapping_add(1))), [0; 0]);
+        let id = host.stack.events().find_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(connection),
+            _ => None,
+        });
+        id.expect("accepted")
+    }
+
+    #[test]
+    fn a_handshake_that_finds_no_room_is_completed_when_there_is_some() {
+        let (mut host, mut pool) = listening();
         host.stack.tcp.connections = Slab::new(0);
-        let [first] = exchange(&mut host, &mut pool, NOW, 1000, None)[..] else { panic!("one answer") };
+        let [first] = exchange(&mut host, &mut pool, NOW, (5000, 1000), None)[..] else {
+            panic!("one answer")
+        };
         let completes = Some(first.wrapping_add(1));
-        assert_eq!(exchange(&mut host, &mut pool, NOW, 1001, completes), [0; 0], "no reset");
+        assert_eq!(exchange(&mut host, &mut pool, NOW, (5000, 1001), completes), [0; 0], "no reset");
         assert_eq!(host.stack.counters().no_memory, 1);
         assert_eq!(host.stack.connections(), (0, 1, 0), "it waits");
         // Our answer is repeated, which makes the peer acknowledge it again.
         let later = NOW + Duration::from_millis(1100);
         assert_eq!(sent(&mut host, &mut pool, later), [first]);
         host.stack.tcp.connections = Slab::new(1);
-        assert_eq!(exchange(&mut host, &mut pool, later, 1001, completes), [0; 0]);
+        assert_eq!(exchange(&mut host, &mut pool, later, (5000, 1001), completes), [0; 0]);
         assert_eq!(host.stack.connections(), (1, 0, 0));
         assert!(matches!(host.stack.events().next(), Some(Event::Accepted { .. })));
+    }
+    #[test]
+    fn an_answer_is_repeated_by_its_own_time_not_by_that_of_an_earlier_handshake_in_its_place() {
+        let (mut host, mut pool) = listening();
+        let at = |millis| NOW + Duration::from_millis(millis);
+        accepted(&mut host, &mut pool, at(500), 5000);
+        let answer = exchange(&mut host, &mut pool, at(1000), (5001, 1000), None);
+        assert_eq!((host.stack.connections(), answer.len()), ((1, 1, 0), 1));
+        assert_eq!(sent(&mut host, &mut pool, at(1600)), [0; 0], "the first one's timer");
+        assert_eq!(sent(&mut host, &mut pool, at(2100)), answer);
+    }
+
+    #[test]
+    fn timers_of_connections_that_have_ended_do_nothing_to_those_in_their_place() {
+        let (mut host, mut pool) = listening();
+        let at = |millis| NOW + Duration::from_millis(millis);
+        let first = accepted(&mut host, &mut pool, at(0), 5000);
+        host.stack.send(at(0), first, b"first", &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(0)).len(), 1);
+        host.stack.abort(at(10), first, &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(10)).len(), 1, "a reset");
+        let second = accepted(&mut host, &mut pool, at(100), 5001);
+        assert_eq!(second.index, first.index, "its place");
+        host.stack.send(at(100), second, b"second", &mut pool).unwrap();
+        let data = sent(&mut host, &mut pool, at(100));
+        assert_eq!(sent(&mut host, &mut pool, at(290)), [0; 0]);
+        assert_eq!(sent(&mut host, &mut pool, at(310)), data, "by its own timer");
+        host.stack.abort(at(320), second, &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(320)).len(), 1);
+        assert_eq!(sent(&mut host, &mut pool, at(9000)), [0; 0]);
+        assert_eq!(host.stack.next_deadline(), None, "what was left in the wheel is gone");
+    }
+
+    #[test]
+    fn a_way_that_is_remembered_is_forgotten_with_its_route() {
+        let (mut host, mut pool) = listening();
+        let [ours, theirs] = [1, 2].map(|last| Address::from(std::net::Ipv4Addr::new(10, 0, 0, last)));
+        let mut connect = |host: &mut Host| {
+            let id = host.stack.connect(NOW, (Some(ours), 0), (theirs, 80), &mut pool);
+            host.advance(NOW, &mut pool);
+            id
+        };
+        assert!(connect(&mut host).is_ok() && connect(&mut host).is_ok());
+        assert!(host.control.remove_address(ours));
+        let before = connect(&mut host);
+        assert_eq!((before.is_ok(), connect(&mut host)), (true, Err(TcpError::NoRoute)), "from then on");
     }
 }
