@@ -245,7 +245,7 @@ impl Tcp {
             next_listener: 0,
             wheel: Wheel::new(Timestamp::ZERO),
             half_wheel: Wheel::new(Timestamp::ZERO),
-            wait_queue: time_wait::Queue::default(),
+            wait_queue: time_wait::Queue::new(),
             clocks: Pairs::new(),
             dirty: VecDeque::new(),
             due: Vec::new(),
@@ -392,8 +392,8 @@ impl Tcp {
         connection.terminate(CloseReason::Done, cx);
         match self.time_wait.take() {
             Some(w) => {
-                self.wait_queue.push(w, entry.until);
                 self.time_wait[w] = entry;
+                self.wait_queue.push(&mut self.time_wait, w);
                 self.table.replace(hash, Entry::Connection(i).value(), Entry::TimeWait(w).value());
                 self.let_go(i, cx);
             }
@@ -439,10 +439,8 @@ impl Tcp {
             due.drain(..).for_each(|i| self.answer_again(i, cx));
         }
         self.due = due;
-        while let Some((i, until)) = self.wait_queue.pop(cx.now) {
-            if self.time_wait[i].until == until {
-                self.forget_wait(i);
-            }
+        while let Some(i) = self.wait_queue.due(&self.time_wait, cx.now) {
+            self.forget_wait(i);
         }
     }
 
@@ -484,9 +482,8 @@ impl Tcp {
         if !self.dirty.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        let wheels =
-            [self.wheel.next_deadline(), self.half_wheel.next_deadline(), self.wait_queue.next_deadline()];
-        wheels.into_iter().flatten().min()
+        let waits = self.wait_queue.next_deadline(&self.time_wait);
+        [self.wheel.next_deadline(), self.half_wheel.next_deadline(), waits].into_iter().flatten().min()
     }
 
     /// ICMP told something (RFC 9293, 3.9.2.2; RFC 5927: only what names a number that is in flight is believed).
@@ -523,7 +520,8 @@ impl Tcp {
             Verdict::Keep => cx.pool.give_packet(packet),
             Verdict::Restart => {
                 wait.until = cx.now + time_wait::TIME_WAIT;
-                self.wait_queue.push(i, wait.until);
+                self.wait_queue.remove(&mut self.time_wait, i);
+                self.wait_queue.push(&mut self.time_wait, i);
                 cx.pool.give_packet(packet);
             }
             Verdict::Reuse => {
@@ -544,7 +542,7 @@ impl Tcp {
 
     /// Takes an entry back that the table does not know any more.
     fn give_wait(&mut self, i: u32) {
-        self.time_wait[i].until = NEVER;
+        self.wait_queue.remove(&mut self.time_wait, i);
         self.time_wait.give(i);
     }
 }
@@ -564,7 +562,7 @@ mod tests {
     #[test]
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
-        assert_eq!(sizes, [1216, 96, 96], "the numbers in the first lines of lib.rs");
+        assert_eq!(sizes, [1216, 96, 112], "the numbers in the first lines of lib.rs");
         let rare = std::mem::offset_of!(Connection, limits) + std::mem::offset_of!(Limits, user_timeout);
         let hot = [std::mem::offset_of!(Connection, rcv_scale), rare.next_multiple_of(64)];
         assert_eq!(hot, [128, 1024], "whose it is, its state and its numbers; all that each segment needs");
