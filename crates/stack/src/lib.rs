@@ -47,7 +47,7 @@
 //! ```
 //!
 //! An idle connection takes 1216 bytes (two cache lines in front say whose it is, its state, sequence numbers and windows; what
-//! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash
+//! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 112, and 11 to 22 bytes of hash
 //! table each; payload is held in frames only while there is some.
 //!
 //! Not here yet: urgent data as such, TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which
@@ -64,6 +64,7 @@ mod interface;
 mod ip;
 mod outbox;
 mod packet;
+mod pairs;
 mod path_mtu;
 mod queue;
 mod request;

@@ -7,10 +7,12 @@ use arrayvec::ArrayVec;
 use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
 
+use crate::pairs::Pairs;
 use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
 use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
+use crate::tcp::Way;
 use crate::time::Span;
 use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 
@@ -121,6 +123,8 @@ pub(crate) struct Outbox {
     /// Ways that were found since the last snapshot: a place for each remainder of the destinations. Handshakes ask several
     /// times for one.
     direct: [Option<(Address, Direct)>; DIRECT],
+    /// The same, with the headers of segments, for connections.
+    pub(crate) ways: Pairs<Way>,
     /// Packets dropped because a queue was full.
     pub(crate) dropped: u64,
 }
@@ -138,6 +142,7 @@ impl Outbox {
             path_mtus: PathMtus::default(),
             confirmed: [(Timestamp::ZERO, None); CONFIRMED],
             direct: [None; DIRECT],
+            ways: Pairs::new(),
             dropped: 0,
         }
     }
@@ -175,16 +180,16 @@ impl Outbox {
     /// Bytes that may go to a destination in one packet: what its first link takes, or less where a router said so.
     pub(crate) fn mtu_to(&self, destination: Address, now: Timestamp) -> usize {
         let link = match self.remembered(destination) {
-            Some(direct) => Some(direct.mtu),
-            None => self.snapshot.path(destination).map(|path| self.snapshot.mtu(path)),
+            Some(direct) => direct.mtu,
+            None => match self.snapshot.path(destination) {
+                Some(path) => self.snapshot.mtu(path),
+                // Without a route nothing is sent; the number is what every path takes.
+                None if destination.is_v4() => 576,
+                None => IPV6_MTU,
+            },
         };
         let path = self.path_mtus.find(now, destination);
-        // Without a route nothing is sent; the number is what every path takes.
-        usize::from(link.into_iter().chain(path).min().unwrap_or(if destination.is_v4() {
-            576
-        } else {
-            IPV6_MTU
-        }))
+        usize::from(path.map_or(link, |path| path.min(link)))
     }
 
     /// How packets get along a path. The control hears of neighbours that are asked for or in doubt.
@@ -295,13 +300,18 @@ impl Outbox {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, port: PortId) -> &mut Queue {
         let port = usize::from(port.0);
         if self.ports.len() <= port {
-            self.ports.resize_with(port + 1, Queue::default);
+            self.add_queues(port);
         }
         &mut self.ports[port]
+    }
+
+    #[cold]
+    fn add_queues(&mut self, last: usize) {
+        self.ports.resize_with(last + 1, Queue::default);
     }
 
     /// Packets in a port's queue.
@@ -329,6 +339,7 @@ impl Outbox {
         self.snapshot = snapshot;
         self.told.clear();
         self.direct = [None; DIRECT];
+        self.ways.clear();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for key in waiting {
             let path = Path { interface: key.0, next_hop: key.1 };

@@ -69,6 +69,19 @@ impl<T> Queue<T> {
         if self.first.is_some() { self.first.take() } else { pop(&mut self.rest) }
     }
 
+    /// The entry of a queue that lies in it and is alone.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&T> {
+        if self.rest.is_empty() { self.first.as_ref() } else { None }
+    }
+
+    /// Takes out the entry that [`Queue::only`] has shown.
+    #[inline]
+    pub(crate) fn take_only(&mut self) -> Option<T> {
+        debug_assert!(self.rest.is_empty(), "it is alone");
+        self.first.take()
+    }
+
     pub(crate) fn pop_front_if(&mut self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         if self.front().is_some_and(wanted) { self.pop_front() } else { None }
     }
@@ -177,6 +190,7 @@ mod tests {
                         queue.push_back(next);
                         model.push_back(next);
                     }
+                    2 if queue.only().is_some() => prop_assert_eq!(queue.take_only(), model.pop_front()),
                     2 => prop_assert_eq!(queue.pop_front(), model.pop_front()),
                     3 => prop_assert_eq!(queue.pop_front_if(|x| x % 2 == 0), model.pop_front_if(|x| *x % 2 == 0)),
                     4 if n <= model.len() => {
@@ -197,6 +211,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                if let Some(only) = queue.only() {
+                    prop_assert_eq!((queue.len(), queue.front()), (1, Some(only)));
+                }
                 prop_assert_eq!((queue.front(), queue.get(n)), (model.front(), model.get(n)));
                 prop_assert!(queue.iter().eq(&model) && queue.iter().rev().eq(model.iter().rev()));
                 prop_assert!(queue.iter_mut().eq(&mut model));

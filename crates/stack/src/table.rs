@@ -1,5 +1,7 @@
 //! A hash table of small numbers: from a hash to an entry in a slab, in one cache line for nearly every look-up.
 
+use bywash_frame::prefetch;
+
 /// Open addressing with linear probing. It keeps 32 bits of each hash, so that a wrong entry is nearly never looked
 /// at, and so that growing and removing need no second look at the keys.
 #[derive(Debug)]
@@ -13,6 +15,12 @@ impl Table {
     /// A table that holds `entries` before it grows.
     pub(crate) fn with_capacity(entries: usize) -> Self {
         Self { buckets: vec![0; (entries * 4 / 3).next_power_of_two().max(16)], len: 0 }
+    }
+
+    /// Asks for the memory in which a hash is looked for.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch(&self.buckets[self.home(tag(hash))], size_of::<u64>());
     }
 
     /// The value stored under `hash` for which `same` holds.

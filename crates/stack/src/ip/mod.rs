@@ -17,16 +17,13 @@ use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
 pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
-use quick::Known;
+use quick::{Ahead, Known};
 pub(crate) use reassembly::Reassembly;
 
 use crate::stack::Context;
 use crate::{
     Address, Flow, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
 };
-
-/// Packets whose connections are looked for before the first of them is taken.
-const AHEAD: usize = 8;
 
 /// Where a packet came in.
 #[derive(Clone, Copy, Debug)]
@@ -153,18 +150,12 @@ impl Stack {
             gro::coalesce(batch, medium != Some(Medium::Ip), pool);
         }
         let quick = quick::mac_of(snapshot, port);
-        let mut known = [const { None }; AHEAD];
-        let mut next = AHEAD;
+        let mut ahead = Ahead::new(quick);
         batch.take_each(|packet, others| {
-            if next == AHEAD {
-                // The connections of these are found first, and are on their way into the cache when their turn comes.
-                let ahead = |i: usize| if i == 0 { Some(&packet) } else { others.get(i - 1) };
-                known = std::array::from_fn(|i| self.known(quick?, ahead(i)?));
-                next = 0;
+            if ahead.is_over() {
+                self.look_ahead(&mut ahead, &packet, others);
             }
-            let known = known[next].take();
-            next += 1;
-            self.port_input(now, port, known, packet, pool);
+            self.port_input(now, port, ahead.take(), packet, pool);
         });
     }
 
@@ -178,9 +169,12 @@ impl Stack {
         packet: Packet,
         pool: &mut Pool,
     ) {
-        match known.filter(|known| self.is_heard(known)) {
+        let taken = match known {
             Some(known) => self.known_input(now, known, packet, pool),
-            None => self.link_input(now, port, packet, pool),
+            None => Err(packet),
+        };
+        if let Err(packet) = taken {
+            self.link_input(now, port, packet, pool);
         }
     }
 
@@ -208,11 +202,11 @@ impl Stack {
             self.counters.forwarded += batch.len() as u64;
             return self.out.enqueue_all(batch, first, pool);
         }
-        let quick = quick::mac_of(snapshot, port);
+        let mut ahead = Ahead::new(quick::mac_of(snapshot, port));
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
-                let known = quick.and_then(|quick| self.known(quick, &packet));
-                self.port_input(now, port, known, packet, pool);
+                self.look_ahead(&mut ahead, &packet, &[]);
+                self.port_input(now, port, ahead.take(), packet, pool);
             } else {
                 self.counters.forwarded += 1;
                 self.out.enqueue(packet, *way, pool);

@@ -53,10 +53,10 @@ impl Tcp {
     }
 
     #[inline]
-    fn send(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+    fn send(&mut self, id: ConnectionId, bytes: &[u8], pool: &mut Pool) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
-        let written = connection.send.write(&bytes[..room], cx.pool);
+        let written = connection.send.write(&bytes[..room], pool);
         self.queued(id, written < bytes.len());
         Ok(written)
     }
@@ -92,29 +92,45 @@ impl Tcp {
     /// Bytes were queued, and the program would have more.
     #[inline]
     fn queued(&mut self, id: ConnectionId, more: bool) {
-        let connection = &mut self.connections[id.index];
-        connection.wants_room |= more;
-        // One that gives data has not ended: there is nothing else to be settled.
-        if !std::mem::replace(&mut connection.dirty, true) {
-            self.dirty.push_back(id.index);
+        self.connections[id.index].wants_room |= more;
+        self.line_up(id.index);
+    }
+
+    /// One that gives or takes data has not ended: there is nothing else to be settled than its place in line.
+    #[inline]
+    fn line_up(&mut self, i: u32) {
+        if !std::mem::replace(&mut self.connections[i].dirty, true) {
+            self.dirty.push_back(i);
         }
     }
 
-    fn consume(&mut self, id: ConnectionId, n: usize, cx: &mut Context<'_>) -> Result<(), TcpError> {
+    fn consume(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        n: usize,
+        pool: &mut Pool,
+    ) -> Result<(), TcpError> {
         let connection = self.connection(id)?;
-        connection.receive.consume(n, cx.pool);
-        if connection.has_read(n, cx.now) {
-            self.settle(id.index, cx);
+        connection.receive.consume(n, pool);
+        if connection.has_read(n, now) {
+            self.line_up(id.index);
         }
         Ok(())
     }
 
     #[inline]
-    fn read(&mut self, id: ConnectionId, to: &mut [u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+    fn read(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        to: &mut [u8],
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
         let connection = self.connection(id)?;
-        let n = connection.receive.read(to, cx.pool);
-        if connection.has_read(n, cx.now) {
-            self.settle(id.index, cx);
+        let n = connection.receive.read(to, pool);
+        if connection.has_read(n, now) {
+            self.line_up(id.index);
         }
         Ok(n)
     }
@@ -205,14 +221,17 @@ impl Connection {
     /// Whether the peer should hear of the room that reading has made (RFC 9293, 3.8.6.2.2).
     #[inline]
     fn window_opens(&self) -> bool {
-        let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
         // There is nothing to tell beyond what the field can say.
         let limit = self.rcv_limit.min(u32::from(u16::MAX) << self.rcv_scale);
-        let wanted: Seq = self.rcv_nxt + free.min(limit);
         let told = self.edge - self.rcv_nxt;
-        let gained = if wanted.after(self.edge) { wanted - self.edge } else { 0 };
         // Early when the window was shut; else acknowledgments of data carry it.
-        gained >= (limit / 2).min(2 * self.window.mss) && told < limit / 2
+        if told >= limit / 2 {
+            return false;
+        }
+        let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
+        let wanted: Seq = self.rcv_nxt + free.min(limit);
+        let gained = if wanted.after(self.edge) { wanted - self.edge } else { 0 };
+        gained >= (limit / 2).min(2 * self.window.mss)
     }
 }
 
@@ -296,7 +315,7 @@ impl Stack {
         bytes: &[u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx))
+        self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx.pool))
     }
 
     /// Queues bytes that are written where they wait to be sent, and says how many. `write` is handed one piece of memory after
@@ -335,7 +354,7 @@ impl Stack {
         n: usize,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.consume(id, n, cx))
+        self.tcp.consume(now, id, n, pool)
     }
 
     /// Copies what can be read into `to`, takes it away, and says how many bytes that were.
@@ -349,7 +368,7 @@ impl Stack {
         to: &mut [u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.read(id, to, cx))
+        self.tcp.read(now, id, to, pool)
     }
 
     /// Sends no more: a FIN follows what is queued. Reading goes on.

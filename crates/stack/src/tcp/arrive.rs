@@ -432,7 +432,7 @@ impl Connection {
     }
 
     /// Eighth, check the FIN bit, of this segment or of one that came early.
-    fn check_fin(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+    pub(super) fn check_fin(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if segment.has(TcpFlags::FIN) && self.state.takes_data() && self.fin_at.is_none() {
             self.fin_at = Some(segment.end() - 1);
         }

@@ -153,7 +153,7 @@ pub(super) struct Connection {
     pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) linger_at: Timestamp,
-    /// When the wheel is set to.
+    /// When the wheel is set to; zero in an entry that was never used.
     pub(super) wheel_at: Timestamp,
     pub(super) ts_recent_at: Timestamp,
     pub(super) last_received: Timestamp,
@@ -168,6 +168,9 @@ pub(super) struct Connection {
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
+    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
+    pub(super) used: u32,
+    pub(super) round_end: Seq,
 
     pub(super) window: Window,
     pub(super) rtt: Rtt,
@@ -177,6 +180,7 @@ pub(super) struct Connection {
     pub(super) receive: ReceiveBuffer,
     /// The way to the peer, once one was found.
     pub(super) way: Option<Way>,
+    /// Those in front are needed by each segment, the others hardly ever.
     pub(super) limits: Limits,
 
     // What is rare.
@@ -190,9 +194,6 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
-    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
-    pub(super) used: u32,
-    pub(super) round_end: Seq,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u32,
     /// What the path takes.
@@ -202,22 +203,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Makes a used entry new; buffers keep their memory, which is empty.
+    /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
         let ConnectionId { index, generation } = self.id;
-        let mut new =
-            Self { id: ConnectionId { index, generation: generation.wrapping_add(1) }, ..Self::default() };
-        self.board.reset();
+        let id = ConnectionId { index, generation: generation.wrapping_add(1) };
+        let wheel_at = if self.wheel_at == Timestamp::ZERO { NEVER } else { self.wheel_at };
+        let mut new = Self { id, wheel_at, ..Self::default() };
         // Exchanged where they are: taking the whole entry out would move it twice.
         std::mem::swap(&mut new.send, &mut self.send);
         std::mem::swap(&mut new.receive, &mut self.receive);
         std::mem::swap(&mut new.board, &mut self.board);
-        *self = new;
+        // What it was has nothing any more that could be dropped, but that would be found out by looking at each queue.
+        std::mem::forget(std::mem::replace(self, new));
         (self.flow, self.hash, self.limits) = (flow, hash, *limits);
         self.rcv_limit = limits.receive_initial;
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
-        (self.linger_at, self.wheel_at) = (NEVER, NEVER);
+        self.linger_at = NEVER;
         (self.last_data_sent, self.read_since) = (now, now);
         (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }
@@ -225,7 +227,7 @@ impl Connection {
     /// Asks for what each segment needs: a segment comes soon.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(self, std::mem::offset_of!(Self, limits));
+        prefetch(self, std::mem::offset_of!(Self, limits) + std::mem::offset_of!(Limits, user_timeout));
     }
 
     /// The number of the first byte in the send buffer.
@@ -274,9 +276,17 @@ impl Connection {
     }
 
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.
+    #[inline]
     pub(super) fn tell_writable(&mut self, cx: &mut Context<'_>) {
+        if self.wants_room {
+            self.tell_room(cx);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_room(&mut self, cx: &mut Context<'_>) {
         let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
-        if self.wants_room && self.send_room() >= enough && !self.released {
+        if self.send_room() >= enough && !self.released {
             self.wants_room = false;
             cx.events.push(Event::Writable(self.id));
         }

@@ -4,10 +4,8 @@ use bywash_frame::{
     Checksum, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Packet, Segment, Segmentation, SegmentationKind,
 };
 use bywash_wire::checksum::Sum;
-use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{
-    Protocol, STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions,
-    put_stamps,
+    STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions, put_stamps,
 };
 
 use super::connection::Connection;
@@ -15,8 +13,6 @@ use super::receive_buffer::length;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::way::{HEADERS, Way};
-use crate::ip::{Fields, pseudo, put_header};
-use crate::snapshot::Path;
 use crate::stack::Context;
 use crate::{Flow, Timestamp};
 
@@ -50,27 +46,25 @@ impl Bare {
 
     /// Sends it by its route, with a DiffServ field.
     pub(super) fn send_marked(&self, class: u8, cx: &mut Context<'_>) {
-        let direct = cx.out.direct(self.flow.remote);
-        let found = direct.map(|direct| direct.path).or_else(|| cx.out.snapshot.path(self.flow.remote));
-        let Some(path) = found else { return };
-        let Some(frame) = cx.pool.take() else {
+        let Some(way) = Way::find(&self.flow, cx.out) else { return };
+        let Some(mut frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return;
         };
-        let mut packet = Packet::new(frame);
+        let (before, after) = places(frame.bytes_mut());
         let (header, options) = self.header();
-        // 60 bytes fit a new frame.
-        let built =
-            packet.extend_from_slice(header.as_bytes()).and_then(|()| packet.extend_from_slice(&options));
-        let length = u16::try_from(packet.len()).unwrap_or(u16::MAX);
-        let start = pseudo(self.flow.local, self.flow.remote, Protocol::TCP.0, length.into());
-        finish(&mut packet, 0, start, cx.out.snapshot.interface(path.interface).offloads.checksum);
-        if built.is_err() || !put_header(&mut packet, &fields(&self.flow, path, class & !3, cx)) {
-            return cx.pool.give_packet(packet);
-        }
-        match direct {
-            Some(direct) => cx.out.send_link(packet, &direct.link, cx.pool),
-            None => cx.out.send(packet, path, cx.pool),
+        let length = TCP_HEADER + options.len();
+        after[TCP_HEADER..length].copy_from_slice(&options);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 60")]
+        let said = length as u16;
+        let sum = put(&header, after, way.pseudo(said).bytes(&options));
+        way.put(before, class & !3, said);
+        let (offload, partial) = (way.offloads.checksum, way.pseudo(said).partial());
+        put_checksum(after, if offload { partial } else { sum.checksum() });
+        let packet = single(frame, way.transport(), length, offload);
+        match way.place(cx.out) {
+            Some(place) => place.put(packet),
+            None => way.send(packet, self.flow.remote, cx.out, cx.pool),
         }
     }
 }
@@ -337,19 +331,6 @@ impl Connection {
     }
 }
 
-/// What the IP header of a segment says.
-#[inline]
-fn fields(flow: &Flow, path: Path, class: u8, cx: &Context<'_>) -> Fields {
-    Fields {
-        source: flow.local,
-        destination: flow.remote,
-        protocol: Protocol::TCP.0,
-        class,
-        hop_limit: cx.out.snapshot.hop_limit(path),
-        identification: None,
-    }
-}
-
 /// Where in a new frame the headers in front of TCP are, and TCP's.
 #[inline]
 fn places(bytes: &mut [u8; FRAME_SIZE]) -> (&mut [u8; HEADERS], &mut [u8; LONGEST]) {
@@ -389,6 +370,9 @@ fn put(header: &TcpHeader, place: &mut [u8; LONGEST], sum: Sum) -> Sum {
 /// Copies bytes of the send buffer from `from` on, and adds them to a sum unless the port makes it.
 #[inline(always)]
 fn copy(send: &SendBuffer, from: usize, to: &mut [u8], mut sum: Sum, offload: bool) -> Sum {
+    if let Some(bytes) = send.in_one_frame(from, to.len()).filter(|_| !offload) {
+        return sum.copied(bytes, to);
+    }
     let mut at = 0;
     for slice in send.slices(from, to.len()) {
         let place = &mut to[at..at + slice.len()];

@@ -13,6 +13,7 @@ use super::seq::Seq;
 use super::state::State;
 use super::{Limits, ListenerId};
 use crate::flow::Purpose;
+use crate::pairs::Pairs;
 use crate::stack::Context;
 use crate::{Flow, Timestamp, ip};
 
@@ -32,6 +33,7 @@ pub(super) struct HalfOpen {
     pub(super) listener: ListenerId,
     pub(super) irs: Seq,
     pub(super) iss: Seq,
+    /// When our answer went out last; never, in an entry that is not in use.
     pub(super) sent: Timestamp,
     pub(super) tries: u8,
     /// The peer's SYN: what it offered.
@@ -41,13 +43,13 @@ pub(super) struct HalfOpen {
     stamp: Option<u32>,
     /// It asked for congestion marks (RFC 3168, 6.1.1).
     ecn: bool,
-    ts_offset: u32,
+    pub(super) ts_offset: u32,
     /// A segment that does not belong was answered since the last SYN,ACK: not more than one is.
     pub(super) challenged: bool,
 }
 
 impl HalfOpen {
-    /// What is remembered of a SYN. `last`: our last number on its flow, if TIME-WAIT remembers one.
+    /// What is remembered of a SYN; the start of our clock is to be filled in. `last`: our last number on its flow, if TIME-WAIT remembers one.
     pub(super) fn new(
         flow: Flow,
         segment: &Segment,
@@ -71,7 +73,7 @@ impl HalfOpen {
             sack: options.sack_permitted && limits.sack,
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
-            ts_offset: clock_offset(&flow, cx),
+            ts_offset: 0,
             challenged: false,
         }
     }
@@ -89,6 +91,11 @@ impl HalfOpen {
         let next = self.irs + 1;
         let inside = !segment.seq.before(next) && segment.seq.before(next + first_window(limits));
         if inside || segment.seq == next { Ok(()) } else { Err(!reset) }
+    }
+
+    /// When our answer is to be repeated.
+    pub(super) fn again(&self) -> Timestamp {
+        self.sent + Duration::from_secs(1 << self.tries.min(7))
     }
 
     /// Acknowledges the SYN by itself, which makes an honest peer show itself.
@@ -247,9 +254,19 @@ pub(super) fn initial_sequence(flow: &Flow, last: Option<Seq>, cx: &Context<'_>)
     last.map_or(clock, |last| clock.max(last + APART))
 }
 
+/// The start of our clock for a peer, which is looked for among those of the pairs that spoke lately.
+pub(super) fn known_clock_offset(clocks: &mut Pairs<u32>, flow: &Flow, cx: &Context<'_>) -> u32 {
+    if let Some(offset) = clocks.get(flow) {
+        return *offset;
+    }
+    let offset = clock_offset(flow, cx);
+    clocks.keep(flow, offset);
+    offset
+}
+
 /// The start of our clock for a peer (RFC 7323, 7.1), the same for both of its addresses so that TIME-WAIT can
 /// compare (RFC 6191).
-pub(super) fn clock_offset(flow: &Flow, cx: &Context<'_>) -> u32 {
+fn clock_offset(flow: &Flow, cx: &Context<'_>) -> u32 {
     let pair = Flow { local_port: 0, remote_port: 0, ..*flow };
     #[expect(clippy::cast_possible_truncation, reason = "half of the hash")]
     let offset = cx.secret.hash(Purpose::Clock, &pair) as u32;

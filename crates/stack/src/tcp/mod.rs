@@ -27,16 +27,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use bywash_frame::Packet;
-use bywash_wire::{TcpFlags, TcpHeader};
+use bywash_frame::{Packet, prefetch};
+use bywash_wire::{Protocol, TcpFlags, TcpHeader};
 
 pub use api::TcpError;
 pub use congestion::CongestionControl;
 pub use info::{LINUX_TCP_INFO, TcpInfo};
+#[cfg(test)]
+pub(crate) use predict::by_steps;
 pub use state::State;
+pub(crate) use way::Way;
 
 use crate::flow::{Purpose, Secret};
-use crate::ip::{Inbound, checksum_right};
+use crate::ip::{Inbound, checksum_right, pseudo};
+use crate::pairs::Pairs;
 use crate::slab::Slab;
 use crate::stack::Context;
 use crate::table::Table;
@@ -73,7 +77,10 @@ pub enum CloseReason {
 }
 
 /// What a connection may use and how long it waits. New connections get the stack's.
+///
+/// In front is what each segment needs: it shares a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Limits {
     /// Bytes of receive window at first, and at most: it grows as the program reads.
     pub receive_initial: u32,
@@ -87,16 +94,20 @@ pub struct Limits {
     pub unsent: u32,
     /// How the congestion window is made.
     pub congestion: CongestionControl,
-    /// How long data may stay without an answer (RFC 5482; Linux's 15 retransmissions are about as long).
-    pub user_timeout: Duration,
+    /// The upper six bits are the DiffServ field of every segment (RFC 9293, MUST-48); the lower two are TCP's own.
+    pub traffic_class: u8,
     /// Whether our own connections ask for explicit congestion notification (RFC 3168). Peers that ask get it.
     pub ecn: bool,
     /// Whether a silent peer is probed. Off, as RFC 9293, MUST-25 says.
     pub keepalive: bool,
     /// How long a peer is silent before the first probe.
     pub keepalive_idle: Duration,
+    /// How long data may stay without an answer (RFC 5482; Linux's 15 retransmissions are about as long).
+    pub user_timeout: Duration,
     /// Between two probes.
     pub keepalive_interval: Duration,
+    /// How long a connection whose program has gone waits for the peer's FIN.
+    pub fin_timeout: Duration,
     /// Probes without an answer that end the connection.
     pub keepalive_count: u8,
     /// Whether the options are offered, and taken when the peer offers them: scaled windows and timestamps (RFC 7323),
@@ -112,10 +123,6 @@ pub struct Limits {
     pub syn_retries: u8,
     /// See `syn_retries`.
     pub syn_ack_retries: u8,
-    /// How long a connection whose program has gone waits for the peer's FIN.
-    pub fin_timeout: Duration,
-    /// The upper six bits are the DiffServ field of every segment (RFC 9293, MUST-48); the lower two are TCP's own.
-    pub traffic_class: u8,
 }
 
 impl Default for Limits {
@@ -170,7 +177,7 @@ struct Listener {
 
 /// What a number in the table stands for: its upper bits say in which slab the entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+pub(crate) enum Entry {
     Connection(u32),
     HalfOpen(u32),
     TimeWait(u32),
@@ -215,6 +222,8 @@ pub(crate) struct Tcp {
     wheel: Wheel,
     half_wheel: Wheel,
     wait_queue: time_wait::Queue,
+    /// The start of our clock for each pair: see [`listen::clock_offset`].
+    clocks: Pairs<u32>,
     /// Connections that have something to send, or that are to be looked at.
     dirty: VecDeque<u32>,
     /// Numbers from a wheel, kept so that it does not allocate.
@@ -236,7 +245,8 @@ impl Tcp {
             next_listener: 0,
             wheel: Wheel::new(Timestamp::ZERO),
             half_wheel: Wheel::new(Timestamp::ZERO),
-            wait_queue: time_wait::Queue::default(),
+            wait_queue: time_wait::Queue::new(),
+            clocks: Pairs::new(),
             dirty: VecDeque::new(),
             due: Vec::new(),
             limits: Limits::default(),
@@ -250,18 +260,29 @@ impl Tcp {
             // RFC 9293, MUST-57 and 3.9.2.3: nothing that was sent to many is for TCP.
             return cx.pool.give_packet(inbound.packet);
         }
-        let Some(tcp) = TcpHeader::parse(inbound.transport()) else {
+        let Inbound { packet, source, destination, start, end, ecn, .. } = inbound;
+        self.host_input((destination, source), packet, (start..end, ecn), cx);
+    }
+
+    /// Takes a segment from one host to another, which is in `place` of its packet.
+    pub(crate) fn host_input(
+        &mut self,
+        (local, remote): (Address, Address),
+        packet: Packet,
+        (place, ecn): (Range<usize>, u8),
+        cx: &mut Context<'_>,
+    ) {
+        let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         };
-        let flow = Flow::of(tcp, inbound.destination, inbound.source);
-        let segment = Segment::of(tcp, inbound.transport(), inbound.start..inbound.end, inbound.ecn);
-        if !inbound.checksum_right() {
+        if !checksum_right(&packet, place.clone(), pseudo(remote, local, Protocol::TCP.0, place.len())) {
             cx.counters.checksum += 1;
-            return cx.pool.give_packet(inbound.packet);
+            return cx.pool.give_packet(packet);
         }
         cx.counters.tcp_received += 1;
-        let (hash, packet) = (cx.secret.hash(Purpose::Table, &flow), inbound.packet);
+        let (flow, segment) = (Flow::of(tcp, local, remote), Segment::of(tcp, bytes, place, ecn));
+        let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
             Some(Entry::Connection(i)) => {
                 self.connections[i].arrive(&segment, packet, cx);
@@ -273,26 +294,32 @@ impl Tcp {
         }
     }
 
-    /// The connection of a flow, whose memory is asked for: it will be needed soon.
+    /// The hash of a flow of which a segment has come. The place in the table is asked for: [`Tcp::seems`] needs it soon.
     #[inline]
-    pub(crate) fn known(&self, flow: &Flow, secret: &Secret) -> Option<ConnectionId> {
-        #[cfg(test)]
-        if predict::by_steps() {
-            return None;
-        }
-        let is = |value| matches!(Entry::from_value(value), Entry::Connection(i) if self.connections[i].flow == *flow);
-        let i = self.table.find(secret.hash(Purpose::Table, flow), is)?;
-        let connection = &self.connections[i];
-        connection.prefetch();
-        Some(connection.id)
+    pub(crate) fn expect(&self, flow: &Flow, secret: &Secret) -> u64 {
+        let hash = secret.hash(Purpose::Table, flow);
+        self.table.prefetch(hash);
+        hash
     }
 
-    /// Whether it is a connection that has not ended and that packets come in for as usual, as far as a snapshot knows: its way
+    /// What a flow of that hash seems to be: nearly always it is, but only its memory says so, which is asked for.
+    #[inline]
+    pub(crate) fn seems(&self, hash: u64) -> Option<Entry> {
+        let entry = self.table.find(hash, |_| true).map(Entry::from_value)?;
+        match entry {
+            Entry::Connection(i) => self.connections[i].prefetch(),
+            Entry::HalfOpen(i) => prefetch(&self.half_open[i], size_of::<HalfOpen>()),
+            Entry::TimeWait(i) => prefetch(&self.time_wait[i], size_of::<TimeWait>()),
+        }
+        Some(entry)
+    }
+
+    /// Whether it is the connection of a flow, has not ended, and its packets come in as usual, as far as a snapshot knows: its way
     /// says so.
     #[inline]
-    pub(crate) fn is_heard(&self, id: ConnectionId, generation: u32) -> bool {
-        let connection = &self.connections[id.index];
-        connection.id == id
+    pub(crate) fn is_heard(&self, i: u32, flow: &Flow, generation: u32) -> bool {
+        let connection = &self.connections[i];
+        connection.flow == *flow
             && connection.state != State::Closed
             && connection.way.as_ref().is_some_and(|way| way.is_heard(generation))
     }
@@ -301,15 +328,13 @@ impl Tcp {
     #[inline]
     pub(crate) fn known_input(
         &mut self,
-        id: ConnectionId,
+        i: u32,
         packet: Packet,
         (place, ecn): (Range<usize>, u8),
         cx: &mut Context<'_>,
     ) {
-        let i = id.index;
         let connection = &mut self.connections[i];
-        let bytes = packet.head().get(place.start..place.end.min(packet.head().len())).unwrap_or_default();
-        let Some(tcp) = TcpHeader::parse(bytes) else {
+        let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
             return cx.pool.give_packet(packet);
         };
@@ -367,8 +392,8 @@ impl Tcp {
         connection.terminate(CloseReason::Done, cx);
         match self.time_wait.take() {
             Some(w) => {
-                self.wait_queue.push(w, entry.until);
                 self.time_wait[w] = entry;
+                self.wait_queue.push(&mut self.time_wait, w);
                 self.table.replace(hash, Entry::Connection(i).value(), Entry::TimeWait(w).value());
                 self.let_go(i, cx);
             }
@@ -385,8 +410,6 @@ impl Tcp {
     /// The table does not know a connection any more. Its entry is free when the program has let go of it, too.
     fn let_go(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        self.wheel.clear(i);
-        connection.wheel_at = NEVER;
         if connection.released && !connection.dirty {
             connection.receive.clear(cx.pool);
             connection.send.clear(cx.pool);
@@ -404,8 +427,11 @@ impl Tcp {
             for i in due.drain(..) {
                 let connection = &mut self.connections[i];
                 connection.wheel_at = NEVER;
-                connection.expire(cx);
-                self.settle(i, cx);
+                // A deadline outlives its connection: to stop it costs more than to look at it once in vain.
+                if connection.state != State::Closed {
+                    connection.expire(cx);
+                    self.settle(i, cx);
+                }
             }
         }
         if self.half_wheel.turns(cx.now) {
@@ -413,10 +439,8 @@ impl Tcp {
             due.drain(..).for_each(|i| self.answer_again(i, cx));
         }
         self.due = due;
-        while let Some((i, until)) = self.wait_queue.pop(cx.now) {
-            if self.time_wait[i].until == until {
-                self.forget_wait(i);
-            }
+        while let Some(i) = self.wait_queue.due(&self.time_wait, cx.now) {
+            self.forget_wait(i);
         }
     }
 
@@ -424,6 +448,9 @@ impl Tcp {
     pub(crate) fn output(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
+            if let Some(next) = self.dirty.front() {
+                self.connections[*next].prefetch();
+            }
             let connection = &mut self.connections[i];
             let more = connection.output(cx);
             connection.dirty = more;
@@ -455,9 +482,8 @@ impl Tcp {
         if !self.dirty.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        let wheels =
-            [self.wheel.next_deadline(), self.half_wheel.next_deadline(), self.wait_queue.next_deadline()];
-        wheels.into_iter().flatten().min()
+        let waits = self.wait_queue.next_deadline(&self.time_wait);
+        [self.wheel.next_deadline(), self.half_wheel.next_deadline(), waits].into_iter().flatten().min()
     }
 
     /// ICMP told something (RFC 9293, 3.9.2.2; RFC 5927: only what names a number that is in flight is believed).
@@ -494,7 +520,8 @@ impl Tcp {
             Verdict::Keep => cx.pool.give_packet(packet),
             Verdict::Restart => {
                 wait.until = cx.now + time_wait::TIME_WAIT;
-                self.wait_queue.push(i, wait.until);
+                self.wait_queue.remove(&mut self.time_wait, i);
+                self.wait_queue.push(&mut self.time_wait, i);
                 cx.pool.give_packet(packet);
             }
             Verdict::Reuse => {
@@ -515,9 +542,17 @@ impl Tcp {
 
     /// Takes an entry back that the table does not know any more.
     fn give_wait(&mut self, i: u32) {
-        self.time_wait[i].until = NEVER;
+        self.wait_queue.remove(&mut self.time_wait, i);
         self.time_wait.give(i);
     }
+}
+
+/// The header of a segment in `place` of a packet, and its bytes as far as they lie in the first frame.
+#[inline(always)]
+fn header<'a>(packet: &'a Packet, place: &Range<usize>) -> Option<(&'a TcpHeader, &'a [u8])> {
+    let head = packet.head();
+    let bytes = head.get(place.start..place.end.min(head.len()))?;
+    Some((TcpHeader::parse(bytes)?, bytes))
 }
 
 #[cfg(test)]
@@ -527,8 +562,9 @@ mod tests {
     #[test]
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
-        assert_eq!(sizes, [1216, 96, 96], "the numbers in the first lines of lib.rs");
-        let hot = [std::mem::offset_of!(Connection, rcv_scale), std::mem::offset_of!(Connection, limits)];
-        assert_eq!(hot, [128, 960], "whose it is, its state and its numbers; all that each segment needs");
+        assert_eq!(sizes, [1216, 96, 112], "the numbers in the first lines of lib.rs");
+        let rare = std::mem::offset_of!(Connection, limits) + std::mem::offset_of!(Limits, user_timeout);
+        let hot = [std::mem::offset_of!(Connection, rcv_scale), rare.next_multiple_of(64)];
+        assert_eq!(hot, [128, 1024], "whose it is, its state and its numbers; all that each segment needs");
     }
 }

@@ -1,10 +1,9 @@
 //! How connections begin: listeners, the handshakes of peers, connections of our own.
 
-use std::time::Duration;
-
 use bywash_frame::Packet;
 use bywash_wire::{TcpFlags, TcpOptions};
 
+use super::connection::NEVER;
 use super::emit::Bare;
 use super::listen::{self, HalfOpen, default_mss};
 use super::segment::Segment;
@@ -13,7 +12,7 @@ use super::state::State;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
 use crate::stack::Context;
-use crate::{Address, Flow};
+use crate::{Address, Flow, Snapshot};
 
 /// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
@@ -57,12 +56,16 @@ impl Tcp {
         limits: Limits,
         cx: &mut Context<'_>,
     ) -> Result<ConnectionId, TcpError> {
-        if !remote.0.is_unicast() || cx.out.snapshot.is_broadcast(remote.0) {
-            return Err(TcpError::NoHost);
+        let mut flow = Flow {
+            local: local.0.unwrap_or_default(),
+            remote: remote.0,
+            local_port: local.1,
+            remote_port: remote.1,
+        };
+        // Where there is a way, there is a host and a route to it.
+        if local.0.is_none() || cx.out.ways.get(&flow).is_none() {
+            flow.local = source(local.0, remote.0, &cx.out.snapshot)?;
         }
-        let path = cx.out.snapshot.path(remote.0).ok_or(TcpError::NoRoute)?;
-        let ours = local.0.or_else(|| cx.out.snapshot.source(path, remote.0)).ok_or(TcpError::NoRoute)?;
-        let flow = Flow { local: ours, remote: remote.0, local_port: local.1, remote_port: remote.1 };
         let (flow, hash, last) = if local.1 == 0 {
             self.free_flow(flow, limits.timestamps, cx)?
         } else {
@@ -75,7 +78,7 @@ impl Tcp {
         connection.state = State::SynSent;
         connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
-        connection.ts_offset = listen::clock_offset(&flow, cx);
+        connection.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
         connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
         connection.set_mss(default_mss(&flow).min(connection.offered_mss));
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
@@ -186,7 +189,8 @@ impl Tcp {
     ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
         let (limits, last) = (listener.limits, waits.map(|w| self.time_wait[w].nxt));
-        let half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
+        let mut half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
+        half.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else {
@@ -207,7 +211,7 @@ impl Tcp {
             }
             None => self.table.insert(hash, entry),
         }
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1));
+        self.half_wheel.set_at_most(i, self.half_open[i].again());
     }
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
@@ -276,7 +280,15 @@ impl Tcp {
         self.listeners.get(&id.0).map_or(self.limits, |listener| listener.limits)
     }
 
+    /// The timer of an entry has gone off: perhaps an earlier handshake's, that nobody has stopped.
     pub(super) fn answer_again(&mut self, i: u32, cx: &mut Context<'_>) {
+        let again = self.half_open[i].again();
+        if again > cx.now {
+            if again != NEVER {
+                self.half_wheel.set(i, again);
+            }
+            return;
+        }
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         if half.tries >= limits.syn_ack_retries {
@@ -286,7 +298,7 @@ impl Tcp {
         half.sent = cx.now;
         half.challenged = false;
         half.answer(&limits, cx);
-        self.half_wheel.set(i, cx.now + Duration::from_secs(1 << half.tries.min(7)));
+        self.half_wheel.set(i, half.again());
     }
 
     fn forget_half(&mut self, i: u32) {
@@ -296,11 +308,11 @@ impl Tcp {
 
     /// Takes an entry back that the table does not know any more.
     fn give_half(&mut self, i: u32) {
-        let half = &self.half_open[i];
+        let half = &mut self.half_open[i];
         if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
             listener.half_open -= 1;
         }
-        self.half_wheel.clear(i);
+        half.sent = NEVER;
         self.half_open.give(i);
     }
 
@@ -312,8 +324,19 @@ impl Tcp {
     }
 }
 
+/// Our address of a connection to `remote`: the given one, or the route's.
+fn source(local: Option<Address>, remote: Address, snapshot: &Snapshot) -> Result<Address, TcpError> {
+    if !remote.is_unicast() || snapshot.is_broadcast(remote) {
+        return Err(TcpError::NoHost);
+    }
+    let path = snapshot.path(remote).ok_or(TcpError::NoRoute)?;
+    local.or_else(|| snapshot.source(path, remote)).ok_or(TcpError::NoRoute)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bywash_frame::{Arena, Batch, Packet, Pool};
     use bywash_wire::checksum::Sum;
     use bywash_wire::zerocopy::IntoBytes;
@@ -326,10 +349,16 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_nanos(10_000_000_000);
 
     /// The peer sends a segment; the sequence number of what is answered.
-    fn exchange(host: &mut Host, pool: &mut Pool, now: Timestamp, seq: u32, ack: Option<u32>) -> Vec<u32> {
+    fn exchange(
+        host: &mut Host,
+        pool: &mut Pool,
+        now: Timestamp,
+        (port, seq): (u16, u32),
+        ack: Option<u32>,
+    ) -> Vec<u32> {
         let (from, to) = ([10, 0, 0, 2], [10, 0, 0, 1]);
         let flags = if ack.is_some() { TcpFlags::ACK } else { TcpFlags::SYN };
-        let mut tcp = TcpHeader::new((5000, 80), seq, ack.unwrap_or(0), flags, 30_000, 0);
+        let mut tcp = TcpHeader::new((port, 80), seq, ack.unwrap_or(0), flags, 30_000, 0);
         tcp.checksum = Sum::pseudo(&from, &to, 6, 20).bytes(tcp.as_bytes()).checksum().into();
         let mut ip = Ipv4Header::new(from.into(), to.into(), 6, 20);
         ip.seal();
@@ -353,8 +382,7 @@ mod tests {
         numbers
     }
 
-    #[test]
-    fn a_handshake_that_finds_no_room_is_completed_when_there_is_some() {
+    fn listening() -> (Host, Pool) {
         let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
         let mut host = Host::new([5; 16], &mut pool);
         let interface = Interface {
@@ -368,18 +396,83 @@ mod tests {
         host.control.add_address(NOW, id, "10.0.0.1/24".parse().unwrap()).unwrap();
         host.advance(NOW, &mut pool);
         host.stack.listen(None, 80, 4).unwrap();
+        (host, pool)
+    }
+
+    /// A peer's connection from a port.
+    fn accepted(host: &mut Host, pool: &mut Pool, now: Timestamp, port: u16) -> ConnectionId {
+        let [first] = exchange(host, pool, now, (port, 1000), None)[..] else { panic!("one answer") };
+        assert_eq!(exchange(host, pool, now, (port, 1001), Some(first.wrapping_add(1))), [0; 0]);
+        let id = host.stack.events().find_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(connection),
+            _ => None,
+        });
+        id.expect("accepted")
+    }
+
+    #[test]
+    fn a_handshake_that_finds_no_room_is_completed_when_there_is_some() {
+        let (mut host, mut pool) = listening();
         host.stack.tcp.connections = Slab::new(0);
-        let [first] = exchange(&mut host, &mut pool, NOW, 1000, None)[..] else { panic!("one answer") };
+        let [first] = exchange(&mut host, &mut pool, NOW, (5000, 1000), None)[..] else {
+            panic!("one answer")
+        };
         let completes = Some(first.wrapping_add(1));
-        assert_eq!(exchange(&mut host, &mut pool, NOW, 1001, completes), [0; 0], "no reset");
+        assert_eq!(exchange(&mut host, &mut pool, NOW, (5000, 1001), completes), [0; 0], "no reset");
         assert_eq!(host.stack.counters().no_memory, 1);
         assert_eq!(host.stack.connections(), (0, 1, 0), "it waits");
         // Our answer is repeated, which makes the peer acknowledge it again.
         let later = NOW + Duration::from_millis(1100);
         assert_eq!(sent(&mut host, &mut pool, later), [first]);
         host.stack.tcp.connections = Slab::new(1);
-        assert_eq!(exchange(&mut host, &mut pool, later, 1001, completes), [0; 0]);
+        assert_eq!(exchange(&mut host, &mut pool, later, (5000, 1001), completes), [0; 0]);
         assert_eq!(host.stack.connections(), (1, 0, 0));
         assert!(matches!(host.stack.events().next(), Some(Event::Accepted { .. })));
+    }
+    #[test]
+    fn an_answer_is_repeated_by_its_own_time_not_by_that_of_an_earlier_handshake_in_its_place() {
+        let (mut host, mut pool) = listening();
+        let at = |millis| NOW + Duration::from_millis(millis);
+        accepted(&mut host, &mut pool, at(500), 5000);
+        let answer = exchange(&mut host, &mut pool, at(1000), (5001, 1000), None);
+        assert_eq!((host.stack.connections(), answer.len()), ((1, 1, 0), 1));
+        assert_eq!(sent(&mut host, &mut pool, at(1600)), [0; 0], "the first one's timer");
+        assert_eq!(sent(&mut host, &mut pool, at(2100)), answer);
+    }
+
+    #[test]
+    fn timers_of_connections_that_have_ended_do_nothing_to_those_in_their_place() {
+        let (mut host, mut pool) = listening();
+        let at = |millis| NOW + Duration::from_millis(millis);
+        let first = accepted(&mut host, &mut pool, at(0), 5000);
+        host.stack.send(at(0), first, b"first", &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(0)).len(), 1);
+        host.stack.abort(at(10), first, &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(10)).len(), 1, "a reset");
+        let second = accepted(&mut host, &mut pool, at(100), 5001);
+        assert_eq!(second.index, first.index, "its place");
+        host.stack.send(at(100), second, b"second", &mut pool).unwrap();
+        let data = sent(&mut host, &mut pool, at(100));
+        assert_eq!(sent(&mut host, &mut pool, at(290)), [0; 0]);
+        assert_eq!(sent(&mut host, &mut pool, at(310)), data, "by its own timer");
+        host.stack.abort(at(320), second, &mut pool).unwrap();
+        assert_eq!(sent(&mut host, &mut pool, at(320)).len(), 1);
+        assert_eq!(sent(&mut host, &mut pool, at(9000)), [0; 0]);
+        assert_eq!(host.stack.next_deadline(), None, "what was left in the wheel is gone");
+    }
+
+    #[test]
+    fn a_way_that_is_remembered_is_forgotten_with_its_route() {
+        let (mut host, mut pool) = listening();
+        let [ours, theirs] = [1, 2].map(|last| Address::from(std::net::Ipv4Addr::new(10, 0, 0, last)));
+        let mut connect = |host: &mut Host| {
+            let id = host.stack.connect(NOW, (Some(ours), 0), (theirs, 80), &mut pool);
+            host.advance(NOW, &mut pool);
+            id
+        };
+        assert!(connect(&mut host).is_ok() && connect(&mut host).is_ok());
+        assert!(host.control.remove_address(ours));
+        let before = connect(&mut host);
+        assert_eq!((before.is_ok(), connect(&mut host)), (true, Err(TcpError::NoRoute)), "from then on");
     }
 }

@@ -18,7 +18,7 @@ use crate::time::Span;
 
 impl Connection {
     /// Whether a segment is the next in order, with a plausible clock (RFC 7323, 5.3), on a connection on which nothing is
-    /// missing, either way, and nothing is to be told beside its payload and its acknowledgment.
+    /// missing, either way, and nothing is to be told beside its payload, its acknowledgment, and that these are the last.
     #[inline]
     pub(super) fn is_predicted(&self, segment: &Segment) -> bool {
         #[cfg(test)]
@@ -30,7 +30,7 @@ impl Connection {
             None => !self.timestamps,
         };
         self.state == State::Established
-            && segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+            && segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
             && segment.seq == self.rcv_nxt
             && length(segment.payload) <= self.edge - self.rcv_nxt
             && stamps
@@ -82,10 +82,14 @@ impl Connection {
             self.acknowledge_next(segment, cx);
         }
         if segment.payload == 0 {
-            return cx.pool.give_packet(packet);
+            cx.pool.give_packet(packet);
+        } else {
+            self.note_data(segment, &packet, cx.now);
+            self.take_next(segment.start, segment.payload, packet, cx);
         }
-        self.note_data(segment, &packet, cx.now);
-        self.take_next(segment.start, segment.payload, packet, cx);
+        if segment.has(TcpFlags::FIN) {
+            self.check_fin(segment, cx);
+        }
     }
 
     /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.
@@ -95,7 +99,7 @@ impl Connection {
         self.update_window(segment);
         let mut delivered = Delivered::default();
         self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
-        self.tally.delivered += delivered.bytes.div_ceil(self.window.mss.max(1));
+        self.count_delivered(delivered.bytes);
         self.advance_una(segment.ack, cx);
         self.measure(segment, true, &delivered, cx);
         if self.board.is_empty() {
@@ -110,7 +114,7 @@ impl Connection {
 
 /// Whether a test wants every segment to go the longest way.
 #[cfg(test)]
-pub(super) fn by_steps() -> bool {
+pub(crate) fn by_steps() -> bool {
     tests::BY_STEPS.get()
 }
 

@@ -34,7 +34,7 @@ impl Connection {
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
         let advanced = ack.after(una);
-        self.tally.delivered += delivered.bytes.div_ceil(self.window.mss.max(1));
+        self.count_delivered(delivered.bytes);
         if advanced {
             self.advance_una(ack, cx);
         }
@@ -62,6 +62,13 @@ impl Connection {
         if advanced || delivered.bytes > 0 {
             self.restart_timer();
         }
+    }
+
+    /// Counts what has arrived, in segments: a message is one, and needs no division.
+    #[inline]
+    pub(super) fn count_delivered(&mut self, bytes: u32) {
+        let mss = self.window.mss.max(1);
+        self.tally.delivered += if bytes <= mss { u32::from(bytes > 0) } else { bytes.div_ceil(mss) };
     }
 
     /// Lets the congestion window grow by `delivered` bytes that have arrived; `before` were in flight.

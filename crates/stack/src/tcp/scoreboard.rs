@@ -254,6 +254,19 @@ impl Scoreboard {
     /// Everything before `ack` has arrived.
     #[inline(always)]
     pub(super) fn acknowledge(&mut self, ack: Seq, now: Timestamp, shortest: Span, out: &mut Delivered) {
+        // All that was out, in one record, sent once: a message and its answer.
+        if let Some(sent) = self.sent.only()
+            && sent.end == ack
+            && sent.fate == Fate::InFlight
+            && !sent.retransmitted
+        {
+            let (at, rtt) = (sent.at, now.span(sent.at));
+            (out.bytes, out.rtt) = (out.bytes + sent.len(), Some(rtt));
+            self.sent.take_only();
+            (self.in_flight, self.highest) = (0, Some(ack));
+            self.note_latest(at, ack, rtt);
+            return self.sendings.clear();
+        }
         while let Some(first) = self.sent.front().copied() {
             if !first.start.before(ack) {
                 break;
@@ -362,10 +375,14 @@ impl Scoreboard {
             }
         }
         self.highest = Some(self.highest.map_or(sent.end, |highest| highest.max(sent.end)));
-        let newer = sent.at > self.latest.0 || (sent.at == self.latest.0 && sent.end.after(self.latest.1));
+        self.note_latest(sent.at, sent.end, rtt);
+    }
+
+    #[inline]
+    fn note_latest(&mut self, at: Timestamp, end: Seq, rtt: Span) {
+        let newer = at > self.latest.0 || (at == self.latest.0 && end.after(self.latest.1));
         if newer {
-            self.latest = (sent.at, sent.end);
-            self.rtt = rtt;
+            (self.latest, self.rtt) = ((at, end), rtt);
         }
     }
 

@@ -25,12 +25,25 @@ impl SendBuffer {
     /// Appends bytes and says how many: fewer when frames run out.
     #[inline]
     pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
+        if self.len == 0 && (1..=FRAME_SIZE).contains(&bytes.len()) {
+            return self.write_first(bytes, pool);
+        }
         self.fill(bytes.len(), pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
             copy(now, place);
             bytes = later;
             now.len()
         })
+    }
+
+    /// Writes to a buffer that has no frame yet, at most a frame of bytes: a message, nearly always.
+    #[inline]
+    fn write_first(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+        let Some(mut frame) = pool.take() else { return 0 };
+        copy(bytes, frame.bytes_mut());
+        self.frames.push_made(|| frame);
+        self.len = bytes.len();
+        self.len
     }
 
     /// Appends what `write` writes, up to `most` bytes, and says how many. It is handed one piece of memory after the other and
@@ -65,6 +78,12 @@ impl SendBuffer {
         done
     }
 
+    /// Bytes `from..from + len`, if the buffer's only frame holds them: nearly every message.
+    #[inline]
+    pub(super) fn in_one_frame(&self, from: usize, len: usize) -> Option<&[u8]> {
+        self.frames.only()?.bytes().get(self.front + from..self.front + from + len)
+    }
+
     /// Bytes `from..from + len`, frame by frame.
     #[inline]
     pub(super) fn slices(&self, from: usize, len: usize) -> impl Iterator<Item = &[u8]> {
@@ -82,9 +101,19 @@ impl SendBuffer {
     }
 
     /// Takes `n` bytes off the front: they have arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn consume(&mut self, n: usize, pool: &mut Pool) {
-        let n = n.min(self.len);
+        if n < self.len {
+            return self.consume_part(n, pool);
+        }
+        match self.frames.only() {
+            Some(_) => self.frames.take_only().into_iter().for_each(|frame| pool.give(frame)),
+            None => self.clear(pool),
+        }
+        (self.front, self.len) = (0, 0);
+    }
+
+    fn consume_part(&mut self, n: usize, pool: &mut Pool) {
         self.len -= n;
         self.front += n;
         while self.front >= FRAME_SIZE {
@@ -92,13 +121,6 @@ impl SendBuffer {
             if let Some(frame) = self.frames.pop_front() {
                 pool.give(frame);
             }
-        }
-        if self.len == 0 {
-            // All frames but the last have gone by now.
-            if let Some(frame) = self.frames.pop_front() {
-                pool.give(frame);
-            }
-            self.front = 0;
         }
     }
 
@@ -139,7 +161,7 @@ mod tests {
             steps in proptest::collection::vec((0usize..6000, 0usize..6000, any::<bool>()), 1..30),
         ) {
             let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(400).unwrap();
-            let (mut buffer, mut model) = (SendBuffer::default(), VecDeque::new());
+            let (mut buffer, mut model) = (SendBuffer::default(), VecDeque::<u8>::new());
             let mut next = 0u8;
             for (write, consume, in_place) in steps {
                 let bytes: Vec<u8> = (0..write).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect();

@@ -1,7 +1,6 @@
 //! TIME-WAIT: what is left of a connection whose end both know of, so that its late segments harm no other
 //! (RFC 9293, 3.6.1).
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use bywash_wire::{TcpFlags, TcpOptions};
@@ -11,6 +10,7 @@ use super::connection::Connection;
 use super::emit::Bare;
 use super::segment::Segment;
 use super::seq::Seq;
+use crate::slab::Slab;
 use crate::stack::Context;
 use crate::{Flow, Timestamp};
 
@@ -27,6 +27,9 @@ pub(super) struct TimeWait {
     window: u16,
     stamp: Option<u32>,
     ts_offset: u32,
+    /// Its neighbours in the [`Queue`].
+    before: u32,
+    behind: u32,
     pub(super) until: Timestamp,
     /// When a segment that does not belong was last answered; zero before any was.
     challenged: Timestamp,
@@ -54,6 +57,8 @@ impl TimeWait {
             window: u16::try_from(window >> connection.rcv_scale).unwrap_or(u16::MAX),
             stamp: connection.timestamps.then_some(connection.ts_recent),
             ts_offset: connection.ts_offset,
+            before: NOBODY,
+            behind: NOBODY,
             until: now + TIME_WAIT,
             challenged: Timestamp::ZERO,
         }
@@ -118,21 +123,95 @@ impl TimeWait {
     }
 }
 
-/// When entries end, the first first: all wait equally long, so a queue is enough.
-#[derive(Debug, Default)]
-pub(super) struct Queue(VecDeque<(u32, Timestamp)>);
+/// No entry.
+const NOBODY: u32 = u32::MAX;
+
+/// In which order entries end: all wait equally long, so it is that in which they began to. They are linked, for many give way to
+/// new connections long before, and are then gone.
+#[derive(Debug)]
+pub(super) struct Queue {
+    first: u32,
+    last: u32,
+}
 
 impl Queue {
-    pub(super) fn push(&mut self, number: u32, until: Timestamp) {
-        self.0.push_back((number, until));
+    pub(super) fn new() -> Self {
+        Self { first: NOBODY, last: NOBODY }
     }
 
-    /// The next that is due. An entry that was used again or began anew has another end by now: the caller compares.
-    pub(super) fn pop(&mut self, now: Timestamp) -> Option<(u32, Timestamp)> {
-        self.0.pop_front_if(|(_, until)| *until <= now)
+    /// Puts an entry at the end.
+    pub(super) fn push(&mut self, entries: &mut Slab<TimeWait>, number: u32) {
+        let entry = &mut entries[number];
+        (entry.before, entry.behind) = (self.last, NOBODY);
+        match self.last {
+            NOBODY => self.first = number,
+            last => entries[last].behind = number,
+        }
+        self.last = number;
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.0.front().map(|(_, until)| *until)
+    /// Takes an entry out, wherever it stands.
+    pub(super) fn remove(&mut self, entries: &mut Slab<TimeWait>, number: u32) {
+        let TimeWait { before, behind, .. } = entries[number];
+        match before {
+            NOBODY => self.first = behind,
+            before => entries[before].behind = behind,
+        }
+        match behind {
+            NOBODY => self.last = before,
+            behind => entries[behind].before = before,
+        }
+    }
+
+    /// The first, if its end has come.
+    pub(super) fn due(&self, entries: &Slab<TimeWait>, now: Timestamp) -> Option<u32> {
+        (self.first != NOBODY && entries[self.first].until <= now).then_some(self.first)
+    }
+
+    pub(super) fn next_deadline(&self, entries: &Slab<TimeWait>) -> Option<Timestamp> {
+        (self.first != NOBODY).then(|| entries[self.first].until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn entries_end_in_the_order_in_which_they_began(steps in prop::collection::vec((0u8..4, 0usize..8), 1..80)) {
+            let (mut entries, mut queue, mut model) = (Slab::<TimeWait>::new(256), Queue::new(), VecDeque::new());
+            for (second, (action, n)) in (1..).zip(steps) {
+                let now = Timestamp::from_nanos(second * 1_000_000_000);
+                match action {
+                    0 | 1 => {
+                        let number = entries.take().unwrap();
+                        entries[number].until = now;
+                        queue.push(&mut entries, number);
+                        model.push_back((number, now));
+                    }
+                    2 => if let Some((number, _)) = model.remove(n) {
+                        queue.remove(&mut entries, number);
+                        entries.give(number);
+                    }
+                    _ => if let Some(number) = queue.due(&entries, Timestamp::from_nanos(now.as_nanos() / 2)) {
+                        prop_assert!(model.front().unwrap().1.as_nanos() <= now.as_nanos() / 2);
+                        queue.remove(&mut entries, number);
+                        entries.give(number);
+                        prop_assert_eq!(model.pop_front().map(|(number, _)| number), Some(number));
+                    }
+                }
+                prop_assert_eq!(queue.next_deadline(&entries), model.front().map(|(_, at)| *at));
+            }
+            while let Some(number) = queue.due(&entries, Timestamp::from_nanos(u64::MAX)) {
+                queue.remove(&mut entries, number);
+                prop_assert_eq!(model.pop_front().map(|(number, _)| number), Some(number));
+            }
+            prop_assert!(model.is_empty());
+        }
     }
 }

@@ -6,7 +6,7 @@ use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol};
 
 use crate::ip::{Fields, header_length, pseudo, write_header};
-use crate::outbox::Outbox;
+use crate::outbox::{Direct, Outbox};
 use crate::snapshot::{Link, Reach};
 use crate::{Address, Flow, InterfaceId, Offloads, PortId};
 
@@ -15,9 +15,9 @@ use crate::{Address, Flow, InterfaceId, Offloads, PortId};
 pub(super) const HEADERS: usize = 18 + IPV6_HEADER;
 
 /// How segments get to the peer.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Way {
+pub(crate) struct Way {
     /// Of which snapshot it is.
     generation: u32,
     /// Packets can be sent along the link; else the neighbour is asked for first.
@@ -39,10 +39,24 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Finds the way for a flow; `None` without a route.
+    /// The way for a flow; `None` without a route. It is kept if nothing is to be asked or told about it.
+    pub(super) fn find(flow: &Flow, out: &mut Outbox) -> Option<Self> {
+        let known = out.ways.get(flow);
+        if known.is_some() {
+            return known.copied();
+        }
+        let direct = out.direct(flow.remote);
+        let way = Self::make(flow, direct, out)?;
+        if direct.is_some() {
+            out.ways.keep(flow, way);
+        }
+        Some(way)
+    }
+
+    /// Makes the way for a flow of the one to its destination, if that is known, or finds that, too.
     #[cold]
-    fn find(flow: &Flow, out: &mut Outbox) -> Option<Self> {
-        let (path, ready, link) = match out.direct(flow.remote) {
+    fn make(flow: &Flow, direct: Option<Direct>, out: &mut Outbox) -> Option<Self> {
+        let (path, ready, link) = match direct {
             Some(direct) => (direct.path, true, direct.link),
             None => {
                 let path = out.snapshot.path(flow.remote)?;
