@@ -177,7 +177,7 @@ impl Judge {
     /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
     /// sample that the kernel drew.
     // One by one, for a register each: what was just written in pieces would be read as a whole.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn judge_on(
         &mut self,
         set: &RuleSet,

@@ -110,12 +110,21 @@ impl Coded {
     #[inline]
     pub(super) fn each_limit(&self, tables: &Tables, found: &Found, mut each: impl FnMut(usize)) {
         self.free_limits.iter().for_each(|index| each(*index));
-        for (number, limits) in self.limits.iter().enumerate() {
-            let mut bits = tables.word(found, number) & limits;
-            while bits != 0 {
-                each(self.owners[64 * number + bits.trailing_zeros() as usize].index as usize);
-                bits &= bits - 1;
-            }
+        let [first, second] = Tables::first_words(found);
+        self.each_of(0, first, &mut each);
+        self.each_of(1, second, &mut each);
+        for number in 2..self.limits.len() {
+            self.each_of(number, tables.word(found, number), &mut each);
+        }
+    }
+
+    /// Calls `each` with the limits that a word of bits tells of.
+    #[inline(always)]
+    fn each_of(&self, number: usize, bits: u64, each: &mut impl FnMut(usize)) {
+        let mut bits = bits & self.limits.get(number).copied().unwrap_or(0);
+        while bits != 0 {
+            each(self.owners[64 * number + bits.trailing_zeros() as usize].index as usize);
+            bits &= bits - 1;
         }
     }
 }

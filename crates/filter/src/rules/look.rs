@@ -74,8 +74,9 @@ pub(super) struct Look<'a> {
     looked: Kinds,
     /// Of what there is something that a rule may want.
     found: Kinds,
-    /// Once it was looked at.
-    carried: Option<Carried<'a>>,
+    /// Once it was looked at: what it carries, of UDP or of something else.
+    payload: &'a [u8],
+    is_udp: bool,
     /// When it was looked for a name, and found.
     name: Followed,
 }
@@ -98,23 +99,25 @@ impl<'a> Look<'a> {
 
     #[inline(always)]
     fn look(&mut self, looks: &Looks, packet: &'a [u8], kinds: Kinds) {
-        let Some(Carried { protocol, payload }) = self.carried.or_else(|| carried(packet)) else {
-            // Then there is nothing of any kind.
-            self.looked = NAMES | PAYLOAD;
-            return;
-        };
+        if self.looked == 0 {
+            let Some(Carried { protocol, payload }) = carried(packet) else {
+                // Then there is nothing of any kind.
+                self.looked = NAMES | PAYLOAD;
+                return;
+            };
+            (self.payload, self.is_udp) = (payload, protocol == Protocol::UDP);
+        }
         self.looked |= kinds;
-        self.carried = Some(Carried { protocol, payload });
         // What is no query, or a broken one, asks for no name.
         if kinds & NAMES != 0
-            && protocol == Protocol::UDP
-            && let Ok(asked) = Labels::asked(payload)
+            && self.is_udp
+            && let Ok(asked) = Labels::asked(self.payload)
             && let Some(name) = looks.names.follow(asked)
         {
             self.found |= NAMES;
             self.name = name;
         }
-        if kinds & PAYLOAD != 0 && looks.payloads.may_find(payload) {
+        if kinds & PAYLOAD != 0 && looks.payloads.may_find(self.payload) {
             self.found |= PAYLOAD;
         }
     }
@@ -122,8 +125,7 @@ impl<'a> Look<'a> {
     /// Whether what was found is what a rule wants.
     #[inline(never)]
     fn is_it(&self, looks: &Looks, Wanted { kinds, names, payload }: &Wanted) -> bool {
-        let finds = |carried: Carried<'_>| looks.payloads.finds(*payload, carried.payload);
         (kinds & NAMES == 0 || looks.names.has(*names, self.name))
-            && (kinds & PAYLOAD == 0 || self.carried.is_some_and(finds))
+            && (kinds & PAYLOAD == 0 || looks.payloads.finds(*payload, self.payload))
     }
 }

@@ -204,13 +204,11 @@ impl Tables {
     /// What being in a class means as well.
     #[inline(always)]
     fn join(&self, before: Means, class: u32) -> Means {
-        match self.means.get(class as usize) {
-            Some(Means { first, bits: [bits, more] }) if class != 0 => Means {
-                first: before.first.min(*first),
-                bits: [before.bits[0] | bits, before.bits[1] | more],
-            },
-            _ => before,
+        if class == 0 {
+            return before;
         }
+        let Some(Means { first, bits: [bits, more] }) = self.means.get(class as usize) else { return before };
+        Means { first: before.first.min(*first), bits: [before.bits[0] | bits, before.bits[1] | more] }
     }
 
     #[inline(never)]
@@ -222,6 +220,12 @@ impl Tables {
     fn find6(&self, side: usize, address: u128) -> Option<u32> {
         let of = |bits: &u8| self.six[side].get(&(*bits, address & mask128(*bits))).copied();
         self.lengths[side].iter().find_map(of)
+    }
+
+    /// The bits of the first lists that are joined.
+    #[inline]
+    pub(super) fn first_words(found: &Found) -> [u64; 2] {
+        found.means.bits
     }
 
     /// A word of the bits of the lists that are joined.
