@@ -189,12 +189,10 @@ impl Judge {
     ) -> Judgement {
         let mut course = set.course(lookup, (packet, wire_len), seen);
         let mut drawn = Drawn::default();
-        let mut is_asked = is_first;
         let mut judgement = Judgement::default();
         loop {
             let index = course.next_index();
             let Some(kept) = self.kept.get_mut(index) else { break };
-            is_asked |= course.has_asked();
             if kept.sample != 0 {
                 drawn.may_be_it = true;
                 drawn.is_it |= kept.draws();
@@ -204,7 +202,7 @@ impl Judge {
                 continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
-            let is_counted = !is_asked && (drawn.may_be_it || !kept.decides);
+            let is_counted = !(is_first || course.has_asked()) && (drawn.may_be_it || !kept.decides);
             if !is_counted {
                 kept.counted.about.packets += 1;
                 kept.counted.about.bytes += wire_len as u64;
@@ -231,6 +229,7 @@ impl Judge {
             }
             break;
         }
+        let is_asked = is_first || course.has_asked();
         judgement.is_sample = if is_asked { drawn.is_it } else { drawn.may_be_it };
         judgement
     }
@@ -307,6 +306,20 @@ mod tests {
         let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, at(9), false)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [0, 0, 100]);
+    }
+
+    #[test]
+    fn what_comes_by_a_rule_that_looks_is_no_sample_of_an_earlier_one_though_it_finds_nothing() {
+        let names = vec!["*.bad.example".parse().unwrap()];
+        let set = RuleSet::new(vec![
+            Rule { sample: NonZeroU32::new(50), ..rule("seen", Action::Count, "") },
+            Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") },
+        ])
+        .unwrap();
+        let mut judge = Judge::new(&set, None);
+        let packet = udp(1, 53, &[0; 40]);
+        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, (&packet, 99), at(9), false)).collect();
+        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
     }
 
     /// A packet of UDP over IPv4.

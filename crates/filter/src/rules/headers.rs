@@ -205,9 +205,10 @@ mod tests {
             assert_eq!(headers.halves(), [[0, 0x0a00_0001], [0, 0xc000_0201]]);
         }
         let mut six = [&[0; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 4, 17, 64]].concat();
-        six.extend((0..32).chain([0, 7, 0, 9]));
+        six.extend([0x11; 16].into_iter().chain([0x22; 16]).chain([0, 7, 0, 9]));
         let headers = Headers::of(&six);
-        assert_eq!(headers.source(), Some(IpAddr::from(std::array::from_fn::<u8, 16, _>(|n| n as u8))));
+        assert_eq!(headers.source(), Some(IpAddr::from([0x11; 16])));
+        assert_eq!(headers.halves(), [[0x1111_1111_1111_1111; 2], [0x2222_2222_2222_2222; 2]]);
         assert_eq!((headers.family(), headers.ports()), (Some(Family::V6), Some([7, 9])));
         assert_eq!(Headers::of(&six[..50]), Headers::default());
     }

@@ -45,7 +45,7 @@ impl Builder {
     /// What a condition wants; `None` when no look is needed. All rules, in order.
     pub(super) fn add(&mut self, condition: &Condition) -> Option<Wanted> {
         let [with_names, with_payload] = [!condition.names.is_empty(), !condition.payload.is_empty()];
-        let kinds = NAMES * Kinds::from(with_names) | PAYLOAD * Kinds::from(with_payload);
+        let kinds = (NAMES * Kinds::from(with_names)) | (PAYLOAD * Kinds::from(with_payload));
         let wanted = Wanted { kinds, names: self.name_lists, payload: self.payloads };
         self.name_lists += u32::from(with_names);
         self.payloads += u32::from(with_payload);
