@@ -20,7 +20,8 @@ pub struct Course<'a> {
     has_asked: bool,
     /// Of the packet's flow, once it was asked for.
     age: Option<Option<u32>>,
-    look: Look<'a>,
+    /// Once a rule wanted one.
+    look: Option<Look<'a>>,
 }
 
 impl<'a> Course<'a> {
@@ -34,7 +35,6 @@ impl<'a> Course<'a> {
     ) -> Self {
         let first = lookup.found.first();
         let candidates = Candidates::new(&set.coded, &set.tables, &lookup.found);
-        let look = Look::default();
         Self {
             set,
             lookup,
@@ -45,7 +45,7 @@ impl<'a> Course<'a> {
             first,
             has_asked: false,
             age: None,
-            look,
+            look: None,
         }
     }
 
@@ -91,9 +91,10 @@ impl<'a> Course<'a> {
         // It asks before it looks.
         self.has_asked |= steps.asks_user_space;
         let Some(wanted) = &steps.wanted else { return true };
-        let finds = self.look.finds(&self.set.looks, self.packet, wanted);
+        let look = self.look.get_or_insert_default();
+        let finds = look.finds(&self.set.looks, self.packet, wanted);
         if !finds {
-            self.candidates.leave_out(&self.set.coded, self.look.found_none_of(wanted));
+            self.candidates.leave_out(&self.set.coded, look.found_none_of(wanted));
         }
         finds
     }
