@@ -141,7 +141,7 @@ impl Judge {
 
     /// Looks up which lists packets are in, some time before they are judged, and asks for the memory of limits that they may
     /// meet: there are so many sources that it mostly lies far from the processor.
-    // Not a part of the worker's loop, nor is what follows: together they have too few registers.
+    // Not a part of the worker's loop: together they have too few registers.
     #[inline(never)]
     pub(super) fn look_up<'a>(
         &self,
@@ -176,7 +176,8 @@ impl Judge {
     /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
     /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
     /// sample that the kernel drew.
-    // One by one, for a register each: what was just written in pieces would be read as a whole.
+    // The arguments are one by one, for a register each: what was just written in pieces would be read as a whole. And it is a
+    // part of the loop over a batch: what is the same for all its packets is loaded once.
     #[inline(always)]
     pub(super) fn judge_on(
         &mut self,

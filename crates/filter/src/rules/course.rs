@@ -1,7 +1,7 @@
 //! One packet on its way along the rules.
 //!
-//! What most packets need is in short functions that are not parts of what calls them: a packet meets few rules, and one long
-//! loop over all that might come up would spend more on keeping its variables than on the rules.
+//! What most packets need is short, and a part of the loop that asks for it; what few need is not, so that it does not take the
+//! loop's registers: a packet meets few rules.
 
 use super::coded::{Candidate, Candidates, NONE};
 use super::look::Look;
