@@ -17,7 +17,7 @@ use bywash_apps::wire::zerocopy::IntoBytes;
 use bywash_apps::wire::{Ipv4Header, Protocol};
 use bywash_apps::{App, WorkerOptions};
 use bywash_port::filter::rules::{FlowOptions, PayloadPattern, PayloadPlace, Per};
-use bywash_port::frame::{Arena, Batch, FRAME_SIZE, Packet, Pool};
+use bywash_port::frame::{Arena, Batch, FRAME_SIZE, HEADROOM, Packet, Pool, Segment};
 use bywash_port::{
     Action, Capabilities, Condition, Counter, Limit, Port, PortName, QueueCounters, QueuePair, Rule, RuleSet,
     Rules, RxQueue, TxQueue,
@@ -88,12 +88,14 @@ impl Port for Source {
 impl RxQueue for Rx {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
         let n = batch.room().min(usize::try_from(self.left).unwrap());
-        batch.extend(pool.take_many(n).map(|frame| {
-            let mut packet = Packet::new(frame);
-            packet.extend_from_slice(&self.packets[self.at]).unwrap();
+        for mut frame in pool.take_many(n) {
+            let bytes = &self.packets[self.at];
+            frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
+            // Before there is a packet, so that it is written once, where it stays.
+            let place = batch.place().unwrap();
+            place.put(Packet::from_segment(Segment::received(frame, bytes.len())));
             self.at = if self.at + 1 == self.packets.len() { 0 } else { self.at + 1 };
-            packet
-        }));
+        }
         self.counters.packets += n as u64;
         self.left -= n as u64;
         if self.left == 0 {

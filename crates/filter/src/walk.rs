@@ -66,9 +66,12 @@ pub(crate) enum Part {
 /// What a Geneve header says when it carries an Ethernet frame.
 pub(crate) const GENEVE_ETHERNET: u16 = 0x6558;
 
+/// Versions of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
+pub enum Family {
+    /// Version 4.
     V4,
+    /// Version 6.
     V6,
 }
 

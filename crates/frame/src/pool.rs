@@ -3,7 +3,7 @@
 use std::vec::Drain;
 
 use crate::packet::Chain;
-use crate::{Arena, Batch, Frame, Packet};
+use crate::{Arena, Batch, Frame, Packet, Segment};
 
 /// Frames that move between a pool and its arena's spare list at once: the lock there is paid once for so many.
 const EXCHANGE: usize = 256;
@@ -116,6 +116,10 @@ impl Pool {
     /// Takes back all frames of all packets in the batch and leaves it empty.
     #[inline]
     pub fn give_batch(&mut self, batch: &mut Batch) {
+        // Mostly packets of one frame alone: what room there is is looked at once for all of them.
+        if let Some(segments) = batch.drain_single() {
+            return self.give_many(segments.map(Segment::into_frame));
+        }
         for packet in batch.drain() {
             self.give_packet(packet);
         }

@@ -42,10 +42,21 @@ pub enum QuestionError {
 }
 
 /// The labels of a name where they lie, as they are on the wire, letters of either case.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Labels<'a> {
-    /// Each behind its length, without the root's zero; at most [`MOST_NAME`] with that.
+    /// Each behind its length, and whatever comes behind the last one.
     bytes: &'a [u8],
+    /// Bytes of the labels, without the root's zero; at most [`MOST_NAME`] with that.
+    len: usize,
+}
+
+/// A label where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Label<'a> {
+    /// Its bytes, and whatever comes behind them.
+    rest: &'a [u8],
+    /// How many are its own: 1 to [`MOST_LABEL`].
+    len: usize,
 }
 
 impl<'a> Labels<'a> {
@@ -85,12 +96,12 @@ impl<'a> Labels<'a> {
         if rest.len() < len + 1 + TYPE_AND_CLASS {
             return Err(QuestionError::Truncated);
         }
-        Ok(Self { bytes: &rest[..len] })
+        Ok(Self { bytes: rest, len })
     }
 
     /// From the first to the one below the root.
     pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
-        let mut rest = self.bytes;
+        let mut rest = &self.bytes[..self.len];
         std::iter::from_fn(move || {
             let (length, behind) = rest.split_first()?;
             let (label, behind) = behind.split_at_checked(usize::from(*length))?;
@@ -99,26 +110,89 @@ impl<'a> Labels<'a> {
         })
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub fn is_root(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ends of the name that begin with a label, the whole name first: of each how many bytes its labels have on the wire, and
+    /// the bytes from there on, with whatever comes behind the name.
+    #[inline]
+    pub fn ends(self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let end = self.bytes.get(at..).filter(|_| at < self.len)?;
+            let left = self.len - at;
+            at += 1 + usize::from(*end.first()?);
+            Some((left, end))
+        })
+    }
+
     /// Calls `each` with them, from the one below the root to the first, until one breaks it off.
     #[inline]
-    pub fn each_from_root<B>(self, mut each: impl FnMut(&[u8]) -> ControlFlow<B>) -> ControlFlow<B> {
+    pub fn each_from_root<B>(self, mut each: impl FnMut(Label<'a>) -> ControlFlow<B>) -> ControlFlow<B> {
         // Where each begins. A name has at most 127 of them.
         let mut starts = [0_u8; MOST_NAME / 2];
         let (mut count, mut at) = (0, 0_u8);
-        while let Some(start) = starts.get_mut(count)
-            && let Some(length) = self.bytes.get(usize::from(at))
+        while usize::from(at) < self.len
+            && let Some(start) = starts.get_mut(count)
         {
             *start = at;
-            at += 1 + length;
+            at += 1 + self.bytes[usize::from(at)];
             count += 1;
         }
         for start in starts[..count].iter().rev() {
-            let label = self.bytes[usize::from(*start)..].split_first();
-            let label = label.and_then(|(length, behind)| behind.get(..usize::from(*length)));
-            each(label.unwrap_or_default())?;
+            if let Some((len, rest)) = self.bytes.get(usize::from(*start)..).and_then(<[u8]>::split_first) {
+                each(Label { rest, len: usize::from(*len) })?;
+            }
         }
         ControlFlow::Continue(())
     }
+}
+
+impl PartialEq for Labels<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes[..self.len] == other.bytes[..other.len]
+    }
+}
+
+impl Eq for Labels<'_> {}
+
+impl Label<'_> {
+    /// Bytes in it.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "no label is empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its first eight bytes, the first one lowest; zero where it has fewer.
+    #[inline]
+    pub fn first_word(&self) -> u64 {
+        self.word(0)
+    }
+
+    /// The words of eight bytes that follow, in the same way.
+    #[inline]
+    pub fn later_words(&self) -> impl Iterator<Item = u64> {
+        (8..self.len).step_by(8).map(|at| self.word(at))
+    }
+
+    /// The eight bytes from an offset within it on.
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        let rest = &self.rest[at..];
+        // Behind a query's name there are mostly enough bytes to read a whole word.
+        let word = rest.first_chunk().map_or_else(|| short(rest), |word| u64::from_le_bytes(*word));
+        word & u64::MAX >> (64 - 8 * (self.len - at).min(8))
+    }
+}
+
+/// Fewer than eight bytes as a word.
+#[cold]
+fn short(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 impl Name {
@@ -144,7 +218,7 @@ impl Name {
 
     /// Its labels.
     pub fn labels(&self) -> Labels<'_> {
-        Labels { bytes: &self.bytes[..usize::from(self.len)] }
+        Labels { bytes: &self.bytes, len: self.len.into() }
     }
 }
 
@@ -162,7 +236,7 @@ impl fmt::Display for Labels<'_> {
             }
             f.write_str(".")?;
         }
-        if self.bytes.is_empty() { f.write_str(".") } else { Ok(()) }
+        if self.len == 0 { f.write_str(".") } else { Ok(()) }
     }
 }
 

@@ -1,21 +1,31 @@
 //! What user space says of a packet: the rules again, with those that need memory.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
-use bywash_port::filter::rules::{Established, Lookup, Met, Next};
+use bywash_port::filter::rules::{Established, Headers, Lookup};
 use bywash_port::{Action, Rule, RuleCount, RuleSet};
 
 use super::limit::{Limiter, Measured};
 
-/// What becomes of a packet.
+/// What becomes of a packet: so little that it fits a register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Judgement {
     /// It is gone.
     pub(super) is_dropped: bool,
     /// It is to be kept as a sample.
     pub(super) is_sample: bool,
-    /// The kernel shall drop what comes from there, by this rule.
-    pub(super) block: Option<(usize, IpAddr)>,
+    /// It is of a flood: [`Judge::take_flood`] says which.
+    pub(super) is_flood: bool,
+}
+
+impl Judgement {
+    /// Whether there is nothing to be done but to let the packet go on.
+    #[inline]
+    pub(super) fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// What one rule has counted here.
@@ -30,51 +40,113 @@ pub(super) struct Counted {
 /// The rules' memory: one of each worker's.
 #[derive(Default)]
 pub(super) struct Judge {
-    limiters: Vec<Option<Limiter>>,
-    counted: Vec<Counted>,
-    /// Packets until the next sample, by rule.
-    until_sample: Vec<u32>,
+    kept: Vec<Kept>,
+    flood: Option<(usize, IpAddr)>,
+}
+
+/// What is kept of one rule, beside all of the rule that matters once a packet meets it.
+struct Kept {
+    counted: Counted,
+    does: Does,
+    is_dry_run: bool,
+    /// It decides what becomes of a packet, or asks for that.
+    decides: bool,
+    /// One in so many is a sample; none when 0.
+    sample: u32,
+    /// Packets until the next one.
+    until_sample: u32,
+    limiter: Option<Box<Limiter>>,
+}
+
+/// What a rule does with a packet that is not too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Drop,
+    LetGo,
+    Nothing,
+    SynCookie,
+}
+
+/// What rules that draw samples say of a packet.
+#[derive(Default)]
+struct Drawn {
+    /// There is one that is about it.
+    may_be_it: bool,
+    /// It is the one that a rule has drawn.
+    is_it: bool,
+}
+
+impl Kept {
+    fn new(rule: &Rule, (limiter, counted): (Option<Box<Limiter>>, Counted)) -> Self {
+        let limiter = match rule.action {
+            Action::Limit(limit) => {
+                let kept = limiter.filter(|limiter| limiter.limit() == limit);
+                Some(kept.unwrap_or_else(|| Box::new(Limiter::new(limit))))
+            }
+            _ => None,
+        };
+        let does = match rule.action {
+            Action::Drop => Does::Drop,
+            Action::Pass | Action::Queue => Does::LetGo,
+            Action::Count | Action::Limit(_) => Does::Nothing,
+            Action::SynCookie => Does::SynCookie,
+        };
+        Self {
+            counted,
+            does,
+            is_dry_run: rule.dry_run,
+            decides: rule.decides(),
+            sample: rule.sample.map_or(0, NonZeroU32::get),
+            until_sample: 0,
+            limiter,
+        }
+    }
+
+    /// The source that such a packet is of, as its limit tells sources apart.
+    fn source(&self, headers: &Headers) -> Option<IpAddr> {
+        self.limiter.as_ref().and_then(|limiter| limiter.source(headers))
+    }
+
+    /// Whether this is one of so many.
+    #[inline]
+    fn draws(&mut self) -> bool {
+        let is_it = self.until_sample == 0;
+        self.until_sample = if is_it { self.sample - 1 } else { self.until_sample - 1 };
+        is_it
+    }
 }
 
 impl Judge {
     /// For these rules; limits that were in `before` by the same name and alike go on.
     pub(super) fn new(set: &RuleSet, before: Option<(&RuleSet, Self)>) -> Self {
-        let mut old: std::collections::HashMap<&str, (Option<Limiter>, Counted)> = before
+        let mut old: HashMap<&str, (Option<Box<Limiter>>, Counted)> = before
             .into_iter()
             .flat_map(|(rules, judge)| {
-                let kept = judge.limiters.into_iter().zip(judge.counted);
+                let kept = judge.kept.into_iter().map(|kept| (kept.limiter, kept.counted));
                 rules.rules().iter().map(|rule| rule.name.as_str()).zip(kept)
             })
             .collect();
-        let mut judge = Self::default();
-        for rule in set.rules() {
-            let (limiter, counted) = old.remove(rule.name.as_str()).unwrap_or_default();
-            let limiter = match rule.action {
-                Action::Limit(limit) => {
-                    let kept = limiter.filter(|limiter| limiter.limit() == limit);
-                    Some(kept.unwrap_or_else(|| Limiter::new(limit)))
-                }
-                _ => None,
-            };
-            judge.limiters.push(limiter);
-            judge.counted.push(counted);
-            judge.until_sample.push(0);
-        }
-        judge
+        let kept = |rule: &Rule| Kept::new(rule, old.remove(rule.name.as_str()).unwrap_or_default());
+        Self { kept: set.rules().iter().map(kept).collect(), flood: None }
     }
 
-    pub(super) fn counted(&self) -> &[Counted] {
-        &self.counted
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
+        self.kept.iter().map(|kept| &kept.counted)
+    }
+
+    /// The source that the kernel shall block, and the rule by which: of the packet that was just judged to be of a flood.
+    pub(super) fn take_flood(&mut self) -> Option<(usize, IpAddr)> {
+        self.flood.take()
     }
 
     /// Looks up which lists packets are in, some time before they are judged, and asks for the memory of limits that they may
     /// meet: there are so many sources that it mostly lies far from the processor.
-    // Not a part of the worker's loop, nor is what follows: together they have too few registers.
+    // Not a part of the worker's loop: together they have too few registers.
     #[inline(never)]
     pub(super) fn look_up<'a>(
         &self,
         set: &RuleSet,
-        packets: impl Iterator<Item = &'a [u8]>,
+        packets: impl ExactSizeIterator<Item = &'a [u8]>,
         lookups: &mut Vec<Lookup>,
     ) {
         set.look_up_all(packets, lookups);
@@ -83,7 +155,7 @@ impl Judge {
         }
         for lookup in lookups {
             set.each_limit(lookup, |index| {
-                if let Some(limiter) = &self.limiters[index] {
+                if let Some(Kept { limiter: Some(limiter), .. }) = self.kept.get(index) {
                     limiter.prefetch(&lookup.headers);
                 }
             });
@@ -98,87 +170,74 @@ impl Judge {
         seen: Established<'_>,
         is_first: bool,
     ) -> Judgement {
-        self.judge_on(set, &set.look_up(packet.0), packet.0, packet.1, seen, is_first)
+        self.judge_on(set, &set.look_up(packet.0), packet.0, packet.1, &seen, is_first)
     }
 
     /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
     /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
     /// sample that the kernel drew.
-    // One by one, for a register each: what was just written in pieces would be read as a whole.
-    #[inline(never)]
+    // The arguments are one by one, for a register each: what was just written in pieces would be read as a whole. And it is a
+    // part of the loop over a batch: what is the same for all its packets is loaded once.
+    #[inline(always)]
     pub(super) fn judge_on(
         &mut self,
         set: &RuleSet,
         lookup: &Lookup,
         packet: &[u8],
         wire_len: usize,
-        seen: Established<'_>,
+        seen: &Established<'_>,
         is_first: bool,
     ) -> Judgement {
+        let mut course = set.course(lookup, (packet, wire_len), seen);
+        let mut drawn = Drawn::default();
         let mut judgement = Judgement::default();
-        let (mut is_asked, mut may_be_sample, mut is_drawn) = (is_first, false, false);
-        set.walk_on(lookup, (packet, wire_len), seen, |met| {
-            is_asked |= met.asked;
-            may_be_sample |= met.rule.sample.is_some();
-            is_drawn |= self.draws(met.index, met.rule);
-            if met.rule.action == Action::SynCookie && !is_first {
+        loop {
+            let index = course.next_index();
+            let Some(kept) = self.kept.get_mut(index) else { break };
+            if kept.sample != 0 {
+                drawn.may_be_it = true;
+                drawn.is_it |= kept.draws();
+            }
+            if kept.does == Does::SynCookie && !is_first {
                 // What the kernel's program has not answered is none of its business.
-                return Next::Continue(());
+                continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
-            let is_counted = !is_asked && (may_be_sample || !met.rule.decides());
+            let is_counted = !(is_first || course.has_asked()) && (drawn.may_be_it || !kept.decides);
             if !is_counted {
-                let counted = &mut self.counted[met.index].about;
-                counted.packets += 1;
-                counted.bytes += wire_len as u64;
+                kept.counted.about.packets += 1;
+                kept.counted.about.bytes += wire_len as u64;
             }
-            self.decide(&met, seen.now, is_counted, &mut judgement)
-        });
-        judgement.is_sample = if is_asked { is_drawn } else { may_be_sample };
-        judgement
-    }
-
-    fn decide(&mut self, met: &Met<'_>, now: u64, is_counted: bool, judgement: &mut Judgement) -> Next<()> {
-        let Met { index, rule, headers, .. } = *met;
-        let is_above = match (rule.action, &mut self.limiters[index]) {
-            (Action::Limit(_), Some(limiter)) => match limiter.measure(headers, now) {
-                Measured::Within => false,
-                Measured::Above => true,
-                Measured::Flood(source) => {
-                    judgement.block = Some((index, source)).filter(|_| !rule.dry_run);
-                    true
+            let measured = match &mut kept.limiter {
+                Some(limiter) => limiter.measure(&lookup.headers, seen.now),
+                None if kept.does == Does::Drop => Measured::Above,
+                None => Measured::Within,
+            };
+            if measured == Measured::Within {
+                if kept.does == Does::LetGo && !kept.is_dry_run {
+                    break;
                 }
-            },
-            (action, _) => action == Action::Drop,
-        };
-        self.counted[index].dropped += u64::from(is_above && !is_counted);
-        if rule.dry_run {
-            return Next::Continue(());
-        }
-        match rule.action {
-            Action::Drop | Action::Limit(_) if is_above => {
-                judgement.is_dropped = true;
-                Next::Break(())
+                continue;
             }
-            Action::Pass | Action::Queue => Next::Break(()),
-            _ => Next::Continue(()),
+            kept.counted.dropped += u64::from(!is_counted);
+            if kept.is_dry_run {
+                continue;
+            }
+            judgement.is_dropped = true;
+            if measured == Measured::Flood {
+                judgement.is_flood = true;
+                self.flood = kept.source(&lookup.headers).map(|source| (index, source));
+            }
+            break;
         }
-    }
-
-    /// Whether this is one of so many.
-    fn draws(&mut self, index: usize, rule: &Rule) -> bool {
-        let Some(sample) = rule.sample else { return false };
-        let left = &mut self.until_sample[index];
-        let is_it = *left == 0;
-        *left = if is_it { sample.get() - 1 } else { *left - 1 };
-        is_it
+        let is_asked = is_first || course.has_asked();
+        judgement.is_sample = if is_asked { drawn.is_it } else { drawn.may_be_it };
+        judgement
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use bywash_port::{Condition, Limit, Per};
     use bywash_sys::clock::SECOND;
 
@@ -194,7 +253,7 @@ mod tests {
     }
 
     fn packets(judge: &Judge) -> Vec<u64> {
-        judge.counted().iter().map(|counted| counted.about.packets).collect()
+        judge.counted().map(|counted| counted.about.packets).collect()
     }
 
     #[test]
@@ -213,7 +272,7 @@ mod tests {
         assert_eq!(packets(&judge), [0, 2, 1]);
         assert!(judge.judge(&set, packet, at(9), true).is_dropped);
         assert_eq!(packets(&judge), [1, 3, 1]);
-        assert_eq!(judge.counted()[1].dropped, 2);
+        assert_eq!(judge.kept[1].counted.dropped, 2);
         let next = RuleSet::new(vec![rule("limited", Action::Limit(limit), "")]).unwrap();
         let mut judge = Judge::new(&next, Some((&set, judge)));
         assert!(judge.judge(&next, packet, at(9), false).is_dropped, "the limit goes on");
@@ -228,7 +287,7 @@ mod tests {
         let packet = ([0; 60].as_slice(), 60);
         let judgement = judge.judge(&set, packet, at(9), false);
         assert_eq!((judgement.is_dropped, judgement.is_sample, packets(&judge)), (true, true, vec![0]));
-        assert_eq!(judge.counted()[0].dropped, 0, "the kernel has counted it as dropped");
+        assert_eq!(judge.kept[0].counted.dropped, 0, "the kernel has counted it as dropped");
         let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, at(9), true)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [20]);
@@ -248,6 +307,20 @@ mod tests {
         let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, at(9), false)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert_eq!(packets(&judge), [0, 0, 100]);
+    }
+
+    #[test]
+    fn what_comes_by_a_rule_that_looks_is_no_sample_of_an_earlier_one_though_it_finds_nothing() {
+        let names = vec!["*.bad.example".parse().unwrap()];
+        let set = RuleSet::new(vec![
+            Rule { sample: NonZeroU32::new(50), ..rule("seen", Action::Count, "") },
+            Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") },
+        ])
+        .unwrap();
+        let mut judge = Judge::new(&set, None);
+        let packet = udp(1, 53, &[0; 40]);
+        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, (&packet, 99), at(9), false)).collect();
+        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
     }
 
     /// A packet of UDP over IPv4.
@@ -290,25 +363,28 @@ mod tests {
         let (mut one, mut many) = (Judge::new(&set, None), Judge::new(&set, None));
         let (mut right, mut judged, mut lookups) = (Vec::new(), Vec::new(), Vec::new());
         for (number, batch) in packets.chunks(61).enumerate() {
-            right.extend(batch.iter().map(|packet| one.judge(&set, (packet, 99), at(number), false)));
-            many.look_up(&set, batch.iter().map(|packet| &packet[..]), &mut lookups);
-            judged.extend(
+            right.extend(
                 batch
                     .iter()
-                    .zip(&lookups)
-                    .map(|(packet, lookup)| many.judge_on(&set, lookup, packet, 99, at(number), false)),
+                    .map(|packet| (one.judge(&set, (packet, 99), at(number), false), one.take_flood())),
             );
+            many.look_up(&set, batch.iter().map(|packet| &packet[..]), &mut lookups);
+            judged.extend(batch.iter().zip(&lookups).map(|(packet, lookup)| {
+                (many.judge_on(&set, lookup, packet, 99, &at(number), false), many.take_flood())
+            }));
         }
         assert_eq!(judged, right);
-        assert_eq!(many.counted(), one.counted());
-        let count = |is: fn(&Judgement) -> bool| right.iter().filter(|judgement| is(judgement)).count();
+        assert!(many.counted().eq(one.counted()));
+        assert!(right.iter().all(|(judged, flood)| judged.is_flood == flood.is_some()));
+        let count = |is: fn(&Judgement) -> bool| right.iter().filter(|(judged, _)| is(judged)).count();
         let seen = [
             count(|judged| judged.is_dropped),
             count(|judged| judged.is_sample),
-            count(|judged| judged.block.is_some()),
+            count(|judged| judged.is_flood),
         ];
         assert!(seen.iter().all(|count| (20..2900).contains(count)), "{seen:?}");
-        assert!(one.counted()[1..].iter().all(|counted| counted.dropped > 0), "{:?}", one.counted());
+        let counted: Vec<_> = one.counted().collect();
+        assert!(counted[1..].iter().all(|counted| counted.dropped > 0), "{counted:?}");
     }
 
     #[test]
@@ -316,6 +392,6 @@ mod tests {
         let set = RuleSet::new(vec![Rule { dry_run: true, ..rule("flood", Action::Drop, "") }]).unwrap();
         let mut judge = Judge::new(&set, None);
         assert!(!judge.judge(&set, (&[0; 60], 60), at(9), true).is_dropped);
-        assert_eq!(judge.counted()[0], Counted { about: RuleCount { packets: 1, bytes: 60 }, dropped: 1 });
+        assert_eq!(judge.kept[0].counted, Counted { about: RuleCount { packets: 1, bytes: 60 }, dropped: 1 });
     }
 }

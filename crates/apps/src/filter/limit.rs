@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bywash_port::Limit;
-use bywash_port::filter::rules::{Headers, Per, network};
+use bywash_port::filter::rules::{Family, Headers, Per, network};
 use bywash_port::frame::prefetch;
 use bywash_sys::clock::SECOND;
 
@@ -27,8 +27,8 @@ pub(super) enum Measured {
     Within,
     /// It is too much.
     Above,
-    /// It is too much by far: block this source.
-    Flood(IpAddr),
+    /// It is too much by far: its source is to be blocked.
+    Flood,
 }
 
 /// One limit at work.
@@ -38,8 +38,8 @@ pub(super) struct Limiter {
     interval: u64,
     /// How far ahead the schedule may be.
     ahead: u64,
-    /// The bits of a source that count.
-    masks: (u32, [u64; 2]),
+    /// The bits of a source that count, of IPv4 and of the halves of an address of IPv6.
+    masks: (u64, [u64; 2]),
     /// Nobody outside knows them, so nobody can aim at a set. The second is odd.
     secret: [u64; 2],
     sets: Sets,
@@ -75,14 +75,17 @@ impl Sets {
         usize::try_from(key).unwrap_or(0) & (self.count - 1)
     }
 
+    #[inline]
     fn prefetch(&self, number: usize) {
-        let (sets, _) = self.words[self.begin..].as_chunks::<{ 2 * WAYS }>();
-        prefetch(&sets[number], size_of::<Set>());
+        if let Some(first) = self.words.get(self.begin + number * (2 * WAYS)) {
+            prefetch(first, 1);
+        }
     }
 
+    #[inline]
     fn at(&mut self, number: usize) -> &mut Set {
-        let (sets, _) = self.words[self.begin..].as_chunks_mut();
-        &mut sets[number]
+        let from = self.words[self.begin + number * (2 * WAYS)..].first_chunk_mut();
+        from.expect("there are more words than the sets need")
     }
 }
 
@@ -92,7 +95,7 @@ impl Limiter {
         let sets = if limit.per == Per::Rule { 1 } else { KEYS / WAYS };
         let masks = match limit.per {
             Per::Source { v4, v6 } => masks(v4, v6),
-            _ => (u32::MAX, [u64::MAX; 2]),
+            _ => (u64::MAX, [u64::MAX; 2]),
         };
         let interval = SECOND / u64::from(limit.rate.max(1));
         Self {
@@ -111,7 +114,7 @@ impl Limiter {
     }
 
     /// Asks for the memory that such a packet will need.
-    #[inline(never)]
+    #[inline]
     pub(super) fn prefetch(&self, headers: &Headers) {
         // One set alone is there anyway.
         if self.limit.per != Per::Rule {
@@ -120,23 +123,32 @@ impl Limiter {
     }
 
     /// Counts a packet at `now`, nanoseconds of any clock that does not run backwards.
-    #[inline(never)]
+    #[inline]
     pub(super) fn measure(&mut self, headers: &Headers, now: u64) -> Measured {
         let key = self.key(headers);
         let number = self.sets.number(key);
-        let (keys, times) = self.sets.at(number).split_at_mut(WAYS);
-        let way = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
-            let oldest = (0..WAYS).min_by_key(|way| times[*way]).unwrap_or(0);
-            (keys[oldest], times[oldest]) = (key, 0);
-            self.above[number][oldest] = [0; 2];
-            oldest
-        });
-        let next = times[way].max(now);
+        let set = self.sets.at(number);
+        let way = match set.iter().take(WAYS).position(|known| *known == key) {
+            Some(way) => way,
+            None => self.make_room(number, key),
+        };
+        let time = &mut self.sets.at(number)[WAYS + way];
+        let next = (*time).max(now);
         if next - now <= self.ahead {
-            times[way] = next + self.interval;
+            *time = next + self.interval;
             return Measured::Within;
         }
         self.count_above(headers, now, (number, way))
+    }
+
+    /// Puts a new key in the place of the one furthest behind.
+    #[cold]
+    fn make_room(&mut self, number: usize, key: u64) -> usize {
+        let (keys, times) = self.sets.at(number).split_at_mut(WAYS);
+        let oldest = (0..WAYS).min_by_key(|way| times[*way]).unwrap_or(0);
+        (keys[oldest], times[oldest]) = (key, 0);
+        self.above[number][oldest] = [0; 2];
+        oldest
     }
 
     /// Counts a packet that is too much; not for those within the limit, so apart.
@@ -149,38 +161,42 @@ impl Limiter {
         *packets += 1;
         // What is above the rate is counted, so this is one less than so many times the rate.
         let is_flood = *packets >= u64::from(self.limit.rate.saturating_mul(FLOODS - 1).max(1));
-        match (headers.addresses, self.limit.per) {
-            (Some([from, _]), Per::Source { v4, v6 }) if is_flood && self.limit.block.is_some() => {
-                *packets = 0;
-                Measured::Flood(network(from, v4, v6))
-            }
-            _ => Measured::Above,
+        if is_flood && self.limit.block.is_some() && self.source(headers).is_some() {
+            self.above[number][way][1] = 0;
+            return Measured::Flood;
+        }
+        Measured::Above
+    }
+
+    /// The source that a packet is counted for, as a prefix's first address; `None` where sources are not told apart.
+    pub(super) fn source(&self, headers: &Headers) -> Option<IpAddr> {
+        match self.limit.per {
+            Per::Source { v4, v6 } => headers.source().map(|from| network(from, v4, v6)),
+            _ => None,
         }
     }
 
     /// What the packet counts for.
     #[inline]
     fn key(&self, headers: &Headers) -> u64 {
-        let Some([from, to]) = headers.addresses else { return NO_ADDRESS };
-        match self.limit.per {
-            Per::Rule => NO_ADDRESS,
-            Per::Source { .. } => match (from, self.masks) {
-                (IpAddr::V4(from), (mask, _)) => self.hash([(from.to_bits() & mask).into()]),
-                (IpAddr::V6(from), (_, [high, low])) => {
-                    let from = halves(from.to_bits());
-                    self.hash([from[0] & high, from[1] & low])
-                }
-            },
-            Per::Flow => {
-                let [source, destination] = headers.ports.unwrap_or_default().map(u64::from);
-                let ports = source << 16 | destination;
-                let [from, to] = [from, to].map(|address| match address {
-                    IpAddr::V4(address) => [address.to_bits().into(), 1],
-                    IpAddr::V6(address) => halves(address.to_bits()),
-                });
-                self.hash([from[0], from[1], to[0], to[1], ports])
+        let [[high, low], _] = headers.halves();
+        match (self.limit.per, headers.family()) {
+            (Per::Source { .. }, Some(Family::V4)) => self.hash([low & self.masks.0]),
+            (Per::Source { .. }, Some(Family::V6)) => {
+                let (_, [of_high, of_low]) = self.masks;
+                self.hash([high & of_high, low & of_low])
             }
+            (Per::Flow, Some(family)) => self.flow_key(headers, family),
+            (Per::Rule, _) | (_, None) => NO_ADDRESS,
         }
+    }
+
+    #[inline(never)]
+    fn flow_key(&self, headers: &Headers, family: Family) -> u64 {
+        let [source, destination] = headers.ports().unwrap_or_default().map(u64::from);
+        let [from, to] = headers.halves();
+        let kind = u64::from(family == Family::V4);
+        self.hash([from[0], from[1], to[0], to[1], kind << 32 | source << 16 | destination])
     }
 
     /// Never 0, which is nobody.
@@ -196,11 +212,11 @@ impl Limiter {
 }
 
 /// The first bits of an address of IPv4, and of the halves of one of IPv6.
-fn masks(v4: u8, v6: u8) -> (u32, [u64; 2]) {
+fn masks(v4: u8, v6: u8) -> (u64, [u64; 2]) {
     let of = |all: IpAddr| network(all, v4, v6);
     match (of(Ipv4Addr::BROADCAST.into()), of(Ipv6Addr::from_bits(u128::MAX).into())) {
-        (IpAddr::V4(mask), IpAddr::V6(six)) => (mask.to_bits(), halves(six.to_bits())),
-        _ => (u32::MAX, [u64::MAX; 2]),
+        (IpAddr::V4(mask), IpAddr::V6(six)) => (mask.to_bits().into(), halves(six.to_bits())),
+        _ => (u64::MAX, [u64::MAX; 2]),
     }
 }
 
@@ -219,8 +235,11 @@ mod tests {
 
     use super::*;
 
-    fn from(address: [u8; 4]) -> Headers {
-        Headers { addresses: Some([address.into(), [1, 1, 1, 1].into()]), ports: Some([1, 2]) }
+    fn from([a, b, c, d]: [u8; 4]) -> Headers {
+        let mut packet = [0; 42];
+        packet[12..34]
+            .copy_from_slice(&[8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, a, b, c, d, 1, 1, 1, 1]);
+        Headers::of(&packet)
     }
 
     fn limiter(rate: u32, burst: u32, per: Per) -> Limiter {
@@ -247,12 +266,13 @@ mod tests {
         let mut named = |per_second: u64| {
             let all = (0..per_second * 2)
                 .map(|n| limiter.measure(&from([10, 0, 0, 7]), 9 * SECOND + n * SECOND / per_second));
-            all.filter(|measured| *measured == Measured::Flood([10, 0, 0, 0].into())).count()
+            all.filter(|measured| *measured == Measured::Flood).count()
         };
         assert!(named(1000) > 0);
+        assert_eq!(limiter.source(&from([10, 0, 0, 7])), Some([10, 0, 0, 0].into()));
         let mut calm = self::limiter(100, 1, SOURCE);
         let calm = (0..300).map(|n| calm.measure(&from([10, 0, 0, 7]), 9 * SECOND + n * SECOND / 150));
-        assert_eq!(calm.filter(|measured| matches!(measured, Measured::Flood(_))).count(), 0);
+        assert_eq!(calm.filter(|measured| *measured == Measured::Flood).count(), 0);
     }
 
     #[test]

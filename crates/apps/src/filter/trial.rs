@@ -105,7 +105,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         let packet = (record.bytes, record.original_len as usize);
         // A clock that was set back does not run backwards here.
         now = record.time.unwrap_or(now).max(now);
-        let source = Headers::of(packet.0).addresses.map(|[source, _]| source);
+        let source = Headers::of(packet.0).source();
         if source.is_some_and(|source| ours.iter().any(|prefix| prefix.contains(source))) {
             trial.outgoing_packets += 1;
             let is_except = rules.flows.except.iter().any(|except| except.matches_len(packet.0, packet.1));

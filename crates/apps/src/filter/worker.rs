@@ -184,32 +184,55 @@ impl Filterer {
         let Some(lane) = lanes.get_mut(lane) else { return };
         let seen = Established { flows: self.flows.as_deref(), now: clock::monotonic() };
         judge.look_up(set, batch.iter().map(Packet::head), lookups);
-        let mut lookups = lookups.iter();
-        batch.take_each(|packet, _| {
-            let Some(lookup) = lookups.next() else { return pool.give_packet(packet) };
-            let judgement = judge.judge_on(set, lookup, packet.head(), packet.len(), seen, false);
-            if let Some((rule, source)) = judgement.block {
+        let mut dropped = Dropped::default();
+        for ((number, packet), lookup) in batch.iter().enumerate().zip(&*lookups) {
+            let judgement = judge.judge_on(set, lookup, packet.head(), packet.len(), &seen, false);
+            if judgement.is_nothing() {
+                continue;
+            }
+            if judgement.is_flood
+                && let Some((rule, source)) = judge.take_flood()
+            {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });
             }
             if judgement.is_sample
                 && let Some(samples) = &mut self.samples
             {
-                let kept = keep(samples, &packet);
+                let kept = keep(samples, packet);
                 self.sampled += u64::from(kept);
                 self.lost_samples += u64::from(!kept);
             }
-            if judgement.is_dropped {
-                lane.dropped += 1;
-                pool.give_packet(packet);
-            } else {
-                lane.batch.push(packet);
-            }
-        });
+            dropped.0 |= u64::from(judgement.is_dropped) << number;
+        }
+        lane.take_over(batch, dropped, pool);
     }
 }
 
+/// Packets of a batch that are gone, a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Dropped(u64);
+
+const _: () = assert!(BATCH <= 64, "there is a bit for each packet");
+
 impl Lane {
+    /// Takes what is not dropped of a batch, on its way back.
+    fn take_over(&mut self, batch: &mut Batch, Dropped(mut dropped): Dropped, pool: &mut Pool) {
+        self.dropped += u64::from(dropped.count_ones());
+        // Mostly all of it, and then no packet is moved.
+        if dropped == 0 && self.batch.is_empty() && self.batch.exchange(batch) {
+            return;
+        }
+        batch.take_each(|packet, _| {
+            if dropped & 1 != 0 {
+                pool.give_packet(packet);
+            } else {
+                self.batch.push(packet);
+            }
+            dropped >>= 1;
+        });
+    }
+
     /// Gives back what waits for it. What finds no room for too long is lost.
     fn give_back(&mut self, pool: &mut Pool) -> usize {
         let sent = if self.batch.is_empty() { 0 } else { self.tx.tx(pool, &mut self.batch) };

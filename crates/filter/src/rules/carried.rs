@@ -17,10 +17,11 @@ pub(super) struct Carried<'a> {
 
 /// Finds it behind up to two VLAN tags, and behind AH and the extension headers of IPv6. There is none in later fragments,
 /// and none where a length contradicts the header that it stands in.
+#[inline]
 pub(super) fn carried(packet: &[u8]) -> Option<Carried<'_>> {
     let Upper { protocol, at: upper, end } = plain(packet).or_else(|| found(packet))?;
     let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
-    let end = length.map_or(end, |length| (upper + length).min(end)).min(packet.len());
+    let end = upper.saturating_add(length).min(end).min(packet.len());
     Some(Carried { protocol, payload: packet.get(upper + header..end)? })
 }
 
@@ -47,6 +48,7 @@ fn plain(packet: &[u8]) -> Option<Upper> {
 }
 
 /// The same of any packet that is no later fragment.
+#[inline(never)]
 fn found(packet: &[u8]) -> Option<Upper> {
     let (family, at) = network(packet)?;
     let length = |offset: usize| packet.get(at + offset..)?.first_chunk().map(|raw| u16::from_be_bytes(*raw));
@@ -69,21 +71,23 @@ fn transport(packet: &[u8], family: Family, at: usize) -> Option<(Protocol, usiz
     Some((Protocol(u8::try_from(protocol).ok()?), (found & Transport::OFFSET) as usize))
 }
 
-/// Bytes of the header that `upper` begins with, and bytes of header and payload where it says so.
-fn header_and_length(protocol: Protocol, upper: &[u8]) -> Option<(usize, Option<usize>)> {
+/// Bytes of the header that `upper` begins with, and most bytes of header and payload.
+#[inline]
+fn header_and_length(protocol: Protocol, upper: &[u8]) -> Option<(usize, usize)> {
+    const ANY: usize = usize::MAX;
     const UDP_LITE: Protocol = Protocol(136);
     Some(match protocol {
         Protocol::TCP => {
             let words = usize::from(*upper.get(12)? >> 4);
-            (4 * Some(words).filter(|words| *words >= 5)?, None)
+            (4 * Some(words).filter(|words| *words >= 5)?, ANY)
         }
         Protocol::UDP => {
             let length = usize::from(u16::from_be_bytes(*upper.get(4..)?.first_chunk()?));
-            (8, Some(length).filter(|length| *length >= 8).map(Some)?)
+            (8, Some(length).filter(|length| *length >= 8)?)
         }
-        Protocol::ICMP | Protocol::ICMPV6 | UDP_LITE => (8, None),
-        Protocol::SCTP => (12, None),
-        _ => (0, None),
+        Protocol::ICMP | Protocol::ICMPV6 | UDP_LITE => (8, ANY),
+        Protocol::SCTP => (12, ANY),
+        _ => (0, ANY),
     })
 }
 

@@ -14,70 +14,90 @@ type Bits = [u64; MOST_JOINED / 64];
 #[derive(Debug)]
 pub(crate) struct Coded {
     /// Those that join no list, in order.
-    free: Vec<usize>,
+    free: Vec<Candidate>,
     /// By the bit of a list: the rule that joins it. Of two rules the first one has the lower bits.
-    owners: Vec<usize>,
+    owners: Vec<Candidate>,
+    /// Words of these bits.
+    words: usize,
     /// The lists that come first in the rules that join them.
     firsts: Bits,
-    /// Of these, those of rules that look for something of some [`Kinds`].
-    looks: [Bits; KINDS],
+    /// Of these, those that are left without the rules that look for something of some [`Kinds`].
+    without: [Bits; KINDS],
     /// Of these, those of limits that lists alone tell; as many words as there is one in.
     limits: Vec<u64>,
     /// Limits of whatever comes.
     free_limits: Vec<usize>,
 }
 
-/// The rules that a packet may meet, in order.
-pub(super) struct Candidates<'a> {
-    coded: &'a Coded,
-    tables: &'a Tables,
-    found: &'a Found,
-    free: &'a [usize],
-    /// The word that comes next, and what is left of the one before.
-    next: usize,
+/// A rule that a packet may meet, and all that most packets need of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) index: u32,
+    /// The packet meets it: that it is in its first list, if it joins one, is all that it asks for.
+    pub(super) is_sure: bool,
+    /// User space has the last word.
+    pub(super) asks_user_space: bool,
+}
+
+impl Candidate {
+    /// Behind the last rule of any set, and where [`Found::first`] is when there is none.
+    const NONE: Self = Self { index: NONE, is_sure: false, asks_user_space: false };
+}
+
+/// How far the rules are that a packet may meet, in order.
+pub(super) struct Candidates {
+    /// What is left of a word of the lists that come first, and the number of the word behind it.
     bits: u64,
+    next: usize,
+    /// How many of those that join no list have been.
+    free: usize,
     left_out: Kinds,
 }
+
+/// Behind the last rule of any set, and where [`Found::first`] is when there is none.
+pub(super) const NONE: u32 = u32::MAX;
 
 impl Coded {
     pub(super) fn of(plans: &[Plan], rules: &[Rule]) -> Self {
         let none = [0; MOST_JOINED / 64];
         let (free, free_limits, owners) = (Vec::new(), Vec::new(), Vec::new());
         let limits = Vec::new();
-        let mut coded = Self { free, owners, firsts: none, looks: [none; KINDS], limits, free_limits };
+        let mut coded =
+            Self { free, owners, words: 0, firsts: none, without: [none; KINDS], limits, free_limits };
         for (index, (plan, rule)) in plans.iter().zip(rules).enumerate() {
-            let Plan::Coded(Steps { bits, has_test, wanted, .. }) = plan else { continue };
+            let Plan::Coded(Steps { bits, has_test, wanted, asks_user_space, .. }) = plan else { continue };
+            let candidate = Candidate {
+                index: u32::try_from(index).unwrap_or(NONE),
+                is_sure: bits.len() <= 1 && !has_test && wanted.is_none(),
+                asks_user_space: *asks_user_space,
+            };
             let is_limit = matches!(rule.action, Action::Limit(_)) && !has_test && wanted.is_none();
             let Some(&first) = bits.first() else {
-                coded.free.push(index);
+                coded.free.push(candidate);
                 coded.free_limits.extend(is_limit.then_some(index));
                 continue;
             };
-            let (word, bit) = (first as usize / 64, 1 << (first % 64));
+            let first = first as usize;
+            let (word, bit) = (first / 64, 1 << (first % 64));
             coded.firsts[word] |= bit;
             if is_limit {
                 coded.limits.resize(word + 1, 0);
                 coded.limits[word] |= bit;
             }
-            for (kinds, looks) in coded.looks.iter_mut().enumerate() {
-                if wanted.as_ref().is_some_and(|wanted| wanted.kinds() & kinds != 0) {
-                    looks[word] |= bit;
+            for (kinds, without) in coded.without.iter_mut().enumerate() {
+                if wanted.as_ref().is_none_or(|wanted| usize::from(wanted.kinds) & kinds == 0) {
+                    without[word] |= bit;
                 }
             }
-            coded.owners.extend(bits.iter().map(|_| index));
+            coded.owners.extend(bits.iter().map(|_| candidate));
         }
+        coded.words = coded.owners.len().div_ceil(64);
         coded
     }
 
     /// The lists that come first in the rules that join them.
     pub(crate) fn firsts(&self) -> &[u64] {
         &self.firsts
-    }
-
-    /// Those that a packet may meet which is in the lists that were `found`.
-    #[inline]
-    pub(super) fn candidates<'a>(&'a self, tables: &'a Tables, found: &'a Found) -> Candidates<'a> {
-        Candidates { coded: self, tables, found, free: &self.free, next: 0, bits: 0, left_out: 0 }
     }
 
     /// Whether there are limits that lists alone tell, or that are about whatever comes.
@@ -90,46 +110,65 @@ impl Coded {
     #[inline]
     pub(super) fn each_limit(&self, tables: &Tables, found: &Found, mut each: impl FnMut(usize)) {
         self.free_limits.iter().for_each(|index| each(*index));
-        for (word, limits) in self.limits.iter().enumerate() {
-            let mut bits = tables.word(found, word) & limits;
-            while bits != 0 {
-                each(self.owners[64 * word + bits.trailing_zeros() as usize]);
-                bits &= bits - 1;
-            }
+        let [first, second] = Tables::first_words(found);
+        self.each_of(0, first, &mut each);
+        self.each_of(1, second, &mut each);
+        for number in 2..self.limits.len() {
+            self.each_of(number, tables.word(found, number), &mut each);
+        }
+    }
+
+    /// Calls `each` with the limits that a word of bits tells of.
+    #[inline(always)]
+    fn each_of(&self, number: usize, bits: u64, each: &mut impl FnMut(usize)) {
+        let mut bits = bits & self.limits.get(number).copied().unwrap_or(0);
+        while bits != 0 {
+            each(self.owners[64 * number + bits.trailing_zeros() as usize].index as usize);
+            bits &= bits - 1;
         }
     }
 }
 
-impl Candidates<'_> {
-    /// From now on without those that look for something of these kinds, where they join a list.
-    #[inline]
-    pub(super) fn leave_out(&mut self, kinds: Kinds) {
-        self.left_out |= kinds;
-        self.bits &= !self.coded.looks[self.left_out][self.next.saturating_sub(1)];
+impl Candidates {
+    /// Those that a packet may meet which is in the lists that were `found`.
+    #[inline(always)]
+    pub(super) fn new(coded: &Coded, tables: &Tables, found: &Found) -> Self {
+        Self { bits: tables.word(found, 0) & coded.without[0][0], next: 1, free: 0, left_out: 0 }
     }
-}
 
-impl Iterator for Candidates<'_> {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        while self.bits == 0 && self.next < self.tables.words() {
-            let left_out = self.coded.looks[self.left_out][self.next];
-            self.bits = self.tables.word(self.found, self.next) & self.coded.firsts[self.next] & !left_out;
+    /// The next one; or one that is [`NONE`]. Always for the same packet.
+    #[inline(always)]
+    pub(super) fn next(&mut self, coded: &Coded, tables: &Tables, found: &Found) -> Candidate {
+        while self.bits == 0 && self.next < coded.words {
+            self.bits = tables.word(found, self.next) & coded.without[usize::from(self.left_out)][self.next];
             self.next += 1;
         }
-        let joined = (self.bits != 0).then(|| 64 * (self.next - 1) + self.bits.trailing_zeros() as usize);
-        let joined = joined.and_then(|bit| self.coded.owners.get(bit).copied());
-        match self.free.split_first() {
-            Some((&free, rest)) if joined.is_none_or(|joined| free < joined) => {
-                self.free = rest;
-                Some(free)
+        let joined = if self.bits == 0 {
+            Candidate::NONE
+        } else {
+            coded.owners[64 * (self.next - 1) + self.bits.trailing_zeros() as usize]
+        };
+        match coded.free.get(self.free) {
+            Some(free) if free.index < joined.index => {
+                self.free += 1;
+                *free
             }
             _ => {
                 self.bits &= self.bits.wrapping_sub(1);
                 joined
             }
         }
+    }
+
+    /// From now on without any.
+    pub(super) fn end(&mut self) {
+        *self = Self { bits: 0, next: usize::MAX, free: usize::MAX, left_out: 0 };
+    }
+
+    /// From now on without those that look for something of these kinds, where they join a list.
+    #[inline]
+    pub(super) fn leave_out(&mut self, coded: &Coded, kinds: Kinds) {
+        self.left_out |= kinds;
+        self.bits &= coded.without[usize::from(self.left_out)][self.next - 1];
     }
 }

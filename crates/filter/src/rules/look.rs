@@ -11,23 +11,21 @@ use super::{Condition, Rule, RuleError};
 /// What one rule wants to be found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
-    /// A query for a name in the list of this number.
-    names: Option<u32>,
-    /// Bytes that the search of this number finds.
-    payload: Option<u32>,
+    pub(super) kinds: Kinds,
+    /// A query for a name in the list of this number, when it wants a name.
+    names: u32,
+    /// Bytes that the search of this number finds, when it wants payload.
+    payload: u32,
 }
 
-/// Kinds of what is looked for: a bit for names, and one for payload.
-pub(super) type Kinds = usize;
+/// Kinds of what is looked for, a bit for each.
+pub(super) type Kinds = u8;
+
+const NAMES: Kinds = 1;
+const PAYLOAD: Kinds = 2;
 
 /// How many such numbers there are.
 pub(super) const KINDS: usize = 4;
-
-impl Wanted {
-    pub(super) fn kinds(&self) -> Kinds {
-        usize::from(self.names.is_some()) | usize::from(self.payload.is_some()) << 1
-    }
-}
 
 /// What all rules want.
 #[derive(Debug)]
@@ -46,14 +44,12 @@ pub(super) struct Builder {
 impl Builder {
     /// What a condition wants; `None` when no look is needed. All rules, in order.
     pub(super) fn add(&mut self, condition: &Condition) -> Option<Wanted> {
-        let next = |is_wanted: bool, count: &mut u32| {
-            *count += u32::from(is_wanted);
-            is_wanted.then(|| *count - 1)
-        };
-        condition.needs_look().then(|| Wanted {
-            names: next(!condition.names.is_empty(), &mut self.name_lists),
-            payload: next(!condition.payload.is_empty(), &mut self.payloads),
-        })
+        let [with_names, with_payload] = [!condition.names.is_empty(), !condition.payload.is_empty()];
+        let kinds = (NAMES * Kinds::from(with_names)) | (PAYLOAD * Kinds::from(with_payload));
+        let wanted = Wanted { kinds, names: self.name_lists, payload: self.payloads };
+        self.name_lists += u32::from(with_names);
+        self.payloads += u32::from(with_payload);
+        (kinds != 0).then_some(wanted)
     }
 
     /// Of the rules that were added.
@@ -71,52 +67,65 @@ impl Builder {
     }
 }
 
-/// One packet, and what has been found in it.
+/// What has been found in one packet.
+#[derive(Default)]
 pub(super) struct Look<'a> {
-    looks: &'a Looks,
-    packet: &'a [u8],
-    carried: Option<Option<Carried<'a>>>,
-    /// None where no list has the name.
-    names: Option<Option<Followed>>,
-    may_have_payload: Option<bool>,
+    /// Of what it was looked for.
+    looked: Kinds,
+    /// Of what there is something that a rule may want.
+    found: Kinds,
+    /// Once it was looked at: what it carries, of UDP or of something else.
+    payload: &'a [u8],
+    is_udp: bool,
+    /// When it was looked for a name, and found.
+    name: Followed,
 }
 
 impl<'a> Look<'a> {
+    /// Whether all is there that a rule wants. It is always the same packet.
     #[inline]
-    pub(super) fn new(looks: &'a Looks, packet: &'a [u8]) -> Self {
-        Self { looks, packet, carried: None, names: None, may_have_payload: None }
-    }
-
-    /// Whether all is there that a rule wants. Apart from the walk, which is for all packets: it has the registers to itself.
-    #[inline(never)]
-    pub(super) fn finds(&mut self, wanted: &Wanted) -> bool {
-        let Some(carried) = *self.carried.get_or_insert_with(|| carried(self.packet)) else { return false };
-        let looks = self.looks;
-        wanted.names.is_none_or(|list| self.name(&carried).is_some_and(|name| looks.names.has(list, name)))
-            && wanted.payload.is_none_or(|number| {
-                self.may_have_payload(&carried) && looks.payloads.finds(number, carried.payload)
-            })
+    pub(super) fn finds(&mut self, looks: &Looks, packet: &'a [u8], wanted: &Wanted) -> bool {
+        if wanted.kinds & !self.looked != 0 {
+            self.look(looks, packet, wanted.kinds & !self.looked);
+        }
+        self.found_none_of(wanted) == 0 && self.is_it(looks, wanted)
     }
 
     /// The kinds of what a rule wants and is not there: of which no other rule finds anything either.
     #[inline]
     pub(super) fn found_none_of(&self, wanted: &Wanted) -> Kinds {
-        let nothing = matches!(self.carried, Some(None));
-        let no_name = nothing || self.names.is_some_and(|name| name.is_none());
-        let no_payload = nothing || self.may_have_payload == Some(false);
-        wanted.kinds() & (usize::from(no_name) | usize::from(no_payload) << 1)
+        wanted.kinds & self.looked & !self.found
     }
 
-    fn may_have_payload(&mut self, carried: &Carried<'_>) -> bool {
-        *self.may_have_payload.get_or_insert_with(|| self.looks.payloads.may_find(carried.payload))
+    #[inline(always)]
+    fn look(&mut self, looks: &Looks, packet: &'a [u8], kinds: Kinds) {
+        if self.looked == 0 {
+            let Some(Carried { protocol, payload }) = carried(packet) else {
+                // Then there is nothing of any kind.
+                self.looked = NAMES | PAYLOAD;
+                return;
+            };
+            (self.payload, self.is_udp) = (payload, protocol == Protocol::UDP);
+        }
+        self.looked |= kinds;
+        // What is no query, or a broken one, asks for no name.
+        if kinds & NAMES != 0
+            && self.is_udp
+            && let Ok(asked) = Labels::asked(self.payload)
+            && let Some(name) = looks.names.follow(asked)
+        {
+            self.found |= NAMES;
+            self.name = name;
+        }
+        if kinds & PAYLOAD != 0 && looks.payloads.may_find(self.payload) {
+            self.found |= PAYLOAD;
+        }
     }
 
-    /// The name that is asked for, where some list has it.
-    fn name(&mut self, carried: &Carried<'_>) -> Option<Followed> {
-        *self.names.get_or_insert_with(|| {
-            // What is no query, or a broken one, asks for no name.
-            let query = Some(carried.payload).filter(|_| carried.protocol == Protocol::UDP)?;
-            self.looks.names.follow(Labels::asked(query).ok()?)
-        })
+    /// Whether what was found is what a rule wants.
+    #[inline(never)]
+    fn is_it(&self, looks: &Looks, Wanted { kinds, names, payload }: &Wanted) -> bool {
+        (kinds & NAMES == 0 || looks.names.has(*names, self.name))
+            && (kinds & PAYLOAD == 0 || looks.payloads.finds(*payload, self.payload))
     }
 }

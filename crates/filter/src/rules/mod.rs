@@ -13,6 +13,7 @@
 mod carried;
 mod coded;
 mod cookie;
+mod course;
 mod established;
 mod flow;
 mod flow_table;
@@ -34,7 +35,9 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::time::{Duration, SystemTime};
 
 use crate::Expression;
+pub use crate::walk::Family;
 pub use cookie::SynCookies;
+pub use course::Course;
 pub use established::{FlowCount, FlowMap, note_program};
 pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
 pub use flow_table::{Established, FlowLayout, FlowTable, SET, SentFlows, time};
@@ -49,7 +52,7 @@ pub use tables::Tables;
 
 use coded::Coded;
 use flow_table::most_age;
-use look::{Look, Looks, Wanted};
+use look::{Looks, Wanted};
 use tables::Found;
 
 /// A rule.
@@ -199,6 +202,8 @@ pub(crate) struct Steps {
     bits: Vec<u32>,
     /// It has an expression that not all packets match, or asks for an established flow.
     has_test: bool,
+    /// It has that, or more than one list.
+    has_more: bool,
     /// User space has the last word.
     asks_user_space: bool,
     /// What a look into the packet must find.
@@ -260,11 +265,14 @@ impl RuleSet {
                 bits.push(bit);
                 tables::Member::Bit(bit)
             });
+            let (has_test, wanted) = (rule.condition.has_test(), looks.add(&rule.condition));
+            let has_more = has_test || bits.len() > 1;
             plans.push(Plan::Coded(Steps {
                 bits,
-                has_test: rule.condition.has_test(),
+                has_test,
+                has_more,
                 asks_user_space: rule.asks_user_space(),
-                wanted: looks.add(&rule.condition),
+                wanted,
             }));
         }
         if joined as usize > MOST_JOINED {
@@ -304,36 +312,37 @@ impl RuleSet {
     #[inline]
     pub fn look_up(&self, packet: &[u8]) -> Lookup {
         let mut lookup = Lookup::default();
-        self.look_up_to(packet, &mut lookup);
+        if self.asks_headers {
+            self.look_up_to(packet, &mut lookup);
+        }
         lookup
     }
 
-    /// The same for many packets: there is a lookup for each, in their order.
+    /// The same for many packets: there is a lookup for each, in their order. What is in `lookups` is only memory.
     // Not a part of what calls it: together they have too few registers.
     #[inline(never)]
-    pub fn look_up_all<'a>(&self, packets: impl Iterator<Item = &'a [u8]>, lookups: &mut Vec<Lookup>) {
-        lookups.clear();
+    pub fn look_up_all<'a>(
+        &self,
+        packets: impl ExactSizeIterator<Item = &'a [u8]>,
+        lookups: &mut Vec<Lookup>,
+    ) {
         if !self.asks_headers {
-            return lookups.extend(packets.map(|_| Lookup::default()));
+            lookups.clear();
         }
-        for packet in packets {
-            // Made where it stays: what was just written in pieces is slow to be moved.
-            lookups.push(Lookup::default());
-            if let Some(lookup) = lookups.last_mut() {
+        lookups.resize(packets.len(), Lookup::default());
+        if self.asks_headers {
+            // Made where they stay: what was just written in pieces is slow to be moved.
+            for (lookup, packet) in lookups.iter_mut().zip(packets) {
                 self.look_up_to(packet, lookup);
             }
         }
     }
 
-    /// Into a lookup that is new.
+    /// Writes all of a lookup, where headers are asked for.
     #[inline(always)]
     fn look_up_to(&self, packet: &[u8], lookup: &mut Lookup) {
-        if self.asks_headers {
-            lookup.headers.read(packet);
-        }
-        if self.tables.is_used() {
-            self.tables.find(&lookup.headers, &mut lookup.found);
-        }
+        lookup.headers.read(packet);
+        self.tables.find(&lookup.headers, &mut lookup.found);
     }
 
     /// Whether [`Self::each_limit`] has any to tell of.
@@ -353,42 +362,31 @@ impl RuleSet {
     #[inline]
     pub fn walk_on<B>(
         &self,
-        Lookup { headers, found }: &Lookup,
-        (packet, wire_len): (&[u8], usize),
+        lookup: &Lookup,
+        packet: (&[u8], usize),
         established: Established<'_>,
         mut each: impl FnMut(Met<'_>) -> Next<B>,
     ) -> Option<B> {
-        let first = found.first().unwrap_or(usize::MAX);
-        let mut asked = false;
-        let mut look = Look::new(&self.looks, packet);
-        let mut age = None;
-        let mut candidates = self.coded.candidates(&self.tables, found);
+        let mut course = self.course(lookup, packet, &established);
         loop {
-            let next = candidates.next().filter(|index| *index < first);
-            let index = next.unwrap_or(first);
+            let index = course.next_index();
             let rule = self.rules.get(index)?;
-            if let Plan::Coded(steps) = &self.plans[index] {
-                // The first list made it a candidate.
-                let holds = steps.bits.iter().skip(1).all(|bit| self.tables.has(found, *bit))
-                    && (!steps.has_test || rule.condition.holds((packet, wire_len), established, &mut age));
-                if !holds {
-                    continue;
-                }
-                asked |= steps.asks_user_space;
-                if let Some(wanted) = &steps.wanted
-                    && !look.finds(wanted)
-                {
-                    // It has asked, so the others need not.
-                    candidates.leave_out(look.found_none_of(wanted));
-                    continue;
-                }
-            }
-            match each(Met { index, rule, headers, asked }) {
-                ControlFlow::Break(end) => return Some(end),
-                ControlFlow::Continue(()) if next.is_none() => return None,
-                ControlFlow::Continue(()) => {}
+            let met = Met { index, rule, headers: &lookup.headers, asked: course.has_asked() };
+            if let ControlFlow::Break(end) = each(met) {
+                return Some(end);
             }
         }
+    }
+
+    /// The same for those who know rules by their indices.
+    #[inline(always)]
+    pub fn course<'a>(
+        &'a self,
+        lookup: &'a Lookup,
+        packet: (&'a [u8], usize),
+        established: &'a Established<'a>,
+    ) -> Course<'a> {
+        Course::new(self, lookup, packet, established)
     }
 
     pub(crate) fn plans(&self) -> &[Plan] {

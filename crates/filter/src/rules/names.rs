@@ -1,14 +1,15 @@
 //! Names that DNS queries ask for: what a rule file says of them, and one search for all rules.
 //!
 //! The names of all rules are a tree of labels, read from the root. A query's name is followed from its last label to its
-//! first, for as long as there is a branch: a name that nobody has written down mostly ends at the first or second one.
+//! first, for as long as there is a branch. That is only done for a name that may end like one of those that were written down:
+//! most names are known not to by a few bytes of each end.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
-use bywash_wire::dns::{Labels, MOST_LABEL, MOST_NAME, Name};
+use bywash_wire::dns::{Label, Labels, MOST_LABEL, MOST_NAME, Name};
 
 /// Names: one, or all below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,17 +83,19 @@ impl fmt::Display for NamePattern {
 /// The lists of names of all rules.
 #[derive(Debug)]
 pub(super) struct NameTree {
+    /// What all names end with that any list has.
+    ends: Ends,
     nodes: Vec<Node>,
     /// Nodes by the hash of their label and what it is below; a power of two of them, at most half in use.
-    table: Vec<u32>,
+    table: Vec<Place>,
 }
 
 /// A name that has been written down, or the end of one.
 #[derive(Debug, Default)]
 struct Node {
     above: u32,
-    /// Its first label's length and [words](each_word).
-    label: (usize, Box<[u64]>),
+    /// Of its first label, all words but the first.
+    later: Box<[u64]>,
     /// Lists that have this name, in order.
     exact: Vec<u32>,
     /// Lists that have all names below this one, in order.
@@ -101,35 +104,60 @@ struct Node {
     is_wild: bool,
 }
 
+/// Where a node is found: all that tells most labels apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    /// The first word of the label, in lower case.
+    first: u64,
+    len: u32,
+    above: u32,
+    node: u32,
+}
+
 /// How far a name can be followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
     node: u32,
     /// To its end: else it is below that node.
     is_whole: bool,
 }
 
+/// What names in lists, and names that are below some in lists, end with: a bit by the hash of how long such an end is, and how
+/// it begins.
+#[derive(Debug)]
+struct Ends {
+    /// A power of two of them, of which few are set.
+    bits: Box<[u64]>,
+    /// Some list has all names.
+    is_all: bool,
+}
+
 const ROOT: u32 = 0;
 
-/// A place in the table where there is no node.
-const FREE: u32 = u32::MAX;
+/// Odd, and its bits look random.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A place in the table where there is no node: no label is empty.
+const FREE: Place = Place { first: 0, len: 0, above: 0, node: ROOT };
 
 impl NameTree {
     /// Of lists, each with the number that it is known by.
     pub(super) fn new<'a>(lists: impl Iterator<Item = (u32, &'a [NamePattern])>) -> Self {
-        let mut nodes = vec![Node::default()];
+        let lists: Vec<_> = lists.collect();
+        let ends = Ends::new(lists.iter().flat_map(|(_, patterns)| *patterns));
+        let (mut nodes, mut places) = (vec![Node::default()], Vec::new());
         let mut children = HashMap::new();
         for (list, patterns) in lists {
             for pattern in patterns {
                 let mut node = ROOT;
                 let _ = pattern.name.labels().each_from_root::<()>(|label| {
-                    let above = node;
-                    let mut words = Vec::new();
-                    each_word(label, |word| words.push(word));
-                    let label = (label.len(), words.into_boxed_slice());
-                    node = *children.entry((above, label.clone())).or_insert_with(|| {
-                        nodes.push(Node { above, label, ..Node::default() });
-                        u32::try_from(nodes.len() - 1).unwrap_or(ROOT)
+                    let (above, number) = (node, u32::try_from(nodes.len()).unwrap_or(ROOT));
+                    let place = Place::of(above, &label);
+                    let later: Box<[u64]> = label.later_words().map(lower).collect();
+                    node = *children.entry((place, later.clone())).or_insert_with(|| {
+                        places.push((Place { node: number, ..place }, hash(&place, &label)));
+                        nodes.push(Node { above, later, ..Node::default() });
+                        number
                     });
                     ControlFlow::Continue(())
                 });
@@ -146,23 +174,26 @@ impl NameTree {
             nodes[number].is_wild = !nodes[number].below.is_empty() || nodes[above].is_wild;
         }
         let mut table = vec![FREE; (2 * nodes.len()).next_power_of_two()];
-        for (number, node) in (0..).zip(&nodes).skip(1) {
-            let (len, words) = &node.label;
-            let mut place = words.iter().fold(Hash::new(node.above, *len), Hash::and).place();
-            while table[place % table.len()] != FREE {
-                place += 1;
+        let last = table.len() - 1;
+        for (place, mut at) in places {
+            while table[at & last] != FREE {
+                at += 1;
             }
-            let size = table.len();
-            table[place % size] = number;
+            table[at & last] = place;
         }
-        Self { nodes, table }
+        Self { ends, nodes, table }
     }
 
     /// Follows a name; `None` when no list has it.
     #[inline]
     pub(super) fn follow(&self, name: Labels<'_>) -> Option<Followed> {
+        if self.ends.may_have(name) { self.follow_all(name) } else { None }
+    }
+
+    #[inline(never)]
+    fn follow_all(&self, name: Labels<'_>) -> Option<Followed> {
         let mut node = ROOT;
-        let end = name.each_from_root(|label| match self.child(node, label) {
+        let end = name.each_from_root(|label| match self.child(node, &label) {
             Some(child) => {
                 node = child;
                 ControlFlow::Continue(())
@@ -189,42 +220,74 @@ impl NameTree {
     }
 
     #[inline]
-    fn child(&self, above: u32, label: &[u8]) -> Option<u32> {
-        let mut hash = Hash::new(above, label.len());
-        each_word(label, |word| hash = hash.and(&word));
-        let mut place = hash.place();
+    fn child(&self, above: u32, label: &Label<'_>) -> Option<u32> {
+        let wanted = Place::of(above, label);
+        let mut at = hash(&wanted, label);
         loop {
             // There is a free place in the table.
-            let number = self.table[place & (self.table.len() - 1)];
-            let node = self.nodes.get(number as usize)?;
-            if node.above == above && is_same(label, &node.label) {
-                return Some(number);
+            let place = self.table[at & (self.table.len() - 1)];
+            if place.len == 0 {
+                return None;
             }
-            place += 1;
+            if (Place { node: ROOT, ..place }) == wanted && self.is_rest_of(label, place.node) {
+                return Some(place.node);
+            }
+            at += 1;
         }
+    }
+
+    /// Whether a label goes on as a node's does.
+    #[inline]
+    fn is_rest_of(&self, label: &Label<'_>, node: u32) -> bool {
+        label.len() <= 8
+            || self
+                .nodes
+                .get(node as usize)
+                .is_some_and(|node| label.later_words().map(lower).eq(node.later.iter().copied()))
     }
 }
 
-/// Calls `each` with the bytes of a label, in lower case and eight at a time: with its length, they say all of it. The last
-/// eight may begin among those before.
-#[inline]
-fn each_word(label: &[u8], mut each: impl FnMut(u64)) {
-    let (whole, rest) = label.as_chunks();
-    whole.iter().for_each(|word| each(lower(u64::from_le_bytes(*word))));
-    if !rest.is_empty() {
-        let last = label.last_chunk().map_or_else(|| short(label), |word| u64::from_le_bytes(*word));
-        each(lower(last));
+impl Ends {
+    /// Of names that lists have.
+    fn new<'a>(patterns: impl Iterator<Item = &'a NamePattern> + Clone) -> Self {
+        let words = (patterns.clone().count() / 2).next_power_of_two();
+        let mut ends = Self { bits: vec![0; words].into(), is_all: false };
+        for NamePattern { name, .. } in patterns {
+            match name.labels().ends().next().and_then(|(len, end)| ends.place(len, end)) {
+                Some((word, bit)) => ends.bits[word] |= bit,
+                // The root, or too long to be told.
+                None => ends.is_all = true,
+            }
+        }
+        ends
+    }
+
+    /// Whether a name may be in a list.
+    #[inline]
+    fn may_have(&self, name: Labels<'_>) -> bool {
+        let is_there = |(len, end): (usize, &[u8])| {
+            self.place(len, end).is_none_or(|(word, bit)| self.bits[word] & bit != 0)
+        };
+        self.is_all || name.ends().any(is_there)
+    }
+
+    /// The word and the bit of an end of a name: by its length, and its first three bytes in lower case, or nearly so. It has as
+    /// many, its length and the root's zero included; a fourth one, which is read as well, is behind each name in a query.
+    #[inline]
+    fn place(&self, len: usize, end: &[u8]) -> Option<(usize, u64)> {
+        let begin = u32::from_le_bytes(*end.first_chunk()?) & 0xff_ffff | 0x20_2020;
+        let hash = (u64::from(begin) ^ (len as u64) << 24).wrapping_mul(FACTOR);
+        let word = usize::try_from(hash >> 38).unwrap_or(0) & (self.bits.len() - 1);
+        Some((word, 1 << (hash >> 32 & 63)))
     }
 }
 
-/// Fewer than eight bytes as a word.
-#[inline]
-fn short(bytes: &[u8]) -> u64 {
-    match (bytes.first_chunk(), bytes.last_chunk()) {
-        (Some(first), Some(last)) => {
-            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
-        }
-        _ => bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+impl Place {
+    /// For a label below a node; of no node yet.
+    #[inline]
+    fn of(above: u32, label: &Label<'_>) -> Self {
+        let len = u32::try_from(label.len()).unwrap_or(0);
+        Self { first: lower(label.first_word()), len, above, node: ROOT }
     }
 }
 
@@ -238,32 +301,16 @@ fn lower(word: u64) -> u64 {
     word | is_upper >> 2
 }
 
-#[inline]
-fn is_same(label: &[u8], (len, words): &(usize, Box<[u64]>)) -> bool {
-    let (mut is_same, mut words) = (label.len() == *len, words.iter());
-    each_word(label, |word| is_same &= words.next() == Some(&word));
-    is_same
-}
-
 /// Of a label and what it is below. The names in the tree are the operator's, so that nobody else can make it slow.
-#[derive(Clone, Copy)]
-struct Hash(u64);
-
-impl Hash {
-    #[inline]
-    fn new(above: u32, len: usize) -> Self {
-        Self(u64::from(above) ^ (len as u64) << 32)
+#[inline]
+fn hash(place: &Place, label: &Label<'_>) -> usize {
+    let begin = u64::from(place.above) ^ u64::from(place.len) << 32;
+    let and = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    let mut hash = and(begin, place.first);
+    if label.len() > 8 {
+        hash = label.later_words().map(lower).fold(hash, and);
     }
-
-    #[inline]
-    fn and(self, word: &u64) -> Self {
-        Self((self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
-    }
-
-    #[inline]
-    fn place(self) -> usize {
-        usize::try_from(self.0 ^ self.0 >> 32).unwrap_or(0)
-    }
+    usize::try_from(hash ^ hash >> 32).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -358,12 +405,24 @@ mod tests {
         }
     }
 
+    /// In front of one letter, some that are always the same.
+    fn long_label() -> impl Strategy<Value = String> {
+        (0_usize..30, "[e-h]").prop_map(|(len, last)| "z".repeat(len) + &last)
+    }
+
     proptest! {
         #[test]
         fn the_tree_says_what_the_names_say(
             lists in prop::collection::vec(prop::collection::vec(("(\\*\\.)?", "[ab](\\.[abc]){0,3}"), 1..5), 1..6),
             asked in "[ab](\\.[abcd]){0,4}",
+            (b, c) in (long_label(), long_label()),
         ) {
+            prop_assume!(b != c);
+            // Labels of all lengths, that begin alike.
+            let longer = |text: &str| text.replace('b', &b).replace('c', &c);
+            let lists: Vec<Vec<_>> =
+                lists.iter().map(|list| list.iter().map(|(star, name)| (star, longer(name))).collect()).collect();
+            let asked = longer(&asked);
             let texts: Vec<Vec<String>> =
                 lists.iter().map(|list| list.iter().map(|(star, name)| format!("{star}{name}")).collect()).collect();
             let patterns: Vec<Vec<NamePattern>> =
@@ -373,7 +432,14 @@ mod tests {
                 None => asked == *text,
             };
             let right = (0..).zip(&texts).filter(|(_, list)| list.iter().any(is_in)).map(|(n, _)| n);
-            prop_assert_eq!(found(&patterns, name(&asked).labels()), right.collect::<BTreeSet<u32>>());
+            // As a query has it: in letters of either case, with hardly anything behind.
+            let upper: Vec<u8> = name(&asked).labels().iter().flat_map(|label| {
+                [&[u8::try_from(label.len()).unwrap()], &label.to_ascii_uppercase()[..]].concat()
+            }).collect();
+            let query = [&[0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], &upper, &[0, 0, 1, 0, 1]].concat();
+            let right: BTreeSet<u32> = right.collect();
+            prop_assert_eq!(&found(&patterns, Labels::asked(&query).unwrap()), &right);
+            prop_assert_eq!(found(&patterns, name(&asked).labels()), right);
         }
     }
 }

@@ -60,7 +60,8 @@ impl PayloadSearches {
     }
 
     /// Whether a payload may have a pattern of any rule.
-    #[inline]
+    // Apart: names need registers, too.
+    #[inline(never)]
     pub(super) fn may_find(&self, payload: &[u8]) -> bool {
         self.all.passes(payload)
     }

@@ -10,11 +10,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use super::headers::Headers;
+use super::headers::{Headers, lower_bits};
 use super::keys::SetKey6;
 use super::prefix::mask128;
 use super::trie::{BLOCK, ROOT, Trie};
 use super::{Action, Condition};
+use crate::walk::Family;
 
 /// A kind of list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,15 @@ pub struct Tables {
     lengths: [Vec<u8>; 2],
 }
 
-/// What classes mean: the first rule, and as many words of bits as most sets of rules have.
-type Means = [u64; 3];
+/// What classes mean: the first rule as a number, and the bits of as many lists as most sets of rules join.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    first: u64,
+    bits: [u64; 2],
+}
+
+/// What the class of what is in no list means.
+const NOTHING: Means = Means { first: NO_RULE, bits: [0; 2] };
 
 /// What was found for a packet.
 #[derive(Clone, Copy, Debug)]
@@ -95,15 +103,15 @@ pub(super) struct Found {
 
 impl Default for Found {
     fn default() -> Self {
-        Self { classes: [0; Kind::ALL.len()], means: [NO_RULE, 0, 0] }
+        Self { classes: [0; Kind::ALL.len()], means: NOTHING }
     }
 }
 
 impl Found {
-    /// The first rule that is met by one of the lists alone.
+    /// The first rule that is met by one of the lists alone; where there is none, one that no set has.
     #[inline]
-    pub(super) fn first(&self) -> Option<usize> {
-        (self.means[0] != NO_RULE).then_some(index_of(self.means[0]))
+    pub(super) fn first(&self) -> u32 {
+        index_of(self.means.first)
     }
 }
 
@@ -130,8 +138,8 @@ pub(crate) const NO_RULE: u64 = u64::MAX;
 
 /// The index in the number of a first rule.
 #[inline]
-fn index_of(first: u64) -> usize {
-    (first >> 32) as usize
+fn index_of(first: u64) -> u32 {
+    u32::try_from(first >> 32).unwrap_or(u32::MAX)
 }
 
 impl Tables {
@@ -159,32 +167,54 @@ impl Tables {
     }
 
     /// Searches for all that lists ask about.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, headers: &Headers, found: &mut Found) {
-        let port =
-            |side: usize, port: u16| self.ports[side].as_ref().map_or(0, |table| table[usize::from(port)]);
-        let [from, to] =
-            headers.addresses.map_or([0; 2], |[from, to]| [self.class(0, from), self.class(1, to)]);
-        let [from_port, to_port] = headers.ports.map_or([0; 2], |[from, to]| [port(0, from), port(1, to)]);
+        let [[_, source], [_, destination]] = headers.halves();
+        let [from, to] = match headers.family() {
+            Some(Family::V4) => [self.class4(0, source), self.class4(1, destination)],
+            Some(Family::V6) => self.classes6(headers),
+            None => [0; 2],
+        };
+        let [from_port, to_port] = match headers.ports() {
+            Some([from, to]) => [self.port_class(0, from), self.port_class(1, to)],
+            None => [0; 2],
+        };
         found.classes = [from, to, from_port, to_port];
-        let [mut first, mut bits, mut more] = [NO_RULE, 0, 0];
-        for class in found.classes.into_iter().filter(|class| *class != 0) {
-            if let Some(means) = self.means.get(class as usize) {
-                first = first.min(means[0]);
-                bits |= means[1];
-                more |= means[2];
-            }
-        }
-        found.means = [first, bits, more];
+        // One by one: a list of them would go through memory, and in pieces.
+        let means = self.join(self.join(NOTHING, from), to);
+        found.means = self.join(self.join(means, from_port), to_port);
     }
 
-    /// The class of an address.
-    #[inline]
-    fn class(&self, side: usize, address: IpAddr) -> u32 {
-        match address {
-            IpAddr::V4(address) => self.tries[side].as_ref().map_or(0, |trie| trie.find(address.to_bits())),
-            IpAddr::V6(address) => self.find6(side, address.to_bits()).unwrap_or(0),
+    #[inline(always)]
+    fn class4(&self, side: usize, half: u64) -> u32 {
+        match &self.tries[side] {
+            Some(trie) => trie.find(lower_bits(half)),
+            None => 0,
         }
+    }
+
+    #[inline(always)]
+    fn port_class(&self, side: usize, port: u16) -> u32 {
+        match &self.ports[side] {
+            Some(table) => table[usize::from(port)],
+            None => 0,
+        }
+    }
+
+    /// What being in a class means as well.
+    #[inline(always)]
+    fn join(&self, before: Means, class: u32) -> Means {
+        if class == 0 {
+            return before;
+        }
+        let Some(Means { first, bits: [bits, more] }) = self.means.get(class as usize) else { return before };
+        Means { first: before.first.min(*first), bits: [before.bits[0] | bits, before.bits[1] | more] }
+    }
+
+    #[inline(never)]
+    fn classes6(&self, headers: &Headers) -> [u32; 2] {
+        let [from, to] = headers.halves().map(|[high, low]| u128::from(high) << 64 | u128::from(low));
+        [self.find6(0, from), self.find6(1, to)].map(Option::unwrap_or_default)
     }
 
     fn find6(&self, side: usize, address: u128) -> Option<u32> {
@@ -192,10 +222,16 @@ impl Tables {
         self.lengths[side].iter().find_map(of)
     }
 
+    /// The bits of the first lists that are joined.
+    #[inline]
+    pub(super) fn first_words(found: &Found) -> [u64; 2] {
+        found.means.bits
+    }
+
     /// A word of the bits of the lists that are joined.
     #[inline]
     pub(super) fn word(&self, found: &Found, number: usize) -> u64 {
-        found.means.get(1 + number).copied().unwrap_or_else(|| self.later_word(found, number))
+        found.means.bits.get(number).copied().unwrap_or_else(|| self.later_word(found, number))
     }
 
     #[inline(never)]
@@ -238,7 +274,7 @@ impl Tables {
         let layout = self.layout();
         let mut words = Vec::with_capacity(layout.len / 8);
         for class in self.classes.chunks(1 + self.words) {
-            let index = index_of(class[0]);
+            let index = index_of(class[0]) as usize;
             words.push(class[0] | u64::from(slots.get(index).copied().unwrap_or(0)) << 1);
             words.extend_from_slice(&class[1..]);
         }
@@ -365,7 +401,10 @@ impl Builder {
         });
         let words = (bits as usize).div_ceil(64);
         let classes = classes.finish(words);
-        let mean = |class: &[u64]| std::array::from_fn(|word| class.get(word).copied().unwrap_or(0));
+        let mean = |class: &[u64]| Means {
+            first: class[0],
+            bits: std::array::from_fn(|word| class.get(1 + word).copied().unwrap_or(0)),
+        };
         let means = classes.chunks(1 + words).map(mean).collect();
         Some(Tables { classes, words, means, tries, ports, six, lengths })
     }
