@@ -95,14 +95,17 @@ impl Tcp {
         let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
             None => Ok((flow, hash, None)),
-            // Our own numbers go on above, and our clock is higher by now (RFC 6191, 2).
-            Some(Entry::TimeWait(i)) => {
-                let last = self.time_wait[i].nxt;
-                self.forget_wait(i);
-                Ok((flow, hash, Some(last)))
-            }
+            Some(Entry::TimeWait(i)) => Ok((flow, hash, Some(self.take_wait(i)))),
             Some(_) => Err(TcpError::Exists),
         }
+    }
+
+    /// Ends TIME-WAIT for a new connection, and says our last number on its flow: our own numbers go on above, and our clock is
+    /// higher by now (RFC 6191, 2).
+    fn take_wait(&mut self, i: u32) -> Seq {
+        let last = self.time_wait[i].nxt;
+        self.forget_wait(i);
+        last
     }
 
     /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
@@ -125,7 +128,7 @@ impl Tcp {
             match self.find(hash, &flow) {
                 None => return Ok((flow, hash, None)),
                 Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
-                    return self.given_flow(flow, cx);
+                    return Ok((flow, hash, Some(self.take_wait(i))));
                 }
                 Some(_) => {}
             }
