@@ -58,7 +58,7 @@ struct Kept {
     limiter: Option<Box<Limiter>>,
 }
 
-/// What a rule does with a packet that is not too much.
+/// What a rule does with a packet, its limit aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Drop,

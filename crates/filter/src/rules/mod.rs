@@ -31,7 +31,7 @@ mod tables;
 mod trie;
 
 use std::num::NonZeroU32;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use crate::Expression;
@@ -218,23 +218,6 @@ pub struct Lookup {
     found: Found,
 }
 
-/// A rule that a packet meets.
-#[derive(Clone, Copy, Debug)]
-pub struct Met<'a> {
-    /// Its place in the set.
-    pub index: usize,
-    /// The rule.
-    pub rule: &'a Rule,
-    /// What the packet's headers say; nothing where neither a list nor a limit asks for it.
-    pub headers: &'a Headers,
-    /// The kernel's program has asked user space about this packet, by this rule or one before: it has not decided or
-    /// counted this one.
-    pub asked: bool,
-}
-
-/// What comes next for a packet that a rule is about.
-pub type Next<B> = ControlFlow<B>;
-
 impl RuleSet {
     /// Makes a set of rules.
     ///
@@ -301,14 +284,8 @@ impl RuleSet {
         &self.tables
     }
 
-    /// Calls `each` for the rules that a whole packet meets, in order, until one breaks it off. No flow is established.
-    #[inline]
-    pub fn walk<B>(&self, packet: &[u8], each: impl FnMut(Met<'_>) -> Next<B>) -> Option<B> {
-        self.walk_on(&self.look_up(packet), (packet, packet.len()), Established::default(), each)
-    }
-
-    /// Looks up which lists a packet is in: the first part of a walk, for those who know to do something with it before
-    /// the second.
+    /// Looks up which lists a packet is in: before its course along the rules, for those who know to do something
+    /// with it in between.
     #[inline]
     pub fn look_up(&self, packet: &[u8]) -> Lookup {
         let mut lookup = Lookup::default();
@@ -357,36 +334,16 @@ impl RuleSet {
         self.coded.each_limit(&self.tables, &lookup.found, each);
     }
 
-    /// Calls `each` for the rules that a packet meets, in order, until one breaks it off. The packet had `wire_len` bytes,
-    /// of which `packet` has the first, and was looked up in this set.
-    #[inline]
-    pub fn walk_on<B>(
-        &self,
-        lookup: &Lookup,
-        packet: (&[u8], usize),
-        established: Established<'_>,
-        mut each: impl FnMut(Met<'_>) -> Next<B>,
-    ) -> Option<B> {
-        let mut course = self.course(lookup, packet, &established);
-        loop {
-            let index = course.next_index();
-            let rule = self.rules.get(index)?;
-            let met = Met { index, rule, headers: &lookup.headers, asked: course.has_asked() };
-            if let ControlFlow::Break(end) = each(met) {
-                return Some(end);
-            }
-        }
-    }
-
-    /// The same for those who know rules by their indices.
+    /// The way of a packet along the rules. It had `wire_len` bytes, of which `packet` has the first, and was looked up in this
+    /// set.
     #[inline(always)]
     pub fn course<'a>(
         &'a self,
         lookup: &'a Lookup,
-        packet: (&'a [u8], usize),
+        (packet, wire_len): (&'a [u8], usize),
         established: &'a Established<'a>,
     ) -> Course<'a> {
-        Course::new(self, lookup, packet, established)
+        Course::new(self, lookup, (packet, wire_len), established)
     }
 
     pub(crate) fn plans(&self) -> &[Plan] {

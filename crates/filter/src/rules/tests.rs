@@ -41,7 +41,18 @@ fn packet(from: &str, to: &str, ports: [u16; 2]) -> Vec<u8> {
 
 /// The rule that decides, by index.
 fn decided(set: &RuleSet, packet: &[u8]) -> Option<usize> {
-    set.walk(packet, |met| if met.rule.decides() { Next::Break(met.index) } else { Next::Continue(()) })
+    met(set, packet).into_iter().map(|(index, _)| index).find(|index| set.rules()[*index].decides())
+}
+
+/// The rules that a whole packet meets, by index, and whether user space had been asked by then. No flow is established.
+fn met(set: &RuleSet, packet: &[u8]) -> Vec<(usize, bool)> {
+    let (lookup, established) = (set.look_up(packet), Established::default());
+    let mut course = set.course(&lookup, (packet, packet.len()), &established);
+    std::iter::from_fn(|| {
+        let index = course.next_index();
+        (index < set.rules().len()).then(|| (index, course.has_asked()))
+    })
+    .collect()
 }
 
 #[test]
@@ -81,12 +92,7 @@ fn the_first_rule_that_is_met_decides() {
     assert_eq!(of("11.0.0.1", 53), Some(4));
     assert_eq!(of("11.0.0.1", 1500), Some(4));
     assert_eq!(of("11.0.0.1", 2001), None);
-    let mut counted = Vec::new();
-    let none: Option<()> = set.walk(&packet("10.7.0.1", "1.1.1.1", [7, 9]), |met| {
-        counted.push(met.index);
-        Next::Continue(())
-    });
-    assert_eq!((none, counted), (None, vec![2]));
+    assert_eq!(met(&set, &packet("10.7.0.1", "1.1.1.1", [7, 9])), [(2, false)]);
 }
 
 #[test]
@@ -129,14 +135,7 @@ fn a_query_is_told_by_its_name_and_user_space_is_asked_from_there_on() {
     ])
     .unwrap();
     assert_eq!(set.rules().iter().map(Rule::asks_user_space).collect::<Vec<_>>(), [false, true, true, false]);
-    let met = |packet: &[u8]| {
-        let mut met = Vec::new();
-        let _: Option<()> = set.walk(packet, |one| {
-            met.push((one.index, one.asked));
-            Next::Continue(())
-        });
-        met
-    };
+    let met = |packet: &[u8]| met(&set, packet);
     assert_eq!(met(&query(53, b"BAD")), [(0, false), (1, true), (3, true)]);
     assert_eq!(met(&query(53, b"worse")), [(0, false), (3, true)]);
     assert_eq!(met(&query(5300, b"bad")), [(0, false), (2, true), (3, true)]);
@@ -266,7 +265,7 @@ proptest! {
             let packet = query(port, label.as_bytes());
             let is_met = |condition: Condition| {
                 let alone = RuleSet::new(vec![rule("alone", Action::Count, condition)]).unwrap();
-                alone.walk(&packet, |_| Next::Break(())).is_some()
+                !met(&alone, &packet).is_empty()
             };
             let (mut right, mut asked) = (Vec::new(), false);
             for (index, Rule { condition, .. }) in rules.iter().enumerate() {
@@ -278,12 +277,7 @@ proptest! {
                     right.push((index, asked));
                 }
             }
-            let mut met = Vec::new();
-            let _: Option<()> = set.walk(&packet, |one| {
-                met.push((one.index, one.asked));
-                Next::Continue(())
-            });
-            prop_assert_eq!(met, right);
+            prop_assert_eq!(met(&set, &packet), right);
         }
     }
 }

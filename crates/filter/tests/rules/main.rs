@@ -7,7 +7,7 @@ mod loaded;
 use std::num::NonZeroU32;
 
 use bywash_filter::Hook;
-use bywash_filter::rules::{Action, BlockKey, Condition, Limit, Met, Next, Per, Prefix, Rule, RuleSet};
+use bywash_filter::rules::{Action, BlockKey, Condition, Established, Limit, Per, Prefix, Rule, RuleSet};
 use bywash_filter::xdp::{NeverTake, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -173,26 +173,25 @@ fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape]) -> Result<(), TestCaseErro
         if hook == Hook::Tcx && shape.is_cut_in_ip() {
             continue;
         }
-        let dropped = set.walk(&packet, |Met { index, rule, .. }| {
+        let (lookup, established) = (set.look_up(&packet), Established::default());
+        let mut course = set.course(&lookup, (&packet, packet.len()), &established);
+        let mut dropped = false;
+        loop {
+            let index = course.next_index();
+            let Some(rule) = set.rules().get(index) else { break };
+            // Without a socket it stays with the kernel.
             if rule.action == Action::Queue {
-                // Without a socket it stays with the kernel.
-                return Next::Break(false);
+                break;
             }
-            counts[index][0] += 1;
-            counts[index][1] += packet.len() as u64;
-            match rule.action {
-                _ if !rule.decides() => Next::Continue(()),
-                action => Next::Break(action == Action::Drop),
+            let [packets, bytes] = &mut counts[index];
+            *packets += 1;
+            *bytes += packet.len() as u64;
+            if rule.decides() {
+                dropped = rule.action == Action::Drop;
+                break;
             }
-        });
-        prop_assert_eq!(
-            loaded.drops(&packet),
-            dropped.unwrap_or(false),
-            "{:?}: {:?} {:?}",
-            hook,
-            shape,
-            set.rules()
-        );
+        }
+        prop_assert_eq!(loaded.drops(&packet), dropped, "{:?}: {:?} {:?}", hook, shape, set.rules());
     }
     for (index, count) in (0..).zip(&counts) {
         prop_assert_eq!(loaded.counted(index), *count, "{:?}: rule {} of {:?}", hook, index, set.rules());

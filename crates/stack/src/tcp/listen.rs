@@ -49,7 +49,8 @@ pub(super) struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// What is remembered of a SYN; the start of our clock is to be filled in. `last`: our last number on its flow, if TIME-WAIT remembers one.
+    /// What is remembered of a SYN; the start of our clock is to be filled in. `last`: our last number on its flow, if TIME-WAIT
+    /// remembers one.
     pub(super) fn new(
         flow: Flow,
         segment: &Segment,
