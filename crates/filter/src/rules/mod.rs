@@ -8,7 +8,7 @@
 //! made of the rules knows only their shape. What needs a look into the payload is for user space: the program gives it what
 //! meets the rest of such a rule's condition, and all rules from there on are judged here. Whether a packet is of an established
 //! flow is asked of a table ([`FlowLayout`]) that a program fills by what leaves the machine ([`note_program`]). The same tables are searched by the kernel's program ([`RuleProgram`]) and by this
-//! process ([`RuleSet::walk`]).
+//! process ([`RuleSet::course`]).
 
 mod carried;
 mod coded;
