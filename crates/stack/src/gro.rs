@@ -24,6 +24,10 @@ const FLOWS: usize = 8;
 /// they are like a gap.
 const SHORT: usize = 256;
 
+/// Bytes that hold the headers of all that is looked at: of Ethernet, of IPv6 and of TCP with timestamps. No packet is shorter.
+const HEADERS: usize = 96;
+const _: () = assert!(ETHERNET_HEADER + IPV6_HEADER + TCP_HEADER + STAMPS <= HEADERS && HEADERS <= SHORT);
+
 /// What a segment says that matters here.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -74,6 +78,16 @@ impl Seen {
     fn end(&self) -> u32 {
         self.sequence.wrapping_add(u32::try_from(self.length).unwrap_or(u32::MAX))
     }
+
+    /// The sum of its pseudo-header.
+    #[inline]
+    fn pseudo(&self) -> Sum {
+        // No longer than a frame.
+        let length = u16::try_from(self.payload - self.transport + self.length).unwrap_or(u16::MAX);
+        let start = Sum::new().word(Protocol::TCP.0.into()).word(length);
+        // What an IPv4 address is filled up with is zero, and adds nothing.
+        self.flow.addresses.iter().fold(start, |sum, address| sum.wide(*address))
+    }
 }
 
 /// The last segment of a flow, which the next may join.
@@ -86,6 +100,60 @@ struct Open {
     size: usize,
     pieces: usize,
     closed: bool,
+    /// The bits of its headers that are the same in all that follow.
+    same: [u8; HEADERS],
+    /// The sum of the pseudo-header of a segment as long as the first.
+    pseudo: Sum,
+}
+
+impl Open {
+    fn new(at: usize, first: Seen, pseudo: Sum) -> Self {
+        let Seen { network, transport, payload, length, .. } = first;
+        let mut same = [0; HEADERS];
+        same[..payload].fill(0xff);
+        if first.flow.v4 {
+            // The number, which nothing hangs on, and the checksum, which is looked at by itself.
+            same[network + 4..network + 6].fill(0);
+            same[network + 10..network + 12].fill(0);
+        }
+        // The sequence number, PSH and the checksum.
+        same[transport + 4..transport + 8].fill(0);
+        same[transport + 13] = !TcpFlags::PSH.0;
+        same[transport + 16..transport + 18].fill(0);
+        Self { at, first, next: first.end(), size: length, pieces: 1, closed: false, same, pseudo }
+    }
+
+    /// Whether a segment is as long as the first one, is the next and says nothing new. Most are told by comparing bytes: what
+    /// they say need not be taken apart.
+    #[inline]
+    fn goes_on_with(&self, first: &Packet, packet: &Packet) -> bool {
+        let Seen { network, transport, payload, .. } = self.first;
+        let (ours, theirs) = (first.head().first_chunk::<HEADERS>(), packet.head().first_chunk::<HEADERS>());
+        let (Some(ours), Some(theirs)) = (ours, theirs) else { return false };
+        if self.closed
+            || packet.head().len() != payload + self.size
+            || !packet.is_single()
+            || packet.offload.segmentation().is_some()
+            || packet.offload.vlan() != first.offload.vlan()
+            || !self.has_room_for(self.size)
+        {
+            return false;
+        }
+        let bytes = ours.iter().zip(theirs).zip(&self.same);
+        let differ = bytes.fold(0, |differ, ((a, b), same)| differ | (a ^ b) & same);
+        let sequence = theirs[transport + 4..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let sealed = !self.first.flow.v4
+            || Ipv4Header::ref_from_prefix(&theirs[network..]).is_ok_and(|(ip, _)| ip.is_sealed());
+        differ == 0 && sequence == Some(self.next) && sealed
+    }
+
+    /// Whether a packet can hold so many bytes more.
+    #[inline]
+    fn has_room_for(&self, length: usize) -> bool {
+        let header = self.first.payload - self.first.transport;
+        self.pieces < MAX_FRAMES - 1
+            && header + self.pieces * self.size + length + IPV6_HEADER <= usize::from(u16::MAX)
+    }
 }
 
 /// Puts together what can be, in a batch whose packets begin with an Ethernet header (`ethernet`) or with an IP header.
@@ -95,27 +163,39 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
     }
     let mut out: ArrayVec<Packet, BATCH> = ArrayVec::new();
     let mut flows: ArrayVec<Open, FLOWS> = ArrayVec::new();
+    // The one that had the last segment, if it is there.
+    let mut last = 0;
     batch.take_each(|mut packet, _| {
+        if let Some(open) = flows.get_mut(last)
+            && open.goes_on_with(&out[open.at], &packet)
+            && is_right(&packet, open.first.transport, open.pseudo)
+        {
+            let pushed = packet.head()[open.first.transport + 13] & TcpFlags::PSH.0 != 0;
+            return join(open, &mut out, packet, (open.size, pushed), pool);
+        }
         // Looked at where it was put: moving it costs as much as reading the headers.
         let seen = &look(&packet, ethernet);
         let Some(seen) = seen else { return out.push(packet) };
         let found = flows.iter().position(|open| open.first.flow.is(&seen.flow));
         if let Some(i) = found {
-            if fits(&flows[i], seen) && checked(&packet, seen) {
-                return join(&mut flows[i], &mut out, packet, seen, pool);
+            if fits(&flows[i], seen) && is_right(&packet, seen.transport, seen.pseudo()) {
+                last = i;
+                let pushed = seen.flags.has(TcpFlags::PSH);
+                return join(&mut flows[i], &mut out, packet, (seen.length, pushed), pool);
             }
             let open = flows.remove(i);
             finish(&mut out[open.at], &open);
         }
         // One without payload, or that begins or ends something, is taken as it is.
-        if seen.length > 0 && seen.flags == TcpFlags::ACK && checked(&packet, seen) {
+        let pseudo = seen.pseudo();
+        if seen.length > 0 && seen.flags == TcpFlags::ACK && is_right(&packet, seen.transport, pseudo) {
             packet.offload.set_checksum(Checksum::Valid);
             if flows.is_full() {
                 let oldest = flows.remove(0);
                 finish(&mut out[oldest.at], &oldest);
             }
-            let (at, size) = (out.len(), seen.length);
-            flows.push(Open { at, first: *seen, next: seen.end(), size, pieces: 1, closed: false });
+            last = flows.len();
+            flows.push(Open::new(out.len(), *seen, pseudo));
         }
         out.push(packet);
     });
@@ -182,7 +262,8 @@ fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
         says: Says([
             link[0],
             link[1],
-            ip,
+            // The length of the header, and bits that nobody knows yet.
+            u64::from(head[transport + 12]) << 48 | ip,
             u64::from(tcp.acknowledgment.get()) << 32 | window,
             options[0],
             options[1],
@@ -200,46 +281,43 @@ fn word(bytes: &[u8]) -> u64 {
 #[inline]
 fn fits(open: &Open, b: &Seen) -> bool {
     let a = &open.first;
-    let whole = a.payload - a.transport + open.pieces * open.size + b.length + IPV6_HEADER;
     !open.closed
         && b.sequence == open.next
         && b.length > 0
         && b.length <= open.size
-        && open.pieces < MAX_FRAMES - 1
-        && whole <= usize::from(u16::MAX)
+        && open.has_room_for(b.length)
         && b.flags.without(TcpFlags::PSH) == a.flags
         && a.says.is(&b.says)
 }
 
 /// Whether a segment's checksum is right: what is put together counts as summed.
-fn checked(packet: &Packet, seen: &Seen) -> bool {
+#[inline]
+fn is_right(packet: &Packet, transport: usize, pseudo: Sum) -> bool {
     match packet.offload.checksum() {
         Checksum::Valid => true,
-        Checksum::Unknown => {
-            // No longer than a frame.
-            let length = u16::try_from(packet.len() - seen.transport).unwrap_or(u16::MAX);
-            let start = Sum::new().word(Protocol::TCP.0.into()).word(length);
-            // What an IPv4 address is filled up with is zero, and adds nothing.
-            let start = seen.flow.addresses.iter().fold(start, |sum, address| sum.wide(*address));
-            sum(start, packet, seen.transport..packet.len()).checksum() == 0
-        }
+        Checksum::Unknown => sum(pseudo, packet, transport..packet.len()).checksum() == 0,
         Checksum::Bad | Checksum::Partial { .. } => false,
     }
 }
 
-/// Appends a segment's payload to what is open.
+/// Appends a segment's payload to what is open. What says the same has headers as long.
 #[inline(always)]
-fn join(open: &mut Open, out: &mut [Packet], packet: Packet, seen: &Seen, pool: &mut Pool) {
+fn join(
+    open: &mut Open,
+    out: &mut [Packet],
+    packet: Packet,
+    (length, pushed): (usize, bool),
+    pool: &mut Pool,
+) {
     let first = &mut out[open.at];
-    if let Err(packet) = first.append_rest(packet, seen.payload, pool) {
+    if let Err(packet) = first.append_rest(packet, open.first.payload, pool) {
         return pool.give_packet(packet);
     }
     open.pieces += 1;
-    open.next = seen.end();
+    open.next = open.next.wrapping_add(u32::try_from(length).unwrap_or(u32::MAX));
     // A shorter one is the last, and so is one that is to be pushed to the program.
-    open.closed |= seen.length < open.size || seen.flags.has(TcpFlags::PSH);
-    if seen.flags.has(TcpFlags::PSH)
-        && let Ok((tcp, _)) = TcpHeader::mut_from_prefix(&mut first.head_mut()[open.first.transport..])
+    open.closed |= length < open.size || pushed;
+    if pushed && let Ok((tcp, _)) = TcpHeader::mut_from_prefix(&mut first.head_mut()[open.first.transport..])
     {
         tcp.flags = tcp.flags.with(TcpFlags::PSH);
     }
@@ -294,6 +372,17 @@ mod tests {
 
     /// What a batch of packets becomes: lengths, with the size of the pieces.
     fn merged(packets: &[Vec<u8>]) -> Vec<(usize, u16)> {
+        merged_if(packets, |bytes| {
+            let right = match bytes[0] >> 4 {
+                4 => Ipv4Header::parse(bytes, bytes.len()).is_ok(),
+                _ => Ipv6Header::parse(bytes, bytes.len()).is_some(),
+            };
+            assert!(right, "{bytes:x?}");
+        })
+    }
+
+    /// The same; each of what comes out is looked at.
+    fn merged_if(packets: &[Vec<u8>], look: impl Fn(&[u8])) -> Vec<(usize, u16)> {
         let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(200).unwrap();
         let mut batch = Batch::new();
         for bytes in packets {
@@ -307,10 +396,7 @@ mod tests {
         for packet in batch.iter() {
             let mut bytes = vec![0; packet.len()];
             packet.copy_to(&mut bytes);
-            match bytes[0] >> 4 {
-                4 => assert!(Ipv4Header::parse(&bytes, bytes.len()).is_ok()),
-                _ => assert!(Ipv6Header::parse(&bytes, bytes.len()).is_some()),
-            }
+            look(&bytes);
         }
         pool.give_batch(&mut batch);
         assert_eq!(pool.free(), 200, "frames are lost");
@@ -363,5 +449,49 @@ mod tests {
         }
         let padded = [s(1000, 1000), vec![0; 6]].concat();
         alone(padded);
+    }
+
+    /// Both checksums are right again.
+    fn with_bit_turned(v4: bool, bit: usize) -> Vec<u8> {
+        let mut bytes = segment(v4, 1, 1000, ACK, 1000);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if v4 && let Ok((ip, _)) = Ipv4Header::mut_from_prefix(&mut bytes) {
+            ip.seal();
+        }
+        let (ip, addresses) = if v4 { (IPV4_HEADER, 12..20) } else { (IPV6_HEADER, 8..40) };
+        bytes[ip + 16..ip + 18].fill(0);
+        let (source, destination) = bytes[addresses.clone()].split_at(addresses.len() / 2);
+        let start = Sum::pseudo(source, destination, 6, 1020);
+        let checksum = start.bytes(&bytes[ip..]).checksum();
+        bytes[ip + 16..ip + 18].copy_from_slice(&checksum.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn every_bit_of_the_headers_counts_but_those_of_number_checksums_and_psh() {
+        for v4 in [true, false] {
+            let ip = if v4 { IPV4_HEADER } else { IPV6_HEADER };
+            for bit in 0..(ip + TCP_HEADER) * 8 {
+                let sizes: Vec<_> =
+                    merged_if(&[segment(v4, 1, 0, ACK, 1000), with_bit_turned(v4, bit)], |_| {})
+                        .iter()
+                        .map(|(_, size)| *size)
+                        .collect();
+                let joins = match bit / 8 {
+                    4 | 5 | 10 | 11 if v4 => true,
+                    at if at == ip + 13 => bit % 8 == 3,
+                    at => (ip + 16..ip + 18).contains(&at),
+                };
+                let expected: &[u16] = if joins { &[1000] } else { &[0, 0] };
+                assert_eq!(
+                    sizes,
+                    expected,
+                    "IPv{}: byte {}, bit {}",
+                    if v4 { 4 } else { 6 },
+                    bit / 8,
+                    bit % 8
+                );
+            }
+        }
     }
 }
