@@ -151,10 +151,15 @@ impl Packet {
         for bytes in later.chunks(FRAME_DATA) {
             let mut frame = pool.take().ok_or(NoRoom)?;
             frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
-            if let Err(segment) = self.push_segment(Segment::received(frame, bytes.len()), pool) {
-                pool.give(segment.into_frame());
+            let chain = self.rest.get_or_insert_with(|| pool.take_chain());
+            if chain.segments.is_full() {
+                pool.give(frame);
                 return Err(NoRoom);
             }
+            chain.len += bytes.len();
+            // Pushed where nothing can go wrong: a segment that might come back is laid down in pieces and read as a whole, which
+            // waits until all that was just copied has left the processor.
+            chain.segments.push(Segment::received(frame, bytes.len()));
         }
         Ok(())
     }
