@@ -1,7 +1,8 @@
 //! Two stacks joined in memory on one core, both ends' cost counted, beside smoltcp on the same kind of wire.
 //!
-//! `cargo bench -p bywash-stack`: ten alternating pairs of half a second each; median and spread. Every byte is copied
-//! in and copied out in both. Where a line says "in place", they are taken as made where they wait to be sent, and as read
+//! `cargo bench -p bywash-stack`: twenty rounds; median and spread. In each, smoltcp runs right before what is compared with it,
+//! a quarter of a second each, and pairs are compared: on a machine whose speed changes, two medians say little of each other.
+//! Every byte is copied in and copied out in both. Where a line says "in place", they are taken as made where they wait to be sent, and as read
 //! where they lie: what a program does to make bytes and to look at them is counted nowhere.
 #![forbid(unsafe_code)]
 #![expect(
@@ -20,8 +21,8 @@ use std::time::Duration;
 use ours::{Bulk, Connections, Done, Exchanges, Memory, Until};
 
 /// How long one measurement lasts.
-const EACH: Duration = Duration::from_millis(500);
-const PAIRS: usize = 10;
+const EACH: Duration = Duration::from_millis(250);
+const ROUNDS: usize = 20;
 /// Connections that exchange messages.
 const ACTIVE: usize = 1000;
 /// What all bulk is compared with.
@@ -32,6 +33,7 @@ const BITS: f64 = 8e-9;
 
 /// What is measured of this stack.
 const CASES: &[(&str, Case)] = &[
+    // What many streams are compared with, too.
     ("bulk, copied", Case::Bulk(Bulk { streams: 1, in_place: false, offload: false })),
     ("bulk, in place", Case::Bulk(Bulk { streams: 1, in_place: true, offload: false })),
     ("bulk, copied, 64 streams", Case::Bulk(Bulk { streams: 64, in_place: false, offload: false })),
@@ -82,10 +84,10 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
-fn line(name: &str, unit: &str, values: Vec<f64>) -> f64 {
+/// A line, with the unit or what the number is a multiple of.
+fn line(name: &str, unit: &str, values: Vec<f64>) {
     let (middle, least, most) = median(values);
-    println!("{name:44} {middle:9.3} {unit:8} ({least:.3} to {most:.3})");
-    middle
+    println!("{name:44} {middle:9.3} {unit:17} ({least:.3} to {most:.3})");
 }
 
 /// `--rounds CASE N`: so much of one case and no more, with what was done: for who counts instructions.
@@ -116,23 +118,34 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--rounds") {
         return rounds(memory, &arguments[at + 1..]);
     }
-    let mut peer = Vec::new();
-    let mut own = vec![Vec::new(); CASES.len()];
     let mut cases: Vec<Ready> = CASES.iter().map(|(_, case)| case.ready(memory, usize::MAX)).collect();
-    for _ in 0..PAIRS {
-        peer.push(smol::bulk(Until::Time(EACH)).rate() * BITS);
-        for (case, values) in cases.iter_mut().zip(&mut own) {
-            let scale = if matches!(case, Ready::Bulk(..)) { BITS } else { 1e-6 };
-            values.push(case.run(Until::Time(EACH)).rate() * scale);
+    let mut own = vec![Vec::new(); CASES.len()];
+    // smoltcp's, and ours as a multiple of it, pair by pair.
+    let (mut peer, mut times) = (Vec::new(), vec![Vec::new(); CASES.len()]);
+    for _ in 0..ROUNDS {
+        for (i, case) in cases.iter_mut().enumerate() {
+            if !matches!(case, Ready::Bulk(..)) {
+                own[i].push(case.run(Until::Time(EACH)).rate() * 1e-6);
+                continue;
+            }
+            let theirs = smol::bulk(Until::Time(EACH)).rate() * BITS;
+            let ours = case.run(Until::Time(EACH)).rate() * BITS;
+            own[i].push(ours);
+            peer.push(theirs);
+            times[i].push(ours / theirs);
         }
     }
-    let base = line(PEER, "Gbit/s", peer);
-    for ((name, case), values) in CASES.iter().zip(own) {
-        if matches!(case, Case::Bulk(_)) {
-            let middle = line(name, "Gbit/s", values);
-            println!("{:44} {:9.2} times smoltcp", "", middle / base);
-        } else {
+    line(PEER, "Gbit/s", peer);
+    let one = own[0].clone();
+    for (((name, case), values), times) in CASES.iter().zip(own).zip(times) {
+        let Case::Bulk(Bulk { streams, .. }) = case else {
             line(name, "M/s", values);
+            continue;
+        };
+        line(name, "Gbit/s", values.clone());
+        line("", "times smoltcp", times);
+        if *streams > 1 {
+            line("", "times one stream", values.iter().zip(&one).map(|(many, one)| many / one).collect());
         }
     }
 }
