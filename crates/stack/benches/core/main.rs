@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p bywash-stack`: twenty rounds; median and spread. In each, smoltcp runs right before what is compared with it,
 //! a quarter of a second each, and pairs are compared: on a machine whose speed changes, two medians say little of each other.
-//! Every byte is copied in and copied out in both. Where a line says "in place", they are taken as made where they wait to be sent, and as read
-//! where they lie: what a program does to make bytes and to look at them is counted nowhere.
+//! Every byte is copied in and copied out in both. Where a line says "in place", they are taken as made where they wait to be
+//! sent, and as read where they lie: what a program does to make bytes and to look at them is counted nowhere.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
