@@ -16,6 +16,13 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
+    /// Appends a segment, for which there is room.
+    #[inline]
+    fn push(&mut self, segment: Segment) {
+        self.len += segment.len();
+        self.segments.push(segment);
+    }
+
     /// Takes all segments out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Segment> + '_ {
         self.len = 0;
@@ -156,10 +163,9 @@ impl Packet {
                 pool.give(frame);
                 return Err(NoRoom);
             }
-            chain.len += bytes.len();
-            // Pushed where nothing can go wrong: a segment that might come back is laid down in pieces and read as a whole, which
-            // waits until all that was just copied has left the processor.
-            chain.segments.push(Segment::received(frame, bytes.len()));
+            // A segment is made only where nothing can go wrong any more: one that might come back is laid down in pieces and read
+            // as a whole, which waits until all that was just copied has left the processor.
+            chain.push(Segment::received(frame, bytes.len()));
         }
         Ok(())
     }
@@ -207,10 +213,8 @@ impl Packet {
             return Err(other);
         }
         let chain = self.rest.get_or_insert_with(|| pool.take_chain());
-        let segment = other.into_only_segment().without_front(n);
-        chain.len += segment.len();
         // There is room: looked at above.
-        chain.segments.push(segment);
+        chain.push(other.into_only_segment().without_front(n));
         Ok(())
     }
 
