@@ -31,8 +31,8 @@ pub(crate) struct Hop {
 /// What stacks read. A copy shares everything that has not changed since.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fib {
-    v4: Table<8>,
-    v6: Table<4>,
+    v4: Table<false>,
+    v6: Table<true>,
     /// The first is none.
     hops: Arc<Vec<Hop>>,
 }
@@ -123,8 +123,8 @@ pub(crate) struct Routes {
     /// Lengths in the 128 bits of an address, longest first. The routes of one prefix are sorted by metric.
     lengths: Vec<(u8, HashMap<u128, Vec<Route>>)>,
     hops: Hops,
-    v4: Trie<8>,
-    v6: Trie<4>,
+    v4: Trie<false>,
+    v6: Trie<true>,
 }
 
 impl Routes {

@@ -5,9 +5,10 @@
 //! IPv4's /24, three for its longest. Every entry says what its addresses' longest prefix is, so nothing is ever
 //! searched twice.
 //!
-//! IPv4's prefixes fill wide nodes, of 8 bits. IPv6's do not: its nodes have 4 bits, one cache line, and where only one
-//! prefix, or one node, differs from everything around it, a path of half a line leads there across all the bits between.
-//! What takes nine steps without paths, a /48 among many, takes five to seven, in a quarter of the memory.
+//! Nodes for the bits up to 32 are wide, of 8 bits: IPv4's prefixes fill them, and so do those that IPv6's networks are given.
+//! Longer prefixes of IPv6 do not: nodes for further bits have 4, one cache line, and where only one prefix, or one node, differs
+//! from everything around it, a path of half a line leads there across all the bits between. A /48 among many takes four steps,
+//! or five.
 //!
 //! What is read is immutable for who reads it and cheap to change for who owns it: nodes and paths lie in pages of 64
 //! KiB, and a change copies the pages that it touches, if someone still reads them. How it looks depends on which
@@ -18,13 +19,16 @@ mod read;
 use std::sync::Arc;
 
 pub(crate) use read::{HOPS, Table};
-use read::{Kind, Path, ROOT_BITS, kind, leaf, leaf_length, to_node, to_path};
+use read::{
+    Kind, Path, ROOT_BITS, depth_of_node, is_wide, kind, leaf, leaf_length, stride, to_node, to_path,
+};
 
 /// The table and what its owner needs to change it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trie<const STRIDE: u32> {
-    table: Table<STRIDE>,
-    nodes: Numbers,
+pub(crate) struct Trie<const PATHS: bool> {
+    table: Table<PATHS>,
+    wide: Numbers,
+    narrow: Numbers,
     paths: Numbers,
 }
 
@@ -46,6 +50,12 @@ impl Numbers {
     }
 }
 
+/// Which entries of a node that `depth` bits lead to a longer prefix has: from which one on, and how many.
+fn places(key: u128, length: u32, depth: u32) -> (usize, usize) {
+    let below = depth + stride(depth);
+    ((key >> (128 - below)) as usize & ((1 << stride(depth)) - 1), 1 << below.saturating_sub(length))
+}
+
 /// What becomes of the leaves of one prefix.
 struct Change {
     key: u128,
@@ -61,13 +71,9 @@ impl Change {
     }
 }
 
-impl<const STRIDE: u32> Trie<STRIDE> {
-    const WIDTH: usize = 1 << STRIDE;
-    /// Whether there are paths: not where nodes are wide.
-    const PATHS: bool = STRIDE < 8;
-
+impl<const PATHS: bool> Trie<PATHS> {
     /// What readers get.
-    pub(crate) fn table(&self) -> Table<STRIDE> {
+    pub(crate) fn table(&self) -> Table<PATHS> {
         self.table.clone()
     }
 
@@ -108,58 +114,53 @@ impl<const STRIDE: u32> Trie<STRIDE> {
         let new = change.of(leaf);
         if change.length <= depth || new == leaf {
             new
-        } else if Self::PATHS {
+        } else if PATHS {
             self.path_of(Path { key: change.key, end: change.length, inside: new, outside: leaf })
         } else {
-            let node = self.node_of(leaf);
+            let node = self.node_of(leaf, depth);
             self.node_changed(node, depth, change)
         }
     }
 
     fn node_changed(&mut self, node: u32, depth: u32, change: &Change) -> u32 {
-        let below = depth + STRIDE;
+        let below = depth + stride(depth);
         let whole = change.length <= depth;
         let (first, count) =
-            if whole { (0, Self::WIDTH) } else { Self::places(change.key, change.length, depth) };
+            if whole { (0, 1 << stride(depth)) } else { places(change.key, change.length, depth) };
         for at in first..first + count {
-            let old = self.table.entry(node, at);
+            let old = *self.table.entry(node, depth, at);
             let new = self.changed(old, below, change);
             if new != old {
-                self.table.entries(node)[at] = new;
+                self.table.entries(node, depth)[at] = new;
             }
         }
         // A shorter prefix changes nothing but the leaf that longer ones differ from.
         if whole { to_node(node) } else { self.simplest(node, depth, change.key) }
     }
 
-    /// Which entries of a node a longer prefix has: from which one on, and how many.
-    fn places(key: u128, length: u32, depth: u32) -> (usize, usize) {
-        let below = depth + STRIDE;
-        ((key >> (128 - below)) as usize & (Self::WIDTH - 1), 1 << below.saturating_sub(length))
-    }
-
     /// A node that the first bits of a key lead to, or whatever is less and says the same.
     fn simplest(&mut self, node: u32, depth: u32, key: u128) -> u32 {
         let same = to_node(node);
-        let entry = |at| self.table.entry(node, at);
+        let (width, below) = (1 << stride(depth), depth + stride(depth));
+        let entry = |at| *self.table.entry(node, depth, at);
         let is_outside = |entry| kind(entry) == Kind::Leaf && leaf_length(entry) <= depth;
         // All of these are the same leaf.
-        let Some(outside) = (0..Self::WIDTH).map(entry).find(|entry| is_outside(*entry)) else { return same };
-        let Some(at) = (0..Self::WIDTH).find(|at| entry(*at) != outside) else {
-            self.nodes.free.push(node);
+        let Some(outside) = (0..width).map(entry).find(|entry| is_outside(*entry)) else { return same };
+        let Some(at) = (0..width).find(|at| entry(*at) != outside) else {
+            self.numbers(depth).free.push(node);
             return outside;
         };
-        if !Self::PATHS {
+        if !PATHS {
             return same;
         }
-        let (inside, below) = (entry(at), depth + STRIDE);
-        let mut others = (at + 1..Self::WIDTH).map(entry).filter(|entry| *entry != outside);
+        let inside = entry(at);
+        let mut others = (at + 1..width).map(entry).filter(|entry| *entry != outside);
         let end = match kind(inside) {
             // A prefix alone has as many entries as its length says, and all that there are.
             Kind::Leaf => {
                 let end = leaf_length(inside);
                 let count = 1 + others.clone().count();
-                if count << (end - depth) != Self::WIDTH || others.any(|other| other != inside) {
+                if count << (end - depth) != width || others.any(|other| other != inside) {
                     return same;
                 }
                 end
@@ -167,13 +168,13 @@ impl<const STRIDE: u32> Trie<STRIDE> {
             _ if others.next().is_some() => return same,
             Kind::Node(_) => below,
             Kind::Path(path) if self.table.path(path).outside == outside => {
-                self.nodes.free.push(node);
+                self.numbers(depth).free.push(node);
                 return inside;
             }
             Kind::Path(_) => return same,
         };
-        self.nodes.free.push(node);
-        let above = key >> (128 - depth) << STRIDE | at as u128;
+        self.numbers(depth).free.push(node);
+        let above = key >> (128 - depth) << stride(depth) | at as u128;
         self.path_of(Path { key: above << (128 - below), end, inside, outside })
     }
 
@@ -195,11 +196,10 @@ impl<const STRIDE: u32> Trie<STRIDE> {
             // Two prefixes, neither of which holds the other, part at their first bit that differs. One that holds the other
             // differs from what is around it, at its last bit.
             let parting = if common == shorter { common - 1 } else { common };
-            let depth_of_node = depth + (parting - depth) / STRIDE * STRIDE;
-            let node = self.node_above(path, depth_of_node);
-            let inside = self.node_changed(node, depth_of_node, change);
-            return self
-                .led_to(depth, Path { key: change.key, end: depth_of_node, inside, outside: old.outside });
+            let end = depth_of_node(parting);
+            let node = self.node_above(path, end);
+            let inside = self.node_changed(node, end, change);
+            return self.led_to(depth, Path { key: change.key, end, inside, outside: old.outside });
         };
         if (new.inside, new.outside) == (old.inside, old.outside) {
             return to_path(path);
@@ -211,11 +211,11 @@ impl<const STRIDE: u32> Trie<STRIDE> {
     /// A node from which a path that began above goes on.
     fn node_above(&mut self, path: u32, depth: u32) -> u32 {
         let old = *self.table.path(path);
-        let node = self.node_of(old.outside);
-        let (first, count) = Self::places(old.key, old.end, depth);
-        let goes_on = old.end > depth + STRIDE;
+        let node = self.node_of(old.outside, depth);
+        let (first, count) = places(old.key, old.end, depth);
+        let goes_on = old.end > depth + stride(depth);
         let entry = if goes_on { to_path(path) } else { old.inside };
-        self.table.entries(node)[first..first + count].fill(entry);
+        self.table.entries(node, depth)[first..first + count].fill(entry);
         if !goes_on {
             self.paths.free.push(path);
         }
@@ -233,9 +233,9 @@ impl<const STRIDE: u32> Trie<STRIDE> {
             return path.inside;
         }
         // What is around the second is not what is around the first: that takes a node between them.
-        let end = path.end - STRIDE;
-        let node = self.node_of(path.outside);
-        self.table.entries(node)[Self::places(path.key, path.end, end).0] = path.inside;
+        let end = depth_of_node(path.end - 1);
+        let node = self.node_of(path.outside, end);
+        self.table.entries(node, end)[places(path.key, path.end, end).0] = path.inside;
         self.led_to(depth, Path { end, inside: to_node(node), ..path })
     }
 
@@ -245,18 +245,22 @@ impl<const STRIDE: u32> Trie<STRIDE> {
         to_path(number)
     }
 
-    /// A new node, all of whose entries are the leaf.
-    fn node_of(&mut self, leaf: u32) -> u32 {
-        let node = self.nodes.take();
-        self.table.entries(node).fill(leaf);
+    /// A new node that `depth` bits lead to, all of whose entries are the leaf.
+    fn node_of(&mut self, leaf: u32, depth: u32) -> u32 {
+        let node = self.numbers(depth).take();
+        self.table.entries(node, depth).fill(leaf);
         node
+    }
+
+    /// The numbers of nodes that `depth` bits lead to.
+    fn numbers(&mut self, depth: u32) -> &mut Numbers {
+        if is_wide(depth) { &mut self.wide } else { &mut self.narrow }
     }
 
     /// Nodes and paths in use.
     #[cfg(test)]
-    fn used(&self) -> (usize, usize) {
-        let used = |numbers: &Numbers| numbers.next as usize - numbers.free.len();
-        (used(&self.nodes), used(&self.paths))
+    fn used(&self) -> [usize; 3] {
+        [&self.wide, &self.narrow, &self.paths].map(|all| all.next as usize - all.free.len())
     }
 }
 
@@ -285,8 +289,8 @@ mod tests {
         }
     }
 
-    fn check<const STRIDE: u32>(bits: u8, steps: Vec<(u128, u8, u32)>) {
-        let (mut trie, mut model) = (Trie::<STRIDE>::default(), Model::default());
+    fn check<const PATHS: bool>(bits: u8, steps: Vec<(u128, u8, u32)>) {
+        let (mut trie, mut model) = (Trie::<PATHS>::default(), Model::default());
         let mut keys = vec![0, u128::MAX];
         for (key, length, hop) in steps {
             let length = length % (bits + 1);
@@ -312,7 +316,7 @@ mod tests {
                 assert_eq!(before.find(key), model.find(key, bits + 1).1, "{key:032x}");
             }
         }
-        let mut fresh = Trie::<STRIDE>::default();
+        let mut fresh = Trie::<PATHS>::default();
         for ((length, key), hop) in &model.0 {
             fresh.insert(*key, *length, *hop);
         }
@@ -323,7 +327,7 @@ mod tests {
             trie.remove(key, length, model.find(key, length));
         }
         assert!(keys.iter().all(|key| trie.table().find(*key) == 0));
-        assert_eq!(trie.used(), (0, 0), "every node and path is free again");
+        assert_eq!(trie.used(), [0; 3], "every node and path is free again");
         let mut many = vec![0; keys.len()];
         old.find_many(&keys, &mut many);
         assert_eq!(many, expected, "all at once");
@@ -346,19 +350,29 @@ mod tests {
         fn ipv4_finds_the_longest(
             steps in steps(vec![0u128, 0x0a01_0203 << 96, 0x0a01_ff00 << 96, u128::MAX << 96]),
         ) {
-            check::<8>(32, steps);
+            check::<false>(32, steps);
         }
 
         #[test]
         fn ipv6_finds_the_longest(
             steps in steps(vec![0u128, 0xfd << 120, 0xfd00_0001 << 96, 1, u128::MAX]),
         ) {
-            check::<4>(128, steps);
+            check::<true>(128, steps);
+        }
+
+        #[test]
+        fn one_prefix_needs_no_node(key: u128, length in 17u8..=128) {
+            let mut trie = Trie::<true>::default();
+            let key = key & mask(length);
+            trie.insert(key, length, 3);
+            let mut hops = [9; 3];
+            trie.table().find_many(&[key, key | !mask(length), key ^ 1 << (128 - length)], &mut hops);
+            prop_assert_eq!((trie.used(), hops), ([0, 0, 1], [3, 3, 0]));
         }
 
         #[test]
         fn the_short_cut_for_ipv4_finds_the_same(address: u32, routes in prop::collection::vec((any::<u32>(), 0u8..33), 0..20)) {
-            let mut trie = Trie::<8>::default();
+            let mut trie = Trie::<false>::default();
             for (hop, (route, length)) in (1..).zip(routes) {
                 // Half of them hold the address.
                 let near = if hop % 2 == 0 { address } else { route };

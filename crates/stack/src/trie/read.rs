@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bywash_frame::prefetch;
 
 pub(super) const ROOT_BITS: u32 = 16;
+/// Where wide nodes end: those that fewer bits lead to have 8 bits, the others 4.
+const WIDE_END: u32 = 32;
 
 /// An entry that leads on, to a node or to a path; the others are leaves: a prefix length and a hop.
 const INNER: u32 = 1 << 31;
@@ -19,8 +21,25 @@ pub(crate) const HOPS: u32 = 1 << LENGTH_SHIFT;
 /// Keys that are looked up together.
 const TOGETHER: usize = 64;
 
-/// Bits of an IPv4 address that are left when its first, and when its second node has been read.
+/// Bits of the first 32 that are left when the first, and when the second wide node below the root has been read.
 const BELOW: [u32; 2] = [8, 0];
+
+/// Whether the nodes that `depth` bits lead to are wide.
+#[inline]
+pub(super) const fn is_wide(depth: u32) -> bool {
+    depth < WIDE_END
+}
+
+/// Bits that a node is for which `depth` bits lead to.
+#[inline]
+pub(super) const fn stride(depth: u32) -> u32 {
+    if is_wide(depth) { 8 } else { 4 }
+}
+
+/// How many bits lead to the node that the next bit belongs to.
+pub(super) const fn depth_of_node(bit: u32) -> u32 {
+    bit & !(stride(bit) - 1)
+}
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +57,18 @@ pub(super) const fn kind(entry: u32) -> Kind {
         (true, false) => Kind::Node(entry & NUMBER),
         (true, true) => Kind::Path(entry & NUMBER),
     }
+}
+
+/// Whether it leads to a path.
+#[inline]
+const fn is_path(entry: u32) -> bool {
+    entry >> 30 == (INNER | TO_PATH) >> 30
+}
+
+/// The first 32 bits of a key.
+#[inline]
+const fn front_of(key: u128) -> u32 {
+    (key >> 96) as u32
 }
 
 pub(super) const fn leaf(length: u8, hop: u32) -> u32 {
@@ -96,22 +127,30 @@ impl<T: Copy + Default, const N: usize> Pages<T, N> {
     }
 }
 
-/// What is read: hop numbers by prefix. 0 is no hop.
+/// The entries of nodes, each node's beside each other.
+type Entries = Pages<u32, { 1 << 14 }>;
+
+/// What is read: hop numbers by prefix. 0 is no hop. A page, of nodes or paths, has 64 KiB.
 #[derive(Clone, Debug)]
-pub(crate) struct Table<const STRIDE: u32> {
+pub(crate) struct Table<const PATHS: bool> {
     pub(super) root: Arc<[u32]>,
-    /// The entries of all nodes, each node's beside each other; 64 KiB a page, as of the paths.
-    nodes: Pages<u32, { 1 << 14 }>,
+    wide: Entries,
+    narrow: Entries,
     paths: Pages<Path, { 1 << 11 }>,
 }
 
-impl<const STRIDE: u32> Default for Table<STRIDE> {
+impl<const PATHS: bool> Default for Table<PATHS> {
     fn default() -> Self {
-        Self { root: vec![0; 1 << ROOT_BITS].into(), nodes: Pages(Vec::new()), paths: Pages(Vec::new()) }
+        Self {
+            root: vec![0; 1 << ROOT_BITS].into(),
+            wide: Pages(Vec::new()),
+            narrow: Pages(Vec::new()),
+            paths: Pages(Vec::new()),
+        }
     }
 }
 
-impl<const STRIDE: u32> Table<STRIDE> {
+impl<const PATHS: bool> Table<PATHS> {
     /// The hop of the longest prefix that holds the key, whose first bit is the most significant one.
     #[inline]
     pub(crate) fn find(&self, key: u128) -> u32 {
@@ -119,7 +158,7 @@ impl<const STRIDE: u32> Table<STRIDE> {
         loop {
             (entry, depth) = match kind(entry) {
                 Kind::Leaf => return entry & (HOPS - 1),
-                Kind::Node(node) => self.at_node(node, key, depth),
+                Kind::Node(node) => (*self.at_node(node, key, depth), depth + stride(depth)),
                 Kind::Path(path) => self.at_path(path, key),
             }
         }
@@ -132,44 +171,98 @@ impl<const STRIDE: u32> Table<STRIDE> {
         }
     }
 
-    fn find_together(&self, keys: &[u128], hops: &mut [u32]) {
-        let (mut entries, mut depths) = ([0; TOGETHER], [ROOT_BITS; TOGETHER]);
+    fn find_together(&self, keys: &[u128], entries: &mut [u32]) {
+        let mut fronts = [0; TOGETHER];
+        for (front, key) in fronts.iter_mut().zip(keys) {
+            *front = front_of(*key);
+        }
+        self.step_wide(&fronts[..keys.len()], entries);
+        // Whoever is at a node now has passed the wide ones; a path may lead back to one.
+        let mut depths = [WIDE_END; TOGETHER];
         let (mut nodes, mut paths) = (Standing::default(), Standing::default());
-        for (i, key) in keys.iter().enumerate() {
-            entries[i] = self.first(*key);
-            nodes.add(i, matches!(kind(entries[i]), Kind::Node(_)));
-            paths.add(i, matches!(kind(entries[i]), Kind::Path(_)));
+        for (i, entry) in entries.iter().enumerate() {
+            nodes.add(i, Self::is_node(*entry));
+            paths.add(i, is_path(*entry));
         }
         while nodes.count + paths.count > 0 {
             // All of it is on its way before any of it is waited for.
-            (0..nodes.count).for_each(|at| self.prefetch_node(entries[nodes.at(at)] & NUMBER));
-            (0..paths.count)
-                .for_each(|at| prefetch(self.path(entries[paths.at(at)] & NUMBER), size_of::<Path>()));
-            for at in 0..std::mem::take(&mut nodes.count) {
-                let i = nodes.at(at);
-                (entries[i], depths[i]) = self.at_node(entries[i] & NUMBER, keys[i], depths[i]);
-                nodes.add(i, matches!(kind(entries[i]), Kind::Node(_)));
-                paths.add(i, matches!(kind(entries[i]), Kind::Path(_)));
+            for at in 0..paths.count {
+                prefetch(self.path(entries[paths.at(at)] & NUMBER), size_of::<Path>());
             }
-            for at in 0..std::mem::take(&mut paths.count) {
+            for at in 0..nodes.count {
+                let i = nodes.at(at);
+                prefetch(self.at_node(entries[i] & NUMBER, keys[i], depths[i]), 1);
+            }
+            let (mut more_nodes, mut more_paths) = (Standing::default(), Standing::default());
+            for at in 0..paths.count {
                 let i = paths.at(at);
                 (entries[i], depths[i]) = self.at_path(entries[i] & NUMBER, keys[i]);
-                nodes.add(i, matches!(kind(entries[i]), Kind::Node(_)));
+                more_nodes.add(i, Self::is_node(entries[i]));
+            }
+            for at in 0..nodes.count {
+                let i = nodes.at(at);
+                entries[i] = *self.at_node(entries[i] & NUMBER, keys[i], depths[i]);
+                depths[i] += stride(depths[i]);
+                more_nodes.add(i, Self::is_node(entries[i]));
+                more_paths.add(i, is_path(entries[i]));
+            }
+            (nodes, paths) = (more_nodes, more_paths);
+        }
+        entries.iter_mut().for_each(|entry| *entry &= HOPS - 1);
+    }
+
+    /// Goes from the root through the wide nodes, of keys that begin so. A step of each key before the next step of any: a read
+    /// that waits keeps the processor from those far behind it, so what is read is asked for before, and there is little between
+    /// one read and the next.
+    #[inline]
+    fn step_wide(&self, fronts: &[u32], entries: &mut [u32]) {
+        for (entry, front) in entries.iter_mut().zip(fronts) {
+            *entry = self.root[(front >> (32 - ROOT_BITS)) as usize];
+        }
+        let mut next = [&self.root[0]; TOGETHER];
+        for below in BELOW {
+            if !entries.iter().fold(false, |any, entry| any | Self::is_node(*entry)) {
+                break;
+            }
+            for ((next, entry), front) in next.iter_mut().zip(&*entries).zip(fronts) {
+                // Nobody can foresee who goes on: those who don't ask for the first node.
+                let from = if Self::is_node(*entry) { *entry } else { INNER };
+                *next = self.below(from, *front, below);
+                prefetch(*next, 1);
+            }
+            for (entry, next) in entries.iter_mut().zip(next) {
+                *entry = if Self::is_node(*entry) { *next } else { *entry };
             }
         }
-        for (hop, entry) in hops.iter_mut().zip(entries) {
-            *hop = entry & (HOPS - 1);
-        }
+    }
+
+    /// Whether an entry leads to a node.
+    #[inline]
+    const fn is_node(entry: u32) -> bool {
+        entry & INNER != 0 && !(PATHS && is_path(entry))
+    }
+
+    /// What an entry that leads to a wide node leads a key to, whose bits of the first 32 from `below` on count there.
+    #[inline]
+    fn below(&self, entry: u32, front: u32, below: u32) -> &u32 {
+        self.wide.at(((entry & NUMBER) << 8 | front >> below & 0xff) as usize)
+    }
+
+    /// The entries of nodes that `depth` bits lead to.
+    #[inline]
+    fn nodes(&self, depth: u32) -> &Entries {
+        if is_wide(depth) { &self.wide } else { &self.narrow }
     }
 
     #[inline]
-    pub(super) fn entry(&self, node: u32, at: usize) -> u32 {
-        *self.nodes.at((node as usize) << STRIDE | at)
+    pub(super) fn entry(&self, node: u32, depth: u32, at: usize) -> &u32 {
+        self.nodes(depth).at((node as usize) << stride(depth) | at)
     }
 
     /// All entries of a node, to be changed.
-    pub(super) fn entries(&mut self, node: u32) -> &mut [u32] {
-        self.nodes.places((node as usize) << STRIDE, 1 << STRIDE)
+    pub(super) fn entries(&mut self, node: u32, depth: u32) -> &mut [u32] {
+        let nodes = if is_wide(depth) { &mut self.wide } else { &mut self.narrow };
+        nodes.places((node as usize) << stride(depth), 1 << stride(depth))
     }
 
     #[inline]
@@ -182,22 +275,17 @@ impl<const STRIDE: u32> Table<STRIDE> {
     }
 
     #[inline]
-    fn prefetch_node(&self, node: u32) {
-        prefetch(self.nodes.at((node as usize) << STRIDE), 1);
-    }
-
-    #[inline]
     fn first(&self, key: u128) -> u32 {
         self.root[(key >> (128 - ROOT_BITS)) as usize]
     }
 
-    /// The entry that a node has for a key, and how many bits have led to it.
+    /// The entry that a node has for a key.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "half of the key is wanted, and a few bits of that")]
-    fn at_node(&self, node: u32, key: u128, depth: u32) -> (u32, u32) {
+    fn at_node(&self, node: u32, key: u128, depth: u32) -> &u32 {
         // No node lies across the middle of the key.
         let half = if depth < 64 { key >> 64 } else { key } as u64;
-        (self.entry(node, (half << (depth % 64) >> (64 - STRIDE)) as usize), depth + STRIDE)
+        self.entry(node, depth, (half << (depth % 64) >> (64 - stride(depth))) as usize)
     }
 
     /// Where a path leads a key, and how many bits have led there; at a leaf it does not matter.
@@ -210,13 +298,13 @@ impl<const STRIDE: u32> Table<STRIDE> {
     }
 }
 
-impl Table<8> {
+impl Table<false> {
     /// The hop of an IPv4 address.
     #[inline]
     pub(crate) fn find_v4(&self, address: u32) -> u32 {
-        let mut entry = self.root[(address >> 16) as usize];
+        let mut entry = self.root[(address >> (32 - ROOT_BITS)) as usize];
         for below in BELOW {
-            if entry & INNER != 0 {
+            if Self::is_node(entry) {
                 entry = *self.below(entry, address, below);
             }
         }
@@ -227,39 +315,9 @@ impl Table<8> {
     #[inline]
     pub(crate) fn find_many_v4(&self, addresses: &[u32], hops: &mut [u32]) {
         for (addresses, hops) in addresses.chunks(TOGETHER).zip(hops.chunks_mut(TOGETHER)) {
-            self.find_together_v4(addresses, hops);
+            self.step_wide(addresses, hops);
+            hops.iter_mut().for_each(|hop| *hop &= HOPS - 1);
         }
-    }
-
-    /// A step of each address before the next step of any. A read that waits keeps the processor from those far behind it: what
-    /// is read is asked for before, and there is little between one read and the next.
-    #[inline]
-    fn find_together_v4(&self, addresses: &[u32], entries: &mut [u32]) {
-        for (entry, address) in entries.iter_mut().zip(addresses) {
-            *entry = self.root[(address >> 16) as usize];
-        }
-        let mut next = [&self.root[0]; TOGETHER];
-        for below in BELOW {
-            if entries.iter().fold(0, |any, entry| any | entry) & INNER == 0 {
-                break;
-            }
-            for ((next, entry), address) in next.iter_mut().zip(&*entries).zip(addresses) {
-                // Nobody can foresee who goes on: those who don't ask for the first node.
-                let from = if *entry & INNER != 0 { *entry } else { INNER };
-                *next = self.below(from, *address, below);
-                prefetch(*next, 1);
-            }
-            for (entry, next) in entries.iter_mut().zip(next) {
-                *entry = if *entry & INNER != 0 { *next } else { *entry };
-            }
-        }
-        entries.iter_mut().for_each(|entry| *entry &= HOPS - 1);
-    }
-
-    /// What an entry that leads on leads an address to, whose bits from `below` on count there.
-    #[inline]
-    fn below(&self, entry: u32, address: u32, below: u32) -> &u32 {
-        self.nodes.at(((entry & NUMBER) << 8 | address >> below & 0xff) as usize)
     }
 }
 
