@@ -18,7 +18,7 @@ use bywash_sys::worker::{Task, Turn};
 use crate::clock::Clock;
 use crate::figures::Shared;
 use crate::handoff::{Bell, Receiver, Sender};
-use crate::program::{self, Io, Program};
+use crate::program::{Io, Program};
 use crate::steer::Steering;
 
 /// Packets in a hand-off ring between two engines.
@@ -118,8 +118,6 @@ pub(crate) struct Parts {
     pub(crate) program: Box<dyn Program>,
     /// Programs that have not done all yet.
     pub(crate) unfinished: Arc<AtomicUsize>,
-    /// Where the search for a port begins.
-    pub(crate) random: u16,
     pub(crate) figures: Arc<Shared>,
 }
 
@@ -141,7 +139,6 @@ pub(crate) struct Engine {
     requests: VecDeque<Request>,
     whole: Vec<Reassembled>,
     counters: EngineCounters,
-    next_port: u16,
     course: Course,
     /// Turns with work since the figures were published.
     unpublished: u32,
@@ -152,7 +149,6 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Self {
         let batch = Batch::with_limit(parts.batch);
-        let next_port = program::first_port(parts.random);
         Self {
             parts,
             batch,
@@ -160,7 +156,6 @@ impl Engine {
             requests: VecDeque::new(),
             whole: Vec::new(),
             counters: EngineCounters::default(),
-            next_port,
             course: Course::Waiting,
             unpublished: 0,
             armed: false,
@@ -288,7 +283,7 @@ impl Engine {
 
     fn io(&mut self, now: Timestamp) -> (&mut Box<dyn Program>, Io<'_>) {
         let Parts { stack, pool, steering, number, program, .. } = &mut self.parts;
-        let io = Io { now, stack, pool, steering, engine: *number, next_port: &mut self.next_port };
+        let io = Io { now, stack, pool, steering, engine: *number };
         (program, io)
     }
 

@@ -108,7 +108,6 @@ fn threads(
         let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
         stack.set_limits(options.limits);
         stack.set_shares_addresses(count > 1);
-        let [a, b, ..] = random::bytes()?;
         engines.push(Engine::new(Parts {
             number,
             batch: options.batch,
@@ -124,7 +123,6 @@ fn threads(
             from_engines,
             program: program(number, count),
             unfinished: unfinished.clone(),
-            random: u16::from_le_bytes([a, b]),
             figures: figures[number].clone(),
         }));
     }

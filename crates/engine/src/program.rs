@@ -52,16 +52,6 @@ pub struct Io<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) steering: &'a Steering,
     pub(crate) engine: usize,
-    /// Where the search for a port goes on.
-    pub(crate) next_port: &'a mut u16,
-}
-
-/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
-
-/// A port to begin the search with.
-pub(crate) fn first_port(random: u16) -> u16 {
-    EPHEMERAL.start() + random % (EPHEMERAL.end() - EPHEMERAL.start())
 }
 
 impl Io<'_> {
@@ -110,24 +100,11 @@ impl Io<'_> {
         limits: Option<Limits>,
     ) -> Result<ConnectionId, TcpError> {
         let limits = limits.unwrap_or_else(|| self.stack.limits());
-        let source = local.0.or_else(|| self.stack.snapshot().source_for(remote.0));
-        let steered = self.engines() > 1 && local.1 == 0 && !self.stack.snapshot().has_address(remote.0);
-        let Some(source) = source.filter(|_| steered) else {
-            return self.stack.connect_with(self.now, local, remote, limits, self.pool);
-        };
-        for _ in EPHEMERAL {
-            let port = *self.next_port;
-            *self.next_port = if port >= *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
-            let flow = Flow { local: source, remote: remote.0, local_port: port, remote_port: remote.1 };
-            if self.steering.engine(&flow) != self.engine {
-                continue;
-            }
-            match self.stack.connect_with(self.now, (Some(source), port), remote, limits, self.pool) {
-                Err(TcpError::Exists | TcpError::Taken) => {}
-                opened => return opened,
-            }
-        }
-        Err(TcpError::NoPort)
+        // What goes to ourselves stays on this engine.
+        let anywhere = self.engines() == 1 || self.stack.snapshot().has_address(remote.0);
+        let (steering, engine) = (self.steering, self.engine);
+        let wanted = |flow: &Flow| anywhere || steering.engine(flow) == engine;
+        self.stack.connect_where(self.now, local, remote, limits, wanted, self.pool)
     }
 
     /// Queues bytes to be sent and says how many, see [`Stack::send`].

@@ -67,6 +67,8 @@ pub struct Stack {
     pub(crate) tcp: Tcp,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
+    /// Bytes of frames that hold what has come out of order, of all connections.
+    early: usize,
 }
 
 /// What every protocol needs while it works on something.
@@ -77,6 +79,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) early: &'a mut usize,
 }
 
 impl Stack {
@@ -93,6 +96,7 @@ impl Stack {
             tcp: Tcp::new(),
             events: Vec::new(),
             counters: Counters::default(),
+            early: 0,
         }
     }
 
@@ -189,6 +193,7 @@ impl Stack {
             pool,
             events: &mut self.events,
             counters: &mut self.counters,
+            early: &mut self.early,
         };
         (&mut self.tcp, &mut self.udp, context)
     }
@@ -209,7 +214,10 @@ impl Stack {
     /// # Errors
     /// [`UdpError::Taken`], [`UdpError::NoPort`].
     pub fn udp_bind(&mut self, local: Option<Address>, port: u16) -> Result<UdpId, UdpError> {
-        let start = self.secret.hash(Purpose::Port, &Flow::default());
+        // Another for each socket: who sees one port does not know the next (RFC 6056, 3.3.1).
+        let [a, b, c, d] = self.udp.opened().to_be_bytes();
+        let (local_port, remote_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        let start = self.secret.hash(Purpose::Port, &Flow { local_port, remote_port, ..Flow::default() });
         self.udp.bind(local, port, start)
     }
 

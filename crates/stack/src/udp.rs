@@ -145,6 +145,11 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
+    /// Sockets opened so far.
+    pub(crate) fn opened(&self) -> u32 {
+        self.next
+    }
+
     pub(crate) fn bind(&mut self, local: Option<Address>, port: u16, start: u64) -> Result<UdpId, UdpError> {
         let local = local.filter(|address| !address.is_unspecified());
         let port = if port == 0 { self.free_port(start)? } else { port };

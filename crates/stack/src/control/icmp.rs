@@ -134,7 +134,7 @@ impl Control {
             Some((header, Address::from(to)))
         };
         packet.offload = Offload::default();
-        let (Some((cut, to)), true) = (reply(packet.head_mut()), self.limit.allow(now)) else {
+        let (Some((cut, to)), true) = (reply(packet.head_mut()), self.replies.allow(now)) else {
             return pool.give_packet(packet);
         };
         // `cut` lies in the head: the header was read there.
@@ -153,7 +153,7 @@ impl Control {
     ) {
         let v6 = is_v6(&packet);
         let sender = if v6 { self.may_report6(&packet, id, error) } else { self.may_report(&packet) };
-        let message = sender.filter(|_| self.limit.allow(now)).and_then(|(destination, source)| {
+        let message = sender.filter(|_| self.errors.allow(now)).and_then(|(destination, source)| {
             if self.outbox.snapshot.is_ours(source) {
                 let head = packet.head();
                 self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });

@@ -168,7 +168,7 @@ impl Control {
             };
             put_header(packet, &fields).then_some((to, path))
         };
-        let reply = if self.limit.allow(now) { reply(self, &mut packet) } else { None };
+        let reply = if self.replies.allow(now) { reply(self, &mut packet) } else { None };
         match reply {
             Some((to, path)) => self.send_cut(now, packet, to, path, pool),
             None => pool.give_packet(packet),

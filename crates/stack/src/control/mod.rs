@@ -83,7 +83,9 @@ pub struct Control {
     rests_until: Timestamp,
     outbox: Outbox,
     notices: Vec<Notice>,
-    limit: Limit,
+    /// Of echo replies, and of errors: who asks for many of the ones must not keep others from the others.
+    replies: Limit,
+    errors: Limit,
     /// Times another station claimed an address of ours.
     conflicts: u64,
 }
@@ -129,7 +131,8 @@ impl Control {
             rests_until: Timestamp::ZERO,
             outbox: Outbox::new(Arc::new(snapshot)),
             notices: Vec::new(),
-            limit: Limit::default(),
+            replies: Limit::default(),
+            errors: Limit::default(),
             conflicts: 0,
         }
     }

@@ -163,7 +163,7 @@ impl Tcp {
         } else if connection.state == State::FinWait2 {
             connection.linger_at = cx.now + connection.limits.fin_timeout;
         }
-        connection.receive.clear(cx.pool);
+        connection.forget_received(cx);
         self.settle(i, cx);
         Ok(())
     }
@@ -300,7 +300,24 @@ impl Stack {
         limits: Limits,
         pool: &mut Pool,
     ) -> Result<ConnectionId, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, limits, cx))
+        self.connect_where(now, local, remote, limits, |_| true, pool)
+    }
+
+    /// [`Stack::connect_with`], where our port, if it is 0, becomes one by which the flow is `wanted`: of several stacks with one
+    /// address, by which the answers come to this one.
+    ///
+    /// # Errors
+    /// [`TcpError`]: nothing was sent.
+    pub fn connect_where(
+        &mut self,
+        now: Timestamp,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        limits: Limits,
+        wanted: impl Fn(&Flow) -> bool,
+        pool: &mut Pool,
+    ) -> Result<ConnectionId, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, limits, wanted, cx))
     }
 
     /// Queues bytes to be sent and says how many: fewer when the buffer is full, and then

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_frame::Packet;
+use bywash_frame::{BATCH, FRAME_SIZE, Packet};
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -42,6 +42,9 @@ pub(super) const QUICK: u8 = 16;
 pub(super) const SEGMENT: u32 = 536;
 /// The shortest full segments there are.
 const SMALLEST_SEGMENT: u32 = 88;
+
+/// The part of all frames that may hold what came out of order.
+const EARLY_SHARE: usize = 4;
 
 /// "Congestion experienced" in the IP header (RFC 3168, 5).
 pub(super) const MARKED: u8 = 3;
@@ -346,21 +349,49 @@ impl Connection {
             self.ack_now = true;
             len = room;
         }
-        // Frames count, not only bytes: tiny segments far apart must not pin memory without end.
-        let dear = self.receive.cost() > 4 * self.rcv_limit as usize && seq != self.rcv_nxt;
-        if len == 0 || dear {
+        if len == 0 {
             return cx.pool.give_packet(packet);
         }
         if seq != self.rcv_nxt {
-            // RFC 5681, 4.2: at once, for a gap and for what fills one.
-            self.ack_now = true;
-            self.tally.out_of_order += 1;
-            if let Some(twice) = self.receive.hold(seq, Held::new(packet, start, len), cx.pool) {
-                self.duplicate = Some(twice);
-            }
-            return;
+            return self.take_early(seq, Held::new(packet, start, len), cx);
         }
         self.take_next(start, len, packet, cx);
+    }
+
+    /// Keeps payload before which something is missing, if there is memory for it: it was not acknowledged, and comes again
+    /// (RFC 2018, 8: keeping it is a choice).
+    ///
+    /// Frames count, not only bytes: tiny segments far apart must not pin memory without end, those of one peer, and those of many
+    /// together, who never send what is missing. What comes in order, and what is to be sent, always finds frames.
+    fn take_early(&mut self, seq: Seq, held: Held, cx: &mut Context<'_>) {
+        // RFC 5681, 4.2: at once, for a gap and for what fills one.
+        self.ack_now = true;
+        self.tally.out_of_order += 1;
+        let most = cx.pool.arena().frames() / EARLY_SHARE * FRAME_SIZE;
+        let room = self.receive.cost() <= 4 * self.rcv_limit as usize
+            && *cx.early + held.cost() <= most
+            && cx.pool.at_hand(BATCH) >= BATCH;
+        if !room {
+            return cx.pool.give_packet(held.into_packet());
+        }
+        let before = self.receive.waiting_cost();
+        if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
+            self.duplicate = Some(twice);
+        }
+        *cx.early = *cx.early + self.receive.waiting_cost() - before;
+    }
+
+    /// Moves what waited and now comes next to what is ready.
+    fn take_waiting(&mut self, cx: &mut Context<'_>) {
+        let before = self.receive.waiting_cost();
+        self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
+        *cx.early = *cx.early + self.receive.waiting_cost() - before;
+    }
+
+    /// Gives back all that has come.
+    pub(super) fn forget_received(&mut self, cx: &mut Context<'_>) {
+        *cx.early -= self.receive.waiting_cost();
+        self.receive.clear(cx.pool);
     }
 
     /// Notes when data came, and how large segments are.
@@ -405,7 +436,7 @@ impl Connection {
         }
         self.rcv_nxt = self.rcv_nxt + length(len);
         if gap {
-            self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
+            self.take_waiting(cx);
             self.ack_now = true;
         }
         self.tell_readable(cx);

@@ -411,7 +411,7 @@ impl Tcp {
     fn let_go(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
         if connection.released && !connection.dirty {
-            connection.receive.clear(cx.pool);
+            connection.forget_received(cx);
             connection.send.clear(cx.pool);
             connection.id.generation = connection.id.generation.wrapping_add(1);
             connection.released = false;

@@ -54,6 +54,7 @@ impl Tcp {
         local: (Option<Address>, u16),
         remote: (Address, u16),
         limits: Limits,
+        wanted: impl Fn(&Flow) -> bool,
         cx: &mut Context<'_>,
     ) -> Result<ConnectionId, TcpError> {
         let mut flow = Flow {
@@ -67,7 +68,7 @@ impl Tcp {
             flow.local = source(local.0, remote.0, &cx.out.snapshot)?;
         }
         let (flow, hash, last) = if local.1 == 0 {
-            self.free_flow(flow, limits.timestamps, cx)?
+            self.free_flow(flow, limits.timestamps, wanted, cx)?
         } else {
             self.given_flow(flow, cx)?
         };
@@ -109,11 +110,13 @@ impl Tcp {
     }
 
     /// RFC 6056, 3.3.3: the search begins at a place that only we know for this destination, and goes on from one
-    /// connection to the next. A port in TIME-WAIT is taken where clocks tell the two connections apart.
+    /// connection to the next. A port in TIME-WAIT is taken where clocks tell the two connections apart. The flow is one that is
+    /// `wanted`.
     fn free_flow(
         &mut self,
         flow: Flow,
         stamps: bool,
+        wanted: impl Fn(&Flow) -> bool,
         cx: &Context<'_>,
     ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
         let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
@@ -124,6 +127,9 @@ impl Tcp {
             self.next_port = (self.next_port + 1) % count;
             let Ok(offset) = u16::try_from(at) else { continue };
             let flow = Flow { local_port: EPHEMERAL.start() + offset, ..flow };
+            if !wanted(&flow) {
+                continue;
+            }
             let hash = cx.secret.hash(Purpose::Table, &flow);
             match self.find(hash, &flow) {
                 None => return Ok((flow, hash, None)),

@@ -32,8 +32,12 @@ impl Held {
         self.len -= n;
     }
 
-    fn cost(&self) -> usize {
+    pub(super) fn cost(&self) -> usize {
         self.packet.frames() * FRAME_SIZE
+    }
+
+    pub(super) fn into_packet(self) -> Packet {
+        self.packet
     }
 
     /// Copies bytes of another packet behind its own, if there is room in its frame.
@@ -69,6 +73,8 @@ pub(super) struct ReceiveBuffer {
     cost: usize,
     /// Sorted; between any two is a gap. A loss makes one, so however much waits, few are looked through.
     waiting: VecDeque<Run>,
+    /// Bytes of frames that those hold.
+    waiting_cost: usize,
     /// Queues of runs that are gone, to be used again.
     spare: Vec<VecDeque<Held>>,
     /// A number in each run that changed lately, the last first (RFC 2018, section 4).
@@ -85,6 +91,11 @@ impl ReceiveBuffer {
     #[inline]
     pub(super) fn cost(&self) -> usize {
         self.cost
+    }
+
+    /// Bytes of frames that wait for what is missing.
+    pub(super) fn waiting_cost(&self) -> usize {
+        self.waiting_cost
     }
 
     #[inline]
@@ -132,8 +143,7 @@ impl ReceiveBuffer {
     /// Keeps payload that begins after what is ready. Returns the part that was there already, if any (RFC 2883).
     ///
     /// What comes costs O(log n) of the runs that wait, and moving them when a new one is put between: there are at most
-    /// [`RUNS`], so that a peer who leaves many gaps gets no further. What would be one more is not kept: it was not
-    /// acknowledged, and comes again (RFC 2018, 8: keeping it is a choice).
+    /// [`RUNS`], so that a peer who leaves many gaps gets no further. What would be one more is not kept.
     pub(super) fn hold(&mut self, start: Seq, mut held: Held, pool: &mut Pool) -> Option<(Seq, Seq)> {
         let (mut start, mut end) = (start, start + length(held.len));
         let at = self.waiting.partition_point(|run| !run.start.after(start));
@@ -161,6 +171,7 @@ impl ReceiveBuffer {
             return duplicate;
         }
         self.cost += held.cost();
+        self.waiting_cost += held.cost();
         self.changed(start);
         match (extends, meets) {
             (true, false) => {
@@ -215,6 +226,7 @@ impl ReceiveBuffer {
             let mut at = run.start;
             while let Some(mut held) = run.pieces.pop_front() {
                 self.cost -= held.cost();
+                self.waiting_cost -= held.cost();
                 let end = at + length(held.len);
                 if end.after(next) {
                     let old = if next.after(at) { next - at } else { 0 };
@@ -334,7 +346,7 @@ impl ReceiveBuffer {
             run.pieces.into_iter().for_each(|held| pool.give_packet(held.packet));
         }
         self.spare.clear();
-        (self.readable, self.cost) = (0, 0);
+        (self.readable, self.cost, self.waiting_cost) = (0, 0, 0);
     }
 }
 

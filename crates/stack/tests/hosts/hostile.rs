@@ -248,3 +248,36 @@ fn packet6() -> impl Strategy<Value = Vec<u8>> {
         },
     )
 }
+
+/// Peers who leave gaps that they never fill, each within what one connection may hold: together they hold a quarter of all
+/// frames, and others go on. What they held is free again at the end, and counts no more.
+#[test]
+fn gaps_that_nobody_fills_leave_memory_for_others() {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    let (all, most) = (t.pool.free(), t.pool.arena().frames() / 4);
+    for first_port in [6000, 7000] {
+        for port in first_port..first_port + 10 {
+            t.ports.1 = port;
+            t.peer("S 0:0(0) win 30000 <mss 1000,sackOK>");
+            t.output();
+            t.peer(". 1:1(0) ack 1 win 30000");
+            for gap in 1..100 {
+                t.peer(&format!(". {}:{}(1) ack 1 win 30000", 2 * gap, 2 * gap + 1));
+                t.output();
+            }
+        }
+        assert_eq!(all - t.pool.free(), most, "as much as may be, and no more");
+        t.ports.1 = first_port + 10;
+        t.peer("S 0:0(0) win 30000 <mss 1000,sackOK>");
+        t.output();
+        t.peer(". 1:1(0) ack 1 win 30000");
+        t.peer("P. 1:501(500) ack 1 win 30000");
+        let answered = t.output();
+        assert!(answered[0].starts_with(". 1:1(0) ack 501"), "{answered:?}");
+        t.host.stack.abort_all(t.now, &mut t.pool);
+        t.output();
+        t.events();
+        assert_eq!(t.pool.free(), all);
+    }
+}

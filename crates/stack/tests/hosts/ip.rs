@@ -251,8 +251,15 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     for _ in 0..200 {
         pair.a.put(pair.now, PORT, &echo([10, 0, 0, 1], me));
     }
+    // Whoever asks for more echoes than there are keeps nobody from errors: a closed port.
+    let udp = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), Protocol::UDP.0, 8);
+    let mut link = ethernet(0x0800);
+    link.destination = me;
+    pair.a.put(pair.now, PORT, &[link.as_bytes(), udp.as_bytes(), &[0, 7, 0, 9, 0, 8, 0, 0]].concat());
     pair.settle();
-    assert!(pair.trace.len() <= 50, "{} at one moment", pair.trace.len());
+    let count = |kind: u8| pair.trace.iter().filter(|(a, p)| *a && p[34] == kind).count();
+    assert!(count(icmpv4::ECHO_REPLY) <= 50, "{} at one moment", pair.trace.len());
+    assert_eq!(count(icmpv4::UNREACHABLE), 1);
 }
 
 /// RFC 1122, 3.2.2 and RFC 1812, 4.3.2.7, line by line: about what no error may be sent.
