@@ -155,7 +155,7 @@ pub trait Port: Send {
         Vec::new()
     }
 
-    /// Where each rule is decided, in order; nothing where rules are kept out of the NIC.
+    /// Where each rule is decided, in order.
     fn rule_places(&self) -> Vec<RulePlace> {
         Vec::new()
     }

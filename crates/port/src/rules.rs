@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
-use bywash_filter::Expression;
-use bywash_filter::rules::{FlowOptions, RuleSet};
+use bywash_filter::rules::{FlowOptions, Rule, RuleSet};
+use bywash_filter::{Expression, Hook};
 
 /// What becomes of a port's packets.
 #[derive(Clone, Debug)]
@@ -27,13 +27,24 @@ pub struct RuleCount {
     pub bytes: u64,
 }
 
+/// Who has the last word on a rule, where no NIC has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decider {
+    /// A program of the kernel, before it makes anything of a packet.
+    Xdp,
+    /// A program of the kernel, after it has.
+    Tcx,
+    /// Whoever receives by the port.
+    UserSpace,
+}
+
 /// Where a rule is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulePlace {
     /// Its name.
     pub rule: String,
-    /// User space has the last word on it.
-    pub in_user_space: bool,
+    /// Who decides what the NIC does not.
+    pub decider: Decider,
     /// What of it the NIC decides before the XDP program does: a phrase for each of its n-tuple rules.
     pub in_nic: Vec<String>,
     /// What of a rule that drops the NIC does not decide, and why: a phrase for each reason.
@@ -41,13 +52,24 @@ pub struct RulePlace {
 }
 
 impl RulePlace {
-    /// The place in a word: `nic`, `nic_in_part`, `user_space` or `xdp`.
+    /// The place of a rule that a program at `hook` decides, unless it leaves that to user space.
+    pub fn outside_the_nic(rule: &Rule, hook: Hook) -> Self {
+        let decider = match hook {
+            _ if rule.asks_user_space() => Decider::UserSpace,
+            Hook::Xdp => Decider::Xdp,
+            Hook::Tcx => Decider::Tcx,
+        };
+        Self { rule: rule.name.clone(), decider, in_nic: Vec::new(), left: Vec::new() }
+    }
+
+    /// The place in a word: `nic`, `nic_in_part`, `user_space`, `xdp` or `tcx`.
     pub fn name(&self) -> &'static str {
-        match (self.in_nic.is_empty(), self.left.is_empty(), self.in_user_space) {
+        match (self.in_nic.is_empty(), self.left.is_empty(), self.decider) {
             (false, true, _) => "nic",
             (false, false, _) => "nic_in_part",
-            (true, _, true) => "user_space",
-            (true, _, false) => "xdp",
+            (true, _, Decider::UserSpace) => "user_space",
+            (true, _, Decider::Xdp) => "xdp",
+            (true, _, Decider::Tcx) => "tcx",
         }
     }
 }
@@ -59,6 +81,7 @@ impl Display for RulePlace {
             "nic" => "the NIC",
             "nic_in_part" => "the NIC in part",
             "user_space" => "user space",
+            "tcx" => "TCX",
             _ => "XDP",
         })?;
         if let [first, more @ ..] = &self.in_nic[..] {
@@ -82,16 +105,19 @@ mod tests {
 
     #[test]
     fn a_place_is_told_with_what_is_not_there() {
-        let of = |in_user_space, in_nic: &[&str], left: &[&str]| {
+        let of = |decider, in_nic: &[&str], left: &[&str]| {
             let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
-            let place =
-                RulePlace { rule: "r".into(), in_user_space, in_nic: lines(in_nic), left: lines(left) };
+            let place = RulePlace { rule: "r".into(), decider, in_nic: lines(in_nic), left: lines(left) };
             format!("{} {place}", place.name())
         };
-        assert_eq!(of(false, &[], &[]), "xdp 'r' is in XDP");
-        assert_eq!(of(false, &[], &["why", "also"]), "xdp 'r' is in XDP: why; also");
-        assert_eq!(of(true, &[], &["why"]), "user_space 'r' is in user space: why");
-        assert_eq!(of(false, &["a", "b", "c"], &[]), "nic 'r' is in the NIC (a, and 2 more)");
-        assert_eq!(of(false, &["a"], &["b"]), "nic_in_part 'r' is in the NIC in part (a); in XDP alone: b");
+        assert_eq!(of(Decider::Xdp, &[], &[]), "xdp 'r' is in XDP");
+        assert_eq!(of(Decider::Tcx, &[], &[]), "tcx 'r' is in TCX");
+        assert_eq!(of(Decider::Xdp, &[], &["why", "also"]), "xdp 'r' is in XDP: why; also");
+        assert_eq!(of(Decider::UserSpace, &[], &["why"]), "user_space 'r' is in user space: why");
+        assert_eq!(of(Decider::Xdp, &["a", "b", "c"], &[]), "nic 'r' is in the NIC (a, and 2 more)");
+        assert_eq!(
+            of(Decider::Xdp, &["a"], &["b"]),
+            "nic_in_part 'r' is in the NIC in part (a); in XDP alone: b"
+        );
     }
 }

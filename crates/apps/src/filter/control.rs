@@ -316,7 +316,7 @@ impl Work {
         }
     }
 
-    /// Writes to the audit log which rules hold from now on, and where they are when some may be in the NIC.
+    /// Writes to the audit log which rules hold from now on, and where they are.
     fn note_rules(&mut self, event: &str, rules: usize, places: &[RulePlace]) {
         self.note(&rules_line(event, rules, places));
     }
@@ -335,11 +335,7 @@ impl Work {
 }
 
 fn rules_line(event: &str, rules: usize, places: &[RulePlace]) -> Value {
-    let mut line = json!({ "event": event, "rules": rules });
-    if !places.is_empty() {
-        line["places"] = json!(places::placed(places));
-    }
-    line
+    json!({ "event": event, "rules": rules, "places": places::placed(places) })
 }
 
 /// When each file was changed last, and how long it is.

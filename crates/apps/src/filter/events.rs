@@ -33,8 +33,7 @@ pub struct Start {
     pub(super) kernel: usize,
     /// Rules that user space has the last word on.
     pub(super) user_space: usize,
-    /// Where each rule is; none where rules are kept out of the NIC.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Where each rule is.
     pub(super) places: Vec<Placed>,
     /// The same, for people.
     #[serde(skip)]

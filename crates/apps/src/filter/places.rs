@@ -11,7 +11,7 @@ const TOLD: usize = 16;
 pub struct Placed {
     /// Its name.
     rule: String,
-    /// `nic`, `nic_in_part`, `xdp` or `user_space`.
+    /// `nic`, `nic_in_part`, `xdp`, `tcx` or `user_space`.
     place: &'static str,
     /// A phrase for each of its n-tuple rules.
     in_nic: Vec<String>,
@@ -36,34 +36,39 @@ pub(super) fn lines(places: &[RulePlace]) -> Vec<String> {
     let mut lines: Vec<String> = told.iter().map(ToString::to_string).collect();
     if !more.is_empty() {
         let count = |name: &str| more.iter().filter(|place| place.name() == name).count();
-        lines.push(format!(
-            "of {} more rules {} are in the NIC, {} in part, {} in XDP, {} in user space",
-            more.len(),
-            count("nic"),
-            count("nic_in_part"),
-            count("xdp"),
-            count("user_space")
-        ));
+        let words = [
+            ("nic", "the NIC"),
+            ("nic_in_part", "the NIC in part"),
+            ("xdp", "XDP"),
+            ("tcx", "TCX"),
+            ("user_space", "user space"),
+        ];
+        let counts = words.map(|(name, place)| (count(name), place));
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, place)| format!("{count} in {place}")).collect();
+        lines.push(format!("{} more rules: {}", more.len(), counts.join(", ")));
     }
     lines
 }
 
 #[cfg(test)]
 mod tests {
+    use bywash_port::Decider;
+
     use super::*;
 
     #[test]
     fn the_first_rules_are_told_one_by_one() {
         let place = |number: usize| RulePlace {
             rule: number.to_string(),
-            in_user_space: number % 2 == 1,
+            decider: if number % 2 == 1 { Decider::UserSpace } else { Decider::Xdp },
             in_nic: if number == 17 { vec!["here".into()] } else { Vec::new() },
             left: Vec::new(),
         };
         let places: Vec<RulePlace> = (0..20).map(place).collect();
         let told = lines(&places);
         assert_eq!((told.len(), told[1].as_str()), (17, "'1' is in user space"));
-        assert_eq!(told[16], "of 4 more rules 1 are in the NIC, 0 in part, 2 in XDP, 1 in user space");
+        assert_eq!(told[16], "4 more rules: 1 in the NIC, 2 in XDP, 1 in user space");
         assert_eq!((lines(&places[..2]).len(), placed(&places)[17].place), (2, "nic"));
         assert_eq!(lines(&[]), Vec::<String>::new());
     }

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bywash_filter::flows;
 use bywash_filter::rules::InNic;
+use bywash_filter::{Hook, flows};
 use bywash_port::{RulePlace, Rules};
 use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule};
 use bywash_sys::interface::Interface;
@@ -88,10 +88,9 @@ impl RulesHeld {
                 .iter()
                 .zip(wanted)
                 .map(|(rule, wanted)| RulePlace {
-                    rule: rule.name.clone(),
-                    in_user_space: rule.asks_user_space(),
                     in_nic: self.told(wanted),
                     left: left(wanted, &refused),
+                    ..RulePlace::outside_the_nic(rule, Hook::Xdp)
                 })
                 .collect();
             self.require(wanted)
@@ -112,7 +111,7 @@ impl RulesHeld {
         self.places = before.places;
     }
 
-    /// Where each rule is.
+    /// Where each rule is; nothing where rules are kept out of the NIC.
     pub(super) fn places(&self) -> Vec<RulePlace> {
         self.places.clone()
     }

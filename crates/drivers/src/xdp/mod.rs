@@ -288,7 +288,12 @@ impl Port for XdpPort {
     }
 
     fn rule_places(&self) -> Vec<RulePlace> {
-        self.steered.rule_places()
+        let in_nic = self.steered.rule_places();
+        if !in_nic.is_empty() {
+            return in_nic;
+        }
+        let rules = self.ruled.iter().flat_map(Ruled::rules);
+        rules.map(|rule| RulePlace::outside_the_nic(rule, self.hook)).collect()
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {

@@ -105,6 +105,11 @@ impl Ruled {
         Ok((Self { never, never_in_nic, only, set, slots, blocks: lists.blocks, flows, place }, program))
     }
 
+    /// The rules, in order.
+    pub(super) fn rules(&self) -> &[Rule] {
+        self.set.rules()
+    }
+
     /// What a NIC can do of each rule.
     pub(super) fn in_nic(&self) -> Vec<InNic> {
         let never: Vec<Expression> =

@@ -252,7 +252,7 @@ impl Steered {
         &mut self.in_nic
     }
 
-    /// Where each rule of the port is.
+    /// Where each rule of the port is; nothing where rules are kept out of the NIC.
     pub(super) fn rule_places(&self) -> Vec<RulePlace> {
         self.in_nic.places()
     }
