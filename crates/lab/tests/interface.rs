@@ -7,7 +7,7 @@ use std::fs;
 use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
 use bywash_lab::sys::netdev::Netdev;
-use bywash_lab::sys::route::Gateway;
+use bywash_lab::sys::route::{Gateway, Route};
 use bywash_lab::sys::state::{self, State, Undone};
 use bywash_lab::{Host, Lab, Pair, PairOptions, lock};
 
@@ -147,7 +147,7 @@ fn what_the_kernel_uses_is_told() {
     assert_eq!(kernel_use("left").unwrap().reason().unwrap(), "it has the address 10.0.0.2/24");
     assert!(matches!(kernel_use("none"), Err(InterfaceError::None { .. })));
 
-    let never = || host.enter(|| interface::never_take().unwrap().gateways).unwrap();
+    let never = || host.enter(|| interface::gateways(&mut Route::open().unwrap()).unwrap()).unwrap();
     assert!(never().is_empty());
     let router = [10, 0, 1, 2].into();
     let way = Gateway { index: lab.pairs[1].near.index, address: Some(router) };

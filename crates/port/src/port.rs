@@ -27,6 +27,12 @@ pub trait RxQueue: Send {
     /// What becomes readable when a packet comes; `None` when this queue has packets without end.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether its calls show from now on that somebody is there; they do at first. A port whose packets fall to another one
+    /// when nobody is there, the kernel, lets them do so soon after that. What comes meanwhile is received all the same.
+    fn show_life(&mut self, shows: bool) {
+        let _ = shows;
+    }
+
     /// What it has counted.
     fn counters(&self) -> QueueCounters;
 
@@ -127,6 +133,15 @@ pub trait Port: Send {
     fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
         let _ = rules;
         Err(format!("{} has no rules", self.name()))
+    }
+
+    /// The addresses of the machine's default gateways, when they are others than those that its rules never drop; rules that
+    /// are set after that spare these.
+    ///
+    /// # Errors
+    /// In one line why that is not known.
+    fn new_gateways(&mut self) -> Result<Option<Vec<IpAddr>>, String> {
+        Ok(None)
     }
 
     /// Has the rule with this name, a limit, drop all that comes from a source from now on, or no longer. Other rules make

@@ -1,4 +1,7 @@
-//! What may change while the workers judge: the rules, and what the port drops for a while.
+//! What may change while the workers judge: the rules, what the port drops for a while, and the default gateways.
+//!
+//! A thread does it, and shows the workers that it does. When it hangs, rules that have expired and sources that have been
+//! blocked for long enough would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::{Action, Limit, RulePlace, Rules};
+use bywash_sys::clock;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
@@ -22,6 +26,15 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often files are looked at.
 const WATCH: Duration = Duration::from_millis(250);
+
+/// How often the default gateways are looked at.
+const GATEWAYS: Duration = Duration::from_secs(1);
+
+/// Of its time, looking at the gateways takes one part in so many at most: a router has a million routes to look through.
+const GATEWAYS_SHARE: u32 = 20;
+
+/// How long it may be silent before it counts as hung. Reading ten thousand rules takes a third of that.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Sources that one worker may have told of at once.
 pub(super) const MOST_WAITING: usize = 1024;
@@ -34,9 +47,11 @@ pub(super) struct Block {
     pub(super) source: IpAddr,
 }
 
-/// The rules that hold now, for the workers.
+/// The rules that hold now, for the workers, and whether somebody looks after them.
 pub(super) struct Shared {
     generation: AtomicU64,
+    /// When the control thread was seen last, in nanoseconds of `CLOCK_MONOTONIC`.
+    seen: AtomicU64,
     held: Mutex<Held>,
 }
 
@@ -50,7 +65,19 @@ pub(super) struct Held {
 
 impl Shared {
     pub(super) fn new(held: Held) -> Arc<Self> {
-        Arc::new(Self { generation: AtomicU64::new(1), held: Mutex::new(held) })
+        let seen = AtomicU64::new(clock::monotonic());
+        Arc::new(Self { generation: AtomicU64::new(1), seen, held: Mutex::new(held) })
+    }
+
+    /// Whether the control thread has not been seen for so long at `now` that it hangs, or has died.
+    #[inline]
+    pub(super) fn is_left_alone(&self, now: u64) -> bool {
+        Duration::from_nanos(now.saturating_sub(self.seen.load(Ordering::Relaxed))) > SILENCE
+    }
+
+    /// The control thread is there.
+    fn show_life(&self) {
+        self.seen.store(clock::monotonic(), Ordering::Relaxed);
     }
 
     /// Changes with the rules.
@@ -123,6 +150,7 @@ impl Control {
             seen,
             blocks,
             blocked: HashMap::new(),
+            gateways_due: Instant::now() + GATEWAYS,
             audit: options.audit.clone(),
             warnings: Vec::new(),
         };
@@ -147,8 +175,15 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).done
     }
 
-    /// Why the last rule file was refused.
+    /// Why nothing is filtered, or the last change did not come about.
     pub(super) fn trouble(&self) -> Option<String> {
+        if self.shared.is_left_alone(clock::monotonic()) {
+            return Some(
+                "the thread that watches rules, blocks and gateways hangs (does the audit log take what is written?): all \
+                 packets are left to the kernel until it goes on"
+                    .into(),
+            );
+        }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
     }
 
@@ -179,6 +214,8 @@ struct Work {
     blocks: Vec<Consumer<Block>>,
     /// What is blocked by which rule, and until when.
     blocked: HashMap<(String, IpAddr), Instant>,
+    /// When the default gateways are looked at next.
+    gateways_due: Instant,
     audit: Option<Arc<File>>,
     warnings: Vec<String>,
 }
@@ -188,6 +225,7 @@ impl Work {
         let mut watched = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             std::thread::sleep(INTERVAL);
+            self.shared.show_life();
             self.block();
             self.unblock();
             let asked = self.reload.swap(false, Ordering::Relaxed);
@@ -200,6 +238,9 @@ impl Work {
             }
             if self.expiry.is_some_and(|end| end <= SystemTime::now()) {
                 self.expire();
+            }
+            if self.gateways_due <= Instant::now() {
+                self.look_at_gateways();
             }
         }
         self.note(&json!({ "event": "stop" }));
@@ -215,6 +256,7 @@ impl Work {
         // Before they are read: what changes meanwhile is seen the next time.
         self.seen = stamps(&old);
         let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
+        self.shared.show_life();
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 if file.files != old {
@@ -246,7 +288,33 @@ impl Work {
     /// Puts the rules of a file in the place of those that hold. Returns where they are.
     fn apply(&mut self, file: &RuleFile) -> Result<Vec<RulePlace>, String> {
         let now = SystemTime::now();
-        let rules = file.live(now)?;
+        let places = self.hold(file.live(now)?)?;
+        self.expiry = file.next_expiry(now);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).done.reloads += 1;
+        Ok(places)
+    }
+
+    /// Has the rules that hold spare the default gateways that the machine has now.
+    fn look_at_gateways(&mut self) {
+        let began = Instant::now();
+        let found = self.port.lock().unwrap_or_else(PoisonError::into_inner).new_gateways();
+        self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * GATEWAYS_SHARE);
+        let held = found.and_then(|gateways| {
+            let Some(gateways) = gateways else { return Ok(None) };
+            self.hold(self.shared.rules()).map(|_| Some(gateways))
+        });
+        match held {
+            Ok(None) => {}
+            Ok(Some(gateways)) => self.note(&json!({ "event": "gateways", "gateways": gateways })),
+            Err(why) => {
+                let why = format!("the default gateways that are never dropped stay as they were: {why}");
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
+            }
+        }
+    }
+
+    /// Puts these rules in the place of those that hold. Returns where they are.
+    fn hold(&mut self, rules: Rules) -> Result<Vec<RulePlace>, String> {
         let before = self.shared.rules();
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         port.set_rules(&rules)?;
@@ -261,9 +329,8 @@ impl Work {
         let (flows, places) = (port.sent_flows(), port.rule_places());
         drop(port);
         self.shared.set(Held { rules, flows });
-        self.expiry = file.next_expiry(now);
+        self.shared.show_life();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.done.reloads += 1;
         state.done.blocks = self.blocked.len() as u64;
         state.trouble = None;
         // Nobody may ask for a long time: the last ones are the ones that hold.

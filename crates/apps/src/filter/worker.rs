@@ -75,6 +75,8 @@ pub(super) struct Filterer {
     lookups: Vec<Lookup>,
     shared: Arc<Shared>,
     generation: u64,
+    /// Nobody looks after the rules: all packets are left to the kernel.
+    left_alone: bool,
     set: Arc<RuleSet>,
     flows: Option<Arc<dyn SentFlows>>,
     judge: Judge,
@@ -113,6 +115,7 @@ impl Filterer {
             lookups: Vec::with_capacity(BATCH),
             shared,
             generation,
+            left_alone: false,
             set,
             flows,
             judge,
@@ -147,6 +150,15 @@ impl Filterer {
         let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
         (self.set, self.flows, self.judge) = (set, flows, judge);
         self.name_rules();
+    }
+
+    /// Has the port leave all packets to the kernel when nobody looks after the rules, and no longer when somebody does.
+    fn look_for_control(&mut self) {
+        let left_alone = self.shared.is_left_alone(clock::monotonic());
+        if left_alone != self.left_alone {
+            self.left_alone = left_alone;
+            self.lanes.iter_mut().for_each(|lane| lane.rx.show_life(!left_alone));
+        }
     }
 
     /// Makes room in the figures for the rules that hold now.
@@ -271,7 +283,11 @@ impl Task for Filterer {
             }
         }
         let busy = moved > 0;
-        if self.publication.is_due(busy) {
+        let is_due = self.publication.is_due(busy);
+        if is_due || !busy {
+            self.look_for_control();
+        }
+        if is_due {
             self.publish();
             if let Some(samples) = self.samples.as_mut().filter(|_| !busy) {
                 samples.flush();

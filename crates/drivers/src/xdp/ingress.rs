@@ -16,8 +16,8 @@ use bywash_sys::bpf::{Link, TcxDirection};
 use bywash_sys::interface::{Finding, Interface, Severity, Topic};
 use bywash_sys::xsk::CopyMode;
 
+use super::guard::Guard;
 use super::look::{find, no_native_xdp};
-use super::open::never_take;
 use super::program::{Beat, Maps};
 use super::rules::{Place, Ruled};
 use super::steered::Steered;
@@ -123,10 +123,10 @@ pub(super) fn open(
     refuse(&interface.advice)?;
     let rules = options.rules.as_ref().ok_or("--attach tcx is for rules")?;
     let mut warnings = Vec::new();
-    let never_take = never_take(&mut warnings)?;
+    let guard = Guard::open(&mut warnings)?;
     let maps = Maps::create(Hook::Tcx, QUEUE + 1, true).map_err(|error| error.to_string())?;
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };
-    let (ruled, program) = Ruled::load(&maps, rules, options.only.as_ref(), &never_take, place)?;
+    let (ruled, program) = Ruled::load(&maps, rules, options.only.as_ref(), guard.never_take(), place)?;
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
@@ -145,6 +145,7 @@ pub(super) fn open(
         lives: Vec::new(),
         maps: Some(Arc::new(maps)),
         ruled: Some(ruled),
+        guard: Some(guard),
         link: Some(link),
         _back: None,
         deferral: None,
@@ -179,6 +180,10 @@ impl RxQueue for Watch {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn show_life(&mut self, shows: bool) {
+        self.beat.go_on(shows);
     }
 
     fn counters(&self) -> QueueCounters {

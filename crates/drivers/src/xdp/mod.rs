@@ -17,6 +17,7 @@ mod bind;
 mod busy;
 mod chain;
 mod flows;
+mod guard;
 mod in_nic;
 mod ingress;
 mod life;
@@ -48,6 +49,7 @@ use crate::{Ntuple, OpenOptions, RulesInNic, XdpMode, ZeroCopy};
 
 use back::Back;
 use busy::Deferral;
+use guard::Guard;
 use life::Life;
 use program::Maps;
 use rules::Ruled;
@@ -178,6 +180,8 @@ pub struct XdpPort {
     lives: Vec<Arc<Life>>,
     maps: Option<Arc<Maps>>,
     ruled: Option<Ruled>,
+    /// Where there are rules.
+    guard: Option<Guard>,
     link: Option<Link>,
     /// Goes when the port goes.
     _back: Option<Back>,
@@ -251,10 +255,14 @@ impl Port for XdpPort {
     }
 
     fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
-        let (Some(ruled), Some(maps), Some(link)) = (&self.ruled, &self.maps, &self.link) else {
+        let (Some(ruled), Some(guard), Some(maps), Some(link)) =
+            (&self.ruled, &mut self.guard, &self.maps, &self.link)
+        else {
             return Err(format!("{} was opened without rules", self.name));
         };
-        let (next, program) = ruled.next(maps, rules)?;
+        // The gateways that are known are better than no new rules.
+        let never_take = guard.look().unwrap_or_else(|_| ruled.never_take().clone());
+        let (next, program) = ruled.next(maps, rules, never_take)?;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
         let before = self.steered.in_nic().change(&next.in_nic(), rules)?;
         if let Err(error) = link.update(&program) {
@@ -263,6 +271,12 @@ impl Port for XdpPort {
         }
         self.ruled = Some(next);
         Ok(())
+    }
+
+    fn new_gateways(&mut self) -> Result<Option<Vec<IpAddr>>, String> {
+        let (Some(ruled), Some(guard)) = (&self.ruled, &mut self.guard) else { return Ok(None) };
+        let gateways = guard.look()?.gateways;
+        Ok((gateways != ruled.never_take().gateways).then_some(gateways))
     }
 
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {

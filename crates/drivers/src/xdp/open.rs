@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::back::Back;
 use super::bind::{self, Bound, Plan};
 use super::busy::Deferral;
+use super::guard::Guard;
 use super::ingress;
 use super::life::Life;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
@@ -106,12 +107,12 @@ impl<'a> Opening<'a> {
             && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
 
-    /// What stays with the kernel; nothing for who takes everything, which is allowed only where nobody misses it.
-    fn never_take(&self, warnings: &mut Vec<String>) -> Result<Option<NeverTake>, String> {
+    /// Who knows what stays with the kernel; nobody for who takes everything, which is allowed only where nobody misses it.
+    fn guard(&self, warnings: &mut Vec<String>) -> Result<Option<Guard>, String> {
         if self.takes_everything() {
             return Ok(None);
         }
-        never_take(warnings).map(Some)
+        Guard::open(warnings).map(Some)
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
@@ -136,10 +137,11 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         // Before the link, so that it goes after it.
         let mut steered = self.wanted().steer()?;
+        let guard = if takes { self.guard(&mut warnings)? } else { None };
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, self.options.rules.is_some())
                 .map_err(|error| error.to_string())?;
-            let never_take = self.never_take(&mut warnings)?;
+            let never_take = guard.as_ref().map(Guard::never_take);
             let (ruled, program) = self.load(&maps, never_take, &mut warnings)?;
             if let Some((ruled, rules)) = ruled.as_ref().zip(self.options.rules.as_ref()) {
                 steered.in_nic().change(&ruled.in_nic(), rules)?;
@@ -188,6 +190,7 @@ impl<'a> Opening<'a> {
             queues,
             lives,
             maps,
+            guard: guard.filter(|_| ruled.is_some()),
             ruled,
             link,
             _back: back,
@@ -214,14 +217,14 @@ impl<'a> Opening<'a> {
     fn load(
         &self,
         maps: &Maps,
-        never_take: Option<NeverTake>,
+        never_take: Option<&NeverTake>,
         warnings: &mut Vec<String>,
     ) -> Result<(Option<Ruled>, Program), String> {
         let only = self.options.only.as_ref();
         match &self.options.rules {
-            None => Ok((None, program::load(maps, only, never_take)?)),
+            None => Ok((None, program::load(maps, only, never_take.cloned())?)),
             Some(rules) => {
-                let never_take = never_take.unwrap_or_default();
+                let never_take = never_take.cloned().unwrap_or_default();
                 let place = Place::new(Hook::Xdp, &self.interface);
                 let cookies = syn_cookies(&rules.set, place.mtu)?;
                 if cookies.is_some_and(|cookies| cookies.window_scale.is_none()) {
@@ -491,14 +494,6 @@ impl<'a> Opening<'a> {
         }
         (pairs, lives)
     }
-}
-
-/// What stays with the kernel.
-pub(super) fn never_take(warnings: &mut Vec<String>) -> Result<NeverTake, String> {
-    let never = interface::never_take().map_err(|error| error.to_string())?;
-    warnings.extend(never.warnings);
-    let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
-    Ok(NeverTake { gateways: never.gateways, operator })
 }
 
 /// From now on the packets of queues that receive go to their sockets. The heartbeat of each, where there is one.

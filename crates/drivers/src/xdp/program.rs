@@ -33,14 +33,21 @@ pub(super) struct Maps {
 pub(super) struct Beat {
     word: Word<AtomicU64>,
     count: u64,
+    /// 0 while it stands still.
+    step: u64,
 }
 
 impl Beat {
     /// Once more.
     #[inline]
     pub(super) fn beat(&mut self) {
-        self.count = self.count.wrapping_add(1);
+        self.count = self.count.wrapping_add(self.step);
         self.word.store(self.count, Relaxed);
+    }
+
+    /// Goes on, or stands still whoever calls, as when somebody hangs.
+    pub(super) fn go_on(&mut self, goes_on: bool) {
+        self.step = u64::from(goes_on);
     }
 
     /// Nobody is there any more.
@@ -89,7 +96,7 @@ impl Maps {
 
     /// The heartbeat of a queue, which has beaten once: a queue just opened is as good as one just called.
     pub(super) fn beat(&self, queue: u32) -> std::io::Result<Beat> {
-        let mut beat = Beat { word: self.beat_word(queue)?, count: 0 };
+        let mut beat = Beat { word: self.beat_word(queue)?, count: 0, step: 1 };
         beat.beat();
         Ok(beat)
     }

@@ -24,9 +24,9 @@ use super::program::{self, Maps};
 
 /// The rules that a port runs.
 pub(super) struct Ruled {
+    never_take: NeverTake,
+    /// What the rules themselves leave to the kernel.
     never: Vec<Expression>,
-    /// The part of the first of these that a NIC must not drop.
-    never_in_nic: Expression,
     only: Option<Expression>,
     set: Arc<RuleSet>,
     slots: Slots,
@@ -61,8 +61,8 @@ impl Ruled {
         place: Place,
     ) -> Result<(Self, Program), String> {
         let ruled = Self {
-            never: vec![never_take.expression()],
-            never_in_nic: never_take.sent(),
+            never_take: NeverTake::default(),
+            never: Vec::new(),
             only: only.cloned(),
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
@@ -70,11 +70,16 @@ impl Ruled {
             flows: None,
             place,
         };
-        ruled.next(maps, rules)
+        ruled.next(maps, rules, never_take.clone())
     }
 
-    /// Loads the program of other rules; the counters of those that stay go on.
-    pub(super) fn next(&self, maps: &Maps, rules: &Rules) -> Result<(Self, Program), String> {
+    /// Loads the program of other rules, or for another list of what stays; the counters of rules that stay go on.
+    pub(super) fn next(
+        &self,
+        maps: &Maps,
+        rules: &Rules,
+        never_take: NeverTake,
+    ) -> Result<(Self, Program), String> {
         let place = self.place;
         if let Some(why) = place.unfit(rules, self.only.as_ref()) {
             return Err(why);
@@ -83,7 +88,7 @@ impl Ruled {
         let numbers: Vec<u32> = rules.set.rules().iter().map(|rule| slots.number(&rule.name)).collect();
         let lists = Lists::create(&rules.set, &numbers).map_err(|error| error.to_string())?;
         let flows = Flows::open(&rules.set, &rules.flows, place.interface, maps, self.flows.as_ref())?;
-        let never: Vec<Expression> = self.never[..1].iter().chain(&rules.never).cloned().collect();
+        let never = [&[never_take.expression()], &rules.never[..]].concat();
         let program = RuleProgram {
             hook: place.hook,
             rules: &rules.set,
@@ -100,9 +105,13 @@ impl Ruled {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
         let program = program::load_words(place.hook, &format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
-        let (only, set) = (self.only.clone(), Arc::clone(&rules.set));
-        let never_in_nic = self.never_in_nic.clone();
-        Ok((Self { never, never_in_nic, only, set, slots, blocks: lists.blocks, flows, place }, program))
+        let (never, only, set) = (rules.never.clone(), self.only.clone(), Arc::clone(&rules.set));
+        Ok((Self { never_take, never, only, set, slots, blocks: lists.blocks, flows, place }, program))
+    }
+
+    /// What stays whatever rules say.
+    pub(super) fn never_take(&self) -> &NeverTake {
+        &self.never_take
     }
 
     /// The rules, in order.
@@ -112,8 +121,7 @@ impl Ruled {
 
     /// What a NIC can do of each rule.
     pub(super) fn in_nic(&self) -> Vec<InNic> {
-        let never: Vec<Expression> =
-            [&self.never_in_nic].into_iter().chain(&self.never[1..]).cloned().collect();
+        let never = [&[self.never_take.sent()], &self.never[..]].concat();
         in_nic(&self.set, self.only.as_ref(), &never)
     }
 

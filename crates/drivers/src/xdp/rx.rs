@@ -126,6 +126,10 @@ impl RxQueue for Rx {
         Some(self.socket.as_fd())
     }
 
+    fn show_life(&mut self, shows: bool) {
+        self.beat.go_on(shows);
+    }
+
     fn counters(&self) -> QueueCounters {
         QueueCounters {
             packets: self.packets,

@@ -1,5 +1,6 @@
 //! What must stay with the kernel, so that the machine stays within reach.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
@@ -28,18 +29,13 @@ pub struct SshConnection {
     pub server: SocketAddr,
 }
 
-/// What is never taken in the calling thread's network namespace, for the operator's session: that of `SSH_CONNECTION`
-/// in our own environment or, since sudo(8) takes it out of that, in that of the process that started us, or its.
+/// What is never taken in a network namespace, for the operator's session: that of `SSH_CONNECTION` in our own environment
+/// or, since sudo(8) takes it out of that, in that of the process that started us, or its.
 ///
 /// # Errors
 /// When the kernel does not list its routes.
-pub fn never_take() -> Result<NeverTake, NetlinkError> {
-    let mut never = NeverTake::default();
-    for gateway in Route::open()?.default_gateways()? {
-        if let Some(address) = gateway.address.filter(|address| !never.gateways.contains(address)) {
-            never.gateways.push(address);
-        }
-    }
+pub fn never_take(route: &mut Route) -> Result<NeverTake, NetlinkError> {
+    let mut never = NeverTake { gateways: gateways(route)?, ..NeverTake::default() };
     if let Some(value) = std::env::var(SSH_CONNECTION).ok().or_else(|| inherited(std::process::id())) {
         never.ssh = ssh(&value);
         if never.ssh.is_none() {
@@ -49,6 +45,16 @@ pub fn never_take() -> Result<NeverTake, NetlinkError> {
         }
     }
     Ok(never)
+}
+
+/// The default gateways' own addresses in a network namespace, each once and in order.
+///
+/// # Errors
+/// When the kernel does not list its routes.
+pub fn gateways(route: &mut Route) -> Result<Vec<IpAddr>, NetlinkError> {
+    let addresses: BTreeSet<IpAddr> =
+        route.default_gateways()?.into_iter().filter_map(|gateway| gateway.address).collect();
+    Ok(addresses.into_iter().collect())
 }
 
 /// Where sshd(8) says whose connection a session is.

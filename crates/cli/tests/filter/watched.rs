@@ -1,0 +1,95 @@
+//! Rules are looked after: the kernel has all packets while nobody does, and a new default gateway is spared like the old one.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bywash_lab::Host;
+use rustix::fs::OFlags;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::bed::{Bed, Filter, SERVER};
+
+/// Asks until an answer comes, or none does.
+fn until_answered(bed: &Bed, answered: bool, what: &str) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while (bed.ask(1) == 1) != answered {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_again() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for attach in ["auto", "xdp"] {
+        let bed = Bed::new(1);
+        bed.server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let audit = bed.folder.path().join("audit");
+        assert!(Command::new("mkfifo").arg(&audit).status().unwrap().success());
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&audit).unwrap();
+        let rule = "[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n";
+        let rules = bed.rules(rule);
+        let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
+        let filter = Filter::start(&bed, &words);
+        until_answered(&bed, false, "it drops");
+        for size in [4096, 1] {
+            while pipe.write(&vec![b'\n'; size]).is_ok() {}
+        }
+        bed.rules(&format!("{rule}# changed\n"));
+        filter.signal(Signal::HUP);
+        until_answered(&bed, true, "nobody would notice that the rule has expired");
+        assert_eq!(bed.ask(50), 50);
+        let mut bytes = [0; 4096];
+        while pipe.read(&mut bytes).is_ok() {}
+        until_answered(&bed, false, "it drops again");
+        let told = filter.end();
+        let warned = |event: &&Value| event["event"] == "warning";
+        let hangs = |event: &Value| event["message"].as_str().unwrap().contains("left to the kernel");
+        assert_eq!(told.iter().filter(warned).filter(|event| hangs(event)).count(), 1, "{told:?}");
+    }
+}
+
+#[test]
+fn a_new_default_gateway_is_spared_soon() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for attach in ["auto", "xdp"] {
+        let bed = Bed::new(1);
+        bed.server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let [client, server] = [&bed.lab.hosts[0], &bed.lab.hosts[1]];
+        ip(client, "address add 10.0.0.9/24 dev right");
+        ip(server, "route replace default via 10.0.0.1");
+        let other = client.enter(|| UdpSocket::bind("10.0.0.9:5000")).unwrap().unwrap();
+        let audit = bed.folder.path().join("audit.log");
+        let rules = bed.rules("[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n");
+        let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
+        let filter = Filter::start(&bed, &words);
+        let arrives = |socket: &UdpSocket| {
+            socket.send_to(b"here", SERVER).unwrap();
+            bed.server.recv(&mut [0; 4]).is_ok()
+        };
+        assert!(arrives(&bed.client) && !arrives(&other), "the gateway's packets pass, and no others");
+        ip(server, "route replace default via 10.0.0.9");
+        let changed = Instant::now();
+        while !arrives(&other) {
+            assert!(changed.elapsed() < Duration::from_secs(5), "the new gateway is not spared");
+        }
+        assert!(!arrives(&bed.client), "the old one is a machine like others");
+        filter.end();
+        let log = std::fs::read_to_string(audit).unwrap();
+        let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+        assert_eq!(names, ["start", "gateways", "stop"], "{events:?}");
+        assert_eq!(events[1]["gateways"], serde_json::json!(["10.0.0.9"]));
+    }
+}
+
+fn ip(host: &Host, words: &str) {
+    let status = host.command("ip").unwrap().args(words.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {words}");
+}

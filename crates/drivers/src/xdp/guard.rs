@@ -1,0 +1,35 @@
+//! What stays with the kernel whatever is taken: asked for at the start, and again while rules hold.
+
+use bywash_filter::xdp::NeverTake;
+use bywash_sys::interface;
+use bywash_sys::route::Route;
+
+/// Knows what is never taken in the network namespace that the port was opened in, whichever thread asks.
+pub(super) struct Guard {
+    route: Route,
+    /// As it was at the start.
+    never_take: NeverTake,
+}
+
+impl Guard {
+    /// In the calling thread's network namespace, for the operator's session. What could not be understood goes to `warnings`.
+    pub(super) fn open(warnings: &mut Vec<String>) -> Result<Self, String> {
+        let mut route = Route::open().map_err(|error| error.to_string())?;
+        let never = interface::never_take(&mut route).map_err(|error| error.to_string())?;
+        warnings.extend(never.warnings);
+        let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
+        Ok(Self { route, never_take: NeverTake { gateways: never.gateways, operator } })
+    }
+
+    /// What is never taken, as it was at the start.
+    pub(super) fn never_take(&self) -> &NeverTake {
+        &self.never_take
+    }
+
+    /// The same with the default gateways that the machine has now. The session is the one of the start: the processes by
+    /// which it was found may have ended.
+    pub(super) fn look(&mut self) -> Result<NeverTake, String> {
+        let gateways = interface::gateways(&mut self.route).map_err(|error| error.to_string())?;
+        Ok(NeverTake { gateways, operator: self.never_take.operator })
+    }
+}
