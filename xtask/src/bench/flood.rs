@@ -31,7 +31,7 @@ const SCENE: &str = include_str!("flood/scene.sh");
 const FILTERS: [&str; 11] = [
     "other link",
     "other link, XDP",
-    "nothing",
+    UNFILTERED,
     "bywash filter",
     "bywash filter, XDP",
     "xdp-filter",
@@ -41,6 +41,9 @@ const FILTERS: [&str; 11] = [
     "one compare, XDP",
     "one compare, TCX",
 ];
+
+/// Who drops nothing.
+const UNFILTERED: &str = "nothing";
 
 /// A set of rules and a flood of which every packet is for one of them.
 struct Rules {
@@ -125,7 +128,16 @@ fn measure(
                 rules.sources,
             ]);
             command.arg(options.seconds.to_string()).args(programs).envs(tools::environment());
-            record.run(&mut command, Duration::from_secs(u64::from(options.seconds) + 60))
+            let output = record.run(&mut command, Duration::from_secs(u64::from(options.seconds) + 60))?;
+            // One that could not be set up would be compared for dropping nothing.
+            let (sent, through) =
+                (ours::number(&ours::summary_in(&output)?, "/tx_packets")?, came_through(&output));
+            match through {
+                Some(through) if filter == UNFILTERED || through < sent / 100.0 => Ok(output),
+                _ => {
+                    Err(Problem(format!("of {sent} packets {filter} has let {through:?} through:\n{output}")))
+                }
+            }
         };
         let mut shown = vec![Vec::new(); filters.len()];
         for _ in 0..options.pairs {
@@ -144,6 +156,11 @@ fn measure(
         text.push_str(&table(rules, &filters, &shown, &rates));
     }
     Ok(text)
+}
+
+/// Packets of the flood that the server's kernel has looked for a socket for.
+fn came_through(output: &str) -> Option<f64> {
+    output.lines().find_map(|line| line.strip_prefix("came through:"))?.trim().parse().ok()
 }
 
 /// Packets/s that were taken by the other end, dropped by it or not.
@@ -276,6 +293,7 @@ mod tests {
                       Statistics:\n\n  Queries sent:         6000\n  Queries lost:         3 (0.05%)\n";
         assert_eq!(read(output), Some(Shown { requests: 38691.53, late: 1.95, lost: 0.05 }));
         assert_eq!(read("Requests/sec: 1.0\n"), None);
+        assert_eq!((came_through("a\ncame through: 12\n"), came_through(output)), (Some(12.0), None));
         assert_eq!(
             ["12.50us", "2.00s", "1.00m", "7"].map(milliseconds),
             [Some(0.0125), Some(2000.0), Some(60_000.0), None]

@@ -107,3 +107,5 @@ cat /run/flood.said
 tail -n 1 /run/flood
 [ "$rate" = max ] || cat /run/web /run/dns
 cat /run/filter 2>/dev/null || true
+# What came through: nobody listens to the flood's ports.
+server awk '/^Udp: [0-9]/ { print "came through:", $3 }' /proc/net/snmp
