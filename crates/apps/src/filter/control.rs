@@ -327,8 +327,9 @@ impl Work {
             stays && port.block(name, *source, true).is_ok()
         });
         let (flows, places) = (port.sent_flows(), port.rule_places());
-        drop(port);
+        // Before anybody else has the port: what it counts it counts for these.
         self.shared.set(Held { rules, flows });
+        drop(port);
         self.shared.show_life();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocked.len() as u64;

@@ -108,7 +108,7 @@ impl Filterer {
         let generation = shared.generation();
         let Held { rules: Rules { set, .. }, flows } = shared.held();
         let judge = Judge::new(&set, None);
-        let mut filterer = Self {
+        let filterer = Self {
             lanes: queues.into_iter().map(lane).collect(),
             pool,
             batch: Batch::with_limit(batch),
@@ -161,33 +161,34 @@ impl Filterer {
         }
     }
 
-    /// Makes room in the figures for the rules that hold now.
-    fn name_rules(&mut self) {
-        let (set, lanes) = (&self.set, self.lanes.len());
+    /// Makes room in the figures for the rules that hold now, and fills it at once: nobody sees a counter go back.
+    fn name_rules(&self) {
         self.live.replace(|figures| {
-            figures.rules = set.rules().iter().map(|rule| (rule.name.clone(), Counted::default())).collect();
-            figures.lanes = vec![LaneFigures::default(); lanes];
+            let rules = self.set.rules().iter();
+            figures.rules = rules.map(|rule| (rule.name.clone(), Counted::default())).collect();
+            figures.lanes = vec![LaneFigures::default(); self.lanes.len()];
+            self.fill(figures);
         });
-        self.publish();
     }
 
-    fn publish(&mut self) {
-        let Self { lanes, judge, sampled, lost_samples, .. } = &*self;
-        self.live.publish(|figures| {
-            for (to, lane) in figures.lanes.iter_mut().zip(lanes) {
-                *to = LaneFigures {
-                    number: lane.number,
-                    received: lane.rx.counters(),
-                    given_back: lane.tx.counters(),
-                    dropped: lane.dropped,
-                    lost: lane.lost,
-                };
-            }
-            for ((_, to), counted) in figures.rules.iter_mut().zip(judge.counted()) {
-                *to = *counted;
-            }
-            (figures.samples, figures.lost_samples) = (*sampled, *lost_samples);
-        });
+    fn publish(&self) {
+        self.live.publish(|figures| self.fill(figures));
+    }
+
+    fn fill(&self, figures: &mut Figures) {
+        for (to, lane) in figures.lanes.iter_mut().zip(&self.lanes) {
+            *to = LaneFigures {
+                number: lane.number,
+                received: lane.rx.counters(),
+                given_back: lane.tx.counters(),
+                dropped: lane.dropped,
+                lost: lane.lost,
+            };
+        }
+        for ((_, to), counted) in figures.rules.iter_mut().zip(self.judge.counted()) {
+            *to = *counted;
+        }
+        (figures.samples, figures.lost_samples) = (self.sampled, self.lost_samples);
     }
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
