@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Output, Stdio};
+use std::process::{Child, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, Snapshot};
@@ -111,7 +112,10 @@ pub(crate) fn arguments(words: &str) -> Vec<String> {
 /// A running filter, or another tool.
 pub(crate) struct Filter {
     pub(crate) child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    /// What it tells, read as soon as it is told: a full pipe would stop it.
+    lines: Receiver<String>,
+    /// What has been looked at so far.
+    told: Vec<Value>,
 }
 
 impl Filter {
@@ -130,15 +134,37 @@ impl Filter {
     /// Any tool that goes on until it is told to end.
     pub(crate) fn tool(host: &Host, words: &str) -> Self {
         let mut command = host.command(BYWASH).unwrap();
-        command.args(arguments(&format!("{words} --json --duration 60s")));
+        command.args(arguments(&format!("{words} --json --duration 180s")));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");
-        Self { child, lines }
+        let (tell, told) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Self { child, lines: told, told: Vec::new() }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it tells of such an event.
+    pub(crate) fn wait_for(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> &Value {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = line.unwrap_or_else(|_| panic!("no {what}: {:?}", self.told));
+            self.told.push(serde_json::from_str(&line).unwrap());
+            if self.told.last().is_some_and(&is_it) {
+                break;
+            }
+        }
+        summary(&self.told)
+    }
+
+    /// How it stands.
+    pub(crate) fn report(&mut self) -> &Value {
+        self.signal(Signal::USR1);
+        self.wait_for("report", |event| event["event"] == "report")
     }
 
     /// All that it has told since it began, the summary last.
@@ -151,8 +177,8 @@ impl Filter {
     /// The same, and its exit code.
     pub(crate) fn end_anyhow(mut self) -> (Option<i32>, Vec<Value>) {
         self.signal(Signal::INT);
-        let lines = self.lines.by_ref().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
-        (self.child.wait().unwrap().code(), lines)
+        self.told.extend(self.lines.iter().map(|line| serde_json::from_str::<Value>(&line).unwrap()));
+        (self.child.wait().unwrap().code(), self.told)
     }
 }
 

@@ -7,6 +7,7 @@ mod ingress;
 mod one_queue;
 mod reloads;
 mod syn_cookies;
+mod under_flood;
 mod watched;
 mod way_back;
 

@@ -1,4 +1,4 @@
-//! Five hundred sets of rules, one after the other, under a flood that each of them drops; in XDP, and at TCX.
+//! A thousand sets of rules, one after the other, under a flood that each of them drops; in XDP, and at TCX.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use bywash_sys::memory::{HugePages, allocate};
 
 use crate::bed::{Bed, Filter, summary};
 
-const RELOADS: u32 = 500;
+const RELOADS: u32 = 1000;
 
 /// The flood is dropped by one rule or by the other, of one list or of an expression, and never by both or by none.
 fn rules(turn: u32) -> Rules {
@@ -35,11 +35,14 @@ fn rules(turn: u32) -> Rules {
 }
 
 #[test]
-fn five_hundred_reloads_under_a_flood_let_nothing_through_and_no_counter_goes_back() {
+fn a_thousand_reloads_under_a_flood_let_nothing_through_and_no_counter_goes_back() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    for hook in [Hook::Xdp, Hook::Tcx] {
-        reload(hook);
-    }
+    // Each mostly waits for the kernel: both at a time.
+    std::thread::scope(|scope| {
+        for hook in [Hook::Xdp, Hook::Tcx] {
+            scope.spawn(move || reload(hook));
+        }
+    });
 }
 
 fn reload(hook: Hook) {
@@ -53,7 +56,7 @@ fn reload(hook: Hook) {
     let mut port = Box::new(bed.lab.hosts[1].enter(open).unwrap());
     let queues = port.queues();
     let (mut queues, mut batch) = (queues.into_iter().next().unwrap(), Batch::new());
-    let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2 --dport 9,10 --src 10.1.0.0/24 --rate 100k";
+    let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2 --dport 9,10 --src 10.1.0.0/24 --rate 50k";
     let flood = Filter::tool(&bed.lab.hosts[0], words);
     let mut last = [0; 2];
     let started = Instant::now();
@@ -78,5 +81,5 @@ fn reload(hook: Hook) {
     queues.rx.take().unwrap().close(&mut pool);
     queues.tx.take().unwrap().close(&mut pool);
     port.close().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(50), "the flood has ended before");
+    assert!(started.elapsed() < Duration::from_secs(170), "the flood has ended before");
 }
