@@ -107,7 +107,7 @@ fn threads(
         let (to_engines, from_engines) = std::mem::take(&mut rings[number]);
         let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
         stack.set_limits(options.limits);
-        stack.set_shares_addresses(count > 1);
+        stack.set_stacks(count);
         engines.push(Engine::new(Parts {
             number,
             batch: options.batch,

@@ -1,8 +1,9 @@
 //! What a dropped packet costs by rules: 1 rule, 100 mixed ones, 10000 prefixes, beside an empty program and xdp-filter;
 //! and one rule behind another one that lets established flows in.
 //!
-//! The heartbeat, the list of what is never dropped, with a gateway and an ssh connection, and the counter are part of it. Each figure is the mean over sixteen
-//! packets that are all dropped, spread over the rules; the median of runs in which all programs take turns.
+//! The heartbeat, the list of what is never dropped, with two gateways and an ssh connection, and the counter are part of it.
+//! Each figure is the mean over sixteen packets that are all dropped, spread over the rules; the median of runs in which all
+//! programs take turns.
 #![expect(clippy::print_stdout, reason = "its output is the result")]
 #![expect(clippy::unwrap_used, reason = "a benchmark that can't run should stop")]
 

@@ -61,14 +61,21 @@ pub struct Stack {
     pub(crate) secret: Secret,
     pub(crate) out: Outbox,
     pub(crate) fragments: Reassembly,
-    pub(crate) shares_addresses: bool,
     pub(crate) reassembled: Vec<Reassembled>,
     pub(crate) udp: Udp,
     pub(crate) tcp: Tcp,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
-    /// Bytes of frames that hold what has come out of order, of all connections.
-    early: usize,
+    pub(crate) early: Early,
+}
+
+/// What has come out of order, of all connections.
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// Bytes of frames that hold it.
+    pub(crate) held: usize,
+    /// Stacks that share the frames.
+    pub(crate) stacks: usize,
 }
 
 /// What every protocol needs while it works on something.
@@ -79,7 +86,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) counters: &'a mut Counters,
-    pub(crate) early: &'a mut usize,
+    pub(crate) early: &'a mut Early,
 }
 
 impl Stack {
@@ -90,13 +97,12 @@ impl Stack {
             secret: Secret::new(random),
             out: Outbox::new(snapshot),
             fragments: Reassembly::default(),
-            shares_addresses: false,
             reassembled: Vec::new(),
             udp: Udp::default(),
             tcp: Tcp::new(),
             events: Vec::new(),
             counters: Counters::default(),
-            early: 0,
+            early: Early { held: 0, stacks: 1 },
         }
     }
 

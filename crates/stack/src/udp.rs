@@ -145,7 +145,7 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Sockets opened so far.
+    /// Sockets opened so far, all around.
     pub(crate) fn opened(&self) -> u32 {
         self.next
     }

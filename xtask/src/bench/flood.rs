@@ -133,7 +133,7 @@ fn measure(
             let (sent, through) =
                 (ours::number(&ours::summary_in(&output)?, "/tx_packets")?, came_through(&output));
             match through {
-                Some(through) if filter == UNFILTERED || through < sent / 100.0 => Ok(output),
+                Some(through) if (filter == UNFILTERED) == (through > sent / 100.0) => Ok(output),
                 _ => {
                     Err(Problem(format!("of {sent} packets {filter} has let {through:?} through:\n{output}")))
                 }

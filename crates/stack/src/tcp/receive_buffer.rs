@@ -337,16 +337,22 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Gives back what waits for what is missing.
+    pub(super) fn clear_waiting(&mut self, pool: &mut Pool) {
+        while let Some(run) = self.waiting.pop_front() {
+            run.pieces.into_iter().for_each(|held| pool.give_packet(held.packet));
+        }
+        self.cost -= std::mem::take(&mut self.waiting_cost);
+    }
+
     #[cold]
     fn empty(&mut self, pool: &mut Pool) {
         while let Some(held) = self.ready.pop_front() {
             pool.give_packet(held.packet);
         }
-        while let Some(run) = self.waiting.pop_front() {
-            run.pieces.into_iter().for_each(|held| pool.give_packet(held.packet));
-        }
+        self.clear_waiting(pool);
         self.spare.clear();
-        (self.readable, self.cost, self.waiting_cost) = (0, 0, 0);
+        (self.readable, self.cost) = (0, 0);
     }
 }
 

@@ -172,6 +172,7 @@ impl<const PATHS: bool> Table<PATHS> {
     }
 
     fn find_together(&self, keys: &[u128], entries: &mut [u32]) {
+        let entries = &mut entries[..keys.len()];
         let mut fronts = [0; TOGETHER];
         for (front, key) in fronts.iter_mut().zip(keys) {
             *front = front_of(*key);
