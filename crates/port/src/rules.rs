@@ -27,9 +27,13 @@ pub struct RuleCount {
     pub bytes: u64,
 }
 
-/// Who has the last word on a rule, where no NIC has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who has the last word on a rule, as seen from the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decider {
+    /// The NIC.
+    Nic,
+    /// The NIC on a part of it, a program of the kernel on the rest.
+    NicInPart,
     /// A program of the kernel, before it makes anything of a packet.
     Xdp,
     /// A program of the kernel, after it has.
@@ -38,13 +42,39 @@ pub enum Decider {
     UserSpace,
 }
 
+impl Decider {
+    /// In a word, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nic => "nic",
+            Self::NicInPart => "nic_in_part",
+            Self::Xdp => "xdp",
+            Self::Tcx => "tcx",
+            Self::UserSpace => "user_space",
+        }
+    }
+}
+
+/// For people.
+impl Display for Decider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nic => "the NIC",
+            Self::NicInPart => "the NIC in part",
+            Self::Xdp => "XDP",
+            Self::Tcx => "TCX",
+            Self::UserSpace => "user space",
+        })
+    }
+}
+
 /// Where a rule is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulePlace {
     /// Its name.
     pub rule: String,
-    /// Who decides what the NIC does not.
-    pub decider: Decider,
+    /// Who decides what no NIC does.
+    pub outside: Decider,
     /// What of it the NIC decides before the XDP program does: a phrase for each of its n-tuple rules.
     pub in_nic: Vec<String>,
     /// What of a rule that drops the NIC does not decide, and why: a phrase for each reason.
@@ -54,36 +84,27 @@ pub struct RulePlace {
 impl RulePlace {
     /// The place of a rule that a program at `hook` decides, unless it leaves that to user space.
     pub fn outside_the_nic(rule: &Rule, hook: Hook) -> Self {
-        let decider = match hook {
+        let outside = match hook {
             _ if rule.asks_user_space() => Decider::UserSpace,
             Hook::Xdp => Decider::Xdp,
             Hook::Tcx => Decider::Tcx,
         };
-        Self { rule: rule.name.clone(), decider, in_nic: Vec::new(), left: Vec::new() }
+        Self { rule: rule.name.clone(), outside, in_nic: Vec::new(), left: Vec::new() }
     }
 
-    /// The place in a word: `nic`, `nic_in_part`, `user_space`, `xdp` or `tcx`.
-    pub fn name(&self) -> &'static str {
-        match (self.in_nic.is_empty(), self.left.is_empty(), self.decider) {
-            (false, true, _) => "nic",
-            (false, false, _) => "nic_in_part",
-            (true, _, Decider::UserSpace) => "user_space",
-            (true, _, Decider::Xdp) => "xdp",
-            (true, _, Decider::Tcx) => "tcx",
+    /// Who has the last word on it.
+    pub fn decider(&self) -> Decider {
+        match (self.in_nic.is_empty(), self.left.is_empty()) {
+            (false, true) => Decider::Nic,
+            (false, false) => Decider::NicInPart,
+            (true, _) => self.outside,
         }
     }
 }
 
 impl Display for RulePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is in ", self.rule)?;
-        f.write_str(match self.name() {
-            "nic" => "the NIC",
-            "nic_in_part" => "the NIC in part",
-            "user_space" => "user space",
-            "tcx" => "TCX",
-            _ => "XDP",
-        })?;
+        write!(f, "'{}' is in {}", self.rule, self.decider())?;
         if let [first, more @ ..] = &self.in_nic[..] {
             write!(f, " ({first}")?;
             if !more.is_empty() {
@@ -105,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_place_is_told_with_what_is_not_there() {
-        let of = |decider, in_nic: &[&str], left: &[&str]| {
+        let of = |outside, in_nic: &[&str], left: &[&str]| {
             let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
-            let place = RulePlace { rule: "r".into(), decider, in_nic: lines(in_nic), left: lines(left) };
-            format!("{} {place}", place.name())
+            let place = RulePlace { rule: "r".into(), outside, in_nic: lines(in_nic), left: lines(left) };
+            format!("{} {place}", place.decider().name())
         };
         assert_eq!(of(Decider::Xdp, &[], &[]), "xdp 'r' is in XDP");
         assert_eq!(of(Decider::Tcx, &[], &[]), "tcx 'r' is in TCX");

@@ -66,16 +66,16 @@ pub struct Stack {
     pub(crate) tcp: Tcp,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
-    pub(crate) early: Early,
+    pub(crate) share: Share,
 }
 
-/// What has come out of order, of all connections.
+/// What a stack needs to know of those that have the same addresses and packet memory.
 #[derive(Debug)]
-pub(crate) struct Early {
-    /// Bytes of frames that hold it.
-    pub(crate) held: usize,
-    /// Stacks that share the frames.
+pub(crate) struct Share {
+    /// How many they are, this one among them.
     pub(crate) stacks: usize,
+    /// Bytes of frames that hold what has come out of order here, of all connections.
+    pub(crate) early: usize,
 }
 
 /// What every protocol needs while it works on something.
@@ -86,7 +86,7 @@ pub(crate) struct Context<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) events: &'a mut Vec<Event>,
     pub(crate) counters: &'a mut Counters,
-    pub(crate) early: &'a mut Early,
+    pub(crate) share: &'a mut Share,
 }
 
 impl Stack {
@@ -102,7 +102,7 @@ impl Stack {
             tcp: Tcp::new(),
             events: Vec::new(),
             counters: Counters::default(),
-            early: Early { held: 0, stacks: 1 },
+            share: Share { stacks: 1, early: 0 },
         }
     }
 
@@ -199,7 +199,7 @@ impl Stack {
             pool,
             events: &mut self.events,
             counters: &mut self.counters,
-            early: &mut self.early,
+            share: &mut self.share,
         };
         (&mut self.tcp, &mut self.udp, context)
     }

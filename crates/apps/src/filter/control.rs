@@ -267,9 +267,7 @@ impl Work {
         self.seen = stamps(&old);
         self.shared.is_seen(AT_WORK);
         let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
-        let applied = read.and_then(|file| self.apply(&file).map(|places| (file, places)));
-        self.shared.is_seen(SILENCE);
-        match applied {
+        match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 if file.files != old {
                     self.seen = stamps(&file.files);
@@ -288,6 +286,7 @@ impl Work {
 
     fn expire(&mut self) {
         let Some(file) = self.file.clone() else { return };
+        self.shared.is_seen(AT_WORK);
         match self.apply(&file) {
             Ok(places) => self.note_rules("expired", self.shared.rules().set.rules().len(), &places),
             Err(why) => {
@@ -318,7 +317,6 @@ impl Work {
             let Some(gateways) = gateways else { return Ok(None) };
             self.hold(self.shared.rules()).map(|_| Some(gateways))
         });
-        self.shared.is_seen(SILENCE);
         let why = held.as_ref().err();
         let trouble =
             why.map(|why| format!("the default gateways that are never dropped stay as they were: {why}"));
@@ -330,7 +328,6 @@ impl Work {
 
     /// Puts these rules in the place of those that hold. Returns where they are.
     fn hold(&mut self, rules: Rules) -> Result<Vec<RulePlace>, String> {
-        self.shared.is_seen(AT_WORK);
         let before = self.shared.rules();
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         port.set_rules(&rules)?;
@@ -346,7 +343,6 @@ impl Work {
         // Before anybody else has the port: what it counts it counts for these.
         self.shared.set(Held { rules, flows });
         drop(port);
-        self.shared.is_seen(SILENCE);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocked.len() as u64;
         // Nobody may ask for a long time: the last ones are the ones that hold.
@@ -404,9 +400,10 @@ impl Work {
         self.note(&rules_line(event, rules, places));
     }
 
-    /// Writes to the audit log.
+    /// Writes to the audit log: the work is done, and a log that takes nothing must not have its time.
     fn note(&mut self, event: &Value) {
         let Some(audit) = &self.audit else { return };
+        self.shared.is_seen(SILENCE);
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut line = event.clone();
         line["time"] = json!(since.as_secs_f64());

@@ -1,5 +1,7 @@
 //! Where rules are decided, as it is told: at the start, and again when other rules have taken their place.
 
+use std::collections::BTreeMap;
+
 use bywash_port::RulePlace;
 use serde::Serialize;
 
@@ -23,7 +25,7 @@ pub struct Placed {
 pub(super) fn placed(places: &[RulePlace]) -> Vec<Placed> {
     let of = |place: &RulePlace| Placed {
         rule: place.rule.clone(),
-        place: place.name(),
+        place: place.decider().name(),
         in_nic: place.in_nic.clone(),
         left: place.left.clone(),
     };
@@ -35,17 +37,12 @@ pub(super) fn lines(places: &[RulePlace]) -> Vec<String> {
     let (told, more) = places.split_at(places.len().min(TOLD));
     let mut lines: Vec<String> = told.iter().map(ToString::to_string).collect();
     if !more.is_empty() {
-        let count = |name: &str| more.iter().filter(|place| place.name() == name).count();
-        let words = [
-            ("nic", "the NIC"),
-            ("nic_in_part", "the NIC in part"),
-            ("xdp", "XDP"),
-            ("tcx", "TCX"),
-            ("user_space", "user space"),
-        ];
-        let counts = words.map(|(name, place)| (count(name), place));
-        let counts = counts.iter().filter(|(count, _)| *count > 0);
-        let counts: Vec<String> = counts.map(|(count, place)| format!("{count} in {place}")).collect();
+        let mut counts = BTreeMap::new();
+        for place in more {
+            *counts.entry(place.decider()).or_insert(0) += 1;
+        }
+        let counts: Vec<String> =
+            counts.iter().map(|(decider, count)| format!("{count} in {decider}")).collect();
         lines.push(format!("{} more rules: {}", more.len(), counts.join(", ")));
     }
     lines
@@ -61,7 +58,7 @@ mod tests {
     fn the_first_rules_are_told_one_by_one() {
         let place = |number: usize| RulePlace {
             rule: number.to_string(),
-            decider: if number % 2 == 1 { Decider::UserSpace } else { Decider::Xdp },
+            outside: if number % 2 == 1 { Decider::UserSpace } else { Decider::Xdp },
             in_nic: if number == 17 { vec!["here".into()] } else { Vec::new() },
             left: Vec::new(),
         };

@@ -108,7 +108,7 @@ fn a_flood_that_both_rule_files_drop_is_dropped_while_one_takes_the_place_of_the
     let full = full + unsent;
     let lost = full + summary["lost_packets"].as_u64().unwrap();
     assert!(u64::from(asked.saturating_sub(answered)) <= lost, "{answered} of {asked} arrived: {summary}");
-    assert!(asked >= turns && turns >= 50, "{turns} times other rules, {asked} packets");
+    assert!(asked >= turns, "{turns} times other rules, {asked} packets");
     // Once each, or twice: a file that changes is seen also by who has not asked yet.
     assert!(summary["reloads"].as_u64() >= Some(turns.into()), "{summary}");
     let stands: Vec<_> = told.iter().filter(|event| event["rules"].is_array()).collect();

@@ -123,7 +123,7 @@ impl Stack {
     /// packet show no ports, so they are all sent to one stack; what they become there is then not taken by one of several, but
     /// waits in [`Stack::reassembled`]. What arrives early may hold each stack's share of memory.
     pub fn set_stacks(&mut self, stacks: usize) {
-        self.early.stacks = stacks.max(1);
+        self.share.stacks = stacks.max(1);
     }
 
     /// Packets that were put together since this was last called. Whoever knows whose a flow is gives them to
@@ -269,7 +269,7 @@ impl Stack {
     fn deliver_up(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
         let ports = matches!(Protocol(inbound.protocol), Protocol::TCP | Protocol::UDP);
         // Packets of our own are on the stack where both their ends are.
-        if self.early.stacks > 1 && inbound.reassembled && ports && inbound.interface != InterfaceId::LOOPBACK
+        if self.share.stacks > 1 && inbound.reassembled && ports && inbound.interface != InterfaceId::LOOPBACK
         {
             return self.reassembled.push(Reassembled(inbound));
         }

@@ -367,9 +367,9 @@ impl Connection {
         // RFC 5681, 4.2: at once, for a gap and for what fills one.
         self.ack_now = true;
         self.tally.out_of_order += 1;
-        let most = cx.pool.arena().frames() / (EARLY_SHARE * cx.early.stacks) * FRAME_SIZE;
+        let most = cx.pool.arena().frames() / (EARLY_SHARE * cx.share.stacks) * FRAME_SIZE;
         let room = self.receive.cost() <= 4 * self.rcv_limit as usize
-            && cx.early.held + held.cost() <= most
+            && cx.share.early + held.cost() <= most
             && cx.pool.at_hand(BATCH) >= BATCH;
         if !room {
             return cx.pool.give_packet(held.into_packet());
@@ -378,19 +378,19 @@ impl Connection {
         if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
             self.duplicate = Some(twice);
         }
-        cx.early.held = cx.early.held + self.receive.waiting_cost() - before;
+        cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
     }
 
     /// Moves what waited and now comes next to what is ready.
     fn take_waiting(&mut self, cx: &mut Context<'_>) {
         let before = self.receive.waiting_cost();
         self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
-        cx.early.held = cx.early.held + self.receive.waiting_cost() - before;
+        cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
     }
 
     /// Gives back what can't be read any more: something before it is missing for ever.
     pub(super) fn forget_early(&mut self, cx: &mut Context<'_>) {
-        cx.early.held -= self.receive.waiting_cost();
+        cx.share.early -= self.receive.waiting_cost();
         self.receive.clear_waiting(cx.pool);
     }
 
