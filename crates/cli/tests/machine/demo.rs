@@ -61,6 +61,49 @@ impl Demo {
         panic!("the demo has no host with {name} alone");
     }
 
+    /// Takes the core of the second receiver, which is the first of a given rate, amid its packets for a while, as a
+    /// real-time program would. (A link that goes away for a moment drops packets that the kernel counts nowhere.)
+    fn starve_second_receiver(&self) {
+        let mut route = self.enter("left", || Route::open().unwrap());
+        let (mut programs, mut before, start) = (BTreeSet::new(), None, Instant::now());
+        let mut receives = || {
+            let link = route.link("left").unwrap()?;
+            programs.extend(link.xdp.first());
+            let packets = route.counters(link.index).unwrap()?.rx_packets;
+            (programs.len() >= 2).then(|| packets > *before.get_or_insert(packets))
+        };
+        while receives() != Some(true) {
+            assert!(start.elapsed() < PATIENCE, "no second receiver");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let core = tasks.map(|task| task.unwrap().path()).find_map(|task| {
+            let name = std::fs::read_to_string(task.join("comm")).ok()?;
+            let status = std::fs::read_to_string(task.join("status"))
+                .ok()
+                .filter(|_| name.trim_end() == "receive 0")?;
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+                .map(|core| core.trim().to_owned())
+        });
+        let words = [
+            "0.3",
+            "chrt",
+            "--fifo",
+            "1",
+            "taskset",
+            "-c",
+            &core.unwrap(),
+            "sh",
+            "-c",
+            "while :; do :; done",
+        ];
+        let ended = Command::new("timeout").args(words).status().unwrap();
+        assert_eq!(ended.code(), Some(124), "chrt or taskset refuses");
+    }
+
     /// Does something again and again until the demo ends, which it must with code 1. What it said.
     fn while_it_runs(&mut self, mut interfere: impl FnMut()) -> String {
         let start = Instant::now();
@@ -182,27 +225,17 @@ fn a_link_that_goes_away_for_moments_is_a_loss() {
 #[test]
 fn what_the_kernel_counted_as_dropped_is_tried_again() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    let mut demo = Demo::start();
-    let mut route = demo.enter("left", || Route::open().unwrap());
-    let mut programs = BTreeSet::new();
-    let start = Instant::now();
-    while programs.len() < 2 {
-        assert!(start.elapsed() < PATIENCE, "no second receiver");
-        std::thread::sleep(Duration::from_millis(1));
-        programs.extend(route.link("left").unwrap().and_then(|link| link.xdp.first()));
-    }
-    // Once, amid the packets of the given rate.
-    std::thread::sleep(Duration::from_millis(700));
-    let index = route.link("left").unwrap().unwrap().index;
-    route.set_up(index, false).unwrap();
-    std::thread::sleep(Duration::from_millis(10));
-    route.set_up(index, true).unwrap();
-    drop(route);
-    // Whether it then goes well is the machine's affair.
-    let line = await_line(&demo.said, "measured again").unwrap();
+    // Whether the kernel counts each packet that it drops is its own affair: mostly it does.
+    let tried = (0..5).find_map(|_| {
+        let mut demo = Demo::start();
+        demo.starve_second_receiver();
+        // Whether it then goes well is the machine's affair.
+        let line = await_line(&demo.said, "measured again").ok()?;
+        kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
+        Some((line, demo.end()))
+    });
+    let (line, said) = tried.unwrap();
     assert!(line.contains("generator -> receiver, at 85 % of its rate: "), "{line}");
-    kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
-    let said = demo.end();
     assert!(said.contains("bywash: interrupted"), "{said}");
 }
 

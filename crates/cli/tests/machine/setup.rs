@@ -109,12 +109,17 @@ pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 /// Waits for a line with these words; why it did not come otherwise.
 pub(crate) fn await_line(lines: &Receiver<String>, words: &str) -> Result<String, String> {
     let until = Instant::now() + PATIENCE;
+    let mut last = String::new();
     loop {
         match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(line) if line.contains(words) => return Ok(line),
-            Ok(_) => {}
-            Err(RecvTimeoutError::Timeout) => return Err(format!("'{words}' did not come in time")),
-            Err(RecvTimeoutError::Disconnected) => return Err(format!("it ended and did not say '{words}'")),
+            Ok(line) => last = line,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("'{words}' did not come in time after '{last}'"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(format!("it ended and did not say '{words}' after '{last}'"));
+            }
         }
     }
 }
