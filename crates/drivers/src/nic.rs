@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bywash_frame::Arena;
@@ -11,6 +12,7 @@ use bywash_sys::function::{DmaMemory, Function};
 use bywash_sys::memory::file_of;
 use bywash_sys::no_iommu::NoIommu;
 use bywash_sys::pci::{Address, AddressError, Device};
+use bywash_sys::random;
 use bywash_sys::vfio::Vfio;
 use bywash_sys::vfio_user::VfioUser;
 
@@ -175,9 +177,23 @@ fn refuse_key(family: Family, nic: NicOptions) -> Result<(), String> {
     ))
 }
 
-/// How a physical function spreads packets.
-fn rss(nic: NicOptions) -> Rss {
-    if nic.symmetric { Rss::symmetric() } else { Rss::default() }
+/// How a physical function spreads packets: by a key that nobody outside knows, who could else choose flows that all meet in one
+/// queue, and that all ports of this process have, so that a flow is in the same queue of each.
+fn rss(nic: NicOptions) -> Result<Rss, String> {
+    static KEY: OnceLock<[u8; 40]> = OnceLock::new();
+    if nic.symmetric {
+        return Ok(Rss::symmetric());
+    }
+    if let Some(key) = KEY.get() {
+        return Ok(Rss { key: *key, table: None });
+    }
+    let mut key = [0; 40];
+    for part in key.chunks_mut(16) {
+        let random =
+            random::bytes().map_err(|error| format!("no random numbers for the RSS key: {error}"))?;
+        part.copy_from_slice(&random[..part.len()]);
+    }
+    Ok(Rss { key: *KEY.get_or_init(|| key), table: None })
 }
 
 /// Bytes of a physical function's longest packet without FCS: one with a VLAN tag, if there is room for it.
@@ -205,7 +221,7 @@ fn open_ixgbe<F: Function + 'static>(
         sends: !options.rx_only,
         max_len: longest(nic.mtu),
         fdir: nic.fdir,
-        rss: rss(nic),
+        rss: rss(nic)?,
         ..ixgbe::Settings::default()
     };
     let port = ixgbe::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;
@@ -271,7 +287,7 @@ fn open_igb<F: Function + 'static>(
         sends: !options.rx_only,
         max_len: longest(nic.mtu),
         fdir: nic.fdir,
-        rss: rss(nic),
+        rss: rss(nic)?,
         ..igb::Settings::default()
     };
     let port = igb::open(function, name.clone(), &settings, arena).map_err(|error| plain(name, &error))?;

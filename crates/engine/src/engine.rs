@@ -194,7 +194,8 @@ impl Engine {
                 if steering.engines() > 1 {
                     let to = Cell::new(*number);
                     let keep = |packet: &mut Packet| {
-                        to.set(steering.engine_of(packet.head(), packet.offload.vlan().is_some()));
+                        let vlan = packet.offload.vlan().is_some();
+                        to.set(steering.engine_of(packet.head(), vlan, *number));
                         to.get() == *number
                     };
                     let counters = &mut self.counters;

@@ -98,6 +98,7 @@ pub struct Handle {
     pub(crate) unfinished: Arc<AtomicUsize>,
     pub(crate) figures: Vec<Arc<Shared>>,
     pub(crate) ports: Arc<Vec<String>>,
+    pub(crate) spread_by_nic: bool,
 }
 
 /// What came of an instance.
@@ -243,6 +244,12 @@ impl Handle {
     /// The ports' names, in the order of the interfaces, of which the first is the loopback.
     pub fn ports(&self) -> &[String] {
         &self.ports
+    }
+
+    /// Whether the ports' NICs spread flows over the engines, by RSS; else engines do, by a hash in software. It is decided at
+    /// the start.
+    pub fn is_spread_by_nic(&self) -> bool {
+        self.spread_by_nic
     }
 
     /// Whether all programs have done all they were to do.

@@ -45,7 +45,10 @@ pub(crate) fn make(
     let queues: Vec<Vec<QueuePair>> = ports.iter_mut().map(|port| port.queues()).collect();
     let most = queues.iter().map(Vec::len).max().unwrap_or(1).max(1);
     let count = if options.cores.is_empty() { most } else { options.cores.len() };
-    let made = check(ports, &queues).and_then(|()| threads(ports, count, arena, options, configure, program));
+    let made = check(ports, &queues).and_then(|()| {
+        let steering = steering(ports, &queues, count)?;
+        threads(ports, steering, arena, options, configure, program)
+    });
     match made {
         Ok(mut plan) => {
             deal(&mut plan, queues);
@@ -72,10 +75,29 @@ fn check(ports: &[Box<dyn Port>], queues: &[Vec<QueuePair>]) -> Result<(), Start
     }
 }
 
+/// How flows are spread over so many engines: as the ports' NICs do it, if each has a queue for each engine and all do it alike.
+fn steering(
+    ports: &[Box<dyn Port>],
+    queues: &[Vec<QueuePair>],
+    count: usize,
+) -> Result<Steering, StartError> {
+    let fits = |pairs: &Vec<QueuePair>| pairs.len() == count && pairs.iter().all(|pair| pair.rx.is_some());
+    if count > 1 && queues.iter().all(fits) {
+        let mut spreads = ports.iter().map(|port| port.spread());
+        if let Some(Some(first)) = spreads.next()
+            && spreads.all(|other| other.as_ref() == Some(&first))
+            && let Some(steering) = Steering::by_nic(first, count)
+        {
+            return Ok(steering);
+        }
+    }
+    Ok(Steering::by_software(random::bytes()?, count))
+}
+
 /// Engines without queues, and the control, with everything between them.
 fn threads(
     ports: &[Box<dyn Port>],
-    count: usize,
+    steering: Steering,
     arena: &'static Arena,
     options: &Options,
     configure: Box<Configure<'_>>,
@@ -91,7 +113,7 @@ fn threads(
     control.set_forwarding(options.forward);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
     let snapshot = control.snapshot(&mut pool).clone();
-    let steering = Arc::new(Steering::new(random::bytes()?, count));
+    let (count, steering) = (steering.engines(), Arc::new(steering));
     let unfinished = Arc::new(AtomicUsize::new(count));
     let bell = Bell::new()?;
     let bells: Vec<Bell> = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>()?;
@@ -141,7 +163,8 @@ fn threads(
         armed: false,
     };
     let ports = ports.iter().map(|port| port.name().to_string()).collect();
-    let handle = Handle { commands, bell, unfinished, figures, ports: Arc::new(ports) };
+    let spread_by_nic = steering.is_by_nic();
+    let handle = Handle { commands, bell, unfinished, figures, ports: Arc::new(ports), spread_by_nic };
     Ok(Plan { engines, control, handle })
 }
 

@@ -1,9 +1,17 @@
 //! Which engine a packet is for: the one whose stack has, or would have, its flow.
 //!
-//! Every engine asks this of every packet it receives, whatever queue it came in on, so that a flow is in one place
-//! also where a NIC or a kernel spreads packets by rules of its own. The hash is keyed: nobody outside can choose flows
-//! that all meet at one engine.
+//! A flow must be in one place, whatever queue its packets come in on. One of two says which, for all of an instance and from
+//! its start on:
+//!
+//! - A keyed hash in software. Every engine asks it of every packet it receives, and hands over what is another's. That goes
+//!   with any port. Nobody outside can choose flows that all meet at one engine.
+//! - The NICs themselves, where each port has one queue for each engine and says by which key and table it spreads flows
+//!   (RSS), all ports by the same. A segment of TCP then is where it belongs, and no engine hashes it. What NICs may see
+//!   otherwise than we is looked at in software, by the NIC's own hash: pieces of datagrams, which have no ports, options and
+//!   extension headers in front of the ports, and UDP where its ports are not hashed. All else (ARP, ICMP) is no flow's, and
+//!   any engine's. A connection of our own gets a port by which the answers come to the queue of its engine.
 
+use bywash_port::RssSpread;
 use bywash_stack::wire::zerocopy::FromBytes;
 use bywash_stack::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, Next, Place, Protocol, VlanTag};
 use bywash_stack::{Address, Flow};
@@ -11,52 +19,98 @@ use bywash_stack::{Address, Flow};
 /// How flows are spread over engines.
 #[derive(Clone, Debug)]
 pub(crate) struct Steering {
-    keys: [u64; 2],
     engines: usize,
+    way: Way,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// By a hash with these keys.
+    Software([u64; 2]),
+    /// By the NICs. Each queue has the engine of its number.
+    Nic(Box<RssSpread>),
 }
 
 impl Steering {
-    pub(crate) fn new(random: [u8; 16], engines: usize) -> Self {
+    /// By a hash in software.
+    pub(crate) fn by_software(random: [u8; 16], engines: usize) -> Self {
         let bits = u128::from_ne_bytes(random);
         #[expect(clippy::cast_possible_truncation, reason = "split in two halves")]
-        Self { keys: [bits as u64 | 1, (bits >> 64) as u64 | 1], engines }
+        let keys = [bits as u64 | 1, (bits >> 64) as u64 | 1];
+        Self { engines, way: Way::Software(keys) }
+    }
+
+    /// As NICs do it. `None` where that leaves an engine without flows, or names one that is not there.
+    pub(crate) fn by_nic(spread: RssSpread, engines: usize) -> Option<Self> {
+        let has = |engine: usize| spread.table.iter().any(|queue| usize::from(*queue) == engine);
+        let fits = (0..engines).all(has) && spread.table.iter().all(|queue| usize::from(*queue) < engines);
+        fits.then(|| Self { engines, way: Way::Nic(Box::new(spread)) })
     }
 
     pub(crate) fn engines(&self) -> usize {
         self.engines
     }
 
+    /// Whether NICs do it.
+    pub(crate) fn is_by_nic(&self) -> bool {
+        matches!(self.way, Way::Nic(_))
+    }
+
     /// The engine of a flow of TCP or UDP.
     #[inline]
     pub(crate) fn engine(&self, flow: &Flow) -> usize {
-        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
-        self.spread(flow.local, flow.remote, ports)
-    }
-
-    /// The engine for a frame that came in. What is not for one flow alone, as ARP, is for the first.
-    #[inline]
-    pub(crate) fn engine_of(&self, frame: &[u8], vlan: bool) -> usize {
-        if self.engines == 1 {
-            return 0;
-        }
-        network(frame, vlan)
-            .and_then(|(kind, packet)| flow(kind, packet))
-            .map_or(0, |flow| self.engine(&flow))
-    }
-
-    #[inline]
-    fn spread(&self, local: Address, remote: Address, ports: u64) -> usize {
-        let mut mixed = self.keys[0];
-        for address in [local.wire(), remote.wire()] {
-            for half in [address >> 64, address & u128::from(u64::MAX)] {
-                mixed = mix(mixed ^ u64::try_from(half).unwrap_or_default(), self.keys[1]);
+        match &self.way {
+            Way::Software(keys) => self.hashed(*keys, flow),
+            Way::Nic(spread) => {
+                let ports = (flow.remote_port, flow.local_port);
+                spread.queue((flow.remote.ip(), flow.local.ip()), Some(ports))
             }
         }
-        let hash = mix(mixed ^ ports, self.keys[1]);
+    }
+
+    /// The engine for a frame that came in `here`. `vlan`: its tag has been taken off already.
+    #[inline]
+    pub(crate) fn engine_of(&self, frame: &[u8], vlan: bool, here: usize) -> usize {
+        let packet = network(frame, vlan);
+        match &self.way {
+            // What is not for one flow alone, as ARP, is for the first.
+            Way::Software(keys) => packet
+                .and_then(|(kind, packet)| seen(kind, packet))
+                .map_or(0, |(flow, _)| self.hashed(*keys, &flow)),
+            Way::Nic(spread) => match packet {
+                Some((kind, packet)) if !is_plain(kind, packet, spread.udp_ports) => {
+                    seen(kind, packet).map_or(here, |seen| by_nic(spread, seen, here))
+                }
+                _ => here,
+            },
+        }
+    }
+
+    #[inline]
+    fn hashed(&self, keys: [u64; 2], flow: &Flow) -> usize {
+        let mut mixed = keys[0];
+        for address in [flow.local.wire(), flow.remote.wire()] {
+            for half in [address >> 64, address & u128::from(u64::MAX)] {
+                mixed = mix(mixed ^ u64::try_from(half).unwrap_or_default(), keys[1]);
+            }
+        }
+        let ports = u64::from(flow.local_port) << 16 | u64::from(flow.remote_port);
+        let hash = mix(mixed ^ ports, keys[1]);
         // The upper bits, by a product: without a division, and evenly.
         let place = (u128::from(hash) * self.engines as u128) >> 64;
         usize::try_from(place).unwrap_or_default()
     }
+}
+
+/// Where a packet belongs that NICs may see otherwise.
+#[cold]
+fn by_nic(spread: &RssSpread, (flow, part): (Flow, Part), here: usize) -> usize {
+    let ports = match part {
+        Part::Whole => Some((flow.remote_port, flow.local_port)),
+        Part::Piece => None,
+        Part::Other => return here,
+    };
+    spread.queue((flow.remote.ip(), flow.local.ip()), ports)
 }
 
 #[inline]
@@ -79,10 +133,40 @@ fn network(frame: &[u8], vlan: bool) -> Option<(EtherType, &[u8])> {
     Some((kind, rest))
 }
 
-/// The flow of a packet seen from here. Pieces of a datagram have no ports, so that all of them meet, and what is
-/// neither TCP nor UDP has none either.
+/// Whether a packet has its ports where every NIC finds and hashes them: right behind an IP header without options.
 #[inline]
-fn flow(kind: EtherType, packet: &[u8]) -> Option<Flow> {
+fn is_plain(kind: EtherType, packet: &[u8], udp_ports: bool) -> bool {
+    let protocol = match kind {
+        EtherType::IPV4 => match Ipv4Header::ref_from_prefix(packet) {
+            Ok((header, _)) if header.header_length() == size_of::<Ipv4Header>() && !header.is_fragment() => {
+                header.protocol
+            }
+            _ => return false,
+        },
+        EtherType::IPV6 => match Ipv6Header::ref_from_prefix(packet) {
+            Ok((header, _)) => header.next_header,
+            Err(_) => return false,
+        },
+        _ => return false,
+    };
+    let protocol = Protocol(protocol);
+    protocol == Protocol::TCP || (udp_ports && protocol == Protocol::UDP)
+}
+
+/// What a packet is of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All of a packet of TCP or UDP.
+    Whole,
+    /// A piece of a datagram. It has no ports, so that all of them meet.
+    Piece,
+    /// Neither TCP nor UDP: it has no ports either.
+    Other,
+}
+
+/// The flow of a packet of IP seen from here.
+#[inline]
+fn seen(kind: EtherType, packet: &[u8]) -> Option<(Flow, Part)> {
     let (source, destination, upper): (Address, Address, _) = match kind {
         EtherType::IPV4 => {
             let (header, _) = Ipv4Header::ref_from_prefix(packet).ok()?;
@@ -100,12 +184,13 @@ fn flow(kind: EtherType, packet: &[u8]) -> Option<Flow> {
         _ => return None,
     };
     let flow = Flow { local: destination, remote: source, ..Flow::default() };
-    let ports = upper
-        .filter(|(protocol, _)| matches!(Protocol(*protocol), Protocol::TCP | Protocol::UDP))
-        .and_then(|(_, start)| packet.get(start..start + 4));
-    let Some([a, b, c, d]) = ports else { return Some(flow) };
+    let Some((protocol, start)) = upper else { return Some((flow, Part::Piece)) };
+    if !matches!(Protocol(protocol), Protocol::TCP | Protocol::UDP) {
+        return Some((flow, Part::Other));
+    }
+    let Some([a, b, c, d]) = packet.get(start..start + 4) else { return Some((flow, Part::Other)) };
     let (remote_port, local_port) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
-    Some(Flow { local_port, remote_port, ..flow })
+    Some((Flow { local_port, remote_port, ..flow }, Part::Whole))
 }
 
 #[cfg(test)]
@@ -139,7 +224,7 @@ mod tests {
     }
 
     fn steering(engines: usize) -> Steering {
-        Steering::new([9; 16], engines)
+        Steering::by_software([9; 16], engines)
     }
 
     #[test]
@@ -165,16 +250,16 @@ mod tests {
         let steering = steering(64);
         let plain = frame(&flow, Protocol::UDP);
         let tagged = [&plain[..12], &[0x81, 0, 0, 5], &plain[12..]].concat();
-        assert_eq!(steering.engine_of(&plain, false), steering.engine_of(&tagged, false));
+        assert_eq!(steering.engine_of(&plain, false, 0), steering.engine_of(&tagged, false, 0));
         let pieces = [0x2000u16, 0x0001].map(|fragment| {
             let mut piece = plain.clone();
             piece[20..22].copy_from_slice(&fragment.to_be_bytes());
             // What looks like ports is payload in all but the first.
             piece[34..38].copy_from_slice(&u32::from(fragment).to_be_bytes());
-            steering.engine_of(&piece, false)
+            steering.engine_of(&piece, false, 0)
         });
         assert_eq!(pieces[0], pieces[1]);
-        assert_eq!(steering.engine_of(&ethernet(EtherType::ARP), false), 0);
+        assert_eq!(steering.engine_of(&ethernet(EtherType::ARP), false, 5), 0);
     }
 
     #[test]
@@ -185,12 +270,73 @@ mod tests {
         let mut padded = [&plain[..54], &[Protocol::TCP.0, 0, 1, 4, 0, 0, 0, 0], &plain[54..]].concat();
         padded[20] = Protocol::DESTINATION_OPTIONS.0;
         let steering = steering(64);
-        assert_eq!(steering.engine_of(&padded, false), steering.engine(&flow));
+        assert_eq!(steering.engine_of(&padded, false, 0), steering.engine(&flow));
         let fragment = FragmentHeader::new(Protocol::TCP.0, 0, true, 7);
         let mut piece = [&plain[..54], fragment.as_bytes(), &plain[54..]].concat();
         piece[20] = Protocol::FRAGMENT.0;
         let ports = Flow { local_port: 0, remote_port: 0, ..flow };
-        assert_eq!(steering.engine_of(&piece, false), steering.engine(&ports));
+        assert_eq!(steering.engine_of(&piece, false, 0), steering.engine(&ports));
+    }
+
+    /// Each of four engines has a quarter of the table. The key is one by chance.
+    fn nic(udp_ports: bool) -> RssSpread {
+        let key = std::array::from_fn(|i| (i * i * 37 + 11).to_le_bytes()[0]);
+        RssSpread { key, table: std::array::from_fn(|i| (i % 4).to_le_bytes()[0]), udp_ports }
+    }
+
+    #[test]
+    fn what_nics_hash_by_ports_stays_and_the_rest_goes_where_they_would_have_it() {
+        let four = |a: u8| Ipv4Addr::new(10, 0, 0, a).into();
+        let six = |a: u16| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, a).into();
+        for (local, remote, remote_port) in
+            [(four(1), four(2), 1234), (four(1), four(3), 99), (six(1), six(2), 4000), (six(1), six(9), 7)]
+        {
+            let flow = Flow { local, remote, local_port: 80, remote_port };
+            let addresses = (flow.remote.ip(), flow.local.ip());
+            let (spread, unsure) = (nic(true), nic(false));
+            let place = spread.queue(addresses, Some((remote_port, 80)));
+            let pieces = spread.queue(addresses, None);
+            let [by, by_unsure] = [spread, unsure].map(|spread| Steering::by_nic(spread, 4).unwrap());
+            assert_eq!(by.engine(&flow), place);
+            let (tcp, udp) = (frame(&flow, Protocol::TCP), frame(&flow, Protocol::UDP));
+            let tagged = [&tcp[..12], &[0x81, 0, 0, 5], &tcp[12..]].concat();
+            // With four bytes of options, or an extension header of eight; and a piece of a datagram.
+            let (mut late, mut piece);
+            if local.is_v4() {
+                late = [&tcp[..34], &[1; 4], &tcp[34..]].concat();
+                late[14] = 0x46;
+                piece = udp.clone();
+                piece[20..22].copy_from_slice(&0x2000_u16.to_be_bytes());
+            } else {
+                late = [&tcp[..54], &[Protocol::TCP.0, 0, 1, 4, 0, 0, 0, 0], &tcp[54..]].concat();
+                late[20] = Protocol::DESTINATION_OPTIONS.0;
+                let fragment = FragmentHeader::new(Protocol::UDP.0, 0, true, 7);
+                piece = [&udp[..54], fragment.as_bytes(), &udp[54..]].concat();
+                piece[20] = Protocol::FRAGMENT.0;
+            }
+            for here in 0..4 {
+                for (bytes, expected) in [
+                    (&tcp, here),
+                    (&tagged, here),
+                    (&udp, here),
+                    (&late, place),
+                    (&piece, pieces),
+                    (&frame(&flow, Protocol::ICMP), here),
+                    (&ethernet(EtherType::ARP), here),
+                ] {
+                    assert_eq!(by.engine_of(bytes, false, here), expected, "{bytes:02x?} at {here}");
+                }
+                assert_eq!(by_unsure.engine_of(&tcp, false, here), here);
+                assert_eq!(by_unsure.engine_of(&udp, false, here), place);
+            }
+        }
+    }
+
+    #[test]
+    fn nics_that_have_no_queue_for_each_engine_do_not_spread() {
+        for engines in [3, 5] {
+            assert!(Steering::by_nic(nic(true), engines).is_none(), "{engines}");
+        }
     }
 
     proptest! {
@@ -205,12 +351,13 @@ mod tests {
             let flow =
                 Flow { local: ip(ends[0]), remote: ip(ends[1]), local_port: ports[0], remote_port: ports[1] };
             let steering = steering(engines);
-            prop_assert_eq!(steering.engine_of(&frame(&flow, Protocol::TCP), false), steering.engine(&flow));
+            prop_assert_eq!(steering.engine_of(&frame(&flow, Protocol::TCP), false, 0), steering.engine(&flow));
         }
 
         #[test]
         fn any_bytes_have_an_engine(bytes in any::<Vec<u8>>(), vlan in any::<bool>()) {
-            prop_assert!(steering(5).engine_of(&bytes, vlan) < 5);
+            prop_assert!(steering(5).engine_of(&bytes, vlan, 0) < 5);
+            prop_assert!(Steering::by_nic(nic(true), 4).unwrap().engine_of(&bytes, vlan, 3) < 4);
         }
     }
 }

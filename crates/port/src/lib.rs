@@ -13,6 +13,7 @@
 mod counters;
 mod name;
 mod port;
+mod rss;
 mod rules;
 mod steer;
 
@@ -23,5 +24,6 @@ pub use bywash_filter::rules::{Action, Condition, Limit, Per, Prefix, Rule, Rule
 pub use counters::{Counter, QueueCounters};
 pub use name::{FdirFilters, MTUS, NameError, NicOptions, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, SentLen, TxQueue};
+pub use rss::RssSpread;
 pub use rules::{Decider, RuleCount, RulePlace, Rules};
 pub use steer::{Flow, Ipv4Flow, Ipv4Prefix, SteerError, SteerRule, SteerTo, Transport, TransportProtocol};

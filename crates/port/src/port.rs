@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters, RuleCount, RulePlace, Rules};
+use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RulePlace, Rules};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -118,6 +118,12 @@ pub trait Port: Send {
 
     /// Its Ethernet address, if it has one.
     fn mac(&self) -> Option<[u8; 6]>;
+
+    /// How its NIC spreads flows over its receiving queues, of which each has the number of its place among
+    /// [`Port::queues`]: all of them, by nothing but this, and for as long as the port is open. `None` where that is not known.
+    fn spread(&self) -> Option<RssSpread> {
+        None
+    }
 
     /// Its queues. They are given out once: a second call returns none.
     fn queues(&mut self) -> Vec<QueuePair>;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::Nic;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, SteerRule, SteerTo};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RssSpread, SteerRule, SteerTo};
 use bywash_sys::function::Function;
 
 use super::{
@@ -153,6 +153,7 @@ impl<F: Function> PhysicalFunction<F> {
         let (queues, limits) = (self.settings.queues, self.driver.limits);
         rss.check(queues.min(limits.rss_queues), queues)?;
         self.driver.rss.spread(&self.bar, rss, queues.min(limits.rss_queues));
+        self.settings.rss = rss.clone();
         Ok(())
     }
 
@@ -220,6 +221,13 @@ impl<F: Function> Port for PhysicalFunction<F> {
 
     fn mac(&self) -> Option<[u8; 6]> {
         Some(self.mac)
+    }
+
+    fn spread(&self) -> Option<RssSpread> {
+        let Settings { queues, rss, .. } = &self.settings;
+        // A rule may give a flow to any queue. Without one, `RssRegisters::spread` has said it all.
+        let only_rss = self.driver.steer.rules().is_empty();
+        only_rss.then(|| rss.spread((*queues).min(self.driver.limits.rss_queues), true))
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {

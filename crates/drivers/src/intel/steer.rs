@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bywash_hw::reg::{Field, Register};
-use bywash_port::SteerRule;
+use bywash_port::{RssSpread, SteerRule};
 use bywash_sys::function::Registers;
 
 use super::{Bar, NicError};
@@ -65,10 +65,20 @@ impl Rss {
         std::array::from_fn(|i| u32::from_le_bytes(words[i]))
     }
 
+    /// The table for `queues` queues.
+    fn table_for(&self, queues: u16) -> [u8; 128] {
+        let in_turn = || std::array::from_fn(|i| u8::try_from(i % usize::from(queues)).unwrap_or(0));
+        self.table.unwrap_or_else(in_turn)
+    }
+
+    /// In the words of all ports, for `queues` queues. `udp_ports`: whether UDP is known to be hashed as TCP is.
+    pub(crate) fn spread(&self, queues: u16, udp_ports: bool) -> RssSpread {
+        RssSpread { key: self.key, table: self.table_for(queues), udp_ports }
+    }
+
     /// The table as registers hold it, for `queues` queues.
     pub(crate) fn table_words(&self, queues: u16) -> [u32; 32] {
-        let in_turn = || std::array::from_fn(|i| u8::try_from(i % usize::from(queues)).unwrap_or(0));
-        let table = self.table.unwrap_or_else(in_turn);
+        let table = self.table_for(queues);
         let (words, _) = table.as_chunks::<4>();
         std::array::from_fn(|i| u32::from_le_bytes(words[i]))
     }

@@ -1,6 +1,7 @@
 //! Which queue gets a packet: RSS.
 
 use bywash_drivers::ixgbe::{Rss, Settings};
+use bywash_drivers::port::Port;
 
 use crate::bed::{End, Transport, end, ipv4, ipv6, memory, no_violations, packet, quiet, world};
 
@@ -32,6 +33,15 @@ fn a_thousand_flows_are_spread_over_four_queues() {
     near.send(packets, &mut pool);
     let queues = drain(&mut far, &mut pool);
     assert_eq!(queues.iter().map(Vec::len).sum::<usize>(), 1000);
+    let spread = far.port.spread().unwrap();
+    let expected = (0..1000_u16).map(|flow| {
+        let [a, b] = flow.to_be_bytes();
+        let addresses = ([10, 1, a, b].into(), [10, 2, b, a].into());
+        spread.queue(addresses, Some((1024 + flow * 7, 53)))
+    });
+    let mut counts = [0; 4];
+    expected.for_each(|queue| counts[queue] += 1);
+    assert_eq!(queues.iter().map(Vec::len).collect::<Vec<_>>(), counts, "as the port says");
     for (queue, hashes) in queues.iter().enumerate() {
         assert!(hashes.len() > 150, "queue {queue} has {}", hashes.len());
         assert!(hashes.iter().all(|hash| (hash & 127) as usize % 4 == queue));
@@ -42,6 +52,12 @@ fn a_thousand_flows_are_spread_over_four_queues() {
     near.send(packets, &mut pool);
     let counts: Vec<usize> = drain(&mut far, &mut pool).iter().map(Vec::len).collect();
     assert_eq!(counts, [0, 0, 100, 0]);
+    assert_eq!(far.port.spread().unwrap().table, [2; 128]);
+    // With a rule, which may give a flow to any queue, RSS does not say it all.
+    let place = far.port.steer(&"udp4 dst-port 53 queue 1".parse().unwrap()).unwrap();
+    assert_eq!(far.port.spread(), None);
+    far.port.unsteer(place).unwrap();
+    assert!(far.port.spread().is_some());
     near.close(&mut pool).unwrap();
     far.close(&mut pool).unwrap();
     no_violations(&world, 2);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bywash_apps::report::{Column, Metric, Row, Snapshot, Table};
 use bywash_apps::{App, Summary as AppSummary};
 use bywash_engine::stack::{AddressState, Claims, Control};
-use bywash_engine::{Figures, Instance};
+use bywash_engine::{Figures, Handle, Instance};
 use bywash_port::QueueCounters;
 use serde::Serialize;
 
@@ -49,14 +49,39 @@ pub(crate) struct Start {
     pub(crate) ports: Vec<String>,
     pub(crate) addresses: Vec<String>,
     pub(crate) engines: usize,
+    /// What spreads flows over several engines.
+    pub(crate) spread_by: Option<SpreadBy>,
     /// Where it can be asked; `None` when it can't.
     pub(crate) socket: Option<String>,
 }
 
+/// What decides which engine has a flow.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SpreadBy {
+    /// The NICs, by RSS.
+    Nic,
+    /// Each engine, for all packets that it receives.
+    Software,
+}
+
+impl SpreadBy {
+    /// Of an instance that has several engines.
+    pub(crate) fn of(handle: &Handle) -> Option<Self> {
+        let by = if handle.is_spread_by_nic() { Self::Nic } else { Self::Software };
+        (handle.figures().len() > 1).then_some(by)
+    }
+}
+
 impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { command, name, ports, addresses, engines, socket } = self;
+        let Self { command, name, ports, addresses, engines, spread_by, socket } = self;
         write!(f, "{command} {name} on {} with {engines} engine(s)", ports.join(", "))?;
+        match spread_by {
+            Some(SpreadBy::Nic) => f.write_str(", flows spread by RSS")?,
+            Some(SpreadBy::Software) => f.write_str(", flows spread by software")?,
+            None => {}
+        }
         if !addresses.is_empty() {
             write!(f, "\n  {}", addresses.join(", "))?;
         }

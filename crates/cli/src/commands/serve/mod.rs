@@ -13,7 +13,7 @@ use bywash_engine::{Handle, Instance, Options, Program};
 use bywash_port::PortName;
 use bywash_sys::worker::Stop;
 
-use app::Running;
+use app::{Running, SpreadBy};
 pub(crate) use app::{Start, Summary, Telling};
 pub(crate) use config::Config;
 
@@ -169,6 +169,7 @@ impl Plan<'_> {
             ports: config.ports.iter().map(ToString::to_string).collect(),
             addresses: config.addresses.iter().map(|address| address.prefix.to_string()).collect(),
             engines: handle.figures().len(),
+            spread_by: SpreadBy::of(&handle),
             socket: Some(path),
         };
         let running = Running { start, instance, telling, began: Instant::now() };

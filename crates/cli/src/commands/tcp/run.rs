@@ -85,6 +85,7 @@ fn on_kernel<M: Make>(
         ports: vec!["the kernel".into()],
         addresses: Vec::new(),
         engines: count,
+        spread_by: None,
         socket: None,
     };
     let running = OnKernelApp {

@@ -18,7 +18,7 @@ use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
 use bywash_hw::ixgbe::vf::API_VERSIONS;
 use bywash_hw::pci::{Family, Nic};
 use bywash_hw::reg::Register;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RssSpread};
 use bywash_sys::function::{Function, Registers};
 
 use super::{
@@ -329,6 +329,10 @@ impl<F: Function> VirtualFunction<F> {
     /// [`MailboxError::Refused`](super::MailboxError::Refused) where the host does not tell, or speaks an older version than 1.2;
     /// [`NicError::Setting`] where the NIC spreads none.
     pub fn rss(&mut self) -> Result<Rss, NicError> {
+        self.ask_rss()
+    }
+
+    fn ask_rss(&self) -> Result<Rss, NicError> {
         let none = || NicError::Setting(format!("{}: packets come by the first queue", self.nic.name));
         let rss = self.shared.driver.rss.ok_or_else(none)?;
         rss(&mut lock(&self.shared.control).mailbox, self.shared.queues)
@@ -401,6 +405,11 @@ impl<F: Function> Port for VirtualFunction<F> {
 
     fn mac(&self) -> Option<[u8; 6]> {
         Some(lock(&self.shared.control).agreed.mac)
+    }
+
+    fn spread(&self) -> Option<RssSpread> {
+        // Whether UDP's ports are hashed the host does not tell.
+        self.ask_rss().ok().map(|rss| rss.spread(self.shared.queues, false))
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {

@@ -70,6 +70,8 @@ fn as_many_queues_as_are_granted_share_a_thousand_flows() {
         assert_eq!(far.rx.len(), granted as usize);
         let rss = far.port.rss().unwrap();
         let table = rss.table.unwrap();
+        let spread = far.port.spread().unwrap();
+        assert_eq!((spread.key, spread.table, spread.udp_ports), (rss.key, table, false));
         (0..far.rx.len()).for_each(|queue| drop(far.receive(queue, &mut pool)));
         let packets: Vec<_> = (0..1000_u16)
             .map(|flow| {
