@@ -22,10 +22,12 @@ impl<T: Clone> Live<T> {
         Self(Arc::new(Mutex::new(figures)))
     }
 
-    pub(crate) fn publish(&self, write: impl FnOnce(&mut T)) {
-        if let Ok(mut figures) = self.0.try_lock() {
+    /// Shows them unless somebody is reading just now, and says whether that was so.
+    pub(crate) fn publish(&self, write: impl FnOnce(&mut T)) -> bool {
+        self.0.try_lock().is_ok_and(|mut figures| {
             write(&mut figures);
-        }
+            true
+        })
     }
 
     /// Changes what is shown for certain, also when somebody is reading just now: for what is done seldom.

@@ -170,6 +170,7 @@ pub(crate) fn table_of(rows: impl IntoIterator<Item = Row>) -> Table {
         name: "ports",
         row: "port",
         in_line: false,
+        in_metrics: true,
         usual: usize::MAX,
         partial: false,
         rows: rows.into_iter().collect(),

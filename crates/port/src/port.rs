@@ -160,6 +160,13 @@ pub trait Port: Send {
         Err(format!("{} has no rule '{rule}'", self.name()))
     }
 
+    /// Packets that were dropped since this rule's limit has a source dropped ([`Port::block`]); 0 when it does not. Other rules
+    /// begin at 0 again.
+    fn blocked_packets(&self, rule: &str, source: IpAddr) -> u64 {
+        let _ = (rule, source);
+        0
+    }
+
     /// Who knows which flows are established, where a rule that it has now asks for that. Times are those of
     /// `CLOCK_MONOTONIC`.
     fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {

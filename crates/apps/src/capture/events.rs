@@ -149,7 +149,15 @@ pub(super) fn snapshot(
         command: COMMAND,
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
-        tables: vec![Table { name: "queues", row: "queue", in_line: false, usual: 1, partial: false, rows }],
+        tables: vec![Table {
+            name: "queues",
+            row: "queue",
+            in_line: false,
+            in_metrics: true,
+            usual: 1,
+            partial: false,
+            rows,
+        }],
         distributions: Vec::new(),
     }
 }

@@ -3,7 +3,6 @@
 //! A thread does it, and shows the workers that it does. When it hangs, what rules that have expired and blocks that are over still
 //! drop would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::net::IpAddr;
@@ -13,13 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use bywash_port::filter::rules::SentFlows;
+use bywash_port::filter::rules::{Per, SentFlows};
 use bywash_port::{Action, Limit, RulePlace, Rules};
 use bywash_sys::clock;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
-use super::{Options, RuleFile, SharedPort, places};
+use super::blocks::Blocks;
+use super::shared_port::SharedPort;
+use super::top::Blocked;
+use super::{Options, RuleFile, places};
 
 /// How soon a change is seen.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -38,6 +40,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// The same while it reads rules, sets them or looks at routes: with hundreds of thousands that takes seconds.
 const AT_WORK: Duration = Duration::from_secs(10);
+
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(5);
 
 /// Sources that one worker may have told of at once.
 pub(super) const MOST_WAITING: usize = 1024;
@@ -126,6 +131,21 @@ pub(super) struct Control {
     stop: Arc<AtomicBool>,
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
+    blocks: Blocks,
+}
+
+const THREAD: &str = "filter control";
+
+/// How it all stood at the end.
+pub(super) struct Ended {
+    /// The rules that held.
+    pub(super) rules: Rules,
+    pub(super) done: Done,
+    pub(super) blocked: Vec<Blocked>,
+    /// What went wrong.
+    pub(super) warnings: Vec<String>,
+    /// When whoever still holds the port has had its time.
+    pub(super) until: Instant,
 }
 
 #[derive(Default)]
@@ -145,6 +165,7 @@ impl Control {
         options: &Options,
         blocks: Vec<Consumer<Block>>,
     ) -> Result<Self, String> {
+        let known = Blocks::default();
         let (stop, state) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(State::default())));
         let file = options.file.clone();
         let seen = file.as_ref().map(|file| stamps(&file.files)).unwrap_or_default();
@@ -157,22 +178,19 @@ impl Control {
             expiry: file.as_ref().and_then(|file| file.next_expiry(SystemTime::now())),
             file,
             seen,
-            blocks,
-            blocked: HashMap::new(),
+            told: blocks,
+            blocks: known.clone(),
             gateways_due: Instant::now() + GATEWAYS,
             audit: options.audit.clone(),
             warnings: Vec::new(),
         };
-        let (places, mode) = {
-            let port = work.port.lock().unwrap_or_else(PoisonError::into_inner);
-            (port.rule_places(), port.capabilities().mode.clone())
-        };
+        let (places, mode) = work.port.with(|port| (port.rule_places(), port.capabilities().mode.clone()))?;
         let mut start = rules_line("start", shared.rules().set.rules().len(), &places);
         start["mode"] = json!(mode);
         work.note(&start);
-        let thread = std::thread::Builder::new().name("filter control".into()).spawn(move || work.run());
+        let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || work.run());
         let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
-        Ok(Self { thread, stop, shared, state })
+        Ok(Self { thread, stop, shared, state, blocks: known })
     }
 
     /// The rules that hold now.
@@ -182,6 +200,11 @@ impl Control {
 
     pub(super) fn done(&self) -> Done {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).done
+    }
+
+    /// Who is blocked.
+    pub(super) fn blocked(&self) -> Vec<Blocked> {
+        self.blocks.now()
     }
 
     /// Why nothing is filtered, or the last change did not come about.
@@ -202,12 +225,23 @@ impl Control {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
 
-    /// Ends it; the rules that hold, what was done, and what went wrong.
-    pub(super) fn finish(self) -> (Rules, Done, Vec<String>) {
+    /// Ends it, or goes without it when it hangs.
+    pub(super) fn finish(self) -> Ended {
+        let until = Instant::now() + END;
         self.stop.store(true, Ordering::Relaxed);
-        let warnings = self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()]);
-        let done = self.state.lock().unwrap_or_else(PoisonError::into_inner).done;
-        (self.shared.rules(), done, warnings)
+        while !self.thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (rules, done, blocked) = (self.shared.rules(), self.done(), self.blocks.now());
+        let warnings = if self.thread.is_finished() {
+            self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()])
+        } else {
+            vec![format!(
+                "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: does the                  audit log take what is written?",
+                END.as_secs()
+            )]
+        };
+        Ended { rules, done, blocked, warnings, until }
     }
 }
 
@@ -221,9 +255,9 @@ struct Work {
     /// How the files looked when they were read.
     seen: Vec<Option<(SystemTime, u64)>>,
     expiry: Option<SystemTime>,
-    blocks: Vec<Consumer<Block>>,
-    /// What is blocked by which rule, and until when.
-    blocked: HashMap<(String, IpAddr), Instant>,
+    /// Who is to be blocked, as workers tell.
+    told: Vec<Consumer<Block>>,
+    blocks: Blocks,
     /// When the default gateways are looked at next.
     gateways_due: Instant,
     audit: Option<Arc<File>>,
@@ -311,7 +345,7 @@ impl Work {
     fn look_at_gateways(&mut self) {
         self.shared.is_seen(AT_WORK);
         let began = Instant::now();
-        let found = self.port.lock().unwrap_or_else(PoisonError::into_inner).new_gateways();
+        let found = self.port.with(|port| port.new_gateways()).flatten();
         self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * GATEWAYS_SHARE);
         let held = found.and_then(|gateways| {
             let Some(gateways) = gateways else { return Ok(None) };
@@ -329,22 +363,26 @@ impl Work {
     /// Puts these rules in the place of those that hold. Returns where they are.
     fn hold(&mut self, rules: Rules) -> Result<Vec<RulePlace>, String> {
         let before = self.shared.rules();
-        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
-        port.set_rules(&rules)?;
-        // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
-        let action = |rules: &Rules, name: &str| {
-            rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
-        };
-        self.blocked.retain(|(name, source), _| {
-            let stays = action(&before, name) == action(&rules, name);
-            stays && port.block(name, *source, true).is_ok()
+        let (shared, blocks) = (&self.shared, &self.blocks);
+        let places = self.port.with(|port| {
+            blocks.remember(|(name, source)| port.blocked_packets(name, *source));
+            port.set_rules(&rules)?;
+            // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
+            let action = |rules: &Rules, name: &str| {
+                rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
+            };
+            blocks.retain(|(name, source)| {
+                let stays = action(&before, name) == action(&rules, name);
+                stays && port.block(name, *source, true).is_ok()
+            });
+            let (flows, places) = (port.sent_flows(), port.rule_places());
+            // Before anybody else has the port: what it counts it counts for these.
+            shared.set(Held { rules, flows });
+            Ok::<_, String>(places)
         });
-        let (flows, places) = (port.sent_flows(), port.rule_places());
-        // Before anybody else has the port: what it counts it counts for these.
-        self.shared.set(Held { rules, flows });
-        drop(port);
+        let places = places.flatten()?;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.done.blocks = self.blocked.len() as u64;
+        state.done.blocks = self.blocks.count();
         // Nobody may ask for a long time: the last ones are the ones that hold.
         state.news = places::lines(&places);
         Ok(places)
@@ -355,24 +393,27 @@ impl Work {
         let generation = self.shared.generation();
         let rules = self.shared.rules();
         let mut told = Vec::new();
-        for blocks in &mut self.blocks {
-            told.extend(std::iter::from_fn(|| blocks.pop().ok()).take(MOST_WAITING));
+        for waiting in &mut self.told {
+            told.extend(std::iter::from_fn(|| waiting.pop().ok()).take(MOST_WAITING));
         }
         for block in told.into_iter().filter(|block| block.generation == generation) {
             let Some(rule) = rules.set.rules().get(block.rule) else { continue };
-            let Action::Limit(Limit { block: Some(time), .. }) = rule.action else { continue };
+            let Action::Limit(Limit { per: Per::Source { v4, v6 }, block: Some(time), .. }) = rule.action
+            else {
+                continue;
+            };
             let key = (rule.name.clone(), block.source);
-            if self.blocked.contains_key(&key) {
+            if self.blocks.has(&key) {
                 continue;
             }
-            let done = self.port.lock().unwrap_or_else(PoisonError::into_inner).block(&key.0, key.1, true);
+            let done = self.port.with(|port| port.block(&key.0, key.1, true)).flatten();
             if let Err(why) = done {
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
                 continue;
             }
             let seconds = time.as_secs();
             self.note(&json!({ "event": "block", "rule": key.0, "source": key.1, "seconds": seconds }));
-            self.blocked.insert(key, Instant::now() + time);
+            self.blocks.add(key, if block.source.is_ipv4() { v4 } else { v6 }, time);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.done.blocked += 1;
             state.done.blocks += 1;
@@ -381,12 +422,8 @@ impl Work {
 
     /// Ends what has been blocked for long enough.
     fn unblock(&mut self) {
-        let now = Instant::now();
-        let over: Vec<_> =
-            self.blocked.iter().filter(|(_, end)| **end <= now).map(|(key, _)| key.clone()).collect();
-        for key in over {
-            self.blocked.remove(&key);
-            let done = self.port.lock().unwrap_or_else(PoisonError::into_inner).block(&key.0, key.1, false);
+        for key in self.blocks.take_over() {
+            let done = self.port.with(|port| port.block(&key.0, key.1, false)).flatten();
             if let Err(why) = done {
                 self.warnings.push(format!("{} stays blocked by '{}': {why}", key.1, key.0));
             }

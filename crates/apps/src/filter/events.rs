@@ -5,11 +5,13 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use bywash_port::{Action, Port, Rule, RuleCount, Rules};
+use bywash_sys::clock;
 use serde::Serialize;
 
 use super::control::Done;
 use super::judge::Counted;
 use super::places::Placed;
+use super::top::{self, Blocked};
 use super::worker::{Figures, LaneFigures};
 use crate::report::{Column, Metric, Row, Snapshot, Table};
 use crate::session::{self, PortSummary, port_table};
@@ -166,19 +168,25 @@ const TOTAL: &[Column<Total>] = &[
         of: |total| total.done.blocked,
     },
     Column {
-        metric: Metric::gauge("blocks", "blocked now", "Sources that are blocked now"),
+        metric: Metric::gauge("blocked_now", "blocked now", "Sources that are blocked now"),
         of: |total| total.done.blocks,
     },
 ];
 
+/// What there is to be told of, beside what the port counts.
+pub(super) struct Moment<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) figures: &'a [Figures],
+    pub(super) done: &'a Done,
+    pub(super) blocked: &'a [Blocked],
+    /// So many senders at most.
+    pub(super) top: usize,
+    pub(super) elapsed: Duration,
+}
+
 /// What has been done so far.
-pub(super) fn snapshot(
-    port: &dyn Port,
-    rules: &Rules,
-    figures: &[Figures],
-    done: &Done,
-    elapsed: Duration,
-) -> Snapshot {
+pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
+    let Moment { rules, figures, done, top, elapsed, .. } = *moment;
     let mut here: HashMap<&str, Counted> = HashMap::new();
     for (name, counted) in figures.iter().flat_map(|worker| &worker.rules) {
         let sum = here.entry(name).or_default();
@@ -217,13 +225,23 @@ pub(super) fn snapshot(
         lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
         done: *done,
     };
-    let table = |name, row, usual, rows| Table { name, row, in_line: false, usual, partial: false, rows };
+    let table = |name, row, usual, rows| Table {
+        name,
+        row,
+        in_line: false,
+        in_metrics: true,
+        usual,
+        partial: false,
+        rows,
+    };
     Snapshot {
         command: COMMAND,
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
         tables: vec![
             table("rules", "rule", 0, rows.collect()),
+            top::heavy_hitters(figures, top, clock::monotonic()),
+            top::blocks(port, moment.blocked, top),
             table("queues", "queue", 1, queues.collect()),
             port_table([port]),
         ],

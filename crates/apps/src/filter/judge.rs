@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use bywash_port::filter::rules::{Established, Headers, Lookup};
 use bywash_port::{Action, Rule, RuleCount, RuleSet};
 
+use super::heavy::Hitter;
 use super::limit::{Limiter, Measured};
 
 /// What becomes of a packet: so little that it fits a register.
@@ -132,6 +133,13 @@ impl Judge {
 
     pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
         self.kept.iter().map(|kept| &kept.counted)
+    }
+
+    /// Who sends most above which rule's limit.
+    pub(super) fn hitters(&self) -> impl Iterator<Item = (usize, Hitter)> {
+        let limiters =
+            self.kept.iter().enumerate().filter_map(|(rule, kept)| Some((rule, kept.limiter.as_ref()?)));
+        limiters.flat_map(|(rule, limiter)| limiter.hitters().map(move |hitter| (rule, hitter)))
     }
 
     /// The source that the kernel shall block, and the rule by which: of the packet that was just judged to be of a flood.

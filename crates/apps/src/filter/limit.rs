@@ -3,6 +3,9 @@
 //! A key's state is the time at which its next packet would be on schedule (the generic cell rate algorithm: a token bucket
 //! without a timer). A packet is let through while that time is not too far ahead. Keys lie in sets of four by their hash;
 //! when all four are taken, the one furthest behind goes: who sends much is never pushed out by many who send little.
+//!
+//! What is within the limit is counted in the word of its key, and what is above it beside that, so that who sends most above it
+//! can be named.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,6 +14,8 @@ use bywash_port::Limit;
 use bywash_port::filter::rules::{Family, Headers, Per, network};
 use bywash_port::frame::prefetch;
 use bywash_sys::clock::SECOND;
+
+use super::heavy::{Above, Heaviest, Hitter, MOST, Place, Sender};
 
 /// Keys of one limit, at most.
 const KEYS: usize = 1 << 16;
@@ -42,19 +47,40 @@ pub(super) struct Limiter {
     masks: (u64, [u64; 2]),
     /// Nobody outside knows them, so nobody can aim at a set. The second is odd.
     secret: [u64; 2],
-    sets: Sets,
-    /// Of each key, since when packets above the limit are counted, in nanoseconds, and how many there were. Not looked at
-    /// for what is within the limit.
-    above: Vec<[[u64; 2]; WAYS]>,
+    counts: Counts,
+    heaviest: Heaviest,
 }
 
-/// All that a packet within the limit needs, in one line of the cache: the keys, then when the next packet of each would be
-/// on schedule, in nanoseconds.
-type Set = [u64; 2 * WAYS];
+/// What is known of each key.
+struct Counts {
+    /// All that a packet within the limit needs, in one line of the cache: of each key the upper half of its hash and in the lower
+    /// half packets within the limit; then when the next packet of each would be on schedule, in nanoseconds. (Whoever sends
+    /// more than the lower half holds has a new bucket then: a burst more for four milliards.)
+    sets: Sets<{ 2 * WAYS }>,
+    /// An [`Above`] for each key. Not looked at for what is within the limit.
+    above: Sets<{ Above::WORDS * WAYS }>,
+}
 
-/// Sets, in memory that is zero because nobody has touched it: it is neither written nor taken from the machine before it
-/// is used. There may be many limits, and new ones while packets come.
-struct Sets {
+impl Counts {
+    /// What is counted for whom this place was given to; `None` when it is another one's by now.
+    fn known(&self, place: Place) -> Option<Above> {
+        let is_there = tag(self.sets.look_at(place.set)[place.way]) == place.tag;
+        is_there.then(|| self.above(place.set, place.way))
+    }
+
+    fn above(&self, set: usize, way: usize) -> Above {
+        let words = &self.above.look_at(set)[way * Above::WORDS..];
+        Above(*words.first_chunk().unwrap_or(&[0; Above::WORDS]))
+    }
+
+    fn set_above(&mut self, set: usize, way: usize, above: Above) {
+        self.above.at(set)[way * Above::WORDS..][..Above::WORDS].copy_from_slice(&above.0);
+    }
+}
+
+/// Sets of so many words, in memory that is zero because nobody has touched it: it is neither written nor taken from the machine
+/// before it is used. There may be many limits, and new ones while packets come.
+struct Sets<const WORDS: usize> {
     words: Vec<u64>,
     /// Words in front of the first line of the cache.
     begin: usize,
@@ -62,11 +88,13 @@ struct Sets {
     count: usize,
 }
 
-impl Sets {
+/// Words in a line of the cache.
+const LINE: usize = 8;
+
+impl<const WORDS: usize> Sets<WORDS> {
     fn new(count: usize) -> Self {
-        let line = size_of::<Set>() / size_of::<u64>();
-        let words = vec![0_u64; (count + 1) * line];
-        let begin = words.as_ptr().align_offset(size_of::<Set>()).min(line);
+        let words = vec![0_u64; count * WORDS + LINE];
+        let begin = words.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
         Self { words, begin, count }
     }
 
@@ -77,14 +105,19 @@ impl Sets {
 
     #[inline]
     fn prefetch(&self, number: usize) {
-        if let Some(first) = self.words.get(self.begin + number * (2 * WAYS)) {
+        if let Some(first) = self.words.get(self.begin + number * WORDS) {
             prefetch(first, 1);
         }
     }
 
     #[inline]
-    fn at(&mut self, number: usize) -> &mut Set {
-        let from = self.words[self.begin + number * (2 * WAYS)..].first_chunk_mut();
+    fn at(&mut self, number: usize) -> &mut [u64; WORDS] {
+        let from = self.words[self.begin + number * WORDS..].first_chunk_mut();
+        from.expect("there are more words than the sets need")
+    }
+
+    fn look_at(&self, number: usize) -> &[u64; WORDS] {
+        let from = self.words[self.begin + number * WORDS..].first_chunk();
         from.expect("there are more words than the sets need")
     }
 }
@@ -104,8 +137,8 @@ impl Limiter {
             ahead: interval * u64::from(limit.burst.max(1) - 1),
             masks,
             secret: [random.hash_one(1), random.hash_one(2) | 1],
-            sets: Sets::new(sets),
-            above: vec![[[0; 2]; WAYS]; sets],
+            counts: Counts { sets: Sets::new(sets), above: Sets::new(sets) },
+            heaviest: Heaviest::of(if limit.per == Per::Rule { 0 } else { MOST }),
         }
     }
 
@@ -118,7 +151,7 @@ impl Limiter {
     pub(super) fn prefetch(&self, headers: &Headers) {
         // One set alone is there anyway.
         if self.limit.per != Per::Rule {
-            self.sets.prefetch(self.sets.number(self.key(headers)));
+            self.counts.sets.prefetch(self.counts.sets.number(self.key(headers)));
         }
     }
 
@@ -126,46 +159,77 @@ impl Limiter {
     #[inline]
     pub(super) fn measure(&mut self, headers: &Headers, now: u64) -> Measured {
         let key = self.key(headers);
-        let number = self.sets.number(key);
-        let set = self.sets.at(number);
-        let way = match set.iter().take(WAYS).position(|known| *known == key) {
+        let number = self.counts.sets.number(key);
+        let set = self.counts.sets.at(number);
+        let way = match set.iter().take(WAYS).position(|known| tag(*known) == tag(key)) {
             Some(way) => way,
             None => self.make_room(number, key),
         };
-        let time = &mut self.sets.at(number)[WAYS + way];
-        let next = (*time).max(now);
+        let set = self.counts.sets.at(number);
+        let next = set[WAYS + way].max(now);
         if next - now <= self.ahead {
-            *time = next + self.interval;
+            set[WAYS + way] = next + self.interval;
+            set[way] = set[way].wrapping_add(1);
             return Measured::Within;
         }
-        self.count_above(headers, now, (number, way))
+        self.count_above(headers, now, Place { set: number, way, tag: tag(key) })
     }
 
     /// Puts a new key in the place of the one furthest behind.
     #[cold]
     fn make_room(&mut self, number: usize, key: u64) -> usize {
-        let (keys, times) = self.sets.at(number).split_at_mut(WAYS);
+        let (keys, times) = self.counts.sets.at(number).split_at_mut(WAYS);
         let oldest = (0..WAYS).min_by_key(|way| times[*way]).unwrap_or(0);
-        (keys[oldest], times[oldest]) = (key, 0);
-        self.above[number][oldest] = [0; 2];
+        (keys[oldest], times[oldest]) = (u64::from(tag(key)) << 32, 0);
+        self.counts.set_above(number, oldest, Above::default());
         oldest
     }
 
     /// Counts a packet that is too much; not for those within the limit, so apart.
     #[cold]
-    fn count_above(&mut self, headers: &Headers, now: u64, (number, way): (usize, usize)) -> Measured {
-        let [since, packets] = &mut self.above[number][way];
-        if now.saturating_sub(*since) > SECOND {
-            (*since, *packets) = (now, 0);
-        }
-        *packets += 1;
+    fn count_above(&mut self, headers: &Headers, now: u64, place: Place) -> Measured {
+        let mut above = self.counts.above(place.set, place.way);
+        above.count(now);
         // What is above the rate is counted, so this is one less than so many times the rate.
-        let is_flood = *packets >= u64::from(self.limit.rate.saturating_mul(FLOODS - 1).max(1));
-        if is_flood && self.limit.block.is_some() && self.source(headers).is_some() {
-            self.above[number][way][1] = 0;
-            return Measured::Flood;
+        let is_flood = above.packets() >= u64::from(self.limit.rate.saturating_mul(FLOODS - 1).max(1));
+        let measured = if is_flood && self.limit.block.is_some() && self.source(headers).is_some() {
+            above.begin_again();
+            Measured::Flood
+        } else {
+            Measured::Above
+        };
+        self.counts.set_above(place.set, place.way, above);
+        if self.heaviest.may_be_one(&above, now)
+            && let Some(who) = self.sender(headers)
+        {
+            let Self { heaviest, counts, .. } = self;
+            heaviest.offer(who, place, now, |place| counts.known(place));
         }
-        Measured::Above
+        measured
+    }
+
+    /// Who sends most above the limit, in no order, each once.
+    pub(super) fn hitters(&self) -> impl Iterator<Item = Hitter> {
+        self.heaviest.all().filter_map(|(who, place)| {
+            let above = self.counts.known(place)?;
+            let within = self.counts.sets.look_at(place.set)[place.way] & u64::from(u32::MAX);
+            Some(Hitter { who, within, above })
+        })
+    }
+
+    /// Whom such a packet is counted for, where that is not all together.
+    fn sender(&self, headers: &Headers) -> Option<Sender> {
+        match self.limit.per {
+            Per::Source { v4, v6 } => {
+                let first = self.source(headers)?;
+                Some(Sender::Source { first, bits: if first.is_ipv4() { v4 } else { v6 } })
+            }
+            Per::Flow => {
+                let [from, to] = headers.addresses()?;
+                Some(Sender::Flow { from, to, ports: headers.ports() })
+            }
+            Per::Rule => None,
+        }
     }
 
     /// The source that a packet is counted for, as a prefix's first address; `None` where sources are not told apart.
@@ -199,15 +263,13 @@ impl Limiter {
         self.hash([from[0], from[1], to[0], to[1], kind << 32 | source << 16 | destination])
     }
 
-    /// Never 0, which is nobody.
     #[inline]
     fn hash<const N: usize>(&self, of: [u64; N]) -> u64 {
         let [begin, factor] = self.secret;
-        let hash = of.into_iter().fold(begin, |hash, word| {
+        of.into_iter().fold(begin, |hash, word| {
             let [high, low] = halves(u128::from(word ^ hash) * u128::from(factor));
             high ^ low ^ begin
-        });
-        hash.max(1)
+        })
     }
 }
 
@@ -221,7 +283,13 @@ fn masks(v4: u8, v6: u8) -> (u64, [u64; 2]) {
 }
 
 /// What packets without addresses count for, and all where they are not told apart.
-const NO_ADDRESS: u64 = 1;
+const NO_ADDRESS: u64 = 1 << 32;
+
+/// What a key is known by in its set. Whoever has that of a place that nobody has had yet finds it as new as any.
+#[inline]
+fn tag(word: u64) -> u32 {
+    u32::try_from(word >> 32).unwrap_or(0)
+}
 
 /// The upper and the lower half.
 #[inline]
@@ -287,5 +355,39 @@ mod tests {
         }
         // One second at ten a second, and the burst.
         assert!(within <= 40, "{within} of 100000");
+    }
+
+    #[test]
+    fn who_sends_most_is_known_with_all_its_packets_among_a_million_others() {
+        let mut limiter = limiter(10, 10, Per::Source { v4: 32, v6: 128 });
+        let heavy = [from([192, 0, 2, 1]), from([192, 0, 2, 2])];
+        let mut end = 0;
+        for n in 0_u32..1_000_000 {
+            end = SECOND + u64::from(n) * 1000;
+            limiter.measure(&from(n.to_be_bytes()), end);
+            let each = heavy.iter().zip([10, 100]);
+            each.filter(|(_, one_in)| n % one_in == 0).for_each(|(from, _)| {
+                limiter.measure(from, end);
+            });
+        }
+        let mut hitters: Vec<_> = limiter.hitters().collect();
+        hitters.sort_by_key(|hitter| std::cmp::Reverse(hitter.above.recent(end)));
+        let told = |hitter: &Hitter| (hitter.who.to_string(), hitter.within + hitter.above.all());
+        assert_eq!(told(&hitters[0]), ("192.0.2.1/32".into(), 100_000));
+        assert_eq!(told(&hitters[1]), ("192.0.2.2/32".into(), 10_000));
+        // One second at ten a second, and the burst.
+        assert!((10..=20).contains(&hitters[0].within), "{hitters:?}");
+    }
+
+    #[test]
+    fn flows_are_named_by_both_ends_and_where_all_are_one_nobody_is() {
+        let [mut flows, mut all] = [Per::Flow, Per::Rule].map(|per| limiter(1, 1, per));
+        for _ in 0..5 {
+            flows.measure(&from([10, 0, 0, 1]), SECOND);
+            all.measure(&from([10, 0, 0, 1]), SECOND);
+        }
+        let told: Vec<_> = flows.hitters().map(|hitter| (hitter.who.to_string(), hitter.within)).collect();
+        assert_eq!(told, [("10.0.0.1:0 -> 1.1.1.1:0".to_owned(), 1)]);
+        assert_eq!(all.hitters().count(), 0);
     }
 }

@@ -6,8 +6,8 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywash_pcap::{Format, Interface};
@@ -22,12 +22,16 @@ use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
 use crate::session::{App, StartError, close_port, launch, reasons};
 
+mod blocks;
 mod control;
 mod events;
 mod file;
+mod heavy;
 mod judge;
 mod limit;
 mod places;
+mod shared_port;
+mod top;
 mod trial;
 mod worker;
 
@@ -36,7 +40,9 @@ pub use file::{RuleFile, RuleFileError};
 pub use places::Placed;
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
 
-use control::{Control, Held, Shared};
+use control::{Control, Ended, Held, Shared};
+use events::Moment;
+use shared_port::SharedPort;
 use worker::{Figures, Filterer};
 
 /// How to filter.
@@ -52,6 +58,8 @@ pub struct Options {
     pub samples: Option<(PathBuf, Rotation)>,
     /// Where changes are noted, a JSON object on a line.
     pub audit: Option<Arc<File>>,
+    /// So many of those that send most above limits, and of the blocked sources that send most, are told of.
+    pub top: u8,
     /// Packets received at once, at most; 1 to [`BATCH`].
     pub batch: usize,
     /// How the workers run.
@@ -68,14 +76,18 @@ impl Options {
             reload: Arc::default(),
             samples: None,
             audit: None,
+            top: TOP,
             batch: BATCH,
             workers: WorkerOptions::default(),
         }
     }
 }
 
-/// A port that the workers' packets come from and that the control thread gives new rules.
-pub(crate) type SharedPort = Arc<Mutex<Box<dyn Port>>>;
+/// [`Options::top`] when nothing is said.
+pub const TOP: u8 = 10;
+
+/// [`Options::top`] at most: limits know no more.
+pub const MOST_TOP: u8 = 64;
 
 /// Memory for samples on their way to the disk.
 const SAMPLE_MEMORY: usize = 8 << 20;
@@ -135,14 +147,14 @@ impl Filter {
         let started = Instant::now();
         let (crew, [port]) =
             launch("filter", &options.workers, tasks, [port], stop, |task: Filterer| drop(task.close()))?;
-        let port = Arc::new(Mutex::new(port));
-        let control = match Control::start(Arc::clone(&port), shared, options, blocks) {
+        let port = SharedPort::new(port);
+        let control = match Control::start(port.clone(), shared, options, blocks) {
             Ok(control) => control,
             Err(reason) => {
                 stop.set();
                 crew.join().0.into_iter().for_each(|task| drop(task.close()));
                 // Why it did not start matters more than what could not be undone.
-                drop(Arc::into_inner(port).and_then(|port| port.into_inner().ok()).map(Port::close));
+                drop(port.take(Instant::now()).map(Port::close));
                 return Err(StartError::Refused(reason));
             }
         };
@@ -219,14 +231,19 @@ impl App for Filter {
 
     fn snapshot(&self) -> Snapshot {
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
-        let port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
-        events::snapshot(
-            &**port,
-            &self.control.rules(),
-            &figures,
-            &self.control.done(),
-            self.started.elapsed(),
-        )
+        let now = self.port.with(|port| {
+            // What the port counts is counted for the rules that hold now.
+            let moment = Moment {
+                rules: &self.control.rules(),
+                figures: &figures,
+                done: &self.control.done(),
+                blocked: &self.control.blocked(),
+                top: self.options.top.into(),
+                elapsed: self.started.elapsed(),
+            };
+            events::snapshot(port, &moment)
+        });
+        now.unwrap_or_default()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -243,25 +260,21 @@ impl App for Filter {
 
     fn finish(self) -> Summary {
         let (tasks, failures) = self.crew.join();
-        let (rules, done, mut warnings) = self.control.finish();
+        let Ended { rules, done, blocked, mut warnings, until } = self.control.finish();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Filterer::close).collect();
         let mut unmet = reasons(&failures);
         unmet.extend(self.samples.map(Spool::finish).and_then(|written| written.failure));
-        let Some(port) = Arc::into_inner(self.port) else {
-            // Only the control thread had it as well, and that has ended.
-            unmet.push("the port is still in use".into());
-            return Summary::new(
-                Snapshot::default(),
-                unmet,
-                self.options.rules.set.rules().len(),
-                None,
-                warnings,
-            );
-        };
-        let port = port.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = events::snapshot(&*port, &rules, &figures, &done, elapsed);
         let count = rules.set.rules().len();
+        let Some(port) = self.port.take(until) else {
+            unmet.push(
+                "the thread that has not ended has the port: it was not closed, see `bywash cleanup`".into(),
+            );
+            return Summary::new(Snapshot::default(), unmet, count, None, warnings);
+        };
+        let (done, top) = (&done, self.options.top.into());
+        let moment = Moment { rules: &rules, figures: &figures, done, blocked: &blocked, top, elapsed };
+        let snapshot = events::snapshot(&*port, &moment);
         let port = close_port(port, &mut warnings, &mut unmet);
         Summary::new(snapshot, unmet, count, Some(port), warnings)
     }

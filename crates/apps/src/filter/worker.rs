@@ -13,6 +13,7 @@ use bywash_sys::worker::{Task, Turn};
 use rtrb::Producer as Teller;
 
 use super::control::{Block, Held, Shared};
+use super::heavy::Hitter;
 use super::judge::{Counted, Judge};
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
@@ -26,6 +27,9 @@ const RETRY_NS: u64 = 100_000;
 /// How long packets wait for the way back before they are lost. A queue that is not looked at for half a second counts as
 /// hung.
 const PATIENCE_NS: u64 = 100_000_000;
+
+/// How often it is told who sends most above limits, which takes a while.
+const HITTERS_NS: u64 = 200_000_000;
 
 /// What one queue has done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +50,8 @@ pub(super) struct Figures {
     pub(super) lanes: Vec<LaneFigures>,
     /// What rules have counted here, by name.
     pub(super) rules: Vec<(String, Counted)>,
+    /// Who sends most above limits, with the number of the rule in these.
+    pub(super) hitters: Vec<(usize, Hitter)>,
     pub(super) samples: u64,
     /// Samples for which there was no room: the disk is too slow.
     pub(super) lost_samples: u64,
@@ -86,6 +92,8 @@ pub(super) struct Filterer {
     lost_samples: u64,
     live: Live<Figures>,
     publication: Publication,
+    /// When it is told again who sends most; `None` when there was no packet after that was told.
+    hitters_due: Option<u64>,
 }
 
 impl Filterer {
@@ -125,6 +133,7 @@ impl Filterer {
             lost_samples: 0,
             live: Live::new(Figures::default()),
             publication: Publication::default(),
+            hitters_due: None,
         };
         filterer.name_rules();
         filterer
@@ -137,6 +146,7 @@ impl Filterer {
     /// The last figures; closes the queues.
     pub(super) fn close(mut self) -> Figures {
         self.publish();
+        self.live.replace(|figures| self.fill_hitters(figures));
         let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: Some(lane.tx) });
         close_queues(ours, &mut self.pool);
         self.live.read()
@@ -153,8 +163,8 @@ impl Filterer {
     }
 
     /// Has the port leave all packets to the kernel when nobody looks after the rules, and no longer when somebody does.
-    fn look_for_control(&mut self) {
-        let left_alone = self.shared.is_left_alone(clock::monotonic());
+    fn look_for_control(&mut self, now: u64) {
+        let left_alone = self.shared.is_left_alone(now);
         if left_alone != self.left_alone {
             self.left_alone = left_alone;
             self.lanes.iter_mut().for_each(|lane| lane.rx.show_life(!left_alone));
@@ -168,11 +178,26 @@ impl Filterer {
             figures.rules = rules.map(|rule| (rule.name.clone(), Counted::default())).collect();
             figures.lanes = vec![LaneFigures::default(); self.lanes.len()];
             self.fill(figures);
+            self.fill_hitters(figures);
         });
     }
 
     fn publish(&self) {
         self.live.publish(|figures| self.fill(figures));
+    }
+
+    /// Tells who sends most above limits, when it is time for that.
+    fn tell_hitters(&mut self, now: u64) {
+        if self.hitters_due.is_some_and(|due| due <= now) {
+            let told = self.live.publish(|figures| self.fill_hitters(figures));
+            // Who was not heard says it again.
+            self.hitters_due = (!told).then_some(now + RETRY_NS);
+        }
+    }
+
+    fn fill_hitters(&self, figures: &mut Figures) {
+        figures.hitters.clear();
+        figures.hitters.extend(self.judge.hitters());
     }
 
     fn fill(&self, figures: &mut Figures) {
@@ -286,7 +311,12 @@ impl Task for Filterer {
         let busy = moved > 0;
         let is_due = self.publication.is_due(busy);
         if is_due || !busy {
-            self.look_for_control();
+            let now = clock::monotonic();
+            self.look_for_control(now);
+            self.tell_hitters(now);
+            if is_due && self.hitters_due.is_none() {
+                self.hitters_due = Some(now + HITTERS_NS);
+            }
         }
         if is_due {
             self.publish();
@@ -307,7 +337,8 @@ impl Task for Filterer {
     }
 
     fn next_deadline(&self, now: u64) -> Option<u64> {
-        self.lanes.iter().any(|lane| !lane.batch.is_empty()).then(|| now + RETRY_NS)
+        let retry = self.lanes.iter().any(|lane| !lane.batch.is_empty()).then(|| now + RETRY_NS);
+        retry.into_iter().chain(self.hitters_due).min()
     }
 
     fn finish(&mut self) {

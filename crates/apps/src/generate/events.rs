@@ -151,7 +151,15 @@ pub(super) fn snapshot(
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
         tables: vec![
-            Table { name: "queues", row: "queue", in_line: false, usual: 1, partial: false, rows },
+            Table {
+                name: "queues",
+                row: "queue",
+                in_line: false,
+                in_metrics: true,
+                usual: 1,
+                partial: false,
+                rows,
+            },
             session::table_of([port.row()]),
         ],
         distributions: distributions.collect(),

@@ -205,6 +205,7 @@ pub(super) fn snapshot(
             name: "files",
             row: "file",
             in_line: false,
+            in_metrics: true,
             usual: 1,
             partial: false,
             rows: vec![file],

@@ -38,7 +38,7 @@ pub(super) fn exposition(snapshot: &Snapshot) -> String {
     for (metric, value) in &snapshot.total.values {
         family(&mut text, "bywash_", *metric, [(&snapshot.total.labels[..], *value)].into_iter());
     }
-    for table in &snapshot.tables {
+    for table in snapshot.tables.iter().filter(|table| table.in_metrics) {
         write_table(&mut text, table);
     }
     for distribution in &snapshot.distributions {

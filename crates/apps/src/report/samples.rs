@@ -29,6 +29,7 @@ fn snapshot(seconds: u64, total: [u64; 4], queues: &[u64], latencies: &[u64]) ->
             name: "queues",
             row: "queue",
             in_line: true,
+            in_metrics: true,
             usual: 1,
             partial: false,
             rows: queues.iter().enumerate().map(row).collect(),

@@ -169,6 +169,8 @@ pub struct Table {
     pub row: &'static str,
     /// Whether the live line shows the rate of each row, because there are few of them.
     pub in_line: bool,
+    /// Whether Prometheus is told of it. Not of rows that whoever sends packets makes up: each would be a series for ever.
+    pub in_metrics: bool,
     /// So many rows are no news: a summary for people leaves out those without a fault when there are no more.
     pub usual: usize,
     /// Only some rows are here, not always the same: what one had before it came is not known.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use bywash_apps::filter::{Filter, Options, RuleFile, TrialError, try_rules};
+use bywash_apps::filter::{Filter, MOST_TOP, Options, RuleFile, TOP, TrialError, try_rules};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
@@ -92,6 +92,10 @@ pub(crate) struct Args {
     /// statistics (ethtool -S), not in the rule's counter
     #[arg(long, value_name = "WHEN", default_value = "off", requires = "rules")]
     rules_in_nic: RulesInNicArg,
+    /// Tell of so many that send most above limits, and of so many blocked sources that send most
+    #[arg(long, value_name = "N", default_value_t = TOP,
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_TOP)))]
+    top: u8,
     #[command(flatten)]
     port: PortArgs,
     #[command(flatten)]
@@ -183,6 +187,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         reload: Arc::clone(&reload),
         samples: args.samples.map(|path| (path, rotation)),
         audit: args.audit.as_deref().map(audit).transpose()?,
+        top: args.top,
         batch: args.worker.batch(),
         workers: args.worker.options(),
         ..Options::new(file, rules.clone())

@@ -6,6 +6,7 @@ mod established;
 mod ingress;
 mod one_queue;
 mod reloads;
+mod senders;
 mod syn_cookies;
 mod under_flood;
 mod watched;
@@ -75,6 +76,13 @@ fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
 
 /// A figure of what the filter on a host tells Prometheus.
 fn scraped(host: &Host, series: &str) -> u64 {
+    let answer = exposition(host);
+    let value = answer.lines().find_map(|line| Some(line.strip_prefix(series)?.rsplit_once(' ')?.1));
+    value.unwrap_or_else(|| panic!("no {series}: {answer}")).parse().unwrap()
+}
+
+/// All that the filter on a host tells Prometheus.
+fn exposition(host: &Host) -> String {
     let answer = host.enter(|| {
         let mut stream = TcpStream::connect("10.0.0.2:9100").unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -82,9 +90,7 @@ fn scraped(host: &Host, series: &str) -> u64 {
         stream.read_to_string(&mut answer).unwrap();
         answer
     });
-    let answer = answer.unwrap();
-    let value = answer.lines().find_map(|line| Some(line.strip_prefix(series)?.rsplit_once(' ')?.1));
-    value.unwrap_or_else(|| panic!("no {series}: {answer}")).parse().unwrap()
+    answer.unwrap()
 }
 
 #[test]
@@ -199,7 +205,7 @@ block_seconds = 1
     assert_eq!(bed.ask(10), 10, "the first rule is gone");
     let told = filter.end();
     let summary = summary(&told);
-    assert_eq!((&summary["blocked_sources"], &summary["blocks"]), (&2.into(), &0.into()), "{summary}");
+    assert_eq!((&summary["blocked_sources"], &summary["blocked_now"]), (&2.into(), &0.into()), "{summary}");
     assert!(of_rule(summary, "rate", "dropped_packets") > 2000, "{summary}");
 }
 

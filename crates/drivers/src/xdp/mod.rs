@@ -286,6 +286,10 @@ impl Port for XdpPort {
         }
     }
 
+    fn blocked_packets(&self, rule: &str, source: IpAddr) -> u64 {
+        self.ruled.as_ref().map_or(0, |ruled| ruled.blocked_packets(rule, source))
+    }
+
     fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
         self.ruled.as_ref().and_then(Ruled::sent_flows)
     }

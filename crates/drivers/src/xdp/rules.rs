@@ -129,8 +129,16 @@ impl Ruled {
     pub(super) fn block(&self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
         let Some(blocks) = &self.blocks else { return Err(format!("the rule '{rule}' blocks nobody")) };
         let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
-        let done = if on { blocks.update(&key, &[0; 4]) } else { blocks.delete(&key).map(drop) };
+        let done = if on { blocks.update(&key, &[0; 8]) } else { blocks.delete(&key).map(drop) };
         done.map_err(|error| error.to_string())
+    }
+
+    /// Packets that have been dropped since a limit has a source dropped.
+    pub(super) fn blocked_packets(&self, rule: &str, source: IpAddr) -> u64 {
+        let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
+        let mut packets = [0; 8];
+        let found = self.blocks.as_ref().map(|blocks| blocks.lookup(&key, &mut packets));
+        if let Some(Ok(true)) = found { u64::from_ne_bytes(packets) } else { 0 }
     }
 
     /// Who knows which flows are established, where a rule asks for that.
@@ -223,7 +231,7 @@ impl Lists {
         let blocks = |rule: &Rule| matches!(rule.action, Action::Limit(Limit { block: Some(_), .. }));
         let blocks = if set.rules().iter().any(blocks) {
             let key_size = u32::try_from(BlockKey::SIZE).unwrap_or(u32::MAX);
-            Some(map(MapKind::Hash, "bywash_blocks", key_size, 4, MOST_BLOCKS)?)
+            Some(map(MapKind::Hash, "bywash_blocks", key_size, 8, MOST_BLOCKS)?)
         } else {
             None
         };

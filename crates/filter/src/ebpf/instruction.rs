@@ -115,6 +115,8 @@ pub(super) const OPERATE: u8 = 0x07;
 pub(super) const BY_REGISTER: u8 = 0x08;
 /// Loads and stores of memory at a register.
 const MEMORY: u8 = 0x60;
+/// Stores that other CPUs see as one step; the number says what is done, and 0 is an addition.
+pub(super) const ATOMIC: u8 = 0xc0;
 pub(super) const END: u8 = 0xd0;
 pub(super) const CALL: u8 = 0x80;
 pub(super) const EXIT: u8 = 0x90;
@@ -161,6 +163,11 @@ impl Instruction {
             Operand::Number(number) => (STORE_NUMBER, 0, number),
         };
         Self { opcode: class | MEMORY | width as u8, destination: to as u8, source, offset, immediate }
+    }
+
+    pub(super) fn add_atomically(to: Register, from: Register) -> Self {
+        let opcode = STORE | ATOMIC | Width::Double as u8;
+        Self { opcode, destination: to as u8, source: from as u8, offset: 0, immediate: 0 }
     }
 
     pub(super) fn number(to: Register, number: u64) -> [Self; 2] {

@@ -151,6 +151,12 @@ impl Assembler {
         self.push(Instruction::store(width, to, offset, from.into()));
     }
 
+    /// `*to += number`, of eight bytes, so that no addition of another CPU is lost. `by` has the number after that.
+    pub fn add_atomically(&mut self, to: Register, number: i32, by: Register) {
+        self.mov(by, number);
+        self.push(Instruction::add_atomically(to, by));
+    }
+
     /// `to = ` the map behind a file descriptor. Takes the place of two instructions.
     pub fn map(&mut self, to: Register, descriptor: i32) {
         let [first, second] = Instruction::map(to, descriptor);
@@ -339,12 +345,17 @@ mod tests {
         let mut assembler = Assembler::new();
         assembler.map(Register::R1, 7);
         assembler.map_value(Register::R8, 5, 24);
+        assembler.add_atomically(Register::R8, 1, Register::R2);
         assembler.exit();
         let text = assembler.finish().unwrap().to_string();
-        assert_eq!(
-            text.lines().collect::<Vec<_>>(),
-            ["   0: r1 = map 7", "   2: r8 = value of map 5 +24", "   4: exit"]
-        );
+        let lines = [
+            "   0: r1 = map 7",
+            "   2: r8 = value of map 5 +24",
+            "   4: r2 = 1",
+            "   5: lock *(u64)(r8 +0) += r2",
+            "   6: exit",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::Program;
 use super::instruction::{
-    BY_REGISTER, CALL, CLASS, END, EXIT, Instruction, JUMP, JUMP32, LOAD, LOAD_IMMEDIATE, MAP_DESCRIPTOR,
-    MAP_VALUE, OPERATE, OPERATE32, STORE, STORE_NUMBER,
+    ATOMIC, BY_REGISTER, CALL, CLASS, END, EXIT, Instruction, JUMP, JUMP32, LOAD, LOAD_IMMEDIATE,
+    MAP_DESCRIPTOR, MAP_VALUE, OPERATE, OPERATE32, STORE, STORE_NUMBER,
 };
 
 impl fmt::Display for Program {
@@ -48,6 +48,7 @@ fn line(instruction: Instruction, index: usize, next: Option<Instruction>) -> St
         }
         LOAD => format!("r{destination} = {}", memory(source)),
         STORE_NUMBER => format!("{} = {immediate}", memory(destination)),
+        STORE if opcode & 0xe0 == ATOMIC => format!("lock {} += r{source}", memory(destination)),
         STORE => format!("{} = r{source}", memory(destination)),
         JUMP if opcode == JUMP => format!("goto {goal}"),
         JUMP if opcode & 0xf0 == CALL => format!("call {immediate}"),

@@ -56,11 +56,16 @@ impl Headers {
 
     /// The source.
     pub fn source(&self) -> Option<IpAddr> {
-        let [high, low] = self.addresses[0];
-        Some(match self.family? {
+        self.addresses().map(|[source, _]| source)
+    }
+
+    /// Source and destination.
+    pub fn addresses(&self) -> Option<[IpAddr; 2]> {
+        let family = self.family?;
+        Some(self.addresses.map(|[high, low]| match family {
             Family::V4 => IpAddr::V4(lower_bits(low).into()),
             Family::V6 => IpAddr::V6((u128::from(high) << 64 | u128::from(low)).into()),
-        })
+        }))
     }
 
     /// Source and destination.

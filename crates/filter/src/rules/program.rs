@@ -68,8 +68,8 @@ pub struct MapSet {
     pub array: RawFd,
     /// `BPF_MAP_TYPE_HASH`: [`Tables::entries6`](super::Tables::entries6). Not used where there is no IPv6.
     pub hash6: RawFd,
-    /// `BPF_MAP_TYPE_HASH`: a [`BlockKey`](super::BlockKey) for each source that a limit has blocked; the values mean nothing. Not used
-    /// where no limit blocks.
+    /// `BPF_MAP_TYPE_HASH`: for the [`BlockKey`](super::BlockKey) of each source that a limit has blocked, 8 bytes: packets dropped. Not
+    /// used where no limit blocks.
     pub blocks: RawFd,
 }
 
@@ -470,6 +470,7 @@ impl Coder<'_> {
         self.assembler.store(Width::Word, Register::R10, KEY6, slot.cast_signed());
         self.lookup(KEY6, self.rules.sets.blocks);
         self.assembler.jump_if(Register::R0, Condition::Equal, 0, done);
+        self.assembler.add_atomically(Register::R0, 1, Register::R1);
         self.assembler.mov(RESULT, self.rules.hook.drops());
         self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
         self.assembler.jump(self.exits.count);

@@ -88,7 +88,7 @@ impl Loaded {
         for (key, class) in set.tables().entries6() {
             hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
         }
-        let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 4, 4);
+        let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 8, 4);
         let program = RuleProgram {
             hook,
             rules: set,

@@ -280,8 +280,14 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
     );
     for source in ["10.1.0.0", "2001::"] {
         let key = BlockKey { slot: 0, source: source.parse().unwrap() };
-        loaded.blocks.update(&key.to_bytes(), &[0; 4]).unwrap();
+        loaded.blocks.update(&key.to_bytes(), &[0; 8]).unwrap();
     }
+    let dropped = |source: &str| {
+        let mut packets = [0; 8];
+        let key = BlockKey { slot: 0, source: source.parse().unwrap() };
+        assert!(loaded.blocks.lookup(&key.to_bytes(), &mut packets).unwrap());
+        u64::from_ne_bytes(packets)
+    };
     let shape = |six, host, net, protocol| Shape {
         tags: 1,
         addresses: [net, host, 0, 2],
@@ -296,6 +302,7 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
         assert!(!loaded.drops(&shape(six, 1, 1, 6).packet()), "another protocol");
     }
     assert_eq!((loaded.counted(0)[0], loaded.verdict(Verdict::NoSocket)), (4, 2));
+    assert_eq!(["10.1.0.0", "2001::"].map(dropped), [2, 2], "of each source");
 }
 
 #[test]

@@ -223,6 +223,7 @@ fn snapshot(
         name: "engines",
         row: "engine",
         in_line: false,
+        in_metrics: true,
         usual: usize::MAX,
         partial: false,
         rows: rows.collect(),

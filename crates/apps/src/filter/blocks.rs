@@ -1,0 +1,74 @@
+//! Which sources the port drops everything of, by which rule, and until when.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::top::Blocked;
+
+/// All of them, for the thread that blocks and for whoever tells of them.
+#[derive(Clone, Default)]
+pub(super) struct Blocks(Arc<Mutex<HashMap<Key, Block>>>);
+
+/// A limit's rule, and a source as it tells them apart.
+pub(super) type Key = (String, IpAddr);
+
+#[derive(Clone, Copy)]
+struct Block {
+    bits: u8,
+    since: Instant,
+    until: Instant,
+    /// Packets that were dropped before other rules took the place of those that blocked it.
+    before: u64,
+}
+
+impl Blocks {
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.with(|blocks| blocks.contains_key(key))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.with(|blocks| blocks.len() as u64)
+    }
+
+    /// From now on, for so long. `bits` of the source count.
+    pub(super) fn add(&self, key: Key, bits: u8, time: Duration) {
+        let since = Instant::now();
+        self.with(|blocks| blocks.insert(key, Block { bits, since, until: since + time, before: 0 }));
+    }
+
+    /// Those whose time is over, which are no longer here.
+    pub(super) fn take_over(&self) -> Vec<Key> {
+        let now = Instant::now();
+        self.with(|blocks| blocks.extract_if(|_, block| block.until <= now).map(|(key, _)| key).collect())
+    }
+
+    /// Adds to what each has had dropped: its next count begins at 0.
+    pub(super) fn remember(&self, packets: impl Fn(&Key) -> u64) {
+        self.with(|blocks| blocks.iter_mut().for_each(|(key, block)| block.before += packets(key)));
+    }
+
+    /// Keeps those that stay blocked.
+    pub(super) fn retain(&self, mut stays: impl FnMut(&Key) -> bool) {
+        self.with(|blocks| blocks.retain(|key, _| stays(key)));
+    }
+
+    /// As they are now.
+    pub(super) fn now(&self) -> Vec<Blocked> {
+        let now = Instant::now();
+        let blocked = |((rule, source), block): (&Key, &Block)| Blocked {
+            rule: rule.clone(),
+            source: *source,
+            bits: block.bits,
+            been: now.saturating_duration_since(block.since),
+            left: block.until.saturating_duration_since(now),
+            before: block.before,
+        };
+        self.with(|blocks| blocks.iter().map(blocked).collect())
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut HashMap<Key, Block>) -> T) -> T {
+        what(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
