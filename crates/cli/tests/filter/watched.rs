@@ -1,18 +1,19 @@
 //! Rules are looked after: the kernel has all packets while nobody does, and a new default gateway is spared like the old one.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bywash_lab::Host;
+use bywash_lab::{Host, Snapshot};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER};
+use crate::bed::{Bed, Filter, SERVER, Untouched, summary, unchanged};
 
 /// Asks until an answer comes, or none does.
 fn until_answered(bed: &Bed, answered: bool, what: &str) {
@@ -29,24 +30,16 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
     for attach in ["auto", "xdp"] {
         let bed = Bed::new(1);
         bed.server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let audit = bed.folder.path().join("audit");
-        assert!(Command::new("mkfifo").arg(&audit).status().unwrap().success());
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let mut pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&audit).unwrap();
+        let (audit, mut pipe) = fifo(&bed);
         let rule = "[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n";
         let rules = bed.rules(rule);
         let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
         let mut filter = Filter::start(&bed, &words);
         until_answered(&bed, false, "it drops");
-        for size in [4096, 1] {
-            while pipe.write(&vec![b'\n'; size]).is_ok() {}
-        }
+        fill(&mut pipe);
         bed.rules(&format!("{rule}# changed\n"));
         filter.signal(Signal::HUP);
         until_answered(&bed, true, "nobody would notice that the rule has expired");
-        let hangs = |event: &Value| {
-            event["event"] == "warning" && event["message"].as_str().unwrap().contains("left to the kernel")
-        };
         filter.wait_for("warning", hangs);
         assert!(bed.ask(50) > 40, "a late packet counts as lost");
         let mut bytes = [0; 4096];
@@ -54,6 +47,57 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
         until_answered(&bed, false, "it drops again");
         filter.end();
     }
+}
+
+#[test]
+fn an_audit_log_that_takes_nothing_does_not_keep_the_filter_from_its_end() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(1);
+        let untouched = Untouched::now(&bed.lab.hosts[1]);
+        let (audit, mut pipe) = fifo(&bed);
+        let rule =
+            "[[rule]]\nname = \"some\"\nto_ports = [8]\naction = \"limit\"\nrate = 9\nblock_seconds = 9\n";
+        let rules = bed.rules(rule);
+        let words = format!("--rules {} --audit {}", rules.display(), audit.display());
+        let mut filter = Filter::start(&bed, &words);
+        fill(&mut pipe);
+        bed.rules(&format!("{rule}# changed\n"));
+        filter.signal(Signal::HUP);
+        filter.wait_for("warning", hangs);
+        // Nobody reads what is in the pipe.
+        let (code, told) = filter.end_anyhow();
+        let left = |event: &Value| {
+            event["event"] == "warning" && event["message"].as_str().unwrap().contains("'filter control'")
+        };
+        assert!(told.iter().any(left), "{told:?}");
+        assert_eq!((code, &summary(&told)["reloads"]), (Some(0), &1.into()), "{told:?}");
+        untouched.check();
+        assert_eq!(bed.ask(10), 10, "the machine is as it was");
+    }
+    unchanged(&before);
+}
+
+/// A pipe in place of the audit log, and its end, from which nobody reads.
+fn fifo(bed: &Bed) -> (PathBuf, File) {
+    let audit = bed.folder.path().join("audit");
+    assert!(Command::new("mkfifo").arg(&audit).status().unwrap().success());
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&audit).unwrap();
+    (audit, pipe)
+}
+
+/// Leaves a pipe no room.
+fn fill(pipe: &mut File) {
+    for size in [4096, 1] {
+        while pipe.write(&vec![b'\n'; size]).is_ok() {}
+    }
+}
+
+/// Whether the event says that the thread hangs that looks after the rules.
+fn hangs(event: &Value) -> bool {
+    event["event"] == "warning" && event["message"].as_str().unwrap().contains("left to the kernel")
 }
 
 #[test]
