@@ -1,17 +1,19 @@
 //! The reports of a run as a user sees them: the page in a terminal, metrics by HTTP, the file of delays; and the manual.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pty;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Termios, tcgetattr};
+
+use pty::{Pty, read_until_it};
 
 /// Ordinary pages, so that nothing is said about them.
 const QUIET_MEMORY: [&str; 4] = ["--huge-pages", "off", "--memory", "16M"];
@@ -45,62 +47,30 @@ fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("bywash-test-{name}-{}", std::process::id()))
 }
 
-/// A terminal of 100 by 40, and both its ends.
-struct Pty {
-    master: File,
-    slave: OwnedFd,
-}
-
-impl Pty {
-    fn open() -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        tcsetwinsize(&slave, Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        Self { master: master.into(), slave: slave.into() }
-    }
-
-    fn settings(&self) -> Termios {
-        tcgetattr(&self.slave).unwrap()
-    }
-
-    fn run(&self, words: &str) -> Child {
-        let end = || Stdio::from(self.slave.try_clone().unwrap());
-        command(words).stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
-    }
-}
-
 /// Reads what is shown until it has `part`.
 fn read_until(master: &mut File, part: &str) -> String {
     read_until_it(master, part, |text| text.contains(part))
 }
 
-/// Reads what is shown until it is as `wanted`, which `what` names.
-fn read_until_it(master: &mut File, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-    let (mut shown, mut buffer, until) = (Vec::new(), [0; 4096], Instant::now() + PATIENCE);
-    loop {
-        let n = master.read(&mut buffer).unwrap();
-        shown.extend_from_slice(&buffer[..n]);
-        let text = String::from_utf8_lossy(&shown);
-        if wanted(&text) {
-            return text.into_owned();
-        }
-        assert!(Instant::now() < until, "{what:?} is not in {text:?}");
-    }
+fn settings(pty: &Pty) -> Termios {
+    tcgetattr(&pty.slave).unwrap()
+}
+
+/// Starts it in a terminal.
+fn run(pty: &Pty, words: &str) -> Child {
+    pty.run(&mut command(words))
 }
 
 #[test]
 fn the_page_gives_the_terminal_back_however_it_ends() {
     for how in ["q", "\x03", "SIGTERM", "its time"] {
         let mut pty = Pty::open();
-        let before = pty.settings();
+        let before = settings(&pty);
         let time = if how == "its time" { " --duration 1500ms" } else { "" };
-        let mut child = pty.run(&format!("receive null: --tui{time}"));
+        let mut child = run(&pty, &format!("receive null: --tui{time}"));
         let shown = read_until(&mut pty.master, "packets/s");
         assert!(shown.contains("\x1b[?1049h") && shown.contains("receiving on null:"), "{shown:?}");
-        assert!(!pty.settings().local_modes.contains(LocalModes::ICANON), "keys are read at once");
+        assert!(!settings(&pty).local_modes.contains(LocalModes::ICANON), "keys are read at once");
         match how {
             "SIGTERM" => kill_process(Pid::from_child(&child), Signal::TERM).unwrap(),
             "its time" => {}
@@ -111,7 +81,7 @@ fn the_page_gives_the_terminal_back_however_it_ends() {
         assert_eq!(end(&mut child).code(), Some(0), "{how}: {rest:?}");
         let (_, after) = rest.rsplit_once("\x1b[?1049l").unwrap();
         assert!(after.contains("receiving on null:"), "what was said on the page: {after:?}");
-        let after = pty.settings();
+        let after = settings(&pty);
         assert_eq!(
             (after.local_modes, after.input_modes, after.output_modes, after.control_modes),
             (before.local_modes, before.input_modes, before.output_modes, before.control_modes),
@@ -129,12 +99,12 @@ fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
     assert!(complaint.contains("--tui: standard input and output are no terminal"), "{complaint}");
     // A port that does not open: the reason stands on the ordinary screen.
     let mut pty = Pty::open();
-    let before = pty.settings();
-    let mut child = pty.run("receive xdp:bw-absent0 --tui");
+    let before = settings(&pty);
+    let mut child = run(&pty, "receive xdp:bw-absent0 --tui");
     let shown = read_until(&mut pty.master, "bywash: ");
     assert_eq!(end(&mut child).code(), Some(2));
     assert!(shown.rsplit_once("\x1b[?1049l").unwrap().1.contains("bywash: "), "{shown:?}");
-    assert_eq!(pty.settings().local_modes, before.local_modes);
+    assert_eq!(settings(&pty).local_modes, before.local_modes);
 }
 
 #[test]

@@ -36,7 +36,7 @@ mod write;
 pub use error::{Broken, ReadError};
 pub use link::Link;
 pub use read::{Reader, Record};
-pub use write::{Bytes, Format, Interface, Statistics};
+pub use write::{Bytes, Comment, Format, Interface, Statistics};
 
 /// The longest packet that is read, in bytes; the same as libpcap's and tcpdump's limit.
 pub const MAX_PACKET: usize = 1 << 18;

@@ -23,6 +23,8 @@ pub(crate) const PACKET: u32 = 6;
 
 /// The option that ends a block's options.
 pub(crate) const END_OF_OPTIONS: u16 = 0;
+/// A text for people, of any block.
+pub(crate) const COMMENT: u16 = 1;
 /// An interface's unit of time: a negative power of 10, or of 2 when the highest bit is set.
 pub(crate) const TIME_RESOLUTION: u16 = 9;
 /// Length of the FCS.

@@ -69,6 +69,22 @@ impl Bytes {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+
+    #[inline]
+    fn of(words: &[u32]) -> Self {
+        let mut bytes = [0; 28];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        Self { bytes, len: 4 * words.len() }
+    }
+}
+
+/// A packet's head in pcapng, of a block of this length.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of a number")]
+fn ng_head(length: u32, time: u64, captured: u32, original: u32) -> Bytes {
+    Bytes::of(&[ng::PACKET, length, 0, (time >> 32) as u32, time as u32, captured, original])
 }
 
 /// The program that wrote a file.
@@ -128,25 +144,13 @@ impl Format {
     #[inline]
     #[must_use]
     pub fn record_head(self, time: u64, captured: u32, original: u32) -> Bytes {
-        let mut bytes = [0; 28];
-        let words = |out: &mut [u8; 28], words: &[u32]| {
-            for (to, word) in out.chunks_exact_mut(4).zip(words) {
-                to.copy_from_slice(&word.to_le_bytes());
-            }
-        };
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of a number; seconds until 2106")]
         match self {
             Self::Pcap => {
                 let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
-                words(&mut bytes, &[seconds as u32, rest as u32, captured, original]);
-                Bytes { bytes, len: 16 }
+                Bytes::of(&[seconds as u32, rest as u32, captured, original])
             }
-            Self::Pcapng => {
-                let length = self.record_len(captured) as u32;
-                let (high, low) = ((time >> 32) as u32, time as u32);
-                words(&mut bytes, &[ng::PACKET, length, 0, high, low, captured, original]);
-                Bytes { bytes, len: 28 }
-            }
+            Self::Pcapng => ng_head(self.record_len(captured) as u32, time, captured, original),
         }
     }
 
@@ -217,6 +221,43 @@ impl Format {
         }
         option(&mut body, ng::END_OF_OPTIONS, &[]);
         block(ng::STATISTICS, &body)
+    }
+}
+
+/// A comment that packets of a pcapng file have, made once for all of them.
+#[derive(Clone, Debug)]
+pub struct Comment {
+    /// The option, and the end of options.
+    options: Vec<u8>,
+}
+
+impl Comment {
+    /// A comment with this text.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut options = Vec::new();
+        option(&mut options, ng::COMMENT, text.as_bytes());
+        option(&mut options, ng::END_OF_OPTIONS, &[]);
+        Self { options }
+    }
+
+    /// Bytes of a record with `captured` bytes of a packet.
+    #[inline]
+    #[must_use]
+    pub fn record_len(&self, captured: u32) -> usize {
+        Format::Pcapng.record_len(captured) + self.options.len()
+    }
+
+    /// The record of a packet that came at `time` (nanoseconds since 1970), of which these bytes are kept and which had `original` on
+    /// the wire; piece by piece.
+    pub fn write_record(&self, time: u64, packet: &[u8], original: u32, mut put: impl FnMut(&[u8])) {
+        let captured = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(self.record_len(captured)).unwrap_or(u32::MAX);
+        put(ng_head(length, time, captured, original).bytes());
+        put(packet);
+        put(&[0; 3][..packet.len().next_multiple_of(4) - packet.len()]);
+        put(&self.options);
+        put(&length.to_le_bytes());
     }
 }
 

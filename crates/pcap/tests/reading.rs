@@ -1,7 +1,7 @@
 //! Files of every kind, whole, cut, mutated and hostile.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bywash_pcap::{Broken, Format, Interface, Link, ReadError, Reader, Statistics};
+use bywash_pcap::{Broken, Comment, Format, Interface, Link, ReadError, Reader, Statistics};
 use proptest::prelude::*;
 
 /// A number's bytes, in one of the two orders.
@@ -304,6 +304,23 @@ fn statistics_are_a_block_that_readers_pass_over() {
     let start = file.len();
     file.extend(Format::Pcapng.statistics(&statistics));
     assert_eq!(Format::Pcapng.record_len_at(&file[start..]), Some(file.len() - start));
+    assert_eq!(read_whole(&file), expected);
+}
+
+#[test]
+fn comments_are_behind_packets_that_readers_read_as_ever() {
+    let mut file = Format::Pcapng.file_header(&Interface::named("eth1"));
+    let comment = Comment::new("flood");
+    let mut expected = Vec::new();
+    for len in 0..9_u8 {
+        let (start, packet) = (file.len(), vec![len; usize::from(len)]);
+        comment.write_record(7, &packet, 99, |piece| file.extend(piece));
+        assert_eq!(file.len() - start, comment.record_len(len.into()));
+        assert_eq!(Format::Pcapng.record_len_at(&file[start..]), Some(file.len() - start));
+        // Code and length, the text and its padding, no more options, the block's length.
+        assert_eq!(file[file.len() - 20..][..16], *b"\x01\0\x05\0flood\0\0\0\0\0\0\0");
+        expected.push(owned(7, 1, 99, &packet));
+    }
     assert_eq!(read_whole(&file), expected);
 }
 

@@ -15,7 +15,7 @@ use super::limit::{Limiter, Measured};
 pub(super) struct Judgement {
     /// It is gone.
     pub(super) is_dropped: bool,
-    /// It is to be kept as a sample.
+    /// It is to be kept as a sample: [`Judge::sampler`] says whose.
     pub(super) is_sample: bool,
     /// It is of a flood: [`Judge::take_flood`] says which.
     pub(super) is_flood: bool,
@@ -43,6 +43,7 @@ pub(super) struct Counted {
 pub(super) struct Judge {
     kept: Vec<Kept>,
     flood: Option<(usize, IpAddr)>,
+    sampler: usize,
 }
 
 /// What is kept of one rule, beside all of the rule that matters once a packet meets it.
@@ -71,10 +72,10 @@ enum Does {
 /// What rules that draw samples say of a packet.
 #[derive(Default)]
 struct Drawn {
-    /// There is one that is about it.
-    may_be_it: bool,
-    /// It is the one that a rule has drawn.
-    is_it: bool,
+    /// The first that is about it.
+    first: Option<usize>,
+    /// The first that has drawn it.
+    by: Option<usize>,
 }
 
 impl Kept {
@@ -128,7 +129,7 @@ impl Judge {
             })
             .collect();
         let kept = |rule: &Rule| Kept::new(rule, old.remove(rule.name.as_str()).unwrap_or_default());
-        Self { kept: set.rules().iter().map(kept).collect(), flood: None }
+        Self { kept: set.rules().iter().map(kept).collect(), flood: None, sampler: 0 }
     }
 
     pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
@@ -145,6 +146,12 @@ impl Judge {
     /// The source that the kernel shall block, and the rule by which: of the packet that was just judged to be of a flood.
     pub(super) fn take_flood(&mut self) -> Option<(usize, IpAddr)> {
         self.flood.take()
+    }
+
+    /// The rule that asked for the packet that was just judged as a sample. Of one that the kernel drew it is the first that may
+    /// have: it does not say which.
+    pub(super) fn sampler(&self) -> usize {
+        self.sampler
     }
 
     /// Looks up which lists packets are in, some time before they are judged, and asks for the memory of limits that they may
@@ -203,15 +210,17 @@ impl Judge {
             let index = course.next_index();
             let Some(kept) = self.kept.get_mut(index) else { break };
             if kept.sample != 0 {
-                drawn.may_be_it = true;
-                drawn.is_it |= kept.draws();
+                drawn.first.get_or_insert(index);
+                if kept.draws() {
+                    drawn.by.get_or_insert(index);
+                }
             }
             if kept.does == Does::SynCookie && !is_first {
                 // What the kernel's program has not answered is none of its business.
                 continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
-            let is_counted = !(is_first || course.has_asked()) && (drawn.may_be_it || !kept.decides);
+            let is_counted = !(is_first || course.has_asked()) && (drawn.first.is_some() || !kept.decides);
             if !is_counted {
                 kept.counted.about.packets += 1;
                 kept.counted.about.bytes += wire_len as u64;
@@ -239,7 +248,10 @@ impl Judge {
             break;
         }
         let is_asked = is_first || course.has_asked();
-        judgement.is_sample = if is_asked { drawn.is_it } else { drawn.may_be_it };
+        if let Some(by) = if is_asked { drawn.by } else { drawn.first } {
+            judgement.is_sample = true;
+            self.sampler = by;
+        }
         judgement
     }
 }

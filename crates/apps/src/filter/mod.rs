@@ -30,6 +30,7 @@ mod heavy;
 mod judge;
 mod limit;
 mod places;
+mod samples;
 mod shared_port;
 mod top;
 mod trial;

@@ -3,7 +3,6 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use bywash_pcap::Format;
 use bywash_port::filter::rules::{Established, Lookup, SentFlows};
 use bywash_port::frame::{BATCH, Batch, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RuleSet, Rules, RxQueue, TxQueue};
@@ -15,11 +14,9 @@ use rtrb::Producer as Teller;
 use super::control::{Block, Held, Shared};
 use super::heavy::Hitter;
 use super::judge::{Counted, Judge};
+use super::samples::Samples;
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
-
-/// Bytes of a sample, at most.
-const SNAP: usize = 256;
 
 /// How soon to look again while packets wait for the way back.
 const RETRY_NS: u64 = 100_000;
@@ -87,9 +84,7 @@ pub(super) struct Filterer {
     flows: Option<Arc<dyn SentFlows>>,
     judge: Judge,
     tell: Teller<Block>,
-    samples: Option<Producer>,
-    sampled: u64,
-    lost_samples: u64,
+    samples: Samples,
     live: Live<Figures>,
     publication: Publication,
     /// When it is told again who sends most; `None` when there was no packet after that was told.
@@ -116,7 +111,7 @@ impl Filterer {
         let generation = shared.generation();
         let Held { rules: Rules { set, .. }, flows } = shared.held();
         let judge = Judge::new(&set, None);
-        let filterer = Self {
+        let mut filterer = Self {
             lanes: queues.into_iter().map(lane).collect(),
             pool,
             batch: Batch::with_limit(batch),
@@ -128,9 +123,7 @@ impl Filterer {
             flows,
             judge,
             tell,
-            samples,
-            sampled: 0,
-            lost_samples: 0,
+            samples: Samples::new(samples),
             live: Live::new(Figures::default()),
             publication: Publication::default(),
             hitters_due: None,
@@ -172,7 +165,8 @@ impl Filterer {
     }
 
     /// Makes room in the figures for the rules that hold now, and fills it at once: nobody sees a counter go back.
-    fn name_rules(&self) {
+    fn name_rules(&mut self) {
+        self.samples.name(&self.set);
         self.live.replace(|figures| {
             let rules = self.set.rules().iter();
             figures.rules = rules.map(|rule| (rule.name.clone(), Counted::default())).collect();
@@ -213,7 +207,7 @@ impl Filterer {
         for ((_, to), counted) in figures.rules.iter_mut().zip(self.judge.counted()) {
             *to = *counted;
         }
-        (figures.samples, figures.lost_samples) = (self.sampled, self.lost_samples);
+        (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost);
     }
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
@@ -234,12 +228,8 @@ impl Filterer {
                 // When there is no room it will be told again.
                 let _ = self.tell.push(Block { generation: self.generation, rule, source });
             }
-            if judgement.is_sample
-                && let Some(samples) = &mut self.samples
-            {
-                let kept = keep(samples, packet);
-                self.sampled += u64::from(kept);
-                self.lost_samples += u64::from(!kept);
+            if judgement.is_sample {
+                self.samples.keep(judge.sampler(), packet);
             }
             dropped.0 |= u64::from(judgement.is_dropped) << number;
         }
@@ -320,8 +310,8 @@ impl Task for Filterer {
         }
         if is_due {
             self.publish();
-            if let Some(samples) = self.samples.as_mut().filter(|_| !busy) {
-                samples.flush();
+            if !busy {
+                self.samples.flush();
             }
         }
         if busy { Turn::Busy } else { Turn::Idle }
@@ -355,18 +345,4 @@ impl Task for Filterer {
             self.pool.give_batch(&mut lane.batch);
         }
     }
-}
-
-/// Writes a sample; false when there was no room for it.
-fn keep(samples: &mut Producer, packet: &Packet) -> bool {
-    let bytes = &packet.head()[..packet.head().len().min(SNAP)];
-    let [captured, original] = [bytes.len(), packet.len()].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
-    if !samples.has_room(Format::Pcapng.record_len(captured)) {
-        return false;
-    }
-    samples.put(Format::Pcapng.record_head(clock::realtime(), captured, original).bytes());
-    samples.put(bytes);
-    samples.put(Format::Pcapng.record_tail(captured).bytes());
-    samples.end();
-    true
 }

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// The rules; without them everything is counted and given back
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Keep the samples that rules ask for in this file, as pcapng
+    /// Keep the samples that rules ask for in this file, as pcapng; a packet's comment is the rule's name
     #[arg(long, value_name = "FILE", requires = "rules")]
     samples: Option<PathBuf>,
     /// Go on in another file of samples before one is longer than this: 100M

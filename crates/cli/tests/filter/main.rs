@@ -5,7 +5,11 @@ mod bed;
 mod established;
 mod ingress;
 mod one_queue;
+mod page;
+#[path = "../pty/mod.rs"]
+mod pty;
 mod reloads;
+mod samples;
 mod senders;
 mod syn_cookies;
 mod under_flood;
