@@ -1,15 +1,15 @@
 //! An echo server on a TAP interface: `echo TAP ADDRESS/LENGTH`, then `nc ADDRESS 7` from the machine itself.
 
 use bywash_drivers::{OpenOptions, open};
-use bywash_engine::stack::{Control, Event, Prefix, frame::Arena};
+use bywash_engine::stack::{Control, Event, Listen, Prefix, frame::Arena};
 use bywash_engine::sys::{signals::stop_on_signals, worker::Stop};
 use bywash_engine::{Instance, Io, Options, Program};
 
 pub(crate) struct Echo;
 
 impl Program for Echo {
-    fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
-        io.listen(None, 7, 1024).map(drop).map_err(|error| error.to_string())
+    fn listens(&self) -> Vec<Listen> {
+        vec![Listen { local: None, port: 7, backlog: 1024 }]
     }
 
     fn turn(&mut self, events: &[Event], io: &mut Io<'_>) {

@@ -1,5 +1,6 @@
 //! What an instance does with what it is asked over its control socket.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use bywash_port::QueueCounters;
@@ -224,11 +225,25 @@ fn neighbours(control: &Control) -> Vec<NeighbourRow> {
 
 fn sockets(handle: &Handle) -> Result<Vec<SocketRow>, String> {
     let stacks = handle.stacks(|stack, _| stack.sockets(SOCKETS)).map_err(|error| error.to_string())?;
-    let rows = stacks
-        .into_iter()
-        .enumerate()
-        .flat_map(|(engine, sockets)| sockets.into_iter().map(move |socket| socket_row(engine, &socket)));
-    Ok(rows.collect())
+    // Listeners are the instance's: each is shown once, with the handshakes of all engines.
+    let mut rows: Vec<SocketRow> = Vec::new();
+    let mut listeners = BTreeMap::new();
+    for (engine, socket) in
+        (0..).zip(&stacks).flat_map(|(engine, all)| all.iter().map(move |one| (engine, one)))
+    {
+        let at = match socket.state {
+            SocketState::Listening => *listeners.entry(socket.local).or_insert(rows.len()),
+            _ => rows.len(),
+        };
+        match rows.get_mut(at) {
+            Some(row) => {
+                row.receive_queue += socket.receive_queue;
+                row.send_queue += socket.send_queue;
+            }
+            None => rows.push(socket_row(engine, socket)),
+        }
+    }
+    Ok(rows)
 }
 
 fn socket_row(engine: usize, socket: &Socket) -> SocketRow {
@@ -249,7 +264,7 @@ fn socket_row(engine: usize, socket: &Socket) -> SocketRow {
         send_queue: socket.send_queue,
         local: end(socket.local.0, socket.local.1),
         remote: socket.remote.map_or_else(|| "*".into(), |(address, port)| end(Some(address), port)),
-        engine,
+        engine: (socket.state != SocketState::Listening).then_some(engine),
     }
 }
 

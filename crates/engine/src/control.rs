@@ -1,4 +1,4 @@
-//! The control thread: it owns addresses, routes and neighbours, answers ARP, neighbour discovery and ICMP whichever
+//! The control thread: it owns addresses, routes, neighbours and listeners, answers ARP, neighbour discovery and ICMP whichever
 //! queue they came in on, and tells all engines of what has changed.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub(crate) type Change = Box<dyn FnOnce(&mut Control, Timestamp) + Send>;
 
 /// What others want of the control thread.
 pub(crate) enum Command {
-    /// Something with addresses, routes and neighbours.
+    /// Something with addresses, routes, neighbours and listeners.
     Control(Change),
     /// Something with each stack, in the order of the engines.
     Stacks(Vec<Work>),

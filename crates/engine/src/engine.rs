@@ -304,6 +304,11 @@ impl Engine {
 
     /// Lets the program do its part, and the stack what follows from it.
     fn work(&mut self, now: Timestamp) -> usize {
+        if self.course == Course::Waiting {
+            // What has happened waits in the stack for the program.
+            self.parts.stack.advance(now, &mut self.parts.pool);
+            return 0;
+        }
         let mut events = 0;
         for _ in 0..ROUNDS {
             self.parts.stack.advance(now, &mut self.parts.pool);

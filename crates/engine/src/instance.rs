@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bywash_port::Port;
 use bywash_stack::frame::{Arena, ArenaError, BATCH};
-use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, Timestamp};
+use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, TcpError, Timestamp};
 use bywash_sys::worker::{Idle, Placement, Stop, Worker, WorkerError};
 
 use crate::control::{Command, ControlTask};
@@ -62,6 +62,9 @@ pub enum StartError {
     /// No thread.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// Something listens there already.
+    #[error("{0} can't be listened on: {1}")]
+    Listen(String, TcpError),
     /// A port has nothing to send by.
     #[error("{0} can't both send and receive: a stack needs both")]
     OneWay(String),

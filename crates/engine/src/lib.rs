@@ -2,7 +2,7 @@
 //!
 //! An [`Instance`] is one or several engines and a control thread. An engine is a worker with its queues, its packets,
 //! its [`Stack`](stack::Stack) and its [`Program`]; engines share nothing but rings. The control thread owns addresses,
-//! routes and neighbours, and tells the engines when they change. A [`Handle`] asks a running instance from outside.
+//! routes, neighbours and listeners, and tells the engines when they change. A [`Handle`] asks a running instance from outside.
 //!
 //! `examples/echo.rs` is an echo server in 40 lines.
 #![forbid(unsafe_code)]

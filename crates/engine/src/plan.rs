@@ -103,6 +103,7 @@ fn threads(
     configure: Box<Configure<'_>>,
     program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
 ) -> Result<Plan, StartError> {
+    let (count, steering) = (steering.engines(), Arc::new(steering));
     let clock = Clock::start();
     let mut pool = arena.pool(CONTROL_FRAMES)?;
     let mut control = Control::new();
@@ -112,8 +113,13 @@ fn threads(
     }
     control.set_forwarding(options.forward);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
+    let programs: Vec<Box<dyn Program>> = (0..count).map(|number| program(number, count)).collect();
+    for listen in programs.first().map_or_else(Vec::new, |program| program.listens()) {
+        let place = listen.local.map_or_else(String::new, |local| format!("{local} "));
+        let refused = |error| StartError::Listen(format!("{place}port {}", listen.port), error);
+        control.listen(listen).map_err(refused)?;
+    }
     let snapshot = control.snapshot(&mut pool).clone();
-    let (count, steering) = (steering.engines(), Arc::new(steering));
     let unfinished = Arc::new(AtomicUsize::new(count));
     let bell = Bell::new()?;
     let bells: Vec<Bell> = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>()?;
@@ -122,7 +128,7 @@ fn threads(
     let share = arena.unused() / count;
     let mut rings = mesh(&bells);
     let (mut engines, mut ends) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for number in 0..count {
+    for (number, program) in programs.into_iter().enumerate() {
         let (messages, from_control) = ring(MESSAGES, &bells[number]);
         let (to_control, requests) = ring(MESSAGES, &bell);
         ends.push(EngineEnd { requests, messages, unsaid: VecDeque::new() });
@@ -143,7 +149,7 @@ fn threads(
             to_control,
             to_engines,
             from_engines,
-            program: program(number, count),
+            program,
             unfinished: unfinished.clone(),
             figures: figures[number].clone(),
         }));

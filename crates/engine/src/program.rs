@@ -2,19 +2,31 @@
 //!
 //! A program runs to completion: it is called with all that has happened on its engine since the last time, does its
 //! part, and returns; what it sends leaves afterwards, together. It never waits. Bytes that came in are read where the
-//! NIC has put them. Each engine has a program of its own, so that a program needs no locks; listeners are to be opened
-//! on each, and a connection stays on the engine that has accepted or opened it.
+//! NIC has put them. Each engine has a program of its own, so that a program needs no locks, and a connection stays on the
+//! engine that has accepted or opened it.
+//!
+//! Listeners are no engine's: the control thread has them, once for the instance, and all engines take connections by the
+//! snapshot that it publishes. What a program wants to listen on it says before anything runs ([`Program::listens`]): so a port
+//! that is taken is known at the start, and a program that begins is reached on all engines. Who wants another one later, or one
+//! no longer, asks the control ([`Handle::control`](crate::Handle::control), [`Control::listen`](bywash_stack::Control::listen)
+//! and `unlisten`); engines hear of it one after the other, within a turn of each. What connects before a program has
+//! begun waits for it.
 
 use bywash_stack::frame::Pool;
 use bywash_stack::{
-    Address, ConnectionId, Datagram, Event, Flow, Limits, ListenerId, Stack, TcpError, Timestamp, UdpError,
-    UdpId,
+    Address, ConnectionId, Datagram, Event, Flow, Limits, Listen, Stack, TcpError, Timestamp, UdpError, UdpId,
 };
 
 use crate::steer::Steering;
 
 /// A program on one engine.
 pub trait Program: Send + 'static {
+    /// What peers may connect to. One program is asked, the first engine's, for all: connections come to any engine, as
+    /// [`Event::Accepted`].
+    fn listens(&self) -> Vec<Listen> {
+        Vec::new()
+    }
+
     /// Opens what there is to open. The addresses are in use by now.
     ///
     /// # Errors
@@ -73,19 +85,6 @@ impl Io<'_> {
     /// The sockets, to look at.
     pub fn stack(&self) -> &Stack {
         self.stack
-    }
-
-    /// Listens on a port, see [`Stack::listen`].
-    ///
-    /// # Errors
-    /// [`TcpError::Taken`].
-    pub fn listen(
-        &mut self,
-        local: Option<Address>,
-        port: u16,
-        backlog: usize,
-    ) -> Result<ListenerId, TcpError> {
-        self.stack.listen(local, port, backlog)
     }
 
     /// Opens a connection, see [`Stack::connect`]. With several engines, and without a port of its own, it gets one by

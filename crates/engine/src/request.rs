@@ -160,7 +160,7 @@ pub struct SocketRow {
     pub protocol: String,
     /// The state of RFC 9293, as `ss` writes it: `LISTEN`, `ESTAB`.
     pub state: String,
-    /// Bytes that the program has not read; of a listener, handshakes under way.
+    /// Bytes that the program has not read; of a listener, handshakes under way, on all engines.
     pub receive_queue: usize,
     /// Bytes that the peer has not acknowledged; of a listener, handshakes that there may be.
     pub send_queue: usize,
@@ -168,8 +168,8 @@ pub struct SocketRow {
     pub local: String,
     /// The other end; `*` when there is none.
     pub remote: String,
-    /// Its engine's number.
-    pub engine: usize,
+    /// Its engine's number; none for a listener, which all engines have.
+    pub engine: Option<usize>,
 }
 
 /// What an instance has counted, a map of names and numbers for each part.

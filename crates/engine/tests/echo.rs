@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bywash_drivers::{OpenOptions, open};
 use bywash_engine::stack::frame::Arena;
-use bywash_engine::stack::{ConnectionId, Control, Event};
+use bywash_engine::stack::{ConnectionId, Control, Event, Listen};
 use bywash_engine::sys::worker::Stop;
 use bywash_engine::{Instance, Io, Options, Program};
 
@@ -68,8 +68,11 @@ impl Program for Client {
 struct Both(Client);
 
 impl Program for Both {
+    fn listens(&self) -> Vec<Listen> {
+        echo::Echo.listens()
+    }
+
     fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
-        echo::Echo.start(io)?;
         self.0.start(io)
     }
 

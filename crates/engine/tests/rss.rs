@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bywash_drivers::ixgbe::{self, Settings};
 use bywash_engine::port::{Port, PortName};
 use bywash_engine::stack::frame::{Arena, Stride};
-use bywash_engine::stack::{ConnectionId, Control, ControlError, Event};
+use bywash_engine::stack::{ConnectionId, Control, ControlError, Event, Listen};
 use bywash_engine::sys::memory::{HugePages, allocate};
 use bywash_engine::sys::worker::Stop;
 use bywash_engine::{Instance, Io, Options, Program};
@@ -45,8 +45,11 @@ impl Talk {
 }
 
 impl Program for Talk {
+    fn listens(&self) -> Vec<Listen> {
+        vec![Listen { local: None, port: ECHO, backlog: 1024 }]
+    }
+
     fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
-        io.listen(None, ECHO, 1024).map_err(|error| error.to_string())?;
         for to in self.to {
             for _ in 0..EACH {
                 self.connect(to, io)?;

@@ -241,20 +241,8 @@ impl KernelSockets {
             self.happened.push_back(Happened::Closed(id, false));
         }
     }
-}
 
-fn stream(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
-}
-
-impl Sockets for KernelSockets {
-    type Id = KernelId;
-
-    fn now(&self) -> Timestamp {
-        self.now
-    }
-
+    /// Lets peers connect to a port.
     fn listen(&mut self, port: u16) -> Result<(), String> {
         let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         let opened = || -> io::Result<OwnedFd> {
@@ -278,6 +266,19 @@ impl Sockets for KernelSockets {
         };
         let added = opened().and_then(|fd| self.add(fd, Kind::Listener));
         added.map(drop).map_err(|error| format!("port {port}: {error}"))
+    }
+}
+
+fn stream(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+impl Sockets for KernelSockets {
+    type Id = KernelId;
+
+    fn now(&self) -> Timestamp {
+        self.now
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<KernelId, String> {
@@ -387,6 +388,9 @@ impl<T: Service<KernelId>> OnKernel<T> {
     /// # Errors
     /// Why it cannot do its work.
     pub fn begin(&mut self) -> Result<(), String> {
+        if let Some(port) = self.service.listens() {
+            self.sockets.listen(port)?;
+        }
         self.service.start(&mut self.sockets)
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bywash_engine::stack::{CloseReason, ConnectionId, Event, Timestamp};
+use bywash_engine::stack::{CloseReason, ConnectionId, Event, Listen, Timestamp};
 use bywash_engine::{Io, Program};
 
 use crate::sockets::{Happened, Service, Sockets};
@@ -25,6 +25,11 @@ impl<T> OnStack<T> {
 }
 
 impl<T: Service<ConnectionId>> Program for OnStack<T> {
+    fn listens(&self) -> Vec<Listen> {
+        let port = self.service.listens();
+        port.into_iter().map(|port| Listen { local: None, port, backlog: BACKLOG }).collect()
+    }
+
     fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
         self.service.start(io)
     }
@@ -66,10 +71,6 @@ impl Sockets for Io<'_> {
 
     fn now(&self) -> Timestamp {
         Io::now(self)
-    }
-
-    fn listen(&mut self, port: u16) -> Result<(), String> {
-        Io::listen(self, None, port, BACKLOG).map(drop).map_err(|error| format!("port {port}: {error}"))
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<ConnectionId, String> {

@@ -47,7 +47,7 @@ struct Open<C> {
 }
 
 impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
-    /// One that does not listen yet.
+    /// One for this port.
     pub fn new(serve: T, port: u16, counters: Counters) -> Self {
         Self { port, serve, connections: HashMap::new(), counters }
     }
@@ -64,8 +64,12 @@ impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
 }
 
 impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Server<Id, T> {
-    fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
-        sockets.listen(self.port)
+    fn listens(&self) -> Option<u16> {
+        Some(self.port)
+    }
+
+    fn start<S: Sockets<Id = Id>>(&mut self, _: &mut S) -> Result<(), String> {
+        Ok(())
     }
 
     fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {

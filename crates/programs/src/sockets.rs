@@ -14,12 +14,6 @@ pub trait Sockets {
     /// The time of this call.
     fn now(&self) -> Timestamp;
 
-    /// Lets peers connect to a port. Each comes as [`Happened::Accepted`].
-    ///
-    /// # Errors
-    /// Why not, in a sentence.
-    fn listen(&mut self, port: u16) -> Result<(), String>;
-
     /// Opens a connection; [`Happened::Connected`] or [`Happened::Closed`] follows.
     ///
     /// # Errors
@@ -63,6 +57,11 @@ pub enum Happened<Id> {
 
 /// What is done with connections. There is one for each engine, and one for the kernel.
 pub trait Service<Id>: Send + 'static {
+    /// The port that peers may connect to, if it is a server. Each comes as [`Happened::Accepted`].
+    fn listens(&self) -> Option<u16> {
+        None
+    }
+
     /// Opens what there is to open.
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use bywash_wire::{ETHERNET_HEADER, EtherType, Mac};
 
 use crate::interface::{LinkValues, Medium};
 use crate::routes::{Fib, Hop};
-use crate::{Address, Interface, InterfaceId, PortId, Prefix, source};
+use crate::{Address, Interface, InterfaceId, Listen, ListenerId, PortId, Prefix, source};
 
-/// Addresses, routes, neighbours and interfaces as they were at one moment. [`crate::Control`] makes a new one when
+/// Addresses, routes, neighbours, listeners and interfaces as they were at one moment. [`crate::Control`] makes a new one when
 /// something has changed; a [`crate::Stack`] is handed it between batches.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -33,6 +33,8 @@ pub struct Snapshot {
     /// Sorted: found faster than by a hash that nobody can steer.
     pub(crate) neighbours: Arc<Vec<((InterfaceId, Address), Known)>>,
     pub(crate) forwarding: bool,
+    /// The same `Arc` while they do not change.
+    pub(crate) listeners: Arc<Vec<(ListenerId, Listen)>>,
 }
 
 /// One of our addresses.
@@ -297,6 +299,11 @@ impl Snapshot {
     /// The address that packets of ours to a destination come from; `None` without a route.
     pub fn source_for(&self, destination: Address) -> Option<Address> {
         self.path(destination).and_then(|path| self.source(path, destination))
+    }
+
+    /// What peers may connect to, on all stacks, in the order in which it was asked for.
+    pub fn listeners(&self) -> &[(ListenerId, Listen)] {
+        &self.listeners
     }
 
     /// Whether an address is one of ours.

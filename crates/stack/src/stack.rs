@@ -93,7 +93,7 @@ impl Stack {
     /// A stack without sockets. `random` is its only source of randomness: different for every stack, and unknown
     /// to everyone else.
     pub fn new(snapshot: Arc<Snapshot>, random: [u8; 16]) -> Self {
-        Self {
+        let mut stack = Self {
             secret: Secret::new(random),
             out: Outbox::new(snapshot),
             fragments: Reassembly::default(),
@@ -103,13 +103,25 @@ impl Stack {
             events: Vec::new(),
             counters: Counters::default(),
             share: Share { stacks: 1, early: 0 },
-        }
+        };
+        stack.listen_as_told();
+        stack
     }
 
     /// Takes a new picture of what the control owns.
     #[inline]
     pub fn update(&mut self, snapshot: &Arc<Snapshot>, pool: &mut Pool) {
+        let listeners = !Arc::ptr_eq(&snapshot.listeners, &self.out.snapshot.listeners);
         self.out.update(snapshot, pool);
+        if listeners {
+            self.listen_as_told();
+        }
+    }
+
+    /// Listens on what the snapshot says.
+    #[cold]
+    pub(crate) fn listen_as_told(&mut self) {
+        self.tcp.follow(&self.out.snapshot.listeners, self.share.stacks);
     }
 
     /// The picture it has now.

@@ -210,7 +210,7 @@ pub(crate) fn sockets(args: &ShowArgs) -> Result<bool, Failure> {
             row.send_queue.to_string(),
             row.local.clone(),
             row.remote.clone(),
-            format!("engine {}", row.engine),
+            row.engine.map_or_else(|| "all engines".into(), |engine| format!("engine {engine}")),
         ]
     })
 }

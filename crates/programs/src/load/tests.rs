@@ -43,10 +43,6 @@ impl Sockets for Server {
         Timestamp::from_nanos(self.now)
     }
 
-    fn listen(&mut self, _port: u16) -> Result<(), String> {
-        unreachable!("a client")
-    }
-
     fn connect(&mut self, _to: SocketAddr) -> Result<usize, String> {
         self.connections += 1;
         Ok(self.connections - 1)

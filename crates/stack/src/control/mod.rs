@@ -1,4 +1,4 @@
-//! What all stacks share and one thread owns: interfaces, addresses, routes, neighbours; ARP, neighbour discovery, ICMP.
+//! What all stacks share and one thread owns: interfaces, addresses, routes, neighbours, listeners; ARP, neighbour discovery, ICMP.
 
 mod address;
 mod arp;
@@ -6,6 +6,7 @@ mod autoconf;
 mod ends;
 mod icmp;
 mod icmp6;
+mod listeners;
 mod mld;
 mod ndp;
 mod neighbour;
@@ -16,13 +17,16 @@ use std::time::Duration;
 use bywash_frame::{Batch, Packet, Pool};
 
 pub use address::{AddressState, Claims};
+pub use listeners::Listen;
 pub use neighbour::NeighbourState;
 
 use crate::interface::LinkValues;
 use crate::outbox::Outbox;
 use crate::routes::{Fib, Route, Routes};
 use crate::snapshot::{Kept, Local, Passing};
-use crate::{Address, Interface, InterfaceId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp};
+use crate::{
+    Address, Interface, InterfaceId, ListenerId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp,
+};
 use address::{FOR_EVER, OurAddress};
 use autoconf::Autoconf;
 use icmp::Limit;
@@ -76,6 +80,9 @@ pub struct Control {
     routes: Routes,
     neighbours: Neighbours,
     forwarding: bool,
+    listeners: Arc<Vec<(ListenerId, Listen)>>,
+    /// Counts them.
+    last_listener: u32,
     changed: bool,
     /// Announcements still to be sent: when, for which interface, for which address, how many.
     announcements: Vec<(Timestamp, InterfaceId, Address, u8)>,
@@ -115,6 +122,7 @@ impl Control {
             passing_v4: Arc::default(),
             neighbours: Arc::default(),
             forwarding: false,
+            listeners: Arc::default(),
         };
         Self {
             interfaces,
@@ -126,6 +134,8 @@ impl Control {
             routes: Routes::default(),
             neighbours: Neighbours::default(),
             forwarding: false,
+            listeners: Arc::default(),
+            last_listener: 0,
             changed: false,
             announcements: Vec::new(),
             rests_until: Timestamp::ZERO,
@@ -272,6 +282,7 @@ impl Control {
             new.groups = sorted(self.groups());
             new.fib = self.routes.fib();
             new.forwarding = self.forwarding;
+            new.listeners = self.listeners.clone();
         }
         new.neighbours = Arc::new(known);
         new.find_adjacent();

@@ -238,7 +238,7 @@ impl Connection {
 impl Stack {
     /// What new connections may use. Those that exist keep theirs.
     pub fn set_limits(&mut self, limits: Limits) {
-        self.tcp.limits = limits;
+        self.tcp.set_limits(limits);
     }
 
     /// What new connections may use.
@@ -247,7 +247,8 @@ impl Stack {
     }
 
     /// Listens on a port, on one of our addresses or on all. Each connection comes as [`crate::Event::Accepted`].
-    /// With `backlog` handshakes under way, further ones are made without memory, by cookies.
+    /// With `backlog` handshakes under way, further ones are made without memory, by cookies. No other stack has the listener:
+    /// [`crate::Control::listen`] makes one for all.
     ///
     /// # Errors
     /// [`TcpError::Taken`].

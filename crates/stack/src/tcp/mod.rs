@@ -5,6 +5,7 @@ mod arrive;
 mod congestion;
 mod connection;
 mod emit;
+mod follow;
 mod info;
 mod list;
 mod listen;

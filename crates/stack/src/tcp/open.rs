@@ -30,13 +30,17 @@ impl Tcp {
             return Err(TcpError::Taken);
         }
         self.next_listener += 1;
-        let id = self.next_listener;
+        let id = ListenerId(self.next_listener);
+        self.add_listener(id, local, port, backlog);
+        Ok(id)
+    }
+
+    pub(super) fn add_listener(&mut self, id: ListenerId, local: Option<Address>, port: u16, backlog: usize) {
         self.listeners.insert(
-            id,
+            id.0,
             Listener { local, port, half_open: 0, backlog, cookie_sent: None, limits: self.limits },
         );
-        self.ports.entry(port).or_default().push(id);
-        Ok(ListenerId(id))
+        self.ports.entry(port).or_default().push(id.0);
     }
 
     pub(super) fn unlisten(&mut self, id: ListenerId) {

@@ -7,6 +7,7 @@ mod conflicts;
 mod hostile;
 mod ip;
 mod ip6;
+mod listeners;
 mod opening;
 mod passing_on;
 mod rules;

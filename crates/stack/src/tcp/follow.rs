@@ -1,0 +1,37 @@
+//! Listeners that the control has for all stacks: see [`crate::Control::listen`].
+
+use super::{Limits, ListenerId, Tcp};
+use crate::Listen;
+
+/// Numbers of listeners that all stacks have; a stack's own are below.
+const SHARED: u32 = 1 << 31;
+
+impl ListenerId {
+    pub(crate) fn shared(number: u32) -> Self {
+        Self(SHARED | number)
+    }
+}
+
+impl Tcp {
+    /// What connections may use from now on, those of all stacks' listeners as well.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        for (_, listener) in self.listeners.range_mut(SHARED..) {
+            listener.limits = limits;
+        }
+    }
+
+    /// Listens on all of these, one of so many stacks, and on none of the control's else.
+    pub(crate) fn follow(&mut self, all: &[(ListenerId, Listen)], stacks: usize) {
+        let is_gone = |id: &ListenerId| id.0 >= SHARED && all.iter().all(|(other, _)| other != id);
+        let gone: Vec<ListenerId> = self.listeners.keys().map(|id| ListenerId(*id)).filter(is_gone).collect();
+        gone.into_iter().for_each(|id| self.unlisten(id));
+        for (id, listen) in all {
+            let share = listen.backlog.div_ceil(stacks);
+            match self.listeners.get_mut(&id.0) {
+                Some(listener) => listener.backlog = share,
+                None => self.add_listener(*id, listen.local, listen.port, share),
+            }
+        }
+    }
+}
