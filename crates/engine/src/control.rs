@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver as Channel;
 
 use bywash_stack::frame::{BATCH, Batch, Pool};
-use bywash_stack::{AddressState, Control, PortId, Request, Snapshot, Timestamp};
+use bywash_stack::{AddressState, Control, PortId, Snapshot, Timestamp};
 use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
-use crate::engine::{Message, Work};
+use crate::engine::{Asked, Message, Work};
 use crate::handoff::{Bell, Receiver, Sender};
 
 /// What is done on the control thread.
@@ -27,8 +27,10 @@ pub(crate) enum Command {
 
 /// The way to one engine.
 pub(crate) struct Engine {
-    pub(crate) requests: Receiver<Request>,
+    pub(crate) asked: Receiver<Asked>,
     pub(crate) messages: Sender<Message>,
+    /// What is to be said when the snapshot has been.
+    pub(crate) answers: Vec<Message>,
     /// What must not be lost and found the ring full.
     pub(crate) unsaid: VecDeque<Message>,
 }
@@ -77,9 +79,17 @@ impl ControlTask {
         let mut answered = 0;
         for engine in &mut self.engines {
             for _ in 0..BATCH {
-                let Some(request) = engine.requests.take() else { break };
-                self.control.handle(now, request, &mut self.pool);
+                let Some(asked) = engine.asked.take() else { break };
                 answered += 1;
+                match asked {
+                    Asked::Request(request) => self.control.handle(now, request, &mut self.pool),
+                    Asked::Listen(listen) => {
+                        engine.answers.push(Message::Listening(listen, self.control.listen(listen)));
+                    }
+                    Asked::Unlisten(id) => {
+                        self.control.unlisten(id);
+                    }
+                }
             }
         }
         answered
@@ -112,6 +122,11 @@ impl ControlTask {
             self.old.push(std::mem::replace(&mut self.published, snapshot));
         }
         self.old.retain(|old| Arc::strong_count(old) > 1);
+        for engine in &mut self.engines {
+            for answer in std::mem::take(&mut engine.answers) {
+                engine.say(answer);
+            }
+        }
         if !self.begun && self.control.addresses().all(|(.., state)| state != AddressState::Tentative) {
             self.begun = true;
             self.engines.iter_mut().for_each(|engine| engine.say(Message::Begin));
@@ -169,7 +184,7 @@ impl Task for ControlTask {
         self.armed = true;
         let engines = &self.engines;
         // Commands always ring: one that has come since it was last looked for ends the sleep at once.
-        self.bell.arm(|| engines.iter().all(|engine| engine.requests.is_empty()))
+        self.bell.arm(|| engines.iter().all(|engine| engine.asked.is_empty()))
     }
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {

@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bywash_port::{RxQueue, TxQueue};
 use bywash_stack::frame::{BATCH, Batch, Packet, Pool};
-use bywash_stack::{Event, InterfaceId, Notice, PortId, Reassembled, Request, Snapshot, Stack, Timestamp};
+use bywash_stack::{
+    Event, InterfaceId, Listen, ListenerId, Notice, PortId, Reassembled, Request, Snapshot, Stack, TcpError,
+    Timestamp,
+};
 use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
 
@@ -61,6 +64,17 @@ impl Handed {
 /// What is done on an engine between two batches.
 pub(crate) type Work = Box<dyn FnOnce(&mut Stack, Timestamp) + Send>;
 
+/// What an engine asks of the control.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// For its stack.
+    Request(Request),
+    /// For its program, which hears what came of it.
+    Listen(Listen),
+    /// For its program.
+    Unlisten(ListenerId),
+}
+
 /// What the control says to an engine.
 pub(crate) enum Message {
     /// Send a packet by a port.
@@ -73,6 +87,8 @@ pub(crate) enum Message {
     Update(Arc<Snapshot>),
     /// All addresses are in use: the program can begin.
     Begin,
+    /// What came of a listener that the program has asked for: an update with it was said before.
+    Listening(Listen, Result<ListenerId, TcpError>),
     /// Somebody wants to know something.
     Run(Work),
 }
@@ -112,7 +128,7 @@ pub(crate) struct Parts {
     pub(crate) steering: Arc<Steering>,
     pub(crate) bell: Bell,
     pub(crate) from_control: Receiver<Message>,
-    pub(crate) to_control: Sender<Request>,
+    pub(crate) to_control: Sender<Asked>,
     pub(crate) to_engines: Vec<Option<Sender<Handed>>>,
     pub(crate) from_engines: Vec<Receiver<Handed>>,
     pub(crate) program: Box<dyn Program>,
@@ -137,6 +153,8 @@ pub(crate) struct Engine {
     batch: Batch,
     events: Vec<Event>,
     requests: VecDeque<Request>,
+    /// What the program has asked for, and found the ring full.
+    asked: VecDeque<Asked>,
     whole: Vec<Reassembled>,
     counters: EngineCounters,
     course: Course,
@@ -154,6 +172,7 @@ impl Engine {
             batch,
             events: Vec::new(),
             requests: VecDeque::new(),
+            asked: VecDeque::new(),
             whole: Vec::new(),
             counters: EngineCounters::default(),
             course: Course::Waiting,
@@ -265,6 +284,13 @@ impl Engine {
                 Message::Update(snapshot) => stack.update(&snapshot, pool),
                 Message::Run(work) => work(stack, now),
                 Message::Begin => self.begin(now),
+                Message::Listening(listen, result) => {
+                    if self.course == Course::Running {
+                        let (program, mut io) = self.io(now);
+                        program.listening(listen, result, &mut io);
+                        self.look_whether_done();
+                    }
+                }
             }
         }
         heard
@@ -284,7 +310,7 @@ impl Engine {
 
     fn io(&mut self, now: Timestamp) -> (&mut Box<dyn Program>, Io<'_>) {
         let Parts { stack, pool, steering, number, program, .. } = &mut self.parts;
-        let io = Io { now, stack, pool, steering, engine: *number };
+        let io = Io { now, stack, pool, steering, engine: *number, asked: &mut self.asked };
         (program, io)
     }
 
@@ -336,8 +362,14 @@ impl Engine {
     fn ask(&mut self) {
         let Parts { stack, to_control, pool, .. } = &mut self.parts;
         self.requests.extend(stack.requests());
+        while let Some(asked) = self.asked.pop_front() {
+            if let Err(asked) = to_control.put(asked) {
+                self.asked.push_front(asked);
+                break;
+            }
+        }
         while let Some(request) = self.requests.pop_front() {
-            if let Err(request) = to_control.put(request) {
+            if let Err(Asked::Request(request)) = to_control.put(Asked::Request(request)) {
                 self.requests.push_front(request);
                 break;
             }
@@ -491,7 +523,7 @@ impl Task for Engine {
         };
         let timers = self.parts.stack.next_deadline().into_iter().chain(program);
         let timers = timers.map(|at| self.parts.clock.monotonic(at));
-        let waits = self.is_sending() || !self.requests.is_empty();
+        let waits = self.is_sending() || !self.requests.is_empty() || !self.asked.is_empty();
         timers.chain(waits.then(|| now + TX_POLL_NS)).min()
     }
 

@@ -130,8 +130,8 @@ fn threads(
     let (mut engines, mut ends) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (number, program) in programs.into_iter().enumerate() {
         let (messages, from_control) = ring(MESSAGES, &bells[number]);
-        let (to_control, requests) = ring(MESSAGES, &bell);
-        ends.push(EngineEnd { requests, messages, unsaid: VecDeque::new() });
+        let (to_control, asked) = ring(MESSAGES, &bell);
+        ends.push(EngineEnd { asked, messages, answers: Vec::new(), unsaid: VecDeque::new() });
         let (to_engines, from_engines) = std::mem::take(&mut rings[number]);
         let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
         stack.set_limits(options.limits);

@@ -7,16 +7,21 @@
 //!
 //! Listeners are no engine's: the control thread has them, once for the instance, and all engines take connections by the
 //! snapshot that it publishes. What a program wants to listen on it says before anything runs ([`Program::listens`]): so a port
-//! that is taken is known at the start, and a program that begins is reached on all engines. Who wants another one later, or one
-//! no longer, asks the control ([`Handle::control`](crate::Handle::control), [`Control::listen`](bywash_stack::Control::listen)
-//! and `unlisten`); engines hear of it one after the other, within a turn of each. What connects before a program has
-//! begun waits for it.
+//! that is taken is known at the start, and a program that begins is reached on all engines. What connects before it has begun
+//! waits for it. A listener that is wanted later, or no longer, is asked of the control: by a program, which does not wait, with
+//! [`Io::listen`], and from outside with [`Handle::control`](crate::Handle::control) and
+//! [`Control::listen`](bywash_stack::Control::listen). Engines hear of it one after the other, within a turn of each; until
+//! then they answer a SYN as before.
+
+use std::collections::VecDeque;
 
 use bywash_stack::frame::Pool;
 use bywash_stack::{
-    Address, ConnectionId, Datagram, Event, Flow, Limits, Listen, Stack, TcpError, Timestamp, UdpError, UdpId,
+    Address, ConnectionId, Datagram, Event, Flow, Limits, Listen, ListenerId, Stack, TcpError, Timestamp,
+    UdpError, UdpId,
 };
 
+use crate::engine::Asked;
 use crate::steer::Steering;
 
 /// A program on one engine.
@@ -39,6 +44,12 @@ pub trait Program: Send + 'static {
     /// Does what follows from the events, in their order, and what is due by now. Called when there are events, and
     /// without any when [`Program::next_deadline`] has passed.
     fn turn(&mut self, events: &[Event], io: &mut Io<'_>);
+
+    /// What has come of [`Io::listen`]: peers can connect to this engine by now, to others as soon as they have heard of it; or
+    /// why they can't.
+    fn listening(&mut self, listen: Listen, result: Result<ListenerId, TcpError>, io: &mut Io<'_>) {
+        let _ = (listen, result, io);
+    }
 
     /// When it is to be called next if nothing happens before.
     fn next_deadline(&self) -> Option<Timestamp> {
@@ -64,6 +75,7 @@ pub struct Io<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) steering: &'a Steering,
     pub(crate) engine: usize,
+    pub(crate) asked: &'a mut VecDeque<Asked>,
 }
 
 impl Io<'_> {
@@ -85,6 +97,16 @@ impl Io<'_> {
     /// The sockets, to look at.
     pub fn stack(&self) -> &Stack {
         self.stack
+    }
+
+    /// Asks for one more listener, for all engines; [`Program::listening`] follows, on this one.
+    pub fn listen(&mut self, listen: Listen) {
+        self.asked.push_back(Asked::Listen(listen));
+    }
+
+    /// Asks that a listener be no more, on any engine. Connections stay.
+    pub fn unlisten(&mut self, id: ListenerId) {
+        self.asked.push_back(Asked::Unlisten(id));
     }
 
     /// Opens a connection, see [`Stack::connect`]. With several engines, and without a port of its own, it gets one by

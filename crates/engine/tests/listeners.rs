@@ -2,14 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bywash_drivers::{OpenOptions, open};
 use bywash_engine::port::Port;
 use bywash_engine::stack::frame::Arena;
-use bywash_engine::stack::{Control, Event, InterfaceId, Listen, SocketState, TcpError, Timestamp};
+use bywash_engine::stack::{
+    Control, Event, InterfaceId, Listen, ListenerId, SocketState, TcpError, Timestamp,
+};
 use bywash_engine::sys::worker::{Stop, allowed_cores};
 use bywash_engine::{Handle, Instance, Io, Options, Program, StartError};
 
@@ -53,24 +55,30 @@ impl Program for Itself {
     }
 }
 
-/// An instance with two engines, and how many connections each has accepted.
+/// An instance with two engines that connect to themselves, and how many connections each has accepted.
 fn two_engines(
     configure: impl FnOnce(&mut Control),
 ) -> (Result<Instance, StartError>, [Arc<AtomicUsize>; 2]) {
-    let arena = Arena::new(vec![0; 64 << 20]).unwrap();
-    let port: Box<dyn Port> = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
     let accepted = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
     let program = &mut |number: usize, _| {
         Box::new(Itself { accepted: accepted[number].clone(), connected: false }) as Box<dyn Program>
     };
+    (two_engines_with(configure, program), accepted)
+}
+
+fn two_engines_with(
+    configure: impl FnOnce(&mut Control),
+    program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
+) -> Result<Instance, StartError> {
+    let arena = Arena::new(vec![0; 64 << 20]).unwrap();
+    let port: Box<dyn Port> = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
     let configure = Box::new(move |control: &mut Control, _: Timestamp, _: &[InterfaceId]| {
         configure(control);
         Ok(())
     });
     let core = allowed_cores()[0];
     let options = Options { cores: vec![core, core], ..Options::default() };
-    let started = Instance::start(vec![port], arena, &options, &Stop::new().unwrap(), configure, program);
-    (started, accepted)
+    Instance::start(vec![port], arena, &options, &Stop::new().unwrap(), configure, program)
 }
 
 /// The ports that both engines listen on, once it is so.
@@ -102,6 +110,64 @@ fn one_listener_is_there_on_all_engines_and_nobody_has_its_port_again() {
     assert_eq!(handle.control(move |control, _| control.unlisten(other)), Ok(true));
     both_listen_on(&handle, &[PORT]);
     assert_eq!(instance.close().errors, Vec::<String>::new());
+}
+
+/// Asks for listeners when it runs, and for an end of the one it gets.
+struct Later {
+    results: Arc<Mutex<Vec<(u16, bool)>>>,
+    is_first: bool,
+    unlisten: Arc<AtomicBool>,
+    listener: Option<ListenerId>,
+}
+
+impl Program for Later {
+    fn listens(&self) -> Vec<Listen> {
+        vec![on(PORT)]
+    }
+
+    fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
+        if self.is_first {
+            [PORT, 8].map(on).into_iter().for_each(|listen| io.listen(listen));
+        }
+        Ok(())
+    }
+
+    fn listening(&mut self, listen: Listen, result: Result<ListenerId, TcpError>, io: &mut Io<'_>) {
+        assert!(self.is_first, "only who has asked hears of it");
+        if let Ok(id) = result {
+            assert!(io.stack().snapshot().listeners().contains(&(id, listen)), "it is there by now");
+            self.listener = Some(id);
+        }
+        self.results.lock().unwrap().push((listen.port, result.is_ok()));
+    }
+
+    fn turn(&mut self, _: &[Event], io: &mut Io<'_>) {
+        if self.unlisten.load(Ordering::Relaxed)
+            && let Some(id) = self.listener.take()
+        {
+            io.unlisten(id);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        self.listener.map(|_| Timestamp::ZERO)
+    }
+}
+
+#[test]
+fn a_program_asks_for_listeners_while_it_runs() {
+    let (results, unlisten) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let program = &mut |number: usize, _| {
+        let (results, unlisten, is_first) = (results.clone(), unlisten.clone(), number == 0);
+        Box::new(Later { results, is_first, unlisten, listener: None }) as Box<dyn Program>
+    };
+    let instance = two_engines_with(|_| (), program).unwrap();
+    let handle = instance.handle();
+    both_listen_on(&handle, &[PORT, 8]);
+    unlisten.store(true, Ordering::Relaxed);
+    both_listen_on(&handle, &[PORT]);
+    assert_eq!(instance.close().errors, Vec::<String>::new());
+    assert_eq!(*results.lock().unwrap(), [(PORT, false), (8, true)]);
 }
 
 #[test]
