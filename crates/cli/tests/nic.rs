@@ -292,6 +292,27 @@ fn rules_give_packets_to_a_queue_and_say_where_they_are() {
 }
 
 #[test]
+fn a_stack_says_what_spreads_its_flows() {
+    let served = Served::new(1, false);
+    let runtime = tempfile::tempdir().unwrap();
+    for (words, spread_by) in [
+        ("--queues 2", "nic".into()),
+        ("--queues 2 --steer udp4|dst-port|53|queue|1", "software".into()),
+        ("--queues 1", Value::Null),
+    ] {
+        let mut serve = served.command("serve --port NIC0 --addr 10.0.0.2/24 --duration 1s --json");
+        serve.args(words.split(' ').map(|word| word.replace('|', " ")));
+        let output = serve.env("XDG_RUNTIME_DIR", runtime.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let start = text.lines().find(|line| line.contains(r#""event":"start""#)).unwrap();
+        let start: Value = serde_json::from_str(start).unwrap();
+        assert_eq!(start["spread_by"], spread_by, "{words}: {start}");
+    }
+    served.check(1);
+}
+
+#[test]
 fn forwarding_from_a_looped_nic_goes_round() {
     // What is forwarded comes in again: packets that are in the loop once stay in it.
     let served = Served::new(1, false);
