@@ -14,6 +14,7 @@ use rustix::net::{
     listen, recv, send, shutdown, socket_with, sockopt,
 };
 
+use crate::kernel_options::KernelOptions;
 use crate::sockets::{Happened, Service, Sockets};
 
 /// Handshakes that may be under way at a port.
@@ -82,6 +83,7 @@ enum Kind {
 /// The kernel's sockets.
 #[derive(Debug)]
 pub struct KernelSockets {
+    options: KernelOptions,
     epoll: OwnedFd,
     places: Vec<Place>,
     free: Vec<u32>,
@@ -93,12 +95,13 @@ pub struct KernelSockets {
 }
 
 impl KernelSockets {
-    /// None yet.
+    /// None yet; those to come are set to `options`.
     ///
     /// # Errors
     /// The kernel gives no epoll set.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(options: KernelOptions) -> io::Result<Self> {
         Ok(Self {
+            options,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             places: Vec::new(),
             free: Vec::new(),
@@ -260,6 +263,7 @@ impl KernelSockets {
             sockopt::set_socket_reuseaddr(&fd, true)?;
             // Each worker has a listener of its own, and the kernel deals out connections.
             sockopt::set_socket_reuseport(&fd, true)?;
+            self.options.apply(&fd)?;
             bind(&fd, &address)?;
             listen(&fd, BACKLOG)?;
             Ok(fd)
@@ -285,6 +289,7 @@ impl Sockets for KernelSockets {
         let opened = || -> io::Result<OwnedFd> {
             let fd = stream(&to)?;
             sockopt::set_tcp_nodelay(&fd, true)?;
+            self.options.apply(&fd)?;
             match connect(&fd, &to) {
                 Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
                 Err(errno) => Err(errno.into()),

@@ -25,6 +25,7 @@ pub mod signals;
 pub mod spool;
 pub mod state;
 pub mod sysctl;
+pub mod tcp_option;
 pub mod terminal;
 pub mod tun;
 pub mod vfio;

@@ -1,4 +1,4 @@
-//! What an instance is to be, from flags or from a TOML file: its ports, addresses and routes.
+//! What an instance is to be, from flags or from a TOML file: its ports, addresses, routes and settings of TCP.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,6 +11,7 @@ use bywash_port::PortName;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::settings::Settings;
 use crate::failure::Failure;
 
 /// The file.
@@ -24,6 +25,7 @@ struct File {
     port: Vec<FilePort>,
     #[serde(default)]
     route: Vec<Spanned<FileRoute>>,
+    tcp: Option<Spanned<Settings>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,6 +53,7 @@ pub(crate) struct Config {
     pub(crate) ports: Vec<PortName>,
     pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
+    pub(crate) tcp: Settings,
 }
 
 /// An address, before interfaces have numbers.
@@ -133,6 +136,10 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         let made = config.route(prefix, via.as_deref(), dev.as_deref(), metric.unwrap_or(0));
         let made = made.map_err(at(route.span()))?;
         config.routes.push(made);
+    }
+    if let Some(tcp) = file.tcp {
+        tcp.get_ref().limits().map_err(at(tcp.span()))?;
+        config.tcp = tcp.into_inner();
     }
     Ok(config)
 }
@@ -281,6 +288,17 @@ mod tests {
             ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
             ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
             ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 1, 1, "'eth1' is no address"),
+            ("[tcp]\nmaxseg = 20", 2, 10, "from 88 to 32767"),
+            ("[tcp]\nsack = false\nkeepalive_time = '5d'", 3, 18, "5d: 'd' is no unit of time"),
+            ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
+            ("[tcp]\ncongestion_control = 'bbr'", 2, 22, "write cubic or newreno"),
+            ("[tcp]\nwindow = 5", 2, 1, "window"),
+            (
+                "forward = true\n[tcp]\nrmem_max = '64K'\nrmem_default = '1M'",
+                2,
+                1,
+                "at first more than at most",
+            ),
         ] {
             let (at, what) = parse(file).unwrap_err();
             assert_eq!(place(file, at), (line, column), "{file}: {what}");

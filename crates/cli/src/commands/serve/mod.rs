@@ -2,6 +2,7 @@
 
 mod app;
 mod config;
+mod settings;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use bywash_sys::worker::Stop;
 use app::{Running, SpreadBy};
 pub(crate) use app::{Start, Summary, Telling};
 pub(crate) use config::Config;
+use settings::Settings;
 
 use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
@@ -27,6 +29,7 @@ Examples:
   bywash serve --port tap:t --addr 10.0.0.2/24 --addr fd00::2/64 --name web
   bywash serve --port xdp:eth1 --addr '10.0.0.2/24 dad'   only if no other station has it
   bywash serve --port xdp:eth1 --port xdp:eth2 --addr eth1=10.0.0.1/24 --addr eth2=10.1.0.1/24 --forward
+  bywash serve --port xdp:eth1 --addr 10.0.0.2/24 --congestion newreno --ecn --keepalive 60s
   bywash serve --config web.toml                       all of that from a file
 
 The file:
@@ -38,6 +41,9 @@ The file:
   [[route]]
   prefix = \"default\"
   via = \"10.0.0.1\"
+  [tcp]
+  congestion_control = \"newreno\"
+  keepalive_time = \"60s\"
 
 `bywash addr`, `route`, `neigh`, `sockets` and `stats` ask it while it runs.
 
@@ -49,9 +55,6 @@ Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port 
 pub(crate) struct Args {
     #[command(flatten)]
     instance: InstanceArgs,
-    /// Read name, ports, addresses and routes from this file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "addr", "route"], required_unless_present = "port")]
-    config: Option<PathBuf>,
     /// Pass packets for others on
     #[arg(long)]
     forward: bool,
@@ -80,6 +83,11 @@ pub(crate) struct InstanceArgs {
     /// Its name, by which it is asked
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Read name, ports, addresses, routes and settings of TCP from this file; flags for the name and for TCP come first
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "addr", "route"])]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tcp: Settings,
 }
 
 impl InstanceArgs {
@@ -88,7 +96,13 @@ impl InstanceArgs {
     /// # Errors
     /// What makes no sense.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
-        Config::of(&self.port, &self.addr, &self.route)
+        let mut config = match &self.config {
+            Some(path) => config::read(path)?,
+            None => Config::of(&self.port, &self.addr, &self.route)?,
+        };
+        config.name = self.name.clone().or(config.name);
+        config.tcp = self.tcp.clone().or(config.tcp);
+        Ok(config)
     }
 }
 
@@ -97,12 +111,8 @@ pub(crate) const DEFAULT_NAME: &str = "default";
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<bool, Failure> {
-    let mut config = match &args.config {
-        Some(path) => config::read(path)?,
-        None => args.instance.config()?,
-    };
+    let mut config = args.instance.config()?;
     config.forward |= args.forward;
-    config.name = args.instance.name.clone().or(config.name);
     let plan = Plan { command: "serve", config, ports: &args.ports, worker: &args.worker };
     let mut reporter = args.report.reporter()?;
     plan.run(&mut |_, _| Box::new(()), (), args.report.duration, &mut reporter)
@@ -130,8 +140,11 @@ impl Plan<'_> {
     ) -> Result<bool, Failure> {
         let Self { command, config, ports: port_args, worker } = self;
         if config.ports.is_empty() {
-            return Err(Failure::Usage("there is no port to work on; name one (--port)".into()));
+            return Err(Failure::Usage(
+                "there is no port to work on; name one (--port), or a file (--config)".into(),
+            ));
         }
+        let limits = config.tcp.limits().map_err(Failure::Usage)?;
         let name = config.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
         // Before anything is opened: two instances of one name are told apart by nobody.
         let socket = ControlSocket::open(&name)?;
@@ -148,7 +161,7 @@ impl Plan<'_> {
             idle: workers.idle,
             batch: worker.batch(),
             forward: config.forward,
-            ..Options::default()
+            limits,
         };
         let configure = Box::new(|control: &mut _, now, ids: &[_]| config.apply(control, now, ids));
         let instance = Instance::start(ports, arena, &options, &stop, configure, program)?;

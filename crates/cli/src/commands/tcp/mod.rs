@@ -26,6 +26,7 @@ Examples:
   bywash tcp upload --port xdp:eth1 --addr 10.0.0.2/24         a stream without end to all who connect
   bywash tcp download 10.0.0.2:19 --kernel --streams 4 --duration 10s
   bywash tcp connect 10.0.0.2:7 --port xdp:eth1 --addr 10.0.0.1/24
+  bywash tcp echo --config web.toml --congestion newreno       ports, addresses and [tcp] from a file, as serve takes it
 
 Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
 
@@ -61,7 +62,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) instance: InstanceArgs,
     /// Use the kernel's sockets, to compare
-    #[arg(long, conflicts_with_all = ["port", "addr", "route", "name"], required_unless_present = "port")]
+    #[arg(long, conflicts_with_all = ["port", "addr", "route", "name", "config"], required_unless_present_any = ["port", "config"])]
     pub(crate) kernel: bool,
     #[command(flatten)]
     pub(crate) ports: PortArgs,

@@ -29,8 +29,7 @@ pub(super) fn run<M: Make>(command: &'static str, make: M, place: PlaceArgs) -> 
     if place.kernel {
         return on_kernel(command, &make, &place, tally, &mut reporter);
     }
-    let mut config = place.instance.config()?;
-    config.name = place.instance.name.clone();
+    let config = place.instance.config()?;
     let plan = Plan { command, config, ports: &place.ports, worker: &place.worker };
     let programs = tally.clone();
     let mut program = |number: usize, count: usize| {
@@ -47,12 +46,13 @@ fn on_kernel<M: Make>(
     tally: Tally,
     reporter: &mut bywash_apps::report::Reporter,
 ) -> Result<bool, Failure> {
+    let kernel = place.instance.tcp.kernel().map_err(Failure::Usage)?;
     let stop = catch_signals()?;
     let options = place.worker.options();
     let count = if make.is_single() { 1 } else { options.cores.len().max(1) };
     let mut services = Vec::with_capacity(count);
     for number in 0..count {
-        let sockets = KernelSockets::new()
+        let sockets = KernelSockets::new(kernel.clone())
             .map_err(|error| Failure::Usage(format!("the kernel gives no epoll set: {error}")))?;
         let (counters, watch) = tally.add();
         let mut service = OnKernel::new(make.make::<KernelId>(number, count, counters, watch), sockets);
