@@ -16,7 +16,7 @@ impl From<TcpError> for Errno {
     fn from(error: TcpError) -> Self {
         Self(match error {
             TcpError::Taken => libc::EADDRINUSE,
-            TcpError::Exists | TcpError::NoPort => libc::EADDRNOTAVAIL,
+            TcpError::Exists | TcpError::Waits | TcpError::NoPort => libc::EADDRNOTAVAIL,
             TcpError::NoRoute | TcpError::NoHost => libc::ENETUNREACH,
             TcpError::TooMany => libc::ENOBUFS,
             TcpError::Closed => libc::ENOTCONN,

@@ -19,6 +19,10 @@ pub enum TcpError {
     /// The connection exists already.
     #[error("there is such a connection already")]
     Exists,
+    /// A connection between the same ends was closed here within the last minute, and late segments of it could be taken for
+    /// the new one's (RFC 9293, MUST-13): no clock tells them apart, or it was less than a second ago.
+    #[error("the last such connection is in TIME-WAIT")]
+    Waits,
     /// All ports to that destination are taken.
     #[error("no port is free")]
     NoPort,

@@ -74,7 +74,7 @@ impl Tcp {
         let (flow, hash, last) = if local.1 == 0 {
             self.free_flow(flow, limits.timestamps, wanted, cx)?
         } else {
-            self.given_flow(flow, cx)?
+            self.given_flow(flow, limits.timestamps, cx)?
         };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
         let connection = &mut self.connections[i];
@@ -95,12 +95,21 @@ impl Tcp {
         Ok(id)
     }
 
-    /// The flow, its hash, and our last number on it, if it was in TIME-WAIT.
-    fn given_flow(&mut self, flow: Flow, cx: &Context<'_>) -> Result<(Flow, u64, Option<Seq>), TcpError> {
+    /// The flow, its hash, and our last number on it, if it was in TIME-WAIT, which it leaves only where clocks tell the two
+    /// connections apart.
+    fn given_flow(
+        &mut self,
+        flow: Flow,
+        stamps: bool,
+        cx: &Context<'_>,
+    ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
         let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
             None => Ok((flow, hash, None)),
-            Some(Entry::TimeWait(i)) => Ok((flow, hash, Some(self.take_wait(i)))),
+            Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
+                Ok((flow, hash, Some(self.take_wait(i))))
+            }
+            Some(Entry::TimeWait(_)) => Err(TcpError::Waits),
             Some(_) => Err(TcpError::Exists),
         }
     }
