@@ -50,7 +50,7 @@
 //! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 112, and 11 to 22 bytes of hash
 //! table each; payload is held in frames only while there is some.
 //!
-//! Not here yet: urgent data as such, TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which
+//! Not here yet: TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which
 //! RFC is kept, and by which test that is known.
 #![forbid(unsafe_code)]
 

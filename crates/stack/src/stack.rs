@@ -34,6 +34,8 @@ pub enum Event {
     Readable(ConnectionId),
     /// A connection whose buffer was full takes bytes again.
     Writable(ConnectionId),
+    /// The peer wants all to be read soon up to a place further on than before: see [`Stack::urgent_bytes`].
+    Urgent(ConnectionId),
     /// The peer sends no more; what came before can still be read.
     PeerClosed(ConnectionId),
     /// The connection has ended; what came before can still be read until it is closed.
@@ -49,6 +51,7 @@ impl Event {
             | Self::Connected(id)
             | Self::Readable(id)
             | Self::Writable(id)
+            | Self::Urgent(id)
             | Self::PeerClosed(id)
             | Self::Closed(id, _) => Some(id),
         }

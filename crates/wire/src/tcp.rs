@@ -35,6 +35,8 @@ pub const TCP_OPTIONS: usize = 40;
 
 /// Where in a TCP header the checksum lies, in bytes.
 pub const TCP_CHECKSUM_OFFSET: u16 = 16;
+/// Where the urgent pointer is.
+pub const TCP_URGENT_OFFSET: u16 = 18;
 
 /// The control bits of a segment.
 #[derive(

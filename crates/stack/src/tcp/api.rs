@@ -57,7 +57,12 @@ impl Tcp {
     }
 
     #[inline]
-    fn send(&mut self, id: ConnectionId, bytes: &[u8], pool: &mut Pool) -> Result<usize, TcpError> {
+    pub(super) fn send(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], pool);

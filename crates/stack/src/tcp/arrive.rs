@@ -68,8 +68,10 @@ impl Connection {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
         };
-        // The sixth step, the URG bit: urgent data stays in line (MUST-30 is met by not taking it out).
         if go_on == On {
+            if segment.has(TcpFlags::URG) {
+                self.check_urgent(segment, cx);
+            }
             self.take_text(segment, packet, cx);
             self.check_fin(segment, cx);
         } else {
@@ -424,10 +426,10 @@ impl Connection {
     /// messages by their look are full segments; Linux tells them so, too.
     fn note_shorter(&mut self, size: u32, pushed: bool) {
         if size >= SEGMENT || (size >= SMALLEST_SEGMENT && !pushed) {
-            if size == self.shorter {
+            if size == u32::from(self.shorter) {
                 self.largest = size;
             }
-            self.shorter = size;
+            self.shorter = u16::try_from(size).unwrap_or(u16::MAX);
         }
     }
 

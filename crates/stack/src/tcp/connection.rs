@@ -132,6 +132,8 @@ pub(super) struct Connection {
     pub(super) limited: bool,
     /// A mark came in: the peer is told until it says that it has slowed down.
     pub(super) echo: bool,
+    /// What we send may be urgent, up to `snd_up`.
+    pub(super) urges: bool,
     /// We have slowed down, and the next new segment says so.
     pub(super) slowed: bool,
     pub(super) send_timer: SendTimer,
@@ -187,15 +189,19 @@ pub(super) struct Connection {
     pub(super) congestion: Congestion,
     pub(super) hash: u64,
     pub(super) challenged: Timestamp,
+    /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
+    pub(super) rcv_up: u64,
     /// Whose it is, if the peer opened it.
     pub(super) listener: Option<ListenerId>,
     pub(super) irs: Seq,
     pub(super) recover: Seq,
+    /// SND.UP: the number after our last urgent byte, while `urges`.
+    pub(super) snd_up: Seq,
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
-    pub(super) shorter: u32,
+    pub(super) shorter: u16,
     /// What the path takes.
     pub(super) offered_mss: u16,
     /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.

@@ -83,7 +83,10 @@ impl Connection {
             cx.counters.no_memory += 1;
             return false;
         };
-        let flags = self.mark(seq, len, flags);
+        let mut flags = self.mark(seq, len, flags);
+        if self.urges {
+            flags = self.urge(seq, flags);
+        }
         let (before, after) = places(frame.bytes_mut());
         let (header, options, sum) = self.header(after, seq, len, flags, cx.now);
         let headers = TCP_HEADER + usize::from(options);
@@ -94,7 +97,10 @@ impl Connection {
         };
         #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
         let said = length as u16;
-        let sum = put(&header, after, way.pseudo(said).with(sum));
+        let mut sum = put(&header, after, way.pseudo(said).with(sum));
+        if flags.has(TcpFlags::URG) {
+            sum = self.put_urgent(seq, after, sum);
+        }
         // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
         let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
@@ -158,7 +164,7 @@ impl Connection {
     /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
     pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
         let found = Way::current(&mut self.way, &self.flow, cx.out).is_some();
-        if !found || self.slowed {
+        if !found || self.slowed || self.urges {
             return 0;
         }
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());

@@ -202,14 +202,19 @@ impl Connection {
         let len = available.min(usable).min(room.max(mss));
         if len >= mss {
             self.limited |= room < available && room < usable;
-            return Some(if len > mss && self.is_cut_by_port() { len.min(SUPER) / mss * mss } else { mss });
+            return Some(if len > mss && self.is_cut_by_port() && !self.urges {
+                len.min(SUPER) / mss * mss
+            } else {
+                mss
+            });
         }
         // RFC 9293, 3.8.6.2.1 (MUST-38) and 3.7.4 (SHLD-7): everything there is, when the peer has all that went
         // before or Nagle is off; or half of the largest window; else the persist timer will send it.
-        let all = len == available && (self.nodelay || self.fin_wanted || self.board.is_empty());
+        let urgent = self.urges && self.nxt.before(self.snd_up);
+        let all = len == available && (self.nodelay || self.fin_wanted || urgent || self.board.is_empty());
         let half = len >= self.max_wnd / 2;
         // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
-        let held = self.cork && !self.fin_wanted;
+        let held = self.cork && !self.fin_wanted && !urgent;
         (len > 0 && !held && (all || half)).then_some(len)
     }
 

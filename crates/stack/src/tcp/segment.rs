@@ -15,6 +15,8 @@ pub(super) struct Segment {
     pub(super) flags: TcpFlags,
     /// As it stands in the header, not scaled.
     pub(super) window: u16,
+    /// Where urgent data ends, from `seq`, if the URG bit is set.
+    pub(super) urgent: u16,
     pub(super) options: TcpOptions,
     /// Where in the packet the payload begins, and how long it is.
     pub(super) start: usize,
@@ -33,6 +35,7 @@ impl Segment {
             ack: Seq(tcp.acknowledgment.get()),
             flags: tcp.flags,
             window: tcp.window.get(),
+            urgent: tcp.urgent.get(),
             options: TcpOptions::default(),
             start: place.start + header,
             payload: place.end - place.start - header,

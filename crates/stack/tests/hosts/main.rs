@@ -17,4 +17,5 @@ mod streams;
 mod tcp;
 mod throughput;
 mod timing;
+mod urgent;
 mod wire;

@@ -1,6 +1,6 @@
 //! A peer whose every segment is written down, in the manner of packetdrill: `P. 1:101(100) ack 1 win 1000`.
 //!
-//! Numbers are relative to each side's first. Flags stand in the order `FSRP.EW`, the dot being ACK; `[ect0]`
+//! Numbers are relative to each side's first. Flags stand in the order `FSRPU.EW`, the dot being ACK; `urg` is the urgent pointer; `[ect0]`
 //! and `[ce]` behind them are the marks of IP.
 
 use std::fmt::Write;
@@ -15,11 +15,12 @@ use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
 use super::{PORT, pool};
 
 const PEER_FIRST: u32 = 1000;
-const FLAGS: [(char, TcpFlags); 7] = [
+const FLAGS: [(char, TcpFlags); 8] = [
     ('F', TcpFlags::FIN),
     ('S', TcpFlags::SYN),
     ('R', TcpFlags::RST),
     ('P', TcpFlags::PSH),
+    ('U', TcpFlags::URG),
     ('.', TcpFlags::ACK),
     ('E', TcpFlags::ECE),
     ('W', TcpFlags::CWR),
@@ -41,15 +42,15 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new() -> Self {
+        Self::over(Offloads::default())
+    }
+
+    /// By a port that can do so much.
+    pub(crate) fn over(offloads: Offloads) -> Self {
         let mut pool = pool(500);
         let mut host = Host::new([5; 16], &mut pool);
-        let interface = Interface {
-            name: "test".into(),
-            port: PORT,
-            medium: Medium::Ip,
-            mtu: 1500,
-            offloads: Offloads::default(),
-        };
+        let interface =
+            Interface { name: "test".into(), port: PORT, medium: Medium::Ip, mtu: 1500, offloads };
         let id = host.control.add_interface(interface).unwrap();
         let now = Timestamp::from_nanos(10_000_000_000);
         host.control.add_address(now, id, "10.0.0.1/24".parse().unwrap()).unwrap();
@@ -182,6 +183,9 @@ impl Trace {
         if !reset {
             write!(line, " win {}", tcp.window.get()).unwrap();
         }
+        if tcp.flags.has(TcpFlags::URG) {
+            write!(line, " urg {}", tcp.urgent.get()).unwrap();
+        }
         let mut words = Vec::new();
         words.extend(options.mss.map(|mss| format!("mss {mss}")));
         words.extend(options.sack_permitted.then(|| "sackOK".into()));
@@ -208,13 +212,14 @@ impl Trace {
         });
         let (seq, rest) = words.next().unwrap().split_once(':').unwrap();
         let len: usize = rest.split_once('(').unwrap().1.trim_end_matches(')').parse().unwrap();
-        let (mut ack, mut window) = (0u32, 0u16);
+        let (mut ack, mut window, mut urgent) = (0u32, 0u16, 0u16);
         while let (Some(word), Some(value)) = (words.next(), words.next()) {
             match word {
                 "ack" => {
                     ack = self.first.unwrap_or(0).wrapping_add(value.parse::<i32>().unwrap().cast_unsigned())
                 }
                 "win" => window = value.parse().unwrap(),
+                "urg" => urgent = value.parse().unwrap(),
                 _ => panic!("what is {word}?"),
             }
         }
@@ -222,6 +227,7 @@ impl Trace {
         let seq = PEER_FIRST.wrapping_add(seq.parse::<i32>().unwrap().cast_unsigned());
         let ports = (self.ports.1, self.ports.0);
         let mut tcp = TcpHeader::new(ports, seq, ack, flags, window, u8::try_from(options.len()).unwrap());
+        tcp.urgent = urgent.into();
         let payload: Vec<u8> = (0..len).map(|i| (seq as usize + i).to_le_bytes()[0]).collect();
         let (from, to) = ([10, 0, 0, 2], [10, 0, 0, 1]);
         let length = u32::try_from(20 + options.len() + len).unwrap();
