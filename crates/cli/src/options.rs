@@ -24,7 +24,7 @@ pub(crate) struct PortArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     queues: Option<u16>,
     /// Take just the packets that this expression matches, as tcpdump writes it, and leave the others to the kernel;
-    /// ARP, ND, the default gateway and your ssh stay with it always; xdp: only
+    /// ARP, ND, the default gateway and ssh sessions stay with it always; xdp: only
     #[arg(long, value_name = "EXPRESSION")]
     only: Option<String>,
     /// On a port of one queue (xdp:eth1/4), have the NIC give it the packets that --only is about, by n-tuple rules, and no

@@ -29,7 +29,11 @@ const PACKETS: usize = 16;
 /// What a machine with one router and an operator who has come by ssh has to spare.
 fn never_take() -> NeverTake {
     let operator = Some(("203.0.113.77:50000".parse().unwrap(), "198.51.100.2:22".parse().unwrap()));
-    NeverTake { gateways: vec!["198.51.100.1".parse().unwrap(), "fe80::1".parse().unwrap()], operator }
+    NeverTake {
+        gateways: vec!["198.51.100.1".parse().unwrap(), "fe80::1".parse().unwrap()],
+        operator,
+        ..NeverTake::default()
+    }
 }
 
 /// A program under test.

@@ -18,6 +18,7 @@
 //! The program reads packets where the driver put their first buffer. Of a packet in several buffers only what is in the
 //! first can be matched; counted bytes and `len` are of the whole packet. It runs on kernels from 5.18 on.
 
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -50,14 +51,16 @@ pub enum Take<'a> {
 }
 
 /// Packets without which a machine is lost: address resolution (ARP; neighbour discovery, ICMPv6 133 to 137), all that
-/// comes from or goes to a default gateway's own address, and the connection by which the operator is logged in. They are
-/// found behind any number of VLAN tags.
+/// comes from or goes to a default gateway's own address, the connection by which the operator is logged in, and what others send who are
+/// logged in. They are found behind any number of VLAN tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NeverTake {
     /// Addresses of the default gateways.
     pub gateways: Vec<IpAddr>,
     /// The operator's connection: the two ends of one TCP connection, in any order.
     pub operator: Option<(SocketAddr, SocketAddr)>,
+    /// Connections of others who are logged in: their end, and this machine's.
+    pub sessions: Vec<(SocketAddr, SocketAddr)>,
 }
 
 /// File descriptors of the maps. A program that was loaded keeps the maps themselves.
@@ -237,12 +240,28 @@ impl NeverTake {
             };
             parts.extend([way(one, other), way(other, one)]);
         }
+        parts.extend(self.sessions_by_server());
         let text = format!("anyvlan and (({}))", parts.join(") or ("));
         match Expression::new(&text, &Options { names: &NoNames, netmask: None }) {
             Ok(expression) => expression,
             // Numbers in places for numbers always make an expression; a test tries them all.
             Err(_) => Expression::nothing(),
         }
+    }
+}
+
+impl NeverTake {
+    /// What comes by the sessions of others. Most of them are with one port, so that other packets are asked for that alone.
+    fn sessions_by_server(&self) -> impl Iterator<Item = String> {
+        let mut clients = BTreeMap::<SocketAddr, Vec<String>>::new();
+        for (client, server) in &self.sessions {
+            let client = format!("src port {} and src host {}", client.port(), client.ip());
+            clients.entry(*server).or_default().push(client);
+        }
+        clients.into_iter().map(|(server, clients)| {
+            let (port, address, clients) = (server.port(), server.ip(), clients.join(") or ("));
+            format!("tcp dst port {port} and dst host {address} and (({clients}))")
+        })
     }
 }
 

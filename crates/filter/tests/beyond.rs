@@ -122,12 +122,26 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
     let list = NeverTake {
         gateways: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
         operator: Some(("10.0.0.9:22".parse().unwrap(), "192.0.2.7:50000".parse().unwrap())),
+        sessions: [
+            ("192.0.2.8:3", "10.0.0.9:22"),
+            ("192.0.2.9:4", "10.0.0.9:22"),
+            ("[fd00::7]:5", "[fd00::2]:22"),
+        ]
+        .map(|(client, server)| (client.parse().unwrap(), server.parse().unwrap()))
+        .into(),
     };
     let list = list.expression();
     let from_to = |from: [u8; 4], to: [u8; 4], protocol| {
         let mut header = v4(protocol, 0);
         header[12..16].copy_from_slice(&from);
         header[16..20].copy_from_slice(&to);
+        header
+    };
+    let from_to_v6 = |from: u8, to: u8| {
+        let mut header = v6(&[6]);
+        for (at, last) in [(8, from), (24, to)] {
+            header[at..at + 16].copy_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
         header
     };
     let ssh = |from, to, ports: [u8; 4]| frame(&[IS_V4, &from_to(from, to, 6), &ports, &[0; 16]]);
@@ -146,6 +160,13 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
         (true, ssh(there, here, [0xc3, 0x50, 0, 22])),
         (false, ssh(there, here, [0xc3, 0x51, 0, 22])),
         (false, ssh(there, [10, 0, 0, 8], [0xc3, 0x50, 0, 22])),
+        (true, ssh([192, 0, 2, 8], here, [0, 3, 0, 22])),
+        (true, ssh([192, 0, 2, 9], here, [0, 4, 0, 22])),
+        (false, ssh([192, 0, 2, 9], here, [0, 3, 0, 22])),
+        (false, ssh([192, 0, 2, 8], [10, 0, 0, 8], [0, 3, 0, 22])),
+        (false, ssh([192, 0, 2, 8], here, [0, 3, 0, 23])),
+        (true, frame(&[IS_V6, &from_to_v6(7, 2), &[0, 5, 0, 22], &[0; 16]])),
+        (false, frame(&[IS_V6, &from_to_v6(8, 2), &[0, 5, 0, 22], &[0; 16]])),
     ] {
         assert_eq!(list.matches(&packet), kept, "{packet:02x?}");
     }

@@ -147,7 +147,7 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
     }
     let operator = ("10.0.0.2:22".parse().unwrap(), "192.0.2.7:50000".parse().unwrap());
     let gateways = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
-    let never_take = NeverTake { gateways, operator: Some(operator) };
+    let never_take = NeverTake { gateways, operator: Some(operator), ..NeverTake::default() };
     let fixture = Fixture::new();
     let steering = Steering {
         take: Take::All,

@@ -12,7 +12,7 @@ pub struct Rules {
     /// The rules.
     pub set: Arc<RuleSet>,
     /// What matches one of these is the kernel's, whatever the rules say. ARP, neighbour discovery, the default gateway and
-    /// the operator's ssh connection always are.
+    /// the ssh sessions of the start always are.
     pub never: Vec<Expression>,
     /// What is kept of established flows, where a rule asks for them.
     pub flows: FlowOptions,

@@ -53,7 +53,7 @@ A rule file:
   established = true                                   of flows that this machine has sent something of
   action = 'pass'
 
-docs/flood-filter.md has the rest. ARP, ND, the default gateway and your ssh are never dropped.
+docs/flood-filter.md has the rest. ARP, ND, the default gateway and who is logged in by ssh are never dropped.
 
 Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or the port could not be opened";
 

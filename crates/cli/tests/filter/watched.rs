@@ -1,11 +1,11 @@
 //! Rules are looked after: the kernel has all packets while nobody does, and a new default gateway is spared like the old one.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Snapshot};
@@ -98,6 +98,51 @@ fn fill(pipe: &mut File) {
 /// Whether the event says that the thread hangs that looks after the rules.
 fn hangs(event: &Value) -> bool {
     event["event"] == "warning" && event["message"].as_str().unwrap().contains("left to the kernel")
+}
+
+#[test]
+fn all_who_are_logged_in_by_ssh_are_spared_and_others_are_not() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let rules = "[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n";
+    for attach in ["auto", "xdp"] {
+        let bed = Bed::new(1);
+        let [client, server] = [&bed.lab.hosts[0], &bed.lab.hosts[1]];
+        let listener = server.enter(|| TcpListener::bind("10.0.0.2:22")).unwrap().unwrap();
+        let connect = || {
+            let near = client.enter(|| TcpStream::connect("10.0.0.2:22")).unwrap().unwrap();
+            let far = listener.accept().unwrap().0;
+            far.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            (near, far)
+        };
+        let [mut one, mut other] = [connect(), connect()];
+        // What sshd starts for a user who has logged in.
+        let session = format!("10.0.0.1 {} 10.0.0.2 22", one.0.local_addr().unwrap().port());
+        let mut shell = server.command("sh").unwrap();
+        let mut shell = shell
+            .args(["-c", "echo here; read end"])
+            .env("SSH_CONNECTION", session)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let words = format!("--rules {} --attach {attach}", bed.rules(rules).display());
+        let mut filter = Filter::start(&bed, &words);
+        bed.client.send_to(b"gone", SERVER).unwrap();
+        assert!(bed.server.recv(&mut [0; 4]).is_err(), "it drops");
+        let arrives = |(near, far): &mut (TcpStream, TcpStream)| {
+            near.write_all(b"x").unwrap();
+            far.read_exact(&mut [0]).is_ok()
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        while !arrives(&mut one) {
+            assert!(Instant::now() < until, "who is logged in is lost: {}", filter.report());
+        }
+        assert!(!arrives(&mut other), "who is not, is dropped");
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        filter.end();
+    }
 }
 
 #[test]

@@ -12,13 +12,14 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// In the calling thread's network namespace, for the operator's session. What could not be understood goes to `warnings`.
+    /// In the calling thread's network namespace, for the operator's session and those of others. What could not be understood goes to `warnings`.
     pub(super) fn open(warnings: &mut Vec<String>) -> Result<Self, String> {
         let mut route = Route::open().map_err(|error| error.to_string())?;
         let never = interface::never_take(&mut route).map_err(|error| error.to_string())?;
         warnings.extend(never.warnings);
         let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
-        Ok(Self { route, never_take: NeverTake { gateways: never.gateways, operator } })
+        let sessions = never.sessions.iter().map(|ssh| (ssh.client, ssh.server)).collect();
+        Ok(Self { route, never_take: NeverTake { gateways: never.gateways, operator, sessions } })
     }
 
     /// What is never taken, as it was at the start.
@@ -26,10 +27,10 @@ impl Guard {
         &self.never_take
     }
 
-    /// The same with the default gateways that the machine has now. The session is the one of the start: the processes by
-    /// which it was found may have ended.
+    /// The same with the default gateways that the machine has now. Sessions are those of the start: the processes by which they
+    /// were found may have ended.
     pub(super) fn look(&mut self) -> Result<NeverTake, String> {
         let gateways = interface::gateways(&mut self.route).map_err(|error| error.to_string())?;
-        Ok(NeverTake { gateways, operator: self.never_take.operator })
+        Ok(NeverTake { gateways, ..self.never_take.clone() })
     }
 }

@@ -220,7 +220,7 @@ impl Bounds<'_> {
         }
         if let Some(never) = self.never.iter().position(|never| never.may_match(flow)) {
             return Some(match never {
-                0 => "neighbour discovery, a gateway or your ssh may be among them".into(),
+                0 => "neighbour discovery, a gateway or an ssh session may be among them".into(),
                 never => format!("'{}', which is never dropped, may be among them", self.never[never]),
             });
         }

@@ -236,7 +236,7 @@ fn what_is_never_dropped_stays_and_so_does_everything_when_nobody_beats() {
         Condition { expression: expression(""), ..Condition::default() },
     )]);
     let set = set.unwrap();
-    let never = NeverTake { gateways: vec!["10.0.0.1".parse().unwrap()], operator: None };
+    let never = NeverTake { gateways: vec!["10.0.0.1".parse().unwrap()], ..NeverTake::default() };
     let arp = [&[0; 12][..], &[8, 6], &[0; 46]].concat();
     let shape = Shape {
         tags: 1,

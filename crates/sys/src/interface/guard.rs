@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
-use super::InterfaceError;
+use super::{InterfaceError, sessions};
 use crate::netlink::NetlinkError;
 use crate::route::{Link, Prefix, Route};
 
@@ -16,21 +16,24 @@ pub struct NeverTake {
     pub gateways: Vec<IpAddr>,
     /// The operator's ssh connection.
     pub ssh: Option<SshConnection>,
+    /// Other ssh sessions on this machine.
+    pub sessions: Vec<SshConnection>,
     /// What could not be understood.
     pub warnings: Vec<String>,
 }
 
 /// An ssh connection to this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SshConnection {
-    /// The operator's end.
+    /// The end of whoever is logged in.
     pub client: SocketAddr,
     /// This machine's end.
     pub server: SocketAddr,
 }
 
 /// What is never taken in a network namespace, for the operator's session: that of `SSH_CONNECTION` in our own environment
-/// or, since sudo(8) takes it out of that, in that of the process that started us, or its.
+/// or, since sudo(8) takes it out of that, in that of the process that started us, or its. The sessions of others are those whose
+/// processes we may look at.
 ///
 /// # Errors
 /// When the kernel does not list its routes.
@@ -43,6 +46,14 @@ pub fn never_take(route: &mut Route) -> Result<NeverTake, NetlinkError> {
                 "SSH_CONNECTION is '{value}', not 'CLIENT PORT SERVER PORT': your ssh connection is not protected"
             ));
         }
+    }
+    let (sessions, more) = sessions::others(never.ssh);
+    never.sessions = sessions;
+    if more > 0 {
+        let spared = never.sessions.len();
+        never.warnings.push(format!(
+            "there are {more} more ssh sessions than the {spared} beside yours that are protected; with --rules: never_drop = ['tcp port 22']"
+        ));
     }
     Ok(never)
 }
@@ -70,17 +81,20 @@ fn inherited(process: u32) -> Option<String> {
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
         (parent != 0).then_some(parent)
     });
-    ancestors.take(ANCESTORS).skip(1).find_map(|ancestor| {
-        let environment = std::fs::read(format!("/proc/{ancestor}/environ")).ok()?;
-        let value = environment
-            .split(|byte| *byte == 0)
-            .find_map(|variable| variable.strip_prefix(SSH_CONNECTION.as_bytes())?.strip_prefix(b"="))?;
-        String::from_utf8(value.to_vec()).ok()
-    })
+    ancestors.take(ANCESTORS).skip(1).find_map(session_of)
+}
+
+/// A process's `SSH_CONNECTION`.
+pub(super) fn session_of(process: u32) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(SSH_CONNECTION.as_bytes())?.strip_prefix(b"="))?;
+    String::from_utf8(value.to_vec()).ok()
 }
 
 /// sshd(8): the client's address and port and the server's, with blanks between.
-fn ssh(value: &str) -> Option<SshConnection> {
+pub(super) fn ssh(value: &str) -> Option<SshConnection> {
     let mut words = value.split_ascii_whitespace();
     let mut end = || {
         // A link-local address has its interface behind it.

@@ -7,6 +7,7 @@ mod advice;
 mod cores;
 mod guard;
 mod pci;
+mod sessions;
 
 use serde::Serialize;
 

@@ -57,7 +57,7 @@ fn lines(lines: &[&str]) -> Vec<String> {
 const V6: &str = "IPv6: NICs may look behind extension headers, where rules do not";
 const TAGS: &str = "NICs look behind VLAN tags, and the rule does not: write 'anyvlan and ...', or lists";
 const SCTP_PORTS: &str = "not all NICs compare SCTP's ports";
-const MACHINE: &str = "neighbour discovery, a gateway or your ssh may be among them";
+const MACHINE: &str = "neighbour discovery, a gateway or an ssh session may be among them";
 
 #[test]
 fn flows_are_what_lists_and_expressions_name() {
@@ -190,7 +190,7 @@ fn the_operator_and_the_gateway_are_in_no_flow() {
         assert!(is_in || left[0].ends_with(MACHINE), "{left:?}");
     }
     let gateways = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
-    let never = [NeverTake { gateways, operator: None }.sent()];
+    let never = [NeverTake { gateways, ..NeverTake::default() }.sent()];
     for (condition, is_in) in [
         (from(&["10.0.0.0/24"]), false),
         (from(&["10.0.1.0/24"]), true),
