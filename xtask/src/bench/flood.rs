@@ -87,6 +87,10 @@ struct Shown {
     requests: f64,
     /// Milliseconds that 99 of 100 of them took at most.
     late: f64,
+    /// Answers of the DNS server in a second.
+    answers: f64,
+    /// Milliseconds that 99 of 100 of them took at most.
+    answers_late: f64,
     /// Per cent of the DNS queries that had no answer.
     lost: f64,
 }
@@ -170,8 +174,8 @@ fn died(summary: &Value) -> Result<f64, Problem> {
 
 fn table(rules: &Rules, filters: &[&str], shown: &[Vec<Shown>], rates: &[f64]) -> String {
     let mut text = format!(
-        "\n{}\n\n| who drops | requests/s | of the bound | p99, ms | DNS lost, % | flat out, Mpps |\n\
-         |---|---:|---:|---:|---:|---:|\n",
+        "\n{}\n\n| who drops | requests/s | of the bound | p99, ms | DNS answers/s | DNS p99, ms | DNS lost, % | flat out, Mpps |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|\n",
         rules.name
     );
     let figures = |all: &[Shown], of: fn(&Shown) -> f64| Spread::of(&all.iter().map(of).collect::<Vec<_>>());
@@ -180,8 +184,10 @@ fn table(rules: &Rules, filters: &[&str], shown: &[Vec<Shown>], rates: &[f64]) -
             all.iter().zip(&shown[0]).map(|(one, bound)| one.requests / bound.requests).collect();
         let (requests, ratio) = (figures(all, |one| one.requests), Spread::of(&ratios));
         let (late, lost) = (figures(all, |one| one.late), figures(all, |one| one.lost));
+        let (answers, answers_late) = (figures(all, |one| one.answers), figures(all, |one| one.answers_late));
         text.push_str(&format!(
-            "| {filter} | {:.0} ({:.0} to {:.0}) | {:.2} ({:.2} to {:.2}) | {:.1} ({:.1} to {:.1}) | {:.2} | {rate:.2} |\n",
+            "| {filter} | {:.0} ({:.0} to {:.0}) | {:.2} ({:.2} to {:.2}) | {:.1} ({:.1} to {:.1}) | {:.0} ({:.0} to {:.0}) | {:.2} ({:.2} to {:.2}) | {:.2} | \
+             {rate:.2} |\n",
             requests.median,
             requests.min,
             requests.max,
@@ -191,6 +197,12 @@ fn table(rules: &Rules, filters: &[&str], shown: &[Vec<Shown>], rates: &[f64]) -
             late.median,
             late.min,
             late.max,
+            answers.median,
+            answers.min,
+            answers.max,
+            answers_late.median,
+            answers_late.min,
+            answers_late.max,
             lost.median,
         ));
     }
@@ -260,13 +272,14 @@ fn prefixes(number: usize) -> Vec<String> {
     (0..number).map(|n| format!("20.{}.{}.0/24", n / 128, n % 128 * 2)).collect()
 }
 
-/// What wrk and dnsperf have printed.
+/// What wrk and dnsperf have printed, and the scene of dnsperf's answers.
 fn read(output: &str) -> Option<Shown> {
     let behind = |label: &str| output.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
     let requests = behind("Requests/sec:")?.parse().ok()?;
     let late = milliseconds(behind("99%")?)?;
     let lost = behind("Queries lost:")?.split_once('(')?.1.split_once('%')?.0.parse().ok()?;
-    Some(Shown { requests, late, lost })
+    let [answers, answers_late] = [behind("DNS answers/s:")?, behind("DNS p99, ms:")?].map(str::parse);
+    Some(Shown { requests, late, answers: answers.ok()?, answers_late: answers_late.ok()?, lost })
 }
 
 /// A time as wrk prints it.
@@ -290,8 +303,11 @@ mod tests {
     #[test]
     fn what_the_clients_print_is_read() {
         let output = "  Latency Distribution\n     50%  409.00us\n     99%    1.95ms\nRequests/sec:  38691.53\n\
-                      Statistics:\n\n  Queries sent:         6000\n  Queries lost:         3 (0.05%)\n";
-        assert_eq!(read(output), Some(Shown { requests: 38691.53, late: 1.95, lost: 0.05 }));
+                      Statistics:\n\n  Queries sent:         6000\n  Queries lost:         3 (0.05%)\n\
+                      DNS answers/s: 1999.0\nDNS p99, ms: 0.731\n";
+        let shown =
+            Shown { requests: 38691.53, late: 1.95, answers: 1999.0, answers_late: 0.731, lost: 0.05 };
+        assert_eq!(read(output), Some(shown));
         assert_eq!(read("Requests/sec: 1.0\n"), None);
         assert_eq!((came_through("a\ncame through: 12\n"), came_through(output)), (Some(12.0), None));
         assert_eq!(

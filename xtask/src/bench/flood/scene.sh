@@ -97,7 +97,7 @@ pace= length=$((seconds + 2))
 flood=$!
 sleep 1
 if [ "$rate" != max ]; then
-    taskset -c 1 dnsperf -s $there -d /run/queries -l "$seconds" -Q 2000 -O suppress=timeout >/run/dns 2>&1 &
+    taskset -c 1 dnsperf -s $there -d /run/queries -l "$seconds" -Q 2000 -v -O suppress=timeout >/run/dns 2>&1 &
     dns=$!
     taskset -c 1 wrk -t1 -c16 "-d$seconds" --latency http://$there/ >/run/web
     wait $dns
@@ -105,7 +105,14 @@ fi
 wait $flood
 cat /run/flood.said
 tail -n 1 /run/flood
-[ "$rate" = max ] || cat /run/web /run/dns
+if [ "$rate" != max ]; then
+    cat /run/web
+    # `-v` has a line for each answer, with its seconds at the end; those are for the figures alone.
+    grep -v '^> ' /run/dns
+    awk '/^> / && $NF ~ /^[0-9]+[.][0-9]+$/ { print $NF }' /run/dns | sort -n | awk -v "seconds=$seconds" '
+        { late[NR] = $1 }
+        END { if (NR) printf "DNS answers/s: %.1f\nDNS p99, ms: %.3f\n", NR / seconds, 1000 * late[int((99 * NR + 99) / 100)] }'
+fi
 cat /run/filter 2>/dev/null || true
 # What came through: nobody listens to the flood's ports.
 server awk '/^Udp: [0-9]/ { print "came through:", $3 }' /proc/net/snmp
