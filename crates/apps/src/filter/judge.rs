@@ -43,6 +43,10 @@ pub(super) struct Counted {
 pub(super) struct Judge {
     kept: Vec<Kept>,
     flood: Option<(usize, IpAddr)>,
+    /// Of the packet that was judged last: the first rule that draws samples and is about it, and the first that has drawn it. Not in
+    /// registers, of which the loop has too few.
+    may_sample: usize,
+    has_drawn: usize,
     sampler: usize,
 }
 
@@ -72,10 +76,10 @@ enum Does {
 /// What rules that draw samples say of a packet.
 #[derive(Default)]
 struct Drawn {
-    /// The first that is about it.
-    first: Option<usize>,
-    /// The first that has drawn it.
-    by: Option<usize>,
+    /// There is one that is about it.
+    may_be_it: bool,
+    /// It is the one that a rule has drawn.
+    is_it: bool,
 }
 
 impl Kept {
@@ -129,7 +133,13 @@ impl Judge {
             })
             .collect();
         let kept = |rule: &Rule| Kept::new(rule, old.remove(rule.name.as_str()).unwrap_or_default());
-        Self { kept: set.rules().iter().map(kept).collect(), flood: None, sampler: 0 }
+        Self {
+            kept: set.rules().iter().map(kept).collect(),
+            flood: None,
+            may_sample: 0,
+            has_drawn: 0,
+            sampler: 0,
+        }
     }
 
     pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
@@ -210,9 +220,11 @@ impl Judge {
             let index = course.next_index();
             let Some(kept) = self.kept.get_mut(index) else { break };
             if kept.sample != 0 {
-                drawn.first.get_or_insert(index);
-                if kept.draws() {
-                    drawn.by.get_or_insert(index);
+                if !drawn.may_be_it {
+                    (drawn.may_be_it, self.may_sample) = (true, index);
+                }
+                if kept.draws() && !drawn.is_it {
+                    (drawn.is_it, self.has_drawn) = (true, index);
                 }
             }
             if kept.does == Does::SynCookie && !is_first {
@@ -220,7 +232,7 @@ impl Judge {
                 continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
-            let is_counted = !(is_first || course.has_asked()) && (drawn.first.is_some() || !kept.decides);
+            let is_counted = !(is_first || course.has_asked()) && (drawn.may_be_it || !kept.decides);
             if !is_counted {
                 kept.counted.about.packets += 1;
                 kept.counted.about.bytes += wire_len as u64;
@@ -248,9 +260,9 @@ impl Judge {
             break;
         }
         let is_asked = is_first || course.has_asked();
-        if let Some(by) = if is_asked { drawn.by } else { drawn.first } {
-            judgement.is_sample = true;
-            self.sampler = by;
+        judgement.is_sample = if is_asked { drawn.is_it } else { drawn.may_be_it };
+        if judgement.is_sample {
+            self.sampler = if is_asked { self.has_drawn } else { self.may_sample };
         }
         judgement
     }
