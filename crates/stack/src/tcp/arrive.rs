@@ -202,6 +202,9 @@ impl Connection {
         if self.limits.keepalive {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
+        if self.released {
+            return;
+        }
         cx.events.push(match self.listener {
             Some(listener) => Event::Accepted { listener, connection: self.id },
             None => Event::Connected(self.id),

@@ -101,7 +101,9 @@ fn a_close_before_a_simultaneous_open_is_over_is_done_after_it() {
         t.peer("F. 1:1(0) ack 2 win 5000");
         t.sends(&[". 2:2(0) ack 2 win 65535"]);
         let events = t.events();
+        // Who has let go hears nothing more.
         assert_eq!(events.contains(&Event::Closed(id, CloseReason::Done)), !lets_go, "{events:?}");
+        assert_eq!(events.is_empty(), lets_go, "{events:?}");
         assert_eq!(t.host.stack.connections(), (usize::from(!lets_go), 0, 1));
     }
 }
