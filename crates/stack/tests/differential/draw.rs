@@ -144,7 +144,7 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let kind = random.below(6);
+        let faults = random.one_of(&[0, 1, 2, 4, 8, 15, random.clone().below(16)]);
         Self {
             seed,
             we_open: random.happens(500),
@@ -152,8 +152,8 @@ impl Case {
             ours: End::draw(&mut random),
             kernel: End::draw(&mut random),
             kernel_buffers: [random.one_of(&[0, 0, 4096, 20_000]), random.one_of(&[0, 0, 4096, 20_000])],
-            to_kernel: chances(kind, &mut random),
-            from_kernel: chances(kind, &mut random),
+            to_kernel: chances(faults, &mut random),
+            from_kernel: chances(faults, &mut random),
             limits: limits(&mut random),
         }
     }
@@ -173,19 +173,14 @@ pub(crate) fn seed_of(port: u16) -> Option<usize> {
     (index < usize::try_from(GROUP).expect("small")).then_some(index)
 }
 
-/// No fault, each alone, or all at once.
-fn chances(kind: usize, random: &mut Random) -> Chances {
-    let mut some = |wanted: usize, most: usize| {
+/// How likely the faults are that the bits of `faults` stand for; several together are less of each.
+fn chances(faults: usize, random: &mut Random) -> Chances {
+    let together = usize::try_from(faults.count_ones().clamp(1, 3)).expect("small");
+    let mut some = |bit: usize, most: usize| {
         let drawn = 1 + random.below(most);
-        if kind == wanted {
-            drawn
-        } else if kind == 5 {
-            drawn / 3
-        } else {
-            0
-        }
+        if faults & bit == 0 { 0 } else { drawn / together }
     };
-    Chances { loss: some(1, 60), reorder: some(2, 300), duplicate: some(3, 200), corrupt: some(4, 60) }
+    Chances { loss: some(1, 60), reorder: some(2, 300), duplicate: some(4, 200), corrupt: some(8, 60) }
 }
 
 fn limits(random: &mut Random) -> Limits {

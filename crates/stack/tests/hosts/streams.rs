@@ -18,7 +18,7 @@ struct End {
     failed: bool,
 }
 
-fn payload(length: usize, seed: u32) -> Vec<u8> {
+pub(crate) fn payload(length: usize, seed: u32) -> Vec<u8> {
     let mut x = seed.wrapping_mul(2_654_435_761) | 1;
     (0..length)
         .map(|_| {
@@ -145,17 +145,20 @@ proptest! {
     }
 }
 
-/// Many more seeds than fit an ordinary run, each fault alone and all at once, over all MTUs. `BYWASH_SEEDS` says how many, or
+/// Many more seeds than fit an ordinary run, each fault alone, two or three together, and all at once, over all MTUs. `BYWASH_SEEDS` says how many, or
 /// which: `FROM..TO`.
 #[test]
 #[ignore = "takes many minutes; see CONTRIBUTING.md"]
 fn ten_thousand_seeds_of_each_fault() {
     for seed in crate::wire::seeds::seeds(10_000) {
+        let drawn = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        // Four bits say which faults there are together.
+        let some = |fault: u64, thousandths: u32| if drawn >> fault & 1 == 1 { thousandths } else { 0 };
+        let together = (some(0, 25), some(1, 200), some(2, 100), some(3, 20));
         for (loss, reorder, duplicate, corrupt) in
-            [(30, 0, 0, 0), (0, 300, 0, 0), (0, 0, 200, 0), (0, 0, 0, 30), (20, 100, 50, 10)]
+            [(30, 0, 0, 0), (0, 300, 0, 0), (0, 0, 200, 0), (0, 0, 0, 30), (20, 100, 50, 10), together]
         {
-            let mtu =
-                576 + u16::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0xffff).unwrap() % 8425;
+            let mtu = 576 + u16::try_from(drawn >> 16 & 0xffff).unwrap() % 8425;
             let faults = Faults { loss, reorder, duplicate, corrupt, ..Faults::default() };
             run(faults, mtu, [60_000, 20_000], Limits::default(), seed);
         }
