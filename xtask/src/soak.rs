@@ -36,7 +36,7 @@ struct Peer {
 }
 
 /// To add a run is to add a row.
-const PEERS: [Peer; 3] = [
+const PEERS: [Peer; 4] = [
     Peer {
         name: "kernel",
         record: "soak-kernel",
@@ -59,6 +59,14 @@ const PEERS: [Peer; 3] = [
         target: "hosts",
         test: "streams::ten_thousand_seeds_of_each_fault",
         sentence: "Streams between two stacks, in memory, with faults by chance.",
+        root: false,
+    },
+    Peer {
+        name: "programs",
+        record: "soak-programs",
+        target: "hosts",
+        test: "programs::programs_of_ten_thousand_seeds",
+        sentence: "Programs by chance on two stacks, in memory, with faults by chance.",
         root: false,
     },
 ];

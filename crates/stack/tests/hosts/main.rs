@@ -10,6 +10,7 @@ mod ip6;
 mod listeners;
 mod opening;
 mod passing_on;
+mod programs;
 mod rules;
 mod sending;
 mod smol;

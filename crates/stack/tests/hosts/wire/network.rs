@@ -47,13 +47,15 @@ pub(crate) struct Network {
     count: u64,
     /// When the bottleneck is free again, each way.
     busy: [Timestamp; 2],
+    /// When the programs do something again by themselves.
+    pub(crate) wake: Option<Timestamp>,
 }
 
 impl Network {
     pub(crate) fn new(a: Node, b: Node, faults: Faults, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let now = Timestamp::from_nanos(1_000_000_000);
-        Self { now, a, b, faults, flying: BinaryHeap::new(), random, count: 0, busy: [now; 2] }
+        Self { now, a, b, faults, flying: BinaryHeap::new(), random, count: 0, busy: [now; 2], wake: None }
     }
 
     /// Lets everything happen that happens before `limit` from now; stops when `done` says so, after each event.
@@ -66,7 +68,7 @@ impl Network {
             }
             self.exchange();
             let arrival = self.flying.peek().map(|Reverse((at, ..))| *at);
-            let deadlines = [self.a.host.next_deadline(), self.b.host.next_deadline(), arrival];
+            let deadlines = [self.a.host.next_deadline(), self.b.host.next_deadline(), arrival, self.wake];
             let Some(next) = deadlines.into_iter().flatten().min() else { return false };
             // A deadline in the past would stand still.
             self.now = next.max(self.now + Duration::from_nanos(1));
@@ -80,6 +82,10 @@ impl Network {
             }
         }
         panic!("too many events");
+    }
+
+    pub(crate) fn is_anything_flying(&self) -> bool {
+        !self.flying.is_empty()
     }
 
     fn exchange(&mut self) {
