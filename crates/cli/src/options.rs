@@ -1,11 +1,12 @@
 //! The options that all packet tools share.
 
+use bywash_apps::filter::RuleFile;
 use bywash_apps::report::{Reporter, Style};
 use bywash_apps::{WorkerOptions, sys::worker::Idle};
 use bywash_drivers::{Ntuple, OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::filter::Expression;
 use bywash_port::frame::Stride;
-use bywash_port::{PortName, SteerRule};
+use bywash_port::{PortName, Rule};
 use bywash_sys::interface;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
@@ -31,12 +32,13 @@ pub(crate) struct PortArgs {
     /// others; auto: where its driver can, else the XDP program takes those of them that come to the queue; xdp: only
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     ntuple: NtupleArg,
-    /// Have the NIC itself give packets to a queue, or drop them: 'udp4 dst-port 53 queue 2', 'ip4 src-ip 10.0.0.0/8
-    /// drop', 'ether proto 0x88cc queue 1'; once for each rule, of which the first that matches counts. Kinds: ip4, tcp4,
-    /// udp4, sctp4; fields: src-ip, dst-ip, src-port, dst-port, vlan. Some rules need /fdir=2k behind the port's name;
-    /// 82599, and with fewer filters 82576 (pci:, vfio-user:)
-    #[arg(long, value_name = "RULE")]
-    steer: Vec<SteerRule>,
+    /// Have the NIC itself give packets to a queue, or drop them: an expression as tcpdump writes it and 'queue N' or 'drop', as in
+    /// 'ip and udp dst port 53 queue 2', 'src net 10.0.0.0/8 and tcp drop', 'vlan 7 and ip queue 1', 'ether proto 0x88cc queue 1';
+    /// or @FILE, a rule file whose actions are queue and drop. Once for each rule, of which the first that matches counts. It must
+    /// be all by EtherType, or addresses, ports and VLAN of IPv4. Some rules need /fdir=2k behind the port's name; 82599, and with
+    /// fewer filters 82576 (pci:, vfio-user:)
+    #[arg(long, value_name = "RULE", value_parser = values::steer)]
+    steer: Vec<values::Steer>,
     /// Packets in each ring: a power of two from 64 to 32768
     #[arg(long, value_name = "PACKETS")]
     ring: Option<u32>,
@@ -172,6 +174,18 @@ impl PortArgs {
         )))
     }
 
+    /// The rules of `--steer`, in order, with those of files.
+    fn steer_rules(&self) -> Result<Vec<Rule>, Failure> {
+        let mut rules = Vec::new();
+        for steer in &self.steer {
+            match steer {
+                values::Steer::Rule(rule) => rules.push((**rule).clone()),
+                values::Steer::File(path) => rules.extend(RuleFile::read(path)?.for_nic()?),
+            }
+        }
+        Ok(rules)
+    }
+
     /// How to open each of `names`. What only `xdp:` ports know goes to those alone.
     ///
     /// # Errors
@@ -241,7 +255,7 @@ impl PortArgs {
             busy_poll: self.busy_poll,
             ..common.clone()
         };
-        let nic = OpenOptions { steer: self.steer.clone(), ..common.clone() };
+        let nic = OpenOptions { steer: self.steer_rules()?, ..common.clone() };
         let options = |name| match name {
             name if is_xdp(name) => xdp.clone(),
             name if is_pci(name) => OpenOptions { no_iommu: self.no_iommu, ..nic.clone() },

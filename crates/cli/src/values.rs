@@ -1,7 +1,10 @@
 //! Numbers with units, as they are typed.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
+
+use bywash_port::{Rule, SteerError, SteerRule, read_steer};
 
 /// The longest time that can be asked for, in seconds: 31 years. Clocks that count nanoseconds hold it.
 const LONGEST_SECONDS: f64 = 1e9;
@@ -24,6 +27,25 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration =
         Duration::try_from_secs_f64(seconds).map_err(|_| "that is no length of time".to_owned())?;
     if duration.is_zero() { Err("it must be longer than nothing".into()) } else { Ok(duration) }
+}
+
+/// What `--steer` may say.
+#[derive(Clone, Debug)]
+pub(crate) enum Steer {
+    /// A rule.
+    Rule(Box<Rule>),
+    /// A file of them.
+    File(PathBuf),
+}
+
+/// A rule that a NIC can obey, `ip and udp dst port 53 queue 2`; or `@FILE`.
+pub(crate) fn steer(text: &str) -> Result<Steer, SteerError> {
+    if let Some(path) = text.strip_prefix('@') {
+        return Ok(Steer::File(path.into()));
+    }
+    let rule = read_steer(text)?;
+    SteerRule::of(&rule)?;
+    Ok(Steer::Rule(Box::new(rule)))
 }
 
 /// `65536`, `64K`, `64M`, `1.5G`, also with `iB` or `B` after: bytes, in powers of 1024.

@@ -263,12 +263,24 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// A file for `--steer`.
+const RULES: &str = r#"[[rule]]
+name = "elsewhere"
+match = "ip"
+from = ["192.168.0.0/16"]
+action = "queue"
+queue = 1
+"#;
+
 #[test]
 fn rules_give_packets_to_a_queue_and_say_where_they_are() {
     let served = Served::new(2, false);
     let mut receive = served.command("receive NIC1/fdir=2k --queues 2 --count 2k --duration 60s --json");
     // Without the second rule RSS would spread these over both queues.
-    receive.args(["--steer", "udp4 dst-port 67 queue 0", "--steer", "ip4 src-ip 192.168.0.0/16 queue 1"]);
+    let rules = served.folder.path().join("rules.toml");
+    std::fs::write(&rules, RULES).unwrap();
+    let file = format!("@{}", rules.display());
+    receive.args(["--steer", "ip and udp dst port 67 queue 0", "--steer", &file]);
     let receive = served.start_receiver(&mut receive);
     let mut send = served.command("generate NIC0 --queues 1 --count 2k --rate 2k --spread --json");
     assert_eq!(send.output().unwrap().status.code(), Some(0));
@@ -278,13 +290,12 @@ fn rules_give_packets_to_a_queue_and_say_where_they_are() {
     let counts = [0, 1].map(|queue| queues[queue]["packets"].as_u64());
     assert_eq!(counts, [Some(0), Some(2000)], "{queues}");
     let text = String::from_utf8(received.stdout).unwrap();
-    let event = |rule: &str, place: &str| format!("/fdir=2k: '{rule}' is {place}\"}}");
     for said in [
-        event("ip4 src-ip 192.168.0.0/16 queue 1", "flow director filter 0"),
-        event("udp4 dst-port 67 queue 0", "five-tuple filter 0"),
+        "/fdir=2k: 'elsewhere': 'ip and src net 192.168.0.0/16 queue 1' is flow director filter 0\"}",
+        "/fdir=2k: 'ip and udp dst port 67 queue 0' is five-tuple filter 0\"}",
     ] {
         assert!(
-            text.lines().any(|line| line.starts_with("{\"event\":\"steered\"") && line.ends_with(&said)),
+            text.lines().any(|line| line.starts_with("{\"event\":\"steered\"") && line.ends_with(said)),
             "{text}"
         );
     }
@@ -332,15 +343,25 @@ fn what_a_nic_has_no_use_for_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let output = served.command("receive vfio-user: --duration 1s").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let rules = served.folder.path().join("rules.toml");
+    std::fs::write(&rules, format!("{RULES}dry_run = true\n")).unwrap();
     for (words, rule, says) in [
-        ("receive NIC0", "udp4 vlan 3 queue 0", "write /fdir=2k behind its name (--steer)"),
-        ("receive NIC0", "udp4 queue 7", "queue 7: the port was opened with 1 (--steer)"),
-        ("receive NIC0", "udp queue 0", "'udp queue 0' begins with no kind of packet"),
-        ("receive null:", "udp4 queue 0", "--steer is for pci: and vfio-user: ports and there is none"),
-        ("generate NIC0", "udp4 queue 0", "--steer is about packets that are received"),
+        ("receive NIC0", "vlan 3 and ip and udp queue 0", "write /fdir=2k behind its name (--steer)"),
+        ("receive NIC0", "ip and udp queue 7", "queue 7: the port was opened with 1 (--steer)"),
+        ("receive NIC0", "udp dst port 53 queue 0", ": write: ip and udp dst port 53"),
+        ("receive NIC0", "udp4 dst-port 53 queue 0", "udp4 dst-port 53 queue 0"),
+        (
+            "receive NIC0",
+            "@RULES",
+            "rules.toml:5:10: 'elsewhere' is no rule for a NIC: dry_run drops nothing",
+        ),
+        ("receive NIC0", "@/nowhere", "/nowhere: it can't be read"),
+        ("receive null:", "ip and udp queue 0", "--steer is for pci: and vfio-user: ports and there is none"),
+        ("generate NIC0", "ip and udp queue 0", "--steer is about packets that are received"),
     ] {
         let mut command = served.command(&format!("{words} --queues 1 --duration 1s"));
-        let output = command.args(["--steer", rule]).output().unwrap();
+        let output =
+            command.args(["--steer", &rule.replace("RULES", &rules.display().to_string())]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(says) && text.lines().count() == 1, "{text}");

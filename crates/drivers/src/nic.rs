@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::{self, Family, config};
-use bywash_port::{NicOptions, Port, PortName};
+use bywash_port::{NicOptions, Port, PortName, SteerRule};
 use bywash_sys::function::{DmaMemory, Function};
 use bywash_sys::memory::file_of;
 use bywash_sys::no_iommu::NoIommu;
@@ -233,11 +233,16 @@ fn steered<F: Function + 'static>(
     mut port: PhysicalFunction<F>,
     options: &OpenOptions,
 ) -> Result<Opened, String> {
-    let steered = options.steer.iter().map(|rule| {
-        let refused = |error| format!("'{rule}' can't be steered: {error} (--steer)");
-        port.steer(rule).map(|place| format!("'{rule}' is {place}")).map_err(refused)
-    });
-    let steered = steered.collect::<Result<_, _>>()?;
+    let mut steered = Vec::new();
+    for rule in &options.steer {
+        let refused = |why: String| format!("'{}' can't be steered: {why} (--steer)", rule.name);
+        for part in SteerRule::of(rule).map_err(|error| refused(error.to_string()))? {
+            let part_of =
+                if part.to_string() == rule.name { String::new() } else { format!("'{}': ", rule.name) };
+            let place = port.steer(&part).map_err(|error| refused(error.to_string()))?;
+            steered.push(format!("{part_of}'{part}' is {place}"));
+        }
+    }
     let down = port.wait_for_link(LINK_PATIENCE).err().map(|error| error.to_string());
     let port: Box<dyn Port> = Box::new(port);
     Ok(Opened { port, warnings: down.into_iter().collect(), steered })

@@ -2,7 +2,7 @@
 
 use bywash_filter::{Expression, Hook};
 use bywash_frame::Arena;
-use bywash_port::{OpenError, Port, PortName, Rules, SteerRule};
+use bywash_port::{OpenError, Port, PortName, Rule, Rules};
 
 use crate::{link, loopback, nic, null, packet, pcap, tap, xdp};
 
@@ -74,8 +74,9 @@ pub struct OpenOptions {
     pub tx_only: bool,
     /// Nothing will be sent.
     pub rx_only: bool,
-    /// What the NIC itself does with packets that it receives, for `pci:` and `vfio-user:`.
-    pub steer: Vec<SteerRule>,
+    /// What the NIC itself does with packets that it receives, for `pci:` and `vfio-user:`: rules that it can obey alone
+    /// ([`SteerRule::of`](bywash_port::SteerRule::of)).
+    pub steer: Vec<Rule>,
     /// Packets must be as they are on a wire: no super-segments, no checksum left to others.
     pub plain: bool,
 }

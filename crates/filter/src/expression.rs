@@ -9,7 +9,7 @@ use crate::extent::asks_length;
 use crate::formula::Formula;
 use crate::graph::{Graph, Target, TooLarge};
 use crate::impossible::refuse;
-use crate::language::{Fault, ParseError, Syntax, parse};
+use crate::language::{Connective, Fault, ParseError, Primitive, Syntax, parse};
 use crate::matcher::Matcher;
 use crate::meaning::{Names, SystemNames, meaning};
 
@@ -96,6 +96,28 @@ impl Expression {
     /// asked for what stands behind them, or divides by zero.
     pub fn decide(&self, head: &[u8], wire_len: usize) -> Option<bool> {
         self.inner.matcher.decide(head, u32::try_from(wire_len).unwrap_or(u32::MAX))
+    }
+
+    /// The VLAN id that it begins with, and what it asks behind that tag: `vlan 7 and ip` is `ip` there.
+    pub(crate) fn behind_vlan(&self) -> Option<(u16, Self)> {
+        let (first, rest) = match parse(&self.inner.text).ok()?? {
+            Syntax::Chain(first, rest) => (*first, rest),
+            first => (first, Vec::new()),
+        };
+        let Syntax::Primitive(Primitive::Vlan(Some(id)), _) = first else { return None };
+        if rest.iter().any(|(connective, _)| *connective == Connective::Or) {
+            return None;
+        }
+        let mut rest = rest.into_iter();
+        let formula = match rest.next() {
+            None => Formula::Constant(true),
+            Some((_, first)) => {
+                let syntax = Syntax::Chain(Box::new(first), rest.collect());
+                meaning(&syntax, &SystemNames, None).ok()?
+            }
+        };
+        let graph = Graph::new(&formula).ok()?;
+        Some((id.try_into().ok()?, Self::run_by(graph, &self.inner.text)))
     }
 
     /// Whether it asks how long packets are: `len`, `less`, `greater`.

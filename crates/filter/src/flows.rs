@@ -12,11 +12,12 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Expression;
-use crate::formula::{Comparison, Load, Operator, Size, Test, Value};
+use crate::ether_types::types_beside_ip;
+use crate::formula::{Comparison, Load, Operator, Test, Value};
 use crate::graph::{Graph, Target};
-use crate::plain::{NAMED_AT, NETWORK, Plain};
+use crate::plain::{NETWORK, Plain};
 use crate::sets::{Check, Range};
-use crate::walk::{Family, TAGS, Walk};
+use crate::walk::Family;
 
 /// Packets that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Expression {
                 _ => all.beside = vec![Beside::Many],
             }
         }
-        if matches_other_types(self.graph()) {
+        if types_beside_ip(self.graph()).any(|(_, settled)| settled.can_match) {
             all.beside.push(Beside::OtherTypes);
         }
         all
@@ -292,70 +293,6 @@ pub(crate) fn blocks(range: Range, most: u32) -> impl Iterator<Item = (u32, u32)
         least += size;
         Some(block)
     })
-}
-
-/// Whether packets can match that are neither IPv4 nor IPv6. Those behind VLAN tags are none of them where tags are passed: flows
-/// are found behind tags, too.
-fn matches_other_types(graph: &Graph) -> bool {
-    let passes_tags = graph.walks.iter().any(|walk| matches!(walk, Walk::Tags { named_at: NAMED_AT }));
-    let mut types: Vec<u32> = graph
-        .nodes
-        .iter()
-        .flat_map(|node| match &node.check {
-            Check::Compare(Test { left, right: Value::Number(right), .. }) if names_type(left) => {
-                vec![*right]
-            }
-            Check::Among(value, ranges) if names_type(value) => {
-                ranges.iter().map(|range| range.least).collect()
-            }
-            _ => Vec::new(),
-        })
-        .collect();
-    // One that nobody has asked for.
-    types.extend((0xf000..=0xffff).find(|kind| !types.contains(kind)));
-    types.retain(|kind| !(passes_tags && TAGS.iter().any(|tag| u32::from(*tag) == *kind)));
-    types.into_iter().filter(|kind| ![0x0800, 0x86dd].contains(kind)).any(|kind| of_type(graph, kind))
-}
-
-/// Whether a value is the EtherType, behind tags if there are any.
-fn names_type(value: &Value) -> bool {
-    let Value::Load(load) = value else { return false };
-    let index = load.index.as_ref();
-    load.offset == NAMED_AT
-        && load.size == Size::Half
-        && index.is_none_or(|index| matches!(index, Value::Walk(Walk::Tags { named_at: NAMED_AT })))
-}
-
-/// Whether packets of an EtherType can match, whatever else they hold.
-fn of_type(graph: &Graph, kind: u32) -> bool {
-    let mut reached = vec![false; graph.nodes.len()];
-    let mut matched = false;
-    let mut reach = |target: Target, reached: &mut Vec<bool>| match target {
-        Target::Match => matched = true,
-        Target::NoMatch => {}
-        Target::Node(index) => reached[index] = true,
-    };
-    reach(graph.entry, &mut reached);
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if !reached[index] {
-            continue;
-        }
-        let known = match &node.check {
-            Check::Compare(Test { left, comparison, right: Value::Number(right) }) if names_type(left) => {
-                Some(comparison.holds(kind, *right))
-            }
-            Check::Among(value, ranges) if names_type(value) => {
-                Some(ranges.iter().any(|range| (range.least..=range.greatest).contains(&kind)))
-            }
-            _ => None,
-        };
-        for (target, outcome) in [(node.yes, true), (node.no, false)] {
-            if known.is_none_or(|known| known == outcome) {
-                reach(target, &mut reached);
-            }
-        }
-    }
-    matched
 }
 
 impl Flow {

@@ -61,6 +61,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ebpf;
+mod ether_types;
 mod expression;
 mod extent;
 pub mod flows;

@@ -26,6 +26,8 @@ pub(crate) struct Settled {
 pub(crate) const MOST_TAGS: u32 = 2;
 /// EtherTypes of tags that a NIC is thought to look behind.
 const TAGS: [u32; 2] = [0x8100, 0x88a8];
+/// Where the outer tag's id stands.
+const TAG_AT: u32 = NAMED_AT + 2;
 const IPV4: u32 = 0x0800;
 /// Bytes of an IPv4 header without options.
 const HEADER: u32 = 20;
@@ -34,7 +36,16 @@ const FIRST_V4: u32 = 0x40;
 impl Expression {
     /// What it makes of the packets of an IPv4 flow that have so many VLAN tags.
     pub(crate) fn settled(&self, flow: &Flow, tags: u32) -> Settled {
-        let (packet, graph) = (Packet { flow, tags }, self.graph());
+        self.settled_for(Packet { flow, tags, vlan: None })
+    }
+
+    /// What it makes of the packets of an IPv4 flow that have one VLAN tag, with this id.
+    pub(crate) fn settled_in_vlan(&self, flow: &Flow, vlan: u16) -> Settled {
+        self.settled_for(Packet { flow, tags: 1, vlan: Some(vlan) })
+    }
+
+    fn settled_for(&self, packet: Packet<'_>) -> Settled {
+        let graph = self.graph();
         let mut reached = vec![false; graph.nodes.len()];
         let mut settled = Settled::default();
         let mut reach = |target: Target, reached: &mut Vec<bool>| match target {
@@ -170,6 +181,8 @@ fn alike(outcomes: impl IntoIterator<Item = bool>) -> Option<bool> {
 struct Packet<'a> {
     flow: &'a Flow,
     tags: u32,
+    /// Id in the outer tag, where that is known.
+    vlan: Option<u16>,
 }
 
 impl Packet<'_> {
@@ -269,7 +282,11 @@ impl Packet<'_> {
             let both = self.flow.value.get(at).zip(self.flow.mask.get(at));
             both.map_or(NOTHING, |(value, mask)| ((*value).into(), (*mask).into()))
         };
+        let [high, low] = self.vlan.unwrap_or(0).to_be_bytes();
         match place {
+            // Behind three bits of priority and one of eligibility.
+            Place::Start(TAG_AT) if self.vlan.is_some() => (high.into(), 0x0f),
+            Place::Start(at) if at == TAG_AT + 1 && self.vlan.is_some() => (low.into(), 0xff),
             Place::Behind(at @ 0..4) if self.flow.has_ports() => of_flow(8 + at),
             Place::Behind(_) => NOTHING,
             Place::Start(at) if at == named => (IPV4 >> 8, 0xff),

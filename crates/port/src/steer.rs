@@ -1,8 +1,9 @@
-//! Rules by which a NIC itself gives received packets to one queue, or drops them, in words like those of `ethtool -N`.
+//! Rules that a NIC itself obeys: it gives packets to one queue, or drops them. A [`Rule`] with [`Action::Steer`] or [`Action::Drop`]
+//! becomes a [`SteerRule`] for each flow that it names, which is what drivers put into filters.
 //!
 //! ```text
-//!     udp4 dst-port 53 queue 2
-//!     tcp4 src-ip 192.0.2.0/24 dst-ip 198.51.100.1 vlan 7 drop
+//!     ip and udp dst port 53 queue 2
+//!     vlan 7 and ip and src net 192.0.2.0/24 and tcp drop
 //!     ether proto 0x88cc queue 1
 //! ```
 //!
@@ -12,6 +13,9 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+
+use bywash_filter::rules::{Action, Condition, Inexact, Known, Rule, exact};
+use bywash_filter::{Expression, flows};
 
 /// Which packets, and what becomes of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,38 +86,37 @@ pub struct Ipv4Prefix {
     bits: u8,
 }
 
-/// Why a text is no rule, or a rule makes no sense.
+/// Why a rule can't be one that a NIC obeys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SteerError {
-    /// It does not begin with a kind of packet.
-    #[error("'{0}' begins with no kind of packet that can be steered: write {KINDS}")]
-    Kind(String),
-    /// IPv6.
-    #[error("'{0}': NICs that we drive steer IPv4 alone; write ip4, tcp4, udp4 or sctp4")]
-    Ipv6(String),
-    /// A word that is not known, or not for this kind of packet.
-    #[error("'{0}' is no field of {1} packets: write {2}")]
-    Field(String, String, &'static str),
-    /// A field twice.
-    #[error("'{0}' stands there twice: leave one out")]
-    Twice(String),
-    /// What stands behind a field is none.
+    /// It does not say what becomes of the packets.
+    #[error("'{0}' does not say where its packets go: end it with queue N, or with drop")]
+    NoEnd(String),
+    /// What stands before its end is no expression.
+    #[error("{0}")]
+    Expression(String),
+    /// What stands behind a word is none.
     #[error("'{0}' is no {1}: write {2}")]
     Value(String, &'static str, String),
     /// Bits of an address behind its length.
     #[error("'{0}' has bits set behind its length: write {1}")]
     Behind(String, Ipv4Prefix),
-    /// It does not say what becomes of the packets.
-    #[error("'{0}' does not say where its packets go: end it with queue N, or with drop")]
-    NoEnd(String),
-    /// Something stands behind the end.
-    #[error("'{0}' stands behind the end of the rule: leave it out")]
-    AfterEnd(String),
+    /// Its action is for programs.
+    #[error("a NIC gives packets to a queue or drops them, and does not '{0}': write queue or drop")]
+    Action(&'static str),
+    /// It ends at a moment.
+    #[error("a NIC knows no time: leave expires out")]
+    Expires,
+    /// A NIC would take too much or too little.
+    #[error(transparent)]
+    Inexact(#[from] Inexact),
+    /// A part that no filter compares.
+    #[error("'{0}': filters compare {1}")]
+    Part(String, &'static str),
+    /// It is several flows, where one is wanted.
+    #[error("it is {0} flows, and one is wanted")]
+    Several(usize),
 }
-
-const KINDS: &str = "ip4, tcp4, udp4 or sctp4 and fields, or ether proto 0x88cc";
-const IP_FIELDS: &str = "src-ip, dst-ip, vlan; then queue N or drop";
-const TRANSPORT_FIELDS: &str = "src-ip, dst-ip, src-port, dst-port, vlan; then queue N or drop";
 
 /// Ids that a VLAN can have.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -133,7 +136,7 @@ impl Flow {
                 Err(SteerError::Value(vlan.to_string(), "VLAN", "an id from 1 to 4094".into()))
             }
             Self::EtherType(kind) if *kind < FIRST_ETHER_TYPE || NOT_STEERED_BY_TYPE.contains(kind) => {
-                let wanted = "one from 0x600 to 0xffff that is neither IP (write ip4) nor a VLAN tag";
+                let wanted = "one from 0x600 to 0xffff that is neither IP nor a VLAN tag";
                 Err(SteerError::Value(format!("{kind:#06x}"), "EtherType to steer by", wanted.into()))
             }
             _ => Ok(()),
@@ -212,99 +215,104 @@ impl From<Ipv4Addr> for Ipv4Prefix {
     }
 }
 
-impl FromStr for Ipv4Prefix {
-    type Err = SteerError;
+/// Reads a rule that is one line: an expression, and behind it `queue N` or `drop`. It is called as it was written.
+///
+/// # Errors
+/// [`SteerError`]
+pub fn read_steer(text: &str) -> Result<Rule, SteerError> {
+    let text = text.trim();
+    let cut = |text: &str| {
+        let (rest, last) = text.rsplit_once(char::is_whitespace).unwrap_or(("", text));
+        (rest.trim_end().to_owned(), last.to_owned())
+    };
+    let (expression, action) = match cut(text) {
+        (expression, last) if last == "drop" => (expression, Action::Drop),
+        (rest, last) => match cut(&rest) {
+            (expression, word) if word == "queue" => (expression, Action::Steer(queue(&last)?)),
+            _ => return Err(SteerError::NoEnd(text.into())),
+        },
+    };
+    let expression = expression.parse::<Expression>();
+    let expression = expression.map_err(|error| SteerError::Expression(error.what().to_string()))?;
+    let condition = Condition { expression: Some(expression), ..Condition::default() };
+    Ok(Rule { name: text.into(), condition, action, sample: None, expires: None, dry_run: false })
+}
 
-    fn from_str(text: &str) -> Result<Self, SteerError> {
-        let wrong = || SteerError::Value(text.into(), "IPv4 address", "192.0.2.1 or 192.0.2.0/24".into());
-        let (address, bits) = text.split_once('/').unwrap_or((text, "32"));
-        Self::new(address.parse().map_err(|_| wrong())?, bits.parse().map_err(|_| wrong())?)
+fn queue(text: &str) -> Result<u16, SteerError> {
+    text.parse().map_err(|_| SteerError::Value(text.into(), "queue", "its number, from 0 on".into()))
+}
+
+impl SteerRule {
+    /// What filters of a NIC must hold for a rule: one for each of its flows, which together are all that it is about.
+    ///
+    /// # Errors
+    /// [`SteerError`], with the part that no filter can say.
+    pub fn of(rule: &Rule) -> Result<Vec<Self>, SteerError> {
+        let to = match rule.action {
+            Action::Drop => SteerTo::Drop,
+            Action::Steer(queue) => SteerTo::Queue(queue),
+            other => return Err(SteerError::Action(other.name())),
+        };
+        if rule.expires.is_some() {
+            return Err(SteerError::Expires);
+        }
+        let known = exact(rule)?;
+        let rules = known.into_iter().map(|known| {
+            let flow = match known {
+                Known::EtherType(kind) => Flow::EtherType(kind),
+                Known::Ipv4(flow, vlan) => Flow::Ipv4(Ipv4Flow::of(&flow, vlan)?),
+            };
+            flow.check().map(|()| Self { flow, to })
+        });
+        rules.collect()
+    }
+}
+
+impl Ipv4Flow {
+    fn of(flow: &flows::Flow, vlan: Option<u16>) -> Result<Self, SteerError> {
+        let wrong = |what| SteerError::Part(flow.to_string(), what);
+        let word = |bytes: &[u8], at: usize| {
+            bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
+        };
+        let prefix = |at: usize| {
+            let (address, mask) = (word(&flow.value, at), word(&flow.mask, at));
+            let bits = mask.leading_ones();
+            let prefix = Ipv4Prefix { address, bits: bits.to_le_bytes()[0] };
+            if prefix.mask() == mask { Ok(prefix) } else { Err(wrong("addresses and prefixes of these")) }
+        };
+        let (ports, masks) = (word(&flow.value, 8), word(&flow.mask, 8));
+        let port = |shift: u32| {
+            let [port, mask] = [ports, masks].map(|both| (both >> shift & 0xffff) as u16);
+            match mask {
+                0 => Ok(None),
+                u16::MAX => Ok(Some(port)),
+                _ => Err(wrong("whole ports: write a rule for each")),
+            }
+        };
+        let protocol = match flow.protocol {
+            None => None,
+            Some(6) => Some(TransportProtocol::Tcp),
+            Some(17) => Some(TransportProtocol::Udp),
+            Some(132) => Some(TransportProtocol::Sctp),
+            Some(_) => return Err(wrong("no protocols but TCP, UDP and SCTP")),
+        };
+        let (source_port, destination_port) = (port(16)?, port(0)?);
+        let transport = protocol.map(|protocol| Transport { protocol, source_port, destination_port });
+        Ok(Self { transport, source: prefix(0)?, destination: prefix(4)?, vlan })
     }
 }
 
 impl FromStr for SteerRule {
     type Err = SteerError;
 
+    /// A rule of one flow.
     fn from_str(text: &str) -> Result<Self, SteerError> {
-        let mut words = text.split_whitespace();
-        let kind = words.next().unwrap_or_default();
-        let transport = match kind {
-            "ip4" => None,
-            "tcp4" => Some(TransportProtocol::Tcp),
-            "udp4" => Some(TransportProtocol::Udp),
-            "sctp4" => Some(TransportProtocol::Sctp),
-            "ether" => return ether(text, words),
-            "ip6" | "tcp6" | "udp6" | "sctp6" => return Err(SteerError::Ipv6(kind.into())),
-            _ => return Err(SteerError::Kind(text.into())),
-        };
-        let transport =
-            transport.map(|protocol| Transport { protocol, source_port: None, destination_port: None });
-        let mut flow = Ipv4Flow { transport, ..Ipv4Flow::default() };
-        let mut seen = Vec::new();
-        loop {
-            let word = words.next().ok_or_else(|| SteerError::NoEnd(text.into()))?;
-            if let Some(to) = end(word, &mut words)? {
-                let rule = Self { flow: Flow::Ipv4(flow), to };
-                return rule.flow.check().map(|()| rule);
-            }
-            if seen.contains(&word) {
-                return Err(SteerError::Twice(word.into()));
-            }
-            seen.push(word);
-            let value = words.next().unwrap_or_default();
-            match (word, &mut flow.transport) {
-                ("src-ip", _) => flow.source = value.parse()?,
-                ("dst-ip", _) => flow.destination = value.parse()?,
-                ("vlan", _) => flow.vlan = Some(number(value, "VLAN", "an id from 1 to 4094")?),
-                ("src-port", Some(transport)) => transport.source_port = Some(port(value)?),
-                ("dst-port", Some(transport)) => transport.destination_port = Some(port(value)?),
-                (_, transport) => {
-                    let fields = if transport.is_some() { TRANSPORT_FIELDS } else { IP_FIELDS };
-                    return Err(SteerError::Field(word.into(), kind.into(), fields));
-                }
-            }
+        let rules = Self::of(&read_steer(text)?)?;
+        match rules[..] {
+            [rule] => Ok(rule),
+            _ => Err(SteerError::Several(rules.len())),
         }
     }
-}
-
-/// What stands behind `ether`.
-fn ether<'a>(text: &str, mut words: impl Iterator<Item = &'a str>) -> Result<SteerRule, SteerError> {
-    let word = words.next().unwrap_or_default();
-    if word != "proto" {
-        return Err(SteerError::Field(word.into(), "ether".into(), "proto and an EtherType"));
-    }
-    let value = words.next().unwrap_or_default();
-    let digits = value.strip_prefix("0x").map(|digits| u16::from_str_radix(digits, 16));
-    let wrong = |_| SteerError::Value(value.into(), "EtherType", "a number such as 0x88cc".into());
-    let kind = digits.unwrap_or_else(|| value.parse()).map_err(wrong)?;
-    let word = words.next().ok_or_else(|| SteerError::NoEnd(text.into()))?;
-    let to = end(word, &mut words)?
-        .ok_or_else(|| SteerError::Field(word.into(), "ether".into(), "nothing but proto; then queue N"))?;
-    let rule = SteerRule { flow: Flow::EtherType(kind), to };
-    rule.flow.check().map(|()| rule)
-}
-
-/// The end of a rule, if `word` begins it; then nothing may follow.
-fn end<'a>(word: &str, words: &mut impl Iterator<Item = &'a str>) -> Result<Option<SteerTo>, SteerError> {
-    let to = match word {
-        "drop" => SteerTo::Drop,
-        "queue" => {
-            SteerTo::Queue(number(words.next().unwrap_or_default(), "queue", "its number, from 0 on")?)
-        }
-        _ => return Ok(None),
-    };
-    match words.next() {
-        None => Ok(Some(to)),
-        Some(word) => Err(SteerError::AfterEnd(word.into())),
-    }
-}
-
-fn port(text: &str) -> Result<u16, SteerError> {
-    number(text, "port", "one from 0 to 65535")
-}
-
-fn number(text: &str, what: &'static str, wanted: &str) -> Result<u16, SteerError> {
-    text.parse().map_err(|_| SteerError::Value(text.into(), what, wanted.into()))
 }
 
 impl fmt::Display for Ipv4Prefix {
@@ -326,28 +334,37 @@ impl fmt::Display for SteerRule {
     }
 }
 
+/// As the expression that means it.
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flow = match self {
             Self::EtherType(kind) => return write!(f, "ether proto {kind:#06x}"),
             Self::Ipv4(flow) => flow,
         };
-        f.write_str(match flow.transport.map(|transport| transport.protocol) {
-            None => "ip4",
-            Some(TransportProtocol::Tcp) => "tcp4",
-            Some(TransportProtocol::Udp) => "udp4",
-            Some(TransportProtocol::Sctp) => "sctp4",
-        })?;
-        for (name, prefix) in [("src-ip", flow.source), ("dst-ip", flow.destination)] {
+        if let Some(vlan) = flow.vlan {
+            write!(f, "vlan {vlan} and ")?;
+        }
+        f.write_str("ip")?;
+        for (name, prefix) in [("src", flow.source), ("dst", flow.destination)] {
             if prefix != Ipv4Prefix::ANY {
-                write!(f, " {name} {prefix}")?;
+                let kind = if prefix.single().is_some() { "host" } else { "net" };
+                write!(f, " and {name} {kind} {prefix}")?;
             }
         }
-        let ports = flow.transport.map(|transport| (transport.source_port, transport.destination_port));
-        let (from, to) = ports.unwrap_or_default();
-        for (name, value) in [("src-port", from), ("dst-port", to), ("vlan", flow.vlan)] {
-            if let Some(value) = value {
-                write!(f, " {name} {value}")?;
+        let Some(Transport { protocol, source_port, destination_port }) = flow.transport else {
+            return Ok(());
+        };
+        let protocol = match protocol {
+            TransportProtocol::Tcp => "tcp",
+            TransportProtocol::Udp => "udp",
+            TransportProtocol::Sctp => "sctp",
+        };
+        if (source_port, destination_port) == (None, None) {
+            return write!(f, " and {protocol}");
+        }
+        for (name, port) in [("src", source_port), ("dst", destination_port)] {
+            if let Some(port) = port {
+                write!(f, " and {protocol} {name} port {port}")?;
             }
         }
         Ok(())
@@ -355,87 +372,4 @@ impl fmt::Display for Flow {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rules_that_are_right_print_as_they_were_written() {
-        for text in [
-            "ip4 queue 0",
-            "udp4 dst-port 53 queue 2",
-            "tcp4 src-ip 192.0.2.0/24 dst-ip 198.51.100.1 src-port 0 dst-port 65535 vlan 4094 drop",
-            "sctp4 src-ip 10.0.0.0/8 queue 65535",
-            "ip4 dst-ip 224.0.0.0/4 vlan 1 drop",
-            "ether proto 0x88cc queue 1",
-            "ether proto 0x0600 drop",
-        ] {
-            assert_eq!(text.parse::<SteerRule>().unwrap().to_string(), text);
-        }
-        let spread = "  tcp4  dst-port 80\tsrc-ip 192.0.2.1/32 queue 3 ".parse::<SteerRule>().unwrap();
-        assert_eq!(spread.to_string(), "tcp4 src-ip 192.0.2.1 dst-port 80 queue 3");
-        let decimal = "ether proto 35020 queue 3".parse::<SteerRule>().unwrap();
-        assert_eq!(decimal.to_string(), "ether proto 0x88cc queue 3");
-        let all = "ip4 src-ip 0.0.0.0/0 drop".parse::<SteerRule>().unwrap();
-        assert_eq!(all.to_string(), "ip4 drop");
-    }
-
-    #[test]
-    fn each_wrong_rule_says_what_to_write() {
-        for (text, says) in [
-            (
-                "",
-                "'' begins with no kind of packet that can be steered: write ip4, tcp4, udp4 or sctp4 and fields",
-            ),
-            ("udp dst port 53 queue 2", "begins with no kind of packet"),
-            ("udp6 dst-port 53 queue 2", "'udp6': NICs that we drive steer IPv4 alone"),
-            ("udp4 dst-port 53", "does not say where its packets go: end it with queue N, or with drop"),
-            ("ether proto 0x88cc", "does not say where its packets go"),
-            ("udp4 port 53 queue 2", "'port' is no field of udp4 packets: write src-ip, dst-ip, src-port"),
-            ("ip4 dst-port 53 queue 2", "'dst-port' is no field of ip4 packets: write src-ip, dst-ip, vlan;"),
-            ("ether vlan 3 drop", "'vlan' is no field of ether packets: write proto"),
-            (
-                "ether proto 0x88cc vlan 3 drop",
-                "'vlan' is no field of ether packets: write nothing but proto",
-            ),
-            ("udp4 dst-port 53 dst-port 54 drop", "'dst-port' stands there twice"),
-            ("udp4 dst-port 65536 drop", "'65536' is no port: write one from 0 to 65535"),
-            ("udp4 dst-port queue 2", "'queue' is no port"),
-            ("udp4 queue", "'' is no queue: write its number"),
-            ("udp4 queue -1", "'-1' is no queue"),
-            ("udp4 queue 1 drop", "'drop' stands behind the end"),
-            ("udp4 src-ip fd00::1 drop", "'fd00::1' is no IPv4 address: write 192.0.2.1 or 192.0.2.0/24"),
-            ("udp4 src-ip 10.0.0.0/33 drop", "'10.0.0.0/33' is no IPv4 prefix: write a length from 0 to 32"),
-            ("udp4 src-ip 10.0.0.1/8 drop", "'10.0.0.1/8' has bits set behind its length: write 10.0.0.0/8"),
-            ("udp4 vlan 0 drop", "'0' is no VLAN: write an id from 1 to 4094"),
-            ("udp4 vlan 4095 drop", "'4095' is no VLAN"),
-            ("ether proto 0x800 queue 1", "'0x0800' is no EtherType to steer by: write one from 0x600"),
-            ("ether proto 0x5ff queue 1", "'0x05ff' is no EtherType to steer by"),
-            ("ether proto lldp queue 1", "'lldp' is no EtherType: write a number such as 0x88cc"),
-        ] {
-            let told = text.parse::<SteerRule>().unwrap_err().to_string();
-            assert!(told.contains(says), "{text}: {told}");
-            assert_eq!(told.lines().count(), 1);
-        }
-    }
-
-    #[test]
-    fn flows_overlap_when_a_packet_can_be_of_both() {
-        let flow = |text: &str| match format!("{text} drop").parse::<SteerRule>().unwrap().flow {
-            Flow::Ipv4(flow) => flow,
-            Flow::EtherType(_) => unreachable!("not asked for"),
-        };
-        for (a, b, both) in [
-            ("ip4", "udp4 vlan 3", true),
-            ("udp4", "tcp4", false),
-            ("udp4 src-port 3", "udp4 dst-port 3", true),
-            ("udp4 src-port 3", "udp4 src-port 4", false),
-            ("ip4 src-ip 10.0.0.0/8", "ip4 src-ip 10.1.0.0/16", true),
-            ("ip4 src-ip 10.0.0.0/8", "ip4 src-ip 11.1.0.0/16", false),
-            ("ip4 dst-ip 10.0.0.1", "ip4 dst-ip 10.0.0.2", false),
-            ("ip4 vlan 3", "ip4 vlan 4", false),
-        ] {
-            assert_eq!(flow(a).overlaps(&flow(b)), both, "{a}, {b}");
-            assert_eq!(flow(b).overlaps(&flow(a)), both, "{b}, {a}");
-        }
-    }
-}
+mod tests;

@@ -300,7 +300,9 @@ impl Work {
         // Before they are read: what changes meanwhile is seen the next time.
         self.seen = stamps(&old);
         self.shared.is_seen(AT_WORK);
-        let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
+        let read = RuleFile::read(&old[0]);
+        let read =
+            read.and_then(|file| file.for_programs().map(|()| file)).map_err(|error| error.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 if file.files != old {

@@ -201,7 +201,8 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
             bytes: kernel.bytes + here.about.bytes,
         };
         // What the kernel counts for a limit are sources that are blocked; for cookies, mostly answers.
-        let drops = !matches!(rule.action, Action::Pass | Action::Count | Action::SynCookie);
+        let drops =
+            !matches!(rule.action, Action::Pass | Action::Steer(_) | Action::Count | Action::SynCookie);
         let dropped = here.dropped + if drops { kernel.packets } else { 0 };
         RuleFigures { about, dropped }
     };

@@ -93,7 +93,7 @@ impl Kept {
         };
         let does = match rule.action {
             Action::Drop => Does::Drop,
-            Action::Pass | Action::Queue => Does::LetGo,
+            Action::Pass | Action::Queue | Action::Steer(_) => Does::LetGo,
             Action::Count | Action::Limit(_) => Does::Nothing,
             Action::SynCookie => Does::SynCookie,
         };

@@ -173,6 +173,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     }
     let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
     let file = args.rules.as_deref().map(RuleFile::read).transpose()?;
+    file.as_ref().map_or(Ok(()), RuleFile::for_programs)?;
     let rules = match &file {
         Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,
         None => give_back()?,

@@ -17,12 +17,12 @@ pub(crate) fn checks(guest: &mut Guest) -> Result<(), GuestError> {
     let mut run = |script: &str| guest.run(&format!("{WORDS}\n{script}"));
     let refused = run("name=$(ls $nic/net); ip addr flush dev $name; ip link set dev $name down
         /host/bywash receive pci:0000:01:00.0 --queues 4 --duration 1s $memory \\
-            --steer 'ether proto 0x88b5 queue 2' --steer 'udp4 dst-port 53 queue 1' 2>&1 || echo code $?
+            --steer 'ether proto 0x88b5 queue 2' --steer 'ip and udp dst port 53 queue 1' 2>&1 || echo code $?
         driver
         /host/bywash receive pci:0000:01:00.0/fdir=2k --duration 1s $memory 2>&1 || echo code $?
         driver")?;
     let wanted = [
-        "'udp4 dst-port 53 queue 1' can't be steered: FTQF[0] is 0x00000000 after 0xe0018111 was written",
+        "'ip and udp dst port 53 queue 1' can't be steered: FTQF[0] is 0x00000000 after 0xe0018111 was written",
         "code 2",
         "igb",
         "this NIC has no flow director: leave /fdir= out",

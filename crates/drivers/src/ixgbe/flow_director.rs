@@ -327,19 +327,22 @@ mod tests {
     #[test]
     fn the_bucket_of_a_rule_is_the_one_that_linux_computes() {
         // Linux 6.12 was seen to write this into FDIRHASH for the same rule.
-        let rule = "udp4 src-ip 10.9.9.1 dst-ip 10.9.9.2 src-port 1111 dst-port 2222";
+        let rule =
+            "ip and src host 10.9.9.1 and dst host 10.9.9.2 and udp src port 1111 and udp dst port 2222";
         assert_eq!(bucket(&flow(rule), FdirFilters::K8), 0x128c);
         assert_eq!(bucket(&flow(rule), FdirFilters::K2), 0x128c % 2048);
-        assert_ne!(bucket(&flow(&rule.replace("udp4", "tcp4")), FdirFilters::K8), 0x128c);
+        assert_ne!(bucket(&flow(&rule.replace("udp", "tcp")), FdirFilters::K8), 0x128c);
     }
 
     #[test]
     fn masks_are_told_in_the_words_of_rules() {
         let told = |text: &str| Masks::of(&flow(text)).to_string();
-        assert_eq!(told("ip4"), "nothing");
-        assert_eq!(told("udp4"), "protocol");
+        assert_eq!(told("ip"), "nothing");
+        assert_eq!(told("ip and udp"), "protocol");
         assert_eq!(
-            told("tcp4 src-ip 10.0.0.0/8 dst-ip 10.0.0.1 src-port 1 dst-port 2 vlan 3"),
+            told(
+                "vlan 3 and ip and src net 10.0.0.0/8 and dst host 10.0.0.1 and tcp src port 1 and tcp dst port 2"
+            ),
             "protocol, 8 bits of src-ip, dst-ip, src-port, dst-port, vlan"
         );
     }

@@ -65,23 +65,24 @@ impl Wanted {
 
     /// As text, which is how users have it.
     fn text(&self) -> String {
-        let mut text = match self.protocol {
-            None => "ip4",
-            Some(TCP) => "tcp4",
-            Some(UDP) => "udp4",
-            Some(_) => "sctp4",
-        }
-        .to_owned();
-        for (name, (bits, number)) in [("src-ip", self.source), ("dst-ip", self.destination)] {
+        let mut text = self.vlan.map_or(String::new(), |vlan| format!("vlan {vlan} and ")) + "ip";
+        for (name, (bits, number)) in [("src", self.source), ("dst", self.destination)] {
             text += &match bits {
                 0 => String::new(),
-                16 => format!(" {name} 10.{}.0.0/16", number / 2),
-                _ => format!(" {name} {}", Ipv4Addr::from([10, number / 2, 0, number])),
+                16 => format!(" and {name} net 10.{}.0.0/16", number / 2),
+                _ => format!(" and {name} host {}", Ipv4Addr::from([10, number / 2, 0, number])),
             };
         }
+        let protocol = match self.protocol {
+            None => "",
+            Some(TCP) => " and tcp",
+            Some(UDP) => " and udp",
+            Some(_) => " and sctp",
+        };
+        text += protocol;
         let ports = if self.protocol.is_some() { self.ports } else { (None, None) };
-        for (name, value) in [("src-port", ports.0), ("dst-port", ports.1), ("vlan", self.vlan)] {
-            text += &value.map_or(String::new(), |value| format!(" {name} {value}"));
+        for (name, value) in [("src", ports.0), ("dst", ports.1)] {
+            text += &value.map_or(String::new(), |value| format!("{protocol} {name} port {value}"));
         }
         text + &self.queue.map_or(" drop".into(), |queue| format!(" queue {queue}"))
     }

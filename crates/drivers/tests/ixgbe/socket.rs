@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::port::frame::{Arena, Batch, Pool};
-use bywash_drivers::port::{PortName, QueuePair, RxQueue, TxQueue};
+use bywash_drivers::port::{PortName, QueuePair, RxQueue, TxQueue, read_steer};
 use bywash_drivers::{OpenOptions, open};
 use bywash_hw::ixgbe::regs::RSSRK;
 use bywash_models::cable::Impairment;
@@ -130,7 +130,7 @@ fn rules_are_steered_when_a_port_is_opened_or_it_is_not_opened() {
         let paths = [folder.path().join("a.sock"), folder.path().join("b.sock")];
         let world = Shared::new(&boards, Impairment::default());
         serve(&world, &[&paths[0], &paths[1]], false);
-        let steer = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let steer = rules.iter().map(|rule| read_steer(rule).unwrap()).collect();
         let options = OpenOptions { queues: Some(2), ring: Some(64), steer, ..OpenOptions::default() };
         let name: PortName = format!("vfio-user:{}{behind}", paths[index].display()).parse().unwrap();
         let result = open(&name, &options, arena);
@@ -141,21 +141,28 @@ fn rules_are_steered_when_a_port_is_opened_or_it_is_not_opened() {
         no_violations(&world, 2);
         told.map_err(|error| error.reason)
     };
-    let rules = ["udp4 dst-port 53 queue 1", "ether proto 0x88cc queue 0", "tcp4 src-ip 10.0.0.0/8 drop"];
+    let rules = [
+        "ip and udp dst port 53 queue 1",
+        "ether proto 0x88cc queue 0",
+        "ip and src net 10.0.0.0/8 and tcp drop",
+    ];
     let told = [
-        "'udp4 dst-port 53 queue 1' is five-tuple filter 0",
+        "'ip and udp dst port 53 queue 1' is five-tuple filter 0",
         "'ether proto 0x88cc queue 0' is EtherType filter 0",
-        "'tcp4 src-ip 10.0.0.0/8 drop' is flow director filter 0",
+        "'ip and src net 10.0.0.0/8 and tcp drop' is flow director filter 0",
     ];
     assert_eq!(attempt("/fdir=4k", &rules, 0).unwrap(), told);
     let error = attempt("", &rules, 0).unwrap_err();
-    assert!(error.starts_with("'tcp4 src-ip 10.0.0.0/8 drop' can't be steered: five-tuple"), "{error}");
+    assert!(
+        error.starts_with("'ip and src net 10.0.0.0/8 and tcp drop' can't be steered: five-tuple"),
+        "{error}"
+    );
     assert!(error.ends_with("write /fdir=2k behind its name (--steer)"), "{error}");
     // A virtual function has no filters of its own.
     let words = "the ixgbevf driver has no filters that name a queue; leave";
     assert_eq!(attempt("/fdir=2k", &[], 1).unwrap_err(), format!("{words} /fdir= out"));
     assert_eq!(attempt("", &rules, 1).unwrap_err(), format!("{words} --steer out"));
-    let options = OpenOptions { steer: vec![rules[0].parse().unwrap()], ..OpenOptions::default() };
+    let options = OpenOptions { steer: vec![read_steer(rules[0]).unwrap()], ..OpenOptions::default() };
     let error = open(&PortName::Null, &options, arena).err().unwrap();
     assert_eq!(error.reason, "--steer is for pci: and vfio-user: ports; leave it out");
 }

@@ -186,7 +186,7 @@ fn the_flow_director_counts_filters_matches_and_misses() {
     let mut end = end(&world, 0, &settings, arena);
     end.receive(0, &mut pool);
     let [first, _] = ["vlan 7", "vlan 8"].map(|vlan| {
-        let rule = format!("udp4 src-ip 10.0.0.1 {vlan} drop");
+        let rule = format!("{vlan} and ip and src host 10.0.0.1 and udp drop");
         end.port.steer(&rule.parse().unwrap()).unwrap()
     });
     end.port.unsteer(first).unwrap();

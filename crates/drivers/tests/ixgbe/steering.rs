@@ -91,9 +91,9 @@ const B: [u8; 4] = [10, 2, 0, 1];
 fn whole_addresses_and_ports_are_five_tuples_and_ether_types_have_filters_of_their_own() {
     // More queues than RSS reaches: the twentieth gets what a rule sends it, and nothing else.
     let mut nic = Alone::new(20, None);
-    assert_eq!(nic.steer("udp4 dst-ip 10.2.0.1 dst-port 53 queue 19"), Ok(Place::FiveTuple(0)));
+    assert_eq!(nic.steer("ip and dst host 10.2.0.1 and udp dst port 53 queue 19"), Ok(Place::FiveTuple(0)));
     assert_eq!(nic.steer("ether proto 0x88b5 queue 17"), Ok(Place::EtherType(0)));
-    assert_eq!(nic.steer("sctp4 src-port 7 queue 18"), Ok(Place::FiveTuple(1)));
+    assert_eq!(nic.steer("ip and sctp src port 7 queue 18"), Ok(Place::FiveTuple(1)));
     let frames = [
         datagram(UDP, A, B, (1024, 53)),
         datagram(UDP, A, A, (1024, 53)),
@@ -119,23 +119,23 @@ fn whole_addresses_and_ports_are_five_tuples_and_ether_types_have_filters_of_the
 #[test]
 fn rules_that_overlap_count_in_the_order_in_which_they_were_given() {
     let mut nic = Alone::new(4, None);
-    nic.steer("udp4 dst-port 53 queue 1").unwrap();
-    nic.steer("udp4 queue 2").unwrap();
-    nic.steer("ip4 src-ip 10.1.0.1 queue 3").unwrap();
+    nic.steer("ip and udp dst port 53 queue 1").unwrap();
+    nic.steer("ip and udp queue 2").unwrap();
+    nic.steer("ip and src host 10.1.0.1 queue 3").unwrap();
     let frames = [(UDP, 53), (UDP, 54), (TCP, 53)].map(|(protocol, to)| datagram(protocol, A, B, (9, to)));
     assert_eq!(nic.counts(&frames), [0, 1, 1, 1]);
     // Each of these overlaps all others, and there are eight priorities.
     for text in [
-        "ip4 dst-ip 10.2.0.1",
-        "udp4 src-port 9",
-        "ip4 src-ip 10.1.0.1 dst-ip 10.2.0.1",
-        "udp4 src-ip 10.1.0.1 dst-port 53",
-        "udp4 dst-ip 10.2.0.1 src-port 9",
+        "ip and dst host 10.2.0.1",
+        "ip and udp src port 9",
+        "ip and src host 10.1.0.1 and dst host 10.2.0.1",
+        "ip and src host 10.1.0.1 and udp dst port 53",
+        "ip and dst host 10.2.0.1 and udp src port 9",
     ] {
         nic.steer(&format!("{text} queue 1")).unwrap();
     }
     assert_eq!(nic.counts(&frames), [0, 1, 1, 1]);
-    let error = nic.steer("ip4 queue 1").unwrap_err();
+    let error = nic.steer("ip queue 1").unwrap_err();
     assert!(error.starts_with("five-tuple filters (FTQF) have no lower priority left for it; "), "{error}");
     nic.close();
 }
@@ -143,11 +143,17 @@ fn rules_that_overlap_count_in_the_order_in_which_they_were_given() {
 #[test]
 fn what_five_tuples_cannot_say_is_the_flow_directors() {
     let mut nic = Alone::new(4, Some(FdirFilters::K2));
-    let net = "tcp4 src-ip 10.1.0.0/16 dst-port 80 vlan 5 queue 3";
+    let net = "vlan 5 and ip and src net 10.1.0.0/16 and tcp dst port 80 queue 3";
     assert_eq!(nic.steer(net), Ok(Place::FlowDirector(0)));
-    assert_eq!(nic.steer("tcp4 src-ip 10.3.0.0/16 dst-port 80 vlan 5 drop"), Ok(Place::FlowDirector(1)));
-    assert_eq!(nic.steer("udp4 src-ip 10.1.0.0/16 dst-port 53 vlan 6 queue 2"), Ok(Place::FlowDirector(2)));
-    assert_eq!(nic.steer("udp4 dst-port 67 queue 1"), Ok(Place::FiveTuple(0)));
+    assert_eq!(
+        nic.steer("vlan 5 and ip and src net 10.3.0.0/16 and tcp dst port 80 drop"),
+        Ok(Place::FlowDirector(1))
+    );
+    assert_eq!(
+        nic.steer("vlan 6 and ip and src net 10.1.0.0/16 and udp dst port 53 queue 2"),
+        Ok(Place::FlowDirector(2))
+    );
+    assert_eq!(nic.steer("ip and udp dst port 67 queue 1"), Ok(Place::FiveTuple(0)));
     let http = datagram(TCP, A, B, (1024, 80));
     let v6 = Transport { protocol: TCP, ports: (1024, 80), payload: vec![0; 30] };
     let frames = [
@@ -173,7 +179,10 @@ fn what_five_tuples_cannot_say_is_the_flow_directors() {
     assert_eq!(nic.counts(&frames), [5, 1, 1, 1]);
     assert_eq!(all(&nic), [5, 7, 3, 1, 0, 0]);
     // Its number is given again.
-    assert_eq!(nic.steer("tcp4 src-ip 10.4.0.0/16 dst-port 80 vlan 5 drop"), Ok(Place::FlowDirector(1)));
+    assert_eq!(
+        nic.steer("vlan 5 and ip and src net 10.4.0.0/16 and tcp dst port 80 drop"),
+        Ok(Place::FlowDirector(1))
+    );
     nic.close();
 }
 
@@ -183,15 +192,15 @@ fn each_rule_that_has_no_place_is_refused_with_the_reason() {
     let none =
         "; the flow director might, but the port was opened without it: write /fdir=2k behind its name";
     for (text, why) in [
-        ("udp4 dst-port 53 drop", "five-tuple filters drop nothing"),
-        ("udp4 vlan 3 queue 1", "five-tuple filters do not look at VLANs"),
-        ("udp4 src-ip 10.0.0.0/8 queue 1", "five-tuple filters compare whole addresses"),
+        ("ip and udp dst port 53 drop", "five-tuple filters drop nothing"),
+        ("vlan 3 and ip and udp queue 1", "five-tuple filters do not look at VLANs"),
+        ("ip and src net 10.0.0.0/8 and udp queue 1", "five-tuple filters compare whole addresses"),
     ] {
         assert_eq!(nic.steer(text), Err(format!("{why}{none}")));
     }
     let error = nic.steer("ether proto 0x88b5 drop").unwrap_err();
     assert_eq!(error, "the 82599 drops no packets by EtherType: give them to a queue");
-    assert_eq!(nic.steer("udp4 queue 4"), Err("queue 4: the port was opened with 4".into()));
+    assert_eq!(nic.steer("ip and udp queue 4"), Err("queue 4: the port was opened with 4".into()));
     for last in 0..8 {
         assert_eq!(nic.steer(&format!("ether proto {} queue 1", 0x9000 + last)), Ok(Place::EtherType(last)));
     }
@@ -199,9 +208,10 @@ fn each_rule_that_has_no_place_is_refused_with_the_reason() {
         nic.steer("ether proto 0x88b5 queue 1"),
         Err("all 8 EtherType filters (ETQF) are taken".into())
     );
-    nic.steer("udp4 dst-port 53 queue 1").unwrap();
-    let error = nic.steer("udp4 dst-port 53 queue 2").unwrap_err();
-    let twice = "the packets of 'udp4 dst-port 53 queue 1' (five-tuple filter 0): remove that rule first";
+    nic.steer("ip and udp dst port 53 queue 1").unwrap();
+    let error = nic.steer("ip and udp dst port 53 queue 2").unwrap_err();
+    let twice =
+        "the packets of 'ip and udp dst port 53 queue 1' (five-tuple filter 0): remove that rule first";
     assert_eq!(error, twice);
     nic.close();
 }
@@ -209,35 +219,41 @@ fn each_rule_that_has_no_place_is_refused_with_the_reason() {
 #[test]
 fn the_flow_director_compares_the_same_parts_for_all_its_filters() {
     let mut nic = Alone::new(4, Some(FdirFilters::K2));
-    let first = nic.steer("tcp4 src-ip 10.1.0.0/16 queue 1").unwrap();
-    let error = nic.steer("tcp4 src-ip 10.2.1.0/24 dst-port 80 queue 1").unwrap_err();
+    let first = nic.steer("ip and src net 10.1.0.0/16 and tcp queue 1").unwrap();
+    let error = nic.steer("ip and src net 10.2.1.0/24 and tcp dst port 80 queue 1").unwrap_err();
     assert_eq!(
         error,
         "five-tuple filters compare whole addresses, and all flow director filters compare the same parts of a packet, \
          now protocol, 16 bits of src-ip (FDIRM, FDIRSIP4M, FDIRDIP4M, FDIRTCPM, FDIRUDPM) because of \
-         'tcp4 src-ip 10.1.0.0/16 queue 1', and this one would need protocol, 24 bits of src-ip, dst-port"
+         'ip and src net 10.1.0.0/16 and tcp queue 1', and this one would need protocol, 24 bits of src-ip, dst-port"
     );
-    let error = nic.steer("sctp4 src-ip 10.2.0.0/16 queue 1").unwrap_err();
+    let error = nic.steer("ip and src net 10.2.0.0/16 and sctp queue 1").unwrap_err();
     assert!(
         error.ends_with("the flow director is not asked for SCTP, whose ports it may not compare"),
         "{error}"
     );
     // A five-tuple filter is asked before the flow director, and so must not take packets of an earlier rule.
-    let error = nic.steer("tcp4 dst-port 80 queue 2").unwrap_err();
-    let why = "a five-tuple filter would come before 'tcp4 src-ip 10.1.0.0/16 queue 1', which was given earlier, and ";
+    let error = nic.steer("ip and tcp dst port 80 queue 2").unwrap_err();
+    let why = "a five-tuple filter would come before 'ip and src net 10.1.0.0/16 and tcp queue 1', which was given earlier, and ";
     assert!(error.starts_with(why), "{error}");
-    assert_eq!(nic.steer("udp4 dst-port 80 queue 2"), Ok(Place::FiveTuple(0)));
+    assert_eq!(nic.steer("ip and udp dst port 80 queue 2"), Ok(Place::FiveTuple(0)));
     // Without filters there are no masks.
     nic.end.port.unsteer(first).unwrap().unwrap();
-    assert_eq!(nic.steer("tcp4 src-ip 10.2.1.0/24 dst-port 80 queue 1"), Ok(Place::FlowDirector(0)));
+    assert_eq!(
+        nic.steer("ip and src net 10.2.1.0/24 and tcp dst port 80 queue 1"),
+        Ok(Place::FlowDirector(0))
+    );
     nic.close();
 }
 
 #[test]
 fn five_tuples_that_are_full_overflow_into_the_flow_director_until_it_is_full_too() {
     let mut nic = Alone::new(4, Some(FdirFilters::K2));
-    let text =
-        |number: u32| format!("udp4 src-ip 10.1.0.1 dst-ip 10.2.0.1 src-port 7 dst-port {number} queue 3");
+    let text = |number: u32| {
+        format!(
+            "ip and src host 10.1.0.1 and dst host 10.2.0.1 and udp src port 7 and udp dst port {number} queue 3"
+        )
+    };
     for number in 0..128 + 2046 {
         let place = if number < 128 { Place::FiveTuple(number) } else { Place::FlowDirector(number - 128) };
         assert_eq!(nic.steer(&text(number)), Ok(place));
@@ -259,8 +275,11 @@ fn five_tuples_that_are_full_overflow_into_the_flow_director_until_it_is_full_to
 fn no_bucket_has_more_filters_than_the_nic_looks_at() {
     let mut nic = Alone::new(2, Some(FdirFilters::K8));
     // The hash adds up addresses: what is added to both makes no difference.
-    let text =
-        |last: u32| format!("udp4 src-ip 10.1.0.{last} dst-ip 10.2.0.{last} src-port 7 dst-port 8 drop");
+    let text = |last: u32| {
+        format!(
+            "ip and src host 10.1.0.{last} and dst host 10.2.0.{last} and udp src port 7 and udp dst port 8 drop"
+        )
+    };
     for last in 0..10 {
         assert_eq!(nic.steer(&text(last)), Ok(Place::FlowDirector(last)));
     }
@@ -290,7 +309,11 @@ fn its_memory_is_taken_from_the_packet_buffer_and_closing_forgets_all_rules() {
         let frames = [datagram(UDP, A, B, (7, 8)), datagram(TCP, A, B, (7, 8)), frame(0, 60)];
         assert_eq!((nic.counts(&frames), nic.end.port.steered()), (vec![3, 0], Vec::new()));
         if fdir.is_some() {
-            for text in ["udp4 queue 1", "tcp4 src-ip 10.0.0.0/8 queue 1", "ether proto 0x88b5 queue 1"] {
+            for text in [
+                "ip and udp queue 1",
+                "ip and src net 10.0.0.0/8 and tcp queue 1",
+                "ether proto 0x88b5 queue 1",
+            ] {
                 nic.steer(text).unwrap();
             }
             assert_eq!(nic.counts(&frames), [0, 3]);
@@ -302,7 +325,7 @@ fn its_memory_is_taken_from_the_packet_buffer_and_closing_forgets_all_rules() {
 #[test]
 fn a_flow_director_that_fails_is_told_by_its_registers() {
     let mut nic = Alone::new(2, Some(FdirFilters::K2));
-    let drop = rule("udp4 dst-port 53 drop");
+    let drop = rule("ip and udp dst port 53 drop");
     nic.end.set_faults(Faults { flow_director_forgets: true, ..Faults::default() });
     let error = nic.end.port.steer(&drop).unwrap_err();
     assert!(matches!(error, NicError::FilterLost { .. }), "{error}");

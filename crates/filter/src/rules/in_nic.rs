@@ -63,7 +63,16 @@ fn of_rule(rule: &Rule, bounds: &Bounds<'_>) -> InNic {
     }
     let mut left = Left::default();
     let mut flows = Vec::new();
-    for flow in candidates(&rule.condition, &mut left).into_iter().flatten() {
+    let candidates = Candidates::of(&rule.condition, rule.condition.expression.as_ref());
+    if candidates.flows.is_none() {
+        left.reasons.push((MANY.into(), None, 0));
+    } else if candidates.other_types {
+        left.beside.push("packets that are neither IPv4 nor IPv6: n-tuple rules do not say them");
+    }
+    if candidates.ipv6 {
+        left.beside.push("IPv6: NICs may look behind extension headers, where rules do not");
+    }
+    for flow in candidates.flows.into_iter().flatten() {
         match bounds.refuse(&flow, &rule.condition) {
             Some(why) => left.add(why, &flow),
             None => flows.push(flow),
@@ -75,8 +84,8 @@ fn of_rule(rule: &Rule, bounds: &Bounds<'_>) -> InNic {
     InNic { flows, left: left.told(), beside: left.beside }
 }
 
-/// What a NIC can't do of a rule that drops.
-fn not_by_headers_alone(rule: &Rule) -> Option<&'static str> {
+/// Why headers are not all that a rule is about.
+pub(super) fn not_by_headers_alone(rule: &Rule) -> Option<&'static str> {
     let Condition { names, payload, established, .. } = &rule.condition;
     [
         (rule.dry_run, "dry_run drops nothing"),
@@ -113,32 +122,46 @@ impl Left {
     }
 }
 
-/// The flows of IPv4 that a condition may be; `None` when they are too many.
-fn candidates(condition: &Condition, left: &mut Left) -> Option<Vec<Flow>> {
-    let any = |ipv6, bytes| Flow { ipv6, protocol: None, value: vec![0; bytes], mask: vec![0; bytes] };
-    let (mut flows, has_v6) = match &condition.expression {
-        None => (vec![any(false, 12)], true),
-        Some(expression) => {
-            let Flows { flows, beside } = expression.flows();
-            if beside.contains(&Beside::Many) {
-                left.reasons.push((MANY.into(), None, 0));
-                return None;
+/// What a condition may be about.
+pub(super) struct Candidates {
+    /// Flows of IPv4; `None` when they are too many.
+    pub(super) flows: Option<Vec<Flow>>,
+    /// IPv6.
+    pub(super) ipv6: bool,
+    /// What is neither.
+    pub(super) other_types: bool,
+}
+
+impl Candidates {
+    /// Of a condition's lists, with another expression than its own, perhaps.
+    pub(super) fn of(condition: &Condition, expression: Option<&Expression>) -> Self {
+        let any = |ipv6, bytes| Flow { ipv6, protocol: None, value: vec![0; bytes], mask: vec![0; bytes] };
+        let no_lists = [&condition.from, &condition.to].iter().all(|list| list.is_empty())
+            && [&condition.from_ports, &condition.to_ports].iter().all(|list| list.is_empty());
+        let (flows, has_v6, other_types) = match expression {
+            None => (vec![any(false, 12)], true, no_lists),
+            Some(expression) => {
+                let Flows { flows, beside } = expression.flows();
+                if beside.contains(&Beside::Many) {
+                    return Self { flows: None, ipv6: false, other_types: false };
+                }
+                let has_v6 = flows.iter().any(|flow| flow.ipv6);
+                let other_types = no_lists && beside.contains(&Beside::OtherTypes);
+                (flows.into_iter().filter(|flow| !flow.ipv6).collect(), has_v6, other_types)
             }
-            if beside.contains(&Beside::OtherTypes) {
-                left.beside.push("packets that are neither IPv4 nor IPv6: n-tuple rules do not say them");
-            }
-            let has_v6 = flows.iter().any(|flow| flow.ipv6);
-            (flows.into_iter().filter(|flow| !flow.ipv6).collect(), has_v6)
-        }
-    };
-    let is_v4 = |list: &[Prefix]| list.is_empty() || list.iter().any(|it| it.address().is_ipv4());
-    let is_v6 = |list: &[Prefix]| list.is_empty() || list.iter().any(|it| it.address().is_ipv6());
-    if has_v6 && is_v6(&condition.from) && is_v6(&condition.to) {
-        left.beside.push("IPv6: NICs may look behind extension headers, where rules do not");
+        };
+        let is_v4 = |list: &[Prefix]| list.is_empty() || list.iter().any(|it| it.address().is_ipv4());
+        let is_v6 = |list: &[Prefix]| list.is_empty() || list.iter().any(|it| it.address().is_ipv6());
+        let ipv6 = has_v6 && is_v6(&condition.from) && is_v6(&condition.to);
+        let has_v4 = is_v4(&condition.from) && is_v4(&condition.to);
+        let flows = if has_v4 { narrow(flows, condition) } else { Vec::new() };
+        let flows = (flows.len() <= MOST_FLOWS).then_some(flows);
+        Self { flows, ipv6, other_types }
     }
-    if !is_v4(&condition.from) || !is_v4(&condition.to) {
-        return Some(Vec::new());
-    }
+}
+
+/// Flows narrowed down by lists.
+fn narrow(mut flows: Vec<Flow>, condition: &Condition) -> Vec<Flow> {
     for (at, list) in [(0, &condition.from), (4, &condition.to)] {
         if !list.is_empty() {
             let fields: Vec<_> = list.iter().filter_map(|prefix| address(*prefix, at)).collect();
@@ -154,11 +177,7 @@ fn candidates(condition: &Condition, left: &mut Left) -> Option<Vec<Flow>> {
             flows = joined(&flows, &fields);
         }
     }
-    if flows.len() > MOST_FLOWS {
-        left.reasons.push((MANY.into(), None, 0));
-        return None;
-    }
-    Some(flows)
+    flows
 }
 
 const MANY: &str = "it is more flows than n-tuple rules can say";

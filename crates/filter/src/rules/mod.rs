@@ -15,6 +15,7 @@ mod coded;
 mod cookie;
 mod course;
 mod established;
+mod exact;
 mod flow;
 mod flow_table;
 mod front;
@@ -39,6 +40,7 @@ pub use crate::walk::Family;
 pub use cookie::SynCookies;
 pub use course::Course;
 pub use established::{FlowCount, FlowMap, note_program};
+pub use exact::{Inexact, Known, exact};
 pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
 pub use flow_table::{Established, FlowLayout, FlowTable, SET, SentFlows, time};
 pub use headers::Headers;
@@ -106,6 +108,8 @@ pub enum Action {
     Pass,
     /// They go to our queue: user space decides.
     Queue,
+    /// They go on to the kernel as by [`Self::Pass`], by this queue of the NIC's, which gives them to it.
+    Steer(u16),
     /// They are counted, and the next rule has its say.
     Count,
     /// They go on as long as they are not too many; user space counts them.
@@ -436,7 +440,7 @@ impl Action {
         match self {
             Self::Drop => "drop",
             Self::Pass => "pass",
-            Self::Queue => "queue",
+            Self::Queue | Self::Steer(_) => "queue",
             Self::Count => "count",
             Self::Limit(_) => "limit",
             Self::SynCookie => "syncookie",

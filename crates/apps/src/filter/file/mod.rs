@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS};
-use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules};
+use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules, SteerRule};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::value::{Datetime, Offset};
@@ -50,6 +50,8 @@ pub struct RuleFile {
     pub flows: FlowOptions,
     /// The file itself and those that it names.
     pub files: Vec<PathBuf>,
+    /// Line and column of each rule's action.
+    places: Vec<(usize, usize)>,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +106,7 @@ struct RawRule {
     burst: Option<Spanned<u32>>,
     per: Option<Spanned<String>>,
     block_seconds: Option<Spanned<u32>>,
+    queue: Option<Spanned<u16>>,
 }
 
 /// What is wrong, and where in the text.
@@ -152,7 +155,8 @@ impl RuleFile {
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
         let flows = flows(&raw.established).map_err(at)?;
-        let mut file = Self { rules: Vec::new(), never: Vec::new(), flows, files: vec![path.into()] };
+        let (files, places) = (vec![path.into()], Vec::new());
+        let mut file = Self { rules: Vec::new(), never: Vec::new(), flows, files, places };
         for never in &raw.never_drop {
             file.never.push(never_drop(never).map_err(at)?);
         }
@@ -166,10 +170,46 @@ impl RuleFile {
                 return Err(at(fault(&raw.get_ref().name, twice)));
             }
             file.rules.push(rule);
+            file.places.push(place(text, raw.get_ref().action.span().start));
         }
         // What the rules are too many or too long for is no single line's fault.
         file.live(SystemTime::UNIX_EPOCH).map_err(|what| at(Fault { at: 0..0, what }))?;
         Ok(file)
+    }
+
+    /// The rules, if a NIC can obey them alone.
+    ///
+    /// # Errors
+    /// [`RuleFileError`], with the place of the first that it can't.
+    pub fn for_nic(self) -> Result<Vec<Rule>, RuleFileError> {
+        let file = self.files.first().map(|path| path.display().to_string()).unwrap_or_default();
+        if !self.never.is_empty() {
+            let what =
+                "a NIC asks nobody before it drops: leave never_drop out, and name what is to be dropped"
+                    .into();
+            return Err(RuleFileError { file, line: 0, column: 0, what });
+        }
+        for (rule, (line, column)) in self.rules.iter().zip(&self.places) {
+            if let Err(error) = SteerRule::of(rule) {
+                let what = format!("'{}' is no rule for a NIC: {error}", rule.name);
+                return Err(RuleFileError { file, line: *line, column: *column, what });
+            }
+        }
+        Ok(self.rules)
+    }
+
+    /// The first rule that gives packets to a queue, and its place: for those who leave the NIC alone.
+    ///
+    /// # Errors
+    /// [`RuleFileError`], when there is one.
+    pub fn for_programs(&self) -> Result<(), RuleFileError> {
+        let is_steer = |rule: &Rule| matches!(rule.action, Action::Steer(_));
+        let Some(at) = self.rules.iter().position(is_steer) else { return Ok(()) };
+        let (line, column) = self.places[at];
+        let file = self.files.first().map(|path| path.display().to_string()).unwrap_or_default();
+        let what =
+            "the filter gives no packets to queues: write pass, or use the file with --steer @FILE".into();
+        Err(RuleFileError { file, line, column, what })
     }
 
     /// The rules that have not expired.
@@ -226,11 +266,20 @@ fn action(raw: &RawRule) -> Result<Action, Fault> {
         "sample" => return Err(fault(&raw.action, "say how many: sample = 1000 keeps one in a thousand")),
         "limit" => return limit(raw).map(Action::Limit),
         "syncookie" => Action::SynCookie,
+        "queue" => {
+            let queue = raw.queue.as_ref().map(|queue| *queue.get_ref());
+            let queue = queue.ok_or_else(|| fault(&raw.action, "say which, from 0 on: queue = 3"))?;
+            Action::Steer(queue)
+        }
         other => {
-            let what = format!("'{other}' is no action: write drop, pass, count, sample, limit or syncookie");
+            let what =
+                format!("'{other}' is no action: write drop, pass, count, sample, limit, syncookie or queue");
             return Err(fault(&raw.action, what));
         }
     };
+    if let Some(queue) = raw.queue.as_ref().filter(|_| !matches!(action, Action::Steer(_))) {
+        return Err(fault(queue, "this is for action = \"queue\""));
+    }
     match limits.into_iter().flatten().next() {
         Some(at) => Err(Fault { at, what: "this is for action = \"limit\"".into() }),
         None => Ok(action),

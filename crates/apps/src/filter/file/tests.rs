@@ -124,6 +124,8 @@ fn each_mistake_is_named_with_its_place() {
             "only sources",
         ),
         (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
+        (rule("match = \"\"\naction = \"queue\""), "4:10", "say which"),
+        (rule("match = \"\"\naction = \"drop\"\nqueue = 1"), "5:9", "for action = \"queue\""),
         (rule("match = \"\"\naction = \"syncookie\"\ndry_run = true"), "4:10", "answered in XDP"),
         (rule("match = \"\""), "1:1", "missing field `action`"),
         (error("[[rule]\nname = 1"), "1:8", ""),
@@ -160,4 +162,25 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     std::fs::write(&list, "example.org\n  exa*mple.org\n").unwrap();
     let error = RuleFile::parse(&text, &path).unwrap_err();
     assert_eq!((error.line, error.column), (2, 3));
+}
+
+#[test]
+fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
+    let two = |second: &str| {
+        let text = format!(
+            "[[rule]]\nname = \"dns\"\nmatch = \"ip and udp dst port 53\"\naction = \"queue\"\nqueue = 3\n{second}"
+        );
+        parse(&text).unwrap()
+    };
+    let rules = two("").for_nic().unwrap();
+    assert_eq!((rules.len(), rules[0].action), (1, Action::Steer(3)));
+    let drop = "[[rule]]\nname = \"r\"\nto_ports = [53]\naction = \"drop\"\n";
+    let error = two(drop).for_nic().unwrap_err();
+    assert_eq!((error.line, error.column), (9, 10));
+    assert!(error.what.starts_with("'r' is no rule for a NIC: IPv6 is a part of it"), "{error}");
+    let error = two("").for_programs().unwrap_err();
+    assert_eq!((error.line, error.column), (4, 10));
+    assert!(parse(drop).unwrap().for_programs().is_ok());
+    let error = parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap().for_nic().unwrap_err();
+    assert!(error.what.contains("leave never_drop out"), "{error}");
 }

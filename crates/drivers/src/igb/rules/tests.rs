@@ -136,10 +136,10 @@ fn packet(protocol: u8, ports: (u16, u16)) -> Seen {
 fn packets_go_to_the_queues_that_rules_name_until_they_are_removed() {
     let mut nic = Nic::new();
     let rules = [
-        ("udp4 dst-ip 10.0.0.2 dst-port 319 queue 7", Place::FiveTuple(0)),
+        ("ip and dst host 10.0.0.2 and udp dst port 319 queue 7", Place::FiveTuple(0)),
         ("ether proto 0x88cc queue 5", Place::EtherType(0)),
-        ("tcp4 src-ip 10.0.0.1 src-port 258 queue 3", Place::FiveTuple(1)),
-        ("sctp4 queue 1", Place::FiveTuple(2)),
+        ("ip and src host 10.0.0.1 and tcp src port 258 queue 3", Place::FiveTuple(1)),
+        ("ip and sctp queue 1", Place::FiveTuple(2)),
     ];
     for (text, place) in rules {
         assert_eq!(nic.add(text), Ok(place));
@@ -172,7 +172,7 @@ fn packets_go_to_the_queues_that_rules_name_until_they_are_removed() {
 #[test]
 fn a_filter_is_in_registers_as_linux_has_it() {
     let mut nic = Nic::new();
-    nic.add("udp4 src-port 319 dst-port 319 queue 2").unwrap();
+    nic.add("ip and udp src port 319 and udp dst port 319 queue 2").unwrap();
     let written = nic.written();
     assert_eq!(written[&0x59c0], 0x3f01);
     assert_eq!(written[&0x5a80] & 0x0003_ffff, 0x3f01);
@@ -185,11 +185,11 @@ fn what_the_nic_cannot_do_is_said_and_nothing_is_written() {
     let mut nic = Nic::new();
     let others = ", and the 82576 has no others for addresses and ports";
     for (text, why) in [
-        ("udp4 dst-port 53 drop", format!("five-tuple filters drop nothing{others}")),
-        ("udp4 vlan 5 queue 1", format!("five-tuple filters do not look at VLANs{others}")),
-        ("ip4 src-ip 10.0.0.0/8 queue 1", format!("five-tuple filters compare whole addresses{others}")),
+        ("ip and udp dst port 53 drop", format!("five-tuple filters drop nothing{others}")),
+        ("vlan 5 and ip and udp queue 1", format!("five-tuple filters do not look at VLANs{others}")),
+        ("ip and src net 10.0.0.0/8 queue 1", format!("five-tuple filters compare whole addresses{others}")),
         (
-            "ip4 queue 1",
+            "ip queue 1",
             "a five-tuple filter of the 82576 that compares nothing might take more than IPv4: name a protocol or an address"
                 .into(),
         ),
@@ -207,16 +207,16 @@ fn filters_and_priorities_run_out() {
     for number in 0..8 {
         let text = format!("ether proto {} queue {number}", 0x9000 + number);
         assert_eq!(nic.add(&text), Ok(Place::EtherType(number)));
-        let text = format!("udp4 dst-port {number} queue {number}");
+        let text = format!("ip and udp dst port {number} queue {number}");
         assert_eq!(nic.add(&text), Ok(Place::FiveTuple(number)));
     }
     let before = nic.written();
     let none = [
         ("ether proto 0x88cc queue 1", "all 8 EtherType filters (ETQF) are taken"),
-        ("udp4 dst-port 8 queue 1", "all 8 five-tuple filters (FTQF) are taken"),
+        ("ip and udp dst port 8 queue 1", "all 8 five-tuple filters (FTQF) are taken"),
         (
-            "udp4 dst-port 7 queue 1",
-            "the packets of 'udp4 dst-port 7 queue 7' (five-tuple filter 7): remove that rule first",
+            "ip and udp dst port 7 queue 1",
+            "the packets of 'ip and udp dst port 7 queue 7' (five-tuple filter 7): remove that rule first",
         ),
     ];
     for (text, why) in none {
@@ -224,23 +224,26 @@ fn filters_and_priorities_run_out() {
     }
     assert_eq!(nic.written(), before);
     nic.remove(Place::FiveTuple(3)).unwrap();
-    assert_eq!(nic.add("udp4 dst-port 8 queue 1"), Ok(Place::FiveTuple(3)));
+    assert_eq!(nic.add("ip and udp dst port 8 queue 1"), Ok(Place::FiveTuple(3)));
 
     let mut nic = Nic::new();
     for text in [
-        "udp4",
-        "ip4 src-ip 10.0.0.1",
-        "ip4 dst-ip 10.0.0.2",
-        "udp4 src-port 1",
-        "udp4 dst-port 2",
-        "udp4 dst-port 2 src-ip 10.0.0.1",
-        "udp4 dst-port 2 dst-ip 10.0.0.2",
+        "ip and udp",
+        "ip and src host 10.0.0.1",
+        "ip and dst host 10.0.0.2",
+        "ip and udp src port 1",
+        "ip and udp dst port 2",
+        "ip and src host 10.0.0.1 and udp dst port 2",
+        "ip and dst host 10.0.0.2 and udp dst port 2",
     ] {
         nic.add(&format!("{text} queue 1")).unwrap();
     }
-    let error = nic.add("udp4 src-port 1 src-ip 10.0.0.1 queue 1").unwrap_err();
+    let error = nic.add("ip and src host 10.0.0.1 and udp src port 1 queue 1").unwrap_err();
     assert_eq!(error, "five-tuple filters (FTQF) have no lower priority left for it");
-    assert!(nic.add("tcp4 src-ip 10.0.0.9 dst-ip 10.0.0.9 queue 1").is_ok(), "it overlaps no other");
+    assert!(
+        nic.add("ip and src host 10.0.0.9 and dst host 10.0.0.9 and tcp queue 1").is_ok(),
+        "it overlaps no other"
+    );
 }
 
 /// As on QEMU's NIC, which has EtherType filters alone.
@@ -249,7 +252,7 @@ fn a_filter_that_the_nic_does_not_have_is_not_believed_in() {
     let board = Board { missing: 0x59e0..0x5a00, ..Board::default() };
     let mut nic = Nic { rules: Rules::new(), board };
     assert_eq!(
-        nic.add("udp4 dst-port 53 queue 1"),
+        nic.add("ip and udp dst port 53 queue 1"),
         Err("FTQF[0] is 0x00000000 after 0xe0018111 was written: this NIC does not have the filter (QEMU's 82576 has none but for \
              EtherTypes)"
             .into())
@@ -271,7 +274,7 @@ fn flow() -> impl Strategy<Value = Flow> {
         let one = (1u8..3).prop_map(|last| Ipv4Prefix::from(std::net::Ipv4Addr::new(10, 0, 0, last)));
         prop_oneof![Just(Ipv4Prefix::ANY), one]
     };
-    let protocol = prop::sample::select(vec!["ip4", "tcp4", "udp4", "sctp4"]);
+    let protocol = prop::sample::select(vec!["ip", "ip and tcp", "ip and udp", "ip and sctp"]);
     let ipv4 = (protocol, address(), address(), number(), number()).prop_map(
         |(kind, source, destination, from, to)| {
             let rule = format!("{kind} queue 0").parse::<SteerRule>().unwrap();
