@@ -300,9 +300,7 @@ impl Work {
         // Before they are read: what changes meanwhile is seen the next time.
         self.seen = stamps(&old);
         self.shared.is_seen(AT_WORK);
-        let read = RuleFile::read(&old[0]);
-        let read =
-            read.and_then(|file| file.for_programs().map(|()| file)).map_err(|error| error.to_string());
+        let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 if file.files != old {
@@ -335,7 +333,7 @@ impl Work {
     /// Puts the rules of a file in the place of those that hold. Returns where they are.
     fn apply(&mut self, file: &RuleFile) -> Result<Vec<RulePlace>, String> {
         let now = SystemTime::now();
-        let places = self.hold(file.live(now)?)?;
+        let places = self.hold(file.live(now)?).map_err(|why| file.located(&why))?;
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;

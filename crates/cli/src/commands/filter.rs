@@ -13,7 +13,7 @@ use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::filter::{Expression, Hook};
-use bywash_port::{Action, Condition, PortName, Prefix, Rule, RuleSet, Rules};
+use bywash_port::{Action, Condition, OpenError, PortName, Prefix, Rule, RuleSet, Rules};
 use clap::ValueEnum;
 
 use crate::failure::{Failure, print};
@@ -41,8 +41,8 @@ A rule file:
   name = 'reflection'
   from_ports = [53, 123, '1900-1902']
   match = 'udp and len > 400'
-  action = 'drop'                                      drop, pass, count, sample, limit or syncookie
-  [[rule]]
+  action = 'drop'                                      drop, pass, count, sample, limit, syncookie; or queue,
+  [[rule]]                                             with queue = 3: to that queue by the NIC, and then as pass
   name = 'random subdomains'
   names = ['*.example.org']                            DNS queries for these names
   payload = [{ text = 'x', at = 0 }]                   or { bytes = 'de ad', within = 64 }
@@ -173,11 +173,11 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     }
     let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
     let file = args.rules.as_deref().map(RuleFile::read).transpose()?;
-    file.as_ref().map_or(Ok(()), RuleFile::for_programs)?;
     let rules = match &file {
         Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,
         None => give_back()?,
     };
+    let known = file.clone();
     let reload = Arc::new(AtomicBool::new(false));
     let rotation = Rotation {
         bytes: args.rotate_size.map(|bytes| bytes as u64),
@@ -206,7 +206,13 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let mut reporter = args.report.reporter()?;
     let stop = Stop::new().map_err(Failure::Signals)?;
     signals::stop_or_reload_on_signals(stop.clone(), reload).map_err(Failure::Signals)?;
-    let mut setup = set_up_until(stop, &names, (&args.port, &args.worker), &open, &mut reporter)?;
+    let setup = set_up_until(stop, &names, (&args.port, &args.worker), &open, &mut reporter);
+    let mut setup = setup.map_err(|failure| match (failure, known) {
+        (Failure::Open(error), Some(file)) => {
+            Failure::Open(OpenError { reason: file.located(&error.reason), ..error })
+        }
+        (failure, _) => failure,
+    })?;
     let port = setup.ports.remove(0);
     let app = Filter::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))

@@ -91,3 +91,28 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
         assert_eq!((before.difference(), features()), (Vec::new(), features_before.clone()), "{words}");
     }
 }
+
+#[test]
+fn what_must_go_to_a_queue_is_refused_with_its_place_where_no_nic_can_do_that() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(2);
+    let before = Snapshot::take();
+    let rules = bed.rules(
+        "[[rule]]\nname = \"dns\"\nmatch = \"ip and udp dst port 53\"\naction = \"queue\"\nqueue = 1\n",
+    );
+    for (attach, says) in [
+        (
+            "auto",
+            "can't give its packets to queue 1: 'udp4 dst-port 53': the driver of left has no n-tuple rules",
+        ),
+        ("tcx", "gives its packets to a queue of the NIC's, and a program at TCX decides alone"),
+    ] {
+        let words = format!("xdp:left --rules {} --attach {attach}", rules.display());
+        let output = filter(&bed.lab.hosts[1], &words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let place = format!("{}:4:10: the rule 'dns' {says}", rules.display());
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{words}: {said}");
+        assert!(said.contains(&place), "{words}: {said}");
+        assert_eq!(before.difference(), Vec::<String>::new(), "{words}");
+    }
+}

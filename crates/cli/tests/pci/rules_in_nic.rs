@@ -55,6 +55,7 @@ fn what_rules_drop_dies_in_the_nic() -> Result<(), GuestError> {
     drops_and_reloads(&served, &mut guest)?;
     is_killed(&served, &mut guest)?;
     requires(&mut guest)?;
+    gives_to_a_queue(&mut guest)?;
     guest.power_off()
 }
 
@@ -188,5 +189,53 @@ fn requires(guest: &mut Guest) -> Result<(), GuestError> {
         ),
     )?;
     has(&told, &["Total 2 rules", "Dest port: 53 mask: 0x0", "Action: Drop", long]);
+    Ok(())
+}
+
+/// Rules with a queue are in the NIC though nothing else is to be there, leave it when a file has them no more, and come back; what it
+/// can't do is told with its place in the file.
+fn gives_to_a_queue(guest: &mut Guest) -> Result<(), GuestError> {
+    let rule = |text: &str, queue: u16| {
+        format!("[[rule]]\nname = \"dns\"\nmatch = \"{text}\"\naction = \"queue\"\nqueue = {queue}\n")
+    };
+    let dns = rule("ip and udp dst port 53", 1);
+    let filter = "filter xdp:left --ring 256 --rules /run/rules.toml --audit /run/audit";
+    let during = run(
+        guest,
+        &format!("rm -f /run/audit; {}{filter}; cat /run/filter.out; ethtool -n left", write(&dns)),
+    )?;
+    has(&during, &["Total 2 rules", "Dest port: 53 mask: 0x0", "Action: Direct to queue 1"]);
+    has(&during, &["'udp4 dst-port 53' is n-tuple rule 2045 of left, to queue 1"]);
+    let told: Vec<_> = places(&during, "start").into_iter().map(|(rule, place, _)| (rule, place)).collect();
+    assert_eq!(told, [("dns".to_owned(), "nic".to_owned())], "{during}");
+    // The audit's file stays open.
+    let reload = |rules: &str| {
+        format!(
+            ": > /run/audit; {}for try in $(seq 100); do grep -q -e reload -e refused /run/audit && break; sleep 0.2; done
+             cat /run/audit; ethtool -n left",
+            write(rules)
+        )
+    };
+    let passes = "[[rule]]\nname = \"dns\"\nmatch = \"udp dst port 53\"\naction = \"pass\"\n";
+    has(&run(guest, &reload(passes))?, &["reload", "Total 1 rules"]);
+    has(&run(guest, &reload(&dns))?, &["reload", "Total 2 rules", "Action: Direct to queue 1"]);
+    let refused = run(guest, &reload(&rule("udp dst port 53", 1)))?;
+    has(
+        &refused,
+        &["/run/rules.toml:4:10: the rule 'dns' can't give its packets to queue 1", "Total 2 rules"],
+    );
+    run(guest, "kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after")?;
+    let none = run(
+        guest,
+        &format!(
+            "{}/host/bywash filter --memory 16M --huge-pages off --duration 1s xdp:left --ring 256 --rules /run/rules.toml && exit 1
+             echo code $?; shown > /run/after; diff /run/before /run/after",
+            write(&rule("ip and udp dst port 53", 99))
+        ),
+    )?;
+    has(
+        &none,
+        &["/run/rules.toml:4:10: the rule 'dns' can't give its packets to queue 99: left has", "code 2"],
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Rules that drop, in the NIC: n-tuple rules that drop what the XDP program would drop, before it costs anything.
+//! Rules in the NIC: n-tuple rules that drop what the XDP program would drop, before it costs anything; and those that give packets to
+//! a queue, which is all that such rules of a file are for, so that one that the driver does not take is an error.
 //!
 //! The program has all rules as well, so nothing is lost when a driver refuses a rule or forgets one. A rule in the NIC drops too
 //! much when it stays behind: so those of a former set go before its program goes, and one that can't be removed keeps its set. They do
@@ -8,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use bywash_filter::rules::InNic;
 use bywash_filter::{Hook, flows};
-use bywash_port::{RulePlace, Rules};
-use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule};
+use bywash_port::{Action, Rule, RulePlace, Rules};
+use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule as NtupleRule};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Undo};
 
@@ -22,10 +23,12 @@ const MOST: usize = 2048;
 /// What of a port's rules is in the NIC. Dropping it takes them out.
 pub(super) struct RulesHeld {
     interface: String,
-    /// They stay out of it when absent.
-    wish: Option<RulesInNic>,
+    /// Receive queues that the interface has.
+    queues: u32,
     /// Why it can have none.
     unable: Option<String>,
+    /// Those that drop stay out of it when absent.
+    wish: Option<RulesInNic>,
     held: Vec<Held>,
     /// Goes after them.
     feature: Option<Undo>,
@@ -34,40 +37,55 @@ pub(super) struct RulesHeld {
 
 /// An n-tuple rule of ours.
 struct Held {
-    rule: Rule,
+    rule: NtupleRule,
     undo: Undo,
 }
 
+impl Held {
+    fn wanted(&self) -> Wanted {
+        (self.rule.flow.clone(), self.rule.fate)
+    }
+}
+
+/// Packets, and what becomes of them.
+type Wanted = (Flow, Fate);
+
 /// What the NIC held, and what was told of that.
 pub(super) struct Before {
-    flows: Vec<Flow>,
+    held: Vec<Wanted>,
     places: Vec<RulePlace>,
 }
 
 impl RulesHeld {
-    /// None yet; n-tuple rules are switched on, if it shall have some. `queues` is how many the port receives by.
+    /// None yet. `queues` is how many the port receives by.
     pub(super) fn new(interface: &Interface, queues: usize, wish: Option<RulesInNic>) -> Self {
-        let name = interface.name.clone();
-        let mut held =
-            Self { interface: name, wish, unable: None, held: Vec::new(), feature: None, places: Vec::new() };
-        if wish.is_some() {
-            match held.switch_on(interface, queues) {
-                Ok(undo) => held.feature = Some(undo),
-                Err(why) => held.unable = Some(why),
-            }
+        let name = &interface.name;
+        let unable = if queues < interface.queues.rx as usize {
+            Some(format!("the port has not all queues of {name}, and the NIC would decide for all"))
+        } else if !interface.ntuple.on && !interface.ntuple.changeable {
+            Some(format!("the driver of {name} has no n-tuple rules"))
+        } else {
+            None
+        };
+        Self {
+            interface: name.clone(),
+            queues: interface.queues.rx,
+            unable,
+            wish,
+            held: Vec::new(),
+            feature: None,
+            places: Vec::new(),
         }
-        held
     }
 
-    fn switch_on(&self, interface: &Interface, queues: usize) -> Result<Undo, String> {
-        let name = &self.interface;
-        if queues < interface.queues.rx as usize {
-            return Err(format!("the port has not all queues of {name}, and the NIC would drop for all"));
+    /// Switches n-tuple rules on before the first one. Drivers may restart then.
+    fn switch_on(&mut self) {
+        if self.feature.is_none() && self.unable.is_none() {
+            match state::set_feature(&self.interface, NTUPLE, true) {
+                Ok(undo) => self.feature = Some(undo),
+                Err(error) => self.unable = Some(error.to_string()),
+            }
         }
-        if !interface.ntuple.on && !interface.ntuple.changeable {
-            return Err(format!("the driver of {name} has no n-tuple rules"));
-        }
-        state::set_feature(name, NTUPLE, true).map_err(|error| error.to_string())
     }
 
     /// Has the NIC hold what it can of these rules, and nothing of those before. Returns what it had.
@@ -75,24 +93,26 @@ impl RulesHeld {
     /// # Errors
     /// What of the former rules can't be taken out, or what is not in it, where all is required; then it has what it had.
     pub(super) fn change(&mut self, wanted: &[InNic], rules: &Rules) -> Result<Before, String> {
-        let flows = self.held.iter().map(|held| held.rule.flow.clone()).collect();
-        let before = Before { flows, places: std::mem::take(&mut self.places) };
-        if self.wish.is_none() {
+        let held = self.held.iter().map(Held::wanted).collect();
+        let before = Before { held, places: std::mem::take(&mut self.places) };
+        let nothing = InNic::default();
+        let wish = self.wish;
+        let is_for_it = |rule: &Rule| wish.is_some() || matches!(rule.action, Action::Steer(_));
+        let pairs = rules.set.rules().iter().zip(wanted);
+        let pairs: Vec<(&Rule, &InNic)> =
+            pairs.map(|(rule, wanted)| (rule, if is_for_it(rule) { wanted } else { &nothing })).collect();
+        if !pairs.iter().any(|(rule, _)| is_for_it(rule)) && self.held.is_empty() {
             return Ok(before);
         }
-        let all: Vec<Flow> = wanted.iter().flat_map(|rule| &rule.flows).map(as_rule).collect();
+        let all: Vec<Wanted> = pairs.iter().flat_map(|(rule, it)| all_of(rule, it)).collect();
         let changed = self.hold(&all).and_then(|refused| {
-            self.places = rules
-                .set
-                .rules()
-                .iter()
-                .zip(wanted)
-                .map(|(rule, wanted)| RulePlace {
-                    in_nic: self.told(wanted),
-                    left: left(wanted, &refused),
-                    ..RulePlace::outside_the_nic(rule, Hook::Xdp)
-                })
-                .collect();
+            let place = |(rule, wanted): &(&Rule, &InNic)| RulePlace {
+                in_nic: self.told(rule, wanted),
+                left: left(rule, wanted, &refused),
+                ..RulePlace::outside_the_nic(rule, Hook::Xdp)
+            };
+            self.places = pairs.iter().map(place).collect();
+            self.must_be_there(&pairs)?;
             self.require(wanted)
         });
         match changed {
@@ -107,7 +127,7 @@ impl RulesHeld {
     /// Has the NIC hold what it held, as far as it takes that.
     pub(super) fn change_back(&mut self, before: Before) {
         // What it does not take is in the XDP program.
-        self.hold(&before.flows).ok();
+        self.hold(&before.held).ok();
         self.places = before.places;
     }
 
@@ -141,6 +161,21 @@ impl RulesHeld {
         self.feature.take().map_or(Ok(()), |undo| undo.undo().map(drop).map_err(|error| error.to_string()))
     }
 
+    /// Why a rule that gives packets to a queue can't: the NIC has not all of it.
+    fn must_be_there(&self, pairs: &[(&Rule, &InNic)]) -> Result<(), String> {
+        for ((rule, _), place) in pairs.iter().zip(&self.places) {
+            let Action::Steer(queue) = rule.action else { continue };
+            let name = &self.interface;
+            let why = match place.left.first() {
+                _ if u32::from(queue) >= self.queues => format!("{name} has {} queues", self.queues),
+                Some(why) => why.clone(),
+                None => continue,
+            };
+            return Err(format!("the rule '{}' can't give its packets to queue {queue}: {why}", rule.name));
+        }
+        Ok(())
+    }
+
     /// Why what must be in the NIC is not.
     fn require(&self, wanted: &[InNic]) -> Result<(), String> {
         if self.wish != Some(RulesInNic::Require) {
@@ -161,28 +196,35 @@ impl RulesHeld {
     }
 
     /// A phrase for each of a rule's flows that is in the NIC.
-    fn told(&self, wanted: &InNic) -> Vec<String> {
+    fn told(&self, rule: &Rule, wanted: &InNic) -> Vec<String> {
         let name = &self.interface;
+        let fate = fate(rule);
         let phrase = |flow: &flows::Flow| {
-            let held = self.held.iter().find(|held| held.rule.flow == as_rule(flow))?;
+            let wanted = (as_rule(flow), fate);
+            let held = self.held.iter().find(|held| held.wanted() == wanted)?;
             let place = held.rule.location.map_or_else(String::new, |place| format!(" {place}"));
-            Some(format!("'{flow}' is n-tuple rule{place} of {name}"))
+            let to = match fate {
+                Fate::Queue(queue) => format!(", to queue {queue}"),
+                Fate::Drop => String::new(),
+            };
+            Some(format!("'{flow}' is n-tuple rule{place} of {name}{to}"))
         };
         wanted.flows.iter().filter_map(phrase).collect()
     }
 
-    /// Has the NIC drop these flows and no others. Returns which it does not take, and why.
-    fn hold(&mut self, flows: &[Flow]) -> Result<HashMap<Flow, String>, String> {
-        let wanted: HashSet<&Flow> = flows.iter().collect();
+    /// Has the NIC hold these and no others. Returns which it does not take, and why.
+    fn hold(&mut self, all: &[Wanted]) -> Result<HashMap<Wanted, String>, String> {
+        let wanted: HashSet<&Wanted> = all.iter().collect();
         self.remove_but(&wanted)?;
-        let mut missing: HashSet<&Flow> = wanted;
+        let mut missing: HashSet<&Wanted> = wanted;
         for held in &self.held {
-            missing.remove(&held.rule.flow);
+            missing.remove(&held.wanted());
         }
         let mut refused = HashMap::new();
         if missing.is_empty() {
             return Ok(refused);
         }
+        self.switch_on();
         let mut table = match &self.unable {
             Some(why) => Err(why.clone()),
             None => Ethtool::open()
@@ -190,8 +232,8 @@ impl RulesHeld {
                 .map_err(|error| error.to_string()),
         };
         // In the order of the rules: the first ones have the first say.
-        for flow in flows {
-            if !missing.remove(flow) {
+        for wanted @ (flow, fate) in all {
+            if !missing.remove(wanted) {
                 continue;
             }
             let place = table.as_ref().map_err(Clone::clone).and_then(|table| match self.held.len() {
@@ -199,7 +241,7 @@ impl RulesHeld {
                 _ => free_place(&self.interface, table),
             });
             let added = place.and_then(|location| {
-                let rule = Rule { flow: flow.clone(), fate: Fate::Drop, location };
+                let rule = NtupleRule { flow: flow.clone(), fate: *fate, location };
                 let undo = state::add_rule(&self.interface, &rule).map_err(|error| error.to_string())?;
                 Ok(Held { rule, undo })
             });
@@ -209,7 +251,7 @@ impl RulesHeld {
                     self.held.push(held);
                 }
                 Err(why) => {
-                    refused.insert(flow.clone(), why);
+                    refused.insert(wanted.clone(), why);
                 }
             }
         }
@@ -217,14 +259,14 @@ impl RulesHeld {
     }
 
     /// Removes all rules but those for some flows, the last one first. One that can't be removed stays ours.
-    fn remove_but(&mut self, wanted: &HashSet<&Flow>) -> Result<(), String> {
-        if self.held.iter().all(|held| wanted.contains(&held.rule.flow)) {
+    fn remove_but(&mut self, wanted: &HashSet<&Wanted>) -> Result<(), String> {
+        if self.held.iter().all(|held| wanted.contains(&held.wanted())) {
             return Ok(());
         }
         let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
         for at in (0..self.held.len()).rev() {
             let rule = &self.held[at].rule;
-            if wanted.contains(&rule.flow) {
+            if wanted.contains(&self.held[at].wanted()) {
                 continue;
             }
             let place = ethtool.find_rule(&self.interface, rule);
@@ -238,11 +280,25 @@ impl RulesHeld {
     }
 }
 
+/// What becomes of a rule's packets in the NIC.
+fn fate(rule: &Rule) -> Fate {
+    match rule.action {
+        Action::Steer(queue) => Fate::Queue(queue.into()),
+        _ => Fate::Drop,
+    }
+}
+
+/// What the NIC shall hold for a rule.
+fn all_of(rule: &Rule, wanted: &InNic) -> impl Iterator<Item = Wanted> {
+    let fate = fate(rule);
+    wanted.flows.iter().map(move |flow| (as_rule(flow), fate))
+}
+
 /// What of a rule is not in the NIC, and why: a phrase for each reason.
-fn left(wanted: &InNic, refused: &HashMap<Flow, String>) -> Vec<String> {
+fn left(rule: &Rule, wanted: &InNic, refused: &HashMap<Wanted, String>) -> Vec<String> {
     let mut reasons: Vec<(&flows::Flow, &String, usize)> = Vec::new();
     for flow in &wanted.flows {
-        let Some(why) = refused.get(&as_rule(flow)) else { continue };
+        let Some(why) = refused.get(&(as_rule(flow), fate(rule))) else { continue };
         match reasons.iter_mut().find(|(_, known, _)| *known == why) {
             Some((.., count)) => *count += 1,
             None => reasons.push((flow, why, 0)),

@@ -1,4 +1,5 @@
-//! Which rules a NIC can decide before the kernel's program sees the packets: rules that drop, as flows whose packets the NIC drops.
+//! Which rules a NIC can decide before the kernel's program sees the packets: rules that drop, as flows whose packets the NIC drops;
+//! and rules that give packets to a queue, which only a NIC can.
 //!
 //! A NIC comes first and knows one thing of a rule, its flow. So a flow is given to it only when all that it may take for this
 //! flow is dropped by the program as well: by this rule or by one before it. It must be nothing that an earlier rule
@@ -16,14 +17,14 @@ use crate::flows::{Beside, Flow, Flows, MOST_FLOWS, SCTP, WITH_PORTS, blocks};
 use crate::sets::Range;
 use crate::settled::MOST_TAGS;
 
-use super::{Action, Condition, Prefix, Rule, RuleSet, prefix};
+use super::{Action, Condition, Known, Prefix, Rule, RuleSet, exact, prefix};
 
 /// What a NIC can do of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InNic {
-    /// Flows of IPv4 whose packets it can drop.
+    /// Flows of IPv4 whose packets it can drop, or give to the rule's queue.
     pub flows: Vec<Flow>,
-    /// What else the rule drops by headers of IPv4 alone, and why that is in none of these: a phrase for each reason.
+    /// What else the rule is about by headers of IPv4 alone, and why that is in none of these: a phrase for each reason.
     pub left: Vec<String>,
     /// What of a rule that drops is nothing for NICs, and why: a phrase for each reason.
     pub beside: Vec<&'static str>,
@@ -55,8 +56,10 @@ struct Bounds<'a> {
 }
 
 fn of_rule(rule: &Rule, bounds: &Bounds<'_>) -> InNic {
-    if rule.action != Action::Drop {
-        return InNic::default();
+    match rule.action {
+        Action::Drop => {}
+        Action::Steer(_) => return steered(rule),
+        _ => return InNic::default(),
     }
     if let Some(why) = not_by_headers_alone(rule) {
         return InNic { beside: vec![why], ..InNic::default() };
@@ -82,6 +85,24 @@ fn of_rule(rule: &Rule, bounds: &Bounds<'_>) -> InNic {
         left.reasons.push(("n-tuple rules do not say what it is about".into(), None, 0));
     }
     InNic { flows, left: left.told(), beside: left.beside }
+}
+
+/// What a NIC can do of a rule that gives packets to a queue. It takes these away from nobody, so other rules do not matter.
+fn steered(rule: &Rule) -> InNic {
+    let flow = |known: &Known| match known {
+        Known::Ipv4(flow, None) => Ok(flow.clone()),
+        Known::Ipv4(_, Some(_)) | Known::EtherType(_) => {
+            Err("n-tuple rules are made for addresses, protocols and ports of IPv4 alone")
+        }
+    };
+    let flows = match exact(rule) {
+        Ok(known) => known.iter().map(flow).collect::<Result<_, _>>().map_err(str::to_owned),
+        Err(error) => Err(error.to_string()),
+    };
+    match flows {
+        Ok(flows) => InNic { flows, ..InNic::default() },
+        Err(why) => InNic { left: vec![why], ..InNic::default() },
+    }
 }
 
 /// Why headers are not all that a rule is about.

@@ -376,6 +376,7 @@ impl Rule {
             Action::SynCookie => Some("answers SYNs in the driver"),
             Action::Limit(_) => Some("has a limit, which user space keeps"),
             Action::Queue => Some("gives its packets to user space"),
+            Action::Steer(_) => Some("gives its packets to a queue of the NIC's"),
             _ if !self.condition.names.is_empty() => Some("asks for names, which user space reads"),
             _ if !self.condition.payload.is_empty() => Some("asks for payload, which user space searches"),
             _ if self.sample.is_some() => Some("takes samples, which user space writes"),

@@ -34,7 +34,7 @@ pub struct Rule {
 }
 
 /// What becomes of packets. State files have the queue's number, or null.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Option<u32>", into = "Option<u32>")]
 pub enum Fate {
     /// They go to this queue.

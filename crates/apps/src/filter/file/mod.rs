@@ -198,18 +198,13 @@ impl RuleFile {
         Ok(self.rules)
     }
 
-    /// The first rule that gives packets to a queue, and its place: for those who leave the NIC alone.
-    ///
-    /// # Errors
-    /// [`RuleFileError`], when there is one.
-    pub fn for_programs(&self) -> Result<(), RuleFileError> {
-        let is_steer = |rule: &Rule| matches!(rule.action, Action::Steer(_));
-        let Some(at) = self.rules.iter().position(is_steer) else { return Ok(()) };
+    /// Why rules were refused, with the place of the rule that is named there: `the rule 'NAME'`.
+    pub fn located(&self, why: &str) -> String {
+        let is_named = |rule: &Rule| why.contains(&format!("the rule '{}' ", rule.name));
+        let Some(at) = self.rules.iter().position(is_named) else { return why.into() };
         let (line, column) = self.places[at];
         let file = self.files.first().map(|path| path.display().to_string()).unwrap_or_default();
-        let what =
-            "the filter gives no packets to queues: write pass, or use the file with --steer @FILE".into();
-        Err(RuleFileError { file, line, column, what })
+        RuleFileError { file, line, column, what: why.into() }.to_string()
     }
 
     /// The rules that have not expired.

@@ -178,9 +178,9 @@ fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
     let error = two(drop).for_nic().unwrap_err();
     assert_eq!((error.line, error.column), (9, 10));
     assert!(error.what.starts_with("'r' is no rule for a NIC: IPv6 is a part of it"), "{error}");
-    let error = two("").for_programs().unwrap_err();
-    assert_eq!((error.line, error.column), (4, 10));
-    assert!(parse(drop).unwrap().for_programs().is_ok());
+    let why = "the rule 'r' can't";
+    assert!(two(drop).located(why).ends_with(":9:10: the rule 'r' can't"), "{}", two(drop).located(why));
+    assert_eq!(two("").located(why), why, "there is no such rule");
     let error = parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap().for_nic().unwrap_err();
     assert!(error.what.contains("leave never_drop out"), "{error}");
 }

@@ -218,3 +218,20 @@ fn a_flow_is_not_what_is_never_dropped_and_not_beyond_only() {
         assert_eq!(last(seven(), Some(only), &[]), (vec![], told), "{only}");
     }
 }
+
+#[test]
+fn what_goes_to_a_queue_is_wholly_in_the_nic_whatever_other_rules_say() {
+    let of = |action, condition| {
+        last(vec![rule("before", Action::Pass, matching("")), rule("r", action, condition)], None, &[])
+    };
+    let flows = (lines(&["udp4 dst-port 53"]), vec![]);
+    assert_eq!(of(Action::Steer(3), matching("ip and udp dst port 53")), flows);
+    let lists = Condition { expression: Some(expression("ip and udp")), ..to_ports(&[6..=7]) };
+    assert_eq!(of(Action::Steer(3), lists), (lines(&["udp4 dst-port 6/0xfffe"]), vec![]));
+    let part = of(Action::Steer(3), matching("udp dst port 53"));
+    assert!(part.0.is_empty() && part.1[0].ends_with("write: ip and udp dst port 53"), "{part:?}");
+    let more = "n-tuple rules are made for addresses, protocols and ports of IPv4 alone";
+    for text in ["arp", "vlan 7 and ip"] {
+        assert_eq!(of(Action::Steer(3), matching(text)), (vec![], lines(&[more])), "{text}");
+    }
+}
