@@ -36,7 +36,7 @@ pub(crate) struct PortArgs {
     /// 'ip and udp dst port 53 queue 2', 'src net 10.0.0.0/8 and tcp drop', 'vlan 7 and ip queue 1', 'ether proto 0x88cc queue 1';
     /// or @FILE, a rule file whose actions are queue and drop. Once for each rule, of which the first that matches counts. It must
     /// be all by EtherType, or addresses, ports and VLAN of IPv4. Some rules need /fdir=2k behind the port's name; 82599, and with
-    /// fewer filters 82576 (pci:, vfio-user:)
+    /// fewer filters 82576 (pci:, vfio-user:); on xdp: to a queue alone, by ethtool's n-tuple rules
     #[arg(long, value_name = "RULE", value_parser = values::steer)]
     steer: Vec<values::Steer>,
     /// Packets in each ring: a power of two from 64 to 32768
@@ -206,9 +206,9 @@ impl PortArgs {
             return Err(Failure::Usage(format!("{flag} is for xdp: ports and there is none; leave it out")));
         }
         let is_nic = |name: &PortName| is_pci(name) || matches!(name, PortName::VfioUser { .. });
-        if !self.steer.is_empty() && !names.iter().any(is_nic) {
+        if !self.steer.is_empty() && !names.iter().any(|name| is_nic(name) || is_xdp(name)) {
             return Err(Failure::Usage(
-                "--steer is for pci: and vfio-user: ports and there is none; leave it out".into(),
+                "--steer is for xdp:, pci: and vfio-user: ports and there is none; leave it out".into(),
             ));
         }
         if !self.steer.is_empty() && usage == Use::Send {
@@ -253,9 +253,10 @@ impl PortArgs {
                 XdpArg::Generic => Some(XdpMode::Generic),
             },
             busy_poll: self.busy_poll,
+            steer: self.steer_rules()?,
             ..common.clone()
         };
-        let nic = OpenOptions { steer: self.steer_rules()?, ..common.clone() };
+        let nic = OpenOptions { steer: xdp.steer.clone(), ..common.clone() };
         let options = |name| match name {
             name if is_xdp(name) => xdp.clone(),
             name if is_pci(name) => OpenOptions { no_iommu: self.no_iommu, ..nic.clone() },

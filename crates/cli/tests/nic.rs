@@ -356,7 +356,11 @@ fn what_a_nic_has_no_use_for_is_refused() {
             "rules.toml:5:10: 'elsewhere' is no rule for a NIC: dry_run drops nothing",
         ),
         ("receive NIC0", "@/nowhere", "/nowhere: it can't be read"),
-        ("receive null:", "ip and udp queue 0", "--steer is for pci: and vfio-user: ports and there is none"),
+        (
+            "receive null:",
+            "ip and udp queue 0",
+            "--steer is for xdp:, pci: and vfio-user: ports and there is none",
+        ),
         ("generate NIC0", "ip and udp queue 0", "--steer is about packets that are received"),
     ] {
         let mut command = served.command(&format!("{words} --queues 1 --duration 1s"));

@@ -74,8 +74,8 @@ pub struct OpenOptions {
     pub tx_only: bool,
     /// Nothing will be sent.
     pub rx_only: bool,
-    /// What the NIC itself does with packets that it receives, for `pci:` and `vfio-user:`: rules that it can obey alone
-    /// ([`SteerRule::of`](bywash_port::SteerRule::of)).
+    /// What the NIC itself does with packets that it receives: rules that it can obey alone
+    /// ([`SteerRule::of`](bywash_port::SteerRule::of)). `xdp:` ports have none that drop.
     pub steer: Vec<Rule>,
     /// Packets must be as they are on a wire: no super-segments, no checksum left to others.
     pub plain: bool,
@@ -118,8 +118,8 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
         return Err(error(format!("{flag} is for xdp: ports; leave it out")));
     }
     let is_nic = matches!(name, PortName::Pci { .. } | PortName::VfioUser { .. });
-    if !options.steer.is_empty() && !is_nic {
-        return Err(error("--steer is for pci: and vfio-user: ports; leave it out".into()));
+    if !options.steer.is_empty() && !is_nic && !matches!(name, PortName::Xdp { .. }) {
+        return Err(error("--steer is for xdp:, pci: and vfio-user: ports; leave it out".into()));
     }
     if options.no_iommu && !matches!(name, PortName::Pci { .. }) {
         return Err(error("--no-iommu is for pci: ports; leave it out".into()));

@@ -83,6 +83,10 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
             "the rule 'r' is not in the NIC: 'ip4 src-ip 192.0.2.0/24': the driver of left has no n-tuple",
         ),
         ("xdp:left/1/rx --ntuple require", "--ntuple require is for --only and one of several queues"),
+        (
+            "xdp:left --attach xdp --steer 'ip and tcp queue 1'",
+            "--steer is for ports without rules: write action = \"queue\" into the rule file",
+        ),
     ] {
         let output = filter(host, words);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -114,5 +118,33 @@ fn what_must_go_to_a_queue_is_refused_with_its_place_where_no_nic_can_do_that() 
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{words}: {said}");
         assert!(said.contains(&place), "{words}: {said}");
         assert_eq!(before.difference(), Vec::<String>::new(), "{words}");
+    }
+}
+
+#[test]
+fn what_steer_asks_of_a_driver_that_cannot_is_refused() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(2);
+    let (host, before) = (&bed.lab.hosts[1], Snapshot::take());
+    for (rule, says) in [
+        (
+            "ip and udp dst port 53 queue 1",
+            "can't give its packets to queue 1: 'udp4 dst-port 53': the driver of left has no n-tuple rules (--steer)",
+        ),
+        (
+            "ip and udp dst port 53 drop",
+            "can't be steered: the driver of left is the kernel's, where `bywash filter --rules` drops",
+        ),
+        ("udp dst port 53 queue 1", "write: ip and udp dst port 53"),
+    ] {
+        let mut command = host.command(BYWASH).unwrap();
+        command.args(arguments(
+            "receive xdp:left --force --huge-pages off --memory 16M --duration 100ms --steer",
+        ));
+        let output = command.arg(rule).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{rule}: {said}");
+        assert!(said.contains(says), "{rule}: {said}");
+        assert_eq!(before.difference(), Vec::<String>::new(), "{rule}");
     }
 }

@@ -237,5 +237,18 @@ fn gives_to_a_queue(guest: &mut Guest) -> Result<(), GuestError> {
         &none,
         &["/run/rules.toml:4:10: the rule 'dns' can't give its packets to queue 99: left has", "code 2"],
     );
+    // Without a filter.
+    let steered = run(
+        guest,
+        "rm -f /run/filter.out
+         /host/bywash receive xdp:left --force --json --memory 16M --huge-pages off --duration 60s --ring 256 \\
+             --steer 'ip and udp dst port 53 queue 2' >/run/filter.out 2>/run/filter.err & echo $! > /run/filter.pid
+         for try in $(seq 300); do grep -qs '\"start\"' /run/filter.out && break; sleep 0.2; done
+         linked; cat /run/filter.out /run/filter.err; ethtool -n left
+         kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
+    )?;
+    has(&steered, &["Total 2 rules", "Action: Direct to queue 2", "\"event\":\"steered\""]);
+    let place = "('udp4 dst-port 53' is n-tuple rule 2045 of left, to queue 2)";
+    has(&steered, &[&format!("'ip and udp dst port 53 queue 2' is in the NIC {place}")]);
     Ok(())
 }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RuleCount, RulePlace, Rules};
+use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RulePlace, Rules};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
 
@@ -101,6 +101,8 @@ pub struct Options {
     pub hook: Option<Hook>,
     /// Whether the NIC drops what these drop, where it can; it does not when absent.
     pub rules_in_nic: Option<RulesInNic>,
+    /// Rules that have the NIC give packets to a queue; for a port without rules.
+    pub steer: Vec<Rule>,
     /// Copy or not.
     pub copy: CopyMode,
     /// Where the program is attached.
@@ -127,6 +129,7 @@ impl Default for Options {
             rules: None,
             hook: None,
             rules_in_nic: None,
+            steer: Vec::new(),
             copy: CopyMode::default(),
             attach: Attach::default(),
             busy_poll: None,
@@ -149,6 +152,7 @@ impl From<&OpenOptions> for Options {
             rules: options.rules.clone(),
             hook: options.hook,
             rules_in_nic: options.rules_in_nic,
+            steer: options.steer.clone(),
             copy: match options.zero_copy {
                 None => CopyMode::Auto,
                 Some(ZeroCopy::Off) => CopyMode::Copy,

@@ -137,6 +137,7 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         // Before the link, so that it goes after it.
         let mut steered = self.wanted().steer()?;
+        steered.obey(self.options)?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, self.options.rules.is_some())

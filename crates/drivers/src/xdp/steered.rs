@@ -10,13 +10,17 @@
 //! begin with, and no n-tuple rules. So what is there is written down first, set again when all else is done, and put back last:
 //! on every port, also where nothing is to be steered.
 
+use std::sync::Arc;
+
 use bywash_filter::Expression;
 use bywash_filter::flows::{Beside, Flow, Flows};
-use bywash_port::RulePlace;
+use bywash_filter::rules::{FlowOptions, in_nic};
+use bywash_port::{Action, RulePlace, RuleSet, Rules};
 use bywash_sys::ethtool::{self, Ethtool, Fate, Rule, Table};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
+use super::Options;
 use super::in_nic::RulesHeld;
 use crate::{Ntuple, RulesInNic};
 
@@ -38,7 +42,7 @@ pub(super) struct Steered {
     /// Empty when it is not ours.
     table: Vec<u32>,
     rules: Vec<Rule>,
-    /// Where each part of the expression is, a line for each.
+    /// Where each part of the expression, and each rule that gives packets to a queue, is: a line for each.
     told: Vec<String>,
     /// What it drops for the port's rules.
     in_nic: RulesHeld,
@@ -240,6 +244,32 @@ impl Steered {
             in_nic: RulesHeld::new(interface, 0, None),
             kept: None,
         }
+    }
+
+    /// Has the NIC give packets to queues, of a port without rules.
+    pub(super) fn obey(&mut self, options: &Options) -> Result<(), String> {
+        let Options { steer, rules, .. } = options;
+        if steer.is_empty() {
+            return Ok(());
+        }
+        if rules.is_some() {
+            return Err(
+                "--steer is for ports without rules: write action = \"queue\" into the rule file".into()
+            );
+        }
+        if let Some(rule) = steer.iter().find(|rule| !matches!(rule.action, Action::Steer(_))) {
+            return Err(format!(
+                "'{}' can't be steered: the driver of {} is the kernel's, where `bywash filter --rules` drops; leave it out \
+                 (--steer)",
+                rule.name, self.interface
+            ));
+        }
+        let set = RuleSet::new(steer.clone()).map_err(|error| error.to_string())?;
+        let wanted = in_nic(&set, None, &[]);
+        let rules = Rules { set: Arc::new(set), never: Vec::new(), flows: FlowOptions::default() };
+        self.in_nic.change(&wanted, &rules).map_err(|why| format!("{why} (--steer)"))?;
+        self.told.extend(self.in_nic.places().iter().map(ToString::to_string));
+        Ok(())
     }
 
     /// Where each part of the expression is, a line for each.

@@ -164,7 +164,7 @@ fn rules_are_steered_when_a_port_is_opened_or_it_is_not_opened() {
     assert_eq!(attempt("", &rules, 1).unwrap_err(), format!("{words} --steer out"));
     let options = OpenOptions { steer: vec![read_steer(rules[0]).unwrap()], ..OpenOptions::default() };
     let error = open(&PortName::Null, &options, arena).err().unwrap();
-    assert_eq!(error.reason, "--steer is for pci: and vfio-user: ports; leave it out");
+    assert_eq!(error.reason, "--steer is for xdp:, pci: and vfio-user: ports; leave it out");
 }
 
 #[test]
