@@ -36,7 +36,7 @@ const MOST_RUNS: usize = 8;
 
 const FLOWS: u64 = 1000;
 
-/// What one run has shown.
+/// What one run has shown. Without a filter all that nftables has seen counts as given back.
 struct Shown {
     /// Packets that the sender has handed over.
     sent: f64,
@@ -62,7 +62,8 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     };
     let mut text = format!(
         "Packets of 64 bytes in {FLOWS} flows of UDP on a veth of one queue, {} runs of {} s each. The sender is on core 0; \
-         user space, nftables and conntrack share core 1. nftables counts by the original interface.\n\n\
+         user space, nftables, conntrack and the socket that they are for, of which nobody reads, share core 1. nftables counts by the \
+         original interface.\n\n\
          | that come, /s | back in the kernel, Mpps | of all that came, % | lost in user space | seen by nftables |\n\
          |---|---:|---:|---:|---|\n",
         options.pairs, options.seconds
@@ -86,6 +87,16 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
         ));
         reached |= back.median >= AIM && lost == 0.0 && seen == "all";
     }
+    let alone: Vec<_> = (0..options.pairs)
+        .map(|_| {
+            scene(RATES[0], options.seconds, "alone").map(|shown| shown.given_back / shown.seconds / 1e6)
+        })
+        .collect::<Result<_, _>>()?;
+    let alone = Spread::of(&alone);
+    text.push_str(&format!(
+        "\nWithout a filter the same core takes {:.2} Mpps ({:.2} to {:.2}) of {}/s into the kernel, by RPS.\n",
+        alone.median, alone.min, alone.max, RATES[0]
+    ));
     let mut in_order = true;
     for rate in JUDGED {
         let mut sum = Order::default();
@@ -142,7 +153,8 @@ fn read(output: &str) -> Result<Shown, Problem> {
         let found = objects.iter().find(|object| object[name].is_number());
         found.ok_or_else(|| Problem(format!("nobody has told of {name}:\n{output}")))
     };
-    let (sent, filter) = (with("tx_packets")?, with("given_back_packets")?);
+    let sent = with("tx_packets")?;
+    let filter = with("given_back_packets").ok();
     let counters: Vec<&Value> =
         objects.iter().filter_map(|object| object["nftables"].as_array()).flatten().collect();
     let counter = |name: &str| {
@@ -159,12 +171,14 @@ fn read(output: &str) -> Result<Shown, Problem> {
             ours::number(object, "/reordered_packets")?,
         ])
     });
+    let seen = [counter("ours")?, counter("others")?];
+    let of_filter = |name: &str| filter.map(|filter| ours::number(filter, name)).transpose();
     Ok(Shown {
         sent: ours::number(sent, "/tx_packets")?,
         seconds: ours::number(sent, "/duration_s")?,
-        given_back: ours::number(filter, "/given_back_packets")?,
-        lost: ours::number(filter, "/lost_packets")?,
-        seen: [counter("ours")?, counter("others")?],
+        given_back: of_filter("/given_back_packets")?.unwrap_or(seen[0]),
+        lost: of_filter("/lost_packets")?.unwrap_or(0.0),
+        seen,
         connections: connections.unwrap_or(0),
         judged: judged.transpose()?,
     })
@@ -201,6 +215,9 @@ mod tests {
             order.add(&judged).unwrap_or_else(|Problem(why)| panic!("{why}"));
         }
         assert_eq!(order, Order { sent: 18.0, given_back: 14.0, right: 12.0, late: 2.0 });
+        let alone =
+            read(&output.replace("given_back_packets", "x")).unwrap_or_else(|Problem(why)| panic!("{why}"));
+        assert_eq!(alone.given_back, 7.0, "what nftables has seen");
         assert!(read(&output.replace("others", "theirs")).is_err());
     }
 }

@@ -1,5 +1,5 @@
 # One measurement of the benchmark `way-back`, in namespaces of its own that end with it. Called with: packets/s that come,
-# seconds, who receives (kernel, or order: a receiver that judges the order of packets), bywash.
+# seconds, who receives (kernel; alone: the kernel without a filter; order: a receiver that judges the order of packets), bywash.
 set -eu
 rate=$1 seconds=$2 who=$3 bywash=$4
 here=10.9.0.1 there=10.9.0.2
@@ -31,10 +31,21 @@ table inet seen {
     }
 }
 END
+# Whom the packets are for. Nobody reads them: how long that would take is another question, but without him the kernel would
+# look up a way back for an error about each.
+ip netns exec server perl -MSocket -e 'socket S, PF_INET, SOCK_DGRAM, 0 and bind S, pack_sockaddr_in 7, INADDR_ANY or die; sleep 60' &
+reader=$!
 memory='--huge-pages off --memory 32M --json --duration 60s'
-# Without the function, which would be a shell between this one and the filter.
-ip netns exec server "$bywash" filter xdp:far --cores 1 $memory >/run/filter &
-filter=$!
+filter=
+if [ "$who" = alone ]; then
+    # Its own work on the same core as the filter's. A veth takes injected packets when its other end has GRO on.
+    server ethtool -K far gro on
+    server sh -c 'echo 2 >/sys/class/net/far/queues/rx-0/rps_cpus'
+else
+    # Without the function, which would be a shell between this one and the filter.
+    ip netns exec server "$bywash" filter xdp:far --cores 1 $memory >/run/filter &
+    filter=$!
+fi
 if [ "$who" = order ]; then
     ip netns exec server taskset -c 1 "$bywash" receive packet:far --ring 32768 $memory >/run/received &
     receiver=$!
@@ -46,14 +57,17 @@ pace=
     --sport 10000-10999 --dport 7 --flows 1000 $pace --duration "$seconds" --force --json >/run/sent || true
 sleep 1
 # What a shell starts in the background does not hear SIGINT.
-kill -TERM $filter
-wait $filter || true
+if [ "$filter" ]; then
+    kill -TERM $filter
+    wait $filter || true
+fi
+kill $reader
 if [ "$who" = order ]; then
     kill -TERM $receiver
     wait $receiver || true
     tail -n 1 /run/received
 fi
 tail -n 1 /run/sent
-tail -n 1 /run/filter
+[ -z "$filter" ] || tail -n 1 /run/filter
 server nft -j list counters
 echo "conntrack: $(server cat /proc/sys/net/netfilter/nf_conntrack_count)"
