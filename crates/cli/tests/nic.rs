@@ -308,7 +308,7 @@ fn a_stack_says_what_spreads_its_flows() {
     let runtime = tempfile::tempdir().unwrap();
     for (words, spread_by) in [
         ("--queues 2", "nic".into()),
-        ("--queues 2 --steer udp4|dst-port|53|queue|1", "software".into()),
+        ("--queues 2 --steer ip|and|udp|dst|port|53|queue|1", "software".into()),
         ("--queues 1", Value::Null),
     ] {
         let mut serve = served.command("serve --port NIC0 --addr 10.0.0.2/24 --duration 1s --json");
