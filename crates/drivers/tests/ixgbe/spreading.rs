@@ -54,7 +54,7 @@ fn a_thousand_flows_are_spread_over_four_queues() {
     assert_eq!(counts, [0, 0, 100, 0]);
     assert_eq!(far.port.spread().unwrap().table, [2; 128]);
     // With a rule, which may give a flow to any queue, RSS does not say it all.
-    let place = far.port.steer(&"udp4 dst-port 53 queue 1".parse().unwrap()).unwrap();
+    let place = far.port.steer(&"ip and udp dst port 53 queue 1".parse().unwrap()).unwrap();
     assert_eq!(far.port.spread(), None);
     far.port.unsteer(place).unwrap();
     assert!(far.port.spread().is_some());
