@@ -112,7 +112,10 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Linux's `struct tcp_info`, in this machine's byte order. What the stack does not keep is zero.
+    /// Linux's `struct tcp_info`, in this machine's byte order. Zero are `tcpi_last_ack_sent` and `tcpi_fackets`, as in Linux;
+    /// `tcpi_pacing_rate`, for nothing is paced; and what would be counted for each segment and is not: `tcpi_delivery_rate`,
+    /// `tcpi_busy_time`, `tcpi_rwnd_limited`, `tcpi_sndbuf_limited`, `tcpi_delivered_ce`, `tcpi_total_rto_recoveries`,
+    /// `tcpi_total_rto_time`.
     pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
         let mut bytes = [0; LINUX_TCP_INFO];
         let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
