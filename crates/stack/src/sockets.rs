@@ -1,7 +1,7 @@
 //! What sockets there are, for those who look at a stack from outside.
 
 use crate::tcp::State;
-use crate::{Address, Stack};
+use crate::{Address, CongestionControl, ConnectionId, Stack};
 
 /// One socket, as `ss` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Socket {
     pub receive_queue: usize,
     /// Bytes that the peer has not acknowledged; of a listener, handshakes that there may be.
     pub send_queue: usize,
+    /// What [`Stack::tcp_info`] tells of it by, and how its congestion window is made: of a connection that is or was open.
+    pub connection: Option<(ConnectionId, CongestionControl)>,
 }
 
 /// What a socket speaks and how far it is.

@@ -366,6 +366,7 @@ impl Udp {
             remote: socket.peer,
             receive_queue: socket.queued,
             send_queue: 0,
+            connection: None,
         })
     }
 

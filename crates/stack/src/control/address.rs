@@ -47,6 +47,17 @@ pub struct Claims {
     pub by: Option<Mac>,
 }
 
+/// How long an address stays ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// It was made of what a router has said.
+    pub dynamic: bool,
+    /// How long new conversations may use it (RFC 4862, 5.5.4); for ever when `None`.
+    pub preferred: Option<Duration>,
+    /// How long it is ours; for ever when `None`.
+    pub valid: Option<Duration>,
+}
+
 /// One of our addresses.
 #[derive(Clone, Debug)]
 pub(super) struct OurAddress {
@@ -318,6 +329,17 @@ impl Control {
     pub fn claims(&self, id: InterfaceId, address: Address) -> Claims {
         let ours = |our: &&OurAddress| our.interface == id && our.prefix.address() == address;
         self.addresses.iter().find(ours).map(|our| our.claims).unwrap_or_default()
+    }
+
+    /// How long an address stays ours, if it is.
+    pub fn lifetimes(&self, now: Timestamp, id: InterfaceId, address: Address) -> Option<Lifetimes> {
+        let ours = |our: &&OurAddress| our.interface == id && our.prefix.address() == address;
+        let left = |until: Timestamp| (until != FOR_EVER).then(|| until.since(now));
+        self.addresses.iter().find(ours).map(|our| Lifetimes {
+            dynamic: our.automatic,
+            preferred: left(our.preferred_until),
+            valid: left(our.valid_until),
+        })
     }
 
     pub(super) fn state_of(&self, id: InterfaceId, address: Address) -> Option<AddressState> {

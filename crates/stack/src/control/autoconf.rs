@@ -7,7 +7,7 @@ use bywash_wire::ndp::{self, PrefixInformation, RouterAdvertisement};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
 
-use super::address::interface_identifier;
+use super::address::{OurAddress, interface_identifier};
 use super::icmp6::{Message, Received};
 use super::{AddressState, Control, ControlError, NeighbourState};
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
@@ -24,6 +24,17 @@ const LIMIT: usize = 16;
 /// The metrics of routes that were advertised: routes of the control's user come first.
 const ON_LINK_METRIC: u32 = 256;
 const DEFAULT_METRIC: u32 = 1024;
+
+/// Where a route is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It goes to the prefix of an address of ours.
+    Address,
+    /// The control's user has given it.
+    User,
+    /// A router has advertised it, for so long; for ever when `None`.
+    Router(Option<Duration>),
+}
 
 /// What routers have told, and what we still ask them.
 #[derive(Debug, Default)]
@@ -79,6 +90,42 @@ impl Control {
             self.autoconf.links.push((id, SOLICITATIONS, now));
         }
         Ok(())
+    }
+
+    /// Whether it is still being found out what addresses and routers there are: for 13 seconds at most.
+    pub fn is_settling(&self) -> bool {
+        let tentative = |our: &OurAddress| our.state == AddressState::Tentative;
+        // Where the link-local address is another station's, nobody is asked.
+        let can_ask = |id: InterfaceId| {
+            let usable = |our: &OurAddress| our.interface == id && our.state != AddressState::Duplicate;
+            self.addresses.iter().any(|our| usable(our) && our.prefix.address().is_link_local())
+        };
+        let asking = self.autoconf.links.iter().any(|(id, left, _)| *left > 0 && can_ask(*id));
+        self.addresses.iter().any(tentative) || asking
+    }
+
+    /// Where a route is from.
+    pub fn origin(&self, now: Timestamp, route: &Route) -> Origin {
+        let left = |until: Timestamp| (until != FOR_EVER).then(|| until.since(now));
+        let router = self.autoconf.routers.iter().find(|router| {
+            router.chosen && router.interface == route.interface && Some(router.address) == route.gateway
+        });
+        if let Some(router) = router.filter(|_| route.metric == DEFAULT_METRIC && route.prefix.length() == 0)
+        {
+            return Origin::Router(left(router.until));
+        }
+        if route.gateway.is_some() {
+            return Origin::User;
+        }
+        let mut prefixes = self.autoconf.prefixes.iter();
+        let prefix = prefixes.find(|on| on.interface == route.interface && on.prefix == route.prefix);
+        let ours =
+            |our: &OurAddress| our.interface == route.interface && our.prefix.network() == route.prefix;
+        match prefix.filter(|_| route.metric == ON_LINK_METRIC) {
+            Some(prefix) => Origin::Router(left(prefix.until)),
+            None if route.metric == 0 && self.addresses.iter().any(ours) => Origin::Address,
+            None => Origin::User,
+        }
     }
 
     /// Takes a router advertisement (RFC 4861, 6.1.2 and 6.3.4).

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use bywash_frame::{Batch, Packet, Pool};
 
-pub use address::{AddressState, Claims};
+pub use address::{AddressState, Claims, Lifetimes};
+pub use autoconf::Origin;
 pub use listeners::Listen;
 pub use neighbour::NeighbourState;
 

@@ -12,6 +12,7 @@ impl Tcp {
             remote: None,
             receive_queue: listener.half_open,
             send_queue: listener.backlog,
+            connection: None,
         })
     }
 
@@ -22,7 +23,10 @@ impl Tcp {
         let open = self.connections.numbers().filter_map(move |i| {
             let c = &self.connections[i];
             let queues = (c.receive.readable(), c.send.len());
-            is(Entry::Connection(i), c.hash, &c.flow).then(|| socket(&c.flow, c.state, queues))
+            is(Entry::Connection(i), c.hash, &c.flow).then(|| Socket {
+                connection: Some((c.id, c.limits.congestion)),
+                ..socket(&c.flow, c.state, queues)
+            })
         });
         let half_open = self.half_open.numbers().filter_map(move |i| {
             let half = &self.half_open[i];
@@ -44,5 +48,6 @@ fn socket(flow: &Flow, state: State, (receive_queue, send_queue): (usize, usize)
         remote: Some((flow.remote, flow.remote_port)),
         receive_queue,
         send_queue,
+        connection: None,
     }
 }
