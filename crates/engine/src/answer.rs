@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use bywash_port::QueueCounters;
 use bywash_stack::wire::Mac;
 use bywash_stack::{
-    Address, AddressState, Control, Counters, Interface, InterfaceId, Medium, NeighbourState, Prefix, Route,
-    Socket, SocketState, State,
+    Address, AddressState, Control, Counters, Interface, InterfaceId, Medium, NeighbourState, Origin, Prefix,
+    Route, Socket, SocketState, State, Timestamp,
 };
 
 use crate::instance::Handle;
 use crate::request::{
-    AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats, address as ip,
+    AUTO6, AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats, WayRow,
+    address as ip,
 };
+use crate::socket_info::SocketInfo;
 
 /// Sockets of one engine that are shown at most: it stands still while it lists them.
 const SOCKETS: usize = 100_000;
@@ -25,7 +28,8 @@ pub(crate) fn answer(handle: &Handle, request: Request) -> Answer {
 
 fn done(handle: &Handle, request: Request) -> Result<serde_json::Value, String> {
     match request {
-        Request::Sockets {} => shown(&sockets(handle)?),
+        Request::Sockets { info } => shown(&sockets(handle, info)?),
+        Request::Way { address } => shown(&way(handle, &address)?),
         Request::Stats {} => shown(&stats(handle)),
         request => {
             let answered = handle.control(move |control, now| with_control(control, now, request));
@@ -40,14 +44,32 @@ fn shown<T: serde::Serialize>(rows: &T) -> Result<serde_json::Value, String> {
 
 fn with_control(
     control: &mut Control,
-    now: bywash_stack::Timestamp,
+    now: Timestamp,
     request: Request,
 ) -> Result<serde_json::Value, String> {
     let nothing = serde_json::Value::Null;
     match request {
-        Request::Addresses {} => return shown(&addresses(control)),
-        Request::Routes {} => return shown(&routes(control)),
-        Request::Neighbours {} => return shown(&neighbours(control)),
+        Request::Addresses { interface } => {
+            let only = only(control, interface.as_deref())?;
+            return shown(&addresses(control, now, only));
+        }
+        Request::Routes { interface } => {
+            let only = only(control, interface.as_deref())?;
+            return shown(&routes(control, now, only));
+        }
+        Request::Neighbours { interface } => {
+            let only = only(control, interface.as_deref())?;
+            return shown(&neighbours(control, only));
+        }
+        Request::AddAddress { address, interface, dad } if address == AUTO6 => {
+            if dad {
+                return Err(
+                    "auto6 finds out by itself whether another station has an address: leave dad out".into(),
+                );
+            }
+            let id = interface_named(control, interface.as_deref())?;
+            control.autoconfigure(now, id).map_err(|error| error.to_string())?;
+        }
         Request::AddAddress { address, interface, dad } => {
             let id = interface_named(control, interface.as_deref())?;
             let prefix: Prefix = address.parse().map_err(|error| format!("{error}"))?;
@@ -78,7 +100,7 @@ fn with_control(
                 return Err(format!("{address} is no neighbour that is known"));
             }
         }
-        Request::Sockets {} | Request::Stats {} => {}
+        Request::Sockets { .. } | Request::Way { .. } | Request::Stats {} => {}
     }
     Ok(nothing)
 }
@@ -103,6 +125,11 @@ fn remove_address(control: &mut Control, text: &str, interface: Option<&str>) ->
         control.remove_address(address);
     }
     Ok(())
+}
+
+/// The interface of that name, if it is about one.
+fn only(control: &Control, name: Option<&str>) -> Result<Option<InterfaceId>, String> {
+    name.map(|name| interface_named(control, Some(name))).transpose()
 }
 
 /// The interface of that name; without one, the only one there is.
@@ -161,8 +188,14 @@ fn name(control: &Control, id: InterfaceId) -> String {
     found.map_or_else(String::new, |(_, interface)| interface.name.clone())
 }
 
-fn addresses(control: &Control) -> Vec<AddressRow> {
-    let rows = control.addresses().filter_map(|(prefix, id, state)| {
+fn seconds(left: Option<Duration>) -> Option<u64> {
+    left.map(|left| left.as_secs())
+}
+
+fn addresses(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<AddressRow> {
+    let wanted = control.addresses().filter(|(_, id, _)| only.is_none_or(|only| *id == only));
+    let rows = wanted.filter_map(|(prefix, id, state)| {
+        let lasts = control.lifetimes(now, id, prefix.address())?;
         let (_, interface) = control.interfaces().find(|(other, _)| *other == id)?;
         let claims = control.claims(id, prefix.address());
         Some(AddressRow {
@@ -182,28 +215,62 @@ fn addresses(control: &Control) -> Vec<AddressRow> {
             mtu: interface.mtu,
             claims: claims.count,
             claimed_by: claims.by.map(|mac| mac.to_string()),
+            dynamic: lasts.dynamic,
+            valid_life_time: seconds(lasts.valid),
+            preferred_life_time: seconds(lasts.preferred),
         })
     });
     rows.collect()
 }
 
-fn routes(control: &Control) -> Vec<RouteRow> {
-    let mut routes: Vec<&Route> = control.routes().collect();
+fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<RouteRow> {
+    let wanted = |route: &&Route| only.is_none_or(|only| route.interface == only);
+    let mut routes: Vec<&Route> = control.routes().filter(wanted).collect();
     routes.sort_by_key(|route| {
         let prefix = route.prefix;
         (!prefix.address().is_v4(), prefix.address(), prefix.length(), route.metric, route.interface)
     });
-    let rows = routes.into_iter().map(|route| RouteRow {
-        prefix: format!("{}/{}", route.prefix.address().ip(), route.prefix.length()),
-        gateway: route.gateway.map(|gateway| gateway.ip().to_string()),
-        interface: name(control, route.interface),
-        metric: route.metric,
+    let rows = routes.into_iter().map(|route| {
+        let (protocol, expires) = match control.origin(now, route) {
+            Origin::Address => ("kernel", None),
+            Origin::User => ("static", None),
+            Origin::Router(left) => ("ra", left),
+        };
+        RouteRow {
+            prefix: format!("{}/{}", route.prefix.address().ip(), route.prefix.length()),
+            gateway: route.gateway.map(|gateway| gateway.ip().to_string()),
+            interface: name(control, route.interface),
+            metric: route.metric,
+            protocol: protocol.into(),
+            expires: seconds(expires),
+        }
     });
     rows.collect()
 }
 
-fn neighbours(control: &Control) -> Vec<NeighbourRow> {
-    let mut neighbours: Vec<_> = control.neighbours().collect();
+/// Which way packets to an address go: all stacks have the same picture.
+fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
+    let destination: Address = ip(text)?.into();
+    let stacks = handle.stacks(move |stack, _| {
+        let snapshot = stack.snapshot();
+        (snapshot.next_hop(destination), snapshot.source_for(destination))
+    });
+    let mut stacks = stacks.map_err(|error| error.to_string())?.into_iter();
+    let Some((Some((id, hop)), source)) = stacks.next() else {
+        return Err(format!("no route leads to {text}"));
+    };
+    let interface = handle.control(move |control, _| name(control, id)).map_err(|error| error.to_string())?;
+    Ok(WayRow {
+        destination: destination.ip().to_string(),
+        gateway: (hop != destination).then(|| hop.ip().to_string()),
+        interface,
+        source: source.map(|source| source.ip().to_string()),
+    })
+}
+
+fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow> {
+    let wanted = control.neighbours().filter(|(id, ..)| only.is_none_or(|only| *id == only));
+    let mut neighbours: Vec<_> = wanted.collect();
     neighbours.sort_by_key(|(id, address, ..)| (!address.is_v4(), *address, *id));
     let rows = neighbours.into_iter().map(|(id, address, mac, state)| NeighbourRow {
         address: address.ip().to_string(),
@@ -223,14 +290,20 @@ fn neighbours(control: &Control) -> Vec<NeighbourRow> {
     rows.collect()
 }
 
-fn sockets(handle: &Handle) -> Result<Vec<SocketRow>, String> {
-    let stacks = handle.stacks(|stack, _| stack.sockets(SOCKETS)).map_err(|error| error.to_string())?;
+fn sockets(handle: &Handle, with_info: bool) -> Result<Vec<SocketRow>, String> {
+    let stacks = handle.stacks(move |stack, now| {
+        let info = |socket: &Socket| {
+            let (id, congestion) = socket.connection.filter(|_| with_info)?;
+            stack.tcp_info(now, id).ok().map(|info| SocketInfo::of(&info, congestion))
+        };
+        stack.sockets(SOCKETS).into_iter().map(|socket| (socket, info(&socket))).collect::<Vec<_>>()
+    });
     // Listeners are the instance's: each is shown once, with the handshakes of all engines.
     let mut rows: Vec<SocketRow> = Vec::new();
     let mut listeners = BTreeMap::new();
-    for (engine, socket) in
-        (0..).zip(&stacks).flat_map(|(engine, all)| all.iter().map(move |one| (engine, one)))
-    {
+    let stacks = stacks.map_err(|error| error.to_string())?;
+    let all = (0..).zip(stacks).flat_map(|(engine, all)| all.into_iter().map(move |one| (engine, one)));
+    for (engine, (socket, info)) in all {
         let at = match socket.state {
             SocketState::Listening => *listeners.entry(socket.local).or_insert(rows.len()),
             _ => rows.len(),
@@ -240,13 +313,13 @@ fn sockets(handle: &Handle) -> Result<Vec<SocketRow>, String> {
                 row.receive_queue += socket.receive_queue;
                 row.send_queue += socket.send_queue;
             }
-            None => rows.push(socket_row(engine, socket)),
+            None => rows.push(socket_row(engine, &socket, info)),
         }
     }
     Ok(rows)
 }
 
-fn socket_row(engine: usize, socket: &Socket) -> SocketRow {
+fn socket_row(engine: usize, socket: &Socket, info: Option<SocketInfo>) -> SocketRow {
     let end = |address: Option<Address>, port: u16| match address.map(Address::ip) {
         Some(IpAddr::V6(v6)) => format!("[{v6}]:{port}"),
         Some(v4) => format!("{v4}:{port}"),
@@ -265,6 +338,7 @@ fn socket_row(engine: usize, socket: &Socket) -> SocketRow {
         local: end(socket.local.0, socket.local.1),
         remote: socket.remote.map_or_else(|| "*".into(), |(address, port)| end(Some(address), port)),
         engine: (socket.state != SocketState::Listening).then_some(engine),
+        info,
     }
 }
 

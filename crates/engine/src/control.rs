@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver as Channel;
 
 use bywash_stack::frame::{BATCH, Batch, Pool};
-use bywash_stack::{AddressState, Control, PortId, Snapshot, Timestamp};
+use bywash_stack::{Control, PortId, Snapshot, Timestamp};
 use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
@@ -127,7 +127,7 @@ impl ControlTask {
                 engine.say(answer);
             }
         }
-        if !self.begun && self.control.addresses().all(|(.., state)| state != AddressState::Tentative) {
+        if !self.begun && !self.control.is_settling() {
             self.begun = true;
             self.engines.iter_mut().for_each(|engine| engine.say(Message::Begin));
         }

@@ -33,6 +33,8 @@ pub struct Options {
     pub forward: bool,
     /// What new connections may use.
     pub limits: Limits,
+    /// The interfaces: a port's number, and the VLAN whose tagged packets it has. Empty: one of each port's untagged packets.
+    pub interfaces: Vec<(usize, Option<u16>)>,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             batch: BATCH,
             forward: false,
             limits: Limits::default(),
+            interfaces: Vec::new(),
         }
     }
 }
@@ -81,7 +84,7 @@ pub struct Failed(pub Vec<String>);
 pub struct NoAnswer;
 
 /// What addresses and routes an instance begins with: called once, before its threads start, with the interface of each
-/// port.
+/// port, or those of [`Options::interfaces`].
 pub type Configure<'a> = dyn FnOnce(&mut Control, Timestamp, &[InterfaceId]) -> Result<(), ControlError> + 'a;
 
 /// A running instance.

@@ -18,6 +18,7 @@ mod plan;
 mod program;
 pub mod request;
 pub mod socket;
+mod socket_info;
 mod steer;
 
 pub use bywash_port as port;
@@ -28,3 +29,4 @@ pub use engine::EngineCounters;
 pub use figures::Figures;
 pub use instance::{Configure, Failed, Handle, Instance, NoAnswer, Options, StartError, Summary};
 pub use program::{Io, Program};
+pub use socket_info::SocketInfo;

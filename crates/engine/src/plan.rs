@@ -108,8 +108,15 @@ fn threads(
     let mut pool = arena.pool(CONTROL_FRAMES)?;
     let mut control = Control::new();
     let mut interfaces = Vec::with_capacity(ports.len());
-    for (port, id) in ports.iter().zip(0..) {
-        interfaces.push(control.add_interface(interface(&**port, PortId(id))?)?);
+    let macs = ports.iter().map(|port| mac(&**port)).collect::<Result<Vec<_>, _>>()?;
+    let untagged: Vec<(usize, Option<u16>)> = (0..ports.len()).map(|port| (port, None)).collect();
+    let wanted = if options.interfaces.is_empty() { &untagged } else { &options.interfaces };
+    for (number, vlan) in wanted {
+        let (Some(port), Some(mac), Ok(id)) = (ports.get(*number), macs.get(*number), u16::try_from(*number))
+        else {
+            continue;
+        };
+        interfaces.push(control.add_interface(interface(&**port, PortId(id), (*mac, *vlan)))?);
     }
     control.set_forwarding(options.forward);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
@@ -213,29 +220,29 @@ fn deal(plan: &mut Plan, queues: Vec<Vec<QueuePair>>) {
     }
 }
 
-/// What a port is to the stack.
-fn interface(port: &dyn Port, id: PortId) -> Result<Interface, std::io::Error> {
-    let capabilities = port.capabilities();
-    let mac = match port.mac() {
+/// The port's Ethernet address, or one that is made up.
+fn mac(port: &dyn Port) -> Result<Mac, std::io::Error> {
+    Ok(match port.mac() {
         Some(mac) => Mac(mac),
         None => {
             let [a, b, c, d, e, ..] = random::bytes()?;
             // Locally administered, and one station's (IEEE 802).
             Mac([2, a, b, c, d, e])
         }
-    };
+    })
+}
+
+/// What a port, or a VLAN of it, is to the stack.
+fn interface(port: &dyn Port, id: PortId, (mac, vlan): (Mac, Option<u16>)) -> Interface {
+    let capabilities = port.capabilities();
     let mtu = capabilities.max_len.saturating_sub(HEADERS as usize);
     let name = port.name().to_string();
-    Ok(Interface {
-        name: name
-            .split_once(':')
-            .map(|(_, rest)| rest)
-            .filter(|rest| !rest.is_empty())
-            .unwrap_or(&name)
-            .into(),
+    let name = name.split_once(':').map(|(_, rest)| rest).filter(|rest| !rest.is_empty()).unwrap_or(&name);
+    Interface {
+        name: vlan.map_or_else(|| name.into(), |vlan| format!("{name}.{vlan}")),
         port: id,
-        medium: Medium::Ethernet { mac, vlan: None },
+        medium: Medium::Ethernet { mac, vlan },
         mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
         offloads: Offloads { checksum: capabilities.tx_checksum, segmentation: capabilities.segmentation },
-    })
+    }
 }

@@ -6,15 +6,24 @@ use std::net::IpAddr;
 use bywash_stack::{Prefix, PrefixError};
 use serde::{Deserialize, Serialize};
 
+use crate::socket_info::SocketInfo;
+
+/// What stands for an address where routers are to say which there are (RFC 4862).
+pub const AUTO6: &str = "auto6";
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// All addresses: a list of [`AddressRow`].
-    Addresses {},
+    Addresses {
+        /// Of this interface alone.
+        #[serde(default)]
+        interface: Option<String>,
+    },
     /// Gives an interface an address.
     AddAddress {
-        /// `10.0.0.1/24`.
+        /// `10.0.0.1/24`; `auto6`: what the link's routers say, from now on.
         address: String,
         /// The interface; may be left out where there is one only.
         interface: Option<String>,
@@ -30,13 +39,26 @@ pub enum Request {
         interface: Option<String>,
     },
     /// All routes: a list of [`RouteRow`].
-    Routes {},
+    Routes {
+        /// By this interface alone.
+        #[serde(default)]
+        interface: Option<String>,
+    },
+    /// Which way packets to an address go: a [`WayRow`].
+    Way {
+        /// The address.
+        address: String,
+    },
     /// Adds a route.
     AddRoute(RouteWords),
     /// Takes the routes away that fit.
     RemoveRoute(RouteWords),
     /// All neighbours: a list of [`NeighbourRow`].
-    Neighbours {},
+    Neighbours {
+        /// On this link alone.
+        #[serde(default)]
+        interface: Option<String>,
+    },
     /// Enters a neighbour by hand.
     AddNeighbour {
         /// Its address.
@@ -54,7 +76,11 @@ pub enum Request {
         interface: Option<String>,
     },
     /// All sockets: a list of [`SocketRow`].
-    Sockets {},
+    Sockets {
+        /// With [`SocketInfo`] for connections.
+        #[serde(default)]
+        info: bool,
+    },
     /// What was counted: [`Stats`].
     Stats {},
 }
@@ -125,6 +151,15 @@ pub struct AddressRow {
     pub claims: u64,
     /// The Ethernet address of the last that did.
     pub claimed_by: Option<String>,
+    /// It was made of what a router has said.
+    #[serde(default)]
+    pub dynamic: bool,
+    /// Seconds that it is still ours; for ever when none.
+    #[serde(default)]
+    pub valid_life_time: Option<u64>,
+    /// Seconds that new conversations may use it; for ever when none.
+    #[serde(default)]
+    pub preferred_life_time: Option<u64>,
 }
 
 /// One route.
@@ -138,6 +173,25 @@ pub struct RouteRow {
     pub interface: String,
     /// Among routes of the same prefix, the lowest is used.
     pub metric: u32,
+    /// Where it is from, in iproute2's words: `kernel`, the prefix of an address; `static`, given by hand; `ra`, a router.
+    #[serde(default)]
+    pub protocol: String,
+    /// Seconds that it lasts, if it does not for ever.
+    #[serde(default)]
+    pub expires: Option<u64>,
+}
+
+/// Which way packets to an address go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayRow {
+    /// The address.
+    pub destination: String,
+    /// The router; none when it is on the link.
+    pub gateway: Option<String>,
+    /// The interface's name; `lo` when it is ours.
+    pub interface: String,
+    /// Which address of ours they come from.
+    pub source: Option<String>,
 }
 
 /// One neighbour.
@@ -170,6 +224,9 @@ pub struct SocketRow {
     pub remote: String,
     /// Its engine's number; none for a listener, which all engines have.
     pub engine: Option<usize>,
+    /// More of a connection, where it was asked for.
+    #[serde(default)]
+    pub info: Option<SocketInfo>,
 }
 
 /// What an instance has counted, a map of names and numbers for each part.

@@ -76,8 +76,7 @@ pub(crate) enum Command {
     /// Show or change its neighbours
     Neigh(query::Args),
     /// Show its sockets
-    #[command(after_help = query::SHOW_EXAMPLES)]
-    Sockets(query::ShowArgs),
+    Sockets(query::sockets::Args),
     /// Show what it has counted
     #[command(after_help = query::SHOW_EXAMPLES)]
     Stats(query::ShowArgs),
@@ -119,7 +118,7 @@ impl Command {
             Self::Addr(args) => query::addresses(&args),
             Self::Route(args) => query::routes(&args),
             Self::Neigh(args) => query::neighbours(&args),
-            Self::Sockets(args) => query::sockets(&args),
+            Self::Sockets(args) => query::sockets::run(&args),
             Self::Stats(args) => query::stats(&args),
             Self::Tcp(args) => tcp::run(*args),
             Self::Demo(args) => demo::run(&args),

@@ -5,4 +5,5 @@ mod changes;
 mod instance;
 mod others;
 mod ping;
+mod settings;
 mod tcp;

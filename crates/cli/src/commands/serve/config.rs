@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use bywash_engine::request::RouteWords;
+use bywash_engine::request::{AUTO6, RouteWords};
 use bywash_engine::stack::{
     Address, Control, ControlError, InterfaceId, Prefix, PrefixError, Route, Timestamp,
 };
@@ -32,6 +32,8 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FilePort {
     port: Spanned<String>,
+    /// The interface has the packets of this VLAN alone.
+    vlan: Option<Spanned<i64>>,
     #[serde(default)]
     addresses: Vec<Spanned<String>>,
 }
@@ -45,12 +47,23 @@ struct FileRoute {
     metric: Option<u32>,
 }
 
+/// What flags say of an instance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flags<'a> {
+    pub(crate) ports: &'a [PortName],
+    pub(crate) vlans: &'a [String],
+    pub(crate) addresses: &'a [String],
+    pub(crate) routes: &'a [String],
+}
+
 /// What an instance is to be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) name: Option<String>,
     pub(crate) forward: bool,
     pub(crate) ports: Vec<PortName>,
+    /// A port's number, and a VLAN of it; without, the interface has the untagged packets.
+    pub(crate) interfaces: Vec<(usize, Option<u16>)>,
     pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
     pub(crate) tcp: Settings,
@@ -59,16 +72,39 @@ pub(crate) struct Config {
 /// An address, before interfaces have numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WantedAddress {
-    /// The number of the port.
-    port: usize,
-    pub(crate) prefix: Prefix,
-    /// Only if nobody else has it.
-    dad: bool,
+    /// The number of the interface.
+    interface: usize,
+    pub(crate) what: What,
+}
+
+/// Which address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// This one.
+    Given {
+        prefix: Prefix,
+        /// Only if nobody else has it.
+        dad: bool,
+    },
+    /// Those of IPv6 that routers say.
+    Auto6,
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Given { prefix, .. } => prefix.fmt(f),
+            Self::Auto6 => f.write_str(AUTO6),
+        }
+    }
 }
 
 impl WantedAddress {
-    /// `10.0.0.2/24`, or `10.0.0.2/24 dad`.
-    fn of(port: usize, text: &str) -> Result<Self, String> {
+    /// `10.0.0.2/24`, `10.0.0.2/24 dad`, or `auto6`.
+    fn of(interface: usize, text: &str) -> Result<Self, String> {
+        if text.trim() == AUTO6 {
+            return Ok(Self { interface, what: What::Auto6 });
+        }
         let mut words = text.split_whitespace();
         let prefix = words.next().unwrap_or(text).parse().map_err(|error: PrefixError| error.to_string())?;
         let dad = match (words.next(), words.next()) {
@@ -78,7 +114,7 @@ impl WantedAddress {
                 return Err(format!("'{word}' is not known: only dad may follow the address"));
             }
         };
-        Ok(Self { port, prefix, dad })
+        Ok(Self { interface, what: What::Given { prefix, dad } })
     }
 }
 
@@ -87,8 +123,8 @@ impl WantedAddress {
 struct WantedRoute {
     prefix: Prefix,
     gateway: Option<Address>,
-    /// The number of the port.
-    port: usize,
+    /// The number of the interface.
+    interface: usize,
     metric: u32,
 }
 
@@ -125,7 +161,9 @@ fn parse(text: &str) -> Result<Config, Mistake> {
     let mut config = Config { name: file.name, forward: file.forward, ..Config::default() };
     for (number, port) in file.port.iter().enumerate() {
         let name = port.port.get_ref().parse::<PortName>().map_err(|error| error.to_string());
-        config.ports.push(name.map_err(at(port.port.span()))?);
+        let name = name.map_err(at(port.port.span()))?;
+        let vlan = port.vlan.as_ref().map(|vlan| vlan_of(*vlan.get_ref()).map_err(at(vlan.span())));
+        config.add(&name, vlan.transpose()?).map_err(at(port.port.span()))?;
         for address in &port.addresses {
             let wanted = WantedAddress::of(number, address.get_ref());
             config.addresses.push(wanted.map_err(at(address.span()))?);
@@ -149,16 +187,44 @@ impl Config {
     ///
     /// # Errors
     /// What makes no sense, in one line.
-    pub(crate) fn of(ports: &[PortName], addresses: &[String], routes: &[String]) -> Result<Self, Failure> {
-        let mut config = Self { ports: ports.to_vec(), ..Self::default() };
-        for text in addresses {
+    pub(crate) fn of(flags: &Flags<'_>) -> Result<Self, Failure> {
+        let Flags { ports, vlans, addresses, routes } = flags;
+        let mut config = Self::default();
+        let tagged = vlans.iter().map(|text| {
+            let (name, vlan) = text.split_once('=').unwrap_or(("", text));
+            let at = ports
+                .iter()
+                .position(|port| interface(port) == name || (name.is_empty() && ports.len() == 1));
+            let vlan = vlan.parse().map_err(|_| format!("'{vlan}' is no VLAN")).and_then(vlan_of)?;
+            Ok((at.ok_or("of which port? Write eth1=7, say")?, vlan))
+        });
+        let tagged = tagged.zip(*vlans).map(|(tagged, text): (Result<_, String>, _)| {
+            tagged.map_err(|what| Failure::Usage(format!("--vlan {text}: {what}")))
+        });
+        let tagged: Vec<(usize, u16)> = tagged.collect::<Result<_, _>>()?;
+        for (number, port) in ports.iter().enumerate() {
+            // Beside VLANs a port has untagged packets where somebody speaks of them.
+            let plain = interface(port);
+            let spoken =
+                addresses.iter().any(|text| text.split_once('=').is_some_and(|(name, _)| name == plain))
+                    || routes.iter().any(|text| {
+                        text.split_whitespace().skip_while(|word| *word != "dev").nth(1) == Some(&plain)
+                    });
+            let mut vlans =
+                tagged.iter().filter(|(at, _)| *at == number).map(|(_, vlan)| Some(*vlan)).peekable();
+            let untagged = (vlans.peek().is_none() || spoken).then_some(None);
+            for vlan in untagged.into_iter().chain(vlans) {
+                config.add(port, vlan).map_err(Failure::Usage)?;
+            }
+        }
+        for text in *addresses {
             let (number, address) = match text.split_once('=') {
-                Some((name, address)) => (config.port(name).map_err(Failure::Usage)?, address),
-                None if ports.len() == 1 => (0, text.as_str()),
+                Some((name, address)) => (config.interface(name).map_err(Failure::Usage)?, address),
+                None if config.interfaces.len() == 1 => (0, text.as_str()),
                 None => {
                     return Err(Failure::Usage(format!(
-                        "--addr {text}: of which port? Write {}={text}, say",
-                        ports.first().map_or_else(|| "eth1".into(), interface)
+                        "--addr {text}: of which interface? Write {}={text}, say",
+                        config.interface_name(0).unwrap_or_else(|| "eth1".into())
                     )));
                 }
             };
@@ -166,7 +232,7 @@ impl Config {
             let wanted = wanted.map_err(|what| Failure::Usage(format!("--addr {text}: {what}")))?;
             config.addresses.push(wanted);
         }
-        for text in routes {
+        for text in *routes {
             let route = config.route_of_words(text);
             config.routes.push(route.map_err(|what| Failure::Usage(format!("--route '{text}': {what}")))?);
         }
@@ -201,25 +267,67 @@ impl Config {
         let (prefix, gateway) = words.meaning()?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {
-            self.addresses.iter().find(|ours| ours.prefix.contains(gateway)).map(|ours| ours.port)
+            let on = |ours: &&WantedAddress| matches!(ours.what, What::Given { prefix, .. } if prefix.contains(gateway));
+            self.addresses.iter().find(on).map(|ours| ours.interface)
         });
-        let port = match (dev, towards) {
-            (Some(dev), _) => self.port(dev)?,
-            (None, Some(port)) => port,
-            (None, None) if self.ports.len() == 1 => 0,
-            (None, None) => return Err(format!("by which port? Name it (dev): {}", self.names())),
+        let interface = match (dev, towards) {
+            (Some(dev), _) => self.interface(dev)?,
+            (None, Some(interface)) => interface,
+            (None, None) if self.interfaces.len() == 1 => 0,
+            (None, None) => return Err(format!("by which interface? Name it (dev): {}", self.names())),
         };
-        Ok(WantedRoute { prefix, gateway, port, metric })
+        Ok(WantedRoute { prefix, gateway, interface, metric })
     }
 
-    /// The number of the port with this name, or whose interface has it.
-    fn port(&self, name: &str) -> Result<usize, String> {
-        let found = self.ports.iter().position(|port| interface(port) == name || port.to_string() == name);
-        found.ok_or_else(|| format!("there is no port '{name}', but {}", self.names()))
+    /// Adds an interface, and its port if it is the first there.
+    fn add(&mut self, name: &PortName, vlan: Option<u16>) -> Result<(), String> {
+        let port = self.ports.iter().position(|port| port == name).unwrap_or_else(|| {
+            self.ports.push(name.clone());
+            self.ports.len() - 1
+        });
+        if self.interfaces.contains(&(port, vlan)) {
+            return Err(match vlan {
+                None => format!("{name} is there twice"),
+                Some(vlan) => format!("VLAN {vlan} of {name} is there twice"),
+            });
+        }
+        self.interfaces.push((port, vlan));
+        Ok(())
+    }
+
+    /// What an interface is called, as the engine has it.
+    fn interface_name(&self, number: usize) -> Option<String> {
+        let (port, vlan) = self.interfaces.get(number)?;
+        let name = interface(self.ports.get(*port)?);
+        Some(vlan.map_or_else(|| name.clone(), |vlan| format!("{name}.{vlan}")))
+    }
+
+    /// The number of the interface with this name, or of the untagged packets of the port with it.
+    fn interface(&self, name: &str) -> Result<usize, String> {
+        let found = (0..self.interfaces.len()).find(|number| {
+            let (port, vlan) = self.interfaces[*number];
+            let is_port =
+                || vlan.is_none() && self.ports.get(port).is_some_and(|port| port.to_string() == name);
+            self.interface_name(*number).as_deref() == Some(name) || is_port()
+        });
+        found.ok_or_else(|| format!("there is no interface '{name}', but {}", self.names()))
     }
 
     fn names(&self) -> String {
-        self.ports.iter().map(interface).collect::<Vec<_>>().join(", ")
+        (0..self.interfaces.len())
+            .filter_map(|number| self.interface_name(number))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// What contradicts itself only as a whole.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.forward && self.addresses.iter().any(|address| address.what == What::Auto6) {
+            return Err(Failure::Usage(
+                "auto6 is for hosts: who passes packets on (forward) takes no advice from routers; give it addresses".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Gives an instance its addresses and routes.
@@ -232,14 +340,16 @@ impl Config {
         now: Timestamp,
         interfaces: &[InterfaceId],
     ) -> Result<(), ControlError> {
-        for WantedAddress { port, prefix, dad } in &self.addresses {
-            if let Some(id) = interfaces.get(*port) {
-                let add = if *dad { Control::add_address_if_free } else { Control::add_address };
-                add(control, now, *id, *prefix)?;
+        for WantedAddress { interface, what } in &self.addresses {
+            let Some(id) = interfaces.get(*interface) else { continue };
+            match what {
+                What::Given { prefix, dad: true } => control.add_address_if_free(now, *id, *prefix)?,
+                What::Given { prefix, dad: false } => control.add_address(now, *id, *prefix)?,
+                What::Auto6 => control.autoconfigure(now, *id)?,
             }
         }
-        for WantedRoute { prefix, gateway, port, metric } in &self.routes {
-            if let Some(id) = interfaces.get(*port) {
+        for WantedRoute { prefix, gateway, interface, metric } in &self.routes {
+            if let Some(id) = interfaces.get(*interface) {
                 control.add_route(Route {
                     prefix: *prefix,
                     gateway: *gateway,
@@ -250,6 +360,12 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// IEEE 802.1Q: 0 is no VLAN, and 4095 is reserved.
+fn vlan_of(number: i64) -> Result<u16, String> {
+    let vlan = u16::try_from(number).ok().filter(|vlan| (1..=4094).contains(vlan));
+    vlan.ok_or_else(|| format!("{number} is no VLAN: write a number from 1 to 4094"))
 }
 
 /// What a port is called as an interface: what follows its kind.
@@ -272,8 +388,11 @@ mod tests {
         let read = parse(file).unwrap();
         let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
         let addresses = ["eth1=10.0.0.2/24", "eth1=10.0.0.3/24 dad"].map(String::from);
-        let typed = Config::of(&ports, &addresses, &["default via 10.0.0.1".into()]).unwrap();
-        assert_eq!(read.addresses.iter().map(|address| address.dad).collect::<Vec<_>>(), [false, true]);
+        let routes = ["default via 10.0.0.1".to_owned()];
+        let flags = Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes };
+        let typed = Config::of(&flags).unwrap();
+        let dad = |address: &WantedAddress| matches!(address.what, What::Given { dad: true, .. });
+        assert_eq!(read.addresses.iter().map(dad).collect::<Vec<_>>(), [false, true]);
         assert_eq!((read.name.as_deref(), read.forward), (Some("web"), true));
         assert_eq!((&read.ports, &read.addresses), (&typed.ports, &typed.addresses));
         assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
@@ -288,6 +407,8 @@ mod tests {
             ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
             ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
             ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 1, 1, "'eth1' is no address"),
+            ("[[port]]\nport = 'tap:t'\nvlan = 4095", 3, 8, "from 1 to 4094"),
+            ("[[port]]\nport = 'tap:t'\n[[port]]\nport = 'tap:t'", 4, 8, "tap:t is there twice"),
             ("[tcp]\nmaxseg = 20", 2, 10, "from 88 to 32767"),
             ("[tcp]\nsack = false\nkeepalive_time = '5d'", 3, 18, "5d: 'd' is no unit of time"),
             ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
@@ -307,11 +428,48 @@ mod tests {
     }
 
     #[test]
+    fn vlans_are_interfaces_of_their_own() {
+        let file = "[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24']\n[[port]]\nport = 'xdp:eth1'\nvlan = 7\n\
+                    addresses = ['auto6']\n[[port]]\nport = 'xdp:eth2'\nvlan = 7\n[[route]]\nprefix = 'default'\n\
+                    dev = 'eth2.7'\n";
+        let read = parse(file).unwrap();
+        let ports: Vec<PortName> = ["xdp:eth1", "xdp:eth2"].map(|name| name.parse().unwrap()).to_vec();
+        let of = |ports, vlans: &[&str], addresses: &[&str], routes: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let (vlans, addresses, routes) = (owned(vlans), owned(addresses), owned(routes));
+            Config::of(&Flags { ports, vlans: &vlans, addresses: &addresses, routes: &routes })
+        };
+        let typed =
+            of(&ports, &["eth1=7", "eth2=7"], &["eth1=10.0.0.2/24", "eth1.7=auto6"], &["default dev eth2.7"])
+                .unwrap();
+        assert_eq!(read.names(), "eth1, eth1.7, eth2.7");
+        assert_eq!((&read.ports, &read.interfaces), (&typed.ports, &typed.interfaces));
+        assert_eq!(read.addresses, typed.addresses);
+        assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
+        let alone = of(&ports[..1], &["7"], &["10.0.0.2/24"], &[]).unwrap();
+        assert_eq!((alone.names().as_str(), alone.interfaces), ("eth1.7", vec![(0, Some(7))]));
+        for (vlans, addresses, says) in [
+            (&["7"][..], &[][..], "--vlan 7: of which port?"),
+            (&["eth1=0"], &[], "from 1 to 4094"),
+            (&["eth1=x"], &[], "'x' is no VLAN"),
+            (&["eth1=7", "eth1=7"], &[], "twice"),
+            (&["eth1=7"], &["eth1.8=10.0.0.2/24"], "there is no interface 'eth1.8', but eth1.7, eth2"),
+            (&["eth1=7"], &["10.0.0.2/24"], "of which interface? Write eth1.7=10.0.0.2/24"),
+        ] {
+            let why = of(&ports, vlans, addresses, &[]).unwrap_err().to_string();
+            assert!(why.contains(says), "{why}");
+        }
+    }
+
+    #[test]
     fn flags_that_make_no_sense_are_refused() {
         let ports: Vec<PortName> = ["tap:a", "tap:b"].map(|name| name.parse().unwrap()).to_vec();
         let refused = |addresses: &str, route: &str| {
             let one = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
-            Config::of(&ports, &one(addresses), &one(route)).unwrap_err().to_string()
+            let (addresses, routes) = (one(addresses), one(route));
+            Config::of(&Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes })
+                .unwrap_err()
+                .to_string()
         };
         assert!(refused("10.0.0.1/24", "").contains("a=10.0.0.1/24"));
         assert!(refused("c=10.0.0.1/24", "").contains("but a, b"));
@@ -320,7 +478,7 @@ mod tests {
         assert!(refused("a=10.0.0.1/24 dad twice", "").contains("'twice' is not known"));
         assert!(refused("", "default via").contains("nothing follows 'via'"));
         assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
-        assert!(refused("", "default via 10.0.0.1").contains("by which port? Name it (dev): a, b"));
+        assert!(refused("", "default via 10.0.0.1").contains("by which interface? Name it (dev): a, b"));
         assert!(refused("", "10.0.0.0/8 via fd00::1 dev a").contains("different families"));
     }
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bywash_apps::report::Reporter;
 use bywash_engine::socket::ControlSocket;
-use bywash_engine::stack::AddressState;
 use bywash_engine::{Handle, Instance, Options, Program};
 use bywash_port::PortName;
 use bywash_sys::worker::Stop;
@@ -17,6 +16,7 @@ use bywash_sys::worker::Stop;
 use app::{Running, SpreadBy};
 pub(crate) use app::{Start, Summary, Telling};
 pub(crate) use config::Config;
+use config::Flags;
 use settings::Settings;
 
 use crate::failure::Failure;
@@ -30,6 +30,8 @@ Examples:
   bywash serve --port xdp:eth1 --addr '10.0.0.2/24 dad'   only if no other station has it
   bywash serve --port xdp:eth1 --port xdp:eth2 --addr eth1=10.0.0.1/24 --addr eth2=10.1.0.1/24 --forward
   bywash serve --port xdp:eth1 --addr 10.0.0.2/24 --congestion newreno --ecn --keepalive 60s
+  bywash serve --port xdp:eth1 --addr 10.0.0.2/24 --addr auto6     IPv6 as the link's routers say
+  bywash serve --port xdp:eth1 --vlan 7 --vlan 8 --addr eth1.7=10.0.7.2/24 --addr eth1.8=10.0.8.2/24
   bywash serve --config web.toml                       all of that from a file
 
 The file:
@@ -73,8 +75,13 @@ pub(crate) struct InstanceArgs {
     /// A port to work on; several for several
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Vec<PortName>,
-    /// An address with its prefix length; INTERFACE=ADDRESS with several ports; '10.0.0.2/24 dad' looks for seconds whether
-    /// another station has it (RFC 5227), as is always done for IPv6
+    /// Only the packets of this VLAN: the interface is called eth1.7, say. Several for several; INTERFACE=VLAN with several
+    /// ports. The untagged packets of its port are taken as well where --addr or --route names eth1
+    #[arg(long, value_name = "VLAN")]
+    pub(crate) vlan: Vec<String>,
+    /// An address with its prefix length; INTERFACE=ADDRESS with several interfaces; '10.0.0.2/24 dad' looks for seconds
+    /// whether another station has it (RFC 5227), as is always done for IPv6; auto6: IPv6 addresses and routes as the link's
+    /// routers say (RFC 4862)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) addr: Vec<String>,
     /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5'
@@ -84,7 +91,7 @@ pub(crate) struct InstanceArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Read name, ports, addresses, routes and settings of TCP from this file; flags for the name and for TCP come first
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "addr", "route"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "vlan", "addr", "route"])]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) tcp: Settings,
@@ -98,7 +105,10 @@ impl InstanceArgs {
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let mut config = match &self.config {
             Some(path) => config::read(path)?,
-            None => Config::of(&self.port, &self.addr, &self.route)?,
+            None => {
+                let (ports, vlans) = (&self.port[..], &self.vlan[..]);
+                Config::of(&Flags { ports, vlans, addresses: &self.addr, routes: &self.route })?
+            }
         };
         config.name = self.name.clone().or(config.name);
         config.tcp = self.tcp.clone().or(config.tcp);
@@ -144,6 +154,7 @@ impl Plan<'_> {
                 "there is no port to work on; name one (--port), or a file (--config)".into(),
             ));
         }
+        config.check()?;
         let limits = config.tcp.limits().map_err(Failure::Usage)?;
         let name = config.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
         // Before anything is opened: two instances of one name are told apart by nobody.
@@ -162,6 +173,7 @@ impl Plan<'_> {
             batch: worker.batch(),
             forward: config.forward,
             limits,
+            interfaces: config.interfaces.clone(),
         };
         let configure = Box::new(|control: &mut _, now, ids: &[_]| config.apply(control, now, ids));
         let instance = Instance::start(ports, arena, &options, &stop, configure, program)?;
@@ -180,7 +192,7 @@ impl Plan<'_> {
             command,
             name,
             ports: config.ports.iter().map(ToString::to_string).collect(),
-            addresses: config.addresses.iter().map(|address| address.prefix.to_string()).collect(),
+            addresses: config.addresses.iter().map(|address| address.what.to_string()).collect(),
             engines: handle.figures().len(),
             spread_by: SpreadBy::of(&handle),
             socket: Some(path),
@@ -195,12 +207,10 @@ impl Plan<'_> {
 
 /// Waits until all addresses are in use that can be: some are looked for on the link first.
 fn wait_for_addresses(handle: &Handle, stop: &Stop) {
-    // The longest is IPv4's: 7 seconds (RFC 5227, 1.1).
-    let until = Instant::now() + Duration::from_secs(10);
-    let tentative = || {
-        handle.control(|control, _| control.addresses().any(|(.., state)| state == AddressState::Tentative))
-    };
-    while !stop.is_set() && Instant::now() < until && tentative() == Ok(true) {
+    // The longest is where no router answers: three solicitations (RFC 4861, 10), and a second before the first.
+    let until = Instant::now() + Duration::from_secs(16);
+    let settling = || handle.control(|control, _| control.is_settling());
+    while !stop.is_set() && Instant::now() < until && settling() == Ok(true) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) instance: InstanceArgs,
     /// Use the kernel's sockets, to compare
-    #[arg(long, conflicts_with_all = ["port", "addr", "route", "name", "config"], required_unless_present_any = ["port", "config"])]
+    #[arg(long, conflicts_with_all = ["port", "vlan", "addr", "route", "name", "config"], required_unless_present_any = ["port", "config"])]
     pub(crate) kernel: bool,
     #[command(flatten)]
     pub(crate) ports: PortArgs,

@@ -1,0 +1,292 @@
+//! `bywash sockets`: which sockets are shown, in the words of `ss`, and how.
+
+use std::net::IpAddr;
+
+use bywash_engine::request::{Request, SocketRow};
+use bywash_engine::stack::{Address, Prefix};
+
+use super::{SHOW_EXAMPLES, ShowArgs, rows, show, table};
+use crate::failure::{self, Failure};
+
+/// What is shown of which sockets.
+#[derive(clap::Args, Debug)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(crate) struct Args {
+    /// Those of TCP
+    #[arg(long, short)]
+    tcp: bool,
+    /// Those of UDP
+    #[arg(long, short)]
+    udp: bool,
+    /// Those alone that listen
+    #[arg(long, short)]
+    listening: bool,
+    /// All, which is so anyway
+    #[arg(long, short, conflicts_with = "listening")]
+    all: bool,
+    /// Numbers in place of names, which is so anyway
+    #[arg(long, short)]
+    numeric: bool,
+    /// Of connections also what TCP knows of them: round trip, windows, losses
+    #[arg(long, short)]
+    info: bool,
+    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst 10.0.0.1; all must hold
+    #[arg(value_name = "FILTER", allow_hyphen_values = false)]
+    filter: Vec<String>,
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+/// Shows them.
+pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    let filter = Filter::parse(&args.filter).map_err(Failure::Usage)?;
+    let wanted = |row: &SocketRow| {
+        let protocol = match row.protocol.as_str() {
+            "tcp" => args.tcp || !args.udp,
+            _ => args.udp || !args.tcp,
+        };
+        let listens = row.state == "LISTEN" || row.state == "UNCONN";
+        protocol && (listens || !args.listening) && filter.holds(row)
+    };
+    let request = Request::Sockets { info: args.info };
+    if args.show.json || !args.info {
+        return show(&args.show, &request, wanted, line);
+    }
+    let rows: Vec<SocketRow> = rows(&args.show, &request, wanted)?;
+    let lines = table(&rows.iter().map(line).collect::<Vec<_>>());
+    for (line, row) in lines.lines().zip(&rows) {
+        failure::print(&format!("{line}\n"));
+        if let Some(info) = &row.info {
+            failure::print(&format!("      {}\n", info.line()));
+        }
+    }
+    Ok(true)
+}
+
+fn line(row: &SocketRow) -> Vec<String> {
+    vec![
+        row.protocol.clone(),
+        row.state.clone(),
+        row.receive_queue.to_string(),
+        row.send_queue.to_string(),
+        row.local.clone(),
+        row.remote.clone(),
+        row.engine.map_or_else(|| "all engines".into(), |engine| format!("engine {engine}")),
+    ]
+}
+
+/// What must hold, all of it; of several states, one.
+#[derive(Debug, Default)]
+struct Filter {
+    states: Vec<&'static [&'static str]>,
+    ends: Vec<(End, Test)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Local,
+    Remote,
+}
+
+#[derive(Debug)]
+enum Test {
+    Port(fn(&u16, &u16) -> bool, u16),
+    /// A prefix, and a port, if there is one.
+    Host(Prefix, Option<u16>),
+}
+
+/// The names of states, as ss(8) has them, and what `bywash sockets` shows.
+const STATES: [(&str, &[&str]); 18] = [
+    ("established", &["ESTAB"]),
+    ("estab", &["ESTAB"]),
+    ("syn-sent", &["SYN-SENT"]),
+    ("syn-recv", &["SYN-RECV"]),
+    ("fin-wait-1", &["FIN-WAIT-1"]),
+    ("fin-wait-2", &["FIN-WAIT-2"]),
+    ("time-wait", &["TIME-WAIT"]),
+    ("closed", &["CLOSED", "UNCONN"]),
+    ("unconnected", &["UNCONN"]),
+    ("close-wait", &["CLOSE-WAIT"]),
+    ("last-ack", &["LAST-ACK"]),
+    ("closing", &["CLOSING"]),
+    ("listening", &["LISTEN"]),
+    ("listen", &["LISTEN"]),
+    ("connected", CONNECTED),
+    ("synchronized", CONNECTED.split_at(8).0),
+    ("bucket", &["TIME-WAIT", "SYN-RECV"]),
+    ("big", &["ESTAB", "FIN-WAIT-1", "FIN-WAIT-2", "CLOSE-WAIT", "LAST-ACK", "CLOSING", "SYN-SENT"]),
+];
+
+/// All but `LISTEN` and `CLOSED`; the last is not synchronized.
+const CONNECTED: &[&str] = &[
+    "ESTAB",
+    "FIN-WAIT-1",
+    "FIN-WAIT-2",
+    "CLOSE-WAIT",
+    "LAST-ACK",
+    "CLOSING",
+    "TIME-WAIT",
+    "SYN-RECV",
+    "SYN-SENT",
+];
+
+impl Filter {
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let mut filter = Self::default();
+        let mut words = words.iter().flat_map(|words| words.split_whitespace()).peekable();
+        while let Some(word) = words.next() {
+            let mut next = |what: &str| words.next().ok_or(format!("nothing follows '{word}': write {what}"));
+            match word {
+                "and" | "&&" => {}
+                "state" => {
+                    let name = next("state established, say")?.to_lowercase();
+                    if name == "all" {
+                        continue;
+                    }
+                    let known = STATES.iter().find(|(known, _)| *known == name);
+                    let names = || STATES.map(|(name, _)| name).join(", ");
+                    filter
+                        .states
+                        .push(known.ok_or_else(|| format!("'{name}' is no state: write {}", names()))?.1);
+                }
+                "sport" | "dport" => {
+                    let end = if word == "sport" { End::Local } else { End::Remote };
+                    let mut text = next("sport = :80, say")?;
+                    let compare = compared(text);
+                    if compare.is_some() {
+                        text = next("sport = :80, say")?;
+                    }
+                    let port = text.trim_start_matches(':').parse();
+                    let port = port.map_err(|_| format!("'{text}' is no port: write {word} = :80, say"))?;
+                    filter.ends.push((end, Test::Port(compare.unwrap_or(u16::eq), port)));
+                }
+                "src" | "dst" => {
+                    let end = if word == "src" { End::Local } else { End::Remote };
+                    let text = next("src 10.0.0.0/8, say")?;
+                    let host = host(text).ok_or(format!(
+                        "'{text}' is no address: write {word} 10.0.0.1 or 10.0.0.0/8:80, say"
+                    ))?;
+                    filter.ends.push((end, host));
+                }
+                _ => {
+                    return Err(format!(
+                        "'{word}' is not known: write state, sport, dport, src or dst; all that is written must hold"
+                    ));
+                }
+            }
+        }
+        Ok(filter)
+    }
+
+    fn holds(&self, row: &SocketRow) -> bool {
+        let state = self.states.is_empty() || self.states.iter().any(|of| of.contains(&row.state.as_str()));
+        state
+            && self.ends.iter().all(|(end, test)| {
+                let text = match end {
+                    End::Local => &row.local,
+                    End::Remote => &row.remote,
+                };
+                let Some((address, port)) = text.rsplit_once(':') else { return false };
+                let (address, port) =
+                    (address.trim_matches(['[', ']']).parse::<IpAddr>(), port.parse::<u16>());
+                match test {
+                    Test::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
+                    Test::Host(prefix, wanted) => {
+                        wanted.is_none_or(|wanted| port == Ok(wanted))
+                            && address.is_ok_and(|address| prefix.contains(Address::from(address)))
+                    }
+                }
+            })
+    }
+}
+
+fn compared(word: &str) -> Option<fn(&u16, &u16) -> bool> {
+    match word {
+        "=" | "==" | "eq" => Some(u16::eq),
+        "!=" | "ne" | "neq" => Some(u16::ne),
+        "<" | "lt" => Some(u16::lt),
+        ">" | "gt" => Some(u16::gt),
+        "<=" | "le" | "leq" => Some(u16::le),
+        ">=" | "ge" | "geq" => Some(u16::ge),
+        _ => None,
+    }
+}
+
+/// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then.
+fn host(text: &str) -> Option<Test> {
+    let prefix = |text: &str| {
+        let text = text.trim_matches(['[', ']']);
+        let whole = text
+            .parse::<IpAddr>()
+            .ok()
+            .and_then(|ip| Prefix::new(Address::from(ip), if ip.is_ipv4() { 32 } else { 128 }));
+        whole.or_else(|| text.parse().ok())
+    };
+    if let Some(prefix) = prefix(text) {
+        return Some(Test::Host(prefix, None));
+    }
+    let (address, port) = text.rsplit_once(':')?;
+    Some(Test::Host(prefix(address)?, Some(port.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(filter: &str) -> Vec<usize> {
+        let rows = [
+            ("LISTEN", "*:80", "*"),
+            ("ESTAB", "10.0.0.2:80", "10.0.0.1:40000"),
+            ("ESTAB", "[fd00::2]:40001", "[fd00::1]:443"),
+            ("TIME-WAIT", "10.0.0.2:80", "10.9.0.1:40002"),
+            ("SYN-SENT", "10.0.0.2:40003", "10.0.0.1:22"),
+        ];
+        let filter = Filter::parse(&[filter.to_owned()]).unwrap();
+        let fits = |(state, local, remote): (&str, &str, &str)| {
+            filter.holds(&SocketRow {
+                protocol: "tcp".into(),
+                state: state.into(),
+                receive_queue: 0,
+                send_queue: 0,
+                local: local.into(),
+                remote: remote.into(),
+                engine: Some(0),
+                info: None,
+            })
+        };
+        (0..rows.len()).filter(|at| fits(rows[*at])).collect()
+    }
+
+    #[test]
+    fn filters_are_those_of_ss() {
+        for (filter, expected) in [
+            ("", &[0, 1, 2, 3, 4][..]),
+            ("state established", &[1, 2]),
+            ("state listening state time-wait", &[0, 3]),
+            ("state connected", &[1, 2, 3, 4]),
+            ("state synchronized", &[1, 2, 3]),
+            ("state big", &[1, 2, 4]),
+            ("state bucket", &[3]),
+            ("sport = :80", &[0, 1, 3]),
+            ("sport :80 and dport gt 40000", &[3]),
+            ("dport = 443", &[2]),
+            ("dport le 443", &[2, 4]),
+            ("src 10.0.0.2 dst 10.0.0.0/24", &[1, 4]),
+            ("dst [fd00::1]:443", &[2]),
+            ("dst 10.0.0.1:22", &[4]),
+            ("src fd00::/64", &[2]),
+        ] {
+            assert_eq!(shown(filter), expected, "{filter}");
+        }
+        for (filter, says) in [
+            ("state open", "'open' is no state"),
+            ("sport", "nothing follows 'sport'"),
+            ("sport = :http", "':http' is no port"),
+            ("src eth1", "'eth1' is no address"),
+            ("sport = :80 or sport = :81", "'or' is not known"),
+        ] {
+            let why = Filter::parse(&[filter.to_owned()]).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        }
+    }
+}
