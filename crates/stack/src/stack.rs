@@ -72,6 +72,9 @@ pub struct Stack {
     pub(crate) share: Share,
 }
 
+/// The part of all frames that send buffers may hold, beyond the first of each.
+const QUEUED_SHARE: usize = 2;
+
 /// What a stack needs to know of those that have the same addresses and packet memory.
 #[derive(Debug)]
 pub(crate) struct Share {
@@ -79,6 +82,22 @@ pub(crate) struct Share {
     pub(crate) stacks: usize,
     /// Bytes of frames that hold what has come out of order here, of all connections.
     pub(crate) early: usize,
+    /// Frames of send buffers here, without the first of each.
+    pub(crate) queued: usize,
+}
+
+impl Share {
+    /// That of a stack that is alone.
+    pub(crate) fn new() -> Self {
+        Self { stacks: 1, early: 0, queued: 0 }
+    }
+
+    /// Whether a send buffer may have one more than so many frames. The first is always its own; of half of all frames, which
+    /// are for the others, each may have as many as are left: who holds much leaves as much to the next one, whether
+    /// or not its peer will ever acknowledge anything.
+    pub(crate) fn grants(&self, frames: usize, pool: &Pool) -> bool {
+        frames == 0 || (self.queued + frames) * QUEUED_SHARE * self.stacks <= pool.arena().frames()
+    }
 }
 
 /// What every protocol needs while it works on something.
@@ -105,7 +124,7 @@ impl Stack {
             tcp: Tcp::new(),
             events: Vec::new(),
             counters: Counters::default(),
-            share: Share { stacks: 1, early: 0 },
+            share: Share::new(),
         };
         stack.listen_as_told();
         stack

@@ -61,11 +61,11 @@ impl Tcp {
         &mut self,
         id: ConnectionId,
         bytes: &[u8],
-        pool: &mut Pool,
+        cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
-        let written = connection.send.write(&bytes[..room], pool);
+        let written = connection.send.write(&bytes[..room], cx.share, cx.pool);
         self.queued(id, written < bytes.len());
         Ok(written)
     }
@@ -79,7 +79,7 @@ impl Tcp {
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
         let (mut ended, room) = (false, connection.send_room());
-        let written = connection.send.fill(room, cx.pool, |place| {
+        let written = connection.send.fill(room, cx.share, cx.pool, |place| {
             let n = write(place).min(place.len());
             ended = n < place.len();
             n
@@ -330,8 +330,8 @@ impl Stack {
         self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, limits, wanted, cx))
     }
 
-    /// Queues bytes to be sent and says how many: fewer when the buffer is full, and then
-    /// [`crate::Event::Writable`] follows.
+    /// Queues bytes to be sent and says how many: fewer when the buffer is full, or those of all connections together hold as
+    /// much as they may, and then [`crate::Event::Writable`] follows. The first frame, 2048 bytes, is always for the connection itself.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`].
@@ -342,7 +342,7 @@ impl Stack {
         bytes: &[u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx.pool))
+        self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx))
     }
 
     /// Queues bytes that are written where they wait to be sent, and says how many. `write` is handed one piece of memory after
@@ -540,7 +540,7 @@ impl Stack {
         self.tcp.index(id).map_or(true, |i| self.tcp.connections[i].is_at_end())
     }
 
-    /// Bytes that [`Stack::send`] would take now.
+    /// Bytes that [`Stack::send`] would take now, if there are frames for them.
     ///
     /// # Errors
     /// [`TcpError::Closed`].

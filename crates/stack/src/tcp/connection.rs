@@ -320,7 +320,7 @@ impl Connection {
     /// Ends the connection here and now.
     pub(super) fn terminate(&mut self, reason: CloseReason, cx: &mut Context<'_>) {
         self.state = State::Closed;
-        self.send.clear(cx.pool);
+        self.send.clear(cx.share, cx.pool);
         self.forget_early(cx);
         self.board.reset();
         (self.send_at, self.ack_at, self.keepalive_at, self.linger_at) = (NEVER, NEVER, NEVER, NEVER);

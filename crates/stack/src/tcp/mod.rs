@@ -414,7 +414,7 @@ impl Tcp {
         let connection = &mut self.connections[i];
         if connection.released && !connection.dirty {
             connection.forget_received(cx);
-            connection.send.clear(cx.pool);
+            connection.send.clear(cx.share, cx.pool);
             connection.id.generation = connection.id.generation.wrapping_add(1);
             connection.released = false;
             self.connections.give(i);

@@ -155,7 +155,7 @@ impl Connection {
         self.tally.bytes_acked += u64::from(bytes);
         self.una = ack;
         // A FIN counts one more than there are bytes.
-        self.send.consume(bytes as usize, cx.pool);
+        self.send.consume(bytes as usize, cx.share, cx.pool);
         self.stalled = (!self.board.is_empty()).then_some(cx.now);
         if !self.sack {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.

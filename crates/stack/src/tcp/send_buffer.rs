@@ -3,6 +3,7 @@
 use bywash_frame::{FRAME_SIZE, Frame, Pool};
 
 use crate::queue::Queue;
+use crate::stack::Share;
 
 /// Bytes that are copied at once. From about two thousand on the C library has the processor copy by one instruction (`rep movsb`),
 /// which on a Zen 3 is slower than vectors.
@@ -22,13 +23,13 @@ impl SendBuffer {
         self.len
     }
 
-    /// Appends bytes and says how many: fewer when frames run out.
+    /// Appends bytes and says how many: fewer when frames run out, or those of all send buffers.
     #[inline]
-    pub(super) fn write(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
+    pub(super) fn write(&mut self, mut bytes: &[u8], share: &mut Share, pool: &mut Pool) -> usize {
         if self.len == 0 && (1..=FRAME_SIZE).contains(&bytes.len()) {
             return self.write_first(bytes, pool);
         }
-        self.fill(bytes.len(), pool, |place| {
+        self.fill(bytes.len(), share, pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
             copy(now, place);
             bytes = later;
@@ -47,11 +48,12 @@ impl SendBuffer {
     }
 
     /// Appends what `write` writes, up to `most` bytes, and says how many. It is handed one piece of memory after the other and
-    /// says how many bytes it has written to each: fewer than there are end it, and so does the last frame.
+    /// says how many bytes it has written to each: fewer than there are end it, and so does the last frame that there is for it.
     #[inline]
     pub(super) fn fill(
         &mut self,
         most: usize,
+        share: &mut Share,
         pool: &mut Pool,
         mut write: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
@@ -59,8 +61,11 @@ impl SendBuffer {
         let mut free = self.frames.len() * FRAME_SIZE - self.front - self.len;
         while done < most {
             if free == 0 {
-                let Some(frame) = pool.take() else { break };
+                let held = self.frames.len();
+                let granted = share.grants(held, pool);
+                let Some(frame) = granted.then(|| pool.take()).flatten() else { break };
                 self.frames.push_back(frame);
+                share.queued += usize::from(held > 0);
                 free = FRAME_SIZE;
             }
             let Some(frame) = self.frames.back_mut() else { break };
@@ -73,7 +78,7 @@ impl SendBuffer {
         }
         self.len += done;
         if self.len == 0 {
-            self.clear(pool);
+            self.clear(share, pool);
         }
         done
     }
@@ -102,23 +107,25 @@ impl SendBuffer {
 
     /// Takes `n` bytes off the front: they have arrived.
     #[inline(always)]
-    pub(super) fn consume(&mut self, n: usize, pool: &mut Pool) {
+    pub(super) fn consume(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
         if n < self.len {
-            return self.consume_part(n, pool);
+            return self.consume_part(n, share, pool);
         }
         match self.frames.only() {
             Some(_) => self.frames.take_only().into_iter().for_each(|frame| pool.give(frame)),
-            None => self.clear(pool),
+            None => self.clear(share, pool),
         }
         (self.front, self.len) = (0, 0);
     }
 
-    fn consume_part(&mut self, n: usize, pool: &mut Pool) {
+    fn consume_part(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
         self.len -= n;
         self.front += n;
         while self.front >= FRAME_SIZE {
             self.front -= FRAME_SIZE;
+            // Another one is left, or all would be gone.
             if let Some(frame) = self.frames.pop_front() {
+                share.queued -= 1;
                 pool.give(frame);
             }
         }
@@ -126,7 +133,8 @@ impl SendBuffer {
 
     /// Gives all frames back.
     #[inline]
-    pub(super) fn clear(&mut self, pool: &mut Pool) {
+    pub(super) fn clear(&mut self, share: &mut Share, pool: &mut Pool) {
+        share.queued -= self.frames.len().saturating_sub(1);
         while let Some(frame) = self.frames.pop_front() {
             pool.give(frame);
         }
@@ -161,32 +169,56 @@ mod tests {
             steps in proptest::collection::vec((0usize..6000, 0usize..6000, any::<bool>()), 1..30),
         ) {
             let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(400).unwrap();
-            let (mut buffer, mut model) = (SendBuffer::default(), VecDeque::<u8>::new());
+            let (mut buffer, mut share, mut model) = (SendBuffer::default(), Share::new(), VecDeque::<u8>::new());
             let mut next = 0u8;
             for (write, consume, in_place) in steps {
                 let bytes: Vec<u8> = (0..write).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect();
                 let written = if in_place {
                     // A thousand bytes at most in each piece: in a longer one they are the last.
                     let mut at = 0;
-                    buffer.fill(write, &mut pool, |place| {
+                    buffer.fill(write, &mut share, &mut pool, |place| {
                         let n = place.len().min(1000).min(bytes.len() - at);
                         place[..n].copy_from_slice(&bytes[at..at + n]);
                         at += n;
                         n
                     })
                 } else {
-                    buffer.write(&bytes, &mut pool)
+                    buffer.write(&bytes, &mut share, &mut pool)
                 };
                 model.extend(&bytes[..written]);
                 let from = consume.min(model.len()) / 2;
                 let part = buffer.slices(from, 3000).collect::<Vec<_>>().concat();
                 prop_assert_eq!(part, model.iter().skip(from).take(3000).copied().collect::<Vec<_>>());
-                buffer.consume(consume, &mut pool);
+                buffer.consume(consume, &mut share, &mut pool);
                 model.drain(..consume.min(model.len()));
                 prop_assert_eq!(buffer.len(), model.len());
+                prop_assert_eq!(share.queued, (400 - pool.free()).saturating_sub(1));
             }
-            buffer.clear(&mut pool);
-            prop_assert_eq!(pool.free(), 400);
+            buffer.clear(&mut share, &mut pool);
+            prop_assert_eq!((pool.free(), share.queued), (400, 0));
+        }
+    }
+
+    #[test]
+    fn each_may_hold_as_much_as_is_left_and_its_first_frame_always() {
+        let mut pool = Arena::new(vec![0; 400 * FRAME_SIZE]).unwrap().pool(400).unwrap();
+        for stacks in [1, 2] {
+            let mut share = Share { stacks, ..Share::new() };
+            let most = pool.arena().frames() / (2 * stacks);
+            let mut buffers: Vec<SendBuffer> = (0..12).map(|_| SendBuffer::default()).collect();
+            let mut left = most;
+            for buffer in &mut buffers {
+                let frames = buffer.write(&[7; 400 * FRAME_SIZE], &mut share, &mut pool) / FRAME_SIZE;
+                assert_eq!(frames, 1 + left.div_ceil(2));
+                left /= 2;
+            }
+            assert_eq!((left, share.queued), (0, most));
+            // What one gives back another may have.
+            buffers[0].clear(&mut share, &mut pool);
+            let more = buffers[11].write(&[7; 20 * FRAME_SIZE], &mut share, &mut pool);
+            assert_eq!(more, 20 * FRAME_SIZE);
+            buffers.iter_mut().for_each(|buffer| buffer.clear(&mut share, &mut pool));
+            assert_eq!((pool.free(), share.queued), (400, 0));
         }
     }
 }

@@ -67,8 +67,13 @@ impl Connection {
 }
 
 impl Tcp {
-    fn send_urgent(&mut self, id: ConnectionId, bytes: &[u8], pool: &mut Pool) -> Result<usize, TcpError> {
-        let written = self.send(id, bytes, pool)?;
+    fn send_urgent(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Result<usize, TcpError> {
+        let written = self.send(id, bytes, cx)?;
         if written > 0 {
             self.connections[id.index].mark_urgent();
         }
@@ -89,7 +94,7 @@ impl Stack {
         bytes: &[u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.send_urgent(id, bytes, cx.pool))
+        self.with_tcp(now, pool, |tcp, cx| tcp.send_urgent(id, bytes, cx))
     }
 
     /// How many bytes are before the peer's mark that the program has not read yet, those that have not come yet

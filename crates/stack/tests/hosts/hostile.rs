@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bywash_frame::FRAME_SIZE;
+use bywash_stack::{ConnectionId, Event};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, Ipv6Header, TcpFlags, TcpHeader};
@@ -107,7 +109,7 @@ proptest! {
         let mut connections = Vec::new();
         for happening in &happenings {
             connections.extend(t.events().iter().filter_map(|event| match event {
-                bywash_stack::Event::Accepted { connection, .. } => Some(*connection),
+                Event::Accepted { connection, .. } => Some(*connection),
                 _ => None,
             }));
             match happening {
@@ -134,7 +136,7 @@ proptest! {
             t.output();
         }
         connections.extend(t.events().iter().filter_map(|event| match event {
-            bywash_stack::Event::Accepted { connection, .. } => Some(*connection),
+            Event::Accepted { connection, .. } => Some(*connection),
             _ => None,
         }));
         for id in connections {
@@ -279,5 +281,57 @@ fn gaps_that_nobody_fills_leave_memory_for_others() {
         t.output();
         t.events();
         assert_eq!(t.pool.free(), all);
+    }
+}
+
+/// A connection that the peer opens from a port.
+fn opened(t: &mut Trace, port: u16) -> ConnectionId {
+    t.ports.1 = port;
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.output();
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let accepted = t.events().into_iter().find_map(|event| match event {
+        Event::Accepted { connection, .. } => Some(connection),
+        _ => None,
+    });
+    accepted.expect("it is accepted")
+}
+
+/// A thousand peers who never acknowledge: what waits for them is half of all frames and one of each, and who comes last can
+/// receive, and sends as its peer acknowledges. What they held is free again at the end, and counts no more.
+#[test]
+fn peers_that_never_acknowledge_leave_memory_for_others() {
+    let mut t = Trace::with_frames(4000);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    let (all, most) = (t.pool.free(), t.pool.arena().frames() / 2);
+    for _ in 0..2 {
+        for port in 6000..7000 {
+            let id = opened(&mut t, port);
+            let sent = t.host.stack.send(t.now, id, &[7; 100_000], &mut t.pool).unwrap();
+            assert!(sent >= FRAME_SIZE, "{port}: {sent}");
+            t.output();
+        }
+        assert_eq!(all - t.pool.free(), most + 1000, "as much as may be, and no more");
+        t.pass(Duration::from_secs(3));
+        while !t.output().is_empty() {}
+        let id = opened(&mut t, 7000);
+        t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+        t.peer("P. 1:501(500) ack 1 win 30000");
+        t.sends(&[". 1:1(0) ack 501 win 65535"]);
+        assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 1000], &mut t.pool), Ok(500));
+        t.events();
+        let (bytes, mut sent) = ([7; 20_000], 0);
+        while sent < bytes.len() {
+            let n = t.host.stack.send(t.now, id, &bytes[sent..], &mut t.pool).unwrap();
+            assert_eq!(n, FRAME_SIZE.min(bytes.len() - sent), "its own frame, and none else");
+            sent += n;
+            assert!(!t.output().is_empty());
+            t.peer(&format!(". 501:501(0) ack {} win 30000", sent + 1));
+            assert_eq!(t.events(), if sent < bytes.len() { vec![Event::Writable(id)] } else { vec![] });
+        }
+        t.host.stack.abort_all(t.now, &mut t.pool);
+        while !t.output().is_empty() {}
+        t.events();
+        assert_eq!(t.pool.free() + t.pool.arena().unused(), t.pool.arena().frames());
     }
 }

@@ -47,7 +47,16 @@ impl Trace {
 
     /// By a port that can do so much.
     pub(crate) fn over(offloads: Offloads) -> Self {
-        let mut pool = pool(500);
+        Self::with(500, offloads)
+    }
+
+    /// With so much memory.
+    pub(crate) fn with_frames(frames: usize) -> Self {
+        Self::with(frames, Offloads::default())
+    }
+
+    fn with(frames: usize, offloads: Offloads) -> Self {
+        let mut pool = pool(frames);
         let mut host = Host::new([5; 16], &mut pool);
         let interface =
             Interface { name: "test".into(), port: PORT, medium: Medium::Ip, mtu: 1500, offloads };
