@@ -71,12 +71,13 @@ impl Tcp {
         if local.0.is_none() || cx.out.ways.get(&flow).is_none() {
             flow.local = source(local.0, remote.0, &cx.out.snapshot)?;
         }
-        let (flow, hash, last) = if local.1 == 0 {
+        let (flow, hash, waits) = if local.1 == 0 {
             self.free_flow(flow, limits.timestamps, wanted, cx)?
         } else {
             self.given_flow(flow, limits.timestamps, cx)?
         };
         let i = self.connections.take().ok_or(TcpError::TooMany)?;
+        let last = waits.map(|w| self.take_wait(w));
         let connection = &mut self.connections[i];
         connection.id.index = i;
         connection.reset(flow, hash, &limits, cx.now);
@@ -95,19 +96,19 @@ impl Tcp {
         Ok(id)
     }
 
-    /// The flow, its hash, and our last number on it, if it was in TIME-WAIT, which it leaves only where clocks tell the two
-    /// connections apart.
+    /// The flow, its hash, and its entry in TIME-WAIT, if it has one, which gives way only where clocks tell the two connections
+    /// apart.
     fn given_flow(
         &mut self,
         flow: Flow,
         stamps: bool,
         cx: &Context<'_>,
-    ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
+    ) -> Result<(Flow, u64, Option<u32>), TcpError> {
         let hash = cx.secret.hash(Purpose::Table, &flow);
         match self.find(hash, &flow) {
             None => Ok((flow, hash, None)),
             Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
-                Ok((flow, hash, Some(self.take_wait(i))))
+                Ok((flow, hash, Some(i)))
             }
             Some(Entry::TimeWait(_)) => Err(TcpError::Waits),
             Some(_) => Err(TcpError::Exists),
@@ -131,7 +132,7 @@ impl Tcp {
         stamps: bool,
         wanted: impl Fn(&Flow) -> bool,
         cx: &Context<'_>,
-    ) -> Result<(Flow, u64, Option<Seq>), TcpError> {
+    ) -> Result<(Flow, u64, Option<u32>), TcpError> {
         let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         #[expect(clippy::cast_possible_truncation, reason = "a part of a hash is one")]
         let start = cx.secret.hash(Purpose::Port, &flow) as u32 % count;
@@ -147,7 +148,7 @@ impl Tcp {
             match self.find(hash, &flow) {
                 None => return Ok((flow, hash, None)),
                 Some(Entry::TimeWait(i)) if stamps && self.time_wait[i].may_be_reused(cx.now) => {
-                    return Ok((flow, hash, Some(self.take_wait(i))));
+                    return Ok((flow, hash, Some(i)));
                 }
                 Some(_) => {}
             }
@@ -451,6 +452,27 @@ mod tests {
         assert_eq!(host.stack.connections(), (1, 0, 0));
         assert!(matches!(host.stack.events().next(), Some(Event::Accepted { .. })));
     }
+
+    #[test]
+    fn time_wait_stays_where_there_is_no_room_for_what_comes_after() {
+        let (mut host, mut pool) = listening();
+        let id = accepted(&mut host, &mut pool, NOW, 5000);
+        host.stack.with_tcp(NOW, &mut pool, |tcp, cx| {
+            tcp.connections[id.index].timestamps = true;
+            tcp.wait(id.index, NOW, cx);
+        });
+        let later = NOW + Duration::from_secs(2);
+        let peer = Address::from(std::net::Ipv4Addr::new(10, 0, 0, 2));
+        let mut connect = |host: &mut Host| {
+            host.stack.connect(later, (None, 80), (peer, 5000), &mut pool).map(|_| host.stack.connections())
+        };
+        host.stack.tcp.connections = Slab::new(0);
+        assert_eq!(connect(&mut host), Err(TcpError::TooMany));
+        assert_eq!(host.stack.connections(), (0, 0, 1));
+        host.stack.tcp.connections = Slab::new(1);
+        assert_eq!(connect(&mut host), Ok((1, 0, 0)), "it gives way");
+    }
+
     #[test]
     fn an_answer_is_repeated_by_its_own_time_not_by_that_of_an_earlier_handshake_in_its_place() {
         let (mut host, mut pool) = listening();
