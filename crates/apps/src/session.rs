@@ -166,15 +166,7 @@ pub(crate) fn port_table<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> T
 
 /// The same, of rows that are there already.
 pub(crate) fn table_of(rows: impl IntoIterator<Item = Row>) -> Table {
-    Table {
-        name: "ports",
-        row: "port",
-        in_line: false,
-        in_metrics: true,
-        usual: usize::MAX,
-        partial: false,
-        rows: rows.into_iter().collect(),
-    }
+    Table::new("ports", "port", usize::MAX, rows.into_iter().collect())
 }
 
 impl PortSummary {

@@ -2,7 +2,7 @@
 
 use crate::Expression;
 use crate::formula::{Size, Test, Value};
-use crate::graph::{Graph, Target};
+use crate::graph::Graph;
 use crate::plain::NAMED_AT;
 use crate::sets::Check;
 use crate::settled::Settled;
@@ -57,19 +57,8 @@ fn names_type(value: &Value) -> bool {
 
 /// What becomes of packets of an EtherType, whatever else they hold.
 fn of_type(graph: &Graph, kind: u32) -> Settled {
-    let mut reached = vec![false; graph.nodes.len()];
-    let mut settled = Settled::default();
-    let mut reach = |target: Target, reached: &mut Vec<bool>| match target {
-        Target::Match => settled.can_match = true,
-        Target::NoMatch => settled.can_fail = true,
-        Target::Node(index) => reached[index] = true,
-    };
-    reach(graph.entry, &mut reached);
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if !reached[index] {
-            continue;
-        }
-        let known = match &node.check {
+    Settled::of(graph, |check| {
+        let known = match check {
             Check::Compare(Test { left, comparison, right: Value::Number(right) }) if names_type(left) => {
                 Some(comparison.holds(kind, *right))
             }
@@ -78,13 +67,9 @@ fn of_type(graph: &Graph, kind: u32) -> Settled {
             }
             _ => None,
         };
-        for (target, outcome) in [(node.yes, true), (node.no, false)] {
-            if known.is_none_or(|known| known == outcome) {
-                reach(target, &mut reached);
-            }
-        }
-    }
-    settled
+        // Where a packet of the type ends is not asked.
+        (known, false)
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use crate::Expression;
 use crate::flows::Flow;
 use crate::formula::{Comparison, Load, Operator, Test, Value};
-use crate::graph::Target;
+use crate::graph::{Graph, Target};
 use crate::plain::{NAMED_AT, NETWORK};
 use crate::sets::{Check, Range};
 use crate::walk::Walk;
@@ -20,6 +20,36 @@ pub(crate) struct Settled {
     pub(crate) can_match: bool,
     /// Some may not.
     pub(crate) can_fail: bool,
+}
+
+impl Settled {
+    /// Where a graph leads. `known` says of each check that is reached what comes of it, as far as that is known, and whether the
+    /// packet may end before what it looks at.
+    pub(crate) fn of(graph: &Graph, known: impl Fn(&Check) -> (Option<bool>, bool)) -> Self {
+        let mut reached = vec![false; graph.nodes.len()];
+        let mut settled = Self::default();
+        let mut reach = |target: Target, reached: &mut Vec<bool>| match target {
+            Target::Match => settled.can_match = true,
+            Target::NoMatch => settled.can_fail = true,
+            Target::Node(index) => reached[index] = true,
+        };
+        reach(graph.entry, &mut reached);
+        for (index, node) in graph.nodes.iter().enumerate() {
+            if !reached[index] {
+                continue;
+            }
+            let (outcome, may_end) = known(&node.check);
+            if may_end {
+                reach(Target::NoMatch, &mut reached);
+            }
+            for (target, way) in [(node.yes, true), (node.no, false)] {
+                if outcome.is_none_or(|outcome| outcome == way) {
+                    reach(target, &mut reached);
+                }
+            }
+        }
+        settled
+    }
 }
 
 /// Most VLAN tags that a NIC is thought to look behind.
@@ -45,30 +75,7 @@ impl Expression {
     }
 
     fn settled_for(&self, packet: Packet<'_>) -> Settled {
-        let graph = self.graph();
-        let mut reached = vec![false; graph.nodes.len()];
-        let mut settled = Settled::default();
-        let mut reach = |target: Target, reached: &mut Vec<bool>| match target {
-            Target::Match => settled.can_match = true,
-            Target::NoMatch => settled.can_fail = true,
-            Target::Node(index) => reached[index] = true,
-        };
-        reach(graph.entry, &mut reached);
-        for (index, node) in graph.nodes.iter().enumerate() {
-            if !reached[index] {
-                continue;
-            }
-            let (outcome, may_end) = packet.check(&node.check);
-            if may_end {
-                reach(Target::NoMatch, &mut reached);
-            }
-            for (target, way) in [(node.yes, true), (node.no, false)] {
-                if outcome.is_none_or(|outcome| outcome == way) {
-                    reach(target, &mut reached);
-                }
-            }
-        }
-        settled
+        Settled::of(self.graph(), |check| packet.check(check))
     }
 
     /// Whether it may match a packet of an IPv4 flow.

@@ -248,9 +248,7 @@ impl NeverTake {
             Err(_) => Expression::nothing(),
         }
     }
-}
 
-impl NeverTake {
     /// What comes by the sessions of others. Most of them are with one port, so that other packets are asked for that alone.
     fn sessions_by_server(&self) -> impl Iterator<Item = String> {
         let mut clients = BTreeMap::<SocketAddr, Vec<String>>::new();

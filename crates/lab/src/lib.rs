@@ -34,7 +34,7 @@ mod tap;
 pub use bywash_sys as sys;
 
 pub use host::{Host, HostOptions, LabError};
-pub use lock::{Untouched, lock};
+pub use lock::{Untouched, lock, lock_then};
 pub use pair::{End, Lab, Pair, PairOptions};
 pub use skip::{root, skip};
 pub use snapshot::Snapshot;

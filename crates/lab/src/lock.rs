@@ -16,11 +16,21 @@ use crate::Snapshot;
 /// When another process has it for longer than five minutes, or the lock can't be opened.
 #[must_use = "the lab is free again when the guard is dropped: let Some(_guard) = lock() else { return };"]
 pub fn lock() -> Option<Untouched> {
+    lock_then(|| ())
+}
+
+/// [`lock`], with something done first that may change the machine, while no other test uses it.
+///
+/// # Panics
+/// As [`lock`].
+#[must_use = "the lab is free again when the guard is dropped"]
+pub fn lock_then(first: impl FnOnce()) -> Option<Untouched> {
     if let Err(reason) = crate::root() {
         crate::skip(&reason);
         return None;
     }
     let lock = take(&path(), PATIENCE).unwrap_or_else(|why| panic!("{why}"));
+    first();
     Some(Untouched { before: Snapshot::take(), _lock: lock })
 }
 

@@ -149,15 +149,7 @@ pub(super) fn snapshot(
         command: COMMAND,
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
-        tables: vec![Table {
-            name: "queues",
-            row: "queue",
-            in_line: false,
-            in_metrics: true,
-            usual: 1,
-            partial: false,
-            rows,
-        }],
+        tables: vec![Table::new("queues", "queue", 1, rows)],
         distributions: Vec::new(),
     }
 }

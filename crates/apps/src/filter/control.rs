@@ -237,7 +237,8 @@ impl Control {
             self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()])
         } else {
             vec![format!(
-                "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: does the                  audit log take what is written?",
+                "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: does the \
+                 audit log take what is written?",
                 END.as_secs()
             )]
         };

@@ -226,24 +226,15 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
         lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
         done: *done,
     };
-    let table = |name, row, usual, rows| Table {
-        name,
-        row,
-        in_line: false,
-        in_metrics: true,
-        usual,
-        partial: false,
-        rows,
-    };
     Snapshot {
         command: COMMAND,
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
         tables: vec![
-            table("rules", "rule", 0, rows.collect()),
+            Table::new("rules", "rule", 0, rows.collect()),
             top::heavy_hitters(figures, top, clock::monotonic()),
             top::blocks(port, moment.blocked, top),
-            table("queues", "queue", 1, queues.collect()),
+            Table::new("queues", "queue", 1, queues.collect()),
             port_table([port]),
         ],
         distributions: Vec::new(),

@@ -111,5 +111,5 @@ pub(super) fn blocks(port: &dyn Port, blocked: &[Blocked], most: usize) -> Table
 }
 
 fn table(name: &'static str, row: &'static str, rows: Vec<Row>) -> Table {
-    Table { name, row, in_line: false, in_metrics: false, usual: 0, partial: true, rows }
+    Table { in_metrics: false, partial: true, ..Table::new(name, row, 0, rows) }
 }

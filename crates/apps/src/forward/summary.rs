@@ -113,23 +113,10 @@ pub(super) fn snapshot(directions: &[Direction], figures: &[Figures], elapsed: D
         total: Row::new(Vec::new(), CARRIED, &total),
         tables: vec![
             Table {
-                name: "directions",
-                row: "direction",
                 in_line: directions.len() > 1,
-                in_metrics: true,
-                usual: 0,
-                partial: false,
-                rows: rows.collect(),
+                ..Table::new("directions", "direction", 0, rows.collect())
             },
-            Table {
-                name: "queues",
-                row: "queue",
-                in_line: false,
-                in_metrics: true,
-                usual: 2 * directions.len(),
-                partial: false,
-                rows: queues.iter().map(queue_row).collect(),
-            },
+            Table::new("queues", "queue", 2 * directions.len(), queues.iter().map(queue_row).collect()),
         ],
         distributions: Vec::new(),
     }

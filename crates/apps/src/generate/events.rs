@@ -150,18 +150,7 @@ pub(super) fn snapshot(
         command: "generate",
         elapsed,
         total: Row::new(Vec::new(), TOTAL, &total),
-        tables: vec![
-            Table {
-                name: "queues",
-                row: "queue",
-                in_line: false,
-                in_metrics: true,
-                usual: 1,
-                partial: false,
-                rows,
-            },
-            session::table_of([port.row()]),
-        ],
+        tables: vec![Table::new("queues", "queue", 1, rows), session::table_of([port.row()])],
         distributions: distributions.collect(),
     }
 }

@@ -175,24 +175,8 @@ pub(super) fn snapshot(
         elapsed,
         total: Row::new(Vec::new(), RECEIVED, &received),
         tables: vec![
-            Table {
-                name: "queues",
-                row: "queue",
-                in_line: false,
-                in_metrics: true,
-                usual: 1,
-                partial: false,
-                rows: queue_rows.collect(),
-            },
-            Table {
-                name: "streams",
-                row: "stream",
-                in_line: false,
-                in_metrics: true,
-                usual: 1,
-                partial: false,
-                rows: stream_rows.collect(),
-            },
+            Table::new("queues", "queue", 1, queue_rows.collect()),
+            Table::new("streams", "stream", 1, stream_rows.collect()),
         ],
         distributions: vec![
             Distribution {

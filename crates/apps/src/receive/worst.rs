@@ -105,5 +105,5 @@ pub(super) fn flows(figures: &[Figures], most: usize) -> Table {
     if others.traffic.packets > 0 || others.faults() > 0 {
         rows.push(others.row("others"));
     }
-    Table { name: "flows", row: "flow", in_line: false, in_metrics: true, usual: 0, partial: true, rows }
+    Table { partial: true, ..Table::new("flows", "flow", 0, rows) }
 }

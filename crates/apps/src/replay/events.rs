@@ -201,15 +201,7 @@ pub(super) fn snapshot(
         command: COMMAND,
         elapsed,
         total: Row::new(Vec::new(), TOTAL, figures),
-        tables: vec![Table {
-            name: "files",
-            row: "file",
-            in_line: false,
-            in_metrics: true,
-            usual: 1,
-            partial: false,
-            rows: vec![file],
-        }],
+        tables: vec![Table::new("files", "file", 1, vec![file])],
         // Flat out there is nothing that a gap should be.
         distributions: if speed == Speed::Flat { Vec::new() } else { vec![gap_error] },
     }

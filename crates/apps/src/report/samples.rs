@@ -26,13 +26,8 @@ fn snapshot(seconds: u64, total: [u64; 4], queues: &[u64], latencies: &[u64]) ->
         elapsed: Duration::from_secs(seconds),
         total: Row { labels: Vec::new(), values: TOTAL.into_iter().zip(total).collect() },
         tables: vec![Table {
-            name: "queues",
-            row: "queue",
             in_line: true,
-            in_metrics: true,
-            usual: 1,
-            partial: false,
-            rows: queues.iter().enumerate().map(row).collect(),
+            ..Table::new("queues", "queue", 1, queues.iter().enumerate().map(row).collect())
         }],
         distributions: vec![Distribution {
             name: "latency",

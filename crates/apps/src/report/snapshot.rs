@@ -179,6 +179,13 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
+impl Table {
+    /// All rows there are, told of everywhere but in the live line.
+    pub fn new(name: &'static str, row: &'static str, usual: usize, rows: Vec<Row>) -> Self {
+        Self { name, row, in_line: false, in_metrics: true, usual, partial: false, rows }
+    }
+}
+
 /// Times of one kind, and how often each was seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {

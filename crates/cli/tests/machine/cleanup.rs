@@ -30,10 +30,7 @@ fn cleanup(words: &str) -> Output {
 
 /// The lab, on a machine without what a process that was killed before these tests has left: it would be undone amid them.
 fn tidy_lab() -> Option<Untouched> {
-    if bywash_lab::root().is_ok() {
-        cleanup("");
-    }
-    bywash_lab::lock()
+    bywash_lab::lock_then(|| drop(cleanup("")))
 }
 
 /// The state files of a process.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bywash_stack::Timestamp;
 
-use crate::draw::{Case, Chances, Random, seed_of};
+use crate::draw::{Case, Chances, seed_of};
+use crate::random::Random;
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug)]

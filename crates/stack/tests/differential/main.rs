@@ -10,6 +10,8 @@ mod dropper;
 mod faults;
 mod kernel;
 mod ours;
+#[path = "../random/mod.rs"]
+mod random;
 #[path = "../hosts/wire/seeds.rs"]
 mod seeds;
 

@@ -11,6 +11,8 @@ mod listeners;
 mod opening;
 mod passing_on;
 mod programs;
+#[path = "../random/mod.rs"]
+mod random;
 mod rules;
 mod sending;
 mod smol;

@@ -5,34 +5,11 @@
 
 use std::time::Duration;
 
+use crate::random::Random;
 use crate::streams::payload;
 use crate::wire::network::{Faults, Network};
 use crate::wire::{Node, address, seeds};
 use bywash_stack::{CloseReason, CongestionControl, ConnectionId, Event, Limits, Timestamp};
-
-/// Numbers by chance that a seed decides (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() >> 33).unwrap() % limit
-    }
-
-    fn happens(&mut self, thousandths: usize) -> bool {
-        self.below(1000) < thousandths
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-}
 
 /// How a program lets go of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,7 +347,7 @@ impl Drop for Again {
 /// One connection, from its opening until nothing of it is left; whether both streams were whole.
 fn run(seed: u64) -> bool {
     let _again = Again(seed);
-    let random = &mut Random(seed);
+    let random = &mut Random::new(seed);
     let case = Case::draw(random);
     let names = if case.ipv6 { ["fd00::1", "fd00::2"] } else { ["10.0.0.1", "10.0.0.2"] };
     let length = if case.ipv6 { 64 } else { 24 };

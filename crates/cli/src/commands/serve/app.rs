@@ -219,15 +219,7 @@ fn snapshot(
     let rows = engines.iter().enumerate();
     let rows = rows.map(|(number, engine)| Row::new(vec![("engine", number.into())], TOTAL, engine));
     let total = telling.row(elapsed).and(TOTAL, &all);
-    let engines = Table {
-        name: "engines",
-        row: "engine",
-        in_line: false,
-        in_metrics: true,
-        usual: usize::MAX,
-        partial: false,
-        rows: rows.collect(),
-    };
+    let engines = Table::new("engines", "engine", usize::MAX, rows.collect());
     Snapshot { command, elapsed, total, tables: vec![engines], distributions: telling.distributions() }
 }
 

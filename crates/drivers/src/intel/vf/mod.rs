@@ -328,11 +328,7 @@ impl<F: Function> VirtualFunction<F> {
     /// # Errors
     /// [`MailboxError::Refused`](super::MailboxError::Refused) where the host does not tell, or speaks an older version than 1.2;
     /// [`NicError::Setting`] where the NIC spreads none.
-    pub fn rss(&mut self) -> Result<Rss, NicError> {
-        self.ask_rss()
-    }
-
-    fn ask_rss(&self) -> Result<Rss, NicError> {
+    pub fn rss(&self) -> Result<Rss, NicError> {
         let none = || NicError::Setting(format!("{}: packets come by the first queue", self.nic.name));
         let rss = self.shared.driver.rss.ok_or_else(none)?;
         rss(&mut lock(&self.shared.control).mailbox, self.shared.queues)
@@ -409,7 +405,7 @@ impl<F: Function> Port for VirtualFunction<F> {
 
     fn spread(&self) -> Option<RssSpread> {
         // Whether UDP's ports are hashed the host does not tell.
-        self.ask_rss().ok().map(|rss| rss.spread(self.shared.queues, false))
+        self.rss().ok().map(|rss| rss.spread(self.shared.queues, false))
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {
