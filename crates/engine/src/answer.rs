@@ -235,6 +235,7 @@ fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<R
             Origin::Address => ("kernel", None),
             Origin::User => ("static", None),
             Origin::Router(left) => ("ra", left),
+            Origin::Redirect(left) => ("redirect", Some(left)),
         };
         RouteRow {
             prefix: format!("{}/{}", route.prefix.address().ip(), route.prefix.length()),

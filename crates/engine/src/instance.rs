@@ -31,6 +31,8 @@ pub struct Options {
     pub batch: usize,
     /// Packets for others are passed on.
     pub forward: bool,
+    /// Redirects of routers are taken, where packets are not passed on.
+    pub redirects: bool,
     /// What new connections may use.
     pub limits: Limits,
     /// The interfaces: a port's number, and the VLAN whose tagged packets it has. Empty: one of each port's untagged packets.
@@ -44,6 +46,7 @@ impl Default for Options {
             idle: Idle::default(),
             batch: BATCH,
             forward: false,
+            redirects: true,
             limits: Limits::default(),
             interfaces: Vec::new(),
         }

@@ -119,6 +119,7 @@ fn threads(
         interfaces.push(control.add_interface(interface(&**port, PortId(id), (*mac, *vlan)))?);
     }
     control.set_forwarding(options.forward);
+    control.set_redirects(options.redirects);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
     let programs: Vec<Box<dyn Program>> = (0..count).map(|number| program(number, count)).collect();
     for listen in programs.first().map_or_else(Vec::new, |program| program.listens()) {

@@ -166,6 +166,30 @@ impl Routes {
         removed
     }
 
+    /// Takes out one route, if it is there.
+    pub(crate) fn remove_one(&mut self, route: &Route) {
+        let length = route.prefix.bits();
+        let Some(at) = self.lengths.iter().position(|(l, _)| *l == length) else { return };
+        let key = route.prefix.address().bits();
+        let Some(same) = self.lengths[at].1.get_mut(&key) else { return };
+        let before = same.first().copied();
+        same.retain(|old| old != route);
+        let after = same.first().copied();
+        if after.is_none() {
+            self.lengths[at].1.remove(&key);
+        }
+        if self.lengths[at].1.is_empty() {
+            self.lengths.remove(at);
+        }
+        self.publish(route.prefix, before, after);
+    }
+
+    /// Whether there is a route of just this prefix.
+    pub(crate) fn has(&self, prefix: Prefix) -> bool {
+        let of_length = self.lengths.iter().find(|(length, _)| *length == prefix.bits());
+        of_length.is_some_and(|(_, routes)| routes.contains_key(&prefix.address().bits()))
+    }
+
     /// What stacks are to read from now on.
     pub(crate) fn fib(&self) -> Fib {
         Fib { v4: self.v4.table(), v6: self.v6.table(), hops: self.hops.list.clone() }

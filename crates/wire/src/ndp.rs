@@ -16,6 +16,8 @@ pub const SOURCE_LINK: u8 = 1;
 pub const TARGET_LINK: u8 = 2;
 /// Option: a prefix.
 pub const PREFIX: u8 = 3;
+/// Option: the beginning of the packet that a redirect is about, behind eight bytes.
+pub const REDIRECTED: u8 = 4;
 /// Option: the link's MTU.
 pub const MTU: u8 = 5;
 

@@ -5,5 +5,6 @@ mod changes;
 mod instance;
 mod others;
 mod ping;
+mod redirects;
 mod settings;
 mod tcp;

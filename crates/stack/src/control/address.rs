@@ -223,6 +223,7 @@ impl Control {
         if !automatic {
             self.routes.add(Route { prefix, gateway: None, interface: id, metric: 0 });
         }
+        self.forget_redirects(|route| route.interface == id);
         self.changed = true;
         self.join(now, id, prefix.address());
     }
@@ -240,6 +241,7 @@ impl Control {
             self.routes.remove(ours);
         }
         self.announcements.retain(|(_, _, a, _)| *a != address);
+        self.forget_redirects(|route| route.interface == id);
         self.leave(id, address);
         self.changed = true;
         true

@@ -34,6 +34,8 @@ pub enum Origin {
     User,
     /// A router has advertised it, for so long; for ever when `None`.
     Router(Option<Duration>),
+    /// A router has redirected a host's packets, for so long.
+    Redirect(Duration),
 }
 
 /// What routers have told, and what we still ask them.
@@ -113,6 +115,9 @@ impl Control {
         if let Some(router) = router.filter(|_| route.metric == DEFAULT_METRIC && route.prefix.length() == 0)
         {
             return Origin::Router(left(router.until));
+        }
+        if let Some(until) = self.redirects.until(route) {
+            return Origin::Redirect(until.since(now));
         }
         if route.gateway.is_some() {
             return Origin::User;
@@ -333,6 +338,9 @@ impl Control {
         for router in gone.iter().filter(|router| router.chosen) {
             self.remove_default(router);
         }
+        // RFC 4861, 6.3.5 and 7.3.3: what goes by one of them is to find its way again, also by one that was known from a
+        // redirect alone.
+        self.forget_redirects(|route| route.gateway.is_some_and(|hop| wanted(&(route.interface, hop))));
         self.changed |= !gone.is_empty();
     }
 

@@ -68,7 +68,7 @@ impl Control {
         if is_v6(&packet) {
             return self.icmp6(now, id, packet, start, pool);
         }
-        if self.take_icmp4(&packet).is_some_and(|echo| echo) {
+        if self.take_icmp4(now, id, &packet).is_some_and(|echo| echo) {
             self.echo(now, packet, pool);
         } else {
             pool.give_packet(packet);
@@ -76,7 +76,7 @@ impl Control {
     }
 
     /// Whether it is an echo request to be answered; `None` when it is nothing at all.
-    fn take_icmp4(&mut self, packet: &Packet) -> Option<bool> {
+    fn take_icmp4(&mut self, now: Timestamp, id: InterfaceId, packet: &Packet) -> Option<bool> {
         let (ip, _) = Ipv4Header::ref_from_prefix(packet.head()).ok()?;
         let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
         if end < start + ICMP_HEADER || sum(Sum::new(), packet, start..end).checksum() != 0 {
@@ -106,7 +106,11 @@ impl Control {
                 };
                 self.notices.extend(notice(quoted, error));
             }
-            // Source quench is ignored (RFC 6633); redirects are, too: routes come from the control's user.
+            (icmpv4::REDIRECT, 0..=3) => {
+                let hop = std::net::Ipv4Addr::from_bits(icmp.rest.get()).into();
+                self.redirected4(now, id, (ip.source().into(), to, hop), quoted);
+            }
+            // Source quench is ignored (RFC 6633).
             _ => {}
         }
         Some(false)

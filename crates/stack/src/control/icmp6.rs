@@ -93,8 +93,8 @@ impl Control {
             icmpv6::NEIGHBOUR_ADVERTISEMENT => self.advertised(now, &received),
             icmpv6::ROUTER_ADVERTISEMENT => self.router_advertised(now, &received),
             icmpv6::LISTENER_QUERY => self.queried(now, &received),
-            // Router solicitations are for routers that advertise, which this one does not. Redirects are ignored:
-            // routes come from the control's user, and from advertisements if he says so.
+            icmpv6::REDIRECT => self.redirected6(now, &received),
+            // Router solicitations are for routers that advertise, which this one does not.
             _ => {}
         }
         Some(false)

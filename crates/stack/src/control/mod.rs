@@ -10,6 +10,7 @@ mod listeners;
 mod mld;
 mod ndp;
 mod neighbour;
+mod redirects;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use autoconf::Autoconf;
 use icmp::Limit;
 use mld::Listening;
 use neighbour::Neighbours;
+use redirects::Redirects;
 
 /// How often, and how far apart, a new address is announced (RFC 5227, 1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
 const ANNOUNCEMENTS: u8 = 2;
@@ -79,6 +81,7 @@ pub struct Control {
     /// Counts what may be fragmented.
     identification: u32,
     routes: Routes,
+    redirects: Redirects,
     neighbours: Neighbours,
     forwarding: bool,
     listeners: Arc<Vec<(ListenerId, Listen)>>,
@@ -133,6 +136,7 @@ impl Control {
             listening: Listening::default(),
             identification: 0,
             routes: Routes::default(),
+            redirects: Redirects::default(),
             neighbours: Neighbours::default(),
             forwarding: false,
             listeners: Arc::default(),
@@ -182,6 +186,7 @@ impl Control {
                 return Err(ControlError::Gateway(gateway));
             }
         }
+        self.forget_redirects(|_| true);
         self.routes.add(route);
         self.changed = true;
         Ok(())
@@ -190,7 +195,9 @@ impl Control {
     /// Takes out the routes that `wanted` holds for, and says how many that were.
     pub fn remove_routes(&mut self, wanted: impl Fn(&Route) -> bool) -> usize {
         self.changed = true;
-        self.routes.remove(wanted)
+        let removed = self.routes.remove(wanted);
+        self.forget_redirects(|_| true);
+        removed
     }
 
     /// Enters a neighbour by hand. Nothing from the wire changes it.
@@ -214,12 +221,13 @@ impl Control {
     }
 
     /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1). A router takes no advice from other
-    /// routers (RFC 4861, 6.3.4 is for hosts).
+    /// routers (RFC 4861, 6.3.4 and 8.3 are for hosts).
     pub fn set_forwarding(&mut self, on: bool) {
         self.forwarding = on;
         self.changed = true;
         if on {
             self.forget_routers(|_| true);
+            self.forget_redirects(|_| true);
         }
     }
 
@@ -266,6 +274,7 @@ impl Control {
     #[cold]
     fn publish_changes(&mut self, pool: &mut Pool) {
         self.choose_routers();
+        self.forget_unreachable();
         let old = &self.outbox.snapshot;
         let known = self.neighbours.known();
         let mut new = Snapshot { generation: old.generation.wrapping_add(1), ..Snapshot::clone(old) };
@@ -324,6 +333,7 @@ impl Control {
         self.advance_addresses(now, pool);
         self.advance_autoconf(now, pool);
         self.advance_listening(now, pool);
+        self.advance_redirects(now);
         self.publish(pool);
         for question in self.neighbours.advance(now) {
             self.ask(question, pool);
@@ -356,6 +366,7 @@ impl Control {
             self.next_address_deadline(),
             self.autoconf.next_deadline(),
             self.listening.next_deadline(),
+            self.redirects.next_deadline(),
         ];
         self.neighbours.next_deadline().into_iter().chain(rest.into_iter().flatten()).min()
     }

@@ -13,6 +13,7 @@ mod passing_on;
 mod programs;
 #[path = "../random/mod.rs"]
 mod random;
+mod redirects;
 mod rules;
 mod sending;
 mod smol;

@@ -21,6 +21,7 @@ struct File {
     name: Option<String>,
     #[serde(default)]
     forward: bool,
+    accept_redirects: Option<bool>,
     #[serde(default)]
     port: Vec<FilePort>,
     #[serde(default)]
@@ -61,6 +62,8 @@ pub(crate) struct Flags<'a> {
 pub(crate) struct Config {
     pub(crate) name: Option<String>,
     pub(crate) forward: bool,
+    /// Redirects of routers are not taken.
+    pub(crate) no_redirects: bool,
     pub(crate) ports: Vec<PortName>,
     /// A port's number, and a VLAN of it; without, the interface has the untagged packets.
     pub(crate) interfaces: Vec<(usize, Option<u16>)>,
@@ -158,7 +161,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         (start, error.message().lines().collect::<Vec<_>>().join("; "))
     })?;
     let at = |span: Range<usize>| move |what: String| (span.start, what);
-    let mut config = Config { name: file.name, forward: file.forward, ..Config::default() };
+    let no_redirects = file.accept_redirects == Some(false);
+    let mut config = Config { name: file.name, forward: file.forward, no_redirects, ..Config::default() };
     for (number, port) in file.port.iter().enumerate() {
         let name = port.port.get_ref().parse::<PortName>().map_err(|error| error.to_string());
         let name = name.map_err(at(port.port.span()))?;
@@ -383,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_file_says_what_flags_say() {
-        let file = "name = 'web'\nforward = true\n[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n\
+        let file = "name = 'web'\nforward = true\naccept_redirects = false\n[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n\
                     [[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n";
         let read = parse(file).unwrap();
         let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
@@ -393,7 +397,8 @@ mod tests {
         let typed = Config::of(&flags).unwrap();
         let dad = |address: &WantedAddress| matches!(address.what, What::Given { dad: true, .. });
         assert_eq!(read.addresses.iter().map(dad).collect::<Vec<_>>(), [false, true]);
-        assert_eq!((read.name.as_deref(), read.forward), (Some("web"), true));
+        assert_eq!((read.name.as_deref(), read.forward, read.no_redirects), (Some("web"), true, true));
+        assert!(!parse("name = 'web'").unwrap().no_redirects);
         assert_eq!((&read.ports, &read.addresses), (&typed.ports, &typed.addresses));
         assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
     }
@@ -403,6 +408,7 @@ mod tests {
         for (file, line, column, says) in [
             ("name = \"web\nforward = true", 1, 12, "string"),
             ("forward = 3", 1, 11, "boolean"),
+            ("accept_redirects = 0", 1, 20, "boolean"),
             ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 29, "10.0.0.3/99"),
             ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
             ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),

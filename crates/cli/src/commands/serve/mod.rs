@@ -87,6 +87,9 @@ pub(crate) struct InstanceArgs {
     /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5'
     #[arg(long, value_name = "ROUTE")]
     pub(crate) route: Vec<String>,
+    /// Take no ICMP redirects: packets go by the routes that are given, whatever routers say
+    #[arg(long)]
+    pub(crate) no_redirects: bool,
     /// Its name, by which it is asked
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -111,6 +114,7 @@ impl InstanceArgs {
             }
         };
         config.name = self.name.clone().or(config.name);
+        config.no_redirects |= self.no_redirects;
         config.tcp = self.tcp.clone().or(config.tcp);
         Ok(config)
     }
@@ -172,6 +176,7 @@ impl Plan<'_> {
             idle: workers.idle,
             batch: worker.batch(),
             forward: config.forward,
+            redirects: !config.no_redirects,
             limits,
             interfaces: config.interfaces.clone(),
         };
