@@ -4,7 +4,8 @@
 //! beginning still shows: who has lost little of it is ahead, for windows come near each other by a part with each loss,
 //! and losses are seconds apart. In a minute streams share. Where the queue holds less than the first windows, those that
 //! lose all of them wait for a timer and then meet a full queue, which has room only where an acknowledgment has just made
-//! some, and stay locked out: 64 streams need a queue for them.
+//! some, and stay locked out, as drop-tail queues do (RFC 2309, 2): 64 streams need a queue for them, and 120 kB are none
+//! at 20 ms.
 
 use std::time::Duration;
 
@@ -79,14 +80,16 @@ fn measure(faults: Faults, control: CongestionControl, row: Row) -> [u64; 3] {
 /// Loss, reordering, delay, queue, receive window, streams and seconds of a row.
 type Cell = (u32, u32, Duration, Option<(u64, u64)>, u32, usize, u64);
 
-/// Each loss with each reordering, delay, queue and number of streams.
+/// Each loss with each reordering, delay, queue and number of streams. The link of 64 is ten times as fast, and so is
+/// its queue.
 fn cross() -> impl Iterator<Item = Cell> {
-    (0..32usize).map(|number| {
-        let high = |bit: usize| number >> bit & 1 == 1;
-        let delay = Duration::from_millis(if high(2) { 50 } else { 10 });
-        let queue = if high(1) { 12_000 } else { 60_000 };
-        let (loss, reorder) = (if high(4) { 5 } else { 0 }, if high(3) { 100 } else { 0 });
-        (loss, reorder, delay, Some((1_250_000, queue)), 4 << 20, if high(0) { 8 } else { 1 }, 10)
+    (0..48usize).map(|number| {
+        let high = |bit: usize| number / 3 >> bit & 1 == 1;
+        let (streams, times) = [(1, 1), (8, 1), (64, 10)][number % 3];
+        let delay = Duration::from_millis(if high(1) { 50 } else { 10 });
+        let queue = if high(0) { 12_000 } else { 60_000 };
+        let (loss, reorder) = (if high(3) { 5 } else { 0 }, if high(2) { 100 } else { 0 });
+        (loss, reorder, delay, Some((1_250_000 * times, queue * times)), 4 << 20, streams, 10)
     })
 }
 
@@ -110,8 +113,8 @@ fn the_table() {
             (0, 0, ms(10), link, 4 << 20, 16, 10),
             (0, 0, ms(10), link, 4 << 20, 4, 60),
             (0, 0, ms(10), link, 4 << 20, 16, 60),
-            (0, 0, ms(10), wide, 4 << 20, 64, 10),
             (0, 0, ms(10), wide, 4 << 20, 64, 60),
+            (5, 100, ms(50), wide, 4 << 20, 64, 60),
         ];
         for (loss, reorder, delay, bottleneck, window, streams, seconds) in chosen.into_iter().chain(cross())
         {
