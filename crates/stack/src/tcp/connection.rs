@@ -11,6 +11,7 @@ use super::scoreboard::Scoreboard;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::state::{Cause, State};
+use super::undo::Undo;
 use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
 use crate::stack::{Context, Event};
@@ -147,6 +148,8 @@ pub(super) struct Connection {
     pub(super) fin_at: Option<Seq>,
     /// What came twice, to be reported (RFC 2883).
     pub(super) duplicate: Option<(Seq, Seq)>,
+    /// Where the round trip ends that `used` is of.
+    pub(super) round_end: Seq,
 
     // Times.
     pub(super) send_at: Timestamp,
@@ -170,9 +173,8 @@ pub(super) struct Connection {
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
-    /// In slow start: the most that was in flight since a round trip began, which ends where this number is acknowledged.
+    /// In slow start: the most that was in flight since a round trip began.
     pub(super) used: u32,
-    pub(super) round_end: Seq,
 
     pub(super) window: Window,
     pub(super) rtt: Rtt,
@@ -200,6 +202,8 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
+    /// How to take the last recovery back.
+    pub(super) undo: Option<Box<Undo>>,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u16,
     /// What the path takes.
@@ -219,6 +223,7 @@ impl Connection {
         std::mem::swap(&mut new.send, &mut self.send);
         std::mem::swap(&mut new.receive, &mut self.receive);
         std::mem::swap(&mut new.board, &mut self.board);
+        self.undo = None;
         // What it was has nothing any more that could be dropped, but that would be found out by looking at each queue.
         std::mem::forget(std::mem::replace(self, new));
         (self.flow, self.hash, self.limits) = (flow, hash, *limits);

@@ -22,6 +22,7 @@ mod seq;
 mod state;
 mod time_wait;
 mod timers;
+mod undo;
 mod urgent;
 mod way;
 

@@ -84,7 +84,8 @@ impl Connection {
             if !self.may_send(turn, cx) || !self.send_range(start, end - start, cx) {
                 return false;
             }
-            self.board.resent(start, end, cx.now);
+            let again = self.board.resent(start, end, cx.now);
+            self.note_copy((start, end), again, cx.now);
             self.prr_out += end - start;
             self.count_copy(end - start);
         }

@@ -17,7 +17,13 @@ impl Connection {
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         self.last_acknowledged = cx.now;
         let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe.is_none();
-        if nothing_out && segment.ack == self.una && self.slowed_at.is_none() && !segment.has(TcpFlags::ECE) {
+        let no_blocks = segment.options.sack.is_empty();
+        if nothing_out
+            && no_blocks
+            && segment.ack == self.una
+            && self.slowed_at.is_none()
+            && !segment.has(TcpFlags::ECE)
+        {
             // A stream to us: the acknowledgment repeats what was known, in every segment.
             self.update_window(segment);
             self.stalled = None;
@@ -53,8 +59,9 @@ impl Connection {
             self.stalled = None;
         }
         let bare = segment.ack == una && !window_changed && segment.length() == 0;
-        self.end_probe(ack, reported, bare && segment.options.sack.is_empty());
+        self.end_probe(ack, reported.map(|(_, end)| end), bare && segment.options.sack.is_empty());
         self.take_echo(segment);
+        self.take_back(segment, reported, (delivered.bytes, delivered.echoed));
         self.find_losses(una, advanced, delivered, cx);
         if advanced {
             self.grow(before, delivered.bytes, cx.now);
@@ -117,14 +124,14 @@ impl Connection {
         changed
     }
 
-    /// What the peer has out of order (RFC 2018), and where what it reports to have come twice ends (RFC 2883, 4).
+    /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
     fn take_blocks(
         &mut self,
         segment: &Segment,
         ack: Seq,
         cx: &Context<'_>,
         delivered: &mut Delivered,
-    ) -> Option<Seq> {
+    ) -> Option<(Seq, Seq)> {
         if !self.sack || segment.options.sack.is_empty() {
             return None;
         }
@@ -133,7 +140,7 @@ impl Connection {
         let (first, second) = (blocks.clone().next(), blocks.clone().nth(1));
         if let Some((start, end)) = first {
             let inside = second.is_some_and(|(s, e)| !start.before(s) && !end.after(e));
-            reported = (start.before(end) && (!end.after(ack) || inside)).then_some(end);
+            reported = (start.before(end) && (!end.after(ack) || inside)).then_some((start, end));
         }
         if reported.is_some() {
             blocks.next();
@@ -228,6 +235,8 @@ impl Connection {
         if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at.is_none() && !segment.has(TcpFlags::SYN) {
             self.slowed_at = Some(self.nxt);
             self.slowed = true;
+            // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
+            self.undo = None;
             if self.phase == Phase::Open {
                 self.reduce();
                 self.window.congestion = self.window.threshold;
@@ -257,18 +266,25 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         if self.board.has_lost() && self.phase == Phase::Open {
-            // RFC 8985, 7.1: what a probe did is no question any more.
-            (self.phase, self.probe) = (Phase::Recovery, None);
-            self.recover = self.nxt;
-            self.prr_flight = (self.nxt - una).max(self.window.mss);
-            (self.prr_delivered, self.prr_out) = (0, 0);
-            self.reduce();
+            self.begin_recovery(una);
         }
         if self.phase == Phase::Recovery {
             let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
             self.reduce_in_proportion(arrived, advanced && !self.sack, advanced && self.board.lost() <= lost);
         }
+    }
+
+    /// Something is lost that was sent after `una`.
+    pub(super) fn begin_recovery(&mut self, una: Seq) {
+        let undo = self.remember();
+        // RFC 8985, 7.1: what a probe did is no question any more.
+        (self.phase, self.probe) = (Phase::Recovery, None);
+        self.recover = self.nxt;
+        self.prr_flight = (self.nxt - una).max(self.window.mss);
+        (self.prr_delivered, self.prr_out) = (0, 0);
+        self.reduce();
+        self.undo = undo;
     }
 
     /// Lets RACK look for losses, and sets its timer when something may only be late.
@@ -322,6 +338,7 @@ impl Connection {
 
     fn reduce_from(&mut self, flight: u32) {
         self.slowed |= self.ecn;
+        self.undo = None;
         self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
     }
 }

@@ -232,8 +232,9 @@ impl Scoreboard {
         Some((last.end - len, last.end))
     }
 
-    /// A part of what was sent is sent again.
-    pub(super) fn resent(&mut self, start: Seq, end: Seq, at: Timestamp) {
+    /// A part of what was sent is sent again; `true` if a part of that was before.
+    pub(super) fn resent(&mut self, start: Seq, end: Seq, at: Timestamp) -> bool {
+        let mut again = false;
         self.split(start);
         self.split(end);
         let from = self.index(start);
@@ -246,9 +247,11 @@ impl Scoreboard {
                 }
                 Fate::InFlight | Fate::Sacked => {}
             }
-            (sent.at, sent.retransmitted) = (at, true);
+            again |= std::mem::replace(&mut sent.retransmitted, true);
+            sent.at = at;
         }
         self.sendings.push_back(Sending { at, start, end });
+        again
     }
 
     /// Everything before `ack` has arrived.

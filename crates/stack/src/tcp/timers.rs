@@ -153,11 +153,7 @@ impl Connection {
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
         if self.board.has_lost() && self.phase == Phase::Open {
-            (self.phase, self.probe) = (Phase::Recovery, None);
-            self.recover = self.nxt;
-            self.prr_flight = (self.nxt - self.una).max(self.window.mss);
-            (self.prr_delivered, self.prr_out) = (0, 0);
-            self.reduce();
+            self.begin_recovery(self.una);
             self.window.congestion = self.pipe() + self.window.mss;
         }
     }

@@ -21,5 +21,6 @@ mod streams;
 mod tcp;
 mod throughput;
 mod timing;
+mod undo;
 mod urgent;
 mod wire;

@@ -84,7 +84,7 @@ type Cell = (u32, u32, Duration, Option<(u64, u64)>, u32, usize, u64);
 /// its queue.
 fn cross() -> impl Iterator<Item = Cell> {
     (0..48usize).map(|number| {
-        let high = |bit: usize| number / 3 >> bit & 1 == 1;
+        let high = |bit: usize| ((number / 3) >> bit) & 1 == 1;
         let (streams, times) = [(1, 1), (8, 1), (64, 10)][number % 3];
         let delay = Duration::from_millis(if high(1) { 50 } else { 10 });
         let queue = if high(0) { 12_000 } else { 60_000 };
@@ -120,7 +120,7 @@ fn the_table() {
         {
             let faults = Faults { delay, loss, reorder, bottleneck, ..Faults::default() };
             let [rate, fairness, jain] = measure(faults, control, Row { window, streams, seconds });
-            assert!(seconds < 60 || jain >= 980, "{control:?}: {streams} streams do not share: {jain}");
+            assert!(seconds < 60 || jain >= 970, "{control:?}: {streams} streams do not share: {jain}");
             let queue = bottleneck.map_or(0, |(_, room)| room / 1000);
             table += &format!(
                 "{:8} {loss:9} {reorder:13} {:>6} {queue:4}kB {:>6}kB {streams:8} {seconds:8} {rate:8} {fairness:10}% {jain:5}\n",

@@ -34,8 +34,8 @@ pub(crate) struct Trace {
     batch: Batch,
     /// Our first sequence number, when it was seen.
     first: Option<u32>,
-    /// Our clock as it was last seen.
-    clock: u32,
+    /// Our clock as it was last seen, which the peer echoes.
+    pub(crate) clock: u32,
     /// Ours, the peer's.
     pub(crate) ports: (u16, u16),
 }

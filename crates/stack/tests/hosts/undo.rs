@@ -1,0 +1,107 @@
+//! Recoveries that are taken back, since all that was sent again had only been overtaken.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, TcpInfo};
+
+use crate::wire::trace::Trace;
+
+const SECOND: &str = ". 1001:2001(1000) ack 1 win 65535";
+
+/// Ten segments are out for 20 ms, the second is overtaken by three and goes out again.
+fn recovering(options: &str, clock: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, options, clock);
+    t.send(id, 10_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(Duration::from_millis(20));
+    (t, id)
+}
+
+fn info(t: &Trace, id: ConnectionId) -> TcpInfo {
+    t.host.stack.tcp_info(t.now, id).unwrap()
+}
+
+/// As [`recovering`], without timestamps.
+fn by_blocks() -> (Trace, ConnectionId) {
+    let (mut t, id) = recovering("mss 1000,sackOK", "");
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    t.peer(". 1:1(0) ack 1001 win 30000 <sack 2001:5001>");
+    t.sends(&[SECOND]);
+    assert_eq!(info(&t, id).snd_ssthresh, 6300);
+    (t, id)
+}
+
+#[test]
+fn a_copy_that_came_twice_is_no_loss() {
+    let (mut t, id) = by_blocks();
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    assert_eq!((info(&t, id).snd_ssthresh, info(&t, id).snd_cwnd), (6300, 6300));
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>");
+    let after = info(&t, id);
+    // It was in slow start, which goes on.
+    assert_eq!((after.snd_ssthresh, after.snd_cwnd), (u32::MAX, 6300));
+}
+
+#[test]
+fn while_one_copy_is_not_told_to_have_come_twice_something_was_lost() {
+    let (mut t, id) = by_blocks();
+    t.pass(Duration::from_millis(1));
+    t.peer(". 1:1(0) ack 1001 win 30000 <sack 7001:10001,sack 2001:5001>");
+    t.pass(Duration::from_millis(20));
+    t.output();
+    assert!(info(&t, id).total_retrans > 1);
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>");
+    assert_eq!(info(&t, id).snd_ssthresh, 6300);
+}
+
+#[test]
+fn what_the_network_doubles_says_nothing() {
+    let (mut t, id) = by_blocks();
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    // It was sent once.
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 3001:4001>");
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>");
+    assert_eq!(info(&t, id).snd_ssthresh, 6300);
+}
+
+#[test]
+fn a_timeout_stays() {
+    let (mut t, id) = by_blocks();
+    let rto = info(&t, id).rto;
+    t.pass(rto);
+    t.output();
+    assert_eq!(info(&t, id).total_retrans, 2);
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>");
+    assert!(info(&t, id).snd_ssthresh <= 6300);
+}
+
+/// As [`recovering`], with timestamps; and when the copy went out, by our clock.
+fn by_the_clock() -> (Trace, ConnectionId, u32) {
+    let (mut t, id) = recovering("mss 1012,sackOK,TS 100", "<TS 101>");
+    let first = t.clock;
+    t.pass(Duration::from_millis(1));
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 102>");
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 102,sack 2001:5001>");
+    assert_eq!(t.output(), [format!("{SECOND} <TS ecr 102>")]);
+    let reduced = info(&t, id);
+    assert_eq!(reduced.snd_ssthresh, 6300);
+    (t, id, first)
+}
+
+#[test]
+fn an_echo_of_the_original_is_no_loss() {
+    let (mut t, id, first) = by_the_clock();
+    t.clock = first;
+    t.peer(". 1:1(0) ack 5001 win 30000 <TS 103>");
+    let after = info(&t, id);
+    // Slow start goes on with what has just come.
+    assert_eq!((after.snd_ssthresh, after.ca_state, after.snd_cwnd), (u32::MAX, 0, 7300));
+}
+
+#[test]
+fn an_echo_of_the_copy_says_nothing() {
+    let (mut t, id, _) = by_the_clock();
+    t.peer(". 1:1(0) ack 5001 win 30000 <TS 103>");
+    assert_eq!(info(&t, id).snd_ssthresh, 6300);
+}
