@@ -1,5 +1,7 @@
 //! The bpf(2) layer against the kernel: needs root, touches no interface.
 
+use std::ffi::CStr;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bywash_sys::bpf::{
@@ -123,6 +125,36 @@ fn a_refused_program_shows_the_verifiers_log() {
         }
         LoadError::Bpf(error) => panic!("no log: {error}"),
     }
+}
+
+#[test]
+#[expect(unsafe_code, reason = "the test's thread gets a mount namespace with a BPF file system of its own")]
+fn a_pinned_program_outlives_who_loaded_it() {
+    if !rights() {
+        return;
+    }
+    let mount = |what: &CStr, place: &CStr, flags| {
+        // SAFETY: only this thread sees its mounts, and it ends with the test; the strings live through the call, and
+        // the kernel takes null as no data.
+        unsafe { libc::mount(what.as_ptr(), place.as_ptr(), what.as_ptr(), flags, std::ptr::null()) }
+    };
+    // SAFETY: only this thread's mount namespace changes.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    assert_eq!(mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE), 0);
+    assert_eq!(mount(c"bpf", c"/sys/fs/bpf", 0), 0);
+
+    let spec = ProgramSpec { kind: ProgramKind::SchedCls, name: "pinned", instructions: &returns(-1) };
+    let program = Program::load(&spec).unwrap();
+    let elsewhere = std::env::temp_dir().join("bywash-pinned");
+    assert!(program.pin(&elsewhere).unwrap_err().is(libc::EPERM));
+    assert!(program.pin(Path::new("a\0b")).is_err());
+    let path = Path::new("/sys/fs/bpf/pinned");
+    program.pin(path).unwrap();
+    assert!(path.exists());
+    assert!(program.pin(path).unwrap_err().is(libc::EEXIST));
+    let info = program.info().unwrap();
+    drop(program);
+    assert_eq!(Program::by_id(info.id).unwrap().info().unwrap(), info);
 }
 
 #[test]

@@ -71,6 +71,7 @@ enum Command {
     MapDelete = 3,
     MapNextKey = 4,
     ProgramLoad = 5,
+    ObjectPin = 6,
     ProgramTestRun = 10,
     ProgramNextId = 11,
     MapNextId = 12,

@@ -1,8 +1,11 @@
 //! BPF programs: loading them, running them on given packets, asking what is loaded.
 #![expect(unsafe_code, reason = "instructions and buffers are passed to the kernel by address")]
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -47,7 +50,7 @@ pub enum LoadError {
     Bpf(#[from] BpfError),
 }
 
-/// A loaded program; it goes away when neither this nor a link holds it.
+/// A loaded program; it goes away when neither this nor a link nor a [pin](Program::pin) holds it.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
@@ -125,6 +128,14 @@ struct LoadAttributes {
     name: [u8; NAME_LEN],
     prog_ifindex: u32,
     expected_attach_type: u32,
+}
+
+#[derive(IntoBytes, FromBytes, Immutable)]
+#[repr(C)]
+struct PinAttributes {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
 }
 
 #[derive(Default, IntoBytes, FromBytes, Immutable)]
@@ -218,6 +229,23 @@ impl Program {
         let opened = super::by_id(Command::ProgramFdById, id);
         let fd = opened.map_err(|error| BpfError::new(format!("opening program {id}"), error))?;
         Ok(Self { fd, name: format!("id {id}") })
+    }
+
+    /// Gives it a name in a BPF file system (bpffs), by which other programs find it, `tc` for one. It stays loaded until
+    /// that file is removed or its file system is gone, also when this process has ended.
+    ///
+    /// # Errors
+    /// What the kernel says: `EEXIST` when the name is taken, `EPERM` also when the folder is in no BPF file system.
+    pub fn pin(&self, path: &Path) -> Result<(), BpfError> {
+        let error = |error| {
+            BpfError::new(format!("pinning the program '{}' as {}", self.name, path.display()), error)
+        };
+        let name = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
+        let mut attributes =
+            PinAttributes { pathname: address(name.as_ptr()), bpf_fd: raw(&self.fd), file_flags: 0 };
+        // SAFETY: `pathname` is a C string that lives through the call, and the kernel only reads it.
+        unsafe { bpf(Command::ObjectPin, &mut attributes) }.map(drop).map_err(error)
     }
 
     /// What the kernel tells of it.
