@@ -61,6 +61,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
         options: "",
     },
     Program {
+        name: "tc",
+        packages: &["iproute2"],
+        needed_for: "its classifier beside the flood filter",
+        by_tests: false,
+        environment: &[],
+        options: "",
+    },
+    Program {
         name: "ping",
         packages: &["iputils-ping"],
         needed_for: "traffic of the kernel's own",

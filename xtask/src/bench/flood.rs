@@ -22,6 +22,10 @@ use crate::tools;
 /// Packets per second of the flood: what the slowest of the filters can take here, so that it is the same flood for all.
 const RATE: &str = "500k";
 
+/// How long a scene may take beyond its clients': `xdp-filter` is started once for each of ten thousand addresses, 3 ms each here.
+/// The scene itself waits for a filter half as long.
+const SET_UP: Duration = Duration::from_secs(240);
+
 /// What is run in a namespace of its own.
 const SCENE: &str = include_str!("flood/scene.sh");
 
@@ -52,7 +56,7 @@ struct Rules {
     /// Ports and sources of the flood, as `generate` takes them.
     ports: &'static str,
     sources: &'static str,
-    /// Those that can't say it, or that nobody would have do it.
+    /// Those that can't say it.
     without: &'static [&'static str],
 }
 
@@ -76,7 +80,7 @@ const RULES: [Rules; 3] = [
         name: "Ten thousand source prefixes",
         ports: "7000",
         sources: "20.0.0.1-20.78.30.1 step 512",
-        without: &["one compare, XDP", "one compare, TCX", "xdp-filter", "tc cls_bpf"],
+        without: &["one compare, XDP", "one compare, TCX"],
     },
 ];
 
@@ -116,12 +120,18 @@ fn measure(
         "The flood is {RATE} packets/s of 64 bytes on core 0, its sources and ports changing. Servers and clients are on core 1: 16 \
          connections that ask for a short page, 2000 DNS queries a second; each core has a queue of the interface. {} runs of {} s each, all filters in turn; \
          the bound is the same flood to another interface; `other link, XDP`: the same, with a program on the clients' interface that \
-         passes all of theirs. `bywash filter` is at TCX, as it chooses on a veth. Flat out: packets/s that die when nothing holds the sender \
-         back, without clients.\n",
+         passes all of theirs. `bywash filter` is at TCX, as it chooses on a veth. `xdp-filter` knows no prefixes: it is told the one address \
+         in each of them that the flood comes from. `tc cls_bpf` runs classic BPF for 1 and 100 rules; the 4096 instructions that may have \
+         do not hold 10 000, for which it runs an eBPF program that looks sources up in an LPM trie. Flat out: packets/s that die when \
+         nothing holds the sender back, without clients.\n",
         options.pairs, options.seconds
     );
     for rules in &RULES {
-        write_rules(rules, folder)?;
+        let folder = &folder.join(rules.number.to_string());
+        fs::create_dir_all(folder).map_err(about(folder.display()))?;
+        for (name, text) in written(rules) {
+            fs::write(folder.join(name), text).map_err(about(folder.join(name).display()))?;
+        }
         let filters: Vec<_> = FILTERS.into_iter().filter(|filter| !rules.without.contains(filter)).collect();
         let mut scene = |filter: &str, rate: &str| {
             let mut command = Command::new("unshare");
@@ -132,7 +142,7 @@ fn measure(
                 rules.sources,
             ]);
             command.arg(options.seconds.to_string()).args(programs).envs(tools::environment());
-            let output = record.run(&mut command, Duration::from_secs(u64::from(options.seconds) + 60))?;
+            let output = record.run(&mut command, Duration::from_secs(options.seconds.into()) + SET_UP)?;
             // One that could not be set up would be compared for dropping nothing.
             let (sent, through) =
                 (ours::number(&ours::summary_in(&output)?, "/tx_packets")?, came_through(&output));
@@ -209,38 +219,48 @@ fn table(rules: &Rules, filters: &[&str], shown: &[Vec<Shown>], rates: &[f64]) -
     text
 }
 
-/// Writes the rules in each filter's language.
-fn write_rules(rules: &Rules, folder: &Path) -> Result<(), Problem> {
-    let write = |name: &str, text: &str| {
-        let file = folder.join(name);
-        fs::write(&file, text).map_err(about(file.display()))
-    };
+/// The rules in each filter's language: names of files, and what is in them.
+fn written(rules: &Rules) -> Vec<(&'static str, String)> {
     let ports: Vec<_> = (7000..7000 + rules.number.min(100)).collect();
     let ingress = |lines: &str| format!("table netdev flood {{\n{lines}\n}}\n");
     let chain = "chain ingress {\ntype filter hook ingress device far priority 0;\n";
+    let iptables = |lines: String| format!("*raw\n{lines}COMMIT\n");
+    let xdp_filter =
+        |features: &str, lines: String| format!("xdp-filter load far -f {features} -p allow\n{lines}");
     if rules.number <= ports.len() {
         let each = |line: fn(&usize) -> String| ports.iter().map(line).collect::<String>();
         let ours = |port: &usize| {
             format!("[[rule]]\nname = \"{port}\"\nmatch = \"udp\"\nto_ports = [{port}]\naction = \"drop\"\n")
         };
-        write("bywash.toml", &each(ours))?;
-        write("xdp-filter.sh", &each(|port| format!("xdp-filter port {port} -m dst -p udp\n")))?;
-        write("nft", &ingress(&format!("{chain}{}}}", each(|port| format!("udp dport {port} drop\n")))))?;
-        write("tc", &classic_bpf(&ports))?;
-        let lines = each(|port| format!("-A PREROUTING -p udp --dport {port} -j DROP\n"));
-        return write("iptables", &format!("*raw\n{lines}COMMIT\n"));
+        return vec![
+            ("bywash.toml", each(ours)),
+            (
+                "xdp-filter.sh",
+                xdp_filter("udp", each(|port| format!("xdp-filter port {port} -m dst -p udp\n"))),
+            ),
+            ("nft", ingress(&format!("{chain}{}}}", each(|port| format!("udp dport {port} drop\n"))))),
+            ("iptables", iptables(each(|port| format!("-A PREROUTING -p udp --dport {port} -j DROP\n")))),
+            ("classic-bpf", classic_bpf(&ports)),
+        ];
     }
-    let prefixes = prefixes(rules.number);
-    write("prefixes.txt", &(prefixes.join("\n") + "\n"))?;
-    write("bywash.toml", "[[rule]]\nname = \"list\"\nfrom_file = \"prefixes.txt\"\naction = \"drop\"\n")?;
+    let prefixes = sources(rules.number, "0/24");
     let set = format!(
         "set bad {{\ntype ipv4_addr; flags interval;\nelements = {{ {} }}\n}}\n",
         prefixes.join(", ")
     );
-    write("nft", &ingress(&format!("{set}{chain}ip saddr @bad drop\n}}")))?;
-    let lines: String =
-        prefixes.iter().map(|prefix| format!("-A PREROUTING -s {prefix} -j DROP\n")).collect();
-    write("iptables", &format!("*raw\n{lines}COMMIT\n"))
+    let each = |of: &[String], line: fn(&String) -> String| of.iter().map(line).collect::<String>();
+    let addresses = each(&sources(rules.number, "1"), |address| format!("xdp-filter ip {address} -m src\n"));
+    let drops = each(&prefixes, |prefix| format!("-A PREROUTING -s {prefix} -j DROP\n"));
+    vec![
+        ("prefixes.txt", prefixes.join("\n") + "\n"),
+        (
+            "bywash.toml",
+            "[[rule]]\nname = \"list\"\nfrom_file = \"prefixes.txt\"\naction = \"drop\"\n".into(),
+        ),
+        ("xdp-filter.sh", xdp_filter("ipv4", addresses)),
+        ("nft", ingress(&format!("{set}{chain}ip saddr @bad drop\n}}"))),
+        ("iptables", iptables(drops)),
+    ]
 }
 
 /// A program for tc's classifier `bpf` that has UDP datagrams over IPv4 to the ports dropped: classic BPF, as `tc filter ... bpf
@@ -267,9 +287,9 @@ fn classic_bpf(ports: &[usize]) -> String {
     format!("{},{}", lines.len(), lines.join(","))
 }
 
-/// Each second /24 of 20.0.0.0/8, so that no two make one prefix.
-fn prefixes(number: usize) -> Vec<String> {
-    (0..number).map(|n| format!("20.{}.{}.0/24", n / 128, n % 128 * 2)).collect()
+/// In each second /24 of 20.0.0.0/8, so that no two make one prefix, what ends with this: the prefix or an address.
+fn sources(number: usize, end: &str) -> Vec<String> {
+    (0..number).map(|n| format!("20.{}.{}.{end}", n / 128, n % 128 * 2)).collect()
 }
 
 /// What wrk and dnsperf have printed, and the scene of dnsperf's answers.
@@ -298,6 +318,8 @@ fn milliseconds(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -317,9 +339,36 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_prefixes_are_where_the_flood_comes_from() {
-        let prefixes = prefixes(RULES[2].number);
-        assert_eq!(prefixes.first().map(String::as_str), Some("20.0.0.0/24"));
-        assert_eq!(prefixes.last().map(String::as_str), Some("20.78.30.0/24"), "RULES ends with 20.78.30.1");
+    fn the_flood_comes_from_one_address_of_each_prefix() {
+        let rules = &RULES[2];
+        let (range, step) = rules.sources.split_once(" step ").unwrap();
+        let (first, last) = range.split_once('-').unwrap();
+        let [first, last] = [first, last].map(|end| end.parse::<Ipv4Addr>().unwrap().to_bits());
+        let flood: Vec<_> = (first..=last)
+            .step_by(step.parse().unwrap())
+            .map(|source| Ipv4Addr::from_bits(source).to_string())
+            .collect();
+        assert_eq!(flood, sources(rules.number, "1"), "what xdp-filter is told");
+        let networks = flood.iter().map(|source| source.rsplit_once('.').unwrap().0);
+        let prefixes: Vec<_> = networks.map(|network| format!("{network}.0/24")).collect();
+        assert_eq!(prefixes, sources(rules.number, "0/24"), "what the others are told");
+    }
+
+    #[test]
+    fn each_filter_is_told_every_rule() {
+        for rules in &RULES {
+            let files = written(rules);
+            let count = |name: &str, each: &str| {
+                files.iter().find(|(file, _)| *file == name).map(|(_, text)| text.matches(each).count())
+            };
+            let all = Some(rules.number);
+            assert_eq!(count("iptables", "-j DROP"), all);
+            assert_eq!(
+                count("xdp-filter.sh", "-m dst -p udp\n").max(count("xdp-filter.sh", "-m src\n")),
+                all
+            );
+            // The scene has tc run the one where there is no list, else what looks in that.
+            assert_eq!(count("classic-bpf", ",").is_none(), count("prefixes.txt", "/24\n") == all);
+        }
     }
 }

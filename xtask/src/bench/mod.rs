@@ -171,11 +171,12 @@ const BENCHES: &[Bench] = &[
         name: "flood",
         sentence: "What a web and a DNS server still do under a flood, by who drops it and by how many rules.",
         runs: "generate --inject into a veth, nginx and nsd behind it, wrk and dnsperf; bywash filter, xdp-filter, \
-               nftables, iptables, hand-written programs in XDP and at TCX",
+               nftables, iptables, tc, hand-written programs in XDP and at TCX",
         programs: &[
             "xdp-filter",
             "nft",
             "iptables-nft-restore",
+            "tc",
             "nginx",
             "wrk",
             "nsd",

@@ -57,37 +57,69 @@ printf '%s\n' '$ORIGIN example.test.' '@ 3600 SOA ns hostmaster 1 3600 600 86400
     "ns 3600 A $there" 'www 3600 A 192.0.2.1' >/run/nsd/example.test
 echo 'www.example.test A' >/run/queries
 server taskset -c 1 nginx -p /run/nginx -c /run/nginx.conf &
+nginx=$!
 server taskset -c 1 nsd -d -c /run/nsd.conf 2>/run/nsd/error &
+nsd=$!
+
+# Waits until a condition is true, as long as a process is there: two minutes at most, since ten thousand rules take half a
+# minute to be told. If it does not become true the scene fails, and shows what the filter has said.
+await() {
+    process=$1 tries=1200
+    shift
+    until "$@"; do
+        if ! kill -0 "$process" || [ $((tries -= 1)) -eq 0 ]; then
+            cat /run/filter || true
+            echo "not ready: $*"
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+# Starts what filters as long as a command runs that it is given, and waits until it has started that: it filters then.
+# Whatever runs ends with the scene, which is the first process of its namespace.
+ready='touch /run/ready && exec sleep infinity'
+hold() {
+    rm -f /run/ready
+    server "$@" >/run/filter 2>&1 &
+    await $! test -e /run/ready
+}
 
 interface=near mac=$(server cat /sys/class/net/far/address)
 case $filter in
 'nothing') ;;
 'other link' | 'other link, XDP')
-    [ "$filter" = 'other link' ] || server "$xdp_drop" --udp-port 7000 far sleep 60 >/dev/null &
+    [ "$filter" = 'other link' ] || hold "$xdp_drop" --udp-port 7000 far sh -c "$ready"
     interface=aside mac=$(server cat /sys/class/net/aside-far/address)
-    server "$xdp_drop" aside-far sleep 60 >/dev/null &
+    hold "$xdp_drop" aside-far sh -c "$ready"
     ;;
-'one compare, XDP') server "$xdp_drop" --udp-port 7000 far sleep 60 >/dev/null & ;;
-'one compare, TCX') server "$xdp_drop" --udp-port 7000 --tcx far sleep 60 >/dev/null & ;;
+'one compare, XDP') hold "$xdp_drop" --udp-port 7000 far sh -c "$ready" ;;
+'one compare, TCX') hold "$xdp_drop" --udp-port 7000 --tcx far sh -c "$ready" ;;
 'bywash filter' | 'bywash filter, XDP')
     attach=auto
     [ "$filter" = 'bywash filter' ] || attach=xdp
-    server "$bywash" filter xdp:far --rules "$rules/bywash.toml" --attach $attach --cores 1 --force --quiet --huge-pages off \
-        --memory 32M --duration 60s >/run/filter 2>&1 &
+    server "$bywash" filter xdp:far --rules "$rules/bywash.toml" --attach $attach --cores 1 --force --huge-pages off \
+        --memory 32M >/run/filter 2>&1 &
+    await $! grep -qs '^filtering ' /run/filter
     ;;
-'xdp-filter')
-    server sh -c "mount -t bpf bpf /sys/fs/bpf && xdp-filter load far -f udp -p allow && . $rules/xdp-filter.sh && sleep 60" \
-        >/run/filter 2>&1 &
-    ;;
+# All in one shell: `ip netns exec` has a /sys of its own for each command, and the pinned maps are below that.
+'xdp-filter') hold sh -ec "mount -t bpf bpf /sys/fs/bpf; . $rules/xdp-filter.sh; $ready" ;;
 'nftables') server nft -f "$rules/nft" ;;
 'iptables') server iptables-nft-restore "$rules/iptables" ;;
 'tc cls_bpf')
+    program="bytecode-file $rules/classic-bpf"
+    if [ -e "$rules/prefixes.txt" ]; then
+        mkdir /run/bpf
+        mount -t bpf bpf /run/bpf
+        "$xdp_drop" --sources "$rules/prefixes.txt" --pin /run/bpf/drop
+        program='object-pinned /run/bpf/drop'
+    fi
     server tc qdisc add dev far clsact
-    server tc filter add dev far ingress bpf bytecode-file "$rules/tc" direct-action
+    server tc filter add dev far ingress bpf $program direct-action
     ;;
 esac
-# Until servers listen and the filter filters.
-sleep 3
+# Until the servers have ports 80 and 53: a TCP socket that listens, a UDP socket without a peer.
+await $nginx server grep -q ':0050 00000000:0000 0A' /proc/net/tcp
+await $nsd server grep -q ':0035 00000000:0000 07' /proc/net/udp
 
 pace= length=$((seconds + 2))
 [ "$rate" = max ] || pace="--rate $rate"
