@@ -86,7 +86,7 @@ pub use address::{Address, Prefix, PrefixError};
 pub use bywash_frame as frame;
 pub use bywash_wire as wire;
 pub use control::{AddressState, Claims, Control, ControlError, Lifetimes, Listen, NeighbourState, Origin};
-pub use counters::Counters;
+pub use counters::{ControlCounters, Counters};
 pub use flow::{Flow, Secret};
 pub use host::Host;
 pub use interface::{Interface, InterfaceId, Medium, Offloads, PortId};

@@ -202,9 +202,15 @@ impl Stack {
         self.out.requests.drain(..)
     }
 
-    /// What became of packets.
+    /// What became of packets and connections.
     pub fn counters(&self) -> Counters {
-        Counters { no_memory: self.counters.no_memory + self.out.dropped, ..self.counters.clone() }
+        let (_, half_open, time_wait) = self.connections();
+        Counters {
+            no_memory: self.counters.no_memory + self.out.dropped,
+            tcp_half_open: half_open as u64,
+            tcp_time_wait: time_wait as u64,
+            ..self.counters.clone()
+        }
     }
 
     /// ICMP told something about a packet that perhaps was ours.

@@ -228,6 +228,7 @@ impl Udp {
     pub(crate) fn input(&mut self, inbound: Inbound, context: &mut Context<'_>) {
         let Some(udp) = UdpHeader::parse(inbound.transport(), inbound.end - inbound.start).copied() else {
             context.counters.malformed += 1;
+            context.counters.udp_errors += 1;
             return context.pool.give_packet(inbound.packet);
         };
         // What the length leaves out is padding; the checksum does not cover it.
@@ -237,6 +238,7 @@ impl Udp {
         let unsummed = udp.checksum.get() == 0 && inbound.source.is_v4();
         if !unsummed && (udp.checksum.get() == 0 || !inbound.checksum_right()) {
             context.counters.checksum += 1;
+            context.counters.udp_errors += 1;
             return context.pool.give_packet(inbound.packet);
         }
         let flow = Flow {
@@ -245,7 +247,10 @@ impl Udp {
             local_port: udp.destination_port.get(),
             remote_port: udp.source_port.get(),
         };
-        let Some(id) = self.find(&flow) else { return context.refuse(inbound, Unreachable::Port) };
+        let Some(id) = self.find(&flow) else {
+            context.counters.udp_no_port += 1;
+            return context.refuse(inbound, Unreachable::Port);
+        };
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let cost = inbound.packet.frames() * FRAME;
         if socket.queued + cost > QUEUE {

@@ -306,7 +306,7 @@ impl Control {
     /// later it is counted, and an IPv4 address defended. Of the ways of RFC 5227, 2.4 this is (c), to keep the address: who
     /// gave it wants a server to have it, and by (a) or (b) two packets of anybody's would take it away.
     pub(super) fn claimed(&mut self, now: Timestamp, id: InterfaceId, address: Address, by: Option<Mac>) {
-        self.conflicts += 1;
+        self.counters.address_conflicts += 1;
         let ours = |our: &&mut OurAddress| our.interface == id && our.prefix.address() == address;
         let Some(our) = self.addresses.iter_mut().find(ours) else { return };
         our.claims.count += 1;

@@ -47,8 +47,8 @@ impl Control {
         }
         if operation == ArpOperation::Request && for_us {
             let me = (mac, packet.target());
-            let reply = ArpPacket::new(ArpOperation::Reply, me, (packet.sender_mac, packet.sender()));
-            self.send_arp(id, packet.sender_mac, reply, pool);
+            let asker = (packet.sender_mac, packet.sender());
+            self.send_arp(id, packet.sender_mac, (ArpOperation::Reply, me, asker), pool);
         }
     }
 
@@ -61,23 +61,23 @@ impl Control {
         let (Some(ours), Some(target)) = (ours.v4(), address.v4()) else {
             return self.solicit(interface, ours, address, to, pool);
         };
-        let packet = ArpPacket::new(ArpOperation::Request, (mac, ours), (Mac::default(), target));
-        self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), packet, pool);
+        let question = (ArpOperation::Request, (mac, ours), (Mac::default(), target));
+        self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), question, pool);
     }
 
     /// Asks everyone on a link whether anybody has an address that is to become ours (RFC 5227, 2.1.1).
     pub(super) fn probe_v4(&mut self, id: InterfaceId, address: Ipv4Addr, pool: &mut Pool) {
         let Some(mac) = self.mac(id) else { return };
         let nobody = (mac, Ipv4Addr::UNSPECIFIED);
-        let packet = ArpPacket::new(ArpOperation::Request, nobody, (Mac::default(), address));
-        self.send_arp(id, Mac::BROADCAST, packet, pool);
+        let probe = (ArpOperation::Request, nobody, (Mac::default(), address));
+        self.send_arp(id, Mac::BROADCAST, probe, pool);
     }
 
     /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).
     pub(super) fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
         let (Some(address), Some(mac)) = (address.v4(), self.mac(id)) else { return };
-        let packet = ArpPacket::new(ArpOperation::Request, (mac, address), (Mac::default(), address));
-        self.send_arp(id, Mac::BROADCAST, packet, pool);
+        let announcement = (ArpOperation::Request, (mac, address), (Mac::default(), address));
+        self.send_arp(id, Mac::BROADCAST, announcement, pool);
     }
 
     /// Only an answer to a question counts as one: who just says where it is, proves nothing.
@@ -95,13 +95,28 @@ impl Control {
         self.addresses.iter().any(|our| our.interface == id && our.prefix.address() == address)
     }
 
-    fn send_arp(&mut self, id: InterfaceId, to: Mac, arp: ArpPacket, pool: &mut Pool) {
-        let Some(frame) = pool.take() else { return };
+    /// Sends what an ARP packet is made of: what it does, its sender, its target.
+    fn send_arp(
+        &mut self,
+        id: InterfaceId,
+        to: Mac,
+        (operation, sender, target): (ArpOperation, (Mac, Ipv4Addr), (Mac, Ipv4Addr)),
+        pool: &mut Pool,
+    ) {
+        let Some(frame) = pool.take() else {
+            self.counters.no_memory += 1;
+            return;
+        };
         let mut packet = Packet::new(frame);
+        let arp = ArpPacket::new(operation, sender, target);
         // 28 bytes always fit a new frame.
         if packet.extend_from_slice(arp.as_bytes()).is_ok() {
             let link = self.outbox.snapshot.link_to(id, to, EtherType::ARP);
             self.outbox.send_link(packet, &link, pool);
+            match operation {
+                ArpOperation::Request => self.counters.arp_requests_sent += 1,
+                ArpOperation::Reply => self.counters.arp_replies_sent += 1,
+            }
         }
     }
 }

@@ -80,9 +80,14 @@ impl Control {
         let (ip, _) = Ipv4Header::ref_from_prefix(packet.head()).ok()?;
         let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
         if end < start + ICMP_HEADER || sum(Sum::new(), packet, start..end).checksum() != 0 {
+            self.counters.icmp_errors += 1;
             return None;
         }
+        self.counters.icmp_received += 1;
         let (icmp, quoted) = IcmpHeader::ref_from_prefix(packet.head().get(start..)?).ok()?;
+        let error =
+            matches!(icmp.kind, icmpv4::UNREACHABLE | icmpv4::TIME_EXCEEDED | icmpv4::PARAMETER_PROBLEM);
+        self.counters.icmp_error_messages_received += u64::from(error);
         let to = Address::from(ip.destination());
         let to_one = to.is_unicast() && !self.outbox.snapshot.is_broadcast(to);
         match (icmp.kind, icmp.code) {
@@ -138,12 +143,26 @@ impl Control {
             Some((header, Address::from(to)))
         };
         packet.offload = Offload::default();
-        let (Some((cut, to)), true) = (reply(packet.head_mut()), self.replies.allow(now)) else {
+        let (Some((cut, to)), true) = (reply(packet.head_mut()), self.may_reply(now)) else {
             return pool.give_packet(packet);
         };
+        self.counters.icmp_echo_replies += 1;
         // `cut` lies in the head: the header was read there.
         let _in_head = packet.pull_front(cut);
         self.send_along(packet, to, pool);
+    }
+
+    /// Whether an echo may be replied to now.
+    pub(super) fn may_reply(&mut self, now: Timestamp) -> bool {
+        let may = self.replies.allow(now);
+        self.counters.icmp_echo_limited += u64::from(!may);
+        may
+    }
+
+    fn may_send_error(&mut self, now: Timestamp) -> bool {
+        let may = self.errors.allow(now);
+        self.counters.icmp_error_messages_limited += u64::from(!may);
+        may
     }
 
     /// Tells the sender of a packet what became of it, unless RFC 1122, 3.2.2 or RFC 4443, 2.4 forbids.
@@ -157,7 +176,7 @@ impl Control {
     ) {
         let v6 = is_v6(&packet);
         let sender = if v6 { self.may_report6(&packet, id, error) } else { self.may_report(&packet) };
-        let message = sender.filter(|_| self.errors.allow(now)).and_then(|(destination, source)| {
+        let message = sender.filter(|_| self.may_send_error(now)).and_then(|(destination, source)| {
             if self.outbox.snapshot.is_ours(source) {
                 let head = packet.head();
                 self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });
@@ -169,10 +188,13 @@ impl Control {
                 self.address_for(id, source)?
             };
             let make = if v6 { error6 } else { error4 };
-            Some((make(&packet, ours, source, error, pool)?, source))
+            let message = make(&packet, ours, source, error, pool);
+            self.counters.no_memory += u64::from(message.is_none());
+            Some((message?, source))
         });
         pool.give_packet(packet);
         if let Some((message, to)) = message {
+            self.counters.icmp_error_messages_sent += 1;
             self.send_along(message, to, pool);
         }
     }

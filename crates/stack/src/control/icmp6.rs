@@ -77,8 +77,10 @@ impl Control {
         let end = IPV6_HEADER + usize::from(ip.payload_length.get());
         let pseudo = pseudo(source, destination, Protocol::ICMPV6.0, end.checked_sub(start)?);
         if end < start + ICMP_HEADER || sum(pseudo, packet, start..end).checksum() != 0 {
+            self.counters.icmp_errors += 1;
             return None;
         }
+        self.counters.icmp_received += 1;
         let head = packet.head();
         let bytes = head.get(start..end.min(head.len()))?;
         let received = Received { interface: id, source, destination, hop_limit: ip.hop_limit, bytes };
@@ -102,6 +104,7 @@ impl Control {
 
     /// An error about something that we, perhaps, have sent.
     fn take_error(&mut self, now: Timestamp, id: InterfaceId, icmp: &IcmpHeader, quoted: &[u8]) {
+        self.counters.icmp_error_messages_received += 1;
         let error = match (icmp.kind, icmp.code) {
             (icmpv6::PACKET_TOO_BIG, _) => {
                 let mtu = u16::try_from(icmp.rest.get()).unwrap_or(u16::MAX);
@@ -168,9 +171,12 @@ impl Control {
             };
             put_header(packet, &fields).then_some((to, path))
         };
-        let reply = if self.replies.allow(now) { reply(self, &mut packet) } else { None };
+        let reply = if self.may_reply(now) { reply(self, &mut packet) } else { None };
         match reply {
-            Some((to, path)) => self.send_cut(now, packet, to, path, pool),
+            Some((to, path)) => {
+                self.counters.icmp_echo_replies += 1;
+                self.send_cut(now, packet, to, path, pool);
+            }
             None => pool.give_packet(packet),
         }
     }
@@ -196,7 +202,15 @@ impl Control {
         let start = pseudo(source, destination, Protocol::ICMPV6.0, bytes.len());
         let checksum = start.bytes(bytes).checksum();
         bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
-        let Some(frame) = pool.take() else { return };
+        let Some(frame) = pool.take() else {
+            self.counters.no_memory += 1;
+            return;
+        };
+        match bytes[0] {
+            icmpv6::NEIGHBOUR_SOLICITATION => self.counters.neighbour_solicitations_sent += 1,
+            icmpv6::NEIGHBOUR_ADVERTISEMENT => self.counters.neighbour_advertisements_sent += 1,
+            _ => {}
+        }
         let mut packet = Packet::new(frame);
         let (protocol, front) =
             if alert { (Protocol::HOP_BY_HOP, &mld::ROUTER_ALERT[..]) } else { (Protocol::ICMPV6, &[][..]) };

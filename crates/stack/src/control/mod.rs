@@ -22,6 +22,7 @@ pub use autoconf::Origin;
 pub use listeners::Listen;
 pub use neighbour::NeighbourState;
 
+use crate::counters::ControlCounters;
 use crate::interface::LinkValues;
 use crate::outbox::Outbox;
 use crate::routes::{Fib, Route, Routes};
@@ -97,8 +98,7 @@ pub struct Control {
     /// Of echo replies, and of errors: who asks for many of the ones must not keep others from the others.
     replies: Limit,
     errors: Limit,
-    /// Times another station claimed an address of ours.
-    conflicts: u64,
+    counters: ControlCounters,
 }
 
 impl Default for Control {
@@ -148,7 +148,7 @@ impl Control {
             notices: Vec::new(),
             replies: Limit::default(),
             errors: Limit::default(),
-            conflicts: 0,
+            counters: ControlCounters::default(),
         }
     }
 
@@ -255,7 +255,16 @@ impl Control {
 
     /// Times another station was heard to claim an address of ours: [`Control::claims`] of all addresses there were.
     pub fn conflicts(&self) -> u64 {
-        self.conflicts
+        self.counters.address_conflicts
+    }
+
+    /// What it has heard and said.
+    pub fn counters(&self) -> ControlCounters {
+        ControlCounters {
+            neighbours_failed: self.neighbours.failed,
+            no_memory: self.counters.no_memory + self.outbox.dropped,
+            ..self.counters.clone()
+        }
     }
 
     /// The present picture. It is the same `Arc` while nothing changes.

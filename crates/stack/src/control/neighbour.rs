@@ -85,13 +85,16 @@ pub(super) struct Neighbours {
     /// Links whose times are not the usual ones. They are for IPv6 alone.
     times: HashMap<InterfaceId, Times>,
     news: Limit,
+    /// How many have not answered.
+    pub(super) failed: u64,
     pub(super) changed: bool,
 }
 
 impl Default for Neighbours {
     fn default() -> Self {
         let news = Limit::new(NEWS, NEWS_REFILL);
-        Self { entries: HashMap::new(), ends: Ends::default(), times: HashMap::new(), news, changed: false }
+        let (entries, ends, times) = (HashMap::new(), Ends::default(), HashMap::new());
+        Self { entries, ends, times, news, failed: 0, changed: false }
     }
 }
 
@@ -220,6 +223,8 @@ impl Neighbours {
             let Some(mut neighbour) = self.take(&key) else { break };
             self.changed = true;
             if neighbour.expire(now, self.times(&key).retransmit) {
+                // The state has just begun: a failed one that ends is forgotten.
+                self.failed += u64::from(neighbour.state == NeighbourState::Failed);
                 if matches!(neighbour.state, NeighbourState::Incomplete | NeighbourState::Probe) {
                     let to = (neighbour.state == NeighbourState::Probe).then_some(neighbour.mac);
                     questions.push(Question { interface: key.0, address: key.1, to });

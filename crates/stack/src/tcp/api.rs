@@ -151,7 +151,7 @@ impl Tcp {
             connection.terminate(CloseReason::Done, cx);
         } else if !connection.fin_wanted {
             connection.fin_wanted = true;
-            connection.step(Cause::Shutdown);
+            connection.step(Cause::Shutdown, cx);
         }
         self.settle(i, cx);
         Ok(())
@@ -168,7 +168,7 @@ impl Tcp {
             connection.terminate(CloseReason::Done, cx);
         } else if !connection.fin_wanted {
             connection.fin_wanted = true;
-            connection.step(Cause::Shutdown);
+            connection.step(Cause::Shutdown, cx);
         } else if connection.state == State::FinWait2 {
             connection.linger_at = cx.now + connection.limits.fin_timeout;
         }

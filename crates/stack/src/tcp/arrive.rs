@@ -27,9 +27,6 @@ enum Step {
 }
 use Step::{Done, On};
 
-/// At most one challenge in this time, each connection for itself: a limit that all share would tell a stranger
-/// whether he has guessed right (CVE-2016-5696).
-pub(super) const CHALLENGE: Duration = Duration::from_millis(500);
 /// RFC 9293, SHLD-18 and MUST-40: less than half a second.
 pub(super) const DELAYED_ACK: Span = Span::of(Duration::from_millis(40));
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
@@ -124,6 +121,7 @@ impl Connection {
         }
         if segment.has(TcpFlags::RST) {
             if acks {
+                cx.counters.tcp_resets_received += 1;
                 self.terminate(CloseReason::Refused, cx);
             }
             return Done;
@@ -141,12 +139,12 @@ impl Connection {
         if acks {
             self.acknowledge(segment, cx);
             self.begin();
-            self.step(Cause::Connected);
+            self.step(Cause::Connected, cx);
             self.connected(cx);
             return On;
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
-        self.step(Cause::Crossed);
+        self.step(Cause::Crossed, cx);
         self.board.timed_out(cx.now, self.window.mss, false, (Span::ZERO, Span::ZERO));
         Done
     }
@@ -216,10 +214,14 @@ impl Connection {
         let reset = segment.has(TcpFlags::RST);
         if self.timestamps && !reset {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
-            let Some((value, _)) = segment.options.timestamps else { return Done };
+            let Some((value, _)) = segment.options.timestamps else {
+                cx.counters.tcp_paws += 1;
+                return Done;
+            };
             let older = Seq(value).before(Seq(self.ts_recent));
             if older && !self.is_clock_old(cx.now) {
-                self.ack_now |= self.may_answer(segment, cx.now);
+                cx.counters.tcp_paws += 1;
+                self.answer(segment, cx);
                 return Done;
             }
         }
@@ -232,27 +234,24 @@ impl Connection {
         if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
             return On;
         }
+        let again = segment.payload > 0 && !segment.end().after(self.rcv_nxt);
+        cx.counters.tcp_duplicates += u64::from(again);
+        cx.counters.tcp_out_of_window += u64::from(!again);
         if reset {
             return Done;
         }
-        if segment.payload > 0 && !segment.end().after(self.rcv_nxt) {
+        if again {
             self.duplicate = Some((segment.seq, segment.seq + length(segment.payload)));
             // Our acknowledgment was lost, or late.
             (self.quick, self.answers) = (QUICK, false);
         }
-        self.ack_now |= self.may_answer(segment, cx.now);
+        self.answer(segment, cx);
         Done
     }
 
     /// Whether the peer's clock may have wrapped since it was last noted: then a lower time is taken as it is.
     fn is_clock_old(&self, now: Timestamp) -> bool {
         now.since(self.ts_recent_at) >= CLOCK_OLD
-    }
-
-    /// Whether a segment that is not acceptable is answered now. Two ends that disagree must not answer each other's bare
-    /// acknowledgments for ever; what comes again is, for our acknowledgment was lost.
-    fn may_answer(&mut self, segment: &Segment, now: Timestamp) -> bool {
-        segment.is_again() || self.may_challenge(now)
     }
 
     /// Second, check the RST bit (RFC 5961, 3).
@@ -266,9 +265,10 @@ impl Connection {
                 State::Closing | State::LastAck => CloseReason::Done,
                 _ => CloseReason::Reset,
             };
+            cx.counters.tcp_resets_received += 1;
             self.terminate(reason, cx);
         } else {
-            self.challenge(cx.now);
+            self.challenge(cx);
         }
         Done
     }
@@ -278,7 +278,7 @@ impl Connection {
         if !segment.has(TcpFlags::SYN) {
             return On;
         }
-        self.challenge(cx.now);
+        self.challenge(cx);
         Done
     }
 
@@ -293,17 +293,17 @@ impl Connection {
                 self.send_reset(segment.ack, cx);
                 return Done;
             }
-            self.step(Cause::Connected);
+            self.step(Cause::Connected, cx);
             // 3.10.4, SYN-RECEIVED: a close that came before is done now.
             if self.fin_wanted {
-                self.step(Cause::Shutdown);
+                self.step(Cause::Shutdown, cx);
             }
             (self.wl1, self.wl2) = (segment.seq - 1, segment.ack);
             self.connected(cx);
         }
         // RFC 5961, 5: neither older than a window nor newer than what was sent.
         if segment.ack.after(self.nxt) || segment.ack.before(self.una - self.max_wnd) {
-            self.challenge(cx.now);
+            self.challenge(cx);
             return Done;
         }
         self.acknowledge(segment, cx);
@@ -318,7 +318,7 @@ impl Connection {
 
     fn fin_acknowledged(&mut self, cx: &mut Context<'_>) {
         let before = self.state;
-        self.step(Cause::FinAcknowledged);
+        self.step(Cause::FinAcknowledged, cx);
         match self.state {
             State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
             State::FinWait2 if self.released => self.linger_at = cx.now + self.limits.fin_timeout,
@@ -340,18 +340,20 @@ impl Connection {
             }
             return self.terminate(CloseReason::Reset, cx);
         }
-        self.take_mark(segment);
+        self.take_mark(segment, cx);
         self.note_data(segment, &packet, cx.now);
         let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
             self.duplicate = Some((seq, seq + old));
             self.ack_now = true;
+            cx.counters.tcp_duplicates += 1;
             (seq, start, len) = (seq + old, start + old as usize, len - old as usize);
         }
         let room = if self.edge.after(seq) { (self.edge - seq) as usize } else { 0 };
         if len > room {
             self.ack_now = true;
+            cx.counters.tcp_out_of_window += 1;
             len = room;
         }
         if len == 0 {
@@ -377,13 +379,18 @@ impl Connection {
             && cx.share.early + held.cost() <= most
             && cx.pool.at_hand(BATCH) >= BATCH;
         if !room {
+            cx.counters.tcp_out_of_order_dropped += 1;
             return cx.pool.give_packet(held.into_packet());
         }
         let before = self.receive.waiting_cost();
-        if let Some(twice) = self.receive.hold(seq, held, cx.pool) {
-            self.duplicate = Some(twice);
+        let twice = self.receive.hold(seq, held, cx.pool);
+        let cost = self.receive.waiting_cost() - before;
+        cx.share.early += cost;
+        cx.counters.tcp_out_of_order += u64::from(cost > 0);
+        match twice {
+            Some(_) => (self.duplicate, cx.counters.tcp_duplicates) = (twice, cx.counters.tcp_duplicates + 1),
+            None => cx.counters.tcp_out_of_order_dropped += u64::from(cost == 0),
         }
-        cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
     }
 
     /// Moves what waited and now comes next to what is ready.
@@ -463,11 +470,12 @@ impl Connection {
     }
 
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
-    fn take_mark(&mut self, segment: &Segment) {
+    fn take_mark(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if segment.has(TcpFlags::CWR) {
             self.echo = false;
         }
         if self.ecn && segment.ecn == MARKED {
+            cx.counters.tcp_ecn_marked += 1;
             self.ack_now |= !self.echo;
             self.echo = true;
         }
@@ -487,25 +495,10 @@ impl Connection {
         self.rcv_nxt = self.rcv_nxt + 1;
         self.edge = self.edge.max(self.rcv_nxt);
         self.ack_now = true;
-        self.step(Cause::FinReceived);
+        self.step(Cause::FinReceived, cx);
         if !self.released {
             cx.events.push(Event::PeerClosed(self.id));
         }
-    }
-
-    /// Sends an acknowledgment that makes an honest peer show itself (RFC 5961, 7: not too many).
-    fn challenge(&mut self, now: Timestamp) {
-        if self.may_challenge(now) {
-            self.ack_now = true;
-        }
-    }
-
-    fn may_challenge(&mut self, now: Timestamp) -> bool {
-        let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;
-        if may {
-            self.challenged = now;
-        }
-        may
     }
 
     /// Sends a reset with the given sequence number.

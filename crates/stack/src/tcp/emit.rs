@@ -51,6 +51,8 @@ impl Bare {
             cx.counters.no_memory += 1;
             return;
         };
+        cx.counters.tcp_sent += 1;
+        cx.counters.tcp_resets_sent += u64::from(self.flags.has(TcpFlags::RST));
         let (before, after) = places(frame.bytes_mut());
         let (header, options) = self.header();
         let length = TCP_HEADER + options.len();
@@ -121,14 +123,14 @@ impl Connection {
         } else if !self.emit_long(frame, (headers, from, len), cx) {
             return false;
         }
-        self.sent(1, len, flags, cx.now);
+        self.sent(1, len, flags, cx);
         true
     }
 
     /// Sends a segment that takes several frames, or that the port is to cut. Its headers, of `headers` bytes from TCP's on, are
     /// in `frame`; its payload are `len` bytes from `from` on. `false` when frames have run out.
     fn emit_long(
-        &self,
+        &mut self,
         frame: Frame,
         (headers, from, len): (usize, usize, u32),
         cx: &mut Context<'_>,
@@ -151,6 +153,11 @@ impl Connection {
             let v4 = self.flow.remote.is_v4();
             let kind = if v4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
             packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
+            // What it is cut into counts; `sent` counts one.
+            let more = len.div_ceil(self.window.mss.max(1)) - 1;
+            self.tally.segments_out += more;
+            self.tally.data_segments_out += more;
+            cx.counters.tcp_sent += u64::from(more);
         }
         // Nothing is left to do but what the port does: a port that cuts sums what it cuts, whether or not it sums others.
         match way.place(cx.out) {
@@ -203,14 +210,15 @@ impl Connection {
             (from, sent) = (from + mss as usize, sent + 1);
         }
         if sent > 0 {
-            self.sent(sent, sent * mss, flags, cx.now);
+            self.sent(sent, sent * mss, flags, cx);
         }
         sent
     }
 
     /// Notes what was sent: segments, and bytes in them. What a segment has acknowledged needs no acknowledgment of its own.
     #[inline(always)]
-    fn sent(&mut self, segments: u32, bytes: u32, flags: TcpFlags, now: Timestamp) {
+    fn sent(&mut self, segments: u32, bytes: u32, flags: TcpFlags, cx: &mut Context<'_>) {
+        cx.counters.tcp_sent += u64::from(segments);
         if flags.has(TcpFlags::ACK) {
             self.last_ack_sent = self.rcv_nxt;
             self.unacknowledged = 0;
@@ -223,8 +231,8 @@ impl Connection {
             self.tally.data_segments_out += segments;
             self.tally.bytes_sent += u64::from(bytes);
             // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
-            self.answers |= now.span(self.last_received) < super::arrive::DELAYED_ACK;
-            self.last_data_sent = now;
+            self.answers |= cx.now.span(self.last_received) < super::arrive::DELAYED_ACK;
+            self.last_data_sent = cx.now;
         }
     }
 

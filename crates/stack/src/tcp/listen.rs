@@ -12,6 +12,7 @@ use super::segment::Segment;
 use super::seq::Seq;
 use super::state::State;
 use super::{Limits, ListenerId};
+use crate::counters::Counters;
 use crate::flow::Purpose;
 use crate::pairs::Pairs;
 use crate::stack::Context;
@@ -81,17 +82,27 @@ impl HalfOpen {
 
     /// Whether a segment is of this connection: by its clock (RFC 7323, 5.3, R1; 3.2: without one, it is dropped), and by its
     /// number (RFC 9293, 3.10.7.4, first). `Err`: it is not, and whether that is to be answered.
-    pub(super) fn check(&self, segment: &Segment, limits: &Limits) -> Result<(), bool> {
+    pub(super) fn check(
+        &self,
+        segment: &Segment,
+        limits: &Limits,
+        counters: &mut Counters,
+    ) -> Result<(), bool> {
         let reset = segment.has(TcpFlags::RST);
         if let Some(stamp) = self.stamp.filter(|_| !reset) {
-            let (value, _) = segment.options.timestamps.ok_or(false)?;
-            if Seq(value).before(Seq(stamp)) {
-                return Err(true);
+            let clock = segment.options.timestamps.map(|(value, _)| Seq(value));
+            if clock.is_none_or(|clock| clock.before(Seq(stamp))) {
+                counters.tcp_paws += 1;
+                return Err(clock.is_some());
             }
         }
         let next = self.irs + 1;
         let inside = !segment.seq.before(next) && segment.seq.before(next + first_window(limits));
-        if inside || segment.seq == next { Ok(()) } else { Err(!reset) }
+        if inside || segment.seq == next {
+            return Ok(());
+        }
+        counters.tcp_out_of_window += 1;
+        Err(!reset)
     }
 
     /// When our answer is to be repeated.
@@ -102,14 +113,22 @@ impl HalfOpen {
     /// Acknowledges the SYN by itself, which makes an honest peer show itself.
     pub(super) fn acknowledge(&mut self, limits: &Limits, cx: &mut Context<'_>) {
         if std::mem::replace(&mut self.challenged, true) {
+            cx.counters.tcp_challenge_acks_limited += 1;
             return;
         }
+        cx.counters.tcp_challenge_acks += 1;
         let timestamps = self.stamp.map(|stamp| (self.clock(cx.now), stamp));
         let options = TcpOptions { timestamps, ..TcpOptions::default() };
         let window = first_window(limits) >> self.scale.map_or(0, |_| limits.scale());
         let window = u16::try_from(window).unwrap_or(u16::MAX);
         let (flow, seq, ack, flags) = (self.flow, self.iss + 1, self.irs + 1, TcpFlags::ACK);
         Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
+    }
+
+    /// Sends the SYN,ACK once more.
+    pub(super) fn answer_again(&self, limits: &Limits, cx: &mut Context<'_>) {
+        cx.counters.tcp_retransmitted += 1;
+        self.answer(limits, cx);
     }
 
     /// Sends the SYN,ACK.
@@ -174,6 +193,7 @@ impl HalfOpen {
     /// Answers without remembering: all there is to know goes into our sequence number and our clock, and comes back
     /// (RFC 4987, 3.6).
     pub(super) fn answer_by_cookie(&self, limits: &Limits, cx: &mut Context<'_>) {
+        cx.counters.tcp_cookies_sent += 1;
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
         let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
@@ -197,13 +217,14 @@ impl HalfOpen {
         segment: &Segment,
         hash: u64,
         listener: ListenerId,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Option<Self> {
         let (iss, irs) = (segment.ack - 1, segment.seq - 1);
         let size = iss.0 >> 24 & 7;
         let now = cookie_time(cx.now);
         let fits = |age: u64| cookie(&flow, irs, age, size, cx) == iss;
         if !fits(now) && !now.checked_sub(1).is_some_and(fits) {
+            cx.counters.tcp_cookies_failed += 1;
             return None;
         }
         let bits = segment.options.timestamps.map(|(_, echo)| echo & ((1 << OPTION_BITS) - 1));

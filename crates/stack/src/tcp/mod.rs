@@ -2,6 +2,7 @@
 
 mod api;
 mod arrive;
+mod challenge;
 mod congestion;
 mod connection;
 mod emit;
@@ -277,10 +278,12 @@ impl Tcp {
     ) {
         let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
+            cx.counters.tcp_errors += 1;
             return cx.pool.give_packet(packet);
         };
         if !checksum_right(&packet, place.clone(), pseudo(remote, local, Protocol::TCP.0, place.len())) {
             cx.counters.checksum += 1;
+            cx.counters.tcp_errors += 1;
             return cx.pool.give_packet(packet);
         }
         cx.counters.tcp_received += 1;
@@ -339,12 +342,14 @@ impl Tcp {
         let connection = &mut self.connections[i];
         let Some((tcp, bytes)) = header(&packet, &place) else {
             cx.counters.malformed += 1;
+            cx.counters.tcp_errors += 1;
             return cx.pool.give_packet(packet);
         };
         let length = u16::try_from(place.len()).unwrap_or(u16::MAX);
         let pseudo = connection.way.as_ref().map_or(Sum::new(), |way| way.pseudo(length));
         if !checksum_right(&packet, place.clone(), pseudo) {
             cx.counters.checksum += 1;
+            cx.counters.tcp_errors += 1;
             return cx.pool.give_packet(packet);
         }
         cx.counters.tcp_received += 1;

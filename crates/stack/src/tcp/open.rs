@@ -90,6 +90,7 @@ impl Tcp {
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
         connection.stalled = Some(cx.now);
         let (id, iss) = (connection.id, connection.iss);
+        cx.counters.tcp_active_opens += 1;
         connection.send_range(iss, 1, cx);
         self.table.insert(hash, Entry::Connection(i).value());
         self.settle(i, cx);
@@ -176,6 +177,7 @@ impl Tcp {
                     // The cookie is as good a little later.
                     return match self.room(cx) {
                         Some(place) => {
+                            cx.counters.tcp_cookies_accepted += 1;
                             self.table.insert(hash, Entry::Connection(place).value());
                             let limits = self.limits_of(listener);
                             self.establish(place, (half, &limits), segment, packet, cx);
@@ -245,15 +247,16 @@ impl Tcp {
         if segment.has(TcpFlags::SYN) {
             // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
             if !std::mem::replace(&mut half.challenged, true) {
-                half.answer(&limits, cx);
+                half.answer_again(&limits, cx);
             }
-        } else if let Err(answer) = half.check(segment, &limits) {
+        } else if let Err(answer) = half.check(segment, &limits, cx.counters) {
             if answer {
                 half.acknowledge(&limits, cx);
             }
         } else if segment.has(TcpFlags::RST) {
             if segment.seq == half.irs + 1 {
-                self.forget_half(i);
+                cx.counters.tcp_resets_received += 1;
+                self.give_up_half(i, cx);
             } else {
                 half.acknowledge(&limits, cx);
             }
@@ -285,6 +288,7 @@ impl Tcp {
         packet: Packet,
         cx: &mut Context<'_>,
     ) {
+        cx.counters.tcp_passive_opens += 1;
         let connection = &mut self.connections[i];
         connection.id.index = i;
         half.into_connection(connection, limits, cx);
@@ -296,6 +300,7 @@ impl Tcp {
     fn room(&mut self, cx: &mut Context<'_>) -> Option<u32> {
         let place = self.connections.take();
         cx.counters.no_memory += u64::from(place.is_none());
+        cx.counters.tcp_listen_overflows += u64::from(place.is_none());
         place
     }
 
@@ -315,16 +320,18 @@ impl Tcp {
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         if half.tries >= limits.syn_ack_retries {
-            return self.forget_half(i);
+            return self.give_up_half(i, cx);
         }
         half.tries += 1;
         half.sent = cx.now;
         half.challenged = false;
-        half.answer(&limits, cx);
+        half.answer_again(&limits, cx);
         self.half_wheel.set(i, half.again());
     }
 
-    fn forget_half(&mut self, i: u32) {
+    /// A handshake has come to nothing.
+    fn give_up_half(&mut self, i: u32, cx: &mut Context<'_>) {
+        cx.counters.tcp_attempts_failed += 1;
         self.table.remove(self.half_open[i].hash, Entry::HalfOpen(i).value());
         self.give_half(i);
     }
@@ -442,7 +449,9 @@ mod tests {
         };
         let completes = Some(first.wrapping_add(1));
         assert_eq!(exchange(&mut host, &mut pool, NOW, (5000, 1001), completes), [0; 0], "no reset");
-        assert_eq!(host.stack.counters().no_memory, 1);
+        let counted = host.stack.counters();
+        let told = (counted.no_memory, counted.tcp_listen_overflows, counted.tcp_passive_opens);
+        assert_eq!(told, (1, 1, 0));
         assert_eq!(host.stack.connections(), (0, 1, 0), "it waits");
         // Our answer is repeated, which makes the peer acknowledge it again.
         let later = NOW + Duration::from_millis(1100);

@@ -47,7 +47,8 @@ impl Connection {
     }
 
     /// Counts a segment that was sent again.
-    pub(super) fn count_copy(&mut self, bytes: u32) {
+    pub(super) fn count_copy(&mut self, bytes: u32, cx: &mut Context<'_>) {
+        cx.counters.tcp_retransmitted += 1;
         self.tally.resent += 1;
         self.tally.bytes_resent += u64::from(bytes);
     }
@@ -87,7 +88,7 @@ impl Connection {
             let again = self.board.resent(start, end, cx.now);
             self.note_copy((start, end), again, cx.now);
             self.prr_out += end - start;
-            self.count_copy(end - start);
+            self.count_copy(end - start, cx);
         }
         true
     }

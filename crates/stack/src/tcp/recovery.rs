@@ -59,9 +59,9 @@ impl Connection {
             self.stalled = None;
         }
         let bare = segment.ack == una && !window_changed && segment.length() == 0;
-        self.end_probe(ack, reported.map(|(_, end)| end), bare && segment.options.sack.is_empty());
-        self.take_echo(segment);
-        self.take_back(segment, reported, (delivered.bytes, delivered.echoed));
+        self.end_probe(ack, reported.map(|(_, end)| end), bare && segment.options.sack.is_empty(), cx);
+        self.take_echo(segment, cx);
+        self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
         self.find_losses(una, advanced, delivered, cx);
         if advanced {
             self.grow(before, delivered.bytes, cx.now);
@@ -129,7 +129,7 @@ impl Connection {
         &mut self,
         segment: &Segment,
         ack: Seq,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         delivered: &mut Delivered,
     ) -> Option<(Seq, Seq)> {
         if !self.sack || segment.options.sack.is_empty() {
@@ -146,6 +146,7 @@ impl Connection {
             blocks.next();
             self.board.duplicate_reported(ack, self.nxt);
             self.tally.duplicates += 1;
+            cx.counters.tcp_dsacks_received += 1;
         }
         for (start, end) in blocks {
             if start.before(end) && start.after(ack) && !end.after(self.nxt) {
@@ -212,7 +213,7 @@ impl Connection {
 
     /// RFC 8985, 7.4.2: a probe that was a copy has repaired a loss, which counts, if later data is acknowledged and the peer
     /// has not told that both came: by a block that says so, or by an acknowledgment that says nothing at all (`bare`).
-    fn end_probe(&mut self, ack: Seq, reported: Option<Seq>, bare: bool) {
+    fn end_probe(&mut self, ack: Seq, reported: Option<Seq>, bare: bool, cx: &mut Context<'_>) {
         let Some(Probe { end, copy, flight }) = self.probe.filter(|probe| !ack.before(probe.end)) else {
             return;
         };
@@ -222,17 +223,19 @@ impl Connection {
         }
         self.probe = None;
         if copy && !twice {
+            cx.counters.tcp_loss_probe_recoveries += 1;
             self.reduce_from(flight);
             self.window.congestion = self.window.threshold;
         }
     }
 
     /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window.
-    fn take_echo(&mut self, segment: &Segment) {
+    fn take_echo(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if self.slowed_at.is_some_and(|at| !self.una.before(at)) {
             self.slowed_at = None;
         }
         if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at.is_none() && !segment.has(TcpFlags::SYN) {
+            cx.counters.tcp_ecn_slowed += 1;
             self.slowed_at = Some(self.nxt);
             self.slowed = true;
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
@@ -266,7 +269,7 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.begin_recovery(una);
+            self.begin_recovery(una, cx);
         }
         if self.phase == Phase::Recovery {
             let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
@@ -276,7 +279,8 @@ impl Connection {
     }
 
     /// Something is lost that was sent after `una`.
-    pub(super) fn begin_recovery(&mut self, una: Seq) {
+    pub(super) fn begin_recovery(&mut self, una: Seq, cx: &mut Context<'_>) {
+        cx.counters.tcp_recoveries += 1;
         let undo = self.remember();
         // RFC 8985, 7.1: what a probe did is no question any more.
         (self.phase, self.probe) = (Phase::Recovery, None);

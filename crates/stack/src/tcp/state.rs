@@ -73,6 +73,12 @@ impl State {
         matches!(self, Self::SynSent | Self::SynReceived | Self::Established | Self::CloseWait)
     }
 
+    /// Whether it counts as established: so RFC 4022 has it (tcpCurrEstab).
+    #[inline]
+    pub(crate) fn is_established(self) -> bool {
+        matches!(self, Self::Established | Self::CloseWait)
+    }
+
     /// Whether both ends know each other's sequence numbers.
     #[inline]
     pub(crate) fn is_synchronized(self) -> bool {

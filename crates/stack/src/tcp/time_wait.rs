@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bywash_wire::{TcpFlags, TcpOptions};
 
-use super::arrive::CHALLENGE;
+use super::challenge::may_challenge;
 use super::connection::Connection;
 use super::emit::Bare;
 use super::segment::Segment;
@@ -88,7 +88,7 @@ impl TimeWait {
             }
         }
         let bare = segment.length() == 0 && segment.seq == self.rcv_nxt;
-        if !bare && (segment.is_again() || self.may_challenge(cx.now)) {
+        if !bare && (segment.is_again() || may_challenge(&mut self.challenged, cx)) {
             self.acknowledge(cx);
         }
         if segment.has(TcpFlags::FIN) && segment.end() == self.rcv_nxt {
@@ -102,15 +102,6 @@ impl TimeWait {
     /// (RFC 6191, 2). Linux does the same after a second (`tcp_tw_reuse`).
     pub(super) fn may_be_reused(&self, now: Timestamp) -> bool {
         self.stamp.is_some() && now + (TIME_WAIT - Duration::from_secs(1)) >= self.until
-    }
-
-    /// As of a connection: see [`CHALLENGE`].
-    fn may_challenge(&mut self, now: Timestamp) -> bool {
-        let may = self.challenged == Timestamp::ZERO || now.since(self.challenged) >= CHALLENGE;
-        if may {
-            self.challenged = now;
-        }
-        may
     }
 
     fn acknowledge(&self, cx: &mut Context<'_>) {

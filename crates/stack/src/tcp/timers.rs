@@ -111,6 +111,7 @@ impl Connection {
         if self.gives_up(cx) {
             return;
         }
+        cx.counters.tcp_timeouts += 1;
         self.tally.timeouts = self.tally.timeouts.saturating_add(1);
         let rtt = (self.rtt.shortest, self.rtt.smoothed());
         self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
@@ -140,12 +141,14 @@ impl Connection {
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(last), cx) {
                 self.board.push(self.nxt, end, cx.now, self.window.mss);
                 self.nxt = end;
+                cx.counters.tcp_loss_probes += 1;
                 self.probe = Some(Probe { end, copy: false, flight: self.nxt - self.una });
             }
         } else if let Some((start, end)) = self.board.last(self.window.mss) {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
-            self.count_copy(end - start);
+            cx.counters.tcp_loss_probes += 1;
+            self.count_copy(end - start, cx);
             self.probe = Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una });
         }
     }
@@ -153,7 +156,7 @@ impl Connection {
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.begin_recovery(self.una);
+            self.begin_recovery(self.una, cx);
             self.window.congestion = self.pipe() + self.window.mss;
         }
     }
@@ -175,7 +178,8 @@ impl Connection {
         self.stalled = self.stalled.or(Some(cx.now));
         self.window_probes = self.window_probes.saturating_add(1);
         self.rtt.back_off();
-        self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+        let sent = self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+        cx.counters.tcp_window_probes += u64::from(sent);
     }
 
     /// RFC 9293, 3.8.4: probes while nothing is heard, then the end.
@@ -191,7 +195,8 @@ impl Connection {
         }
         self.keepalive_sent += 1;
         self.keepalive_at = cx.now + self.limits.keepalive_interval;
-        self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+        let sent = self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
+        cx.counters.tcp_keepalives += u64::from(sent);
     }
 
     /// R2 and the user timeout (RFC 9293, 3.8.3): too long without an answer.

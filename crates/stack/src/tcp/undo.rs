@@ -6,6 +6,7 @@ use super::connection::{Connection, Phase};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::Timestamp;
+use crate::stack::Context;
 
 /// Copies that are remembered of one recovery. A recovery of more is not taken back.
 const COPIES: usize = 64;
@@ -80,6 +81,7 @@ impl Connection {
         segment: &Segment,
         reported: Option<(Seq, Seq)>,
         (bytes, echoed): (u32, Option<u64>),
+        cx: &mut Context<'_>,
     ) {
         let Some(undo) = &mut self.undo else { return };
         // RFC 3522, 3.2 (5): an acknowledgment of everything without a word of what came twice may be of the copy, whose own
@@ -97,6 +99,7 @@ impl Connection {
             in_vain |= undo.copied && undo.copies.is_empty() && !undo.spoiled;
         }
         if in_vain && let Some(undo) = self.undo.take() {
+            cx.counters.tcp_recoveries_undone += 1;
             self.congestion = undo.congestion;
             self.window.threshold = undo.threshold;
             // RFC 4015, 3.1 (9): no burst; slow start leads back to where it was.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bywash_frame::FRAME_SIZE;
-use bywash_stack::{ConnectionId, Event};
+use bywash_stack::{ConnectionId, Event, SocketState, State};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, Ipv6Header, TcpFlags, TcpHeader};
@@ -134,6 +134,11 @@ proptest! {
                 },
             }
             t.output();
+            let states = t.host.stack.sockets(100).into_iter().map(|socket| socket.state);
+            let is_open = |state: &SocketState| matches!(
+                state, SocketState::Connection(State::Established | State::CloseWait)
+            );
+            prop_assert_eq!(t.host.stack.counters().tcp_established, states.filter(is_open).count() as u64);
         }
         connections.extend(t.events().iter().filter_map(|event| match event {
             Event::Accepted { connection, .. } => Some(*connection),

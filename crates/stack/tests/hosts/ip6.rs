@@ -181,6 +181,12 @@ fn a_datagram_waits_for_its_neighbour_and_arrives() {
             "fd00::1 > fd00::2 hop 64: udp 16",
         ]
     );
+    let said = |node: &Node| {
+        let of = node.host.control.counters();
+        (of.neighbour_solicitations_sent, of.neighbour_advertisements_sent)
+    };
+    // Beside the questions with which both have looked for their two addresses.
+    assert_eq!((said(&pair.a), said(&pair.b)), ((3, 0), (2, 1)));
     // Link-local addresses need their link.
     let id = pair.a.interface(1);
     let sent =
@@ -211,6 +217,7 @@ fn nobody_there_is_asked_for_three_times_and_the_sender_told() {
     pair.a.host.stack.udp_send(pair.now, client, None, b"?", &mut pair.a.pool).unwrap();
     (0..12).for_each(|_| pair.pass(Duration::from_millis(500)));
     assert_eq!(from_a(&pair), ["fd00::1 > ff02::1:ff00:9 hop 255: who has fd00::9  option 1"; 3]);
+    assert_eq!(pair.a.host.control.counters().neighbours_failed, 1);
     let error = pair.a.host.stack.udp_receive(client).unwrap_err();
     assert_eq!(error, UdpError::Unreachable(Unreachable::Host));
     pair.a.assert_nothing_leaked();
@@ -306,6 +313,9 @@ fn echoes_are_answered_also_to_all_and_not_without_limit() {
     let others = Mac([0x33, 0x33, 0, 0, 0, 9]);
     assert_eq!(answers(&mut pair.a, now, &icmp(others, B, "ff02::9", 64, &echo)), [""; 0], "not our group");
     let sent: usize = (0..200).map(|_| answers(&mut pair.a, now, &icmp(MAC_A, B, A, 64, &echo)).len()).sum();
+    let counted = pair.a.host.control.counters();
+    assert_eq!((counted.icmp_echo_replies, counted.icmp_echo_limited), (50, 153));
+    assert_eq!(counted.icmp_errors, 1);
     assert!(sent <= 50, "{sent} at one moment");
     pair.a.assert_nothing_leaked();
 }

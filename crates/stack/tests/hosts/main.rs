@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a long run says what it came to")]
 
 mod conflicts;
+mod counters;
 mod hostile;
 mod ip;
 mod ip6;

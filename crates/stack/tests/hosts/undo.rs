@@ -41,6 +41,8 @@ fn a_copy_that_came_twice_is_no_loss() {
     let after = info(&t, id);
     // It was in slow start, which goes on.
     assert_eq!((after.snd_ssthresh, after.snd_cwnd), (u32::MAX, 6300));
+    let counters = t.host.stack.counters();
+    assert_eq!((counters.tcp_recoveries, counters.tcp_recoveries_undone), (1, 1));
 }
 
 #[test]
