@@ -7,8 +7,8 @@ use std::time::Duration;
 use bywash_port::QueueCounters;
 use bywash_stack::wire::Mac;
 use bywash_stack::{
-    Address, AddressState, Control, Counters, Interface, InterfaceId, Medium, NeighbourState, Origin, Prefix,
-    Route, Socket, SocketState, State, Timestamp,
+    Address, AddressState, Control, Interface, InterfaceId, Medium, NeighbourState, Origin, Prefix, Route,
+    Socket, SocketState, State, Timestamp,
 };
 
 use crate::instance::Handle;
@@ -30,7 +30,7 @@ fn done(handle: &Handle, request: Request) -> Result<serde_json::Value, String> 
     match request {
         Request::Sockets { info } => shown(&sockets(handle, info)?),
         Request::Way { address } => shown(&way(handle, &address)?),
-        Request::Stats {} => shown(&stats(handle)),
+        Request::Stats {} => shown(&stats(handle)?),
         request => {
             let answered = handle.control(move |control, now| with_control(control, now, request));
             answered.map_err(|error| error.to_string())?
@@ -358,9 +358,9 @@ fn state_name(state: State) -> &'static str {
     }
 }
 
-fn stats(handle: &Handle) -> Stats {
+fn stats(handle: &Handle) -> Result<Stats, String> {
     let figures = handle.figures();
-    let named = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    let control = handle.control(|control, _| control.counters()).map_err(|error| error.to_string())?;
     let ports = handle.ports().iter().enumerate().map(|(at, port)| {
         let queues = || figures.iter().filter_map(|figures| figures.ports.get(at));
         let rx: QueueCounters = queues().map(|(rx, _)| *rx).sum();
@@ -374,35 +374,17 @@ fn stats(handle: &Handle) -> Stats {
             ("tx_bytes", tx.bytes),
             ("tx_errors", tx.errors),
         ];
-        (port.clone(), named(&counted))
+        (port.clone(), named(counted))
     });
     let engines = figures.iter().map(|figures| {
         let engine = figures.engine;
-        let mut counted = stack_counters(&figures.stack);
-        counted.extend([("handed_over", engine.handed_over), ("ring_full", engine.ring_full)]);
-        named(&counted)
+        let others = [("handed_over", engine.handed_over), ("ring_full", engine.ring_full)];
+        named(figures.stack.named().chain(others))
     });
-    Stats { engines: engines.collect(), ports: ports.collect() }
+    let (engines, ports) = (engines.collect(), ports.collect());
+    Ok(Stats { control: named(control.named()), engines, ports })
 }
 
-fn stack_counters(counters: &Counters) -> Vec<(&'static str, u64)> {
-    vec![
-        ("received", counters.received),
-        ("not_for_us", counters.not_for_us),
-        ("malformed", counters.malformed),
-        ("checksum", counters.checksum),
-        ("martian", counters.martian),
-        ("source_route", counters.source_route),
-        ("forwarded", counters.forwarded),
-        ("no_route", counters.no_route),
-        ("refused", counters.refused),
-        ("fragments", counters.fragments),
-        ("reassembled", counters.reassembled),
-        ("fragments_dropped", counters.fragments_dropped),
-        ("tcp_received", counters.tcp_received),
-        ("udp_received", counters.udp_received),
-        ("udp_full", counters.udp_full),
-        ("udp_sent", counters.udp_sent),
-        ("no_memory", counters.no_memory),
-    ]
+fn named(counted: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    counted.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }

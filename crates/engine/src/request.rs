@@ -232,6 +232,8 @@ pub struct SocketRow {
 /// What an instance has counted, a map of names and numbers for each part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
+    /// The control: ICMP, ARP and neighbour discovery, for all engines.
+    pub control: BTreeMap<String, u64>,
     /// Each engine's stack.
     pub engines: Vec<BTreeMap<String, u64>>,
     /// Each port's queues, all engines together.

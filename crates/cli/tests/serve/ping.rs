@@ -33,6 +33,13 @@ fn the_kernel_pings_an_instance_over_a_veth() {
     assert!(routes.as_array().unwrap().iter().any(|row| row["prefix"] == "10.9.0.0/24"), "{routes}");
     let stats = serve.told("stats --json");
     assert!(stats["ports"][format!("xdp:{}", pair.far.name)]["rx_packets"].as_u64().unwrap() > 5, "{stats}");
+    let counted = |name: &str| stats["control"][name].as_u64().unwrap();
+    assert_eq!((counted("icmp_echo_replies"), counted("icmp_echo_limited")), (6, 0), "{stats}");
+    assert!(counted("arp_replies_sent") > 0 && counted("neighbour_advertisements_sent") > 0, "{stats}");
+    let text = String::from_utf8(serve.ask("stats").stdout).unwrap();
+    let line =
+        |line: &str| line.split_whitespace().collect::<Vec<_>>() == ["control", "icmp_echo_replies", "6"];
+    assert!(text.lines().any(line), "{text}");
     let summary = serve.end();
     assert_eq!(summary["met"], true, "{summary}");
 }

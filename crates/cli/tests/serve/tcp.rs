@@ -94,6 +94,35 @@ fn two_instances_talk_over_a_veth_in_each_language_and_manner() {
 }
 
 #[test]
+fn stats_tell_what_became_of_connections() {
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let echo = server(&far, &pair, "tcp|echo");
+    let open = near.enter(|| {
+        let mut stream = std::net::TcpStream::connect(("10.9.0.2", 7)).unwrap();
+        std::io::Write::write_all(&mut stream, b"hello").unwrap();
+        std::io::Read::read_exact(&mut stream, &mut [0; 5]).unwrap();
+        assert!(std::net::TcpStream::connect(("10.9.0.2", 9)).is_err(), "nobody listens");
+        stream
+    });
+    let names = ["tcp_passive_opens", "tcp_established", "tcp_resets_sent", "tcp_attempts_failed", "refused"];
+    let counted = |echo: &Instance| {
+        let stats = echo.told("stats --json");
+        let engine = &stats["engines"][0];
+        assert!(engine["tcp_sent"].as_u64().unwrap() >= 3, "{stats}");
+        names.map(|name| engine[name].as_u64().unwrap())
+    };
+    assert_eq!(counted(&echo), [1, 1, 1, 0, 1], "{names:?}");
+    drop(open.unwrap());
+    let closed = (0..50).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        counted(&echo) == [1, 0, 1, 0, 1]
+    });
+    assert!(closed, "{names:?}: {:?}", counted(&echo));
+    echo.end();
+}
+
+#[test]
 fn the_same_tools_work_on_the_kernels_sockets() {
     let Some(_guard) = lock() else { return };
     let host = host();

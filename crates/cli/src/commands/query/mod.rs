@@ -292,7 +292,8 @@ pub(crate) fn stats(args: &ShowArgs) -> Result<bool, Failure> {
     let mut rows = Vec::new();
     let engines = stats.engines.into_iter().enumerate();
     let engines = engines.map(|(number, counted)| (format!("engine {number}"), counted));
-    for (what, counted) in stats.ports.into_iter().chain(engines) {
+    let control = [("control".to_owned(), stats.control)];
+    for (what, counted) in stats.ports.into_iter().chain(control).chain(engines) {
         let counted = counted.into_iter().filter(|(_, count)| *count > 0);
         rows.extend(counted.map(|(name, count)| vec![what.clone(), name, count.to_string()]));
     }
