@@ -283,7 +283,7 @@ impl Snapshot {
             return Some(Path { interface: InterfaceId::LOOPBACK, next_hop: destination });
         }
         if destination.has_zone() {
-            // Its zone is its interface (RFC 4007, 9); a group needs no route, nor does a neighbour.
+            // Its zone is its interface (RFC 4007, 7); a group needs no route, nor does a neighbour.
             let interface = destination.zone().filter(|zone| usize::from(zone.0) < self.interfaces.len())?;
             return Some(Path { interface, next_hop: destination });
         }
@@ -357,7 +357,7 @@ impl Snapshot {
     /// same everywhere, and not ours.
     #[inline]
     pub(crate) fn is_passed_on_v6(&self, address: Address) -> bool {
-        // 2000::/3 (RFC 4291, 2.4) and fc00::/7 (RFC 4193).
+        // 2000::/3, of which all global addresses are given out so far, and fc00::/7 (RFC 4193).
         let bits = address.bits();
         (bits >> 125 == 1 || bits >> 121 == 0x7e) && self.ours.binary_search(&address).is_err()
     }

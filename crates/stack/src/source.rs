@@ -28,7 +28,8 @@ pub(crate) fn choose<'a>(
 }
 
 /// How well an address fits, the most important rule first: RFC 6724, 5. Rules 4 (mobility), 5 (all candidates are of
-/// the outgoing interface) and 7 (temporary addresses) have nothing to decide here.
+/// the outgoing interface) and 7 (temporary addresses) have nothing to decide here; 5.5 needs to know which router has
+/// advertised a prefix, which is not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Rule 1.

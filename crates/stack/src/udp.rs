@@ -271,8 +271,8 @@ impl Udp {
         });
     }
 
-    /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it: to another, nobody
-    /// could say which datagram it was (RFC 1122, 4.1.3.3 and Linux's rule).
+    /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it, as with Linux: to another,
+    /// nobody could say which datagram it was. (RFC 1122, 4.1.3.3 would have each told.)
     ///
     /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost. It is
     /// believed only of a peer, or if such a datagram was sent (RFC 8201, 4): anyone can make up a port of ours.

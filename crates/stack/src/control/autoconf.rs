@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(4);
 /// RFC 4862, 5.5.3 (e): a stranger cannot shorten an address's life below this.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
-/// Routers, prefixes and addresses of one link that are taken from advertisements (RFC 4861, 6.2.1 names no limit; who
-/// makes up thousands must not fill memory).
+/// Routers, prefixes and addresses that are taken from advertisements, of all links (RFC 4861, 6.3.4 asks for two routers
+/// at least; who makes up thousands must not fill memory).
 const LIMIT: usize = 16;
 /// The metrics of routes that were advertised: routes of the control's user come first.
 const ON_LINK_METRIC: u32 = 256;

@@ -133,7 +133,8 @@ impl Control {
             let (old, new) = (kind(icmpv4::ECHO_REQUEST), kind(icmpv4::ECHO_REPLY));
             icmp.checksum = updated(icmp.checksum.get(), old, new).into();
             icmp.kind = icmpv4::ECHO_REPLY;
-            // Options are not sent back: source routes are refused, and the others mean nothing for a reply.
+            // Options are not sent back: source routes are refused, and nobody records routes and times any more (RFC 1122,
+            // 3.2.2.6 recommends to go on with that).
             let header = start - IPV4_HEADER;
             let mut ip = Ipv4Header::new(from, to, Protocol::ICMP.0, payload);
             // May be fragmented, as the request may have been.

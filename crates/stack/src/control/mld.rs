@@ -86,7 +86,7 @@ impl Control {
     pub(super) fn queried(&mut self, now: Timestamp, received: &Received<'_>) {
         let Ok((query, _)) = Query::ref_from_prefix(received.bytes) else { return };
         let id = received.interface;
-        // 6.2: from the link, and from a router's link-local address.
+        // 6.2: from the link, and from a router's link-local address. (It asks for a router alert as well.)
         if received.hop_limit != 1 || !received.source.is_link_local() {
             return;
         }

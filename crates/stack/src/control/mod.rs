@@ -181,7 +181,7 @@ impl Control {
         let route = Route { prefix: route.prefix.with_zone(route.interface), gateway, ..route };
         if let Some(gateway) = gateway {
             let on_link = |our: &OurAddress| our.interface == route.interface && our.prefix.contains(gateway);
-            // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 2.2).
+            // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
             if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));
             }

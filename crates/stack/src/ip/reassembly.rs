@@ -291,7 +291,8 @@ impl Reassembly {
     }
 }
 
-/// RFC 3168, 5.3: congestion on one piece is congestion; a mix of ECT and not-ECT counts as what the first said.
+/// RFC 3168, 5.3: congestion on one piece is congestion; a mix of ECT and not-ECT counts as what the first said. (Where one
+/// piece is marked and another is not-ECT, it would have the datagram dropped.)
 fn combine(one: u8, other: u8) -> u8 {
     if one == 3 || other == 3 { 3 } else { one }
 }

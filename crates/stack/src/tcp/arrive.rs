@@ -32,7 +32,7 @@ pub(super) const DELAYED_ACK: Span = Span::of(Duration::from_millis(40));
 /// After that long without a segment, the peer's clock may have wrapped (RFC 7323, 5.5).
 const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Segments that are acknowledged at once at the beginning, after a pause and after a loss, so that the peer's window
-/// opens soon (RFC 5681, 4.2 lets receivers choose; Linux does the same).
+/// opens soon, as Linux has it (RFC 5681, 4.2 recommends to wait, and allows an acknowledgment of each).
 pub(super) const QUICK: u8 = 16;
 
 /// What a peer's full segments have at least, until it is seen: every path takes them (RFC 9293, MUST-15).

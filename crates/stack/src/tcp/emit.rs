@@ -103,7 +103,7 @@ impl Connection {
         if flags.has(TcpFlags::URG) {
             sum = self.put_urgent(seq, after, sum);
         }
-        // RFC 3168, 6.1.4 and 6.1.5: not on acknowledgments, SYNs and copies.
+        // RFC 3168, 6.1.1, 6.1.4 and 6.1.5: not on SYNs, acknowledgments and copies.
         let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };

@@ -510,7 +510,7 @@ impl Tcp {
             }
             // SHLD-25: the program can ask for what may only be a passing trouble (MUST-56).
             Unreachable::Network | Unreachable::Host => connection.soft_error = Some(notice.error),
-            // Hard errors end an attempt, and nothing else (RFC 5927, 5).
+            // Hard errors end an attempt, and nothing else (RFC 5927, 5.2; RFC 9293, SHLD-26 would end connections as well).
             Unreachable::Port | Unreachable::Protocol if connection.state == State::SynSent => {
                 connection.terminate(CloseReason::Refused, cx);
             }

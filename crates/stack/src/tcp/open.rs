@@ -14,7 +14,8 @@ use crate::flow::Purpose;
 use crate::stack::Context;
 use crate::{Address, Flow, Snapshot};
 
-/// Ports that are given to connections that do not ask for one (RFC 6335, 6; RFC 6056, 3.2).
+/// Ports that are given to connections that do not ask for one: Linux's. RFC 6335, 6 calls those from 49152 on dynamic, which are
+/// few; RFC 6056, 3.2 would have all from 1024 on, but there are servers.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 impl Tcp {
@@ -245,7 +246,8 @@ impl Tcp {
         let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
         if segment.has(TcpFlags::SYN) {
-            // The peer has not got our answer; another SYN than the first is answered the same (RFC 5961, 4).
+            // The peer has not got our answer. Another SYN than the first is answered the same: RFC 9293 would go back to LISTEN,
+            // and a stranger could end handshakes by it.
             if !std::mem::replace(&mut half.challenged, true) {
                 half.answer_again(&limits, cx);
             }

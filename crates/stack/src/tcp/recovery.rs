@@ -84,7 +84,7 @@ impl Connection {
         if self.phase == Phase::Recovery || delivered == 0 {
             return;
         }
-        // RFC 9438, 4.2 and RFC 7661: a window that was not needed says nothing about the path.
+        // RFC 9438, 5.8 and RFC 7661, 4.3: a window that was not needed says nothing about the path.
         let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
         let full = self.limited || starts;
         if full {
@@ -188,7 +188,7 @@ impl Connection {
         (age < 1 << 30).then(|| now.as_millis().saturating_sub(age.into()))
     }
 
-    /// RFC 6298, 4 and 5: of a segment that was sent once, else by the echo of our clock (RFC 7323, 4.3).
+    /// RFC 6298, 3: of a segment that was sent once, else by the echo of our clock, if something is acknowledged (RFC 7323, 4.1).
     #[inline(always)]
     pub(super) fn measure(
         &mut self,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Algorithm, Window};
 use crate::Timestamp;
 
-/// RFC 9438, 5: segments per second cubed.
+/// RFC 9438, 5.1: segments per second cubed.
 const C: f64 = 0.4;
 /// RFC 9438, 4.6: what is left of the window after a loss.
 const BETA: f64 = 0.7;

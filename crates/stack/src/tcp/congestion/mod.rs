@@ -36,8 +36,8 @@ impl Window {
         Self { congestion: (10 * mss).min(14_600.max(2 * mss)), threshold: u32::MAX, mss, unneeded: false }
     }
 
-    /// RFC 5681, 3.1: one more byte for each byte acknowledged, and at most a segment for each ACK of this size
-    /// (RFC 3465 with L = 2 would be slower where ACKs stand for many segments). Returns what of `acked` is left.
+    /// RFC 5681, 3.1: one more byte for each byte acknowledged, but without its limit of a segment for each ACK (RFC 3465's is
+    /// of two), which would be slow where ACKs stand for many segments. Returns what of `acked` is left.
     fn slow_start(&mut self, acked: u32) -> u32 {
         let used = acked.min(self.threshold.saturating_sub(self.congestion));
         self.congestion += used;
