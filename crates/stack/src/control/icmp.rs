@@ -126,7 +126,8 @@ impl Control {
         let reply = |head: &mut [u8]| {
             let (ip, _) = Ipv4Header::ref_from_prefix(head).ok()?;
             let (from, to, start) = (ip.destination(), ip.source(), ip.header_length());
-            let identification = ip.identification.get();
+            // RFC 1812, 4.3.2.5: as the request is served; marks are of its way.
+            let (class, identification) = (ip.traffic_class & !3, ip.identification.get());
             let payload = ip.total_length.get() - u16::try_from(start).ok()?;
             let (icmp, _) = IcmpHeader::mut_from_prefix(&mut head[start..]).ok()?;
             let kind = |kind: u8| u16::from_be_bytes([kind, icmp.code]);
@@ -139,6 +140,7 @@ impl Control {
             let mut ip = Ipv4Header::new(from, to, Protocol::ICMP.0, payload);
             // May be fragmented, as the request may have been.
             (ip.fragment, ip.identification) = (0.into(), identification.into());
+            ip.traffic_class = class;
             ip.seal();
             head[header..start].copy_from_slice(ip.as_bytes());
             Some((header, Address::from(to)))

@@ -181,7 +181,9 @@ impl Neighbours {
     /// `create`: it asked for us, so we will answer, and so need it.
     pub(super) fn heard(&mut self, now: Timestamp, key: Key, mac: Mac, create: bool) {
         let known = self.entries.get(&key);
-        let same = known.is_some_and(|n| n.mac == mac && !matches!(n.state, NeighbourState::Incomplete));
+        // RFC 4861, 7.2.3: who asks for us is there, also if he has not answered before.
+        let gone = |state| matches!(state, NeighbourState::Incomplete | NeighbourState::Failed);
+        let same = known.is_some_and(|n| n.mac == mac && !gone(n.state));
         if same || (known.is_none() && !create) {
             return;
         }
@@ -347,6 +349,21 @@ mod tests {
         assert!(all.resolve(at(4), key()).is_none(), "not again so soon");
         all.advance(at(6));
         assert!(all.resolve(at(6), key()).is_some());
+    }
+
+    #[test]
+    fn who_did_not_answer_and_asks_for_us_is_there_again() {
+        let mut all = Neighbours::default();
+        all.resolve(at(0), key());
+        all.answered(at(0), key(), MAC);
+        all.advance(at(30));
+        all.used(at(31), key());
+        for second in 36..40 {
+            all.advance(at(second));
+        }
+        assert_eq!(state(&all), Some(NeighbourState::Failed));
+        all.heard(at(40), key(), MAC, true);
+        assert_eq!(state(&all), Some(NeighbourState::Stale));
     }
 
     #[test]

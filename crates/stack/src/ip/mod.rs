@@ -36,6 +36,9 @@ pub(crate) struct Arrival {
     pub(crate) group: bool,
 }
 
+/// "Congestion experienced" in the IP header (RFC 3168, 5).
+pub(crate) const MARKED: u8 = 3;
+
 /// A packet for us, its IP header read.
 #[derive(Debug)]
 pub(crate) struct Inbound {

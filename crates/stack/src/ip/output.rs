@@ -14,7 +14,7 @@ pub(crate) struct Fields {
     pub(crate) protocol: u8,
     /// Differentiated services and congestion marks.
     pub(crate) class: u8,
-    /// For IPv6; IPv4's is always the same.
+    /// For IPv6, and for groups; of others IPv4's is always the same.
     pub(crate) hop_limit: u8,
     /// Set on an IPv4 datagram that may be cut.
     pub(crate) identification: Option<u16>,
@@ -60,7 +60,11 @@ pub(crate) fn write_header(fields: &Fields, length: u16, to: &mut [u8]) -> Optio
             if let Some(identification) = fields.identification {
                 (ip.fragment, ip.identification) = (0.into(), identification.into());
             }
-            if fields.identification.is_some() || fields.class != 0 {
+            let group = destination.is_multicast();
+            if fields.identification.is_some() || fields.class != 0 || group {
+                if group {
+                    ip.time_to_live = fields.hop_limit;
+                }
                 ip.traffic_class = fields.class;
                 ip.seal();
             }

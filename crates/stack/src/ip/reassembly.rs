@@ -7,7 +7,7 @@ use bywash_frame::{FRAME_SIZE, Offload, Packet, Pool};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header};
 
-use super::Inbound;
+use super::{Inbound, MARKED};
 use crate::counters::Counters;
 use crate::packet::append_range;
 use crate::{Address, InterfaceId, Timestamp};
@@ -148,8 +148,14 @@ impl Reassembly {
             ecn,
             poisoned: false,
         });
-        datagram.ecn = combine(datagram.ecn, ecn);
-        if let Err((packet, why)) = datagram.insert(Piece { packet, whole, start, offset, length }, more) {
+        let combined = combine(datagram.ecn, ecn);
+        datagram.ecn = combined.unwrap_or(ecn);
+        let piece = Piece { packet, whole, start, offset, length };
+        let inserted = match combined {
+            Some(_) => datagram.insert(piece, more),
+            None => Err((piece.packet, Refusal::Overlap)),
+        };
+        if let Err((packet, why)) = inserted {
             pool.give_packet(packet);
             if why == Refusal::Overlap && !datagram.poisoned {
                 counters.fragments_dropped += 1;
@@ -291,10 +297,15 @@ impl Reassembly {
     }
 }
 
-/// RFC 3168, 5.3: congestion on one piece is congestion; a mix of ECT and not-ECT counts as what the first said. (Where one
-/// piece is marked and another is not-ECT, it would have the datagram dropped.)
-fn combine(one: u8, other: u8) -> u8 {
-    if one == 3 || other == 3 { 3 } else { one }
+/// RFC 3168, 5.3: congestion on one piece is congestion, but where another is not-ECT the datagram is dropped (`None`): its
+/// sender would not slow down. A mix of ECT and not-ECT counts as not-ECT.
+fn combine(one: u8, other: u8) -> Option<u8> {
+    match (one, other) {
+        (MARKED, 0) | (0, MARKED) => None,
+        (MARKED, _) | (_, MARKED) => Some(MARKED),
+        (0, _) | (_, 0) => Some(0),
+        _ => Some(one),
+    }
 }
 
 impl Datagram {

@@ -14,6 +14,7 @@ use super::segment::Segment;
 use super::seq::Seq;
 use super::state::{Cause, State};
 use crate::Timestamp;
+use crate::ip::MARKED;
 use crate::stack::{Context, Event};
 use crate::time::Span;
 
@@ -42,9 +43,6 @@ const SMALLEST_SEGMENT: u32 = 88;
 
 /// The part of all frames that may hold what came out of order.
 const EARLY_SHARE: usize = 4;
-
-/// "Congestion experienced" in the IP header (RFC 3168, 5).
-pub(super) const MARKED: u8 = 3;
 
 impl Connection {
     /// Takes a segment for this connection.
@@ -131,7 +129,8 @@ impl Connection {
         }
         self.irs = segment.seq;
         self.rcv_nxt = segment.seq + 1;
-        self.edge = self.rcv_nxt;
+        // What our SYN has said that we take.
+        self.edge = self.rcv_nxt + self.rcv_limit.min(u16::MAX.into());
         self.take_options(segment, cx.now);
         (self.wnd, self.wl1, self.wl2) = (u32::from(segment.window), segment.seq, segment.ack);
         self.max_wnd = self.wnd;
@@ -216,6 +215,10 @@ impl Connection {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
             let Some((value, _)) = segment.options.timestamps else {
                 cx.counters.tcp_paws += 1;
+                // RFC 5961, 4: a SYN is challenged, whatever it has.
+                if segment.has(TcpFlags::SYN) {
+                    self.challenge(cx);
+                }
                 return Done;
             };
             let older = Seq(value).before(Seq(self.ts_recent));
@@ -229,8 +232,9 @@ impl Connection {
         let starts = !segment.seq.before(self.rcv_nxt) && segment.seq.before(self.edge);
         let last = segment.end() - 1;
         let ends = len > 0 && !last.before(self.rcv_nxt) && last.before(self.edge);
-        // A full window is acknowledged from its right edge: "special allowance" for what holds nothing new.
-        let at_edge = segment.seq == self.edge && (len == 0 || window == 0);
+        // A full window is acknowledged from its right edge: "special allowance" for what holds nothing new. A reset there is
+        // outside (RFC 5961, 3.2).
+        let at_edge = segment.seq == self.edge && ((len == 0 && !reset) || window == 0);
         if (window > 0 && (starts || ends)) || at_edge || (window == 0 && segment.seq == self.rcv_nxt) {
             return On;
         }
@@ -342,7 +346,9 @@ impl Connection {
         }
         self.take_mark(segment, cx);
         self.note_data(segment, &packet, cx.now);
-        let (mut seq, mut start, mut len) = (segment.seq, segment.start, segment.payload);
+        // 3.10.7.3: what comes with a SYN begins after its number.
+        let first = segment.seq + u32::from(segment.has(TcpFlags::SYN));
+        let (mut seq, mut start, mut len) = (first, segment.start, segment.payload);
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
             self.duplicate = Some((seq, seq + old));
@@ -503,7 +509,8 @@ impl Connection {
 
     /// Sends a reset with the given sequence number.
     pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
-        let synchronized = self.state.is_synchronized();
+        // 3.10.7.4: in SYN-RECEIVED it acknowledges nothing.
+        let synchronized = self.state.is_synchronized() && self.state != State::SynReceived;
         let (ack, flags) = if synchronized {
             (self.rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
         } else {

@@ -39,7 +39,7 @@ impl Connection {
             && self.fin_at.is_none()
             && !self.receive.has_gap()
             && !self.released
-            && !(self.ecn && segment.ecn == super::arrive::MARKED)
+            && !(self.ecn && segment.ecn == crate::ip::MARKED)
     }
 
     /// Whether an acknowledgment says nothing of losses, and none was seen that still matters.

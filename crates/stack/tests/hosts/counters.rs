@@ -185,7 +185,7 @@ fn losses_and_what_is_done_about_them() {
     w.t.pass(ms(20));
     w.peer(". 1:1(0) ack 1001 win 30000 <sack 2001:5001>", "retransmitted +1, recoveries +1");
     w.t.pass(ms(20));
-    w.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>", "dsacks_received +1");
+    w.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>", "recoveries_undone +1, dsacks_received +1");
     // One segment may only be late, until the reordering timer says that it is lost.
     w.t.send(id, 3000);
     w.t.output();

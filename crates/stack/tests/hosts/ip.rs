@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{Event, NeighbourState, PortId, UdpError, Unreachable};
+use bywash_stack::{Event, NeighbourState, PortId, Route, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, TcpFlags, TcpHeader, icmpv4};
@@ -218,6 +218,46 @@ fn who_never_ends_his_datagrams_keeps_nobody_from_his() {
 }
 
 #[test]
+fn marks_on_pieces_count_for_the_whole_unless_its_sender_would_not_slow_down() {
+    let mut pair = Pair::new(1500);
+    let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+    let mut payload = [0; 16];
+    payload[..8].copy_from_slice(&[0, 1, 0, 9, 0, 16, 0, 0]);
+    for (number, (marks, whole)) in
+        [([2, 3], true), ([3, 1], true), ([0, 3], false), ([3, 0], false)].into_iter().enumerate()
+    {
+        for (at, mark) in marks.into_iter().enumerate() {
+            let mut ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+            ip.identification = u16::try_from(number).unwrap().into();
+            ip.fragment = if at == 0 { 0x2000 } else { 1 }.into();
+            ip.traffic_class = mark;
+            ip.seal();
+            let piece = [ethernet(0x0800).as_bytes(), ip.as_bytes(), &payload[8 * at..8 * at + 8]].concat();
+            pair.a.put(pair.now, PORT, &piece);
+        }
+        assert_eq!(read(&mut pair.a, server).is_some(), whole, "{marks:?}");
+    }
+}
+
+#[test]
+fn datagrams_to_a_group_stay_on_the_link() {
+    let mut pair = Pair::new(1500);
+    let interface = pair.a.interface(1);
+    let groups = Route { prefix: "224.0.0.0/4".parse().unwrap(), gateway: None, interface, metric: 0 };
+    pair.a.host.control.add_route(groups).unwrap();
+    pair.a.take(pair.now, PORT);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    for (to, ttl) in [("10.0.0.255", 64), ("239.1.2.3", 1)] {
+        let to = Some((address(to), 9));
+        pair.a.host.stack.udp_send(pair.now, client, to, b"x", &mut pair.a.pool).unwrap();
+        let sent = pair.a.take(pair.now, PORT);
+        let datagram = sent.iter().find(|bytes| bytes[12..14] == [8, 0]).unwrap();
+        assert_eq!(datagram[22], ttl, "{to:?}");
+        Ipv4Header::parse(&datagram[14..], datagram.len() - 14).unwrap();
+    }
+}
+
+#[test]
 fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     let mut pair = Pair::new(1500);
     pair.settle();
@@ -228,7 +268,10 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
         let mut icmp =
             IcmpHeader { kind: icmpv4::ECHO_REQUEST, code: 0, checksum: 0.into(), rest: 0x1234_0001.into() };
         icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(payload).checksum().into();
-        let ip = Ipv4Header::new([10, 0, 0, 2].into(), to.into(), Protocol::ICMP.0, 16);
+        let mut ip = Ipv4Header::new([10, 0, 0, 2].into(), to.into(), Protocol::ICMP.0, 16);
+        // A class, and a mark of its way.
+        ip.traffic_class = 0xb8 | 3;
+        ip.seal();
         let mut link = ethernet(0x0800);
         link.destination = mac;
         [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), payload].concat()
@@ -243,7 +286,7 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     let replies: Vec<_> = pair.trace.iter().filter(|(a, p)| *a && p[23] == 1).collect();
     assert_eq!(replies.len(), 1);
     let reply = &replies[0].1;
-    assert_eq!(reply[34], icmpv4::ECHO_REPLY);
+    assert_eq!((reply[34], reply[15]), (icmpv4::ECHO_REPLY, 0xb8));
     assert_eq!(Sum::new().bytes(&reply[34..]).checksum(), 0);
     assert_eq!(reply[42..], *b"abcdefgh");
     Ipv4Header::parse(&reply[14..], reply.len() - 14).unwrap();

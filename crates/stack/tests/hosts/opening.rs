@@ -375,3 +375,44 @@ fn an_answer_to_our_syn_that_was_lost_comes_again() {
     t.sends(&[". 1:1(0) ack 1 win 1024"]);
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().state, State::Established);
 }
+
+#[test]
+fn what_comes_with_the_answer_to_our_syn_is_taken_from_its_first_byte() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    assert_eq!(t.output().len(), 1);
+    t.peer("SP. 0:4(3) ack 1 win 5000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 4 win 65535"]);
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(3));
+}
+
+#[test]
+fn where_both_open_at_once_what_comes_with_the_answer_is_whole() {
+    let mut t = Trace::new();
+    let id = connect_from(&mut t, 0);
+    assert_eq!(t.output().len(), 1);
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    t.peer("SP. 0:4(3) ack 1 win 5000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 4 win 65535"]);
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(3));
+}
+
+#[test]
+fn a_wrong_acknowledgment_of_our_answer_is_reset_and_nothing_acknowledged() {
+    let mut t = Trace::new();
+    connect_from(&mut t, 0);
+    assert_eq!(t.output().len(), 1);
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    t.peer(". 1:1(0) ack 77 win 5000");
+    t.sends(&["R 77:77(0)"]);
+}
+
+#[test]
+fn a_syn_without_the_timestamps_agreed_on_is_challenged() {
+    let mut t = Trace::new();
+    t.accept(30_000, "mss 1012,TS 100", "<TS 101>");
+    t.peer("S 50:50(0) win 1000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
+}

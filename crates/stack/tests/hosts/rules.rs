@@ -505,6 +505,8 @@ fn a_reset_must_be_exact_and_a_guess_is_challenged() {
     t.sends(&[". 1:1(0) ack 1 win 65535"]);
     t.peer("R 200:200(0) win 0");
     t.sends(&[]);
+    t.pass(ms(600));
+    t.peer("R 65536:65536(0) win 0");
     t.peer("R 99999:99999(0) win 0");
     t.sends(&[]);
     t.pass(ms(600));
