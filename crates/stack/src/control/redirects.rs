@@ -26,7 +26,8 @@ const METRIC: u32 = 512;
 /// What redirects have told.
 #[derive(Debug)]
 pub(super) struct Redirects {
-    refused: bool,
+    /// They are believed.
+    taken: bool,
     /// The oldest first, with the time when each ends.
     routes: VecDeque<(Timestamp, Route)>,
     news: Limit,
@@ -34,7 +35,7 @@ pub(super) struct Redirects {
 
 impl Default for Redirects {
     fn default() -> Self {
-        Self { refused: false, routes: VecDeque::new(), news: Limit::new(BURST, REFILL) }
+        Self { taken: true, routes: VecDeque::new(), news: Limit::new(BURST, REFILL) }
     }
 }
 
@@ -54,7 +55,7 @@ impl Control {
     /// here. Their routes, to one host each and with metric 512, last for ten minutes, or until a route or address is changed
     /// by hand or the next hop does not answer. A host's route that was given by hand is never redirected.
     pub fn set_redirects(&mut self, taken: bool) {
-        self.redirects.refused = !taken;
+        self.redirects.taken = taken;
         if !taken {
             self.forget_redirects(|_| true);
         }
@@ -110,7 +111,7 @@ impl Control {
         let snapshot = &self.outbox.snapshot;
         let first_hop = source != destination && snapshot.next_hop(destination) == Some((id, source));
         let new = hop != source && hop.is_unicast() && !snapshot.is_ours(hop);
-        let wanted = !self.forwarding && !self.redirects.refused;
+        let wanted = !self.forwarding && self.redirects.taken;
         if !(wanted && first_hop && new && destination.is_unicast() && snapshot.is_ours(us)) {
             return false;
         }

@@ -97,8 +97,8 @@ struct Piece {
 enum Refusal {
     /// It is there already.
     Duplicate,
-    /// It contradicts what is there.
-    Overlap,
+    /// It contradicts what is there: nothing good comes of the datagram any more.
+    Spoils,
 }
 
 /// Datagrams that are not whole yet.
@@ -148,16 +148,10 @@ impl Reassembly {
             ecn,
             poisoned: false,
         });
-        let combined = combine(datagram.ecn, ecn);
-        datagram.ecn = combined.unwrap_or(ecn);
         let piece = Piece { packet, whole, start, offset, length };
-        let inserted = match combined {
-            Some(_) => datagram.insert(piece, more),
-            None => Err((piece.packet, Refusal::Overlap)),
-        };
-        if let Err((packet, why)) = inserted {
+        if let Err((packet, why)) = datagram.insert(piece, more, ecn) {
             pool.give_packet(packet);
-            if why == Refusal::Overlap && !datagram.poisoned {
+            if why == Refusal::Spoils && !datagram.poisoned {
                 counters.fragments_dropped += 1;
                 self.frames -= datagram.poison(pool);
             }
@@ -311,7 +305,7 @@ fn combine(one: u8, other: u8) -> Option<u8> {
 impl Datagram {
     /// Puts a piece in its place. RFC 5722, 4, which we keep for IPv4 as well: an overlap spoils the datagram. A
     /// piece that repeats another exactly is only a duplicate.
-    fn insert(&mut self, piece: Piece, more: bool) -> Result<(), (Packet, Refusal)> {
+    fn insert(&mut self, piece: Piece, more: bool, ecn: u8) -> Result<(), (Packet, Refusal)> {
         let end = piece.offset + piece.length;
         let at = self.pieces.partition_point(|p| p.offset < piece.offset);
         let duplicate = |p: &Piece| p.offset == piece.offset && p.length == piece.length;
@@ -320,9 +314,12 @@ impl Datagram {
             at.checked_sub(1).is_some_and(|i| self.pieces[i].offset + self.pieces[i].length > piece.offset);
         let after = self.pieces.get(at).is_some_and(|next| end > next.offset && !duplicate(next));
         let beyond = !more && self.pieces.last().is_some_and(|last| last.offset + last.length > end);
-        if self.poisoned || before || after || last_differs || beyond || self.pieces.len() >= FRAGMENTS {
-            return Err((piece.packet, Refusal::Overlap));
-        }
+        let overlaps = before || after || last_differs || beyond;
+        let refused = self.poisoned || overlaps || self.pieces.len() >= FRAGMENTS;
+        let Some(ecn) = combine(self.ecn, ecn).filter(|_| !refused) else {
+            return Err((piece.packet, Refusal::Spoils));
+        };
+        self.ecn = ecn;
         if !more {
             self.length = Some(end);
         }

@@ -386,13 +386,19 @@ fn what_comes_with_the_answer_to_our_syn_is_taken_from_its_first_byte() {
     assert_eq!(t.host.stack.readable_bytes(id), Ok(3));
 }
 
-#[test]
-fn where_both_open_at_once_what_comes_with_the_answer_is_whole() {
+/// Both have opened at once, and our SYN,ACK is out.
+fn crossed() -> (Trace, ConnectionId) {
     let mut t = Trace::new();
     let id = connect_from(&mut t, 0);
     assert_eq!(t.output().len(), 1);
     t.peer("S 0:0(0) win 5000 <mss 1000>");
     assert_eq!(t.output().len(), 1);
+    (t, id)
+}
+
+#[test]
+fn where_both_open_at_once_what_comes_with_the_answer_is_whole() {
+    let (mut t, id) = crossed();
     t.peer("SP. 0:4(3) ack 1 win 5000 <mss 1000>");
     t.sends(&[". 1:1(0) ack 4 win 65535"]);
     assert_eq!(t.host.stack.readable_bytes(id), Ok(3));
@@ -400,11 +406,7 @@ fn where_both_open_at_once_what_comes_with_the_answer_is_whole() {
 
 #[test]
 fn a_wrong_acknowledgment_of_our_answer_is_reset_and_nothing_acknowledged() {
-    let mut t = Trace::new();
-    connect_from(&mut t, 0);
-    assert_eq!(t.output().len(), 1);
-    t.peer("S 0:0(0) win 5000 <mss 1000>");
-    assert_eq!(t.output().len(), 1);
+    let (mut t, _) = crossed();
     t.peer(". 1:1(0) ack 77 win 5000");
     t.sends(&["R 77:77(0)"]);
 }
