@@ -77,6 +77,8 @@ struct Datagram {
     bytes: usize,
     /// Congestion was marked on one of them (RFC 3168, 5.3).
     ecn: u8,
+    /// One of them was sent to more than one host: then no error may be about it (RFC 1122, 3.2.2; RFC 4443, 2.4 (e)).
+    group: bool,
     /// Its fragments overlapped: whatever of it comes still is dropped, too (RFC 5722, 4).
     poisoned: bool,
 }
@@ -138,7 +140,7 @@ impl Reassembly {
             pool.give_packet(inbound.packet);
             return None;
         }
-        let Inbound { interface, start, ecn, packet, .. } = inbound;
+        let Inbound { interface, start, ecn, group, packet, .. } = inbound;
         let datagram = self.datagrams.entry(key).or_insert_with(|| Datagram {
             since: now,
             interface,
@@ -146,8 +148,10 @@ impl Reassembly {
             length: None,
             bytes: 0,
             ecn,
+            group,
             poisoned: false,
         });
+        datagram.group |= group;
         let piece = Piece { packet, whole, start, offset, length };
         if let Err((packet, why)) = datagram.insert(piece, more, ecn) {
             pool.give_packet(packet);
@@ -163,7 +167,7 @@ impl Reassembly {
         }
         let datagram = self.datagrams.remove(&key)?;
         self.frames -= datagram.frames();
-        let ecn = datagram.ecn;
+        let Datagram { ecn, group, .. } = datagram;
         let Some((packet, start)) = datagram.join(pool) else {
             counters.no_memory += 1;
             return None;
@@ -180,7 +184,7 @@ impl Reassembly {
             start,
             end,
             ecn,
-            group: inbound.group,
+            group,
             reassembled: true,
         })
     }
@@ -193,7 +197,7 @@ impl Reassembly {
         counters: &mut Counters,
         pool: &mut Pool,
     ) -> Option<Inbound> {
-        let Inbound { interface, start, ecn, packet, end, .. } = inbound;
+        let Inbound { interface, start, ecn, group, packet, end, .. } = inbound;
         let (offset, length) = (fragment.offset, end.saturating_sub(start));
         let mut alone = Datagram {
             since: Timestamp::ZERO,
@@ -202,6 +206,7 @@ impl Reassembly {
             length: Some(length),
             bytes: length,
             ecn,
+            group,
             poisoned: false,
         };
         alone.pieces.push(Piece { packet, whole: fragment.whole, start, offset, length });
@@ -233,7 +238,7 @@ impl Reassembly {
             self.frames -= datagram.frames();
             counters.fragments_dropped += u64::from(!datagram.poisoned);
             for piece in datagram.pieces {
-                if piece.offset == 0 {
+                if piece.offset == 0 && !datagram.group {
                     first.push((datagram.interface, piece.packet));
                 } else {
                     pool.give_packet(piece.packet);

@@ -160,7 +160,7 @@ fn fragments_that_overlap_spoil_their_datagram_and_late_ones_are_given_up() {
 
 /// A fragment of a datagram to 10.0.0.1, of `length` bytes of a payload whose first eight are the UDP header of 24 bytes to
 /// port 9.
-fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length: usize) -> Vec<u8> {
+pub(crate) fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length: usize) -> Vec<u8> {
     let mut ip = Ipv4Header::new(source.into(), [10, 0, 0, 1].into(), 17, length.try_into().unwrap());
     (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
     ip.seal();

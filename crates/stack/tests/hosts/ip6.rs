@@ -32,7 +32,14 @@ fn pair(mtu: u16) -> Pair {
 }
 
 /// An Ethernet frame from b to a with an IPv6 packet.
-fn frame(to: Mac, source: &str, destination: &str, first: Protocol, hop_limit: u8, rest: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(
+    to: Mac,
+    source: &str,
+    destination: &str,
+    first: Protocol,
+    hop_limit: u8,
+    rest: &[u8],
+) -> Vec<u8> {
     let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
     let mut ip = Ipv6Header::new(source, destination, first.0, u16::try_from(rest.len()).unwrap());
     ip.hop_limit = hop_limit;
@@ -53,7 +60,7 @@ fn icmp(to: Mac, source: &str, destination: &str, hop_limit: u8, bytes: &[u8]) -
     frame(to, source, destination, Protocol::ICMPV6, hop_limit, &bytes)
 }
 
-fn udp(source: &str, destination: &str, port: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp(source: &str, destination: &str, port: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).unwrap();
     let bytes = [&5000u16.to_be_bytes()[..], &port.to_be_bytes(), &length.to_be_bytes(), &[0, 0], payload];
     sealed(Protocol::UDP, 6, source, destination, bytes.concat())

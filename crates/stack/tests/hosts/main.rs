@@ -5,6 +5,7 @@
 
 mod conflicts;
 mod counters;
+mod fragments;
 mod hostile;
 mod ip;
 mod ip6;
