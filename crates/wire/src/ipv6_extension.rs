@@ -10,6 +10,10 @@ const HEADERS: usize = 8;
 /// Options of one header that are not padding, and bytes of padding in a row (RFC 8504, 5.3).
 const OPTIONS: usize = 8;
 const PADDING: usize = 7;
+/// Options (RFC 8200, 4.2; RFC 2711, 2.1).
+const PAD1: u8 = 0;
+const PAD_N: u8 = 1;
+const ROUTER_ALERT: u8 = 5;
 
 /// A header in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +107,6 @@ impl Place {
 
     /// 4.2: no option is known but padding; each unknown one says by its upper two bits what is to be done.
     fn check_options(&self, packet: &[u8]) -> Result<(), ExtensionError> {
-        const PAD1: u8 = 0;
-        const PAD_N: u8 = 1;
         let malformed = ExtensionError::Malformed;
         let length = packet.get(self.start + 1).map(|l| (usize::from(*l) + 1) * 8).ok_or(malformed)?;
         let (mut at, end) = (self.start + 2, self.start + length);
@@ -141,6 +143,24 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Whether there is a router alert among a packet's hop-by-hop options, of any value. What else they are is not looked at.
+pub fn has_router_alert(packet: &[u8]) -> bool {
+    let first = Place::first(packet).filter(|first| first.protocol == Protocol::HOP_BY_HOP.0);
+    let Some([_, length, rest @ ..]) = first.and_then(|first| packet.get(first.start..)) else {
+        return false;
+    };
+    let mut options = rest.get(..(usize::from(*length) + 1) * 8 - 2).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        options = match (*kind, rest) {
+            (PAD1, _) => rest,
+            (ROUTER_ALERT, [2, _, _, ..]) => return true,
+            (_, [length, rest @ ..]) => rest.get(usize::from(*length)..).unwrap_or_default(),
+            (_, []) => return false,
+        };
+    }
+    false
 }
 
 fn problem(code: u8, pointer: usize) -> ExtensionError {
@@ -208,6 +228,16 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_router_alert_is_found_among_hop_by_hop_options_only() {
+        let alert = |first, rest: &[u8]| has_router_alert(&packet(first, rest));
+        assert!(alert(Protocol::HOP_BY_HOP, &[58, 0, 5, 2, 0, 0, 1, 0]));
+        assert!(alert(Protocol::HOP_BY_HOP, &[58, 1, 0, 1, 1, 0, 0x3e, 2, 5, 2, 5, 2, 0, 1, 0, 0]));
+        assert!(!alert(Protocol::HOP_BY_HOP, &[58, 0, 1, 4, 5, 2, 0, 0]), "padding");
+        assert!(!alert(Protocol::HOP_BY_HOP, &[58, 0, 1, 2, 0, 0, 5, 2, 0, 0]), "cut short");
+        assert!(!alert(Protocol::DESTINATION_OPTIONS, &[58, 0, 5, 2, 0, 0, 1, 0]));
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), first in any::<u8>()) {
@@ -215,6 +245,7 @@ mod tests {
             if let Some(next) = bytes.get_mut(6) {
                 *next = [0, 43, 44, 60, first][usize::from(first) % 5];
             }
+            has_router_alert(&bytes);
             if let Some(place) = Place::first(&bytes)
                 && let Ok(Next::Upper(end) | Next::Fragment(end)) = place.follow(&bytes)
             {

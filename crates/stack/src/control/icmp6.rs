@@ -5,7 +5,7 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{
     EtherType, FragmentHeader, ICMP_HEADER, IPV6_HEADER, IPV6_MTU, IcmpHeader, Ipv6Header, Mac, Next, Place,
-    Protocol, icmpv6, mld,
+    Protocol, has_router_alert, icmpv6, mld,
 };
 
 use super::Control;
@@ -94,7 +94,7 @@ impl Control {
             icmpv6::NEIGHBOUR_SOLICITATION => self.solicited(now, &received, pool),
             icmpv6::NEIGHBOUR_ADVERTISEMENT => self.advertised(now, &received),
             icmpv6::ROUTER_ADVERTISEMENT => self.router_advertised(now, &received),
-            icmpv6::LISTENER_QUERY => self.queried(now, &received),
+            icmpv6::LISTENER_QUERY => self.queried(now, &received, has_router_alert(head)),
             icmpv6::REDIRECT => self.redirected6(now, &received),
             // Router solicitations are for routers that advertise, which this one does not.
             _ => {}

@@ -20,6 +20,8 @@ const ROBUSTNESS: u8 = 2;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// `ff02::16`, all routers that speak version 2 (RFC 3810, 5.2.14).
 const ALL_ROUTERS: u8 = 0x16;
+/// Bytes that a query of version 2 has at least beyond one of version 1 (RFC 3810, 8.1).
+const VERSION_2: usize = 4;
 /// Records of one report: they fit the smallest link.
 const RECORDS: usize = 50;
 
@@ -82,12 +84,16 @@ impl Control {
     }
 
     /// Takes a query: the answer goes out within the time it allows (RFC 3810, 6.2). One about a group that is not
-    /// ours needs none.
-    pub(super) fn queried(&mut self, now: Timestamp, received: &Received<'_>) {
-        let Ok((query, _)) = Query::ref_from_prefix(received.bytes) else { return };
+    /// ours needs none. `alert`: its IPv6 header was followed by a router alert.
+    pub(super) fn queried(&mut self, now: Timestamp, received: &Received<'_>, alert: bool) {
+        let Ok((query, rest)) = Query::ref_from_prefix(received.bytes) else { return };
         let id = received.interface;
-        // 6.2: from the link, and from a router's link-local address. (It asks for a router alert as well.)
-        if received.hop_limit != 1 || !received.source.is_link_local() {
+        // 6.2: from the link, from a router's link-local address, and so that routers would see it.
+        if received.hop_limit != 1 || !received.source.is_link_local() || !alert {
+            return;
+        }
+        // 8.1: of version 1 or of version 2.
+        if !rest.is_empty() && rest.len() < VERSION_2 {
             return;
         }
         let group = Address::from(query.group()).with_zone(id);

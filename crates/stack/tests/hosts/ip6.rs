@@ -606,27 +606,34 @@ fn a_host_takes_routers_prefixes_and_addresses_from_advertisements() {
 #[test]
 fn queries_are_answered_with_the_groups_that_are_ours() {
     let mut pair = pair(1500);
-    let now = pair.now;
-    let query = |group: &str, hop_limit: u8| {
+    // Hop-by-hop options: the router alert, behind padding as well; and what is none.
+    const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
+    const LATER: [u8; 8] = [58, 0, 0, 0, 5, 2, 0, 0];
+    const PADDING: [u8; 8] = [58, 0, 1, 4, 5, 2, 0, 0];
+    let query = |source: &str, group: &str, hop_limit: u8, options: &[u8], rest: &[u8]| {
         let group = group.parse::<std::net::Ipv6Addr>().unwrap().octets();
-        let bytes = sealed(
-            Protocol::ICMPV6,
-            2,
-            B_LOCAL,
-            "ff02::1",
-            [&[130, 0, 0, 0, 0x03, 0xe8, 0, 0][..], &group, &[0; 4]].concat(),
-        );
-        let rest = [&[58, 0, 5, 2, 0, 0, 1, 0][..], &bytes].concat();
-        frame(Mac([0x33, 0x33, 0, 0, 0, 1]), B_LOCAL, "ff02::1", Protocol::HOP_BY_HOP, hop_limit, &rest)
+        let bytes = [&[130, 0, 0, 0, 0x03, 0xe8, 0, 0][..], &group, rest].concat();
+        let all = [options, &sealed(Protocol::ICMPV6, 2, source, "ff02::1", bytes)].concat();
+        let first = if options.is_empty() { Protocol::ICMPV6 } else { Protocol::HOP_BY_HOP };
+        frame(Mac([0x33, 0x33, 0, 0, 0, 1]), source, "ff02::1", first, hop_limit, &all)
     };
-    for (group, hop_limit, answered) in
-        [("::", 1, true), ("::", 64, false), ("ff02::1:ff00:1", 1, true), ("ff02::9", 1, false)]
-    {
-        pair.a.put(now, PORT, &query(group, hop_limit));
+    for (why, bytes, answered) in [
+        ("for all groups", query(B_LOCAL, "::", 1, &ALERT, &[0; 4]), true),
+        ("from beyond the link", query(B_LOCAL, "::", 64, &ALERT, &[0; 4]), false),
+        ("from no link's address", query(B, "::", 1, &ALERT, &[0; 4]), false),
+        ("without hop-by-hop options", query(B_LOCAL, "::", 1, &[], &[0; 4]), false),
+        ("without the router alert", query(B_LOCAL, "::", 1, &PADDING, &[0; 4]), false),
+        ("with it behind padding", query(B_LOCAL, "::", 1, &LATER, &[0; 4]), true),
+        ("of version 1", query(B_LOCAL, "::", 1, &ALERT, &[]), true),
+        ("of no version (8.1)", query(B_LOCAL, "::", 1, &ALERT, &[0; 2]), false),
+        ("for a group of ours", query(B_LOCAL, "ff02::1:ff00:1", 1, &ALERT, &[0; 4]), true),
+        ("for another", query(B_LOCAL, "ff02::9", 1, &ALERT, &[0; 4]), false),
+    ] {
+        pair.a.put(pair.now, PORT, &bytes);
         pair.now = pair.now + Duration::from_secs(1);
         let sent: Vec<String> = pair.a.take(pair.now, PORT).iter().map(|p| words(p)).collect();
         let expected = "fe80::ff:fe00:1 > ff02::16 hop 1: alert report 2 of 1";
-        assert_eq!(sent, if answered { vec![expected] } else { vec![] }, "{group}, {hop_limit}");
+        assert_eq!(sent, if answered { vec![expected] } else { vec![] }, "{why}");
     }
     // An address that goes takes its group with it.
     pair.a.host.control.add_address(pair.now, pair.a.interface(1), "fd00::77/64".parse().unwrap()).unwrap();
