@@ -43,6 +43,7 @@ pub enum Origin {
 pub(super) struct Autoconf {
     /// Links whose routers are heard, with the solicitations left and when the next goes out.
     links: Vec<(InterfaceId, u8, Timestamp)>,
+    /// The one that is used comes first, the others in the order of their turns.
     routers: Vec<Router>,
     prefixes: Vec<OnLink>,
 }
@@ -344,30 +345,31 @@ impl Control {
         self.changed |= !gone.is_empty();
     }
 
-    /// Sends the default route through a router that answers, if there is one (RFC 4861, 6.3.6).
+    /// Sends the default route through a router that is probably reachable, if there is one; else through one after the
+    /// other, each until it has failed (RFC 4861, 6.3.6).
     pub(super) fn choose_routers(&mut self) {
-        let unreachable = |router: &Router| {
-            matches!(self.neighbours.state((router.interface, router.address)), Some(NeighbourState::Failed))
-        };
-        let best = self.autoconf.routers.iter().position(|router| !unreachable(router));
-        let best = best.or(if self.autoconf.routers.is_empty() { None } else { Some(0) });
-        let current = self.autoconf.routers.iter().position(|router| router.chosen);
-        let stays = current.is_some_and(|at| !unreachable(&self.autoconf.routers[at]));
-        if stays || best == current {
+        use NeighbourState::{Failed, Incomplete};
+        let state = |router: &Router| self.neighbours.state((router.interface, router.address));
+        let reachable = |router: &Router| !matches!(state(router), None | Some(Incomplete | Failed));
+        let routers = &self.autoconf.routers;
+        let best = routers.iter().position(reachable);
+        let best = best.or_else(|| routers.iter().position(|router| state(router) != Some(Failed)));
+        let best = best.unwrap_or(0);
+        if routers.get(best).is_none_or(|router| router.chosen) {
             return;
         }
-        if let Some(at) = current {
-            let old = self.autoconf.routers[at];
-            self.autoconf.routers[at].chosen = false;
+        if let Some(old) = self.autoconf.routers.iter_mut().find(|router| router.chosen) {
+            old.chosen = false;
+            let old = *old;
             self.remove_default(&old);
         }
-        if let Some(at) = best {
-            self.autoconf.routers[at].chosen = true;
-            let Router { interface, address, .. } = self.autoconf.routers[at];
-            if let Some(prefix) = default_prefix() {
-                let gateway = Some(address);
-                self.routes.add(Route { prefix, gateway, interface, metric: DEFAULT_METRIC });
-            }
+        // Its next turn comes after all others'.
+        self.autoconf.routers.rotate_left(best);
+        self.autoconf.routers[0].chosen = true;
+        let Router { interface, address, .. } = self.autoconf.routers[0];
+        if let Some(prefix) = default_prefix() {
+            let gateway = Some(address);
+            self.routes.add(Route { prefix, gateway, interface, metric: DEFAULT_METRIC });
         }
         self.changed = true;
     }

@@ -55,7 +55,7 @@ fn sealed(protocol: Protocol, at: usize, source: &str, destination: &str, mut by
 }
 
 /// An ICMPv6 message from b.
-fn icmp(to: Mac, source: &str, destination: &str, hop_limit: u8, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn icmp(to: Mac, source: &str, destination: &str, hop_limit: u8, bytes: &[u8]) -> Vec<u8> {
     let bytes = sealed(Protocol::ICMPV6, 2, source, destination, bytes.to_vec());
     frame(to, source, destination, Protocol::ICMPV6, hop_limit, &bytes)
 }

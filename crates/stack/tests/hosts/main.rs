@@ -16,6 +16,7 @@ mod programs;
 #[path = "../random/mod.rs"]
 mod random;
 mod redirects;
+mod routers;
 mod rules;
 mod sending;
 mod smol;

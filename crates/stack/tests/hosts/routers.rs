@@ -1,0 +1,136 @@
+//! Which of the routers that have advertised themselves a host sends by (RFC 4861, 6.3.6).
+
+use std::time::Duration;
+
+use crate::ip6::icmp;
+use crate::wire::{Node, PORT, address};
+use bywash_stack::{Route, Timestamp};
+use bywash_wire::{Mac, Protocol, icmpv6};
+
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OUR_LOCAL: &str = "fe80::ff:fe00:1";
+const FAR: &str = "2001:db8::7";
+const STEP: Duration = Duration::from_millis(500);
+
+/// A host that hears routers, when its addresses are its own.
+fn host() -> (Node, Timestamp) {
+    let mut host = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let id = host.interface(1);
+    host.host.control.add_address(Timestamp::ZERO, id, "fd00::1/64".parse().unwrap()).unwrap();
+    host.host.control.autoconfigure(Timestamp::ZERO, id).unwrap();
+    let mut now = Timestamp::ZERO;
+    for _ in 0..10 {
+        now = now + STEP;
+        host.take(now, PORT);
+    }
+    (host, now)
+}
+
+/// The router `fe80::LAST` says that it is one, and where it is if `known`.
+fn advertise(host: &mut Node, now: Timestamp, last: u8, known: bool) {
+    let link = [1, 1, 2, 0, 0, 0, 0, last];
+    let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let bytes = [&head[..], if known { &link } else { &[] }].concat();
+    let source = format!("fe80::{last}");
+    host.put(now, PORT, &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), &source, "ff02::1", 255, &bytes));
+}
+
+/// The router `fe80::LAST` answers that it is there.
+fn answer(host: &mut Node, now: Timestamp, last: u8) {
+    let target = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let head = [icmpv6::NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, 0xe0, 0, 0, 0];
+    let bytes = [&head[..], &target, &[2, 1, 2, 0, 0, 0, 0, last]].concat();
+    host.put(now, PORT, &icmp(OURS, &format!("fe80::{last}"), OUR_LOCAL, 255, &bytes));
+}
+
+/// What a host sends that has something for a far one, again and again for some time: where datagrams go and who is asked
+/// for, each when it is another than before.
+fn sends(host: &mut Node, now: &mut Timestamp, time: Duration) -> Vec<String> {
+    let client = host.host.stack.udp_bind(None, 0).unwrap();
+    let end = *now + time;
+    let mut all = Vec::new();
+    while *now < end {
+        let to = Some((address(FAR), 9));
+        host.host.stack.udp_send(*now, client, to, b"x", &mut host.pool).unwrap();
+        let words = |bytes: &Vec<u8>| match (Protocol(bytes[20]), bytes[54]) {
+            (Protocol::UDP, _) => Some(format!("to {}", bytes[5])),
+            (Protocol::ICMPV6, icmpv6::NEIGHBOUR_SOLICITATION) => Some(format!("who has {}", bytes[77])),
+            _ => None,
+        };
+        all.extend(host.take(*now, PORT).iter().filter_map(words));
+        *now = *now + STEP;
+        host.take(*now, PORT).iter().filter_map(words).for_each(|line| all.push(line));
+    }
+    host.host.stack.udp_close(client, &mut host.pool);
+    all.dedup();
+    all
+}
+
+#[test]
+fn a_router_that_is_known_comes_before_one_of_which_nothing_is_known() {
+    let (mut host, mut now) = host();
+    advertise(&mut host, now, 2, false);
+    advertise(&mut host, now, 3, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 3"]);
+    advertise(&mut host, now, 4, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 3"], "there is no reason for another");
+    // It does not answer when it is doubted: what goes on is the one that is known.
+    let sent = sends(&mut host, &mut now, Duration::from_secs(10));
+    assert_eq!(sent, ["to 3", "who has 3", "to 3", "who has 3", "to 3", "who has 3", "to 3", "to 4"]);
+    // It is there again, and has to wait.
+    advertise(&mut host, now, 3, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 4"]);
+}
+
+#[test]
+fn routers_of_which_none_is_known_are_tried_in_turn() {
+    let (mut host, mut now) = host();
+    for last in [2, 3, 4] {
+        advertise(&mut host, now, last, false);
+    }
+    let sent = sends(&mut host, &mut now, Duration::from_secs(18));
+    let turn = ["who has 2", "who has 3", "who has 4"];
+    assert_eq!(sent, [turn, turn].concat());
+    let sent = sends(&mut host, &mut now, Duration::from_secs(3));
+    assert_eq!(sent, ["who has 2"], "and again");
+    sends(&mut host, &mut now, STEP);
+    answer(&mut host, now, 3);
+    let sent = sends(&mut host, &mut now, Duration::from_secs(4));
+    assert_eq!(sent, ["to 3"], "as long as it is there");
+}
+
+#[test]
+fn of_two_unknown_routers_one_that_never_answers_is_left_for_the_other() {
+    let (mut host, mut now) = host();
+    advertise(&mut host, now, 2, false);
+    advertise(&mut host, now, 3, false);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["who has 2"], "at once");
+    let sent = sends(&mut host, &mut now, Duration::from_secs(3));
+    assert_eq!(sent, ["who has 2", "who has 3"]);
+    answer(&mut host, now, 3);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 3"]);
+    // Whoever answers is taken at once, also out of turn.
+    let (mut host, mut now) = self::host();
+    advertise(&mut host, now, 2, false);
+    advertise(&mut host, now, 3, false);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["who has 2"]);
+    advertise(&mut host, now, 3, true);
+    let sent = sends(&mut host, &mut now, STEP);
+    assert_eq!(sent, ["to 3", "who has 2"], "the other is still being asked");
+}
+
+#[test]
+fn one_router_alone_is_tried_again_and_routes_by_hand_come_first() {
+    let (mut host, mut now) = host();
+    advertise(&mut host, now, 2, false);
+    let sent = sends(&mut host, &mut now, Duration::from_secs(9));
+    assert_eq!(sent, ["who has 2"]);
+    answer(&mut host, now, 2);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 2"]);
+    let interface = host.interface(1);
+    let prefix = "::/0".parse().unwrap();
+    let gateway = Some(address("fe80::9"));
+    host.host.control.add_route(Route { prefix, gateway, interface, metric: 0 }).unwrap();
+    host.take(now, PORT);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["who has 9"], "though nothing is known of it");
+}
