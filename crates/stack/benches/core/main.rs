@@ -1,6 +1,6 @@
 //! Two stacks joined in memory on one core, both ends' cost counted, beside smoltcp on the same kind of wire.
 //!
-//! `cargo bench -p bywash-stack`: twenty rounds; median and spread. In each, smoltcp runs right before what is compared with it,
+//! `cargo bench -p bywash-stack`: 21 rounds; median and spread. In each, smoltcp runs right before what is compared with it,
 //! a quarter of a second each, and pairs are compared: on a machine whose speed changes, two medians say little of each other.
 //! Every byte is copied in and copied out in both. Where a line says "in place", they are taken as made where they wait to be
 //! sent, and as read where they lie: what a program does to make bytes and to look at them is counted nowhere.
@@ -22,7 +22,8 @@ use ours::{Bulk, Connections, Done, Exchanges, Memory, Until};
 
 /// How long one measurement lasts.
 const EACH: Duration = Duration::from_millis(250);
-const ROUNDS: usize = 20;
+/// Odd, so that the median is one of them.
+const ROUNDS: usize = 21;
 /// Connections that exchange messages.
 const ACTIVE: usize = 1000;
 /// What all bulk is compared with.

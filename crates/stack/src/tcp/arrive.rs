@@ -112,9 +112,7 @@ impl Connection {
     fn syn_sent(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
         let acks = segment.has(TcpFlags::ACK);
         if acks && (!segment.ack.after(self.iss) || segment.ack.after(self.nxt)) {
-            if !segment.has(TcpFlags::RST) {
-                self.send_reset(segment.ack, cx);
-            }
+            self.reset_sender(segment, cx);
             return Done;
         }
         if segment.has(TcpFlags::RST) {
@@ -294,7 +292,7 @@ impl Connection {
         let opens = self.state == State::SynReceived;
         if opens {
             if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
-                self.send_reset(segment.ack, cx);
+                self.reset_sender(segment, cx);
                 return Done;
             }
             self.step(Cause::Connected, cx);
@@ -338,10 +336,7 @@ impl Connection {
         if self.released {
             // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer.
             cx.pool.give_packet(packet);
-            if let Some((seq, ack, flags)) = segment.reset() {
-                let options = bywash_wire::TcpOptions::default();
-                Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send(cx);
-            }
+            self.reset_sender(segment, cx);
             return self.terminate(CloseReason::Reset, cx);
         }
         self.take_mark(segment, cx);
@@ -507,7 +502,14 @@ impl Connection {
         }
     }
 
-    /// Sends a reset with the given sequence number.
+    /// Answers a segment by a reset, unless it is one.
+    fn reset_sender(&self, segment: &Segment, cx: &mut Context<'_>) {
+        if let Some(reset) = Bare::reset(self.flow, segment) {
+            reset.send(cx);
+        }
+    }
+
+    /// Sends a reset with the given sequence number, of our own accord.
     pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
         // 3.10.7.4: in SYN-RECEIVED it acknowledges nothing.
         let synchronized = self.state.is_synchronized() && self.state != State::SynReceived;

@@ -27,7 +27,7 @@ pub(super) enum Phase {
     /// Nothing is missing.
     #[default]
     Open,
-    /// Something is missing, and proportional rate reduction (RFC 6937) sets the window until `recover`.
+    /// Something is missing, and proportional rate reduction (RFC 9937) sets the window until `recover`.
     Recovery,
     /// The timer ran out: slow start until `recover`.
     Loss,
@@ -131,6 +131,8 @@ pub(super) struct Connection {
     pub(super) answers: bool,
     /// The congestion window, and nothing else, held back data.
     pub(super) limited: bool,
+    /// Nothing new goes out before the timer has: the window was one segment, and congestion was marked (RFC 3168, 6.1.2).
+    pub(super) held: bool,
     /// A mark came in: the peer is told until it says that it has slowed down.
     pub(super) echo: bool,
     /// What we send may be urgent, up to `snd_up`.

@@ -31,6 +31,22 @@ pub(super) struct Bare {
 }
 
 impl Bare {
+    /// The reset that answers a segment for nobody, and that its sender believes (RFC 9293, 3.10.7.1). It echoes the segment's
+    /// clock and tells none (RFC 7323, 5.2). None for a reset.
+    pub(super) fn reset(flow: Flow, segment: &super::segment::Segment) -> Option<Self> {
+        if segment.has(TcpFlags::RST) {
+            return None;
+        }
+        let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
+            (segment.ack, Seq(0), TcpFlags::RST)
+        } else {
+            (Seq(0), segment.end(), TcpFlags::RST.with(TcpFlags::ACK))
+        };
+        let timestamps = segment.options.timestamps.map(|(value, _)| (0, value));
+        let options = TcpOptions { timestamps, ..TcpOptions::default() };
+        Some(Self { flow, seq, ack, flags, window: 0, options })
+    }
+
     fn header(&self) -> (TcpHeader, arrayvec::ArrayVec<u8, 40>) {
         let options = self.options.write();
         let ports = (self.flow.local_port, self.flow.remote_port);

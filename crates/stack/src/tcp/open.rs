@@ -1,7 +1,7 @@
 //! How connections begin: listeners, the handshakes of peers, connections of our own.
 
 use bywash_frame::Packet;
-use bywash_wire::{TcpFlags, TcpOptions};
+use bywash_wire::TcpFlags;
 
 use super::connection::NEVER;
 use super::emit::Bare;
@@ -186,19 +186,18 @@ impl Tcp {
                         None => cx.pool.give_packet(packet),
                     };
                 }
-                segment.reset()
+                Bare::reset(flow, segment)
             }
             Some(listener) if segment.opens() => {
                 self.open((hash, flow), listener, segment, None, cx);
                 None
             }
-            _ => segment.reset(),
+            _ => Bare::reset(flow, segment),
         };
         cx.pool.give_packet(packet);
-        if let Some((seq, ack, flags)) = reply {
+        if let Some(reset) = reply {
             cx.counters.refused += 1;
-            let options = TcpOptions::default();
-            Bare { flow, seq, ack, flags, window: 0, options }.send(cx);
+            reset.send(cx);
         }
     }
 
@@ -273,10 +272,9 @@ impl Tcp {
                 return self.establish(place, (half, &limits), segment, packet, cx);
             }
         } else if segment.has(TcpFlags::ACK)
-            && let Some((seq, ack, flags)) = segment.reset()
+            && let Some(reset) = Bare::reset(half.flow, segment)
         {
-            let (options, flow) = (TcpOptions::default(), half.flow);
-            Bare { flow, seq, ack, flags, window: 0, options }.send(cx);
+            reset.send(cx);
         }
         cx.pool.give_packet(packet);
     }

@@ -192,6 +192,9 @@ impl Connection {
         if available == 0 {
             return self.fin_wanted.then_some(0);
         }
+        if self.held {
+            return None;
+        }
         let room = self.window.congestion.saturating_sub(self.pipe());
         let usable = self.usable();
         if room < available.min(mss) {

@@ -95,7 +95,7 @@ impl Connection {
     /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.
     #[inline(always)]
     pub(super) fn acknowledge_next(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        let (before, una) = (self.board.in_flight(), self.una);
+        let before = self.board.in_flight();
         self.update_window(segment);
         let mut delivered = Delivered::default();
         self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
@@ -105,7 +105,7 @@ impl Connection {
         if self.board.is_empty() {
             (self.stalled, self.reorder_wait) = (None, Span::ZERO);
         } else {
-            self.find_losses(una, true, delivered, cx);
+            self.find_losses(true, delivered.bytes, delivered.bytes, cx);
         }
         self.grow(before, delivered.bytes, cx.now);
         self.restart_timer();

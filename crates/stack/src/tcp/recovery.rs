@@ -41,9 +41,7 @@ impl Connection {
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
         let advanced = ack.after(una);
         self.count_delivered(delivered.bytes);
-        if advanced {
-            self.advance_una(ack, cx);
-        }
+        let counted = if advanced { self.advance_una(ack, cx) } else { 0 };
         self.measure(segment, advanced, &delivered, cx);
         let duplicate = !advanced
             && segment.ack == una
@@ -52,7 +50,9 @@ impl Connection {
             && !segment.has(TcpFlags::FIN)
             && !self.board.is_empty();
         if duplicate && !self.sack {
-            self.duplicates += 1;
+            // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
+            let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
+            self.duplicates = most.min(self.duplicates + 1);
         }
         if self.board.is_empty() {
             // MUST-37: a peer that answers may keep its window shut for as long as it likes.
@@ -60,10 +60,19 @@ impl Connection {
         }
         let bare = segment.ack == una && !window_changed && segment.length() == 0;
         self.end_probe(ack, reported.map(|(_, end)| end), bare && segment.options.sack.is_empty(), cx);
-        self.take_echo(segment, cx);
+        self.take_echo(segment, una, cx);
         self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
-        self.find_losses(una, advanced, delivered, cx);
-        if advanced {
+        // RFC 9937, 6.2: DeliveredData, without SACK as far as duplicates tell.
+        let bounded = self.phase != Phase::Recovery || self.prr_delivered < self.prr_flight;
+        let arrived = if duplicate && !self.sack && bounded {
+            self.window.mss
+        } else {
+            delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss))
+        };
+        self.find_losses(advanced, delivered.bytes, arrived, cx);
+        // RFC 3168, 6.1.2
+        let marked = self.ecn && segment.has(TcpFlags::ECE);
+        if advanced && !marked {
             self.grow(before, delivered.bytes, cx.now);
         }
         if advanced || delivered.bytes > 0 {
@@ -156,8 +165,9 @@ impl Connection {
         reported
     }
 
+    /// Returns how many of the segments acknowledged duplicates had told of before.
     #[inline(always)]
-    pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) {
+    pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) -> u32 {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
         self.tally.bytes_acked += u64::from(bytes);
@@ -165,11 +175,11 @@ impl Connection {
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
         self.stalled = (!self.board.is_empty()).then_some(cx.now);
+        let mut counted = 0;
         if !self.sack {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
-            let segments = (bytes / self.window.mss.max(1)).saturating_sub(1);
-            self.duplicates =
-                if self.phase == Phase::Recovery { self.duplicates.saturating_sub(segments) } else { 0 };
+            counted = self.duplicates.min((bytes / self.window.mss.max(1)).saturating_sub(1));
+            self.duplicates = if self.phase == Phase::Recovery { self.duplicates - counted } else { 0 };
         }
         self.tell_writable(cx);
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
@@ -179,6 +189,7 @@ impl Connection {
             self.confirmed = cx.now;
             cx.out.confirm(path, cx.now);
         }
+        counted
     }
 
     /// The millisecond in which that was sent whose clock a segment echoes.
@@ -198,7 +209,7 @@ impl Connection {
         cx: &Context<'_>,
     ) {
         if let Some(rtt) = delivered.rtt {
-            self.rtt.sample(rtt);
+            self.rtt.sample(rtt, cx.now);
         } else if advanced
             && delivered.bytes > 0
             && self.timestamps
@@ -206,7 +217,7 @@ impl Connection {
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
             if echo != 0 && millis < 1 << 30 {
-                self.rtt.sample(Span(u64::from(millis.max(1)) * 1_000_000));
+                self.rtt.sample(Span(u64::from(millis.max(1)) * 1_000_000), cx.now);
             }
         }
     }
@@ -229,8 +240,8 @@ impl Connection {
         }
     }
 
-    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window.
-    fn take_echo(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window. All from `una` on was out when it was made.
+    fn take_echo(&mut self, segment: &Segment, una: Seq, cx: &mut Context<'_>) {
         if self.slowed_at.is_some_and(|at| !self.una.before(at)) {
             self.slowed_at = None;
         }
@@ -241,20 +252,19 @@ impl Connection {
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
             if self.phase == Phase::Open {
-                self.reduce();
-                self.window.congestion = self.window.threshold;
+                // A window of one segment can't shrink: the next waits until the timer goes off.
+                if self.window.congestion <= self.window.mss {
+                    self.held = true;
+                    self.restart_timer();
+                }
+                // RFC 9438, 4.6: after a mark one segment is left, and after a loss two.
+                self.window.congestion = self.reduce_from(self.nxt - una).max(self.window.mss);
             }
         }
     }
 
-    /// Finds out what is lost, and moves between the phases.
-    pub(super) fn find_losses(
-        &mut self,
-        una: Seq,
-        advanced: bool,
-        delivered: Delivered,
-        cx: &mut Context<'_>,
-    ) {
+    /// Finds out what is lost, and moves between the phases. An acknowledgment has brought `bytes`, of which `arrived` are news.
+    pub(super) fn find_losses(&mut self, advanced: bool, bytes: u32, arrived: u32, cx: &mut Context<'_>) {
         if self.phase != Phase::Open && !self.una.before(self.recover) {
             self.recovered();
         }
@@ -269,26 +279,29 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.begin_recovery(una, cx);
+            self.begin_recovery(bytes, cx);
         }
-        if self.phase == Phase::Recovery {
-            let arrived = if self.sack || advanced { delivered.bytes } else { self.window.mss };
+        if self.phase == Phase::Recovery && arrived > 0 {
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
             self.reduce_in_proportion(arrived, advanced && !self.sack, advanced && self.board.lost() <= lost);
         }
     }
 
-    /// Something is lost that was sent after `una`.
-    pub(super) fn begin_recovery(&mut self, una: Seq, cx: &mut Context<'_>) {
+    /// Something is lost; `bytes` have arrived with what shows it.
+    pub(super) fn begin_recovery(&mut self, bytes: u32, cx: &mut Context<'_>) {
         cx.counters.tcp_recoveries += 1;
         let undo = self.remember();
         // RFC 8985, 7.1: what a probe did is no question any more.
         (self.phase, self.probe) = (Phase::Recovery, None);
         self.recover = self.nxt;
-        self.prr_flight = (self.nxt - una).max(self.window.mss);
+        // RFC 9937, 6.1: what blocks had told before does not arrive any more.
+        let flight = (self.nxt - self.una - self.board.sacked()).saturating_add(bytes);
+        self.prr_flight = flight.max(self.window.mss);
         (self.prr_delivered, self.prr_out) = (0, 0);
         self.reduce();
         self.undo = undo;
+        // The first copy goes out at once (RFC 6675, 5, step 4.3).
+        self.window.congestion = self.pipe() + self.window.mss;
     }
 
     /// Lets RACK look for losses, and sets its timer when something may only be late.
@@ -313,7 +326,6 @@ impl Connection {
             let limit = self.prr_delivered.saturating_sub(self.prr_out).min(self.burst()).max(arrived) + more;
             (threshold - pipe).min(limit)
         };
-        // The first copy goes out at once (RFC 6675, 5, step 4.3).
         let first = if self.prr_out == 0 || partial { mss } else { 0 };
         self.window.congestion = pipe + send.max(first);
     }
@@ -335,15 +347,20 @@ impl Connection {
         self.board.recovered();
     }
 
-    /// The threshold after a loss. Who marks packets is told of every reduction (RFC 3168, 6.1.2).
+    /// Sets the threshold after a loss.
     pub(super) fn reduce(&mut self) {
         self.reduce_from(self.nxt - self.una);
     }
 
-    fn reduce_from(&mut self, flight: u32) {
+    /// Sets the threshold after congestion that met `flight` bytes, and returns what is left of them. Who marks packets is told of
+    /// every reduction (RFC 3168, 6.1.2).
+    fn reduce_from(&mut self, flight: u32) -> u32 {
         self.slowed |= self.ecn;
         self.undo = None;
-        self.window.threshold = self.congestion.algorithm().reduced(&self.window, flight);
+        let left = self.congestion.algorithm().reduced(&self.window, flight);
+        // RFC 5681, equation 4, and RFC 9438, 4.6: two segments at least.
+        self.window.threshold = left.max(2 * self.window.mss);
+        left
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::Timestamp;
 use crate::time::Span;
 
 /// What is added to the round trip at least, G of RFC 6298 (2.3): 200 ms, as Linux has it, are what a delayed
@@ -13,6 +14,15 @@ const MAX_RTO: Span = Span::of(Duration::from_secs(120));
 const INITIAL_RTO: Span = Span::of(Duration::from_secs(1));
 /// RFC 6298 (5.7): when the handshake has measured nothing, because a SYN was sent again.
 const LATER_RTO: Span = Span::of(Duration::from_secs(3));
+/// How long the shortest one counts, in the units of [`coarse`]: five minutes, as with Linux (RFC 8985, 6.2, step 1, wants some
+/// window).
+const SHORTEST_AGE: u32 = 280;
+
+/// A time in units of 2^30 ns, little more than a second: it takes four bytes, and costs no division.
+#[expect(clippy::cast_possible_truncation, reason = "the clock wraps, after 146 years")]
+const fn coarse(now: Timestamp) -> u32 {
+    (now.as_nanos() >> 30) as u32
+}
 
 /// Smoothed round-trip time and what follows from it. Numbers are nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,10 +31,14 @@ pub(crate) struct Rtt {
     smoothed: u64,
     /// Before anything was measured, the whole timeout, if it is not the initial one.
     variation: u64,
-    /// The shortest one seen; zero before anything was measured.
+    /// The shortest one since it was last set, which is not long ago; zero before anything was measured.
     pub(crate) shortest: Span,
     /// How often the timeout has been doubled since the last measurement (5.5).
     backoff: u8,
+    /// A tail was probed since the last measurement.
+    probed: bool,
+    /// When the shortest one was, see [`coarse`].
+    shortest_at: u32,
     /// The timeout, kept because it is asked for with every segment; zero before anything was measured.
     timeout: Span,
 }
@@ -32,10 +46,10 @@ pub(crate) struct Rtt {
 impl Rtt {
     /// Takes a measurement of a segment that was sent once (Karn, section 3).
     #[inline]
-    pub(crate) fn sample(&mut self, rtt: Span) {
+    pub(crate) fn sample(&mut self, rtt: Span, now: Timestamp) {
         let rtt = rtt.0.max(1);
-        if self.smoothed == 0 || rtt < self.shortest.0 {
-            self.shortest = Span(rtt);
+        if rtt <= self.shortest.0 || self.smoothed == 0 || self.is_shortest_old(now) {
+            (self.shortest, self.shortest_at) = (Span(rtt), coarse(now));
         }
         if self.smoothed == 0 {
             // (2.2)
@@ -45,8 +59,14 @@ impl Rtt {
             self.variation = self.variation - self.variation / 4 + self.smoothed.abs_diff(rtt) / 4;
             self.smoothed = (self.smoothed - self.smoothed / 8 + rtt / 8).max(1);
         }
-        self.backoff = 0;
+        (self.backoff, self.probed) = (0, false);
         self.update();
+    }
+
+    /// Whether the shortest one was too long ago to say something of the path: that may have become another.
+    #[inline]
+    fn is_shortest_old(&self, now: Timestamp) -> bool {
+        coarse(now).wrapping_sub(self.shortest_at) >= SHORTEST_AGE
     }
 
     /// Data begins: if nothing was measured yet, a SYN went out more than once, and the path may be a slow one (5.7).
@@ -67,6 +87,17 @@ impl Rtt {
     pub(crate) fn forgive(&mut self, times: u8) {
         self.backoff = self.backoff.saturating_sub(times);
         self.update();
+    }
+
+    /// A tail is probed.
+    pub(crate) fn probed(&mut self) {
+        self.probed = true;
+    }
+
+    /// Whether a tail was probed since the last measurement: another probe would keep the timeout from following a path that has
+    /// become longer (RFC 8985, 7.3).
+    pub(crate) fn is_probed(&self) -> bool {
+        self.probed
     }
 
     pub(crate) fn backoff(&self) -> u8 {
@@ -105,6 +136,10 @@ impl Rtt {
 mod tests {
     use super::*;
 
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_nanos(seconds * 1_000_000_000)
+    }
+
     const fn ms(ms: u64) -> Span {
         Span::of(Duration::from_millis(ms))
     }
@@ -113,21 +148,35 @@ mod tests {
     fn the_timeout_follows_the_formulae() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout(), ms(1000));
-        rtt.sample(ms(100));
+        rtt.sample(ms(100), at(0));
         assert_eq!(rtt.timeout(), ms(300), "R + 4 R/2");
-        rtt.sample(ms(100));
+        rtt.sample(ms(100), at(0));
         assert_eq!(rtt.timeout(), ms(300), "the variation shrinks by a quarter, but G stays");
         rtt.back_off();
         rtt.back_off();
         assert_eq!(rtt.timeout(), ms(1200));
         (0..60).for_each(|_| rtt.back_off());
         assert_eq!(rtt.timeout(), ms(120_000));
-        rtt.sample(ms(1));
+        rtt.sample(ms(1), at(0));
         assert_eq!(rtt.backoff, 0, "a measurement ends the doubling");
         let mut fast = Rtt::default();
         let short = Span::of(Duration::from_micros(20));
-        fast.sample(short);
+        fast.sample(short, at(0));
         assert_eq!(fast.timeout(), MIN_RTO + short);
         assert_eq!(fast.shortest, short);
+    }
+    #[test]
+    fn a_path_that_has_become_longer_is_noticed_in_five_minutes() {
+        let mut rtt = Rtt::default();
+        rtt.sample(ms(10), at(10));
+        rtt.sample(ms(50), at(308));
+        assert_eq!(rtt.shortest, ms(10));
+        rtt.sample(ms(50), at(312));
+        assert_eq!(rtt.shortest, ms(50));
+        rtt.sample(ms(40), at(313));
+        assert_eq!(rtt.shortest, ms(40));
+        rtt.sample(ms(40), at(500));
+        rtt.sample(ms(60), at(798));
+        assert_eq!(rtt.shortest, ms(40), "it was as short lately");
     }
 }

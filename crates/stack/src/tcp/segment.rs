@@ -71,17 +71,4 @@ impl Segment {
     pub(super) fn is_again(&self) -> bool {
         !self.has(TcpFlags::SYN) && self.length() > 0
     }
-
-    /// A segment for nobody (RFC 9293, 3.10.7.1) is answered by a reset that its sender believes: sequence number,
-    /// acknowledgment, flags. None for a reset.
-    pub(super) fn reset(&self) -> Option<(Seq, Seq, TcpFlags)> {
-        if self.has(TcpFlags::RST) {
-            return None;
-        }
-        Some(if self.has(TcpFlags::ACK) {
-            (self.ack, Seq(0), TcpFlags::RST)
-        } else {
-            (Seq(0), self.end(), TcpFlags::RST.with(TcpFlags::ACK))
-        })
-    }
 }

@@ -32,7 +32,7 @@ impl Connection {
             return;
         }
         if self.board.is_empty() {
-            let blocked = self.unsent() > 0;
+            let blocked = self.unsent() > 0 || self.held;
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
@@ -72,6 +72,7 @@ impl Connection {
         let probes = self.sack
             && self.phase == Phase::Open
             && self.probe.is_none()
+            && !self.rtt.is_probed()
             && self.state != State::SynReceived;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
             return None;
@@ -98,6 +99,7 @@ impl Connection {
                 SendTimer::Retransmission => self.retransmission_timeout(cx),
                 SendTimer::Probe => self.probe_tail(cx),
                 SendTimer::Reordering => self.reordering_timeout(cx),
+                SendTimer::Persist if self.held => self.held = false,
                 SendTimer::Persist => self.probe_window(cx),
             }
         }
@@ -112,6 +114,7 @@ impl Connection {
             return;
         }
         cx.counters.tcp_timeouts += 1;
+        self.held = false;
         self.tally.timeouts = self.tally.timeouts.saturating_add(1);
         let rtt = (self.rtt.shortest, self.rtt.smoothed());
         self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
@@ -134,7 +137,8 @@ impl Connection {
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
     fn probe_tail(&mut self, cx: &mut Context<'_>) {
-        let unsent = self.unsent().min(self.window.mss).min(self.usable());
+        let unsent = if self.held { 0 } else { self.unsent().min(self.window.mss).min(self.usable()) };
+        self.rtt.probed();
         if unsent > 0 {
             let end = self.nxt + unsent;
             let last = if end == self.data_end() { TcpFlags::PSH } else { TcpFlags::default() };
@@ -156,8 +160,7 @@ impl Connection {
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
         if self.board.has_lost() && self.phase == Phase::Open {
-            self.begin_recovery(self.una, cx);
-            self.window.congestion = self.pipe() + self.window.mss;
+            self.begin_recovery(0, cx);
         }
     }
 

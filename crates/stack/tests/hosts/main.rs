@@ -15,6 +15,7 @@ mod passing_on;
 mod programs;
 #[path = "../random/mod.rs"]
 mod random;
+mod recoveries;
 mod redirects;
 mod routers;
 mod rules;

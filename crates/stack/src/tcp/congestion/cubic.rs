@@ -72,6 +72,7 @@ impl Algorithm for Cubic {
         window.congestion = window.congestion.saturating_add(whole);
     }
 
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32")]
     fn reduced(&mut self, window: &Window, flight: u32) -> u32 {
         let mss = f64::from(window.mss);
         let current = f64::from(window.congestion) / mss;
@@ -79,9 +80,7 @@ impl Algorithm for Cubic {
         // 4.7, fast convergence: who loses earlier than last time gives way to others.
         self.max = if current < self.max { current * (1.0 + BETA) / 2.0 } else { current };
         self.estimate = 0.0;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32")]
-        let threshold = (f64::from(flight) * BETA) as u32;
-        threshold.max(2 * window.mss)
+        (f64::from(flight) * BETA) as u32
     }
 
     fn restarted(&mut self) {

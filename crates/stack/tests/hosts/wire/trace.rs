@@ -199,7 +199,7 @@ impl Trace {
         words.extend(options.mss.map(|mss| format!("mss {mss}")));
         words.extend(options.sack_permitted.then(|| "sackOK".into()));
         if let Some((clock, echo)) = options.timestamps {
-            self.clock = clock;
+            self.clock = if reset { self.clock } else { clock };
             words.push(format!("TS ecr {echo}"));
         }
         words.extend(options.window_scale.map(|scale| format!("wscale {scale}")));

@@ -1,0 +1,148 @@
+//! Recoveries as they show on the wire: when one begins, how much goes out in it, and what a probe or a mark may do.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Limits, TcpInfo};
+
+use crate::wire::address;
+use crate::wire::trace::Trace;
+
+const RTT: Duration = Duration::from_millis(20);
+
+/// A connection the peer has opened.
+fn accepted(options: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, options, "");
+    (t, id)
+}
+
+fn info(t: &Trace, id: ConnectionId) -> TcpInfo {
+    t.host.stack.tcp_info(t.now, id).unwrap()
+}
+
+#[test]
+fn duplicates_right_after_a_recovery_begin_no_other() {
+    let (mut t, id) = accepted("mss 1000");
+    t.send(id, 10_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(RTT);
+    (0..3).for_each(|_| t.peer(". 1:1(0) ack 1 win 60000"));
+    t.sends(&[". 1:1001(1000) ack 1 win 65535"]);
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 10001 win 60000");
+    t.send(id, 6000);
+    let sent = t.output().len();
+    // Answers to copies that were needless, as far as anyone can know.
+    (0..6).for_each(|_| t.peer(". 1:1(0) ack 10001 win 60000"));
+    let copies = |lines: &[String]| lines.iter().filter(|line| line.contains(" 10001:")).count();
+    let lines = t.output();
+    assert_eq!((copies(&lines), info(&t, id).total_retrans), (0, 1), "{lines:?}");
+    assert!(lines.len() <= 2, "limited transmit (RFC 3042) beyond {sent}: {lines:?}");
+    // The first acknowledgment of something newer ends that.
+    t.peer(". 1:1(0) ack 11001 win 60000");
+    t.output();
+    (0..3).for_each(|_| t.peer(". 1:1(0) ack 11001 win 60000"));
+    assert!(t.output().contains(&". 11001:12001(1000) ack 1 win 65535".to_owned()));
+}
+
+#[test]
+fn without_sack_what_duplicates_have_told_is_not_counted_again() {
+    let (mut t, id) = accepted("mss 1000");
+    t.send(id, 60_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 10001 win 60000");
+    assert_eq!(t.output().len(), 20);
+    t.pass(RTT);
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        t.peer(". 1:1(0) ack 10001 win 60000");
+        sent.push(t.output().len());
+    }
+    // Limited transmit, the copy, then 15.4 for 22.
+    assert_eq!(sent, [1, 1, 1, 0]);
+    // The copy has filled the first gap: of four that arrived three were told of.
+    t.peer(". 1:1(0) ack 14001 win 60000");
+    t.sends(&[". 14001:15001(1000) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_tail_is_probed_once_until_a_round_trip_was_measured() {
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    t.send(id, 1000);
+    t.output();
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 1001 win 60000");
+    t.send(id, 1000);
+    t.output();
+    // As soon as the timer would go off: a single segment may wait for its acknowledgment.
+    let rto = info(&t, id).rto;
+    t.after(rto, &["P. 1001:2001(1000) ack 1 win 65535"]);
+    assert!(info(&t, id).snd_cwnd > 1000, "a probe");
+    // Both have come, and nobody knows which of them is acknowledged.
+    t.pass(RTT);
+    (0..2).for_each(|_| t.peer(". 1:1(0) ack 2001 win 60000"));
+    t.send(id, 1000);
+    t.output();
+    let rto = info(&t, id).rto;
+    t.after(rto, &["P. 2001:3001(1000) ack 1 win 65535"]);
+    assert_eq!(info(&t, id).snd_cwnd, 1000, "the timer");
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 3001 win 60000");
+    t.send(id, 1000);
+    t.output();
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 4001 win 60000");
+    t.send(id, 1000);
+    t.output();
+    let rto = info(&t, id).rto;
+    t.after(rto, &["P. 4001:5001(1000) ack 1 win 65535"]);
+    assert!(info(&t, id).snd_cwnd > 1000, "a probe");
+}
+
+#[test]
+fn marks_leave_one_segment_and_then_the_next_waits_for_the_timer() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.output();
+    t.pass(RTT);
+    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000,sackOK>");
+    t.output();
+    t.send(id, 1000);
+    t.output();
+    t.pass(RTT);
+    t.peer(".E 1:1(0) ack 1001 win 30000");
+    assert_eq!((info(&t, id).snd_cwnd, info(&t, id).snd_ssthresh), (1000, 2000));
+    t.send(id, 3000);
+    t.sends(&[".W [ect0] 1001:2001(1000) ack 1 win 65535"]);
+    t.pass(RTT);
+    t.peer(".E 1:1(0) ack 2001 win 30000");
+    assert_eq!(info(&t, id).snd_cwnd, 1000);
+    let rto = info(&t, id).rto;
+    t.after(rto, &[".W [ect0] 2001:3001(1000) ack 1 win 65535"]);
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 3001 win 30000");
+    t.sends(&["P. [ect0] 3001:4001(1000) ack 1 win 65535"]);
+    // What is only said later waits no longer than that, and a FIN not at all.
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 4001 win 30000");
+    t.send(id, 1000);
+    t.output();
+    t.peer(".E 1:1(0) ack 5001 win 30000");
+    t.send(id, 1000);
+    t.output();
+    t.pass(RTT);
+    t.peer(".E 1:1(0) ack 6001 win 30000");
+    t.sends(&[]);
+    let rto = info(&t, id).rto;
+    t.pass(rto / 2);
+    t.send(id, 1000);
+    t.sends(&[]);
+    t.pass(rto / 2);
+    assert_eq!(t.output().len(), 1);
+    t.peer(".E 1:1(0) ack 7001 win 30000");
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    assert!(t.output()[0].starts_with("F."));
+}
