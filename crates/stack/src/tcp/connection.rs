@@ -280,11 +280,13 @@ impl Connection {
     pub(super) fn step(&mut self, cause: Cause, cx: &mut Context<'_>) {
         let before = self.state;
         self.state = before.after(cause);
-        // What else there is leads neither to ESTABLISHED nor away from there and CLOSE-WAIT, but for `terminate`.
+        // What else there is leads neither to ESTABLISHED nor away from there and CLOSE-WAIT.
         match cause {
             Cause::Connected => cx.counters.tcp_established += u64::from(self.state != before),
-            Cause::Shutdown => cx.counters.tcp_established -= u64::from(before.is_established()),
-            Cause::Crossed | Cause::FinAcknowledged | Cause::FinReceived => {}
+            Cause::Shutdown | Cause::Ended => {
+                cx.counters.tcp_established -= u64::from(before.is_established())
+            }
+            _ => {}
         }
     }
 
@@ -336,14 +338,11 @@ impl Connection {
     pub(super) fn terminate(&mut self, reason: CloseReason, cx: &mut Context<'_>) {
         match self.state {
             State::SynSent | State::SynReceived => cx.counters.tcp_attempts_failed += 1,
-            State::Established | State::CloseWait => {
-                cx.counters.tcp_established_resets += 1;
-                cx.counters.tcp_established -= 1;
-            }
+            State::Established | State::CloseWait => cx.counters.tcp_established_resets += 1,
             _ => {}
         }
         cx.counters.tcp_timed_out += u64::from(reason == CloseReason::TimedOut);
-        self.state = State::Closed;
+        self.step(Cause::Ended, cx);
         self.send.clear(cx.share, cx.pool);
         self.forget_early(cx);
         self.board.reset();

@@ -10,7 +10,7 @@ use super::emit::Bare;
 use super::receive_buffer::length;
 use super::segment::Segment;
 use super::seq::Seq;
-use super::state::State;
+use super::state::Cause;
 use super::{Limits, ListenerId};
 use crate::counters::Counters;
 use crate::flow::Purpose;
@@ -163,7 +163,7 @@ impl HalfOpen {
     pub(super) fn into_connection(self, connection: &mut Connection, limits: &Limits, cx: &Context<'_>) {
         connection.reset(self.flow, self.hash, limits, cx.now);
         connection.listener = Some(self.listener);
-        connection.state = State::SynReceived;
+        connection.state = connection.state.after(Cause::Asked);
         (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
         connection.edge = connection.rcv_nxt + first_window(limits);

@@ -8,7 +8,7 @@ use super::emit::Bare;
 use super::listen::{self, HalfOpen, default_mss};
 use super::segment::Segment;
 use super::seq::Seq;
-use super::state::State;
+use super::state::Cause;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
 use crate::stack::Context;
@@ -82,7 +82,7 @@ impl Tcp {
         let connection = &mut self.connections[i];
         connection.id.index = i;
         connection.reset(flow, hash, &limits, cx.now);
-        connection.state = State::SynSent;
+        connection.state = connection.state.after(Cause::Opened);
         connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
         connection.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);

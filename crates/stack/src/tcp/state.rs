@@ -30,23 +30,31 @@ pub enum State {
 /// What moves a connection on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
+    /// Our user asks for a connection.
+    Opened,
+    /// The peer has, and its handshake is nearly over: until then it is an entry of another table.
+    Asked,
     /// A SYN that acknowledges ours, or the acknowledgment that was still missing.
     Connected,
     /// A SYN that does not acknowledge ours.
     Crossed,
-    /// Our user is done sending.
+    /// Our user is done sending. One who says so before the handshake is over says it again then (3.10.4).
     Shutdown,
     /// Our FIN has been acknowledged.
     FinAcknowledged,
     /// The peer's FIN has come.
     FinReceived,
+    /// A reset of either end, a timer that has run out, or the end of the wait.
+    Ended,
 }
 
 impl State {
     /// The state after `cause`; the same when it means nothing here.
     pub(crate) fn after(self, cause: Cause) -> Self {
-        use Cause::{Connected, Crossed, FinAcknowledged, FinReceived, Shutdown};
+        use Cause::{Asked, Connected, Crossed, Ended, FinAcknowledged, FinReceived, Opened, Shutdown};
         match (self, cause) {
+            (Self::Closed, Opened) => Self::SynSent,
+            (Self::Closed, Asked) => Self::SynReceived,
             (Self::SynSent | Self::SynReceived, Connected) => Self::Established,
             (Self::SynSent, Crossed) => Self::SynReceived,
             (Self::Established, Shutdown) => Self::FinWait1,
@@ -57,6 +65,7 @@ impl State {
             (Self::Established, FinReceived) => Self::CloseWait,
             (Self::FinWait1, FinReceived) => Self::Closing,
             (Self::FinWait2, FinReceived) => Self::TimeWait,
+            (_, Ended) => Self::Closed,
             (state, _) => state,
         }
     }
@@ -92,7 +101,7 @@ mod tests {
 
     #[test]
     fn all_transitions() {
-        use Cause::{Connected, Crossed, FinAcknowledged, FinReceived, Shutdown};
+        use Cause::{Asked, Connected, Crossed, Ended, FinAcknowledged, FinReceived, Opened, Shutdown};
         use State::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
             TimeWait,
@@ -110,24 +119,35 @@ mod tests {
             LastAck,
             TimeWait,
         ] {
-            for cause in [Connected, Crossed, Shutdown, FinAcknowledged, FinReceived] {
+            for cause in [Opened, Asked, Connected, Crossed, Shutdown, FinAcknowledged, FinReceived, Ended] {
                 if state.after(cause) != state {
                     table += &format!("{state:?} --{cause:?}-> {:?}\n", state.after(cause));
                 }
             }
         }
         let expected = "\
+Closed --Opened-> SynSent
+Closed --Asked-> SynReceived
 SynSent --Connected-> Established
 SynSent --Crossed-> SynReceived
+SynSent --Ended-> Closed
 SynReceived --Connected-> Established
+SynReceived --Ended-> Closed
 Established --Shutdown-> FinWait1
 Established --FinReceived-> CloseWait
+Established --Ended-> Closed
 FinWait1 --FinAcknowledged-> FinWait2
 FinWait1 --FinReceived-> Closing
+FinWait1 --Ended-> Closed
 FinWait2 --FinReceived-> TimeWait
+FinWait2 --Ended-> Closed
 CloseWait --Shutdown-> LastAck
+CloseWait --Ended-> Closed
 Closing --FinAcknowledged-> TimeWait
+Closing --Ended-> Closed
 LastAck --FinAcknowledged-> Closed
+LastAck --Ended-> Closed
+TimeWait --Ended-> Closed
 ";
         assert_eq!(table, expected);
     }
