@@ -52,7 +52,7 @@ impl Connection {
         if duplicate && !self.sack {
             // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
             let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
-            self.duplicates = most.min(self.duplicates + 1);
+            self.duplicates = most.min(self.duplicates.saturating_add(1));
         }
         if self.board.is_empty() {
             // MUST-37: a peer that answers may keep its window shut for as long as it likes.
@@ -63,8 +63,8 @@ impl Connection {
         self.take_echo(segment, una, cx);
         self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
         // RFC 9937, 6.2: DeliveredData, without SACK as far as duplicates tell.
-        let bounded = self.phase != Phase::Recovery || self.prr_delivered < self.prr_flight;
-        let arrived = if duplicate && !self.sack && bounded {
+        let due = self.phase != Phase::Recovery || self.prr_delivered < self.prr_flight;
+        let arrived = if duplicate && !self.sack && due {
             self.window.mss
         } else {
             delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss))
