@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RulePlace, Rules};
+use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RulePlace, Rules};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -132,7 +132,7 @@ pub trait Port: Send {
     fn counters(&self) -> Vec<Counter>;
 
     /// Puts other rules in the place of those that the port was opened with, in one step: each packet is decided by the
-    /// ones or by the others. A rule keeps its counter as long as there is one of its name.
+    /// ones or by the others. A rule keeps its counter as long as there is one of its [`RuleId`].
     ///
     /// # Errors
     /// In one line why not; the old rules are still there.
@@ -180,6 +180,11 @@ pub trait Port: Send {
 
     /// What each rule has counted by itself, in order: without what was left to user space.
     fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+
+    /// The same of rules that it has had before and has no longer. Nothing that a rule has counted is lost.
+    fn past_rule_counts(&self) -> Vec<(RuleId, RuleCount)> {
         Vec::new()
     }
 

@@ -1,6 +1,7 @@
 //! The rules of a port, and what they count.
 
 use std::fmt::{self, Display};
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use bywash_filter::rules::{FlowOptions, Rule, RuleSet};
@@ -25,6 +26,39 @@ pub struct RuleCount {
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
+}
+
+impl AddAssign for RuleCount {
+    fn add_assign(&mut self, more: Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+    }
+}
+
+/// What a rule's counters are known by. A rule of the same name that does something else begins new ones: nobody could tell
+/// which of its packets were dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// The rule's name; empty for all those together whose own counters another rule has needed.
+    pub name: String,
+    /// Its action, as rule files have it.
+    pub action: &'static str,
+    /// It only counts what it would have decided.
+    pub dry_run: bool,
+}
+
+impl RuleId {
+    /// Whose packets are counted together when there are too many rules to tell apart.
+    #[must_use]
+    pub fn without_name(self) -> Self {
+        Self { name: String::new(), ..self }
+    }
+}
+
+impl From<&Rule> for RuleId {
+    fn from(rule: &Rule) -> Self {
+        Self { name: rule.name.clone(), action: rule.action.name(), dry_run: rule.dry_run }
+    }
 }
 
 /// Who has the last word on a rule, as seen from the wire.

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
+use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::{Action, Port, Rule, RuleCount, Rules};
+use bywash_port::{Port, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
 use serde::Serialize;
 
@@ -59,10 +60,28 @@ impl Display for Start {
     }
 }
 
-/// A rule and all that it has counted.
+/// All that a rule has counted.
+#[derive(Clone, Copy)]
 struct RuleFigures {
     about: RuleCount,
     dropped: u64,
+}
+
+impl RuleFigures {
+    fn new(rule: &RuleId, kernel: RuleCount, here: Counted) -> Self {
+        // What the kernel counts for a limit are sources that are blocked; for cookies, mostly answers.
+        let drops = matches!(rule.action, "drop" | "limit");
+        let mut about = kernel;
+        about += here.about;
+        Self { about, dropped: here.dropped + if drops { kernel.packets } else { 0 } }
+    }
+}
+
+impl AddAssign for RuleFigures {
+    fn add_assign(&mut self, more: Self) {
+        self.about += more.about;
+        self.dropped += more.dropped;
+    }
 }
 
 const RULE: &[Column<RuleFigures>] = &[
@@ -187,36 +206,16 @@ pub(super) struct Moment<'a> {
 /// What has been done so far.
 pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
     let Moment { rules, figures, done, top, elapsed, .. } = *moment;
-    let mut here: HashMap<&str, Counted> = HashMap::new();
-    for (name, counted) in figures.iter().flat_map(|worker| &worker.rules) {
-        let sum = here.entry(name).or_default();
-        sum.about.packets += counted.about.packets;
-        sum.about.bytes += counted.about.bytes;
-        sum.dropped += counted.dropped;
-    }
-    let of = |rule: &Rule, kernel: RuleCount| {
-        let here = here.get(rule.name.as_str()).copied().unwrap_or_default();
-        let about = RuleCount {
-            packets: kernel.packets + here.about.packets,
-            bytes: kernel.bytes + here.about.bytes,
-        };
-        // What the kernel counts for a limit are sources that are blocked; for cookies, mostly answers.
-        let drops =
-            !matches!(rule.action, Action::Pass | Action::Steer(_) | Action::Count | Action::SynCookie);
-        let dropped = here.dropped + if drops { kernel.packets } else { 0 };
-        RuleFigures { about, dropped }
-    };
-    let counted = rules.set.rules().iter().zip(port.rule_counts());
-    let rules: Vec<_> = counted.map(|(rule, kernel)| (rule, of(rule, kernel))).collect();
-    let rows = rules.iter().map(|(rule, figures)| {
-        let labels = vec![("rule", rule.name.as_str().into()), ("action", rule.action.name().into())];
-        Row::new(labels, RULE, figures)
+    let accounts = accounts(port, rules, figures);
+    let rows = by_rule(&accounts).into_iter().map(|(rule, figures)| {
+        let labels = vec![("rule", rule.name.as_str().into()), ("action", rule.action.into())];
+        Row::new(labels, RULE, &figures)
     });
     let mut lanes: Vec<LaneFigures> =
         figures.iter().flat_map(|worker| worker.lanes.iter().copied()).collect();
     lanes.sort_by_key(|lane| lane.number);
     let queues = lanes.iter().map(|lane| Row::new(vec![("queue", lane.number.into())], LANE, lane));
-    let real = rules.iter().filter(|(rule, _)| !rule.dry_run);
+    let real = accounts.iter().filter(|(rule, _)| !rule.dry_run);
     let total = Total {
         dropped: RuleCount { packets: real.map(|(_, figures)| figures.dropped).sum(), bytes: 0 },
         taken: lanes.iter().map(|lane| lane.received.packets).sum(),
@@ -239,6 +238,42 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
         ],
         distributions: Vec::new(),
     }
+}
+
+/// What each rule has counted, in the kernel and in user space: those that hold, in order, and then all that have held. None may be
+/// left out: totals are their sums, and never fall.
+fn accounts(port: &dyn Port, rules: &Rules, figures: &[Figures]) -> Vec<(RuleId, RuleFigures)> {
+    let mut here: HashMap<&RuleId, Counted> = HashMap::new();
+    for (rule, counted) in figures.iter().flat_map(|worker| worker.rules.iter().chain(&worker.past)) {
+        *here.entry(rule).or_default() += *counted;
+    }
+    let now = rules.set.rules().iter().map(RuleId::from).zip(port.rule_counts());
+    let mut accounts: Vec<(RuleId, RuleFigures)> = Vec::new();
+    for (rule, kernel) in now.chain(port.past_rule_counts()) {
+        let here = here.remove(&rule).unwrap_or_default();
+        let figures = RuleFigures::new(&rule, kernel, here);
+        accounts.push((rule, figures));
+    }
+    // A worker may know a rule for a moment longer than the port, and sums up at another time.
+    let others = here
+        .into_iter()
+        .map(|(rule, here)| (rule.clone(), RuleFigures::new(rule, RuleCount::default(), here)));
+    accounts.extend(others);
+    accounts
+}
+
+/// A row for each name and action: what a rule would have dropped in a dry run stands in the row of what it has dropped.
+fn by_rule(accounts: &[(RuleId, RuleFigures)]) -> Vec<(&RuleId, RuleFigures)> {
+    let mut rows: Vec<(&RuleId, RuleFigures)> = Vec::new();
+    let mut places = HashMap::new();
+    for (rule, figures) in accounts {
+        let place = *places.entry((&rule.name, rule.action)).or_insert(rows.len());
+        match rows.get_mut(place) {
+            Some((_, row)) => *row += *figures,
+            None => rows.push((rule, *figures)),
+        }
+    }
+    rows
 }
 
 /// What came of filtering.

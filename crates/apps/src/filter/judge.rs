@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::ops::AddAssign;
 
-use bywash_port::filter::rules::{Established, Headers, Lookup};
-use bywash_port::{Action, Rule, RuleCount, RuleSet};
+use bywash_port::filter::rules::{Established, Headers, Lookup, MOST_RULES};
+use bywash_port::{Action, Rule, RuleCount, RuleId, RuleSet};
 
 use super::heavy::Hitter;
 use super::limit::{Limiter, Measured};
@@ -38,10 +39,19 @@ pub(super) struct Counted {
     pub(super) dropped: u64,
 }
 
+impl AddAssign for Counted {
+    fn add_assign(&mut self, more: Self) {
+        self.about += more.about;
+        self.dropped += more.dropped;
+    }
+}
+
 /// The rules' memory: one of each worker's.
 #[derive(Default)]
 pub(super) struct Judge {
     kept: Vec<Kept>,
+    /// What rules have counted that hold no longer.
+    past: HashMap<RuleId, Counted>,
     flood: Option<(usize, IpAddr)>,
     /// Of the packet that was judged last: the first rule that draws samples and is about it, and the first that has drawn it. Not in
     /// registers, of which the loop has too few.
@@ -123,23 +133,32 @@ impl Kept {
 }
 
 impl Judge {
-    /// For these rules; limits that were in `before` by the same name and alike go on.
+    /// For these rules; limits that were in `before` by the same name and alike go on, and what was counted stays known.
     pub(super) fn new(set: &RuleSet, before: Option<(&RuleSet, Self)>) -> Self {
-        let mut old: HashMap<&str, (Option<Box<Limiter>>, Counted)> = before
-            .into_iter()
-            .flat_map(|(rules, judge)| {
-                let kept = judge.kept.into_iter().map(|kept| (kept.limiter, kept.counted));
-                rules.rules().iter().map(|rule| rule.name.as_str()).zip(kept)
-            })
-            .collect();
-        let kept = |rule: &Rule| Kept::new(rule, old.remove(rule.name.as_str()).unwrap_or_default());
-        Self {
-            kept: set.rules().iter().map(kept).collect(),
-            flood: None,
-            may_sample: 0,
-            has_drawn: 0,
-            sampler: 0,
+        let (mut limiters, mut counted) = (HashMap::new(), HashMap::new());
+        if let Some((rules, judge)) = before {
+            counted = judge.past;
+            for (rule, kept) in rules.rules().iter().zip(judge.kept) {
+                counted.insert(RuleId::from(rule), kept.counted);
+                limiters.extend(kept.limiter.map(|limiter| (rule.name.as_str(), limiter)));
+            }
         }
+        let kept = |rule: &Rule| {
+            let counted = counted.remove(&RuleId::from(rule)).unwrap_or_default();
+            Kept::new(rule, (limiters.remove(rule.name.as_str()), counted))
+        };
+        let kept = set.rules().iter().map(kept).collect();
+        // Most rules are the kernel's, and have nothing here.
+        counted.retain(|_, counted| *counted != Counted::default());
+        if counted.len() > MOST_RULES {
+            counted = nameless(counted);
+        }
+        Self { kept, past: counted, flood: None, may_sample: 0, has_drawn: 0, sampler: 0 }
+    }
+
+    /// What rules have counted that hold no longer.
+    pub(super) fn past(&self) -> &HashMap<RuleId, Counted> {
+        &self.past
     }
 
     pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
@@ -268,6 +287,15 @@ impl Judge {
     }
 }
 
+/// The same, with all rules of a kind as one.
+fn nameless(counted: HashMap<RuleId, Counted>) -> HashMap<RuleId, Counted> {
+    let mut sums = HashMap::<RuleId, Counted>::new();
+    for (rule, counted) in counted {
+        *sums.entry(rule.without_name()).or_default() += counted;
+    }
+    sums
+}
+
 #[cfg(test)]
 mod tests {
     use bywash_port::{Condition, Limit, Per};
@@ -309,6 +337,9 @@ mod tests {
         let mut judge = Judge::new(&next, Some((&set, judge)));
         assert!(judge.judge(&next, packet, at(9), false).is_dropped, "the limit goes on");
         assert_eq!(packets(&judge), [4]);
+        assert_eq!(judge.past.values().map(|counted| counted.about.packets).collect::<Vec<_>>(), [1, 1]);
+        let judge = Judge::new(&set, Some((&next, judge)));
+        assert_eq!((packets(&judge), judge.past.len()), (vec![1, 4, 1], 0), "they are there again");
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(super) fn heavy_hitters(figures: &[Figures], most: usize, now: u64) -> Table
     for worker in figures {
         for (rule, hitter) in &worker.hitters {
             let Some((rule, _)) = worker.rules.get(*rule) else { continue };
-            let hit = hits.entry((rule, hitter.who)).or_default();
+            let hit = hits.entry((&rule.name, hitter.who)).or_default();
             hit.within += hitter.within;
             hit.above += hitter.above.all();
             hit.recent += hitter.above.recent(now);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bywash_port::filter::rules::{Established, Lookup, SentFlows};
 use bywash_port::frame::{BATCH, Batch, Packet, Pool};
-use bywash_port::{QueueCounters, QueuePair, RuleSet, Rules, RxQueue, TxQueue};
+use bywash_port::{QueueCounters, QueuePair, RuleId, RuleSet, Rules, RxQueue, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
 use bywash_sys::worker::{Task, Turn};
@@ -45,8 +45,10 @@ pub(super) struct LaneFigures {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub(super) lanes: Vec<LaneFigures>,
-    /// What rules have counted here, by name.
-    pub(super) rules: Vec<(String, Counted)>,
+    /// What each rule has counted here.
+    pub(super) rules: Vec<(RuleId, Counted)>,
+    /// The same of rules that hold no longer.
+    pub(super) past: Vec<(RuleId, Counted)>,
     /// Who sends most above limits, with the number of the rule in these.
     pub(super) hitters: Vec<(usize, Hitter)>,
     pub(super) samples: u64,
@@ -169,7 +171,8 @@ impl Filterer {
         self.samples.name(&self.set);
         self.live.replace(|figures| {
             let rules = self.set.rules().iter();
-            figures.rules = rules.map(|rule| (rule.name.clone(), Counted::default())).collect();
+            figures.rules = rules.map(|rule| (RuleId::from(rule), Counted::default())).collect();
+            figures.past = self.judge.past().iter().map(|(rule, counted)| (rule.clone(), *counted)).collect();
             figures.lanes = vec![LaneFigures::default(); self.lanes.len()];
             self.fill(figures);
             self.fill_hitters(figures);

@@ -12,6 +12,7 @@ mod reloads;
 mod samples;
 mod senders;
 mod syn_cookies;
+mod totals;
 mod under_flood;
 mod watched;
 mod way_back;

@@ -26,6 +26,7 @@ mod open;
 mod program;
 mod rules;
 mod rx;
+mod slots;
 mod steered;
 mod tx;
 mod unsummed;
@@ -37,7 +38,9 @@ use std::sync::Arc;
 use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RulePlace, Rules};
+use bywash_port::{
+    Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RulePlace, Rules,
+};
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
 
@@ -301,6 +304,13 @@ impl Port for XdpPort {
     fn rule_counts(&self) -> Vec<RuleCount> {
         match (&self.ruled, &self.maps) {
             (Some(ruled), Some(maps)) => ruled.counts(maps),
+            _ => Vec::new(),
+        }
+    }
+
+    fn past_rule_counts(&self) -> Vec<(RuleId, RuleCount)> {
+        match (&self.ruled, &self.maps) {
+            (Some(ruled), Some(maps)) => ruled.past_counts(maps),
             _ => Vec::new(),
         }
     }

@@ -1,26 +1,25 @@
 //! The rules of a port: their program and its maps, their counters, and how one set takes the place of another.
 //!
 //! Each set has maps of its own for its lists, filled before its program is attached; the program is then changed in one
-//! step, so that no packet is decided by half a set. Counters lie in one map for as long as the port is open, and a rule
-//! keeps its own as long as there is one of its name.
+//! step, so that no packet is decided by half a set. Counters lie in one map for as long as the port is open.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use bywash_filter::rules::{
-    Action, BlockKey, InNic, Limit, MOST_RULES, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6,
-    SynCookies, in_nic,
+    Action, BlockKey, InNic, Limit, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6, SynCookies,
+    in_nic,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT};
 use bywash_filter::{Expression, Hook};
-use bywash_port::{Counter, RuleCount, Rules};
+use bywash_port::{Counter, RuleCount, RuleId, Rules};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
 
 use super::flows::Flows;
 use super::program::{self, Maps};
+use super::slots::Slots;
 
 /// The rules that a port runs.
 pub(super) struct Ruled {
@@ -153,13 +152,12 @@ impl Ruled {
 
     /// What each rule has counted, in order.
     pub(super) fn counts(&self, maps: &Maps) -> Vec<RuleCount> {
-        let count = |name: &str| {
-            let slot = self.slots.by_name.get(name).copied().unwrap_or_default();
-            let now = maps.counted(RULES_AT + slot.number);
-            let [packets, bytes] = [0, 1].map(|word| now[word].saturating_sub(slot.before[word]));
-            RuleCount { packets, bytes }
-        };
-        self.set.rules().iter().map(|rule| count(&rule.name)).collect()
+        self.slots.counts(&self.set, |slot| maps.counted(RULES_AT + slot))
+    }
+
+    /// What rules have counted that hold no longer.
+    pub(super) fn past_counts(&self, maps: &Maps) -> Vec<(RuleId, RuleCount)> {
+        self.slots.past_counts(|slot| maps.counted(RULES_AT + slot))
     }
 }
 
@@ -245,74 +243,5 @@ impl Lists {
             hash6: descriptor(&self.hash6),
             blocks: descriptor(&self.blocks),
         }
-    }
-}
-
-/// Which counter is which rule's.
-#[derive(Clone, Debug, Default)]
-struct Slots {
-    by_name: HashMap<String, Slot>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slot {
-    number: u32,
-    /// What rules before this one have counted there.
-    before: [u64; 2],
-}
-
-impl Slots {
-    /// Counters for the rules of `set`: those that were there keep theirs.
-    fn with(&self, set: &RuleSet, counted: impl Fn(u32) -> [u64; 2]) -> Self {
-        let mut is_free = vec![true; MOST_RULES];
-        let kept = set.rules().iter().filter_map(|rule| self.by_name.get(&rule.name));
-        for slot in kept {
-            is_free[slot.number as usize] = false;
-        }
-        // A set has no more rules than there are counters.
-        let mut free = (0..).zip(is_free).filter_map(|(number, is_free)| is_free.then_some(number));
-        let slot = |name: &str| {
-            self.by_name.get(name).copied().unwrap_or_else(|| {
-                let number = free.next().unwrap_or(0);
-                Slot { number, before: counted(number) }
-            })
-        };
-        let mut slot = slot;
-        let by_name = set.rules().iter().map(|rule| (rule.name.clone(), slot(&rule.name))).collect();
-        Self { by_name }
-    }
-
-    fn number(&self, name: &str) -> u32 {
-        self.by_name.get(name).map_or(0, |slot| slot.number)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bywash_filter::rules::Condition;
-
-    use super::*;
-
-    fn set(names: &[&str]) -> RuleSet {
-        let rule = |name: &&str| Rule {
-            name: (*name).into(),
-            condition: Condition::default(),
-            action: Action::Count,
-            sample: None,
-            expires: None,
-            dry_run: false,
-        };
-        RuleSet::new(names.iter().map(rule).collect()).unwrap()
-    }
-
-    #[test]
-    fn a_rule_keeps_its_counter_and_a_new_one_begins_at_nothing() {
-        let counted = |slot: u32| [u64::from(slot) + 10, 100];
-        let first = Slots::default().with(&set(&["a", "b", "c"]), |_| [0, 0]);
-        assert_eq!(["a", "b", "c"].map(|name| first.number(name)), [0, 1, 2]);
-        let second = first.with(&set(&["c", "d", "a"]), counted);
-        assert_eq!(["a", "d", "c"].map(|name| second.number(name)), [0, 1, 2]);
-        assert_eq!(second.by_name["d"].before, [11, 100]);
-        assert_eq!(second.by_name["a"].before, [0, 0]);
     }
 }
