@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,6 +20,7 @@ use serde_json::{Value, json};
 use super::blocks::Blocks;
 use super::shared_port::SharedPort;
 use super::top::Blocked;
+use super::watched::Watched;
 use super::{Options, RuleFile, places};
 
 /// How soon a change is seen.
@@ -168,7 +168,7 @@ impl Control {
         let known = Blocks::default();
         let (stop, state) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(State::default())));
         let file = options.file.clone();
-        let seen = file.as_ref().map(|file| stamps(&file.files)).unwrap_or_default();
+        let seen = file.as_ref().map(|file| file.files.clone()).unwrap_or_default();
         let mut work = Work {
             port,
             shared: Arc::clone(&shared),
@@ -253,8 +253,8 @@ struct Work {
     state: Arc<Mutex<State>>,
     reload: Arc<AtomicBool>,
     file: Option<RuleFile>,
-    /// How the files looked when they were read.
-    seen: Vec<Option<(SystemTime, u64)>>,
+    /// The files, as they were when they were last read.
+    seen: Vec<Watched>,
     expiry: Option<SystemTime>,
     /// Who is to be blocked, as workers tell.
     told: Vec<Consumer<Block>>,
@@ -293,20 +293,18 @@ impl Work {
     }
 
     fn has_changed(&self) -> bool {
-        self.file.as_ref().is_some_and(|file| stamps(&file.files) != self.seen)
+        self.seen.iter().any(Watched::has_changed)
     }
 
     fn read_again(&mut self) {
-        let Some(old) = self.file.as_ref().map(|file| file.files.clone()) else { return };
-        // Before they are read: what changes meanwhile is seen the next time.
-        self.seen = stamps(&old);
+        let Some(path) = self.file.as_ref().map(|file| file.files[0].path.clone()) else { return };
+        // Of a file that is refused, too, the next change is seen, and no other.
+        self.seen = self.seen.iter().map(|file| Watched::now(&file.path)).collect();
         self.shared.is_seen(AT_WORK);
-        let read = RuleFile::read(&old[0]).map_err(|error| error.to_string());
+        let read = RuleFile::read(&path).map_err(|error| error.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
-                if file.files != old {
-                    self.seen = stamps(&file.files);
-                }
+                self.seen.clone_from(&file.files);
                 self.note_rules("reload", file.rules.len(), &places);
                 self.file = Some(file);
             }
@@ -454,13 +452,4 @@ impl Work {
 
 fn rules_line(event: &str, rules: usize, places: &[RulePlace]) -> Value {
     json!({ "event": event, "rules": rules, "places": places::placed(places) })
-}
-
-/// When each file was changed last, and how long it is.
-fn stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
-    let stamp = |file: &PathBuf| {
-        let metadata = std::fs::metadata(file).ok()?;
-        Some((metadata.modified().ok()?, metadata.len()))
-    };
-    files.iter().map(stamp).collect()
 }

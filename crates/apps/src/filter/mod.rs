@@ -34,12 +34,14 @@ mod samples;
 mod shared_port;
 mod top;
 mod trial;
+mod watched;
 mod worker;
 
 pub use events::{Start, Summary};
 pub use file::{RuleFile, RuleFileError};
 pub use places::Placed;
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
+pub use watched::Watched;
 
 use control::{Control, Ended, Held, Shared};
 use events::Moment;
@@ -139,7 +141,7 @@ impl Filter {
             mode: port.capabilities().mode.clone(),
             in_kernel,
             workers: live.len(),
-            rules: options.file.as_ref().map(|file| file.files[0].display().to_string()),
+            rules: options.file.as_ref().map(|file| file.files[0].path.display().to_string()),
             kernel: count(&options.rules, false),
             user_space: count(&options.rules, true),
             places: places::placed(&port.rule_places()),

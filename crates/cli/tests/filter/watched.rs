@@ -1,4 +1,5 @@
-//! Rules are looked after: the kernel has all packets while nobody does, and a new default gateway is spared like the old one.
+//! Rules are looked after: the kernel has all packets while nobody does, a new default gateway is spared like the old one, and no
+//! change of the rule file is missed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -93,6 +94,39 @@ fn fill(pipe: &mut File) {
     for size in [4096, 1] {
         while pipe.write(&vec![b'\n'; size]).is_ok() {}
     }
+}
+
+#[test]
+fn a_rule_file_that_changes_while_it_is_read_is_read_again() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let list = bed.folder.path().join("list");
+    assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
+    let named = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nto_ports = [9]\n{more}action = \"drop\"\n")
+    };
+    let path = bed.rules(&named("before", "from_file = \"list\"\n"));
+    // Whoever reads the list waits for this: by then the rule file was read.
+    let change = |name: &str| {
+        let mut pipe = OpenOptions::new().write(true).open(&list).unwrap();
+        bed.rules(&named(name, ""));
+        pipe.write_all(b"10.9.0.0/16\n").unwrap();
+    };
+    let mut filter = std::thread::scope(|scope| {
+        scope.spawn(|| change("at the start"));
+        Filter::start(&bed, &format!("--rules {}", path.display()))
+    });
+    let mut until = |name: &str| {
+        let until = Instant::now() + Duration::from_secs(10);
+        while filter.report()["rules"][0]["rule"] != name {
+            assert!(Instant::now() < until, "{name}: {}", filter.report());
+        }
+    };
+    until("at the start");
+    bed.rules(&named("between", "from_file = \"list\"\n"));
+    change("at a reload");
+    until("at a reload");
+    filter.end();
 }
 
 /// Whether the event says that the thread hangs that looks after the rules.

@@ -12,7 +12,7 @@ use bywash_port::{Condition, Prefix};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Fault, RawRule, RuleFile, RuleFileError, Wrong, fault, unreadable};
+use super::{Fault, RawRule, RuleFile, RuleFileError, Watched, Wrong, fault, unreadable};
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a port is a number, or a range: \"1000-2000\"")]
@@ -65,13 +65,13 @@ impl RuleFile {
     ) -> Result<(), Wrong> {
         let Some(named) = named else { return Ok(()) };
         let path = path.parent().unwrap_or(Path::new(".")).join(named.get_ref());
+        self.files.push(Watched::now(&path));
         let more = lines(&path).map_err(Wrong::Elsewhere)?;
         if more.is_empty() {
             let what = format!("this file has no {kind}: a list without any would match all");
             return Err(fault(named, what).into());
         }
         list.extend(more);
-        self.files.push(path);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod condition;
 #[cfg(test)]
 mod tests;
 
+use super::watched::Watched;
 use condition::{RawPayload, RawPorts, expression};
 
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
@@ -49,7 +50,7 @@ pub struct RuleFile {
     /// What is kept of established flows.
     pub flows: FlowOptions,
     /// The file itself and those that it names.
-    pub files: Vec<PathBuf>,
+    pub files: Vec<Watched>,
     /// Line and column of each rule's action.
     places: Vec<(usize, usize)>,
 }
@@ -137,8 +138,9 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`]
     pub fn read(path: &Path) -> Result<Self, RuleFileError> {
+        let file = Watched::now(path);
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-        Self::parse(&text, path)
+        Self::parse_of(&text, file)
     }
 
     /// The same of its text; `path` says what it is called, and where the files are that it names.
@@ -146,6 +148,11 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`]
     pub fn parse(text: &str, path: &Path) -> Result<Self, RuleFileError> {
+        Self::parse_of(text, Watched::now(path))
+    }
+
+    fn parse_of(text: &str, file: Watched) -> Result<Self, RuleFileError> {
+        let path = &file.path.clone();
         let at = |fault: Fault| {
             let (line, column) = place(text, fault.at.start);
             RuleFileError { file: path.display().to_string(), line, column, what: fault.what }
@@ -155,7 +162,7 @@ impl RuleFile {
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
         let flows = flows(&raw.established).map_err(at)?;
-        let (files, places) = (vec![path.into()], Vec::new());
+        let (files, places) = (vec![file], Vec::new());
         let mut file = Self { rules: Vec::new(), never: Vec::new(), flows, files, places };
         for never in &raw.never_drop {
             file.never.push(never_drop(never).map_err(at)?);
@@ -182,7 +189,7 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`], with the place of the first that it can't.
     pub fn for_nic(self) -> Result<Vec<Rule>, RuleFileError> {
-        let file = self.files.first().map(|path| path.display().to_string()).unwrap_or_default();
+        let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
         if !self.never.is_empty() {
             let what =
                 "a NIC asks nobody before it drops: leave never_drop out, and name what is to be dropped"
@@ -203,7 +210,7 @@ impl RuleFile {
         let is_named = |rule: &Rule| why.contains(&format!("the rule '{}' ", rule.name));
         let Some(at) = self.rules.iter().position(is_named) else { return why.into() };
         let (line, column) = self.places[at];
-        let file = self.files.first().map(|path| path.display().to_string()).unwrap_or_default();
+        let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
         RuleFileError { file, line, column, what: why.into() }.to_string()
     }
 

@@ -147,7 +147,7 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     std::fs::write(&list, "# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
     let file = RuleFile::parse(text, &path).unwrap();
     assert_eq!(file.rules[0].condition.from.len(), 2);
-    assert_eq!(file.files, [path.clone(), list.clone()]);
+    assert_eq!(file.files, [Watched::now(&path), Watched::now(&list)]);
     std::fs::write(&list, "10.0.0.0/8\n  10.0.0.300\n").unwrap();
     let error = RuleFile::parse(text, &path).unwrap_err();
     assert_eq!((error.line, error.column), (2, 3));

@@ -1,0 +1,38 @@
+//! Files that rules were read from: whether they have changed since.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A file, as it was before it was read: what changes while it is read is a change, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// Where it is.
+    pub path: PathBuf,
+    looks: Option<Looks>,
+}
+
+/// What tells a file from the one that was there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Looks {
+    inode: u64,
+    changed: SystemTime,
+    len: u64,
+}
+
+impl Watched {
+    /// As it is now; to be called before it is read.
+    pub(super) fn now(path: &Path) -> Self {
+        Self { path: path.into(), looks: looks(path) }
+    }
+
+    /// Whether it is another one by now.
+    pub(super) fn has_changed(&self) -> bool {
+        looks(&self.path) != self.looks
+    }
+}
+
+fn looks(path: &Path) -> Option<Looks> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(Looks { inode: metadata.ino(), changed: metadata.modified().ok()?, len: metadata.len() })
+}
