@@ -38,10 +38,13 @@ impl Blocks {
         self.with(|blocks| blocks.insert(key, Block { bits, since, until: since + time, before: 0 }));
     }
 
-    /// Those whose time is over, which are no longer here.
-    pub(super) fn take_over(&self) -> Vec<Key> {
+    /// Those whose time is over, which are no longer here, and how many bits of each count.
+    pub(super) fn take_over(&self) -> Vec<(Key, u8)> {
         let now = Instant::now();
-        self.with(|blocks| blocks.extract_if(|_, block| block.until <= now).map(|(key, _)| key).collect())
+        let over = |blocks: &mut HashMap<Key, Block>| {
+            blocks.extract_if(|_, block| block.until <= now).map(|(key, block)| (key, block.bits)).collect()
+        };
+        self.with(over)
     }
 
     /// Adds to what each has had dropped: its next count begins at 0.

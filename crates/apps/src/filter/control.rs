@@ -3,6 +3,7 @@
 //! A thread does it, and shows the workers that it does. When it hangs, what rules that have expired and blocks that are over still
 //! drop would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::net::IpAddr;
@@ -12,12 +13,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::{Per, SentFlows};
-use bywash_port::{Action, Limit, RulePlace, Rules};
+use bywash_port::{Action, Limit, Port, RulePlace, Rules};
 use bywash_sys::clock;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
 use super::blocks::Blocks;
+use super::heavy::Sender;
 use super::shared_port::SharedPort;
 use super::top::Blocked;
 use super::watched::Watched;
@@ -155,6 +157,8 @@ struct State {
     trouble: Option<String>,
     /// Why the default gateways are not known.
     gateways_trouble: Option<String>,
+    /// Why nothing is noted any more, and whether somebody has been told.
+    audit_trouble: Option<(String, bool)>,
     news: Vec<String>,
 }
 
@@ -184,9 +188,7 @@ impl Control {
             audit: options.audit.clone(),
             warnings: Vec::new(),
         };
-        let (places, mode) = work.port.with(|port| (port.rule_places(), port.capabilities().mode.clone()))?;
-        let mut start = rules_line("start", shared.rules().set.rules().len(), &places);
-        start["mode"] = json!(mode);
+        let start = work.port.with(|port| start_line(port, options))?;
         work.note(&start);
         let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || work.run());
         let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
@@ -216,8 +218,14 @@ impl Control {
                     .into(),
             );
         }
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.trouble.clone().or_else(|| state.gateways_trouble.clone())
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let audit = state.audit_trouble.as_mut().map(|(why, is_told)| {
+            *is_told = true;
+            why.clone()
+        });
+        let troubles = [state.trouble.clone(), state.gateways_trouble.clone(), audit];
+        let troubles: Vec<String> = troubles.into_iter().flatten().collect();
+        (!troubles.is_empty()).then(|| troubles.join("; "))
     }
 
     /// Where rules are by now, since this was last asked.
@@ -233,7 +241,7 @@ impl Control {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (rules, done, blocked) = (self.shared.rules(), self.done(), self.blocks.now());
-        let warnings = if self.thread.is_finished() {
+        let mut warnings = if self.thread.is_finished() {
             self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()])
         } else {
             vec![format!(
@@ -242,6 +250,8 @@ impl Control {
                 END.as_secs()
             )]
         };
+        let audit_trouble = self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble.take();
+        warnings.extend(audit_trouble.filter(|(_, is_told)| !is_told).map(|(why, _)| why));
         Ended { rules, done, blocked, warnings, until }
     }
 }
@@ -305,7 +315,7 @@ impl Work {
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 self.seen.clone_from(&file.files);
-                self.note_rules("reload", file.rules.len(), &places);
+                self.note(&rules_line("reload", &self.shared.rules(), &places));
                 self.file = Some(file);
             }
             Err(why) => {
@@ -320,8 +330,17 @@ impl Work {
     fn expire(&mut self) {
         let Some(file) = self.file.clone() else { return };
         self.shared.is_seen(AT_WORK);
+        let before = self.shared.rules();
         match self.apply(&file) {
-            Ok(places) => self.note_rules("expired", self.shared.rules().set.rules().len(), &places),
+            Ok(places) => {
+                let now = self.shared.rules();
+                let [before, holds] =
+                    [&before, &now].map(|rules| rules.set.rules().iter().map(|rule| rule.name.as_str()));
+                let holds: HashSet<&str> = holds.collect();
+                let mut line = rules_line("expired", &now, &places);
+                line["expired"] = before.filter(|name| !holds.contains(name)).collect();
+                self.note(&line);
+            }
             Err(why) => {
                 self.expiry = None;
                 self.warnings.push(format!("a rule that has expired could not be taken out: {why}"));
@@ -410,9 +429,10 @@ impl Work {
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
                 continue;
             }
-            let seconds = time.as_secs();
-            self.note(&json!({ "event": "block", "rule": key.0, "source": key.1, "seconds": seconds }));
-            self.blocks.add(key, if block.source.is_ipv4() { v4 } else { v6 }, time);
+            let bits = if block.source.is_ipv4() { v4 } else { v6 };
+            let (who, seconds) = (Sender::Source { first: key.1, bits }.to_string(), time.as_secs());
+            self.note(&json!({ "event": "block", "rule": key.0, "source": who, "seconds": seconds }));
+            self.blocks.add(key, bits, time);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.done.blocked += 1;
             state.done.blocks += 1;
@@ -421,19 +441,15 @@ impl Work {
 
     /// Ends what has been blocked for long enough.
     fn unblock(&mut self) {
-        for key in self.blocks.take_over() {
+        for (key, bits) in self.blocks.take_over() {
+            let who = Sender::Source { first: key.1, bits }.to_string();
             let done = self.port.with(|port| port.block(&key.0, key.1, false)).flatten();
             if let Err(why) = done {
-                self.warnings.push(format!("{} stays blocked by '{}': {why}", key.1, key.0));
+                self.warnings.push(format!("{who} stays blocked by '{}': {why}", key.0));
             }
-            self.note(&json!({ "event": "unblock", "rule": key.0, "source": key.1 }));
+            self.note(&json!({ "event": "unblock", "rule": key.0, "source": who }));
             self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
         }
-    }
-
-    /// Writes to the audit log which rules hold from now on, and where they are.
-    fn note_rules(&mut self, event: &str, rules: usize, places: &[RulePlace]) {
-        self.note(&rules_line(event, rules, places));
     }
 
     /// Writes to the audit log: the work is done, and a log that takes nothing must not have its time.
@@ -444,12 +460,31 @@ impl Work {
         let mut line = event.clone();
         line["time"] = json!(since.as_secs_f64());
         if let Err(error) = writeln!(&**audit, "{line}") {
-            self.warnings.push(format!("the audit log ends here: {error}"));
+            let why = format!("the audit log ends here: {error}");
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble = Some((why, false));
             self.audit = None;
         }
     }
 }
 
-fn rules_line(event: &str, rules: usize, places: &[RulePlace]) -> Value {
-    json!({ "event": event, "rules": rules, "places": places::placed(places) })
+/// Who filters what, and by which rules.
+fn start_line(port: &dyn Port, options: &Options) -> Value {
+    let mut line = rules_line("start", &options.rules, &port.rule_places());
+    line["port"] = json!(port.name().to_string());
+    line["mode"] = json!(port.capabilities().mode);
+    line["file"] = json!(options.file.as_ref().map(|file| &file.files[0].path));
+    line["uid"] = json!(rustix::process::getuid().as_raw());
+    line["login_uid"] = json!(login_uid());
+    line
+}
+
+/// Who has logged in, also after `sudo`; nobody where the system has started it.
+fn login_uid() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/self/loginuid").ok()?;
+    text.trim().parse().ok().filter(|uid| *uid != u32::MAX)
+}
+
+/// Which rules hold from now on, and where they are.
+fn rules_line(event: &str, rules: &Rules, places: &[RulePlace]) -> Value {
+    json!({ "event": event, "rules": rules.set.rules().len(), "places": places::placed(places) })
 }

@@ -1,6 +1,7 @@
 //! `bywash filter` over a cable between hosts of the test's own: a flood dies, and whoever is served stays served.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod audit;
 mod bed;
 mod established;
 mod ingress;
@@ -157,7 +158,7 @@ sample = 10
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!(names, ["start", "block", "reload", "stop"], "{events:?}");
-    assert_eq!(events[1]["source"], "10.9.1.0");
+    assert_eq!(events[1]["source"], "10.9.1.0/24");
     assert_eq!(count(&samples), summary["sampled_packets"].as_u64().unwrap());
     assert!(count(&samples) >= taken / 10 - 10, "{summary}");
 }

@@ -1,0 +1,82 @@
+//! What the audit log says: who has begun what, which rules have expired, whom it blocks; and that it takes no more.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Filter};
+
+#[test]
+fn the_audit_log_says_who_began_what_which_rules_have_expired_and_whom_it_blocks() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let soon = Command::new("date").args(["-u", "-d", "now + 3 seconds", "+%FT%TZ"]).output().unwrap();
+    let soon = String::from_utf8(soon.stdout).unwrap();
+    let text = format!(
+        r#"
+[[rule]]
+name = "past"
+to_ports = [6]
+action = "drop"
+expires = 2020-01-01T00:00:00Z
+[[rule]]
+name = "a while"
+to_ports = [7]
+action = "drop"
+expires = {soon}
+[[rule]]
+name = "rate"
+to_ports = [8]
+action = "limit"
+rate = 1000
+per = "source/24"
+block_seconds = 1
+"#
+    );
+    let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&text));
+    let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
+    let of = |what: &str| -> Vec<Value> {
+        let log = std::fs::read_to_string(&audit).unwrap();
+        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.filter(|event| event["event"] == what).collect()
+    };
+    let next = |what: &str| {
+        let until = Instant::now() + Duration::from_secs(10);
+        while of(what).is_empty() {
+            assert!(Instant::now() < until, "no {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        of(what).remove(0)
+    };
+    let start = next("start");
+    assert_eq!(
+        (&start["port"], &start["uid"]),
+        (&json!("xdp:left"), &json!(rustix::process::getuid().as_raw()))
+    );
+    assert_eq!((&start["file"], &start["rules"]), (&json!(rules.display().to_string()), &json!(2)));
+    assert!(start.get("login_uid").is_some(), "{start}");
+    bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 8000");
+    let sources = [next("block"), next("unblock")].map(|event| event["source"].clone());
+    assert_eq!(sources, [json!("10.9.1.0/24"), json!("10.9.1.0/24")]);
+    let expired = next("expired");
+    assert_eq!((&expired["expired"], &expired["rules"]), (&json!(["a while"]), &json!(1)));
+    filter.signal(Signal::HUP);
+    assert_eq!(next("reload")["rules"], 1, "two of three have expired");
+    filter.end();
+}
+
+#[test]
+fn an_audit_log_that_can_not_be_written_is_told_of_at_once_and_once() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = bed.rules("[[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n");
+    let mut filter = Filter::start(&bed, &format!("--rules {} --audit /dev/full", rules.display()));
+    let ends = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("audit log ends")
+    };
+    filter.wait_for("warning", ends);
+    let told = filter.end();
+    assert_eq!(told.iter().filter(|event| ends(event)).count(), 1, "{told:?}");
+}
