@@ -235,6 +235,15 @@ pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
 }
 
+/// Whether the interface of a port has gone away.
+pub(crate) fn is_gone(port: &dyn Port) -> bool {
+    has_gone(&port.counters())
+}
+
+fn has_gone(counters: &[Counter]) -> bool {
+    counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0)
+}
+
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give
 /// or take all that it was to: its interface went away; a file, which leaves nothing to be undone, is broken or full.
 pub(crate) fn close_port(
@@ -243,7 +252,7 @@ pub(crate) fn close_port(
     unmet: &mut Vec<String>,
 ) -> PortSummary {
     let summary = PortSummary::of(&*port);
-    if summary.counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0) {
+    if has_gone(&summary.counters) {
         unmet.push(format!("the interface of {} is gone", summary.name));
     }
     let told = if is_file(&*port) { unmet } else { warnings };

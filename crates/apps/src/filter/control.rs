@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bywash_port::filter::rules::{Per, SentFlows};
 use bywash_port::{Action, Limit, Port, RulePlace, Rules};
 use bywash_sys::clock;
+use bywash_sys::worker::Stop;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
@@ -24,6 +25,7 @@ use super::shared_port::SharedPort;
 use super::top::Blocked;
 use super::watched::Watched;
 use super::{Options, RuleFile, places};
+use crate::session;
 
 /// How soon a change is seen.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -168,6 +170,7 @@ impl Control {
         shared: Arc<Shared>,
         options: &Options,
         blocks: Vec<Consumer<Block>>,
+        stop_all: &Stop,
     ) -> Result<Self, String> {
         let known = Blocks::default();
         let (stop, state) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(State::default())));
@@ -177,6 +180,7 @@ impl Control {
             port,
             shared: Arc::clone(&shared),
             stop: Arc::clone(&stop),
+            stop_all: stop_all.clone(),
             state: Arc::clone(&state),
             reload: Arc::clone(&options.reload),
             expiry: file.as_ref().and_then(|file| file.next_expiry(SystemTime::now())),
@@ -260,6 +264,8 @@ struct Work {
     port: SharedPort,
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
+    /// Ends the whole filter.
+    stop_all: Stop,
     state: Arc<Mutex<State>>,
     reload: Arc<AtomicBool>,
     file: Option<RuleFile>,
@@ -287,6 +293,12 @@ impl Work {
             let looks = watched.elapsed() >= WATCH;
             if looks {
                 watched = Instant::now();
+                if self.port.with(|port| session::is_gone(port)).unwrap_or(false) {
+                    // No packet comes by it again, whatever comes in its place: whoever starts the filter must know.
+                    self.note(&json!({ "event": "gone" }));
+                    self.stop_all.set();
+                    break;
+                }
             }
             if asked || (looks && self.has_changed()) {
                 self.read_again();

@@ -151,7 +151,7 @@ impl Filter {
         let (crew, [port]) =
             launch("filter", &options.workers, tasks, [port], stop, |task: Filterer| drop(task.close()))?;
         let port = SharedPort::new(port);
-        let control = match Control::start(port.clone(), shared, options, blocks) {
+        let control = match Control::start(port.clone(), shared, options, blocks, stop) {
             Ok(control) => control,
             Err(reason) => {
                 stop.set();

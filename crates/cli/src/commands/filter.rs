@@ -55,7 +55,7 @@ A rule file:
 
 docs/flood-filter.md has the rest. ARP, ND, the default gateway and who is logged in by ssh are never dropped.
 
-Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or the port could not be opened";
+Exit codes: 0 it ran until its end; 1 a worker failed, or the interface has gone; 2 wrong input, or the port could not be opened";
 
 /// Drop a flood by rules and give all else to the kernel.
 #[derive(clap::Args, Debug)]

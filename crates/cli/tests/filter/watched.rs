@@ -1,5 +1,5 @@
-//! Rules are looked after: the kernel has all packets while nobody does, a new default gateway is spared like the old one, and no
-//! change of the rule file is missed.
+//! Rules are looked after: the kernel has all packets while nobody does, a new default gateway is spared like the old one, no change
+//! of the rule file is missed, and without its interface a filter ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -127,6 +127,27 @@ fn a_rule_file_that_changes_while_it_is_read_is_read_again() {
     change("at a reload");
     until("at a reload");
     filter.end();
+}
+
+#[test]
+fn a_filter_whose_interface_has_gone_says_so_and_ends() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for attach in ["auto", "xdp"] {
+        let bed = Bed::new(1);
+        let audit = bed.folder.path().join("audit.log");
+        let rules = bed.rules("[[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n");
+        let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
+        let mut filter = Filter::start(&bed, &words);
+        ip(&bed.lab.hosts[0], "link delete right");
+        filter.wait_for("summary", |event| event["event"] == "summary");
+        let (code, told) = filter.end_anyhow();
+        let why = serde_json::json!(["the interface of xdp:left is gone"]);
+        assert_eq!((code, &summary(&told)["unmet"]), (Some(1), &why), "{told:?}");
+        let log = std::fs::read_to_string(audit).unwrap();
+        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let names: Vec<_> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(names, ["start", "gone", "stop"], "{told:?}");
+    }
 }
 
 /// Whether the event says that the thread hangs that looks after the rules.
