@@ -109,6 +109,9 @@ pub(crate) fn arguments(words: &str) -> Vec<String> {
     parts.flat_map(of).collect()
 }
 
+/// A tool that nobody ends ends after that.
+pub(crate) const MOST: Duration = Duration::from_secs(600);
+
 /// A running filter, or another tool.
 pub(crate) struct Filter {
     pub(crate) child: Child,
@@ -134,7 +137,7 @@ impl Filter {
     /// Any tool that goes on until it is told to end.
     pub(crate) fn tool(host: &Host, words: &str) -> Self {
         let mut command = host.command(BYWASH).unwrap();
-        command.args(arguments(&format!("{words} --json --duration 180s")));
+        command.args(arguments(&format!("{words} --json --duration {}s", MOST.as_secs())));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(r#""event":"start""#)), "it did not start: {words}");
