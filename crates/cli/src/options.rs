@@ -174,6 +174,11 @@ impl PortArgs {
         )))
     }
 
+    /// Whether there is a `--steer`.
+    pub(crate) fn steers(&self) -> bool {
+        !self.steer.is_empty()
+    }
+
     /// The rules of `--steer`, in order, with those of files.
     fn steer_rules(&self) -> Result<Vec<Rule>, Failure> {
         let mut rules = Vec::new();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bywash_port::{Rule, SteerError, SteerRule, read_steer};
+use bywash_sys::interface::{self, SshConnection};
 
 /// The longest time that can be asked for, in seconds: 31 years. Clocks that count nanoseconds hold it.
 const LONGEST_SECONDS: f64 = 1e9;
@@ -27,6 +28,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration =
         Duration::try_from_secs_f64(seconds).map_err(|_| "that is no length of time".to_owned())?;
     if duration.is_zero() { Err("it must be longer than nothing".into()) } else { Ok(duration) }
+}
+
+/// An ssh connection, as sshd writes it.
+pub(crate) fn ssh(text: &str) -> Result<SshConnection, String> {
+    let cure = "write 'CLIENT PORT SERVER PORT', as it stands in SSH_CONNECTION";
+    interface::ssh(text).ok_or_else(|| cure.into())
 }
 
 /// What `--steer` may say.

@@ -120,6 +120,13 @@ impl Expression {
         Some((id.try_into().ok()?, Self::run_by(graph, &self.inner.text)))
     }
 
+    /// Whether no packet matches it that does not match another expression, as far as that is seen. The other one is read behind
+    /// what stands here, so that after `vlan` it is about what is behind that tag.
+    pub(crate) fn is_within(&self, other: &str) -> bool {
+        let beyond = Self::new(&format!("({self}) and not ({other})"), &Options::default());
+        beyond.is_ok_and(|beyond| !beyond.graph().can_match())
+    }
+
     /// Whether it asks how long packets are: `len`, `less`, `greater`.
     pub fn asks_length(&self) -> bool {
         asks_length(&self.inner.graph)

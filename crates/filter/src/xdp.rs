@@ -226,6 +226,16 @@ impl NeverTake {
     }
 
     fn with_gateways(&self, as_what: &str) -> Expression {
+        let text = format!("anyvlan and ({})", self.untagged(as_what));
+        match Expression::new(&text, &Options { names: &NoNames, netmask: None }) {
+            Ok(expression) => expression,
+            // Numbers in places for numbers always make an expression; a test tries them all.
+            Err(_) => Expression::nothing(),
+        }
+    }
+
+    /// The list as it is written of packets without tags.
+    pub(crate) fn untagged(&self, as_what: &str) -> String {
         let mut parts = vec!["arp".to_string(), "icmp6 and ip6[40] >= 133 and ip6[40] <= 137".into()];
         parts.extend(self.gateways.iter().map(|gateway| format!("{as_what} {gateway}")));
         if let Some((one, other)) = self.operator {
@@ -241,12 +251,7 @@ impl NeverTake {
             parts.extend([way(one, other), way(other, one)]);
         }
         parts.extend(self.sessions_by_server());
-        let text = format!("anyvlan and (({}))", parts.join(") or ("));
-        match Expression::new(&text, &Options { names: &NoNames, netmask: None }) {
-            Ok(expression) => expression,
-            // Numbers in places for numbers always make an expression; a test tries them all.
-            Err(_) => Expression::nothing(),
-        }
+        format!("({})", parts.join(") or ("))
     }
 
     /// What comes by the sessions of others. Most of them are with one port, so that other packets are asked for that alone.

@@ -57,7 +57,7 @@ impl RuleId {
 
 impl From<&Rule> for RuleId {
     fn from(rule: &Rule) -> Self {
-        Self { name: rule.name.clone(), action: rule.action.name(), dry_run: rule.dry_run }
+        Self { name: rule.name.clone(), action: rule.action_name(), dry_run: rule.dry_run }
     }
 }
 

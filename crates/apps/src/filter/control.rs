@@ -319,14 +319,16 @@ impl Work {
     }
 
     fn read_again(&mut self) {
-        let Some(path) = self.file.as_ref().map(|file| file.files[0].path.clone()) else { return };
+        let Some(file) = self.file.clone() else { return };
         // Of a file that is refused, too, the next change is seen, and no other.
         self.seen = self.seen.iter().map(|file| Watched::now(&file.path)).collect();
         self.shared.is_seen(AT_WORK);
-        let read = RuleFile::read(&path).map_err(|error| error.to_string());
+        let read = file.read_again().map_err(|error| error.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
                 self.seen.clone_from(&file.files);
+                let idle = file.idle_rules(SystemTime::now());
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).news.extend(idle);
                 self.note(&rules_line("reload", &self.shared.rules(), &places));
                 self.file = Some(file);
             }
@@ -363,6 +365,7 @@ impl Work {
     /// Puts the rules of a file in the place of those that hold. Returns where they are.
     fn apply(&mut self, file: &RuleFile) -> Result<Vec<RulePlace>, String> {
         let now = SystemTime::now();
+        self.shared.is_seen(AT_WORK);
         let places = self.hold(file.live(now)?).map_err(|why| file.located(&why))?;
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -396,6 +399,8 @@ impl Work {
         let (shared, blocks) = (&self.shared, &self.blocks);
         let places = self.port.with(|port| {
             blocks.remember(|(name, source)| port.blocked_packets(name, *source));
+            // Reading has had its time, and to wait for the port.
+            shared.is_seen(AT_WORK);
             port.set_rules(&rules)?;
             // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
             let action = |rules: &Rules, name: &str| {

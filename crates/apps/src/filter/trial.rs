@@ -32,6 +32,9 @@ pub struct Trial {
     pub foreign_packets: u64,
     /// What each rule would have done, in order.
     pub rules: Vec<TrialRule>,
+    /// Why the capture could be read no farther.
+    #[serde(skip)]
+    pub broken: Option<ReadError>,
 }
 
 /// What one rule would have done.
@@ -71,7 +74,7 @@ pub enum TrialError {
     Ours(String),
 }
 
-/// Holds the rules of a file against a capture. Its own times are the clock, for limits and flows. What comes from `ours`
+/// Holds the rules of a file against a capture, as far as it can be read. Its own times are the clock, for limits and flows. What comes from `ours`
 /// is what this side has sent.
 ///
 /// # Errors
@@ -84,6 +87,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
     }
     // Nobody plays against a capture: no secret is needed.
     let mut flows = FlowTable::new(FlowLayout::new(rules.flows.most, [1, 0x9e37_79b9_7f4a_7c15]));
+    let spared = file.spared.expression();
     let mut judge = Judge::new(&rules.set, None);
     let mut reader = Reader::new(capture)?;
     let mut trial = Trial {
@@ -94,9 +98,18 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         outgoing_packets: 0,
         foreign_packets: 0,
         rules: Vec::new(),
+        broken: None,
     };
     let mut now = 0;
-    while let Some(record) = reader.next_record()? {
+    loop {
+        let record = match reader.next_record() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(error) => {
+                trial.broken = Some(error);
+                break;
+            }
+        };
         if record.link != Link::ETHERNET {
             trial.foreign_packets += 1;
             continue;
@@ -114,7 +127,8 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
             }
             continue;
         }
-        if rules.never.iter().any(|never| never.matches_len(packet.0, packet.1)) {
+        let mut never = std::iter::once(&spared).chain(&rules.never);
+        if never.any(|never| never.matches_len(packet.0, packet.1)) {
             trial.never_packets += 1;
             continue;
         }
@@ -126,7 +140,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
     }
     let of = |(rule, counted): (&Rule, &Counted)| TrialRule {
         rule: rule.name.clone(),
-        action: rule.action.name(),
+        action: rule.action_name(),
         dry_run: rule.dry_run,
         packets: counted.about.packets,
         bytes: counted.about.bytes,

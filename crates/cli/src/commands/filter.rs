@@ -1,7 +1,8 @@
 //! `bywash filter`, and `bywash filter test`.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,9 +15,11 @@ use bywash_drivers::RulesInNic;
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{Action, Condition, OpenError, PortName, Prefix, Rule, RuleSet, Rules};
+use bywash_sys::interface::{self, SshConnection};
+use bywash_sys::route::Route;
 use clap::ValueEnum;
 
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, warn};
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
 use crate::setup::set_up_until;
 use crate::values;
@@ -33,7 +36,7 @@ Examples:
   bywash filter xdp:eth1 --rules r.toml --samples s.pcapng --audit filter.log
   bywash filter test --rules r.toml --pcap attack.pcapng
                                                        what each rule would have done; --ours ADDRESS where a rule
-                                                       has established = true
+                                                       has established = true; --gateway, --ssh: as where it will run
 
 A rule file:
   never_drop = ['192.0.2.0/24', 'tcp port 179']
@@ -55,10 +58,12 @@ A rule file:
 
 docs/flood-filter.md has the rest. ARP, ND, the default gateway and who is logged in by ssh are never dropped.
 
-Exit codes: 0 it ran until its end; 1 a worker failed, or the interface has gone; 2 wrong input, or the port could not be opened";
+Exit codes: 0 it ran until its end; 1 a worker failed, the interface has gone, or the capture is broken;
+            2 wrong input, or the port could not be opened";
 
 /// Drop a flood by rules and give all else to the kernel.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("steer", |steer| steer.hide(true)))]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -148,9 +153,16 @@ struct TestArgs {
     /// The rules
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
-    /// The capture
+    /// The capture, pcap or pcapng; - is standard input
     #[arg(long, value_name = "FILE")]
     pcap: PathBuf,
+    /// Default gateways of the machine that is to filter: as there, what comes from them or goes to them is never dropped
+    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',')]
+    gateway: Vec<IpAddr>,
+    /// An ssh connection of who is logged in there, which is never dropped either, as SSH_CONNECTION has it:
+    /// '198.51.100.7 51234 192.0.2.1 22'; may be given several times
+    #[arg(long, value_name = "CONNECTION", value_parser = values::ssh)]
+    ssh: Vec<SshConnection>,
     /// Addresses and prefixes that are this side's: what they send establishes flows and is not judged
     #[arg(long, value_name = "PREFIX,...", value_delimiter = ',')]
     ours: Vec<Prefix>,
@@ -171,8 +183,18 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             "{name}: filter needs an xdp: port, which leaves the rest to the kernel"
         )));
     }
+    if args.port.steers() {
+        return Err(Failure::Usage(
+            "--steer is for ports without rules: write action = \"queue\" into the rule file".into(),
+        ));
+    }
     let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
-    let file = args.rules.as_deref().map(RuleFile::read).transpose()?;
+    let mut file = args.rules.as_deref().map(RuleFile::read).transpose()?;
+    if let Some(file) = &mut file {
+        file.spared.gateways = gateways();
+        file.keeps_samples = args.samples.is_some();
+    }
+    let idle = file.as_ref().map(|file| file.idle_rules(SystemTime::now())).unwrap_or_default();
     let rules = match &file {
         Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,
         None => give_back()?,
@@ -204,6 +226,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         (open.rules, open.rules_in_nic, open.hook) = (Some(rules.clone()), rules_in_nic, hook);
     }
     let mut reporter = args.report.reporter()?;
+    idle.into_iter().for_each(|line| reporter.warn_at_start(line));
     let stop = Stop::new().map_err(Failure::Signals)?;
     signals::stop_or_reload_on_signals(stop.clone(), reload).map_err(Failure::Signals)?;
     let setup = set_up_until(stop, &names, (&args.port, &args.worker), &open, &mut reporter);
@@ -216,6 +239,12 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let port = setup.ports.remove(0);
     let app = Filter::start(port, &options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))
+}
+
+/// As they are at the start. Where they can't be known, the port says why it does not open.
+fn gateways() -> Vec<IpAddr> {
+    let found = Route::open().map(|mut route| interface::gateways(&mut route));
+    found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 fn audit(path: &Path) -> Result<Arc<File>, Failure> {
@@ -239,10 +268,17 @@ fn give_back() -> Result<Rules, Failure> {
 }
 
 fn test(args: &TestArgs) -> Result<bool, Failure> {
-    let file = RuleFile::read(&args.rules)?;
+    let mut file = RuleFile::read(&args.rules)?;
+    file.spared.gateways.clone_from(&args.gateway);
+    file.spared.sessions = args.ssh.iter().map(|ssh| (ssh.client, ssh.server)).collect();
+    file.idle_rules(SystemTime::now()).iter().for_each(|line| warn(line));
     let failed = |why: String| Failure::Usage(format!("{}: {why}", args.pcap.display()));
-    let capture = File::open(&args.pcap).map_err(|error| failed(error.to_string()))?;
-    let trial = try_rules(&file, &args.ours, BufReader::new(capture)).map_err(|error| match error {
+    let capture: Box<dyn Read> = if args.pcap.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(&args.pcap).map_err(|error| failed(error.to_string()))?)
+    };
+    let trial = try_rules(&file, &args.ours, capture).map_err(|error| match error {
         TrialError::Ours(_) => Failure::Usage(error.to_string()),
         error => failed(error.to_string()),
     })?;
@@ -252,5 +288,8 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
     } else {
         print(&format!("{trial}\n"));
     }
-    Ok(true)
+    if let Some(broken) = &trial.broken {
+        warn(&format!("{}: {broken}; what stands before was judged", args.pcap.display()));
+    }
+    Ok(trial.broken.is_none())
 }

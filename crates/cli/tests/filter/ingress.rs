@@ -250,7 +250,6 @@ fn the_filter_is_where_its_rules_can_be_and_says_where() {
             ("to_ports = [7]\naction = \"limit\"\nrate = 1", "the rule 'more' has a limit"),
             ("names = [\"*\"]\naction = \"drop\"", "the rule 'more' asks for names"),
             ("payload = [{ text = \"x\", at = 0 }]\naction = \"pass\"", "the rule 'more' asks for payload"),
-            ("match = \"udp\"\naction = \"count\"\nsample = 9", "the rule 'more' takes samples"),
             ("match = \"udp\"\naction = \"syncookie\"", "the rule 'more' answers SYNs"),
         ] {
             let text = refused(&format!("--rules {} --attach tcx", with(more)));
@@ -267,6 +266,8 @@ fn the_filter_is_where_its_rules_can_be_and_says_where() {
             "where packets are as long as on the wire"
         );
         assert_eq!(mode(&format!("--rules {length} --attach tcx")), "TCX");
+        let samples = with("match = \"udp\"\naction = \"sample\"\nsample = 9");
+        assert_eq!(mode(&format!("--rules {samples} --attach tcx")), "TCX", "nobody keeps them");
         let rules = bed.rules(drop).display().to_string();
         // One worker is enough, whatever was meant for more.
         assert_eq!(mode(&format!("--rules {rules} --cores 0,1")), "TCX");
@@ -285,6 +286,26 @@ fn the_filter_is_where_its_rules_can_be_and_says_where() {
         untouched.check();
     }
     unchanged(&before);
+}
+
+#[test]
+fn at_tcx_it_says_at_the_start_what_cannot_be_added_later() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules =
+        bed.rules("[[rule]]\nname = \"drop\"\nto_ports = [9]\naction = \"drop\"\n").display().to_string();
+    let told = |attach: &str| {
+        let words = format!(
+            "filter xdp:left --rules {rules} {attach} --huge-pages off --memory 16M --duration 100ms"
+        );
+        let output = bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let later = "1 rules in the kernel; rules with limit, names, payload, syncookie and queue can be added later only with \
+                 --attach xdp from the start";
+    let [auto, xdp] = ["", "--attach xdp"].map(told);
+    assert!(auto.contains(later), "{auto}");
+    assert!(xdp.contains("1 rules in XDP") && !xdp.contains("later"), "{xdp}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod samples;
 mod senders;
 mod syn_cookies;
 mod totals;
+mod trials;
 mod under_flood;
 mod watched;
 mod way_back;

@@ -56,6 +56,8 @@ fn is_steered(event: &Value) -> bool {
     event["event"] == "steered"
 }
 
+const NO_STEER: &str = "--steer is for ports without rules: write action = \"queue\" into the rule file";
+
 #[test]
 fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
     let Some(_guard) = bywash_lab::lock() else { return };
@@ -67,6 +69,9 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
     let rules = folder.path().join("rules.toml");
     std::fs::write(&rules, "[[rule]]\nname = \"r\"\nfrom = [\"192.0.2.0/24\"]\naction = \"drop\"").unwrap();
     let in_nic = format!("xdp:left --rules-in-nic require --rules {}", rules.display());
+    let ruled = |attach: &str| {
+        format!("xdp:left --attach {attach} --rules {} --steer 'ip and tcp drop'", rules.display())
+    };
     for (words, says) in [
         ("xdp:left/2/rx --only udp", "left has no queue 2: its queues are 0 to 1"),
         (
@@ -83,10 +88,9 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
             "the rule 'r' is not in the NIC: 'ip4 src-ip 192.0.2.0/24': the driver of left has no n-tuple",
         ),
         ("xdp:left/1/rx --ntuple require", "--ntuple require is for --only and one of several queues"),
-        (
-            "xdp:left --attach xdp --steer 'ip and tcp queue 1'",
-            "--steer is for ports without rules: write action = \"queue\" into the rule file",
-        ),
+        ("xdp:left --attach xdp --steer 'ip and tcp queue 1'", NO_STEER),
+        (&*ruled("auto"), NO_STEER),
+        (&*ruled("tcx"), NO_STEER),
     ] {
         let output = filter(host, words);
         let said = String::from_utf8(output.stderr).unwrap();

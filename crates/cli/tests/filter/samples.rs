@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bywash_pcap::Reader;
 
-use crate::bed::{Bed, Filter, is_all, of_rule, summary};
+use crate::bed::{BYWASH, Bed, Filter, arguments, is_all, of_rule, summary};
 
 /// Block type of packets in pcapng, and where the packet begins in such a block.
 const PACKET: u32 = 6;
@@ -62,11 +62,36 @@ fn samples_of_what_xdp_drops_have_their_rules_name() {
     assert!((250..550).contains(&named("another one")), "{comments:?} {summary}");
     assert_eq!((named("seen"), comments.len()), (30, 3), "{comments:?} {summary}");
     assert_eq!(comments.values().sum::<u64>(), summary["sampled_packets"].as_u64().unwrap());
+    let action = |index: usize| &summary["rules"][index]["action"];
+    assert_eq!([action(0), action(2)], ["drop", "sample"]);
     let ports = packets(&file).iter().fold(BTreeMap::new(), |mut ports, packet| {
         *ports.entry(u16::from_be_bytes([packet[36], packet[37]])).or_insert(0) += 1;
         ports
     });
     assert_eq!(ports, [(7, 30), (9, named("flood")), (10, named("another one"))].into());
+}
+
+#[test]
+fn without_a_file_for_them_no_samples_are_drawn_and_that_is_told() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = bed
+        .rules("[[rule]]\nname = \"seen\"\nto_ports = [7]\naction = \"sample\"\nsample = 1\n")
+        .display()
+        .to_string();
+    let filter = Filter::start(&bed, &format!("--rules {rules} --attach xdp"));
+    assert_eq!(bed.ask(30), 30);
+    let told = filter.end();
+    let summary = summary(&told);
+    assert_eq!((of_rule(summary, "seen", "packets"), summary["taken_packets"].as_u64()), (30, Some(0)));
+    let words = format!(
+        "filter xdp:left --rules {rules} --attach xdp --huge-pages off --memory 16M --duration 100ms"
+    );
+    let told = bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap();
+    let lines = String::from_utf8(told.stderr).unwrap();
+    let right =
+        format!("{rules}:5:10: the rule 'seen' draws no samples: without --samples nobody keeps them");
+    assert!(lines.contains(&right), "{lines}");
 }
 
 #[test]

@@ -106,6 +106,11 @@ impl Assembler {
         Self::default()
     }
 
+    /// How many instructions there are so far.
+    pub(crate) fn here(&self) -> usize {
+        self.instructions.len()
+    }
+
     /// A label, to be placed later or now.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
@@ -114,7 +119,7 @@ impl Assembler {
 
     /// Places a label before the next instruction.
     pub fn place(&mut self, label: Label) {
-        let here = self.instructions.len();
+        let here = self.here();
         if let Some(place) = self.labels.get_mut(label.0) {
             *place = Some(here);
         }

@@ -20,6 +20,7 @@ mod flow;
 mod flow_table;
 mod front;
 mod headers;
+mod idle;
 mod in_nic;
 mod keys;
 mod look;
@@ -27,6 +28,7 @@ mod names;
 mod payload;
 mod prefix;
 mod program;
+mod program_error;
 mod search;
 mod tables;
 mod trie;
@@ -50,6 +52,7 @@ pub use names::{NamePattern, NamePatternError};
 pub use payload::{PayloadPattern, PayloadPlace};
 pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, RuleProgram};
+pub use program_error::ProgramError;
 pub use tables::Tables;
 
 use coded::Coded;
@@ -153,18 +156,19 @@ pub enum RuleError {
     /// Two rules have one name.
     #[error("the name '{0}' is there twice: counters are known by it")]
     Name(String),
-    /// More rules than there are counters.
+    /// More rules than there are counters; the first of those that are too many.
     #[error(
-        "{0} rules: at most {MOST_RULES}; put prefixes and ports that share a fate into one rule's lists"
+        "{0} rules: the rule '{1}' is the first above {MOST_RULES}; put prefixes and ports that share a fate into one rule's lists"
     )]
-    Rules(usize),
-    /// More conditions that join lists than can be kept track of.
+    Rules(usize, String),
+    /// More conditions that join lists than can be kept track of; the first rule for which there is no room.
     #[error(
-        "{0} lists stand in rules beside another condition: at most {MOST_JOINED}; put rules that are alike together"
+        "{0} lists stand in rules beside another condition: the rule '{1}' is the first above {MOST_JOINED}; put rules that are \
+         alike together"
     )]
-    Joined(usize),
+    Joined(usize, String),
     /// Patterns that no search can be made of.
-    #[error("the payload patterns of '{0}' are too many: {1}")]
+    #[error("the rule '{0}' has too many payload patterns: {1}")]
     Payload(String, String),
     /// More prefixes than there is room for.
     #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
@@ -228,8 +232,8 @@ impl RuleSet {
     /// # Errors
     /// [`RuleError`]
     pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
-        if rules.len() > MOST_RULES {
-            return Err(RuleError::Rules(rules.len()));
+        if let Some(beyond) = rules.get(MOST_RULES) {
+            return Err(RuleError::Rules(rules.len(), beyond.name.clone()));
         }
         let mut names = std::collections::HashSet::new();
         if let Some(twice) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
@@ -237,6 +241,7 @@ impl RuleSet {
         }
         let mut builder = tables::Builder::default();
         let mut joined = 0;
+        let mut beyond = None;
         let mut looks = look::Builder::default();
         let mut plans = Vec::with_capacity(rules.len());
         for (index, rule) in (0..).zip(&rules) {
@@ -252,6 +257,9 @@ impl RuleSet {
                 bits.push(bit);
                 tables::Member::Bit(bit)
             });
+            if joined as usize > MOST_JOINED {
+                beyond = beyond.or(Some(&rule.name));
+            }
             let (has_test, wanted) = (rule.condition.has_test(), looks.add(&rule.condition));
             let has_more = has_test || bits.len() > 1;
             plans.push(Plan::Coded(Steps {
@@ -262,8 +270,8 @@ impl RuleSet {
                 wanted,
             }));
         }
-        if joined as usize > MOST_JOINED {
-            return Err(RuleError::Joined(joined as usize));
+        if let Some(beyond) = beyond {
+            return Err(RuleError::Joined(joined as usize, beyond.clone()));
         }
         let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
         let looks = looks.build(&rules)?;
@@ -365,10 +373,21 @@ impl Rule {
         matches!(self.action, Action::Queue | Action::Limit(_)) || self.condition.needs_look()
     }
 
+    /// What its action is called, as rule files have it. One that counts and draws samples is there for these.
+    pub fn action_name(&self) -> &'static str {
+        match self.action {
+            Action::Count if self.sample.is_some() => "sample",
+            action => action.name(),
+        }
+    }
+
     /// Whether it decides what becomes of a packet, or asks user space for that.
     pub fn decides(&self) -> bool {
         !self.dry_run && self.action != Action::Count
     }
+
+    /// What rule files call that for which [`Self::needs_xdp`] has a reason; samples, too, where somebody keeps them.
+    pub const FOR_XDP_ALONE: &str = "limit, names, payload, syncookie and queue";
 
     /// Why a program at TCX can't do what the rule says; `None` where it can.
     pub fn needs_xdp(&self) -> Option<&'static str> {

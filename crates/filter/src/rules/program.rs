@@ -25,6 +25,7 @@ use super::cookie::SynCookies;
 use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
 use super::prefix::mask32;
+use super::program_error::ProgramError;
 use super::tables::Layout;
 use super::{Action, Limit, Per, Plan, Rule, RuleSet, Steps};
 use crate::ebpf::{
@@ -106,7 +107,7 @@ impl RuleProgram<'_> {
     ///
     /// # Errors
     /// When the rules are too long for one program.
-    pub fn program(&self) -> Result<Program, AssembleError> {
+    pub fn program(&self) -> Result<Program, ProgramError> {
         let program = self.assemble(&[])?;
         // SYNs are answered on the way of plain packets alone.
         let answers = self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie);
@@ -117,7 +118,7 @@ impl RuleProgram<'_> {
     }
 
     /// With a way of their own for these kinds of packets.
-    fn assemble(&self, plains: &[Plain]) -> Result<Program, AssembleError> {
+    fn assemble(&self, plains: &[Plain]) -> Result<Program, ProgramError> {
         let mut assembler = Assembler::new();
         let exits = Exits::new(&mut assembler);
         // For packets that are as they came.
@@ -139,12 +140,13 @@ impl RuleProgram<'_> {
             splits: !plains.is_empty(),
             plain: None,
             header: NETWORK,
+            begun: Vec::new(),
         };
         coder.decide_by_kind(plains);
-        let Coder { mut assembler, exits, stack, .. } = coder;
+        let Coder { mut assembler, exits, stack, begun, .. } = coder;
         let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (4 + self.rules.tables().words());
         if stack > most {
-            return Err(AssembleError::TooDeep { bytes: stack, most });
+            return Err(AssembleError::TooDeep { bytes: stack, most }.into());
         }
         let context = |assembler: &mut Assembler| {
             assembler.load(Width::Double, CONTEXT, Register::R10, CONTEXT_AT);
@@ -164,7 +166,7 @@ impl RuleProgram<'_> {
             xdp::count(&mut assembler, &self.maps, &early);
         }
         xdp::end(&mut assembler);
-        assembler.finish()
+        assembler.finish().map_err(|error| ProgramError::new(error, &begun, self.rules.rules()))
     }
 }
 
@@ -181,6 +183,8 @@ pub(super) struct Coder<'a> {
     pub(super) plain: Option<Plain>,
     /// Points to where the network header of these packets begins, less 14.
     pub(super) header: Register,
+    /// How many instructions there were when a rule's began, and the rule's index.
+    begun: Vec<(usize, usize)>,
 }
 
 impl Coder<'_> {
@@ -336,6 +340,7 @@ impl Coder<'_> {
             if rule.condition.established.is_some() && !std::mem::replace(&mut is_looked_up, true) {
                 self.look_flow_up();
             }
+            self.begun.push((self.assembler.here(), index));
             let next = self.assembler.label();
             self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), next);
             self.assembler.place(next);

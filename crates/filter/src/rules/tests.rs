@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::prefix::mask32;
 use super::*;
+use crate::Hook;
+use crate::xdp::Maps;
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -96,6 +98,33 @@ fn the_first_rule_that_is_met_decides() {
 }
 
 #[test]
+fn of_rules_that_are_too_long_for_a_program_the_one_is_named_where_it_ends() {
+    let long = |index: usize| {
+        let expression = Some(format!("udp[10:4] = {index} or udp[14:4] = {index}").parse().unwrap());
+        rule(&index.to_string(), Action::Drop, Condition { expression, ..Condition::default() })
+    };
+    let set = RuleSet::new((0..4000).map(long).collect()).unwrap();
+    let program = RuleProgram {
+        hook: Hook::Xdp,
+        rules: &set,
+        slots: &[],
+        only: None,
+        never: &[],
+        maps: Maps { sockets: -1, heartbeat: -1, queues: 1, counters: -1 },
+        sets: MapSet { array: -1, hash6: -1, blocks: -1 },
+        hung_after_jiffies: 1,
+        cookies: SynCookies::default(),
+        flows: None,
+    };
+    let why = program.program().unwrap_err().to_string();
+    let named = why.strip_prefix("the rule '").and_then(|rest| rest.split('\'').next()?.parse().ok());
+    // The jump that had to be longer leads behind the last rule.
+    let distance: usize = why.split("skip ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let right = 4000 * 32767 / distance;
+    assert!(named.is_some_and(|named: usize| named.abs_diff(right) < 100), "about {right}: {why}");
+}
+
+#[test]
 fn sets_that_can_not_be_are_refused() {
     let twice = vec![rule("a", Action::Drop, from(&[])), rule("a", Action::Pass, from(&[]))];
     assert_eq!(RuleSet::new(twice).unwrap_err(), RuleError::Name("a".into()));
@@ -104,7 +133,7 @@ fn sets_that_can_not_be_are_refused() {
         rule(&index.to_string(), Action::Drop, Condition { expression, ..from(&["10.0.0.0/8"]) })
     };
     let all = (0..=MOST_JOINED).map(joined).collect();
-    assert_eq!(RuleSet::new(all).unwrap_err(), RuleError::Joined(MOST_JOINED + 1));
+    assert_eq!(RuleSet::new(all).unwrap_err(), RuleError::Joined(MOST_JOINED + 1, MOST_JOINED.to_string()));
 }
 
 /// A DNS query over UDP for a name of one label.

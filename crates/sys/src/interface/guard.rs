@@ -93,8 +93,8 @@ pub(super) fn session_of(process: u32) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// sshd(8): the client's address and port and the server's, with blanks between.
-pub(super) fn ssh(value: &str) -> Option<SshConnection> {
+/// A value of `SSH_CONNECTION`: sshd(8) writes the client's address and port and the server's, with blanks between.
+pub fn ssh(value: &str) -> Option<SshConnection> {
     let mut words = value.split_ascii_whitespace();
     let mut end = || {
         // A link-local address has its interface behind it.

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use advice::{Finding, HEADERS, Severity, Topic};
 pub use cores::core_conflicts;
-pub use guard::{KernelUse, NeverTake, SshConnection, gateways, kernel_use, never_take};
+pub use guard::{KernelUse, NeverTake, SshConnection, gateways, kernel_use, never_take, ssh};
 pub use pci::{PciNic, Pcie};
 
 use crate::bpf::Program;

@@ -66,7 +66,11 @@ impl RuleFile {
         let Some(named) = named else { return Ok(()) };
         let path = path.parent().unwrap_or(Path::new(".")).join(named.get_ref());
         self.files.push(Watched::now(&path));
-        let more = lines(&path).map_err(Wrong::Elsewhere)?;
+        let more = lines(&path).map_err(|error| match error.line {
+            // It has no line of its own: who names it has.
+            0 => fault(named, error).into(),
+            _ => Wrong::Elsewhere(error),
+        })?;
         if more.is_empty() {
             let what = format!("this file has no {kind}: a list without any would match all");
             return Err(fault(named, what).into());

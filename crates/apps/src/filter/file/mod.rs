@@ -1,5 +1,6 @@
 //! Rule files: TOML, checked as a whole before anything is made of it, with line and column of what is wrong.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -8,13 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bywash_port::filter::Expression;
-use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS};
+use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS, PrefixError};
+use bywash_port::filter::xdp::NeverTake;
 use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules, SteerRule};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::value::{Datetime, Offset};
 
 mod condition;
+mod idle;
 #[cfg(test)]
 mod tests;
 
@@ -51,8 +54,23 @@ pub struct RuleFile {
     pub flows: FlowOptions,
     /// The file itself and those that it names.
     pub files: Vec<Watched>,
-    /// Line and column of each rule's action.
-    places: Vec<(usize, usize)>,
+    /// What is dropped by no rule, as far as that is known.
+    pub spared: NeverTake,
+    /// Whether somebody keeps samples; else no rule draws any.
+    pub keeps_samples: bool,
+    /// Where in the text each rule's parts are.
+    places: Vec<RulePlaces>,
+    /// Lines are counted in it for what is told of, and only then: in a long file that takes time.
+    text: Arc<str>,
+}
+
+/// Where the parts of a rule begin that something can be said of.
+#[derive(Clone, Copy, Debug)]
+struct RulePlaces {
+    name: usize,
+    action: usize,
+    expires: Option<usize>,
+    sample: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -110,6 +128,17 @@ struct RawRule {
     queue: Option<Spanned<u16>>,
 }
 
+impl RulePlaces {
+    fn of(raw: &RawRule) -> Self {
+        Self {
+            name: raw.name.span().start,
+            action: raw.action.span().start,
+            expires: raw.expires.as_ref().map(|expires| expires.span().start),
+            sample: raw.sample.as_ref().map(|sample| sample.span().start),
+        }
+    }
+}
+
 /// What is wrong, and where in the text.
 struct Fault {
     at: Range<usize>,
@@ -143,6 +172,15 @@ impl RuleFile {
         Self::parse_of(&text, file)
     }
 
+    /// Reads it again, for the same machine and the same keeper of samples.
+    ///
+    /// # Errors
+    /// [`RuleFileError`]
+    pub fn read_again(&self) -> Result<Self, RuleFileError> {
+        let (spared, keeps_samples) = (self.spared.clone(), self.keeps_samples);
+        Ok(Self { spared, keeps_samples, ..Self::read(&self.files[0].path)? })
+    }
+
     /// The same of its text; `path` says what it is called, and where the files are that it names.
     ///
     /// # Errors
@@ -153,34 +191,40 @@ impl RuleFile {
 
     fn parse_of(text: &str, file: Watched) -> Result<Self, RuleFileError> {
         let path = &file.path.clone();
-        let at = |fault: Fault| {
-            let (line, column) = place(text, fault.at.start);
-            RuleFileError { file: path.display().to_string(), line, column, what: fault.what }
-        };
+        let at = |fault: Fault| located(path, text, fault);
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(" ");
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
         let flows = flows(&raw.established).map_err(at)?;
-        let (files, places) = (vec![file], Vec::new());
-        let mut file = Self { rules: Vec::new(), never: Vec::new(), flows, files, places };
+        let mut file = Self {
+            rules: Vec::new(),
+            never: Vec::new(),
+            flows,
+            files: vec![file],
+            spared: NeverTake::default(),
+            keeps_samples: true,
+            places: Vec::new(),
+            text: text.into(),
+        };
         for never in &raw.never_drop {
             file.never.push(never_drop(never).map_err(at)?);
         }
+        let mut names = HashSet::new();
         for raw in &raw.rule {
             let rule = file.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
                 Wrong::Here(fault) => at(fault),
                 Wrong::Elsewhere(error) => error,
             })?;
-            if file.rules.iter().any(|other| other.name == rule.name) {
+            if !names.insert(raw.get_ref().name.get_ref()) {
                 let twice = format!("the name '{}' is there twice: counters are known by it", rule.name);
                 return Err(at(fault(&raw.get_ref().name, twice)));
             }
             file.rules.push(rule);
-            file.places.push(place(text, raw.get_ref().action.span().start));
+            file.places.push(RulePlaces::of(raw.get_ref()));
         }
-        // What the rules are too many or too long for is no single line's fault.
-        file.live(SystemTime::UNIX_EPOCH).map_err(|what| at(Fault { at: 0..0, what }))?;
+        let refused = |why: String| file.named(&why).unwrap_or_else(|| file.at(0, why));
+        file.live(SystemTime::UNIX_EPOCH).map_err(refused)?;
         Ok(file)
     }
 
@@ -189,17 +233,16 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`], with the place of the first that it can't.
     pub fn for_nic(self) -> Result<Vec<Rule>, RuleFileError> {
-        let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
         if !self.never.is_empty() {
+            let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
             let what =
                 "a NIC asks nobody before it drops: leave never_drop out, and name what is to be dropped"
                     .into();
             return Err(RuleFileError { file, line: 0, column: 0, what });
         }
-        for (rule, (line, column)) in self.rules.iter().zip(&self.places) {
+        for (rule, places) in self.rules.iter().zip(&self.places) {
             if let Err(error) = SteerRule::of(rule) {
-                let what = format!("'{}' is no rule for a NIC: {error}", rule.name);
-                return Err(RuleFileError { file, line: *line, column: *column, what });
+                return Err(self.at(places.action, format!("'{}' is no rule for a NIC: {error}", rule.name)));
             }
         }
         Ok(self.rules)
@@ -207,11 +250,19 @@ impl RuleFile {
 
     /// Why rules were refused, with the place of the rule that is named there: `the rule 'NAME'`.
     pub fn located(&self, why: &str) -> String {
+        self.named(why).map_or_else(|| why.into(), |error| error.to_string())
+    }
+
+    fn named(&self, why: &str) -> Option<RuleFileError> {
         let is_named = |rule: &Rule| why.contains(&format!("the rule '{}' ", rule.name));
-        let Some(at) = self.rules.iter().position(is_named) else { return why.into() };
-        let (line, column) = self.places[at];
-        let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
-        RuleFileError { file, line, column, what: why.into() }.to_string()
+        let at = self.rules.iter().position(is_named)?;
+        Some(self.at(self.places[at].action, why.into()))
+    }
+
+    /// What there is to be said of a place in the text.
+    fn at(&self, at: usize, what: String) -> RuleFileError {
+        let path = self.files.first().map_or(Path::new(""), |file| &file.path);
+        located(path, &self.text, Fault { at: at..at, what })
     }
 
     /// The rules that have not expired.
@@ -220,7 +271,8 @@ impl RuleFile {
     /// Why they can't be a set.
     pub fn live(&self, now: SystemTime) -> Result<Rules, String> {
         let live = self.rules.iter().filter(|rule| rule.expires.is_none_or(|end| end > now));
-        let set = RuleSet::new(live.cloned().collect()).map_err(|error| error.to_string())?;
+        let drawn = |rule: &Rule| Rule { sample: rule.sample.filter(|_| self.keeps_samples), ..rule.clone() };
+        let set = RuleSet::new(live.map(drawn).collect()).map_err(|error| error.to_string())?;
         Ok(Rules { set: Arc::new(set), never: self.never.clone(), flows: self.flows.clone() })
     }
 
@@ -345,7 +397,9 @@ fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
             let all = format!("anyvlan and net {prefix}");
             all.parse::<Expression>().map_err(|error| fault(text, error.what()))
         }
-        Err(_) => expression(text),
+        // An address, and something wrong behind it: no expression is meant.
+        Err(error @ (PrefixError::Bits(_) | PrefixError::Behind(..))) => Err(fault(text, error)),
+        Err(PrefixError::Address(_)) => expression(text),
     }
 }
 
@@ -381,10 +435,10 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     365 * year + year / 4 - year / 100 + year / 400 + of_year - 719_468
 }
 
-/// Line and column of a byte, from 1 on.
-fn place(text: &str, at: usize) -> (usize, usize) {
-    let before = &text[..text.floor_char_boundary(at)];
+/// A fault with line and column.
+fn located(path: &Path, text: &str, Fault { at, what }: Fault) -> RuleFileError {
+    let before = &text[..text.floor_char_boundary(at.start)];
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
-    (line, column)
+    RuleFileError { file: path.display().to_string(), line, column, what }
 }

@@ -1,6 +1,6 @@
 //! What rule files say, and where what is wrong with one is shown.
 
-use bywash_port::filter::rules::{PayloadPattern, PayloadPlace};
+use bywash_port::filter::rules::{MOST_RULES, PayloadPattern, PayloadPlace};
 
 use super::*;
 
@@ -87,6 +87,14 @@ fn established_flows_are_asked_for_by_rules_and_kept_as_the_file_says() {
 fn each_mistake_is_named_with_its_place() {
     let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
     let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
+    let joined: String = (0..1100)
+        .map(|number| {
+            format!(
+                "{}[[rule]]\nname = \"{number}\"\naction = \"count\"\nfrom = [\"10.0.0.0/8\"]\n",
+                "\n".repeat(6)
+            )
+        })
+        .collect();
     for (found, place, what) in [
         (with("match = \"udp prot 53\""), "4:14", "prot"),
         (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
@@ -130,12 +138,31 @@ fn each_mistake_is_named_with_its_place() {
         (rule("match = \"\""), "1:1", "missing field `action`"),
         (error("[[rule]\nname = 1"), "1:8", ""),
         (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),
+        (error("never_drop = [\"10.0.0.0/99\"]"), "1:15", "no such length"),
+        (error("never_drop = [\"10.0.0.1/8\"]"), "1:15", "write 10.0.0.0/8"),
+        (error("never_drop = [\"fd00::/129\"]"), "1:15", "no such length"),
+        (with("from_file = \"absent.txt\""), "4:13", "absent.txt: it can't be read"),
+        (error(&joined), "10249:10", "the rule '1024' "),
     ] {
         assert!(found.starts_with(&format!("rules.toml:{place}: ")), "{found} not at {place}");
         assert!(found.contains(what) && !found.contains('\n'), "{found} without {what}");
     }
     let twice = "[[rule]]\nname = \"a\"\nmatch = \"\"\naction = \"drop\"\n";
     assert!(error(&format!("{twice}{twice}")).starts_with("rules.toml:6:8: the name 'a'"));
+}
+
+/// Each name is as long as can be told apart only at its end, and each line far from the first: who looks through all names or
+/// all lines for each rule reads 2^40 bytes.
+#[test]
+fn as_many_rules_as_there_may_be_are_read_in_one_pass() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let long = "x".repeat(8192);
+    let rule =
+        |number| format!("[[rule]]\nname = \"{long}{number:05}\"\nto_ports = [9]\naction = \"drop\"\n");
+    let text: String = (0..MOST_RULES).map(rule).collect();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(parse(&text).map(|file| file.rules.len())));
+    assert_eq!(told.recv_timeout(LIMIT), Ok(Ok(MOST_RULES)));
 }
 
 #[test]

@@ -1,0 +1,50 @@
+//! Rules that can do nothing, or not all that they say. That is no mistake, but hardly what was meant: it is told with its place.
+
+use std::time::SystemTime;
+
+use super::RuleFile;
+
+/// So many rules are told of one by one.
+const TOLD: usize = 16;
+
+impl RuleFile {
+    /// The rules that can do nothing from `now` on, and those whose samples nobody keeps, a line for each of the first, and one for all others.
+    pub fn idle_rules(&self, now: SystemTime) -> Vec<String> {
+        if self.rules.is_empty() {
+            return vec![self.at(0, "there is no rule: nothing is dropped".into()).to_string()];
+        }
+        let mut ends_all = None;
+        let mut idle = Vec::new();
+        for (rule, places) in self.rules.iter().zip(&self.places) {
+            let name = &rule.name;
+            if rule.expires.is_some_and(|end| end <= now) {
+                let at = places.expires.unwrap_or(places.name);
+                idle.push((at, format!("the rule '{name}' has expired: it does nothing")));
+            } else if let Some(before) = ends_all {
+                let what = format!(
+                    "the rule '{name}' stands behind '{before}', which decides on every packet: it does nothing"
+                );
+                idle.push((places.name, what));
+            } else if self.spared.covers(&rule.condition) {
+                let what = format!(
+                    "the rule '{name}' is about packets alone that are never dropped: it does nothing"
+                );
+                idle.push((places.name, what));
+            } else {
+                if let Some(at) = places.sample.filter(|_| !self.keeps_samples) {
+                    idle.push((
+                        at,
+                        format!("the rule '{name}' draws no samples: without --samples nobody keeps them"),
+                    ));
+                }
+                if rule.ends_all() && rule.expires.is_none() {
+                    ends_all = Some(name);
+                }
+            }
+        }
+        let more = idle.len().saturating_sub(TOLD);
+        let told = idle.into_iter().take(TOLD).map(|(at, what)| self.at(at, what).to_string());
+        let rest = format!("{}: {more} more such rules", self.files[0].path.display());
+        told.chain((more > 0).then_some(rest)).collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! `bywash filter test`: what is dropped, what no filter drops, and rules that can do nothing.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use bywash_lab::Host;
+use serde_json::Value;
+
+use crate::bed::{BYWASH, arguments};
+
+/// A capture file of these frames.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
+    for frame in frames {
+        let len = u32::try_from(frame.len()).unwrap();
+        file.extend(words(&[1, 0, len, len]));
+        file.extend(frame);
+    }
+    file
+}
+
+/// An Ethernet frame.
+fn frame(kind: u16, rest: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend(kind.to_be_bytes());
+    frame.extend(rest);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// A packet of IPv4, and the first bytes of what it carries: its ports.
+fn ip([source, target]: [[u8; 4]; 2], protocol: u8, ports: [u16; 2]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 64, protocol, 0, 0];
+    packet.extend([source, target].concat());
+    packet.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
+    frame(0x0800, &packet)
+}
+
+/// A neighbour solicitation.
+fn solicitation() -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 24, 58, 255];
+    packet.extend([[0xfd; 16], [0xff; 16]].concat());
+    packet.push(135);
+    frame(0x86dd, &packet)
+}
+
+const US: [u8; 4] = [10, 0, 0, 2];
+
+fn rules(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("rules.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// `bywash filter test` of a capture that it is given by standard input.
+fn try_out(rules: &Path, capture: &[u8], words: &str) -> Output {
+    let mut command = Host::here().unwrap().command(BYWASH).unwrap();
+    command.args(arguments(&format!("filter test --rules {} --pcap - --json {words}", rules.display())));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Who refuses does not read.
+    drop(child.stdin.take().unwrap().write_all(capture));
+    child.wait_with_output().unwrap()
+}
+
+/// So many packets, dropped ones, and those that are never dropped.
+fn figures(output: &Output) -> [u64; 3] {
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    ["packets", "dropped_packets", "never_packets"].map(|name| told[name].as_u64().unwrap())
+}
+
+#[test]
+fn what_a_filter_never_drops_a_trial_does_not_drop_either() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let rules = rules(folder.path(), "[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n");
+    let (gateway, friend) = ([10, 0, 0, 254], [198, 51, 100, 7]);
+    let capture = pcap(&[
+        frame(0x0806, &[0, 1, 8, 0, 6, 4, 0, 1]),
+        solicitation(),
+        ip([gateway, US], 17, [7, 7]),
+        ip([friend, US], 6, [51_234, 22]),
+        ip([friend, US], 6, [51_235, 22]),
+    ]);
+    let told = try_out(&rules, &capture, "");
+    assert_eq!((told.status.code(), figures(&told)), (Some(0), [5, 3, 2]), "{told:?}");
+    let told = try_out(&rules, &capture, "--gateway 10.0.0.254 --ssh '198.51.100.7 51234 10.0.0.2 22'");
+    assert_eq!((told.status.code(), figures(&told)), (Some(0), [5, 1, 4]), "{told:?}");
+    let refused = try_out(&rules, &capture, "--ssh 198.51.100.7");
+    let why = String::from_utf8(refused.stderr.clone()).unwrap();
+    assert_eq!((refused.status.code(), why.contains("CLIENT PORT SERVER PORT")), (Some(2), true), "{why}");
+}
+
+#[test]
+fn a_capture_that_is_cut_is_judged_up_to_there() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let rules = rules(folder.path(), "[[rule]]\nname = \"a\"\nmatch = \"udp\"\naction = \"drop\"\n");
+    let capture = pcap(&[ip([US, US], 17, [7, 7]), ip([US, US], 17, [7, 7])]);
+    let told = try_out(&rules, &capture[..capture.len() - 5], "");
+    let why = String::from_utf8(told.stderr.clone()).unwrap();
+    assert_eq!(
+        (told.status.code(), figures(&told), why.lines().count()),
+        (Some(1), [1, 1, 0], 1),
+        "{told:?}"
+    );
+    assert!(why.starts_with("bywash: -: ") && why.contains("what stands before was judged"), "{why}");
+}
+
+#[test]
+fn rules_that_can_do_nothing_are_told_with_their_place() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let told = |text: &str, words: &str| {
+        let path = rules(folder.path(), text);
+        let output = try_out(&path, &pcap(&[]), words);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap().replace(&format!("bywash: {}:", path.display()), "")
+    };
+    let rule = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n");
+    let text = [
+        rule("old", "match = \"udp\"\naction = \"drop\"\nexpires = 2020-01-01T00:00:00Z"),
+        rule("arp", "match = \"arp or icmp6 and ip6[40] = 135\"\naction = \"drop\""),
+        rule("gateway", "from = [\"10.0.0.254\"]\nto_ports = [9]\naction = \"count\""),
+        rule("gateway's net", "from = [\"10.0.0.254\", \"10.0.0.0/24\"]\naction = \"count\""),
+        rule("some", "match = \"\"\nto_ports = [9]\naction = \"drop\""),
+        rule("dry", "match = \"\"\naction = \"drop\"\ndry_run = true"),
+        rule("all", "match = \"\"\naction = \"drop\""),
+        rule("late", "match = \"udp\"\naction = \"count\""),
+    ];
+    let lines = told(&text.concat(), "--gateway 10.0.0.254");
+    let right = [
+        "5:11: the rule 'old' has expired: it does nothing",
+        "7:8: the rule 'arp' is about packets alone that are never dropped: it does nothing",
+        "11:8: the rule 'gateway' is about packets alone that are never dropped: it does nothing",
+        "34:8: the rule 'late' stands behind 'all', which decides on every packet: it does nothing",
+    ];
+    assert_eq!(lines.lines().collect::<Vec<_>>(), right);
+    assert_eq!(told("", ""), "1:1: there is no rule: nothing is dropped\n");
+    assert_eq!(told(&rule("a", "match = \"arp or udp\"\naction = \"drop\""), ""), "");
+    let many: String = (0..20).map(|n| rule(&n.to_string(), "match = \"arp\"\naction = \"drop\"")).collect();
+    let lines = told(&many, "");
+    assert_eq!((lines.lines().count(), lines.ends_with("4 more such rules\n")), (17, true), "{lines}");
+}

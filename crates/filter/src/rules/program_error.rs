@@ -1,0 +1,34 @@
+//! Why rules can't be made a program of, and the rule at which.
+
+use super::Rule;
+use crate::ebpf::AssembleError;
+
+/// Why rules can't be made a program of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// They are too long.
+    #[error("the rule '{rule}' is where there is no room left: {error}")]
+    TooLong {
+        /// The rule that a jump can't pass.
+        rule: String,
+        /// The jump.
+        error: AssembleError,
+    },
+    /// Another reason, which is no single rule's.
+    #[error(transparent)]
+    Other(#[from] AssembleError),
+}
+
+impl ProgramError {
+    /// Names the last rule that a jump which is too long would still have reached. `begun` says of rules behind how many
+    /// instructions they begin, and their index.
+    pub(super) fn new(error: AssembleError, begun: &[(usize, usize)], rules: &[Rule]) -> Self {
+        const FARTHEST: usize = i16::MAX as usize;
+        let AssembleError::TooFar { at, .. } = error else { return error.into() };
+        let reached = begun.iter().rev().find(|(begins, _)| *begins <= at + FARTHEST);
+        match reached.and_then(|(_, index)| rules.get(*index)) {
+            Some(rule) => Self::TooLong { rule: rule.name.clone(), error },
+            None => error.into(),
+        }
+    }
+}
