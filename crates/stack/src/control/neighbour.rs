@@ -295,7 +295,10 @@ impl Neighbours {
         let spare =
             |key: &Key| self.entries.get(key).is_some_and(|n| matches!(n.state, Failed | Stale | Incomplete));
         let first = self.ends.iter().find(spare);
-        first.is_some_and(|key| self.take(&key).is_some())
+        let taken = first.and_then(|key| self.take(&key));
+        // Stacks know nothing of one that has not answered yet.
+        self.changed |= taken.is_some_and(|neighbour| neighbour.state != Incomplete);
+        taken.is_some()
     }
 }
 
@@ -390,6 +393,16 @@ mod tests {
         }
         all.advance(Timestamp::from_nanos(u64::MAX - 1));
         assert!(all.entries.values().any(|n| n.state == NeighbourState::Permanent));
+    }
+
+    #[test]
+    fn stacks_hear_of_a_neighbour_that_makes_room() {
+        let mut all = Neighbours::default();
+        all.resolve(at(0), key());
+        assert!(all.make_room() && !all.changed, "they did not know it");
+        all.heard(at(0), key(), MAC, true);
+        all.changed = false;
+        assert!(all.make_room() && all.changed && all.known().is_empty());
     }
 
     #[test]
