@@ -194,6 +194,9 @@ impl TcpInfo {
             Phase::Open if c.slowed_at.is_some() => 2,
             Phase::Open => u8::from(segments.sacked > 0 || c.duplicates > 0),
         };
+        // Before anything has come. One of the two mostly stands where the connection began; there is no room to note that.
+        let began = c.last_data_sent.min(c.read_since);
+        let began = if c.tally.data_segments_in == 0 { began } else { Timestamp::ZERO };
         let scaled = c.wnd_scale > 0 || c.rcv_scale > 0;
         Self {
             state: c.state,
@@ -214,8 +217,8 @@ impl TcpInfo {
             lost: segments.lost,
             retrans: segments.copies,
             last_data_sent: now.since(c.last_data_sent),
-            last_data_recv: now.since(c.last_received),
-            last_ack_recv: now.since(c.last_acknowledged),
+            last_data_recv: now.since(c.last_received.max(began)),
+            last_ack_recv: now.since(c.last_acknowledged.max(began)),
             rtt: c.rtt.smoothed().duration(),
             rttvar: c.rtt.variation().duration(),
             min_rtt: c.rtt.shortest.duration(),

@@ -418,3 +418,14 @@ fn a_syn_without_the_timestamps_agreed_on_is_challenged() {
     t.peer("S 50:50(0) win 1000");
     t.sends(&[". 1:1(0) ack 1 win 65535 <TS ecr 101>"]);
 }
+
+#[test]
+fn what_has_not_come_yet_is_missed_since_the_connection_began() {
+    let mut t = Trace::new();
+    t.pass(ms(5000));
+    let id = connect_from(&mut t, 0);
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.last_data_recv, info.last_ack_recv), (ms(20), ms(20)));
+}
