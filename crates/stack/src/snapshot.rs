@@ -254,7 +254,7 @@ impl Snapshot {
 
     /// Whether an address means everyone on an interface's link.
     #[inline]
-    pub(crate) fn is_broadcast(&self, address: Address) -> bool {
+    pub fn is_broadcast(&self, address: Address) -> bool {
         address.v4().is_some_and(|v4| v4.is_broadcast() || self.broadcasts.holds(v4.to_bits()))
     }
 
@@ -288,7 +288,9 @@ impl Snapshot {
             return Some(Path { interface, next_hop: destination });
         }
         let hop = self.fib.hop(self.fib.find(destination))?;
-        Some(Path { interface: hop.interface, next_hop: hop.gateway.unwrap_or(destination) })
+        // What is for a group, or for everyone, goes to all on the link and to no router (RFC 1112, 6.2).
+        let to_router = hop.gateway.filter(|_| !destination.is_multicast() && !destination.is_broadcast());
+        Some(Path { interface: hop.interface, next_hop: to_router.unwrap_or(destination) })
     }
 
     /// The next hop for packets to a destination, and the interface to it; `None` without a route.

@@ -243,16 +243,22 @@ fn marks_on_pieces_count_for_the_whole_unless_its_sender_would_not_slow_down() {
 fn datagrams_to_a_group_stay_on_the_link() {
     let mut pair = Pair::new(1500);
     let interface = pair.a.interface(1);
-    let groups = Route { prefix: "224.0.0.0/4".parse().unwrap(), gateway: None, interface, metric: 0 };
-    pair.a.host.control.add_route(groups).unwrap();
+    // They go to no router (RFC 1112, 6.2).
+    let prefix = "0.0.0.0/0".parse().unwrap();
+    let route = Route { prefix, gateway: Some(address("10.0.0.2")), interface, metric: 0 };
+    pair.a.host.control.add_route(route).unwrap();
     pair.a.take(pair.now, PORT);
     let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
-    for (to, ttl) in [("10.0.0.255", 64), ("239.1.2.3", 1)] {
+    for (to, mac, ttl) in [
+        ("10.0.0.255", [0xff; 6], 64),
+        ("255.255.255.255", [0xff; 6], 64),
+        ("239.1.2.3", [1, 0, 0x5e, 1, 2, 3], 1),
+    ] {
         let to = Some((address(to), 9));
         pair.a.host.stack.udp_send(pair.now, client, to, b"x", &mut pair.a.pool).unwrap();
         let sent = pair.a.take(pair.now, PORT);
         let datagram = sent.iter().find(|bytes| bytes[12..14] == [8, 0]).unwrap();
-        assert_eq!(datagram[22], ttl, "{to:?}");
+        assert_eq!((&datagram[..6], datagram[22]), (&mac[..], ttl), "{to:?}");
         Ipv4Header::parse(&datagram[14..], datagram.len() - 14).unwrap();
     }
 }
