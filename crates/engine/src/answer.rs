@@ -7,14 +7,14 @@ use std::time::Duration;
 use bywash_port::QueueCounters;
 use bywash_stack::wire::Mac;
 use bywash_stack::{
-    Address, AddressState, Control, Interface, InterfaceId, Medium, NeighbourState, Origin, Prefix, Route,
-    Socket, SocketState, State, Timestamp,
+    Address, AddressState, Control, Entry, Interface, InterfaceId, Medium, Origin, Prefix, Route, Socket,
+    SocketState, State, Timestamp,
 };
 
 use crate::instance::Handle;
 use crate::request::{
-    AUTO6, AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, SocketRow, Stats, WayRow,
-    address as ip,
+    AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
+    SocketRow, Stats, WayRow, address as ip, protocol,
 };
 use crate::socket_info::SocketInfo;
 
@@ -61,7 +61,7 @@ fn with_control(
             let only = only(control, interface.as_deref())?;
             return shown(&neighbours(control, only));
         }
-        Request::AddAddress { address, interface, dad } if address == AUTO6 => {
+        Request::AddAddress { address, interface, dad, .. } if address == AUTO6 => {
             if dad {
                 return Err(
                     "auto6 finds out by itself whether another station has an address: leave dad out".into(),
@@ -70,26 +70,26 @@ fn with_control(
             let id = interface_named(control, interface.as_deref())?;
             control.autoconfigure(now, id).map_err(|error| error.to_string())?;
         }
-        Request::AddAddress { address, interface, dad } => {
+        Request::AddAddress { address, interface, dad, replace } => {
             let id = interface_named(control, interface.as_deref())?;
             let prefix: Prefix = address.parse().map_err(|error| format!("{error}"))?;
-            let add = if dad { Control::add_address_if_free } else { Control::add_address };
-            add(control, now, id, prefix).map_err(|error| error.to_string())?;
+            let added = match (replace, dad) {
+                (true, _) => control.replace_address(now, id, prefix, dad),
+                (false, true) => control.add_address_if_free(now, id, prefix),
+                (false, false) => control.add_address(now, id, prefix),
+            };
+            added.map_err(|error| error.to_string())?;
         }
         Request::RemoveAddress { address, interface } => {
             remove_address(control, &address, interface.as_deref())?;
         }
-        Request::AddRoute(words) => add_route(control, &words)?,
-        Request::RemoveRoute(words) => remove_route(control, &words)?,
-        Request::AddNeighbour { address, mac, interface } => {
-            let address = ip(&address)?.into();
-            let id = match interface {
-                Some(name) => interface_named(control, Some(&name))?,
-                None => interface_towards(control, address)?,
-            };
-            let mac: Mac = mac.parse().map_err(|error| format!("{error}"))?;
-            control.add_neighbour(id, address, mac).map_err(|error| error.to_string())?;
-        }
+        Request::AddRoute(words) => enter_route(control, Entry::Add, &words)?,
+        Request::ReplaceRoute(words) => enter_route(control, Entry::Replace, &words)?,
+        Request::ChangeRoute(words) => enter_route(control, Entry::Change, &words)?,
+        Request::RemoveRoute(words) => remove_route(control, now, &words)?,
+        Request::AddNeighbour(words) => enter_neighbour(control, Entry::Add, &words)?,
+        Request::ReplaceNeighbour(words) => enter_neighbour(control, Entry::Replace, &words)?,
+        Request::ChangeNeighbour(words) => enter_neighbour(control, Entry::Change, &words)?,
         Request::RemoveNeighbour { address, interface } => {
             let wanted: Address = ip(&address)?.into();
             let ids: Vec<InterfaceId> = match interface {
@@ -156,7 +156,21 @@ fn interface_towards(control: &Control, address: Address) -> Result<InterfaceId,
     }
 }
 
-fn add_route(control: &mut Control, words: &RouteWords) -> Result<(), String> {
+fn enter_neighbour(control: &mut Control, how: Entry, words: &NeighbourWords) -> Result<(), String> {
+    let address = ip(&words.address)?.into();
+    let id = match &words.interface {
+        Some(name) => interface_named(control, Some(name))?,
+        None => interface_towards(control, address)?,
+    };
+    let mac: Mac = words.mac.parse().map_err(|error| format!("{error}"))?;
+    control.enter_neighbour(how, id, address, mac).map_err(|error| error.to_string())
+}
+
+fn enter_route(control: &mut Control, how: Entry, words: &RouteWords) -> Result<(), String> {
+    let user = protocol(Origin::User);
+    if words.protocol.as_deref().is_some_and(|protocol| protocol != user) {
+        return Err(format!("what is added by hand is 'proto {user}'"));
+    }
     let (prefix, gateway) = words.meaning()?;
     let gateway = gateway.map(Address::from);
     let interface = match (&words.interface, gateway) {
@@ -164,23 +178,26 @@ fn add_route(control: &mut Control, words: &RouteWords) -> Result<(), String> {
         (name, _) => interface_named(control, name.as_deref())?,
     };
     let metric = words.metric.unwrap_or(0);
-    control.add_route(Route { prefix, gateway, interface, metric }).map_err(|error| error.to_string())
+    let route = Route { prefix, gateway, interface, metric };
+    control.enter_route(how, route).map_err(|error| error.to_string())
 }
 
-fn remove_route(control: &mut Control, words: &RouteWords) -> Result<(), String> {
-    let (prefix, gateway) = words.meaning()?;
-    let wanted = prefix.network();
+fn remove_route(control: &mut Control, now: Timestamp, words: &RouteWords) -> Result<(), String> {
+    let (wanted, gateway) = words.meaning()?;
     let interface =
         words.interface.as_deref().map(|name| interface_named(control, Some(name))).transpose()?;
-    let removed = control.remove_routes(|route| {
+    let fits = |route: &&Route| {
         // A link-local prefix has its link's number in it: what is written is compared.
         route.prefix.address().ip() == wanted.address().ip()
             && route.prefix.length() == wanted.length()
             && gateway.is_none_or(|gateway| route.gateway.map(Address::ip) == Some(gateway))
             && interface.is_none_or(|interface| route.interface == interface)
             && words.metric.is_none_or(|metric| route.metric == metric)
-    });
-    if removed == 0 { Err(format!("there is no such route to {}", words.prefix)) } else { Ok(()) }
+            && words.protocol.as_ref().is_none_or(|from| protocol(control.origin(now, route)) == from)
+    };
+    let all: Vec<Route> = control.routes().filter(fits).copied().collect();
+    let removed = control.remove_route(|route| all.contains(route));
+    removed.map(|_| ()).ok_or_else(|| format!("there is no such route to {}", words.prefix))
 }
 
 fn name(control: &Control, id: InterfaceId) -> String {
@@ -231,18 +248,20 @@ fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<R
         (!prefix.address().is_v4(), prefix.address(), prefix.length(), route.metric, route.interface)
     });
     let rows = routes.into_iter().map(|route| {
-        let (protocol, expires) = match control.origin(now, route) {
-            Origin::Address => ("kernel", None),
-            Origin::User => ("static", None),
-            Origin::Router(left) => ("ra", left),
-            Origin::Redirect(left) => ("redirect", Some(left)),
+        let origin = control.origin(now, route);
+        let expires = match origin {
+            Origin::Router(left) => left,
+            Origin::Redirect(left) => Some(left),
+            Origin::Address | Origin::User => None,
         };
+        let (ip, length) = (route.prefix.address().ip(), route.prefix.length());
         RouteRow {
-            prefix: format!("{}/{}", route.prefix.address().ip(), route.prefix.length()),
+            prefix: if length == 0 { "default".into() } else { format!("{ip}/{length}") },
+            family: if ip.is_ipv4() { "inet" } else { "inet6" }.into(),
             gateway: route.gateway.map(|gateway| gateway.ip().to_string()),
             interface: name(control, route.interface),
             metric: route.metric,
-            protocol: protocol.into(),
+            protocol: protocol(origin).into(),
             expires: seconds(expires),
         }
     });
@@ -254,14 +273,24 @@ fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
     let destination: Address = ip(text)?.into();
     let stacks = handle.stacks(move |stack, _| {
         let snapshot = stack.snapshot();
-        (snapshot.next_hop(destination), snapshot.source_for(destination))
+        let kind = if snapshot.has_address(destination) {
+            "local"
+        } else if destination.is_multicast() {
+            "multicast"
+        } else if snapshot.is_broadcast(destination) {
+            "broadcast"
+        } else {
+            "unicast"
+        };
+        (snapshot.next_hop(destination), snapshot.source_for(destination), kind)
     });
     let mut stacks = stacks.map_err(|error| error.to_string())?.into_iter();
-    let Some((Some((id, hop)), source)) = stacks.next() else {
+    let Some((Some((id, hop)), source, kind)) = stacks.next() else {
         return Err(format!("no route leads to {text}"));
     };
     let interface = handle.control(move |control, _| name(control, id)).map_err(|error| error.to_string())?;
     Ok(WayRow {
+        kind: kind.into(),
         destination: destination.ip().to_string(),
         gateway: (hop != destination).then(|| hop.ip().to_string()),
         interface,
@@ -277,16 +306,10 @@ fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow>
         address: address.ip().to_string(),
         interface: name(control, id),
         mac: (mac != Mac::default()).then(|| mac.to_string()),
-        state: match state {
-            NeighbourState::Incomplete => "incomplete",
-            NeighbourState::Reachable => "reachable",
-            NeighbourState::Stale => "stale",
-            NeighbourState::Delay => "delay",
-            NeighbourState::Probe => "probe",
-            NeighbourState::Failed => "failed",
-            NeighbourState::Permanent => "permanent",
-        }
-        .into(),
+        state: NEIGHBOUR_STATES
+            .iter()
+            .find(|(of, _)| *of == state)
+            .map_or_else(String::new, |(_, name)| (*name).into()),
     });
     rows.collect()
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use bywash_stack::{Prefix, PrefixError};
+use bywash_stack::{NeighbourState, Origin, Prefix, PrefixError};
 use serde::{Deserialize, Serialize};
 
 use crate::socket_info::SocketInfo;
@@ -30,6 +31,9 @@ pub enum Request {
         /// It is used only if no other station has it, also where it is IPv4's: those of IPv6 always are.
         #[serde(default)]
         dad: bool,
+        /// The interface may have it already.
+        #[serde(default)]
+        replace: bool,
     },
     /// Takes an address away.
     RemoveAddress {
@@ -49,9 +53,13 @@ pub enum Request {
         /// The address.
         address: String,
     },
-    /// Adds a route.
+    /// Adds a route, of whose prefix and metric there must be none.
     AddRoute(RouteWords),
-    /// Takes the routes away that fit.
+    /// The same, in place of the one there is.
+    ReplaceRoute(RouteWords),
+    /// The same, in place of the one that there must be.
+    ChangeRoute(RouteWords),
+    /// Takes the first route away that fits.
     RemoveRoute(RouteWords),
     /// All neighbours: a list of [`NeighbourRow`].
     Neighbours {
@@ -59,15 +67,12 @@ pub enum Request {
         #[serde(default)]
         interface: Option<String>,
     },
-    /// Enters a neighbour by hand.
-    AddNeighbour {
-        /// Its address.
-        address: String,
-        /// Its Ethernet address.
-        mac: String,
-        /// The link it is on.
-        interface: Option<String>,
-    },
+    /// Enters a neighbour by hand that is not known yet.
+    AddNeighbour(NeighbourWords),
+    /// The same, whatever is known of it.
+    ReplaceNeighbour(NeighbourWords),
+    /// The same, if something is known of it.
+    ChangeNeighbour(NeighbourWords),
     /// Forgets a neighbour.
     RemoveNeighbour {
         /// Its address.
@@ -89,7 +94,7 @@ pub enum Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteWords {
-    /// `10.0.0.0/8`, or `default`, `default6`.
+    /// `10.0.0.0/8`, a host's address, or `default`, `default6`.
     pub prefix: String,
     /// The router.
     pub gateway: Option<String>,
@@ -97,6 +102,20 @@ pub struct RouteWords {
     pub interface: Option<String>,
     /// Among routes of the same prefix, the lowest is used; 0 when it is left out, and any where routes are taken away.
     pub metric: Option<u32>,
+    /// Where it is from, as in [`RouteRow`]; any when it is left out. What is added is `static`.
+    pub protocol: Option<String>,
+}
+
+/// A neighbour as it is typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeighbourWords {
+    /// Its address.
+    pub address: String,
+    /// Its Ethernet address.
+    pub mac: String,
+    /// The link it is on; found by the address when it is left out.
+    pub interface: Option<String>,
 }
 
 impl RouteWords {
@@ -111,13 +130,51 @@ impl RouteWords {
             ("default", _) => "0.0.0.0/0",
             (other, _) => other,
         };
-        let prefix: Prefix = text.parse().map_err(|error: PrefixError| error.to_string())?;
+        let prefix = prefix(text)?;
+        if prefix.network() != prefix {
+            return Err(format!("{text} has bits beyond its length: is it {}?", prefix.network()));
+        }
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != prefix.address().is_v4()) {
             return Err(format!("{} and its router are of different families", self.prefix));
         }
         Ok((prefix, gateway))
     }
 }
+
+/// Reads a prefix; an address alone is one of all its bits.
+///
+/// # Errors
+/// What cannot be meant, in a sentence.
+pub fn prefix(text: &str) -> Result<Prefix, String> {
+    let whole = text.parse().ok().and_then(|ip: IpAddr| Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }));
+    whole.map_or_else(|| text.parse().map_err(|error: PrefixError| error.to_string()), Ok)
+}
+
+/// Where a route is from, in iproute2's words.
+pub(crate) fn protocol(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Address => "kernel",
+        Origin::User => "static",
+        Origin::Router(_) => "ra",
+        Origin::Redirect(_) => "redirect",
+    }
+}
+
+/// All that can be in [`RouteRow::protocol`].
+pub fn protocols() -> [&'static str; 4] {
+    [Origin::Address, Origin::User, Origin::Router(None), Origin::Redirect(Duration::ZERO)].map(protocol)
+}
+
+/// All that can be in [`NeighbourRow::state`].
+pub const NEIGHBOUR_STATES: [(NeighbourState, &str); 7] = [
+    (NeighbourState::Incomplete, "incomplete"),
+    (NeighbourState::Reachable, "reachable"),
+    (NeighbourState::Stale, "stale"),
+    (NeighbourState::Delay, "delay"),
+    (NeighbourState::Probe, "probe"),
+    (NeighbourState::Failed, "failed"),
+    (NeighbourState::Permanent, "permanent"),
+];
 
 /// Reads an address.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
@@ -165,15 +222,19 @@ pub struct AddressRow {
 /// One route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRow {
-    /// Which destinations it is for.
+    /// Which destinations it is for: a prefix, or `default`.
     pub prefix: String,
+    /// `inet` or `inet6`.
+    #[serde(default)]
+    pub family: String,
     /// The router; none when they are on the link.
     pub gateway: Option<String>,
     /// The interface's name.
     pub interface: String,
     /// Among routes of the same prefix, the lowest is used.
     pub metric: u32,
-    /// Where it is from, in iproute2's words: `kernel`, the prefix of an address; `static`, given by hand; `ra`, a router.
+    /// Where it is from, in iproute2's words: `kernel`, the prefix of an address; `static`, given by hand; `ra`, a router;
+    /// `redirect`, a router's redirect.
     #[serde(default)]
     pub protocol: String,
     /// Seconds that it lasts, if it does not for ever.
@@ -184,6 +245,9 @@ pub struct RouteRow {
 /// Which way packets to an address go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayRow {
+    /// Whom the packets are for: `unicast`, one host; `local`, us; `multicast`, a group; `broadcast`, everyone on the link.
+    #[serde(rename = "type", default)]
+    pub kind: String,
     /// The address.
     pub destination: String,
     /// The router; none when it is on the link.
@@ -203,7 +267,7 @@ pub struct NeighbourRow {
     pub interface: String,
     /// Its Ethernet address, once it is known.
     pub mac: Option<String>,
-    /// RFC 4861's name: `incomplete`, `reachable`, `stale`, `delay`, `probe`, `failed`, `permanent`.
+    /// RFC 4861's name, of [`NEIGHBOUR_STATES`].
     pub state: String,
 }
 
@@ -260,6 +324,8 @@ mod tests {
             ("default", Some("fe80::1"), "::/0"),
             ("default6", None, "::/0"),
             ("10.0.0.0/8", Some("10.0.0.1"), "10.0.0.0/8"),
+            ("10.7.0.1", None, "10.7.0.1/32"),
+            ("fd00::7", None, "fd00::7/128"),
         ] {
             assert_eq!(meaning(prefix, gateway).as_deref(), Ok(expected), "{prefix} {gateway:?}");
         }
@@ -267,7 +333,9 @@ mod tests {
             ("default6", Some("10.0.0.1"), "different families"),
             ("10.0.0.0/8", Some("fd00::1"), "different families"),
             ("10.0.0.0/8", Some("eth1"), "'eth1' is no address"),
-            ("10.0.0.0", None, "prefix length"),
+            ("10.0.0.0/", None, "prefix length"),
+            ("10.9.1.1/16", None, "is it 10.9.0.0/16?"),
+            ("fd00::1/64", None, "is it fd00::/64?"),
         ] {
             let error = meaning(prefix, gateway).unwrap_err();
             assert!(error.contains(says), "{error}");

@@ -140,6 +140,11 @@ impl Address {
         // IPv4's reserved 240.0.0.0/4 is taken, as routers do by now; only the broadcast address is not.
         !self.is_unspecified() && !self.is_multicast() && !self.is_broadcast()
     }
+
+    /// Whether it can be given to a host: 0.0.0.0/8 means "this network" (RFC 1122, 3.2.1.3).
+    pub(crate) const fn is_host(self) -> bool {
+        self.is_unicast() && !(self.is_v4() && self.0 >> 24 & 0xff == 0)
+    }
 }
 
 impl From<Ipv4Addr> for Address {

@@ -85,7 +85,9 @@ mod wheel;
 pub use address::{Address, Prefix, PrefixError};
 pub use bywash_frame as frame;
 pub use bywash_wire as wire;
-pub use control::{AddressState, Claims, Control, ControlError, Lifetimes, Listen, NeighbourState, Origin};
+pub use control::{
+    AddressState, Claims, Control, ControlError, Entry, Lifetimes, Listen, NeighbourState, Origin,
+};
 pub use counters::{ControlCounters, Counters};
 pub use flow::{Flow, Secret};
 pub use host::Host;

@@ -128,7 +128,7 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Puts a route in; one of the same prefix, metric and interface is replaced.
+    /// Puts a route in, behind others of its prefix and metric. One that is there is not put in again.
     pub(crate) fn add(&mut self, route: Route) {
         let route = Route { prefix: route.prefix.network(), ..route };
         let length = route.prefix.bits();
@@ -138,45 +138,32 @@ impl Routes {
         }
         let same = self.lengths[at].1.entry(route.prefix.address().bits()).or_default();
         let before = same.first().copied();
-        same.retain(|old| (old.metric, old.interface) != (route.metric, route.interface));
-        let place = same.partition_point(|old| old.metric <= route.metric);
-        same.insert(place, route);
+        if !same.contains(&route) {
+            let place = same.partition_point(|old| old.metric <= route.metric);
+            same.insert(place, route);
+        }
         let after = same.first().copied();
         self.publish(route.prefix, before, after);
     }
 
-    /// Takes out what `wanted` holds for, and says how many that were.
-    pub(crate) fn remove(&mut self, wanted: impl Fn(&Route) -> bool) -> usize {
-        let (mut removed, mut changes) = (0, Vec::new());
-        for (_, routes) in &mut self.lengths {
-            for same in routes.values_mut() {
-                let (before, count) = (same.first().copied(), same.len());
-                same.retain(|route| !wanted(route));
-                if same.len() < count {
-                    removed += count - same.len();
-                    changes.extend(before.map(|before| (before, same.first().copied())));
-                }
-            }
-            routes.retain(|_, same| !same.is_empty());
-        }
-        self.lengths.retain(|(_, routes)| !routes.is_empty());
-        for (before, after) in changes {
-            self.publish(before.prefix, Some(before), after);
-        }
-        removed
+    /// Puts a route in the place of another of its prefix and metric.
+    pub(crate) fn replace(&mut self, old: &Route, new: Route) {
+        let Some((_, same)) = self.of_mut(new.prefix) else { return };
+        let before = same.first().copied();
+        same.retain(|other| other == old || *other != new);
+        same.iter_mut().filter(|other| *other == old).for_each(|place| *place = new);
+        let after = same.first().copied();
+        self.publish(new.prefix, before, after);
     }
 
-    /// Takes out one route, if it is there.
-    pub(crate) fn remove_one(&mut self, route: &Route) {
-        let length = route.prefix.bits();
-        let Some(at) = self.lengths.iter().position(|(l, _)| *l == length) else { return };
-        let key = route.prefix.address().bits();
-        let Some(same) = self.lengths[at].1.get_mut(&key) else { return };
+    /// Takes out a route, if it is there.
+    pub(crate) fn remove(&mut self, route: &Route) {
+        let Some((at, same)) = self.of_mut(route.prefix) else { return };
         let before = same.first().copied();
         same.retain(|old| old != route);
         let after = same.first().copied();
         if after.is_none() {
-            self.lengths[at].1.remove(&key);
+            self.lengths[at].1.remove(&route.prefix.address().bits());
         }
         if self.lengths[at].1.is_empty() {
             self.lengths.remove(at);
@@ -184,10 +171,17 @@ impl Routes {
         self.publish(route.prefix, before, after);
     }
 
-    /// Whether there is a route of just this prefix.
-    pub(crate) fn has(&self, prefix: Prefix) -> bool {
+    /// The routes of just this prefix, in the order in which they are used.
+    pub(crate) fn of(&self, prefix: Prefix) -> &[Route] {
         let of_length = self.lengths.iter().find(|(length, _)| *length == prefix.bits());
-        of_length.is_some_and(|(_, routes)| routes.contains_key(&prefix.address().bits()))
+        let same = of_length.and_then(|(_, routes)| routes.get(&prefix.address().bits()));
+        same.map_or(&[], Vec::as_slice)
+    }
+
+    /// The same, and where their length is.
+    fn of_mut(&mut self, prefix: Prefix) -> Option<(usize, &mut Vec<Route>)> {
+        let at = self.lengths.iter().position(|(length, _)| *length == prefix.bits())?;
+        Some((at, self.lengths[at].1.get_mut(&prefix.address().bits())?))
     }
 
     /// What stacks are to read from now on.
@@ -269,11 +263,12 @@ mod tests {
         assert_eq!(find(&routes, "11.0.0.1"), Some(1));
         assert_eq!(find(&routes, "fd00::1"), Some(5), "an IPv4 default route is not for IPv6");
         let old = routes.fib();
-        assert_eq!(routes.remove(|route| route.metric == 4), 1);
+        routes.remove(&route("10.0.0.0/8", 4, 4));
         assert_eq!(find(&routes, "10.2.2.3"), Some(2));
-        assert_eq!(routes.remove(|route| route.prefix.bits() == 112), 1);
+        routes.remove(&route("10.1.0.0/16", 9, 3));
         assert_eq!(find(&routes, "10.1.2.3"), Some(2), "the next shorter");
-        assert_eq!(routes.remove(|route| route.prefix.length() == 0), 2);
+        routes.remove(&route("0.0.0.0/0", 5, 1));
+        routes.remove(&route("::/0", 1, 5));
         assert_eq!((find(&routes, "11.0.0.1"), find(&routes, "fd00::1")), (None, None));
         let hop = old.hop(old.find("10.2.2.3".parse::<IpAddr>().unwrap().into()));
         assert_eq!(hop.map(|hop| hop.interface.0), Some(4), "who reads the old ones sees no change");
@@ -284,11 +279,19 @@ mod tests {
         let mut routes = Routes::default();
         for round in 0..3 {
             for i in 1..100 {
-                routes.add(route(&format!("10.{i}.0.0/16"), 0, i + round));
+                let prefix = format!("10.{i}.0.0/16");
+                let before = routes.of(prefix.parse().unwrap()).first().copied();
+                let now = route(&prefix, 0, i + round);
+                match before {
+                    Some(before) => routes.replace(&before, now),
+                    None => routes.add(now),
+                }
             }
             assert!(routes.fib().hops().len() <= 102, "{}", routes.fib().hops().len());
         }
-        routes.remove(|_| true);
+        let all: Vec<Route> = routes.iter().copied().collect();
+        assert_eq!(all.len(), 99, "each has replaced the one before");
+        all.iter().for_each(|route| routes.remove(route));
         assert_eq!((find(&routes, "10.5.0.1"), routes.hops.numbers.len()), (None, 0));
     }
 }

@@ -35,7 +35,7 @@ fn addresses_and_neighbours_change_while_traffic_flows() {
         assert_eq!((&ours["gateway"], &ours["metric"]), (&"10.9.0.1".into(), &5.into()));
         echo.told("neigh del 10.9.0.1");
         say(b"after its neighbour was forgotten");
-        echo.told(&format!("neigh add 10.9.0.1 lladdr {}", pair.near.mac));
+        echo.told(&format!("neigh replace 10.9.0.1 lladdr {}", pair.near.mac));
         say(b"with one by hand");
         let neighbours = echo.told("neigh --json");
         assert_eq!(neighbours[0]["state"], "permanent", "{neighbours}");
@@ -53,6 +53,108 @@ fn addresses_and_neighbours_change_while_traffic_flows() {
     })
     .unwrap();
     echo.end();
+}
+
+/// What `ip` of Linux would say of the same words.
+#[test]
+fn changes_are_those_of_iproute2() {
+    let Some(_guard) = lock() else { return };
+    let (_near, far, pair) = pair(&["10.9.0.1/24"]);
+    let name = &pair.far.name;
+    let place = format!("--port|xdp:{name}|--addr|10.9.0.2/24|--addr|fd09::2/64");
+    let serve = Instance::start(&far, &format!("serve|{place}"));
+    let text = |words: &str| {
+        let output = serve.ask(words);
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let refused = |words: &str, says: &str| {
+        let output = serve.ask(words);
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}: {why}");
+        assert!(why.contains(says), "{words}: {why}");
+    };
+    let mac = "02:00:00:00:00:77";
+    // What is there is not added again.
+    text("route add 10.7.0.0/16 via 10.9.0.1");
+    refused("route add 10.7.0.0/16 via 10.9.0.5", "already");
+    text("route replace 10.7.0.0/16 via 10.9.0.5");
+    refused("route change 10.7.0.0/16 via 10.9.0.6 metric 3", "no route");
+    assert_eq!(
+        text("route show 10.7.0.0/16"),
+        format!("10.7.0.0/16 via 10.9.0.5 dev {name} proto static metric 0")
+    );
+    refused(&format!("neigh change 10.9.0.7 lladdr {mac}"), "no neighbour");
+    text(&format!("neigh add 10.9.0.7 lladdr {mac}"));
+    refused(&format!("neigh add 10.9.0.7 lladdr {mac}"), "already");
+    text(&format!("neigh replace dev {name} 10.9.0.7 lladdr 02:00:00:00:00:78 nud permanent"));
+    assert_eq!(text("neigh show 10.9.0.7"), format!("10.9.0.7 dev {name} 02:00:00:00:00:78 permanent"));
+    refused("addr add 10.9.0.2/24", "already");
+    text("addr replace 10.9.0.2/24");
+    // What cannot be.
+    refused("route add 10.9.1.1/16 via 10.9.0.1", "is it 10.9.0.0/16?");
+    refused("route add 10.8.0.0/16 via 10.9.0.2", "an address of ours");
+    refused(&format!("route add 127.0.0.0/8 dev {name}"), "this host");
+    refused(&format!("neigh add 224.0.0.1 lladdr {mac}"), "cannot be a host's");
+    refused(&format!("neigh add 10.9.0.2 lladdr {mac}"), "an address of ours");
+    refused("neigh add 10.9.0.8 lladdr 01:00:5e:00:00:01", "not the Ethernet address of one station");
+    refused("addr add 0.1.2.3/8", "cannot be a host's");
+    // One route at a time.
+    text("route add 10.9.0.0/24 via 10.9.0.1 metric 7");
+    text("route del 10.9.0.0/24");
+    assert!(text("route show 10.9.0.0/24").ends_with("proto static metric 7"));
+    text(&format!("route add 10.9.0.0/24 dev {name}"));
+    // Unknown words.
+    refused("neigh show nud foo", "write incomplete, reachable");
+    refused("route show proto foo", "write kernel, static, ra, redirect");
+    // Whom packets are for.
+    text("route add default via 10.9.0.1");
+    let kinds = [
+        ("224.0.0.1", "multicast 224.0.0.1 dev N src 10.9.0.2"),
+        ("10.9.0.255", "broadcast 10.9.0.255 dev N src 10.9.0.2"),
+        ("255.255.255.255", "broadcast 255.255.255.255 dev N src 10.9.0.2"),
+        ("10.9.0.2", "local 10.9.0.2 dev lo src 10.9.0.2"),
+        ("192.0.2.7", "192.0.2.7 via 10.9.0.1 dev N src 10.9.0.2"),
+    ];
+    for (to, way) in kinds {
+        assert_eq!(text(&format!("route get {to}")), way.replace('N', name));
+    }
+    assert_eq!(serve.told("route get 224.0.0.1 --json")["type"], "multicast");
+    // `default`, and hosts.
+    text(&format!("route -6 add default dev {name}"));
+    assert_eq!(
+        text("route -4 show default"),
+        format!("default via 10.9.0.1 dev {name} proto static metric 0")
+    );
+    assert_eq!(text("route -6 show default"), format!("default dev {name} proto static metric 0"));
+    let both = serve.told("route show default --json");
+    let both: Vec<_> = both.as_array().unwrap().iter().map(|row| (&row["prefix"], &row["family"])).collect();
+    assert_eq!(both, [(&"default".into(), &"inet".into()), (&"default".into(), &"inet6".into())]);
+    text("route add 10.6.0.1 via 10.9.0.1");
+    assert!(text("route show 10.6.0.1").starts_with("10.6.0.1/32 via 10.9.0.1"));
+    text("route del to 10.6.0.1");
+    // Several at once.
+    for table in ["addr", "route", "neigh"] {
+        refused(&format!("{table} flush"), "flush what?");
+    }
+    text("route add 10.5.0.0/16 via 10.9.0.5");
+    text("route flush via 10.9.0.5");
+    assert!(!text("route").contains("10.9.0.5"));
+    text("route -6 flush default");
+    assert_eq!(text("route -6 show default"), "");
+    text("neigh flush all");
+    assert_eq!(
+        text("neigh -4 show 10.9.0.0/24 nud permanent"),
+        format!("10.9.0.7 dev {name} 02:00:00:00:00:78 permanent")
+    );
+    text(&format!("neigh flush dev {name} nud permanent"));
+    assert_eq!(text("neigh -4"), "");
+    text(&format!("addr flush dev {name} to 10.0.0.0/8"));
+    assert_eq!(text("addr -4"), "");
+    assert!(text("addr -6").contains("fd09::2/64"));
+    assert_eq!(text("sockets -H -4 sport = :1 or sport = :2"), "");
+    serve.end();
 }
 
 #[test]

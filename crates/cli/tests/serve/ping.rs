@@ -80,7 +80,7 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
         ("route add default via 10.8.0.1", "on no link"),
         ("route del 10.7.0.0/16", "no such route"),
         ("neigh add 10.9.0.9 lladdr zz", "zz"),
-        ("addr frob", "write show, add or del"),
+        ("addr frob", "write show, add, replace"),
     ] {
         let output = serve.ask(words);
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -132,7 +132,7 @@ fn routers_say_what_addresses_and_routes_there_are() {
     assert!(text.contains("dynamic valid_lft 3"), "{text}");
     let routes = echo.told("route show proto ra --json");
     let prefixes: Vec<&Value> = rows(&routes).iter().map(|row| &row["prefix"]).collect();
-    assert_eq!(prefixes, ["::/0", "2001:db8:7::/64"], "{routes}");
+    assert_eq!(prefixes, ["default", "2001:db8:7::/64"], "{routes}");
     assert!(routes[0]["gateway"].as_str().unwrap().starts_with("fe80::"), "{routes}");
     assert!((1200..=1800).contains(&routes[0]["expires"].as_u64().unwrap()), "{routes}");
     let to = SocketAddr::new(address.parse().unwrap(), 7);

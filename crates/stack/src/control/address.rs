@@ -121,7 +121,7 @@ impl Control {
         id: InterfaceId,
         prefix: Prefix,
     ) -> Result<(), ControlError> {
-        self.give(now, id, prefix, false)
+        self.give(now, id, prefix, false, false)
     }
 
     /// As [`Control::add_address`], but on Ethernet an IPv4 address is first looked for, too, as every host should
@@ -135,7 +135,22 @@ impl Control {
         id: InterfaceId,
         prefix: Prefix,
     ) -> Result<(), ControlError> {
-        self.give(now, id, prefix, true)
+        self.give(now, id, prefix, true, false)
+    }
+
+    /// As [`Control::add_address`], or with `if_free` as [`Control::add_address_if_free`]; but if the interface has the address,
+    /// it stays, with the prefix length that is given now and for ever. One that another station had is tried again.
+    ///
+    /// # Errors
+    /// As [`Control::add_address`]; it may be another interface's.
+    pub fn replace_address(
+        &mut self,
+        now: Timestamp,
+        id: InterfaceId,
+        prefix: Prefix,
+        if_free: bool,
+    ) -> Result<(), ControlError> {
+        self.give(now, id, prefix, if_free, true)
     }
 
     fn give(
@@ -144,17 +159,26 @@ impl Control {
         id: InterfaceId,
         prefix: Prefix,
         probe: bool,
+        replace: bool,
     ) -> Result<(), ControlError> {
         self.stir();
         self.check(id)?;
         let prefix = prefix.with_zone(id);
         let address = prefix.address();
         let reserved = address.is_loopback() && !address.is_v4();
-        if !address.is_unicast() || prefix.broadcast() == Some(address) || reserved {
+        if !address.is_host() || prefix.broadcast() == Some(address) || reserved {
             return Err(ControlError::NoHost(address));
         }
-        if self.addresses.iter().any(|our| our.prefix.address() == address) {
-            return Err(ControlError::Ours(address));
+        let held = self.addresses.iter().find(|our| our.prefix.address() == address);
+        match held {
+            Some(our) if replace && our.interface == id => {
+                if our.prefix == prefix && !our.automatic && our.state != AddressState::Duplicate {
+                    return Ok(());
+                }
+                self.remove_address(address);
+            }
+            Some(_) => return Err(ControlError::Ours(address)),
+            None => {}
         }
         if address.is_v4() {
             self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, if probe { PROBES } else { 0 });
@@ -235,10 +259,11 @@ impl Control {
         let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) else {
             return false;
         };
-        let OurAddress { prefix, interface: id, .. } = self.addresses.remove(at);
-        if !self.addresses.iter().any(|o| o.prefix.network() == prefix.network() && o.interface == id) {
-            let ours = |r: &Route| r.prefix == prefix.network() && r.interface == id && r.gateway.is_none();
-            self.routes.remove(ours);
+        let OurAddress { prefix, interface: id, automatic, .. } = self.addresses.remove(at);
+        let network = prefix.network();
+        let needs_it = |o: &OurAddress| !o.automatic && o.prefix.network() == network && o.interface == id;
+        if !automatic && !self.addresses.iter().any(needs_it) {
+            self.routes.remove(&Route { prefix: network, gateway: None, interface: id, metric: 0 });
         }
         self.announcements.retain(|(_, _, a, _)| *a != address);
         self.forget_redirects(|route| route.interface == id);

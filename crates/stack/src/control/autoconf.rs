@@ -46,6 +46,8 @@ pub(super) struct Autoconf {
     /// The one that is used comes first, the others in the order of their turns.
     routers: Vec<Router>,
     prefixes: Vec<OnLink>,
+    /// The routes that were entered because of these. One that the user had given before is none of them.
+    routes: Vec<Route>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,20 @@ struct OnLink {
     until: Timestamp,
 }
 
+impl Router {
+    fn route(&self) -> Option<Route> {
+        let prefix = Prefix::new(std::net::Ipv6Addr::UNSPECIFIED, 0)?;
+        let (gateway, interface) = (Some(self.address), self.interface);
+        Some(Route { prefix, gateway, interface, metric: DEFAULT_METRIC })
+    }
+}
+
+impl OnLink {
+    fn route(&self) -> Route {
+        Route { prefix: self.prefix, gateway: None, interface: self.interface, metric: ON_LINK_METRIC }
+    }
+}
+
 impl Autoconf {
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let asking = self.links.iter().filter(|(_, left, _)| *left > 0).map(|(_, _, at)| *at);
@@ -74,6 +90,11 @@ impl Autoconf {
 
     fn hears(&self, id: InterfaceId) -> bool {
         self.links.iter().any(|(link, ..)| *link == id)
+    }
+
+    /// A route has been taken out.
+    pub(super) fn disown(&mut self, route: &Route) {
+        self.routes.retain(|ours| ours != route);
     }
 }
 
@@ -110,28 +131,20 @@ impl Control {
     /// Where a route is from.
     pub fn origin(&self, now: Timestamp, route: &Route) -> Origin {
         let left = |until: Timestamp| (until != FOR_EVER).then(|| until.since(now));
-        let router = self.autoconf.routers.iter().find(|router| {
-            router.chosen && router.interface == route.interface && Some(router.address) == route.gateway
-        });
-        if let Some(router) = router.filter(|_| route.metric == DEFAULT_METRIC && route.prefix.length() == 0)
-        {
-            return Origin::Router(left(router.until));
+        if self.autoconf.routes.contains(route) {
+            let routers = self.autoconf.routers.iter().filter(|router| router.chosen);
+            let routers = routers.map(|router| (router.route(), router.until));
+            let prefixes = self.autoconf.prefixes.iter().map(|on| (Some(on.route()), on.until));
+            let told = routers.chain(prefixes).find(|(theirs, _)| theirs.as_ref() == Some(route));
+            return Origin::Router(told.and_then(|(_, until)| left(until)));
         }
         if let Some(until) = self.redirects.until(route) {
             return Origin::Redirect(until.since(now));
         }
-        if route.gateway.is_some() {
-            return Origin::User;
-        }
-        let mut prefixes = self.autoconf.prefixes.iter();
-        let prefix = prefixes.find(|on| on.interface == route.interface && on.prefix == route.prefix);
         let ours =
             |our: &OurAddress| our.interface == route.interface && our.prefix.network() == route.prefix;
-        match prefix.filter(|_| route.metric == ON_LINK_METRIC) {
-            Some(prefix) => Origin::Router(left(prefix.until)),
-            None if route.metric == 0 && self.addresses.iter().any(ours) => Origin::Address,
-            None => Origin::User,
-        }
+        let of_an_address = route.gateway.is_none() && route.metric == 0;
+        if of_an_address && self.addresses.iter().any(ours) { Origin::Address } else { Origin::User }
     }
 
     /// Takes a router advertisement (RFC 4861, 6.1.2 and 6.3.4).
@@ -230,14 +243,12 @@ impl Control {
         match known {
             Some(at) if new.until <= now => {
                 self.autoconf.prefixes.remove(at);
-                self.remove_advertised(new.prefix, new.interface, ON_LINK_METRIC);
+                self.remove_advertised(new.route());
             }
             Some(at) => self.autoconf.prefixes[at].until = new.until,
             None if new.until > now && self.autoconf.prefixes.len() < LIMIT => {
                 self.autoconf.prefixes.push(new);
-                let OnLink { interface, prefix, .. } = new;
-                self.routes.add(Route { prefix, gateway: None, interface, metric: ON_LINK_METRIC });
-                self.changed = true;
+                self.enter_advertised(new.route());
             }
             None => {}
         }
@@ -306,8 +317,8 @@ impl Control {
             self.forget_routers(|router| gone.contains(router));
         }
         let late: Vec<OnLink> = self.autoconf.prefixes.extract_if(.., |p| p.until <= now).collect();
-        for OnLink { interface, prefix, .. } in late {
-            self.remove_advertised(prefix, interface, ON_LINK_METRIC);
+        for prefix in late {
+            self.remove_advertised(prefix.route());
         }
     }
 
@@ -336,8 +347,8 @@ impl Control {
     pub(super) fn forget_routers(&mut self, wanted: impl Fn(&(InterfaceId, Address)) -> bool) {
         let gone: Vec<Router> =
             self.autoconf.routers.extract_if(.., |r| wanted(&(r.interface, r.address))).collect();
-        for router in gone.iter().filter(|router| router.chosen) {
-            self.remove_default(router);
+        for route in gone.iter().filter(|router| router.chosen).filter_map(Router::route) {
+            self.remove_advertised(route);
         }
         // RFC 4861, 6.3.5 and 7.3.3: what goes by one of them is to find its way again, also by one that was known from a
         // redirect alone.
@@ -360,32 +371,33 @@ impl Control {
         }
         if let Some(old) = self.autoconf.routers.iter_mut().find(|router| router.chosen) {
             old.chosen = false;
-            let old = *old;
-            self.remove_default(&old);
+            if let Some(route) = old.route() {
+                self.remove_advertised(route);
+            }
         }
         // Its next turn comes after all others'.
         self.autoconf.routers.rotate_left(best);
         self.autoconf.routers[0].chosen = true;
-        let Router { interface, address, .. } = self.autoconf.routers[0];
-        if let Some(prefix) = default_prefix() {
-            let gateway = Some(address);
-            self.routes.add(Route { prefix, gateway, interface, metric: DEFAULT_METRIC });
+        if let Some(route) = self.autoconf.routers[0].route() {
+            self.enter_advertised(route);
         }
         self.changed = true;
     }
 
-    fn remove_default(&mut self, router: &Router) {
-        let Some(prefix) = default_prefix() else { return };
-        self.remove_advertised(prefix, router.interface, DEFAULT_METRIC);
+    /// Enters a route that a router has told of, behind those of the user. One that the user has given stays the user's.
+    fn enter_advertised(&mut self, route: Route) {
+        if !self.routes.of(route.prefix).contains(&route) {
+            self.routes.add(route);
+            self.autoconf.routes.push(route);
+            self.changed = true;
+        }
     }
 
-    fn remove_advertised(&mut self, prefix: Prefix, interface: InterfaceId, metric: u32) {
-        let same = |r: &Route| r.prefix == prefix && r.interface == interface && r.metric == metric;
-        self.routes.remove(same);
-        self.changed = true;
+    fn remove_advertised(&mut self, route: Route) {
+        if self.autoconf.routes.contains(&route) {
+            self.autoconf.disown(&route);
+            self.routes.remove(&route);
+            self.changed = true;
+        }
     }
-}
-
-fn default_prefix() -> Option<Prefix> {
-    Prefix::new(std::net::Ipv6Addr::UNSPECIFIED, 0)
 }

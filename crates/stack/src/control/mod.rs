@@ -4,6 +4,7 @@ mod address;
 mod arp;
 mod autoconf;
 mod ends;
+mod entries;
 mod icmp;
 mod icmp6;
 mod listeners;
@@ -19,6 +20,7 @@ use bywash_frame::{Batch, Packet, Pool};
 
 pub use address::{AddressState, Claims, Lifetimes};
 pub use autoconf::Origin;
+pub use entries::Entry;
 pub use listeners::Listen;
 pub use neighbour::NeighbourState;
 
@@ -54,7 +56,7 @@ pub enum ControlError {
     #[error("an MTU of {0} is too small: IPv4 wants 68 bytes")]
     Mtu(u16),
     /// The address cannot be a host's.
-    #[error("{0} cannot be a host's address: it is unspecified, a group's or everybody's")]
+    #[error("{0} cannot be a host's address: it is unspecified, reserved, a group's or everybody's")]
     NoHost(Address),
     /// The address is there already.
     #[error("{0} is an address of ours already")]
@@ -65,6 +67,24 @@ pub enum ControlError {
     /// Only Ethernet has what routers' advertisements are for.
     #[error("interface {0} is no Ethernet: give it its addresses and routes by hand")]
     NoEthernet(String),
+    /// What leads to ourselves needs no route.
+    #[error("{0} is this host itself: no route leads there")]
+    Loopback(Prefix),
+    /// There is such a route already.
+    #[error("there is a route to {0} with metric {1} already: replace it, or add one with another metric")]
+    RouteExists(Prefix, u32),
+    /// There is no such route to be changed.
+    #[error("there is no route to {0} with metric {1} to be changed: add or replace it")]
+    NoRoute(Prefix, u32),
+    /// The neighbour is known already.
+    #[error("{0} is a neighbour that is known already: replace it")]
+    NeighbourExists(Address),
+    /// There is no such neighbour to be changed.
+    #[error("{0} is no neighbour that is known: add or replace it")]
+    NoNeighbour(Address),
+    /// The Ethernet address is a group's, or nobody's.
+    #[error("{0} is not the Ethernet address of one station")]
+    NoStation(bywash_wire::Mac),
     /// The gateway is not on a link of ours.
     #[error("the gateway {0} is on no link of that interface: add an address whose prefix holds it")]
     Gateway(Address),
@@ -169,55 +189,6 @@ impl Control {
         self.interfaces.push(interface);
         self.changed = true;
         Ok(InterfaceId(id))
-    }
-
-    /// Adds a route, or replaces the one of the same prefix, interface and metric.
-    ///
-    /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Gateway`].
-    pub fn add_route(&mut self, route: Route) -> Result<(), ControlError> {
-        self.check(route.interface)?;
-        let gateway = route.gateway.map(|gateway| gateway.with_zone(route.interface));
-        let route = Route { prefix: route.prefix.with_zone(route.interface), gateway, ..route };
-        if let Some(gateway) = gateway {
-            let on_link = |our: &OurAddress| our.interface == route.interface && our.prefix.contains(gateway);
-            // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
-            if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
-                return Err(ControlError::Gateway(gateway));
-            }
-        }
-        self.forget_redirects(|_| true);
-        self.routes.add(route);
-        self.changed = true;
-        Ok(())
-    }
-
-    /// Takes out the routes that `wanted` holds for, and says how many that were.
-    pub fn remove_routes(&mut self, wanted: impl Fn(&Route) -> bool) -> usize {
-        self.changed = true;
-        let removed = self.routes.remove(wanted);
-        self.forget_redirects(|_| true);
-        removed
-    }
-
-    /// Enters a neighbour by hand. Nothing from the wire changes it.
-    ///
-    /// # Errors
-    /// [`ControlError::NoInterface`].
-    pub fn add_neighbour(
-        &mut self,
-        id: InterfaceId,
-        address: Address,
-        mac: bywash_wire::Mac,
-    ) -> Result<(), ControlError> {
-        self.check(id)?;
-        self.neighbours.add((id, address.with_zone(id)), mac);
-        Ok(())
-    }
-
-    /// Forgets neighbours of an address, and says how many that were.
-    pub fn remove_neighbour(&mut self, id: InterfaceId, address: Address) -> usize {
-        self.neighbours.remove(|key| *key == (id, address.with_zone(id)))
     }
 
     /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1). A router takes no advice from other

@@ -119,7 +119,7 @@ impl Control {
             return false;
         };
         let known = self.redirects.routes.iter().any(|(_, route)| route.prefix == prefix);
-        let by_hand = !known && self.routes.has(prefix);
+        let by_hand = !known && !self.routes.of(prefix).is_empty();
         let failed = self.neighbours.state((id, hop)) == Some(NeighbourState::Failed);
         if by_hand || failed || !self.redirects.news.allow(now) {
             return false;
@@ -128,7 +128,7 @@ impl Control {
         if self.redirects.routes.len() == LIMIT
             && let Some((_, oldest)) = self.redirects.routes.pop_front()
         {
-            self.routes.remove_one(&oldest);
+            self.routes.remove(&oldest);
         }
         let gateway = Some(hop).filter(|hop| *hop != destination);
         let route = Route { prefix, gateway, interface: id, metric: METRIC };
@@ -141,7 +141,7 @@ impl Control {
     /// Lets redirects end.
     pub(super) fn advance_redirects(&mut self, now: Timestamp) {
         while let Some((_, route)) = self.redirects.routes.pop_front_if(|(until, _)| *until <= now) {
-            self.routes.remove_one(&route);
+            self.routes.remove(&route);
             self.changed = true;
         }
     }
@@ -166,7 +166,7 @@ impl Control {
         self.redirects.routes.retain(|(_, route)| {
             let gone = wanted(route);
             if gone {
-                routes.remove_one(route);
+                routes.remove(route);
             }
             !gone
         });

@@ -513,6 +513,9 @@ fn a_router_passes_on_counts_down_and_reports() {
         bytes[6..12].copy_from_slice(&MAC_A.0);
         bytes
     };
+    router.host.control.add_neighbour(InterfaceId::LOOPBACK, address(A), MAC_A).unwrap();
+    let id = router.interface(1);
+    router.host.control.add_neighbour(id, address(A_LOCAL), MAC_A).unwrap();
     for (source, destination, hop_limit, expected) in [
         (A, "fd01::4", 1, vec![format!("fd00::3 > {A} hop 64: icmp 3 0 0")]),
         (A, "fd09::4", 9, vec![format!("fd00::3 > {A} hop 64: icmp 1 0 0")]),
@@ -520,9 +523,6 @@ fn a_router_passes_on_counts_down_and_reports() {
         (A, "fe80::9", 9, vec![]),
         ("::", "fd01::4", 9, vec![]),
     ] {
-        router.host.control.add_neighbour(InterfaceId::LOOPBACK, address(A), MAC_A).unwrap();
-        let id = router.interface(1);
-        router.host.control.add_neighbour(id, address(A_LOCAL), MAC_A).unwrap();
         assert_eq!(
             answers(&mut router, now, &to_router(source, destination, hop_limit)),
             expected,

@@ -5,6 +5,7 @@
 
 mod conflicts;
 mod counters;
+mod entries;
 mod fragments;
 mod hostile;
 mod ip;

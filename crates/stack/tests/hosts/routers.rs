@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{Route, Timestamp};
+use bywash_stack::{Control, Origin, Route, Timestamp};
 use bywash_wire::{Mac, Protocol, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -133,4 +133,37 @@ fn one_router_alone_is_tried_again_and_routes_by_hand_come_first() {
     host.host.control.add_route(Route { prefix, gateway, interface, metric: 0 }).unwrap();
     host.take(now, PORT);
     assert_eq!(sends(&mut host, &mut now, STEP), ["who has 9"], "though nothing is known of it");
+}
+
+/// Default routes of IPv6: the router's last number, and whether a router has told of it.
+fn defaults(control: &Control, now: Timestamp) -> Vec<(u128, bool)> {
+    let all = control.routes().filter(|route| route.prefix.length() == 0 && !route.prefix.address().is_v4());
+    all.map(|route| {
+        let told = matches!(control.origin(now, route), Origin::Router(_));
+        (route.gateway.unwrap().wire() & 0xff, told)
+    })
+    .collect()
+}
+
+#[test]
+fn routers_come_and_go_and_the_users_routes_stay() {
+    let (mut host, now) = host();
+    let interface = host.interface(1);
+    let by = |last: u8| Route {
+        prefix: "::/0".parse().unwrap(),
+        gateway: Some(address(&format!("fe80::{last}"))),
+        interface,
+        metric: 1024,
+    };
+    // The metric is the one that advertised routes have; and a router advertises just what the user has given.
+    for (users, shown) in [(9, vec![(9, false), (2, true)]), (2, vec![(2, false)])] {
+        host.host.control.add_route(by(users)).unwrap();
+        advertise(&mut host, now, 2, true);
+        host.take(now, PORT);
+        assert_eq!(defaults(&host.host.control, now), shown);
+        let later = now + Duration::from_secs(1801);
+        host.take(later, PORT);
+        assert_eq!(defaults(&host.host.control, later), [(u128::from(users), false)], "the router is over");
+        assert!(host.host.control.remove_route(|route| route.metric == 1024).is_some());
+    }
 }

@@ -1,12 +1,17 @@
 //! `bywash addr`, `route`, `neigh`, `sockets` and `stats`: what iproute2 and ss are to the kernel, to an instance.
 
+mod addresses;
+mod neighbours;
+mod routes;
 pub(super) mod sockets;
+mod words;
 
-use bywash_engine::request::{
-    AddressRow, Answer, NeighbourRow, Request, RouteRow, RouteWords, Stats, WayRow,
-};
+use bywash_engine::request::{Answer, Request, Stats};
 use bywash_engine::socket::ask;
-use bywash_engine::stack::Prefix;
+
+pub(super) use addresses::addresses;
+pub(super) use neighbours::neighbours;
+pub(super) use routes::routes;
 
 use super::serve::DEFAULT_NAME;
 use crate::failure::{self, Failure};
@@ -20,7 +25,9 @@ Examples:
   bywash addr add auto6 dev eth1                    IPv6 as the routers of eth1's link say
   bywash addr show dev eth1
   bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
+  bywash route replace 10.1.0.0/16 via 10.0.0.7 metric 5
   bywash route del default
+  bywash route flush via 10.0.0.7                   all that go by this router
   bywash route show default
   bywash route get 192.0.2.7                        which way packets go there
   bywash neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth1
@@ -41,9 +48,11 @@ Exit codes: 0 done; 2 there is no such instance, or it is another user's";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// show, add or del, and what, as iproute2 writes it
+    /// show, add, replace, change, del or flush, and what, as iproute2 writes it
     #[arg(value_name = "WORDS")]
     words: Vec<String>,
+    #[command(flatten)]
+    family: FamilyArgs,
     #[command(flatten)]
     show: ShowArgs,
 }
@@ -59,226 +68,33 @@ pub(crate) struct ShowArgs {
     json: bool,
 }
 
-/// What is to be done.
-enum Verb<'a> {
-    /// All, or what fits a word.
-    Show(Option<&'a str>),
-    /// Which way packets to an address go.
-    Get(&'a str),
-    Add(&'a str),
-    Delete(&'a str),
+/// Of which family.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct FamilyArgs {
+    /// IPv4 alone
+    #[arg(short = '4', conflicts_with = "ipv6")]
+    ipv4: bool,
+    /// IPv6 alone
+    #[arg(short = '6')]
+    ipv6: bool,
 }
 
-/// A verb, its object, and what follows: words by pairs, and words alone.
-struct Words<'a> {
-    verb: Verb<'a>,
-    pairs: Vec<(&'a str, &'a str)>,
-    flags: Vec<&'a str>,
-}
-
-impl<'a> Words<'a> {
-    /// `known` names the pairs that there may be, `flags` the words that may stand alone behind `add`.
-    fn parse(words: &'a [String], known: &[&str], flags: &[&str]) -> Result<Self, Failure> {
-        let mut words = words.iter().map(String::as_str).peekable();
-        let verb = match words.next() {
-            None => Verb::Show(None),
-            Some("show" | "list" | "ls") => Verb::Show(words.next_if(|word| !known.contains(word))),
-            Some("get") => Verb::Get(
-                words.next().ok_or_else(|| Failure::Usage("get what? An address must follow".into()))?,
-            ),
-            Some(verb @ ("add" | "del" | "delete")) => {
-                let object = words.next();
-                let object =
-                    object.ok_or_else(|| Failure::Usage(format!("{verb} what? An address must follow")))?;
-                if verb == "add" { Verb::Add(object) } else { Verb::Delete(object) }
-            }
-            Some(word) => {
-                return Err(Failure::Usage(format!("'{word}' is not known: write show, add or del")));
-            }
-        };
-        let known = if matches!(verb, Verb::Get(_)) { &[] } else { known };
-        let flags = if matches!(verb, Verb::Add(_)) { flags } else { &[] };
-        let (mut pairs, mut alone) = (Vec::new(), Vec::new());
-        while let Some(word) = words.next() {
-            if flags.contains(&word) {
-                alone.push(word);
-                continue;
-            }
-            if !known.contains(&word) {
-                let all = [known, flags].concat();
-                let all = if all.is_empty() { "nothing behind it".into() } else { all.join(", ") };
-                return Err(Failure::Usage(format!("'{word}' is not known: write {all}")));
-            }
-            let value = words.next().ok_or_else(|| Failure::Usage(format!("nothing follows '{word}'")))?;
-            pairs.push((word, value));
+impl FamilyArgs {
+    /// Whether it is wanted, or of no family: `default`, `*:80`.
+    fn wants(self, address: &str) -> bool {
+        let is_v6 = address.matches(':').count() > 1;
+        match (self.ipv4, self.ipv6) {
+            (true, _) => !is_v6,
+            (_, true) => is_v6 || !address.contains('.'),
+            _ => true,
         }
-        Ok(Self { verb, pairs, flags: alone })
     }
 
-    fn value(&self, name: &str) -> Option<String> {
-        self.pairs.iter().find(|(word, _)| *word == name).map(|(_, value)| (*value).to_owned())
+    /// What is to be changed must be of the family that was asked for.
+    fn check(self, address: &str) -> Result<(), Failure> {
+        let family = if self.ipv4 { "IPv4" } else { "IPv6" };
+        if self.wants(address) { Ok(()) } else { Err(Failure::Usage(format!("{address} is not {family}"))) }
     }
-}
-
-/// `bywash addr`.
-pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["dev"], &["dad"])?;
-    let interface = words.value("dev");
-    let request = match words.verb {
-        Verb::Show(word) => {
-            // A bare word is an interface, as `ip addr show eth1` has it.
-            let request = Request::Addresses { interface: interface.or(word.map(Into::into)) };
-            return show(&args.show, &request, |_| true, address_line);
-        }
-        Verb::Get(_) => return Err(Failure::Usage("'get' is for route: write show, add or del".into())),
-        Verb::Add(address) => {
-            let dad = words.flags.contains(&"dad");
-            Request::AddAddress { address: address.into(), interface, dad }
-        }
-        Verb::Delete(address) => Request::RemoveAddress { address: address.into(), interface },
-    };
-    change(&args.show, &request)
-}
-
-fn address_line(row: &AddressRow) -> Vec<String> {
-    let lasts = |seconds: Option<u64>| seconds.map_or_else(|| "forever".into(), |left| format!("{left}sec"));
-    let (valid, preferred) = (lasts(row.valid_life_time), lasts(row.preferred_life_time));
-    vec![
-        row.interface.clone(),
-        row.address.clone(),
-        row.state.clone(),
-        row.mac.clone().unwrap_or_default(),
-        format!("mtu {}", row.mtu),
-        if row.dynamic {
-            format!("dynamic valid_lft {valid} preferred_lft {preferred}")
-        } else {
-            String::new()
-        },
-        claims(row),
-    ]
-}
-
-/// Who else says that an address is theirs.
-fn claims(row: &AddressRow) -> String {
-    match (row.claims, &row.claimed_by) {
-        (0, _) => String::new(),
-        (count, None) => format!("claimed {count}"),
-        (count, Some(mac)) => format!("claimed {count} by {mac}"),
-    }
-}
-
-/// `bywash route`.
-pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["via", "dev", "metric", "proto"], &[])?;
-    let metric = words.value("metric").map(|text| {
-        text.parse().map_err(|_| Failure::Usage(format!("'{text}' is no metric: write a number from 0")))
-    });
-    let metric = metric.transpose()?;
-    let route = |prefix: &str| RouteWords {
-        prefix: prefix.into(),
-        gateway: words.value("via"),
-        interface: words.value("dev"),
-        metric,
-    };
-    let request = match words.verb {
-        Verb::Show(word) => {
-            let prefixes = word.map(prefixes).transpose()?;
-            let (via, proto) = (words.value("via"), words.value("proto"));
-            let wanted = |row: &RouteRow| {
-                prefixes.as_ref().is_none_or(|prefixes| prefixes.contains(&row.prefix))
-                    && via.as_ref().is_none_or(|via| row.gateway.as_ref() == Some(via))
-                    && proto.as_ref().is_none_or(|proto| row.protocol == *proto)
-                    && metric.is_none_or(|metric| row.metric == metric)
-            };
-            let request = Request::Routes { interface: words.value("dev") };
-            return show(&args.show, &request, wanted, route_line);
-        }
-        Verb::Get(address) => return way(&args.show, address),
-        _ if words.value("proto").is_some() => {
-            return Err(Failure::Usage("'proto' is for show: what is added is static".into()));
-        }
-        Verb::Add(prefix) => Request::AddRoute(route(prefix)),
-        Verb::Delete(prefix) => Request::RemoveRoute(route(prefix)),
-    };
-    change(&args.show, &request)
-}
-
-/// What `default` or a prefix is called in a [`RouteRow`]; an address alone is a prefix of all its bits.
-fn prefixes(word: &str) -> Result<Vec<String>, Failure> {
-    match word {
-        "default" => return Ok(vec!["0.0.0.0/0".into(), "::/0".into()]),
-        "default6" => return Ok(vec!["::/0".into()]),
-        _ => {}
-    }
-    let whole = match word.parse() {
-        Ok(std::net::IpAddr::V4(_)) => format!("{word}/32"),
-        Ok(std::net::IpAddr::V6(_)) => format!("{word}/128"),
-        Err(_) => word.into(),
-    };
-    let prefix: Prefix = whole.parse().map_err(|error| Failure::Usage(format!("{error}")))?;
-    let network = prefix.network();
-    Ok(vec![format!("{}/{}", network.address().ip(), network.length())])
-}
-
-fn route_line(row: &RouteRow) -> Vec<String> {
-    let expires = row.expires.map_or_else(String::new, |seconds| format!("expires {seconds}sec"));
-    vec![
-        row.prefix.clone(),
-        row.gateway.as_ref().map_or_else(String::new, |gateway| format!("via {gateway}")),
-        format!("dev {}", row.interface),
-        format!("proto {}", row.protocol),
-        format!("metric {}", row.metric),
-        expires,
-    ]
-}
-
-/// `bywash route get`.
-fn way(args: &ShowArgs, address: &str) -> Result<bool, Failure> {
-    let value = answered(args, &Request::Way { address: address.into() })?;
-    if args.json {
-        failure::print(&format!("{value}\n"));
-        return Ok(true);
-    }
-    let WayRow { destination, gateway, interface, source } = understood(value)?;
-    let via = gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
-    let source = source.map_or_else(String::new, |source| format!(" src {source}"));
-    failure::print(&format!("{destination}{via} dev {interface}{source}\n"));
-    Ok(true)
-}
-
-/// `bywash neigh`.
-pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
-    let words = Words::parse(&args.words, &["lladdr", "dev", "nud"], &[])?;
-    let interface = words.value("dev");
-    let request = match words.verb {
-        Verb::Show(word) => {
-            let nud = words.value("nud");
-            let wanted = |row: &NeighbourRow| {
-                word.is_none_or(|address| row.address == address)
-                    && nud.as_ref().is_none_or(|state| row.state == *state)
-            };
-            return show(&args.show, &Request::Neighbours { interface }, wanted, |row: &NeighbourRow| {
-                vec![
-                    row.address.clone(),
-                    format!("dev {}", row.interface),
-                    row.mac.clone().unwrap_or_default(),
-                    row.state.clone(),
-                ]
-            });
-        }
-        Verb::Get(_) => return Err(Failure::Usage("'get' is for route: write show, add or del".into())),
-        _ if words.value("nud").is_some() => {
-            return Err(Failure::Usage("'nud' is for show: what is added is permanent".into()));
-        }
-        Verb::Add(address) => {
-            let mac = words.value("lladdr");
-            let mac =
-                mac.ok_or_else(|| Failure::Usage("its Ethernet address must follow: lladdr MAC".into()))?;
-            Request::AddNeighbour { address: address.into(), mac, interface }
-        }
-        Verb::Delete(address) => Request::RemoveNeighbour { address: address.into(), interface },
-    };
-    change(&args.show, &request)
 }
 
 /// `bywash stats`.
@@ -315,6 +131,14 @@ fn understood<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Resul
 
 fn change(args: &ShowArgs, request: &Request) -> Result<bool, Failure> {
     answered(args, request).map(|_| true)
+}
+
+/// Asks for each of these; what has gone in the meantime is as good as taken away.
+fn flush(args: &ShowArgs, requests: impl Iterator<Item = Request>) -> Result<bool, Failure> {
+    for request in requests {
+        ask(&args.name, &request)?;
+    }
+    Ok(true)
 }
 
 /// What is there and wanted.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bywash_engine::request::{Request, SocketRow};
 use bywash_engine::stack::{Address, Prefix};
 
-use super::{SHOW_EXAMPLES, ShowArgs, rows, show, table};
+use super::{FamilyArgs, SHOW_EXAMPLES, ShowArgs, rows, show, table};
 use crate::failure::{self, Failure};
 
 /// What is shown of which sockets.
@@ -27,12 +27,17 @@ pub(crate) struct Args {
     /// Numbers in place of names, which is so anyway
     #[arg(long, short)]
     numeric: bool,
+    /// No line above them, which is so anyway
+    #[arg(long, short = 'H')]
+    no_header: bool,
     /// Of connections also what TCP knows of them: round trip, windows, losses
     #[arg(long, short)]
     info: bool,
-    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst 10.0.0.1; all must hold
+    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst 10.0.0.1; 'or' between them
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
+    #[command(flatten)]
+    family: FamilyArgs,
     #[command(flatten)]
     show: ShowArgs,
 }
@@ -46,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
             _ => args.udp || !args.tcp,
         };
         let listens = row.state == "LISTEN" || row.state == "UNCONN";
-        protocol && (listens || !args.listening) && filter.holds(row)
+        protocol && args.family.wants(&row.local) && (listens || !args.listening) && filter.holds(row)
     };
     let request = Request::Sockets { info: args.info };
     if args.show.json || !args.info {
@@ -75,11 +80,11 @@ fn line(row: &SocketRow) -> Vec<String> {
     ]
 }
 
-/// What must hold, all of it; of several states, one.
-#[derive(Debug, Default)]
+/// What must hold: one of the states, and of what is parted by `or`, one in all its parts.
+#[derive(Debug)]
 struct Filter {
     states: Vec<&'static [&'static str]>,
-    ends: Vec<(End, Test)>,
+    ends: Vec<Vec<(End, Test)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,12 +137,19 @@ const CONNECTED: &[&str] = &[
 
 impl Filter {
     fn parse(words: &[String]) -> Result<Self, String> {
-        let mut filter = Self::default();
+        let (mut states, mut ends) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
         let mut words = words.iter().flat_map(|words| words.split_whitespace()).peekable();
         while let Some(word) = words.next() {
             let mut next = |what: &str| words.next().ok_or(format!("nothing follows '{word}': write {what}"));
             match word {
-                "and" | "&&" => {}
+                "and" | "&" | "&&" => {}
+                "or" | "|" | "||" if all.is_empty() => {
+                    return Err(format!(
+                        "nothing stands before '{word}': write sport = :80 or sport = :81, say"
+                    ));
+                }
+                "or" | "|" | "||" => ends.push(std::mem::take(&mut all)),
                 "state" => {
                     let name = next("state established, say")?.to_lowercase();
                     if name == "all" {
@@ -145,9 +157,7 @@ impl Filter {
                     }
                     let known = STATES.iter().find(|(known, _)| *known == name);
                     let names = || STATES.map(|(name, _)| name).join(", ");
-                    filter
-                        .states
-                        .push(known.ok_or_else(|| format!("'{name}' is no state: write {}", names()))?.1);
+                    states.push(known.ok_or_else(|| format!("'{name}' is no state: write {}", names()))?.1);
                 }
                 "sport" | "dport" => {
                     let end = if word == "sport" { End::Local } else { End::Remote };
@@ -158,7 +168,7 @@ impl Filter {
                     }
                     let port = text.trim_start_matches(':').parse();
                     let port = port.map_err(|_| format!("'{text}' is no port: write {word} = :80, say"))?;
-                    filter.ends.push((end, Test::Port(compare.unwrap_or(u16::eq), port)));
+                    all.push((end, Test::Port(compare.unwrap_or(u16::eq), port)));
                 }
                 "src" | "dst" => {
                     let end = if word == "src" { End::Local } else { End::Remote };
@@ -166,37 +176,43 @@ impl Filter {
                     let host = host(text).ok_or(format!(
                         "'{text}' is no address: write {word} 10.0.0.1 or 10.0.0.0/8:80, say"
                     ))?;
-                    filter.ends.push((end, host));
+                    all.push((end, host));
                 }
                 _ => {
                     return Err(format!(
-                        "'{word}' is not known: write state, sport, dport, src or dst; all that is written must hold"
+                        "'{word}' is not known: write state, sport, dport, src or dst, and 'or' between them"
                     ));
                 }
             }
         }
-        Ok(filter)
+        if all.is_empty() && !ends.is_empty() {
+            return Err("nothing follows 'or': write sport = :80 or sport = :81, say".into());
+        }
+        ends.push(all);
+        Ok(Self { states, ends })
     }
 
     fn holds(&self, row: &SocketRow) -> bool {
         let state = self.states.is_empty() || self.states.iter().any(|of| of.contains(&row.state.as_str()));
-        state
-            && self.ends.iter().all(|(end, test)| {
-                let text = match end {
-                    End::Local => &row.local,
-                    End::Remote => &row.remote,
-                };
-                let Some((address, port)) = text.rsplit_once(':') else { return false };
-                let (address, port) =
-                    (address.trim_matches(['[', ']']).parse::<IpAddr>(), port.parse::<u16>());
-                match test {
-                    Test::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
-                    Test::Host(prefix, wanted) => {
-                        wanted.is_none_or(|wanted| port == Ok(wanted))
-                            && address.is_ok_and(|address| prefix.contains(Address::from(address)))
-                    }
-                }
-            })
+        state && self.ends.iter().any(|all| all.iter().all(|(end, test)| test.holds(*end, row)))
+    }
+}
+
+impl Test {
+    fn holds(&self, end: End, row: &SocketRow) -> bool {
+        let text = match end {
+            End::Local => &row.local,
+            End::Remote => &row.remote,
+        };
+        let Some((address, port)) = text.rsplit_once(':') else { return false };
+        let (address, port) = (address.trim_matches(['[', ']']).parse::<IpAddr>(), port.parse::<u16>());
+        match self {
+            Self::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
+            Self::Host(prefix, wanted) => {
+                wanted.is_none_or(|wanted| port == Ok(wanted))
+                    && address.is_ok_and(|address| prefix.contains(Address::from(address)))
+            }
+        }
     }
 }
 
@@ -275,6 +291,9 @@ mod tests {
             ("dst [fd00::1]:443", &[2]),
             ("dst 10.0.0.1:22", &[4]),
             ("src fd00::/64", &[2]),
+            ("dport = :443 or dport = :22", &[2, 4]),
+            ("sport = :80 dst 10.9.0.1 or src fd00::2 and dport = :443", &[2, 3]),
+            ("state established sport = :80 or dport = :443 or dport = :22", &[1, 2]),
         ] {
             assert_eq!(shown(filter), expected, "{filter}");
         }
@@ -283,7 +302,9 @@ mod tests {
             ("sport", "nothing follows 'sport'"),
             ("sport = :http", "':http' is no port"),
             ("src eth1", "'eth1' is no address"),
-            ("sport = :80 or sport = :81", "'or' is not known"),
+            ("sport = :80 or", "nothing follows 'or'"),
+            ("state listening or sport = :80", "nothing stands before 'or'"),
+            ("sport = :80 but sport = :81", "'but' is not known"),
         ] {
             let why = Filter::parse(&[filter.to_owned()]).unwrap_err();
             assert!(why.contains(says), "{why}");

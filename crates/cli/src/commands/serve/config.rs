@@ -267,7 +267,7 @@ impl Config {
         metric: u32,
     ) -> Result<WantedRoute, String> {
         let words =
-            RouteWords { prefix: prefix.into(), gateway: via.map(Into::into), interface: None, metric: None };
+            RouteWords { prefix: prefix.into(), gateway: via.map(Into::into), ..RouteWords::default() };
         let (prefix, gateway) = words.meaning()?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {

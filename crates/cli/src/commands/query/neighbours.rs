@@ -1,0 +1,82 @@
+//! `bywash neigh`.
+
+use std::net::IpAddr;
+
+use bywash_engine::request::{NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, prefix};
+use bywash_engine::stack::Address;
+
+use super::words::{Verb, Words, one_of};
+use super::{Args, change, flush, rows, show};
+use crate::failure::Failure;
+
+/// What is entered by hand.
+const PERMANENT: &str = "permanent";
+
+/// Shows or changes neighbours.
+pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
+    let (verb, words) = Verb::of(&args.words)?;
+    if verb == Verb::Get {
+        let verbs = "show, add, replace, change, del or flush";
+        return Err(Failure::Usage(format!("for neighbours write {verbs}")));
+    }
+    let known = &["to", "dev", "nud", "lladdr"];
+    let known = if matches!(verb, Verb::Show | Verb::Flush | Verb::Delete) { &known[..3] } else { known };
+    let words = Words::parse(words, known, &[])?;
+    let interface = words.value("dev").map(String::from);
+    let states = NEIGHBOUR_STATES.map(|(_, name)| name);
+    let nud = one_of("nud", words.value("nud"), &states)?;
+    if matches!(verb, Verb::Show | Verb::Flush) {
+        return select(args, verb, &words, interface);
+    }
+    if nud.is_some_and(|state| state != PERMANENT) {
+        return Err(Failure::Usage("what is entered by hand is 'nud permanent'".into()));
+    }
+    let address = words.needed()?;
+    args.family.check(address)?;
+    if verb == Verb::Delete {
+        return change(&args.show, &Request::RemoveNeighbour { address: address.into(), interface });
+    }
+    let mac = words.value("lladdr");
+    let mac = mac.ok_or_else(|| Failure::Usage("its Ethernet address must follow: lladdr MAC".into()))?;
+    let neighbour = NeighbourWords { address: address.into(), mac: mac.into(), interface };
+    let request = match verb {
+        Verb::Replace => Request::ReplaceNeighbour(neighbour),
+        Verb::Change => Request::ChangeNeighbour(neighbour),
+        _ => Request::AddNeighbour(neighbour),
+    };
+    change(&args.show, &request)
+}
+
+fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>) -> Result<bool, Failure> {
+    let to = words.object().filter(|word| *word != "all").map(prefix).transpose().map_err(Failure::Usage)?;
+    let nud = words.value("nud");
+    let wanted = |row: &NeighbourRow| {
+        let address = row.address.parse::<IpAddr>().map(Address::from);
+        // As with iproute2, what is permanent is flushed only where that is said.
+        let state = match nud {
+            None => verb == Verb::Show || row.state != PERMANENT,
+            Some(state) => state == "all" || row.state == state,
+        };
+        state
+            && args.family.wants(&row.address)
+            && to.is_none_or(|to| address.is_ok_and(|address| to.contains(address)))
+    };
+    let request = Request::Neighbours { interface };
+    if verb == Verb::Show {
+        return show(&args.show, &request, wanted, line);
+    }
+    words.check_flush()?;
+    let rows: Vec<NeighbourRow> = rows(&args.show, &request, wanted)?;
+    let remove =
+        |row: NeighbourRow| Request::RemoveNeighbour { address: row.address, interface: Some(row.interface) };
+    flush(&args.show, rows.into_iter().map(remove))
+}
+
+fn line(row: &NeighbourRow) -> Vec<String> {
+    vec![
+        row.address.clone(),
+        format!("dev {}", row.interface),
+        row.mac.clone().unwrap_or_default(),
+        row.state.clone(),
+    ]
+}

@@ -1,0 +1,125 @@
+//! `bywash route`.
+
+use std::net::IpAddr;
+
+use bywash_engine::request::{Request, RouteRow, RouteWords, WayRow, prefix, protocols};
+use bywash_engine::stack::Prefix;
+
+use super::words::{Verb, Words, one_of};
+use super::{Args, ShowArgs, answered, change, flush, rows, show, understood};
+use crate::failure::{self, Failure};
+
+/// Shows or changes routes.
+pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
+    let (verb, words) = Verb::of(&args.words)?;
+    if verb == Verb::Get {
+        return way(&args.show, Words::parse(words, &["to"], &[])?.needed()?);
+    }
+    let words = Words::parse(words, &["to", "via", "dev", "metric", "proto"], &[])?;
+    let metric = words.value("metric").map(|text| {
+        text.parse().map_err(|_| Failure::Usage(format!("'{text}' is no metric: write a number from 0")))
+    });
+    let metric = metric.transpose()?;
+    let proto = one_of("proto", words.value("proto"), &protocols())?;
+    if matches!(verb, Verb::Show | Verb::Flush) {
+        let wanted = wanted(args, &words, metric, proto)?;
+        let request = Request::Routes { interface: words.value("dev").map(Into::into) };
+        if verb == Verb::Show {
+            return show(&args.show, &request, wanted, line);
+        }
+        words.check_flush()?;
+        let rows: Vec<RouteRow> = rows(&args.show, &request, wanted)?;
+        return flush(&args.show, rows.into_iter().map(removal));
+    }
+    let object = words.needed()?;
+    args.family.check(object)?;
+    let route = RouteWords {
+        prefix: if object == "default" && args.family.ipv6 { "default6" } else { object }.into(),
+        gateway: words.value("via").map(Into::into),
+        interface: words.value("dev").map(Into::into),
+        metric,
+        protocol: proto.map(Into::into),
+    };
+    let request = match verb {
+        Verb::Replace => Request::ReplaceRoute(route),
+        Verb::Change => Request::ChangeRoute(route),
+        Verb::Delete => Request::RemoveRoute(route),
+        _ => Request::AddRoute(route),
+    };
+    change(&args.show, &request)
+}
+
+/// Which routes are shown or flushed.
+fn wanted(
+    args: &Args,
+    words: &Words<'_>,
+    metric: Option<u32>,
+    proto: Option<&str>,
+) -> Result<impl Fn(&RouteRow) -> bool, Failure> {
+    let to = words.object().map(prefixes).transpose()?;
+    let via = words.value("via").map(|text| {
+        text.parse::<IpAddr>().map_err(|_| Failure::Usage(format!("'{text}' is no address of a router")))
+    });
+    let via = via.transpose()?;
+    let (proto, family) = (proto.map(String::from), args.family);
+    Ok(move |row: &RouteRow| {
+        let router = row.gateway.as_ref().and_then(|router| router.parse().ok());
+        let is_default = if row.family == "inet6" { "::/0" } else { "0.0.0.0/0" };
+        let row_prefix = if row.prefix == "default" { is_default } else { &row.prefix };
+        family.wants(row_prefix)
+            && to.as_ref().is_none_or(|to| prefix(row_prefix).is_ok_and(|prefix| to.contains(&prefix)))
+            && via.is_none_or(|via| router == Some(via))
+            && proto.as_ref().is_none_or(|proto| row.protocol == *proto)
+            && metric.is_none_or(|metric| row.metric == metric)
+    })
+}
+
+/// The prefixes that a word means.
+fn prefixes(word: &str) -> Result<Vec<Prefix>, Failure> {
+    let words = match word {
+        "default" => &["0.0.0.0/0", "::/0"][..],
+        "default6" => &["::/0"],
+        word => &[word],
+    };
+    let all = words.iter().map(|word| prefix(word).map(Prefix::network));
+    all.collect::<Result<_, _>>().map_err(Failure::Usage)
+}
+
+/// What takes just this route away.
+fn removal(row: RouteRow) -> Request {
+    let is_default = row.prefix == "default" && row.family == "inet6";
+    Request::RemoveRoute(RouteWords {
+        prefix: if is_default { "default6".into() } else { row.prefix },
+        gateway: row.gateway,
+        interface: Some(row.interface),
+        metric: Some(row.metric),
+        protocol: Some(row.protocol),
+    })
+}
+
+fn line(row: &RouteRow) -> Vec<String> {
+    let expires = row.expires.map_or_else(String::new, |seconds| format!("expires {seconds}sec"));
+    vec![
+        row.prefix.clone(),
+        row.gateway.as_ref().map_or_else(String::new, |gateway| format!("via {gateway}")),
+        format!("dev {}", row.interface),
+        format!("proto {}", row.protocol),
+        format!("metric {}", row.metric),
+        expires,
+    ]
+}
+
+/// `bywash route get`.
+fn way(args: &ShowArgs, address: &str) -> Result<bool, Failure> {
+    let value = answered(args, &Request::Way { address: address.into() })?;
+    if args.json {
+        failure::print(&format!("{value}\n"));
+        return Ok(true);
+    }
+    let WayRow { kind, destination, gateway, interface, source } = understood(value)?;
+    let kind = if kind == "unicast" { String::new() } else { format!("{kind} ") };
+    let via = gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
+    let source = source.map_or_else(String::new, |source| format!(" src {source}"));
+    failure::print(&format!("{kind}{destination}{via} dev {interface}{source}\n"));
+    Ok(true)
+}

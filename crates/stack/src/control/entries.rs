@@ -1,0 +1,131 @@
+//! Routes and neighbours that are entered by hand, in the manner of iproute2.
+
+use bywash_wire::Mac;
+
+use super::{Control, ControlError};
+use crate::routes::Route;
+use crate::{Address, InterfaceId};
+
+/// How something is entered, as iproute2 has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It must not be there yet.
+    Add,
+    /// In place of what is there, if there is something.
+    Replace,
+    /// In place of what must be there.
+    Change,
+}
+
+impl Control {
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// As [`Control::enter_route`].
+    pub fn add_route(&mut self, route: Route) -> Result<(), ControlError> {
+        self.enter_route(Entry::Add, route)
+    }
+
+    /// Enters a route. As with Linux, one of the same prefix and metric is the same route, whichever way it leads. What
+    /// redirects have told is in nobody's way.
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::Loopback`], [`ControlError::NoHost`], [`ControlError::Ours`],
+    /// [`ControlError::Gateway`], [`ControlError::RouteExists`], [`ControlError::NoRoute`].
+    pub fn enter_route(&mut self, how: Entry, route: Route) -> Result<(), ControlError> {
+        self.check(route.interface)?;
+        let gateway = route.gateway.map(|gateway| gateway.with_zone(route.interface));
+        let prefix = route.prefix.network().with_zone(route.interface);
+        let route = Route { prefix, gateway, ..route };
+        if prefix.address().is_loopback() {
+            return Err(ControlError::Loopback(prefix));
+        }
+        if let Some(gateway) = gateway {
+            self.check_neighbour(gateway)?;
+            let on_link =
+                |our: &super::OurAddress| our.interface == route.interface && our.prefix.contains(gateway);
+            // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
+            if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
+                return Err(ControlError::Gateway(gateway));
+            }
+        }
+        let same = |old: &&Route| old.metric == route.metric && self.redirects.until(old).is_none();
+        let old = self.routes.of(prefix).iter().find(same).copied();
+        match (how, old) {
+            (Entry::Add, Some(_)) => return Err(ControlError::RouteExists(prefix, route.metric)),
+            (Entry::Change, None) => return Err(ControlError::NoRoute(prefix, route.metric)),
+            (_, Some(old)) => {
+                self.routes.replace(&old, route);
+                self.autoconf.disown(&old);
+            }
+            (_, None) => self.routes.add(route),
+        }
+        self.forget_redirects(|_| true);
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Takes out the first route that `wanted` holds for: of one prefix, the one of the lowest metric.
+    pub fn remove_route(&mut self, wanted: impl Fn(&Route) -> bool) -> Option<Route> {
+        let fits = self.routes.iter().filter(|route| wanted(route));
+        let route = *fits.min_by_key(|route| (route.metric, route.prefix))?;
+        self.routes.remove(&route);
+        self.autoconf.disown(&route);
+        self.forget_redirects(|_| true);
+        self.changed = true;
+        Some(route)
+    }
+
+    /// Adds a neighbour. Nothing from the wire changes it.
+    ///
+    /// # Errors
+    /// As [`Control::enter_neighbour`].
+    pub fn add_neighbour(&mut self, id: InterfaceId, address: Address, mac: Mac) -> Result<(), ControlError> {
+        self.enter_neighbour(Entry::Add, id, address, mac)
+    }
+
+    /// Enters a neighbour. Nothing from the wire changes it.
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::NoHost`], [`ControlError::Ours`], [`ControlError::NoStation`],
+    /// [`ControlError::NeighbourExists`], [`ControlError::NoNeighbour`].
+    pub fn enter_neighbour(
+        &mut self,
+        how: Entry,
+        id: InterfaceId,
+        address: Address,
+        mac: Mac,
+    ) -> Result<(), ControlError> {
+        self.check(id)?;
+        let address = address.with_zone(id);
+        self.check_neighbour(address)?;
+        if mac.is_multicast() || mac == Mac::default() {
+            return Err(ControlError::NoStation(mac));
+        }
+        match (how, self.neighbours.state((id, address))) {
+            (Entry::Add, Some(_)) => Err(ControlError::NeighbourExists(address)),
+            (Entry::Change, None) => Err(ControlError::NoNeighbour(address)),
+            _ => {
+                self.neighbours.add((id, address), mac);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets neighbours of an address, and says how many that were.
+    pub fn remove_neighbour(&mut self, id: InterfaceId, address: Address) -> usize {
+        self.neighbours.remove(|key| *key == (id, address.with_zone(id)))
+    }
+
+    /// Whether an address can be another host's on a link of ours.
+    fn check_neighbour(&self, address: Address) -> Result<(), ControlError> {
+        let everyones = self.addresses.iter().any(|our| our.prefix.broadcast() == Some(address));
+        if !address.is_host() || address.is_loopback() || everyones {
+            return Err(ControlError::NoHost(address));
+        }
+        if self.addresses.iter().any(|our| our.prefix.address() == address) {
+            return Err(ControlError::Ours(address));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Addresses, routes and neighbours that are entered by hand: what is refused, replaced and taken out.
+
+use bywash_stack::{
+    Address, AddressState, Control, ControlError, Entry, InterfaceId, Origin, Prefix, Route, Timestamp,
+};
+use bywash_wire::Mac;
+
+use crate::wire::{Node, address};
+
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+fn node() -> (Node, InterfaceId) {
+    let node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let id = node.interface(1);
+    (node, id)
+}
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn route(to: &str, via: Option<&str>, interface: InterfaceId, metric: u32) -> Route {
+    Route { prefix: prefix(to), gateway: via.map(address), interface, metric }
+}
+
+/// The routers to a prefix, in the order in which they are used.
+fn via(control: &Control, to: &str) -> Vec<Option<Address>> {
+    control.routes().filter(|route| route.prefix == prefix(to)).map(|route| route.gateway).collect()
+}
+
+#[test]
+fn a_route_is_added_once_and_then_replaced() {
+    let (mut node, id) = node();
+    let second = node.interface(0);
+    let control = &mut node.host.control;
+    let to = "10.9.0.0/16";
+    let enter =
+        |control: &mut Control, how, via, metric| control.enter_route(how, route(to, Some(via), id, metric));
+    let absent = Err(ControlError::NoRoute(prefix(to), 0));
+    assert_eq!(enter(control, Entry::Change, "10.0.0.2", 0), absent);
+    assert_eq!(enter(control, Entry::Add, "10.0.0.2", 0), Ok(()));
+    let there = Err(ControlError::RouteExists(prefix(to), 0));
+    assert_eq!(enter(control, Entry::Add, "10.0.0.2", 0), there);
+    assert_eq!(enter(control, Entry::Add, "10.0.0.3", 0), there, "whichever way it leads");
+    assert_eq!(control.add_route(route(to, None, second, 0)), there, "on whichever link");
+    assert_eq!(enter(control, Entry::Add, "10.0.0.4", 7), Ok(()), "another metric");
+    assert_eq!(enter(control, Entry::Replace, "10.0.0.3", 0), Ok(()));
+    assert_eq!(via(control, to), ["10.0.0.3", "10.0.0.4"].map(|via| Some(address(via))));
+    assert_eq!(enter(control, Entry::Change, "10.0.0.5", 7), Ok(()));
+    assert_eq!(enter(control, Entry::Replace, "10.0.0.6", 9), Ok(()), "there is none to be replaced");
+    assert_eq!(via(control, to), ["10.0.0.3", "10.0.0.5", "10.0.0.6"].map(|via| Some(address(via))));
+    let next = node.host.control.snapshot(&mut node.pool).next_hop(address("10.9.1.1"));
+    assert_eq!(next, Some((id, address("10.0.0.3"))));
+}
+
+#[test]
+fn one_route_is_taken_out_at_once_and_an_address_takes_its_own_alone() {
+    let (mut node, id) = node();
+    let control = &mut node.host.control;
+    let to = "10.0.0.0/24";
+    control.add_route(route(to, None, id, 5)).unwrap();
+    control.add_route(route(to, Some("10.0.0.2"), id, 3)).unwrap();
+    let any = |route: &Route| route.prefix == prefix(to);
+    let removed: Vec<u32> =
+        std::iter::from_fn(|| control.remove_route(any)).map(|route| route.metric).collect();
+    assert_eq!(removed, [0, 3, 5], "the first that fits");
+    control.add_route(route(to, None, id, 5)).unwrap();
+    control.add_route(route(to, None, id, 0)).unwrap();
+    assert!(control.remove_address(address("10.0.0.1")));
+    let left: Vec<u32> = control.routes().filter(|route| any(route)).map(|route| route.metric).collect();
+    assert_eq!(left, [5]);
+}
+
+#[test]
+fn a_neighbour_is_added_once_and_then_replaced() {
+    let (mut node, id) = node();
+    let other = Mac([2, 0, 0, 0, 0, 7]);
+    let them = address("10.0.0.9");
+    let control = &mut node.host.control;
+    assert_eq!(control.enter_neighbour(Entry::Change, id, them, MAC), Err(ControlError::NoNeighbour(them)));
+    assert_eq!(control.add_neighbour(id, them, MAC), Ok(()));
+    assert_eq!(control.add_neighbour(id, them, other), Err(ControlError::NeighbourExists(them)));
+    for (how, mac) in [(Entry::Replace, other), (Entry::Change, MAC)] {
+        control.enter_neighbour(how, id, them, mac).unwrap();
+        assert_eq!(control.neighbours().map(|(_, _, mac, _)| mac).collect::<Vec<_>>(), [mac]);
+    }
+    let last = address("10.0.0.8");
+    assert_eq!(control.enter_neighbour(Entry::Replace, id, last, MAC), Ok(()));
+}
+
+#[test]
+fn an_address_is_replaced_where_it_is() {
+    let (mut node, id) = node();
+    let (control, now) = (&mut node.host.control, Timestamp::ZERO);
+    let ours = |control: &Control| control.addresses().map(|(prefix, ..)| prefix).collect::<Vec<_>>();
+    control.replace_address(now, id, prefix("10.0.0.1/24"), true).unwrap();
+    let state = control.addresses().next().map(|(.., state)| state);
+    assert_eq!(state, Some(AddressState::Preferred), "it is not looked for anew");
+    control.replace_address(now, id, prefix("10.0.0.1/16"), false).unwrap();
+    control.replace_address(now, id, prefix("10.0.0.2/16"), false).unwrap();
+    assert_eq!(ours(control), [prefix("10.0.0.1/16"), prefix("10.0.0.2/16")]);
+    let links: Vec<Prefix> = control.routes().map(|route| route.prefix).collect();
+    assert_eq!(links, [prefix("10.0.0.0/16")]);
+    let elsewhere = control.replace_address(now, InterfaceId::LOOPBACK, prefix("10.0.0.1/16"), false);
+    assert_eq!(elsewhere, Err(ControlError::Ours(address("10.0.0.1"))));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (mut node, id) = node();
+    let control = &mut node.host.control;
+    let ours = |text| Err(ControlError::Ours(address(text)));
+    let no_host = |text| Err(ControlError::NoHost(address(text)));
+    for (via, why) in [
+        ("10.0.0.1", ours("10.0.0.1")),
+        ("10.0.0.255", no_host("10.0.0.255")),
+        ("224.0.0.1", no_host("224.0.0.1")),
+        ("0.0.0.0", no_host("0.0.0.0")),
+        ("127.0.0.1", no_host("127.0.0.1")),
+        ("10.1.0.1", Err(ControlError::Gateway(address("10.1.0.1")))),
+    ] {
+        assert_eq!(control.add_route(route("10.9.0.0/16", Some(via), id, 0)), why);
+        if via != "10.1.0.1" {
+            assert_eq!(control.add_neighbour(id, address(via), MAC), why);
+        }
+    }
+    for to in ["127.0.0.0/8", "127.1.0.0/16", "::1/128"] {
+        assert_eq!(control.add_route(route(to, None, id, 0)), Err(ControlError::Loopback(prefix(to))));
+    }
+    for mac in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1]), Mac::default()] {
+        let added = control.add_neighbour(id, address("10.0.0.9"), mac);
+        assert_eq!(added, Err(ControlError::NoStation(mac)));
+    }
+    assert_eq!(control.add_address(Timestamp::ZERO, id, prefix("0.1.2.3/8")), no_host("0.1.2.3"));
+    let routes: Vec<Origin> = control.routes().map(|route| control.origin(Timestamp::ZERO, route)).collect();
+    assert_eq!(routes, [Origin::Address]);
+    assert_eq!(control.neighbours().count(), 0);
+}
