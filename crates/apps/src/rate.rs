@@ -9,7 +9,7 @@ use bywash_wire::line::{FCS, MIN_FRAME, PREAMBLE_AND_GAP};
 /// How far behind its schedule a sender may be and still catch up. Of pauses up to this nothing is left after some time,
 /// and those of a busy or virtual machine take milliseconds, some tens at worst. So long a time's packets may have to find
 /// room in the receiver's rings at once.
-pub(crate) const MAX_LAG_NS: u64 = 100_000_000;
+pub const MAX_LAG_NS: u64 = 100_000_000;
 
 /// So many packets with so many bytes, without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -528,8 +528,12 @@ impl Task for Engine {
     }
 
     fn finish(&mut self) {
-        let Parts { clock, stack, pool, .. } = &mut self.parts;
-        stack.abort_all(clock.now(), pool);
+        let Parts { clock, stack, pool, program, .. } = &mut self.parts;
+        let now = clock.now();
+        if matches!(self.course, Course::Running | Course::Done) {
+            program.end(now);
+        }
+        stack.abort_all(now, pool);
         let until = monotonic() + DRAIN_NS;
         while (self.transmit() > 0 || self.is_sending()) && monotonic() < until {
             std::thread::yield_now();

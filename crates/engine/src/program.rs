@@ -51,6 +51,12 @@ pub trait Program: Send + 'static {
         let _ = (listen, result, io);
     }
 
+    /// The instance ends, whether the program has done all or not. Nothing else is called after this; connections that are still
+    /// open are reset.
+    fn end(&mut self, now: Timestamp) {
+        let _ = now;
+    }
+
     /// When it is to be called next if nothing happens before.
     fn next_deadline(&self) -> Option<Timestamp> {
         None

@@ -3,40 +3,65 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The numbers of one service. Clones are the same numbers.
-#[derive(Clone, Debug, Default)]
-pub struct Counters(Arc<[AtomicU64; 5]>);
+/// Numbers, each with how two of them are made one: of two moments, or of two services.
+macro_rules! counted {
+    ($($(#[$what:meta])* $name:ident: $join:ident,)+) => {
+        /// The numbers as they were at one moment, or what was done in a turn.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counted {
+            $($(#[$what])* pub $name: u64,)+
+        }
 
-/// The numbers as they were at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    /// Connections that were opened, by either end.
-    pub connections: u64,
-    /// Requests that were answered.
-    pub requests: u64,
-    /// Bytes of payload received.
-    pub received: u64,
-    /// Bytes of payload sent.
-    pub sent: u64,
-    /// Connections that failed, and answers that were wrong.
-    pub errors: u64,
-}
-
-impl Counters {
-    /// Adds what was done in a turn. One service writes, so that nothing is lost between reading and writing.
-    pub(crate) fn add(&self, done: Counted) {
-        let Counted { connections, requests, received, sent, errors } = done;
-        for (number, more) in self.0.iter().zip([connections, requests, received, sent, errors]) {
-            if more > 0 {
-                number.store(number.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        impl Counted {
+            /// Both together.
+            #[must_use]
+            pub fn and(self, other: Self) -> Self {
+                Self { $($name: self.$name.$join(other.$name),)+ }
             }
         }
-    }
 
-    /// What was done so far.
-    pub fn read(&self) -> Counted {
-        let [connections, requests, received, sent, errors] =
-            std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
-        Counted { connections, requests, received, sent, errors }
-    }
+        #[derive(Debug, Default)]
+        struct Numbers {
+            $($name: AtomicU64,)+
+        }
+
+        impl Counters {
+            /// Adds what was done in a turn. One service writes, so that nothing is lost between reading and writing.
+            #[inline]
+            pub(crate) fn add(&self, done: Counted) {
+                $(if done.$name > 0 {
+                    let so_far = self.0.$name.load(Ordering::Relaxed);
+                    self.0.$name.store(so_far.$join(done.$name), Ordering::Relaxed);
+                })+
+            }
+
+            /// What was done so far.
+            pub fn read(&self) -> Counted {
+                Counted { $($name: self.0.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
+}
+
+/// The numbers of one service. Clones are the same numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Counters(Arc<Numbers>);
+
+counted! {
+    /// Connections that were opened, by either end.
+    connections: saturating_add,
+    /// Requests that were answered.
+    requests: saturating_add,
+    /// Bytes of payload received.
+    received: saturating_add,
+    /// Bytes of payload sent.
+    sent: saturating_add,
+    /// Connections that failed, and answers that were wrong.
+    errors: saturating_add,
+    /// Requests that were due or under way at the end.
+    unanswered: saturating_add,
+    /// How long the slowest answer took, in nanoseconds. Known at the end.
+    slowest_ns: max,
+    /// How long the oldest of `unanswered` has waited, in nanoseconds.
+    oldest_ns: max,
 }

@@ -113,6 +113,10 @@ impl KernelSockets {
         })
     }
 
+    fn clock(&self) -> Timestamp {
+        Timestamp::from_nanos(monotonic() - self.begun)
+    }
+
     fn add(&mut self, fd: OwnedFd, kind: Kind) -> io::Result<KernelId> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -407,7 +411,7 @@ impl<T: Service<KernelId>> OnKernel<T> {
 
 impl<T: Service<KernelId>> Task for OnKernel<T> {
     fn turn(&mut self) -> Turn {
-        self.sockets.now = Timestamp::from_nanos(monotonic() - self.sockets.begun);
+        self.sockets.now = self.sockets.clock();
         self.sockets.turn += 1;
         if let Err(error) = self.sockets.look() {
             self.failure = Some(format!("epoll: {error}"));
@@ -436,5 +440,9 @@ impl<T: Service<KernelId>> Task for OnKernel<T> {
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
         self.service.next_deadline().map(|at| self.sockets.begun.saturating_add(at.as_nanos()))
+    }
+
+    fn finish(&mut self) {
+        self.service.end(self.sockets.clock());
     }
 }

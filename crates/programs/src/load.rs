@@ -4,6 +4,9 @@
 //! delay is counted from there: a server that stands still for a while is charged for all requests that it kept waiting,
 //! not for one ("coordinated omission" leaves the others out). Without a rate (closed loop) each connection keeps as many
 //! requests under way as its depth, and delays are counted from when each was sent.
+//!
+//! What has no answer when the run ends has waited, too: each such request is recorded with its age, for its delay is at
+//! least that. Else a server that answers nothing would be charged for nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,8 +19,8 @@ use crate::counters::{Counted, Counters};
 use crate::dialect::{Dialect, Reader};
 use crate::sockets::{Happened, Service, Sockets};
 
-/// Requests that are due and find no connection free, at most: beyond, the rate is too high to make sense of.
-const BACKLOG: usize = 1 << 20;
+/// Requests that were never sent are recorded in so many groups at most, however many they are.
+const GROUPS: u64 = 1 << 20;
 /// How soon a connection that could not be opened is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -53,12 +56,18 @@ impl Pace {
         let nanos = u128::from(number) * self.time.as_nanos() / u128::from(self.requests.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+
+    /// How many are due within this time: the number of the first for which [`Pace::due`] is later.
+    fn due_within(self, time: Duration) -> u64 {
+        let all = (time.as_nanos() + 1) * u128::from(self.requests.max(1));
+        u64::try_from(all.div_ceil(self.time.as_nanos().max(1))).unwrap_or(u64::MAX)
+    }
 }
 
 /// Takes the time of each answer, in nanoseconds.
 pub trait Clockwork: Send + 'static {
-    /// One more.
-    fn record(&mut self, ns: u64);
+    /// So many more, equally long.
+    fn record(&mut self, ns: u64, requests: u64);
 }
 
 /// The generator.
@@ -70,14 +79,13 @@ pub struct Load<Id, W> {
     connections: HashMap<Id, Connection>,
     /// Those that may take a request, in turns.
     free: VecDeque<Id>,
-    /// Requests that are due.
-    due: VecDeque<Timestamp>,
-    /// When the first was due, and how many have been since.
+    /// When the first request was due, and how many have been by now. When each was due follows from its number.
     begun: Option<Timestamp>,
-    ticks: u64,
+    due: u64,
     /// Requests handed to connections, and answered or lost.
     asked: u64,
     answered: u64,
+    slowest: Duration,
     /// When to open those connections that are missing.
     open_at: Option<Timestamp>,
 }
@@ -102,11 +110,11 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             watch,
             connections: HashMap::new(),
             free: VecDeque::new(),
-            due: VecDeque::new(),
             begun: None,
-            ticks: 0,
+            due: 0,
             asked: 0,
             answered: 0,
+            slowest: Duration::ZERO,
             open_at: Some(Timestamp::ZERO),
         }
     }
@@ -125,38 +133,32 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         if self.begun.is_none() && self.connections.values().any(|connection| connection.open) {
             self.begun = Some(now);
         }
-        while let Some(at) = self.next().filter(|at| *at <= now) {
-            if self.due.len() < BACKLOG {
-                self.due.push_back(at);
-            } else {
-                self.counters.add(Counted { errors: 1, ..Counted::default() });
-            }
-            self.ticks += 1;
+        if let Some((begun, pace)) = self.begun.zip(self.plan.pace) {
+            self.due = pace.due_within(now.since(begun)).min(self.plan.requests.unwrap_or(u64::MAX));
         }
+    }
+
+    /// When the request of this number is due, if requests have times of their own.
+    fn due_at(&self, number: u64) -> Option<Timestamp> {
+        self.begun.zip(self.plan.pace).map(|(begun, pace)| begun + pace.due(number))
     }
 
     /// When the next request is due, if there is one at a time of its own.
     fn next(&self) -> Option<Timestamp> {
-        let all_due = self.plan.requests.is_some_and(|all| self.asked + self.due.len() as u64 >= all);
-        let (begun, pace) = self.begun.zip(self.plan.pace.filter(|_| !all_due))?;
-        Some(begun + pace.due(self.ticks))
+        self.due_at(self.due).filter(|_| self.plan.requests.is_none_or(|all| self.due < all))
     }
 
     /// Hands requests to connections that may take one.
     fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
-        let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
-            let left = self.plan.requests.is_none_or(|all| self.asked < all);
-            let at = match self.due.front() {
-                _ if !left => return,
-                Some(at) => *at,
-                None if closed_loop => now,
-                None => return,
+            let at = match self.plan.pace {
+                Some(_) if self.asked < self.due => self.due_at(self.asked).unwrap_or(now),
+                None if self.plan.requests.is_none_or(|all| self.asked < all) => now,
+                _ => return,
             };
             let Some(id) = self.free.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.listed = false;
-            self.due.pop_front();
             connection.waiting.push_back(at);
             self.plan.dialect.request(&mut connection.out);
             self.asked += 1;
@@ -205,7 +207,11 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         });
         for _ in 0..answers {
             match connection.waiting.pop_front() {
-                Some(at) => self.watch.record(u64::try_from(now.since(at).as_nanos()).unwrap_or(u64::MAX)),
+                Some(at) => {
+                    let took = now.since(at);
+                    self.slowest = self.slowest.max(took);
+                    self.watch.record(nanos(took), 1);
+                }
                 None => wrong = true,
             }
         }
@@ -233,6 +239,10 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         let soon = if connection.open { now } else { now + AGAIN };
         self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<Id, W> {
@@ -277,6 +287,35 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 sockets.close(id);
             }
         }
+    }
+
+    fn end(&mut self, now: Timestamp) {
+        self.tick(now);
+        let (mut unanswered, mut oldest) = (0, Duration::ZERO);
+        let watch = &mut self.watch;
+        let mut leave = |at: Timestamp, requests: u64| {
+            let age = now.since(at);
+            watch.record(nanos(age), requests);
+            (unanswered, oldest) = (unanswered + requests, oldest.max(age));
+        };
+        for at in self.connections.values().flat_map(|connection| &connection.waiting) {
+            leave(*at, 1);
+        }
+        if let Some((begun, pace)) = self.begun.zip(self.plan.pace) {
+            let in_group = (self.due - self.asked).div_ceil(GROUPS);
+            while self.asked < self.due {
+                let requests = in_group.min(self.due - self.asked);
+                self.asked += requests;
+                // The last of a group has waited shortest, the others no less.
+                leave(begun + pace.due(self.asked - 1), requests);
+            }
+        }
+        self.counters.add(Counted {
+            unanswered,
+            slowest_ns: nanos(self.slowest),
+            oldest_ns: nanos(oldest),
+            ..Counted::default()
+        });
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {

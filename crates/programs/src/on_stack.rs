@@ -57,6 +57,10 @@ impl<T: Service<ConnectionId>> Program for OnStack<T> {
         self.service.turn(&self.happened, io);
     }
 
+    fn end(&mut self, now: Timestamp) {
+        self.service.end(now);
+    }
+
     fn next_deadline(&self) -> Option<Timestamp> {
         self.service.next_deadline()
     }

@@ -71,6 +71,11 @@ pub trait Service<Id>: Send + 'static {
     /// Does what follows from what happened.
     fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S);
 
+    /// The run ends, whether it has done all or not: what it still has to count it counts now. Nothing else is called after this.
+    fn end(&mut self, now: Timestamp) {
+        let _ = now;
+    }
+
     /// When it is to be called next if nothing happens before.
     fn next_deadline(&self) -> Option<Timestamp> {
         None

@@ -147,6 +147,54 @@ fn the_same_tools_work_on_the_kernels_sockets() {
     upload.end();
 }
 
+/// A server that takes connections and says nothing: the kernel has them, and nobody reads.
+#[test]
+fn a_server_that_never_answers_is_no_success() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let silent = host.enter(|| std::net::TcpListener::bind("127.0.0.1:8080")).unwrap().unwrap();
+    let (code, open) =
+        client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--rate|100|--duration|2s|--connections|2");
+    assert_eq!((code, &open["met"], &open["requests"]), (Some(1), &false.into(), &0.into()), "{open}");
+    let unanswered = open["unanswered"].as_u64().unwrap();
+    assert!((180..=205).contains(&unanswered), "{open}");
+    assert_eq!(open["latency"]["count"], unanswered, "{open}");
+    let half = open["latency"]["p50_ns"].as_u64().unwrap();
+    assert!((800_000_000..1_300_000_000).contains(&half), "{open}");
+    assert_eq!(open["unmet"][0], "no request was answered");
+    let (code, closed) =
+        client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--connections|4|--duration|500ms");
+    assert_eq!((code, &closed["unanswered"]), (Some(1), &4.into()), "{closed}");
+    let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--duration|300ms");
+    assert_eq!((code, &download["unmet"][0]), (Some(1), &"nothing was received".into()), "{download}");
+    drop(silent);
+}
+
+/// One that answers at first: whoever hangs in the middle is told of by the age of what he owes. Who goes on answering until the
+/// end is not, though requests are under way then, too.
+#[test]
+fn a_server_that_stops_answering_is_no_success() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
+    let (code, well) =
+        client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--connections|8|--depth|4|--duration|600ms");
+    assert_eq!((code, &well["met"]), (Some(0), &true.into()), "{well}");
+    http.end();
+    let listener = host.enter(|| std::net::TcpListener::bind("127.0.0.1:8081")).unwrap().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 4096];
+        assert!(std::io::Read::read(&mut stream, &mut asked).unwrap() > 0);
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        while std::io::Read::read(&mut stream, &mut asked).is_ok_and(|n| n > 0) {}
+    });
+    let (code, hangs) = client(&host, "tcp|load|http|127.0.0.1:8081|--kernel|--duration|1s");
+    server.join().unwrap();
+    assert_eq!((code, &hangs["requests"], &hangs["unanswered"]), (Some(1), &1.into(), &1.into()), "{hangs}");
+    assert!(hangs["unmet"][0].as_str().unwrap().contains("at the end without an answer"), "{hangs}");
+}
+
 #[test]
 fn what_is_typed_comes_back_from_echo() {
     let Some(_guard) = lock() else { return };

@@ -11,6 +11,9 @@ fn a_pace_is_kept_exactly_however_odd_it_is() {
     let pace = Pace { requests: 3_000_000, time: Duration::from_secs(2) };
     for (number, nanos) in [(0, 0), (1, 666), (3, 2000), (3_000_000, 2_000_000_000), (u64::MAX, u64::MAX)] {
         assert_eq!(pace.due(number), Duration::from_nanos(nanos), "{number}");
+        if number < u64::MAX {
+            assert_eq!(pace.due_within(Duration::from_nanos(nanos)), number + 1);
+        }
     }
 }
 
@@ -19,8 +22,8 @@ fn a_pace_is_kept_exactly_however_odd_it_is() {
 struct Watch(Arc<Mutex<Vec<u64>>>);
 
 impl Clockwork for Watch {
-    fn record(&mut self, ns: u64) {
-        self.0.lock().unwrap().push(ns);
+    fn record(&mut self, ns: u64, requests: u64) {
+        self.0.lock().unwrap().extend((0..requests).map(|_| ns));
     }
 }
 
@@ -71,10 +74,19 @@ impl Sockets for Server {
 }
 
 /// Plays until all is answered, and gives the delays, shortest first.
-fn delays(plan: Plan, mut server: Server) -> Vec<u64> {
+fn delays(plan: Plan, server: Server) -> Vec<u64> {
+    let all = plan.requests;
+    let (delays, counted) = play(plan, server, u64::MAX);
+    assert_eq!((Some(counted.requests), counted.unanswered), (all, 0), "all are answered");
+    delays
+}
+
+/// Plays until all is answered or the time is over, and gives the delays, shortest first, and what was counted.
+fn play(plan: Plan, mut server: Server, end: u64) -> (Vec<u64>, Counted) {
+    let counters = Counters::default();
     let watch = Watch::default();
     let connections = plan.connections;
-    let mut load = Load::new(plan, Counters::default(), watch.clone());
+    let mut load = Load::new(plan, counters.clone(), watch.clone());
     load.start(&mut server).unwrap();
     let mut happened: Vec<Happened<usize>> = (0..connections).map(Happened::Connected).collect();
     for _ in 0..100_000 {
@@ -85,16 +97,19 @@ fn delays(plan: Plan, mut server: Server) -> Vec<u64> {
         }
         let due = load.next_deadline().map(Timestamp::as_nanos);
         let answer = server.answers.front().map(|(at, _)| *at);
-        server.now = due.into_iter().chain(answer).min().expect("something is to come").max(server.now);
+        server.now = due.into_iter().chain(answer).min().unwrap_or(end).max(server.now).min(end);
+        if server.now == end {
+            break;
+        }
         while let Some((_, id)) = server.answers.pop_front_if(|(at, _)| *at <= server.now) {
             server.ready.push(id);
             happened.push(Happened::Readable(id));
         }
     }
-    assert!(load.is_done(), "it never ends");
+    load.end(Timestamp::from_nanos(server.now));
     let mut delays = watch.0.lock().unwrap().clone();
     delays.sort_unstable();
-    delays
+    (delays, counters.read())
 }
 
 fn plan(pace: Option<Pace>) -> Plan {
@@ -133,4 +148,53 @@ fn a_closed_loop_counts_from_when_it_was_sent() {
     let delays = delays(plan(None), Server { stall, ..Server::default() });
     assert_eq!(delays.len(), 1000);
     assert_eq!(delays.iter().filter(|delay| **delay >= MS).count(), 4, "one of each connection");
+}
+
+/// A server that answers nothing has kept each request waiting since it was due, sent or not.
+#[test]
+fn what_has_no_answer_at_the_end_counts_with_its_age() {
+    let pace = Some(Pace { requests: 1000, time: Duration::from_secs(10) });
+    let never = Server { stall: (0, u64::MAX / 2), ..Server::default() };
+    let (delays, counted) = play(plan(pace), never, 2000 * MS);
+    assert_eq!((counted.requests, counted.unanswered, delays.len()), (0, 201, 201));
+    assert_eq!([0, 100, 200].map(|at| delays[at] / MS), [0, 1000, 2000]);
+    assert_eq!((counted.oldest_ns, counted.slowest_ns), (2000 * MS, 0));
+    // In a closed loop it is those that were sent.
+    let never = Server { stall: (0, u64::MAX / 2), ..Server::default() };
+    let (delays, counted) = play(plan(None), never, 2000 * MS);
+    assert_eq!((counted.unanswered, delays), (4, vec![2000 * MS; 4]));
+}
+
+#[test]
+fn a_healthy_server_leaves_what_is_as_old_as_its_answers() {
+    let pace = Some(Pace { requests: 10_000, time: Duration::from_secs(1) });
+    let (delays, counted) =
+        play(Plan { requests: None, ..plan(pace) }, Server::default(), 500 * MS + MS / 20);
+    assert_eq!(counted.requests + counted.unanswered, 5001);
+    assert_eq!((delays.len(), counted.unanswered), (5001, 1));
+    assert!(counted.oldest_ns <= counted.slowest_ns, "{counted:?}");
+}
+
+/// However many were never sent, recording them takes bounded time, and nobody's age is made larger than it is.
+#[test]
+fn too_many_to_be_recorded_one_by_one_are_recorded_in_groups() {
+    #[derive(Clone, Default)]
+    struct Groups(Arc<Mutex<(u64, u64, u64)>>);
+    impl Clockwork for Groups {
+        fn record(&mut self, ns: u64, requests: u64) {
+            let mut all = self.0.lock().unwrap();
+            *all = (all.0 + 1, all.1 + requests, all.2.max(ns));
+        }
+    }
+    let groups = Groups::default();
+    let pace = Some(Pace { requests: 1_000_000_000, time: Duration::from_secs(1) });
+    let mut server = Server { stall: (0, u64::MAX / 2), ..Server::default() };
+    let mut load: Load<usize, _> =
+        Load::new(Plan { requests: None, ..plan(pace) }, Counters::default(), groups.clone());
+    load.start(&mut server).unwrap();
+    load.turn(&[Happened::Connected(0)], &mut server);
+    load.end(Timestamp::from_nanos(10_000 * MS));
+    let (calls, requests, oldest) = *groups.0.lock().unwrap();
+    assert!(calls <= GROUPS + 1, "{calls}");
+    assert_eq!((requests, oldest), (10_000_000_001, 10_000 * MS));
 }

@@ -11,6 +11,8 @@ use bywash_programs::{
     Stream, Wanted,
 };
 
+use super::tally::Aim;
+
 /// What a command makes of itself.
 pub(super) trait Make {
     /// Its service.
@@ -30,10 +32,8 @@ pub(super) trait Make {
         false
     }
 
-    /// Whether a connection that fails is a failure of the command's.
-    fn is_client(&self) -> bool {
-        true
-    }
+    /// What has to come of it.
+    fn aim(&self) -> Aim;
 }
 
 /// Takes the times of answers.
@@ -41,8 +41,8 @@ pub(super) trait Make {
 pub(super) struct Watch(pub(super) Stopwatch);
 
 impl Clockwork for Watch {
-    fn record(&mut self, ns: u64) {
-        self.0.record(ns);
+    fn record(&mut self, ns: u64, requests: u64) {
+        self.0.record_many(ns, requests);
     }
 }
 
@@ -69,8 +69,8 @@ impl Make for StreamMake {
         Server::new(Stream::new(self.manner), self.port, counters)
     }
 
-    fn is_client(&self) -> bool {
-        false
+    fn aim(&self) -> Aim {
+        Aim::Serve
     }
 }
 
@@ -92,8 +92,8 @@ impl Make for HttpMake {
         Server::new(Http::new(self.file.clone()), self.port, counters)
     }
 
-    fn is_client(&self) -> bool {
-        false
+    fn aim(&self) -> Aim {
+        Aim::Serve
     }
 }
 
@@ -117,6 +117,10 @@ impl Make for ConnectMake {
     fn is_single(&self) -> bool {
         true
     }
+
+    fn aim(&self) -> Aim {
+        Aim::Talk
+    }
 }
 
 pub(super) struct DownloadMake {
@@ -137,6 +141,10 @@ impl Make for DownloadMake {
     ) -> Download<Id> {
         let streams = share(self.streams, number, count);
         Download::new(Wanted { from: self.from, request: self.request.clone(), streams }, counters)
+    }
+
+    fn aim(&self) -> Aim {
+        Aim::Receive
     }
 }
 
@@ -178,5 +186,9 @@ impl Make for LoadMake {
             },
         };
         Load::new(plan, counters, watch)
+    }
+
+    fn aim(&self) -> Aim {
+        Aim::Answers
     }
 }

@@ -22,7 +22,7 @@ use crate::setup::catch_signals;
 /// # Errors
 /// Why it did not begin.
 pub(super) fn run<M: Make>(command: &'static str, make: M, place: PlaceArgs) -> Result<bool, Failure> {
-    let tally = Tally::new(make.is_client());
+    let tally = Tally::new(make.aim());
     // What `connect` receives goes to standard output.
     let mut reporter =
         if make.is_single() { place.report.reporter_beside_data()? } else { place.report.reporter()? };
@@ -120,14 +120,7 @@ impl<T: Service<KernelId>> App for OnKernelApp<T> {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let elapsed = self.began.elapsed();
-        Snapshot {
-            command: self.start.command,
-            elapsed,
-            total: self.tally.row(elapsed),
-            tables: Vec::new(),
-            distributions: self.tally.distributions(),
-        }
+        snapshot(self.start.command, &self.tally, self.began.elapsed())
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {
@@ -143,9 +136,9 @@ impl<T: Service<KernelId>> App for OnKernelApp<T> {
     }
 
     fn finish(mut self) -> Summary {
+        let elapsed = self.began.elapsed();
         self.stop.set();
-        let mut unmet = self.tally.unmet();
-        let snapshot = self.snapshot();
+        let mut unmet = Vec::new();
         for worker in std::mem::take(&mut self.workers) {
             match worker.join() {
                 Ok((service, result)) => {
@@ -155,6 +148,18 @@ impl<T: Service<KernelId>> App for OnKernelApp<T> {
                 Err(error) => unmet.push(error.to_string()),
             }
         }
-        Summary::new(unmet, snapshot, Vec::new())
+        // Services have counted all by now.
+        unmet.extend(self.tally.unmet());
+        Summary::new(unmet, snapshot(self.start.command, &self.tally, elapsed), Vec::new())
+    }
+}
+
+fn snapshot(command: &'static str, tally: &Tally, elapsed: Duration) -> Snapshot {
+    Snapshot {
+        command,
+        elapsed,
+        total: tally.row(elapsed),
+        tables: Vec::new(),
+        distributions: tally.distributions(),
     }
 }

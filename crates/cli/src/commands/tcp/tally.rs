@@ -1,9 +1,10 @@
 //! What services have done, for the report.
 
+use std::fmt::{self, Display};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bywash_apps::rate::per_second;
+use bywash_apps::rate::{MAX_LAG_NS, per_second};
 use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Stopwatch, Times};
 use bywash_programs::{Counted, Counters};
 
@@ -14,7 +15,20 @@ use super::make::Watch;
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     services: Arc<Mutex<Vec<(Counters, Dial)>>>,
-    client: bool,
+    aim: Aim,
+}
+
+/// What has to come of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Nothing: what becomes of connections is their clients' affair.
+    Serve,
+    /// A connection that ends as it should.
+    Talk,
+    /// Bytes.
+    Receive,
+    /// Answers to all requests.
+    Answers,
 }
 
 const COUNTED: &[Column<Counted>] = &[
@@ -38,6 +52,10 @@ const COUNTED: &[Column<Counted>] = &[
         metric: Metric::fault("errors", "errors", "Connections that failed, and wrong answers"),
         of: |counted| counted.errors,
     },
+    Column {
+        metric: Metric::fault("unanswered", "unanswered", "Requests that were due or under way at the end"),
+        of: |counted| counted.unanswered,
+    },
 ];
 
 const REQUEST_RATE: Metric =
@@ -49,8 +67,8 @@ const SENT_RATE: Metric =
 
 impl Tally {
     /// None so far.
-    pub(super) fn new(client: bool) -> Self {
-        Self { services: Arc::default(), client }
+    pub(super) fn new(aim: Aim) -> Self {
+        Self { services: Arc::default(), aim }
     }
 
     /// The numbers of one more service.
@@ -63,13 +81,7 @@ impl Tally {
 
     fn counted(&self) -> Counted {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        services.iter().map(|(counters, _)| counters.read()).fold(Counted::default(), |a, b| Counted {
-            connections: a.connections + b.connections,
-            requests: a.requests + b.requests,
-            received: a.received + b.received,
-            sent: a.sent + b.sent,
-            errors: a.errors + b.errors,
-        })
+        services.iter().map(|(counters, _)| counters.read()).fold(Counted::default(), Counted::and)
     }
 }
 
@@ -91,19 +103,42 @@ impl Telling for Tally {
         if times.count() == 0 {
             return Vec::new();
         }
-        let help = "How long answers took, counted from when the request was due";
+        let help = "How long answers took, counted from when the request was due; of requests without an answer, their age at the end";
         vec![Distribution { name: "latency", help, times }]
     }
 
     fn unmet(&self) -> Vec<String> {
         let counted = self.counted();
         let mut unmet = Vec::new();
-        if self.client && counted.errors > 0 {
+        if self.aim == Aim::Serve {
+            return unmet;
+        }
+        if counted.errors > 0 {
             unmet.push(format!("{} connections failed or answers were wrong", counted.errors));
         }
-        if self.client && counted.connections == 0 {
+        if counted.connections == 0 {
             unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
+        } else if self.aim == Aim::Receive && counted.received == 0 {
+            unmet.push("nothing was received".into());
+        } else if self.aim == Aim::Answers && counted.requests == 0 {
+            unmet.push("no request was answered".into());
+        } else if counted.oldest_ns > counted.slowest_ns + MAX_LAG_NS {
+            // Requests are under way at any moment. Those that end with the run are no older than answers take.
+            unmet.push(format!(
+                "a request had waited for {} at the end without an answer; the slowest answer took {}",
+                Milliseconds(counted.oldest_ns),
+                Milliseconds(counted.slowest_ns)
+            ));
         }
         unmet
+    }
+}
+
+/// Nanoseconds for people.
+struct Milliseconds(u64);
+
+impl Display for Milliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} ms", self.0 / 1_000_000, self.0 / 100_000 % 10)
     }
 }
