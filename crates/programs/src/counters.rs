@@ -58,6 +58,14 @@ counted! {
     sent: saturating_add,
     /// Connections that failed, and answers that were wrong.
     errors: saturating_add,
+    /// Requests that have been due. In a closed loop each is due when it is sent.
+    due: saturating_add,
+    /// Requests that were handed to a connection.
+    asked: saturating_add,
+    /// How long it took to send them, in nanoseconds. Known at the end, and only of requests with times of their own.
+    asking_ns: max,
+    /// How far behind its schedule that was at last, in nanoseconds.
+    late_ns: max,
     /// Requests that were due or under way at the end.
     unanswered: saturating_add,
     /// How long the slowest answer took, in nanoseconds. Known at the end.

@@ -86,6 +86,8 @@ pub struct Load<Id, W> {
     asked: u64,
     answered: u64,
     slowest: Duration,
+    /// When the last request was due and sent, if requests have times of their own.
+    last: Option<(Timestamp, Timestamp)>,
     /// When to open those connections that are missing.
     open_at: Option<Timestamp>,
 }
@@ -115,6 +117,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             asked: 0,
             answered: 0,
             slowest: Duration::ZERO,
+            last: None,
             open_at: Some(Timestamp::ZERO),
         }
     }
@@ -134,7 +137,9 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             self.begun = Some(now);
         }
         if let Some((begun, pace)) = self.begun.zip(self.plan.pace) {
-            self.due = pace.due_within(now.since(begun)).min(self.plan.requests.unwrap_or(u64::MAX));
+            let due = pace.due_within(now.since(begun)).min(self.plan.requests.unwrap_or(u64::MAX));
+            self.counters.add(Counted { due: due - self.due, ..Counted::default() });
+            self.due = due;
         }
     }
 
@@ -150,10 +155,12 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     /// Hands requests to connections that may take one.
     fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
+        let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
-            let at = match self.plan.pace {
-                Some(_) if self.asked < self.due => self.due_at(self.asked).unwrap_or(now),
-                None if self.plan.requests.is_none_or(|all| self.asked < all) => now,
+            let due_at = self.due_at(self.asked);
+            let at = match due_at {
+                Some(at) if self.asked < self.due => at,
+                None if closed_loop && self.plan.requests.is_none_or(|all| self.asked < all) => now,
                 _ => return,
             };
             let Some(id) = self.free.pop_front() else { return };
@@ -162,6 +169,8 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             connection.waiting.push_back(at);
             self.plan.dialect.request(&mut connection.out);
             self.asked += 1;
+            self.last = due_at.map(|at| (at, now));
+            self.counters.add(Counted { due: u64::from(closed_loop), asked: 1, ..Counted::default() });
             self.list(id);
             self.send(id, sockets);
         }
@@ -301,17 +310,25 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
         for at in self.connections.values().flat_map(|connection| &connection.waiting) {
             leave(*at, 1);
         }
+        let (mut asking, mut late) = (Duration::ZERO, Duration::ZERO);
         if let Some((begun, pace)) = self.begun.zip(self.plan.pace) {
+            let (due, sent) = self.last.unwrap_or((begun, begun));
+            let all_sent = self.asked == self.due;
+            let (due, until) = if all_sent { (due, sent) } else { (begun + pace.due(self.asked), now) };
+            (asking, late) = (until.since(begun), until.since(due));
             let in_group = (self.due - self.asked).div_ceil(GROUPS);
-            while self.asked < self.due {
-                let requests = in_group.min(self.due - self.asked);
-                self.asked += requests;
+            let mut told = self.asked;
+            while told < self.due {
+                let requests = in_group.min(self.due - told);
+                told += requests;
                 // The last of a group has waited shortest, the others no less.
-                leave(begun + pace.due(self.asked - 1), requests);
+                leave(begun + pace.due(told - 1), requests);
             }
         }
         self.counters.add(Counted {
             unanswered,
+            asking_ns: nanos(asking),
+            late_ns: nanos(late),
             slowest_ns: nanos(self.slowest),
             oldest_ns: nanos(oldest),
             ..Counted::default()

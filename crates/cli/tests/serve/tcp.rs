@@ -162,12 +162,35 @@ fn a_server_that_never_answers_is_no_success() {
     let half = open["latency"]["p50_ns"].as_u64().unwrap();
     assert!((800_000_000..1_300_000_000).contains(&half), "{open}");
     assert_eq!(open["unmet"][0], "no request was answered");
+    assert_eq!(open["unmet"][1], "100 requests/s were asked for, 1 were reached");
+    let [wanted, due, unsent] = ["wanted_requests_per_second", "due", "unsent"].map(|field| &open[field]);
+    assert_eq!(
+        (wanted, due.as_u64(), unsent.as_u64()),
+        (&100.into(), Some(unanswered), Some(unanswered - 2))
+    );
     let (code, closed) =
         client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--connections|4|--duration|500ms");
     assert_eq!((code, &closed["unanswered"]), (Some(1), &4.into()), "{closed}");
     let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--duration|300ms");
     assert_eq!((code, &download["unmet"][0]), (Some(1), &"nothing was received".into()), "{download}");
     drop(silent);
+}
+
+#[test]
+fn a_rate_that_is_not_reached_is_no_success() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
+    let load = "tcp|load|http|127.0.0.1:8080|--kernel|--requests|100k|--rate";
+    let (code, short) = client(&host, &format!("{load}|10M"));
+    assert_eq!(
+        (code, &short["requests"], &short["errors"]),
+        (Some(1), &100_000.into(), &0.into()),
+        "{short}"
+    );
+    let why = short["unmet"][0].as_str().unwrap();
+    assert!(why.starts_with("10000000 requests/s were asked for, "), "{short}");
+    http.end();
 }
 
 /// One that answers at first: whoever hangs in the middle is told of by the age of what he owes. Who goes on answering until the

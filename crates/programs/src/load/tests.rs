@@ -198,3 +198,22 @@ fn too_many_to_be_recorded_one_by_one_are_recorded_in_groups() {
     assert!(calls <= GROUPS + 1, "{calls}");
     assert_eq!((requests, oldest), (10_000_000_001, 10_000 * MS));
 }
+
+/// Four connections with answers of 0.1 ms take 40 000 requests a second, whatever is asked for.
+#[test]
+fn a_rate_that_is_not_reached_is_known_by_how_late_the_last_request_was_sent() {
+    let pace = |requests| Some(Pace { requests, time: Duration::from_secs(1) });
+    let fast = Plan { requests: Some(20_000), ..plan(pace(1_000_000)) };
+    let (_, counted) = play(fast.clone(), Server::default(), u64::MAX);
+    assert_eq!((counted.due, counted.asked, counted.requests), (20_000, 20_000, 20_000));
+    assert_eq!((counted.asking_ns / MS, counted.late_ns / MS), (499, 479), "it was to take 20 ms");
+    // Ended before it has sent all.
+    let (_, counted) = play(Plan { requests: None, ..fast }, Server::default(), 100 * MS);
+    assert_eq!((counted.due / 1000, counted.asked / 1000, counted.asking_ns), (100, 4, 100 * MS));
+    assert_eq!((counted.late_ns / MS, counted.unanswered), (96, counted.due - counted.requests));
+    // One that is reached.
+    let (_, counted) = play(plan(pace(1000)), Server::default(), u64::MAX);
+    assert_eq!((counted.due, counted.asked, counted.asking_ns, counted.late_ns), (1000, 1000, 999 * MS, 0));
+    let (_, counted) = play(plan(None), Server::default(), u64::MAX);
+    assert_eq!((counted.due, counted.asked, counted.asking_ns), (1000, 1000, 0), "a closed loop has none");
+}

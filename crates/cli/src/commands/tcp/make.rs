@@ -189,6 +189,6 @@ impl Make for LoadMake {
     }
 
     fn aim(&self) -> Aim {
-        Aim::Answers
+        Aim::Answers { rate: self.rate }
     }
 }

@@ -27,8 +27,8 @@ pub(super) enum Aim {
     Talk,
     /// Bytes.
     Receive,
-    /// Answers to all requests.
-    Answers,
+    /// Answers to all requests, and so many requests a second if that was asked for.
+    Answers { rate: Option<u64> },
 }
 
 const COUNTED: &[Column<Counted>] = &[
@@ -52,6 +52,15 @@ const COUNTED: &[Column<Counted>] = &[
         metric: Metric::fault("errors", "errors", "Connections that failed, and wrong answers"),
         of: |counted| counted.errors,
     },
+];
+
+/// What there is of `load` beside that.
+const ASKED: &[Column<Counted>] = &[
+    Column { metric: Metric::count("due", "due", "Requests that have been due"), of: |counted| counted.due },
+    Column {
+        metric: Metric::gauge("unsent", "unsent", "Requests that have been due and wait for a connection"),
+        of: |counted| counted.due - counted.asked.min(counted.due),
+    },
     Column {
         metric: Metric::fault("unanswered", "unanswered", "Requests that were due or under way at the end"),
         of: |counted| counted.unanswered,
@@ -62,6 +71,11 @@ const REQUEST_RATE: Metric =
     Metric::gauge("requests_per_second", "requests/s", "Requests answered per second since the start");
 const RECEIVED_RATE: Metric =
     Metric::gauge("received_bits_per_second", "bit/s in", "Payload received per second since the start");
+const WANTED_RATE: Metric = Metric::gauge(
+    "wanted_requests_per_second",
+    "requests/s wanted",
+    "Requests per second that were asked for",
+);
 const SENT_RATE: Metric =
     Metric::gauge("sent_bits_per_second", "bit/s out", "Payload sent per second since the start");
 
@@ -94,6 +108,10 @@ impl Telling for Tally {
             (RECEIVED_RATE, per_second(counted.received.saturating_mul(8), seconds)),
             (SENT_RATE, per_second(counted.sent.saturating_mul(8), seconds)),
         ]);
+        if let Aim::Answers { rate } = self.aim {
+            row.values.extend(rate.map(|rate| (WANTED_RATE, rate)));
+            row = row.and(ASKED, &counted);
+        }
         row
     }
 
@@ -120,7 +138,7 @@ impl Telling for Tally {
             unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
         } else if self.aim == Aim::Receive && counted.received == 0 {
             unmet.push("nothing was received".into());
-        } else if self.aim == Aim::Answers && counted.requests == 0 {
+        } else if matches!(self.aim, Aim::Answers { .. }) && counted.requests == 0 {
             unmet.push("no request was answered".into());
         } else if counted.oldest_ns > counted.slowest_ns + MAX_LAG_NS {
             // Requests are under way at any moment. Those that end with the run are no older than answers take.
@@ -129,6 +147,12 @@ impl Telling for Tally {
                 Milliseconds(counted.oldest_ns),
                 Milliseconds(counted.slowest_ns)
             ));
+        }
+        if let Aim::Answers { rate: Some(rate) } = self.aim
+            && counted.late_ns > MAX_LAG_NS.max(counted.asking_ns / 100)
+        {
+            let reached = per_second(counted.asked, Duration::from_nanos(counted.asking_ns).as_secs_f64());
+            unmet.push(format!("{rate} requests/s were asked for, {reached} were reached"));
         }
         unmet
     }
