@@ -8,7 +8,7 @@ use std::time::Duration;
 use bywash_engine::stack::Timestamp;
 
 use crate::counters::{Counted, Counters};
-use crate::sockets::{Happened, Service, Sockets};
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// How often it is looked whether something was typed.
 const LOOK: Duration = Duration::from_millis(10);
@@ -116,10 +116,10 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
                     sockets.close(id);
                     self.done = true;
                 }
-                Happened::Closed(_, in_order) => {
+                Happened::Closed(_, ended) => {
                     self.show(id, sockets);
                     sockets.close(id);
-                    self.counters.add(Counted { errors: u64::from(!in_order), ..Counted::default() });
+                    self.counters.add(Counted::lost(ended, u64::from(ended != Ended::InOrder)));
                     self.done = true;
                 }
                 _ => {}

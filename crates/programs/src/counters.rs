@@ -1,7 +1,9 @@
 //! What a service has done, for who looks at it from outside.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::sockets::Ended;
 
 /// Numbers, each with how two of them are made one: of two moments, or of two services.
 macro_rules! counted {
@@ -23,6 +25,8 @@ macro_rules! counted {
         #[derive(Debug, Default)]
         struct Numbers {
             $($name: AtomicU64,)+
+            first_wrong: OnceLock<String>,
+            first_unopened: OnceLock<String>,
         }
 
         impl Counters {
@@ -43,6 +47,50 @@ macro_rules! counted {
     };
 }
 
+impl Counters {
+    /// An answer that was wrong, and how many requests are lost with it.
+    pub(crate) fn wrong(&self, answer: String, lost: u64) {
+        self.0.first_wrong.get_or_init(|| answer);
+        self.add(Counted { wrong: lost, ..Counted::default() });
+    }
+
+    /// A connection that could not be opened on our side, and why.
+    pub(crate) fn unopened(&self, why: String) {
+        self.0.first_unopened.get_or_init(|| why);
+        self.add(Counted { unopened: 1, ..Counted::default() });
+    }
+
+    /// What was wrong first.
+    pub fn first_wrong(&self) -> Option<&str> {
+        self.0.first_wrong.get().map(String::as_str)
+    }
+
+    /// Why a connection could not be opened on our side, at first.
+    pub fn first_unopened(&self) -> Option<&str> {
+        self.0.first_unopened.get().map(String::as_str)
+    }
+}
+
+impl Counted {
+    /// So many connections or requests that were lost because a connection has ended so.
+    pub(crate) fn lost(ended: Ended, lost: u64) -> Self {
+        let none = Self::default();
+        match ended {
+            Ended::InOrder => Self { cut_short: lost, ..none },
+            Ended::Refused => Self { refused: lost, ..none },
+            Ended::Reset => Self { reset: lost, ..none },
+            Ended::TimedOut => Self { timed_out: lost, ..none },
+            Ended::Unreachable => Self { unreachable: lost, ..none },
+        }
+    }
+
+    /// Connections that failed, requests lost with them, and answers that were wrong.
+    pub fn errors(&self) -> u64 {
+        let Self { refused, reset, timed_out, unreachable, cut_short, unopened, wrong, .. } = self;
+        refused + reset + timed_out + unreachable + cut_short + unopened + wrong
+    }
+}
+
 /// The numbers of one service. Clones are the same numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Counters(Arc<Numbers>);
@@ -56,8 +104,20 @@ counted! {
     received: saturating_add,
     /// Bytes of payload sent.
     sent: saturating_add,
-    /// Connections that failed, and answers that were wrong.
-    errors: saturating_add,
+    /// Connections that nobody took, or requests lost with one, as in the next five.
+    refused: saturating_add,
+    /// The peer broke it off.
+    reset: saturating_add,
+    /// No answer of TCP for too long.
+    timed_out: saturating_add,
+    /// The host does not answer, or no route leads there.
+    unreachable: saturating_add,
+    /// The peer ended it in order, though it owed an answer.
+    cut_short: saturating_add,
+    /// It could not be opened on our side.
+    unopened: saturating_add,
+    /// Answers that were wrong, and requests lost with their connections.
+    wrong: saturating_add,
     /// Requests that have been due. In a closed loop each is due when it is sent.
     due: saturating_add,
     /// Requests that were handed to a connection.

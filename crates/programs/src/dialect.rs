@@ -57,8 +57,8 @@ impl Dialect {
     /// Reads on. How much of the bytes it has taken, and whether an answer is whole.
     ///
     /// # Errors
-    /// The answer is none of this language, or says that something is wrong.
-    pub(crate) fn read(&self, reader: &mut Reader, bytes: &[u8]) -> Result<(usize, bool), ()> {
+    /// The answer is none of this language, or says that something is wrong: the line that shows it.
+    pub(crate) fn read(&self, reader: &mut Reader, bytes: &[u8]) -> Result<(usize, bool), String> {
         if reader.body > 0 {
             let n = usize::try_from(reader.body).unwrap_or(usize::MAX).min(bytes.len());
             reader.body -= n as u64;
@@ -68,7 +68,7 @@ impl Dialect {
         let taken = end.unwrap_or(bytes.len());
         reader.line.extend_from_slice(&bytes[..taken]);
         if reader.line.len() > LINE {
-            return Err(());
+            return Err(shown(&reader.line));
         }
         if end.is_none() {
             return Ok((taken, false));
@@ -78,57 +78,65 @@ impl Dialect {
             return Ok((taken, false));
         }
         let line = std::mem::take(&mut reader.line);
-        let text = std::str::from_utf8(&line).map_err(|_| ())?;
+        let text = std::str::from_utf8(&line).map_err(|_| shown(&line))?;
         let whole = match self {
-            Self::Http { .. } => http_head(text, reader)?,
-            Self::Redis { .. } => redis_line(text.trim_end(), reader)?,
-            Self::Memcached { .. } => memcached_line(text.trim_end(), reader)?,
+            Self::Http { .. } => http_head(text, reader),
+            Self::Redis { .. } => redis_line(text.trim_end(), reader),
+            Self::Memcached { .. } => memcached_line(text.trim_end(), reader),
         };
-        Ok((taken, whole))
+        Ok((taken, whole.ok_or_else(|| shown(&line))?))
     }
 }
 
-/// A head is there; whether the answer is whole with it.
-fn http_head(head: &str, reader: &mut Reader) -> Result<bool, ()> {
+/// The first line of an answer, or as much of it as people need to see.
+pub(crate) fn shown(answer: &[u8]) -> String {
+    /// Characters of it at most.
+    const SHOWN: usize = 80;
+    let first = answer.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(first).trim_end().escape_debug().take(SHOWN).collect()
+}
+
+/// A head is there; whether the answer is whole with it, or nothing if it is no good answer.
+fn http_head(head: &str, reader: &mut Reader) -> Option<bool> {
     let mut lines = head.lines();
-    let mut words = lines.next().ok_or(())?.split(' ');
-    let status = words.next().filter(|version| version.starts_with("HTTP/1.")).and(words.next()).ok_or(())?;
+    let mut words = lines.next()?.split(' ');
+    let status = words.next().filter(|version| version.starts_with("HTTP/1.")).and(words.next())?;
     if !status.starts_with('2') {
-        return Err(());
+        return None;
     }
     let length = lines.filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())
     });
     // Without a length the body ends with the connection, or has a form that nobody here reads.
-    reader.body = length.flatten().ok_or(())?;
-    Ok(reader.body == 0)
+    reader.body = length.flatten()?;
+    Some(reader.body == 0)
 }
 
-fn redis_line(line: &str, reader: &mut Reader) -> Result<bool, ()> {
-    match line.split_at_checked(1).ok_or(())? {
-        ("+" | ":", _) | ("$", "-1") => Ok(true),
+fn redis_line(line: &str, reader: &mut Reader) -> Option<bool> {
+    match line.split_at_checked(1)? {
+        ("+" | ":", _) | ("$", "-1") => Some(true),
         ("$", length) => {
-            reader.body = length.parse::<u64>().map_err(|_| ())?.checked_add(2).ok_or(())?;
-            Ok(false)
+            reader.body = length.parse::<u64>().ok()?.checked_add(2)?;
+            Some(false)
         }
-        _ => Err(()),
+        _ => None,
     }
 }
 
-fn memcached_line(line: &str, reader: &mut Reader) -> Result<bool, ()> {
+fn memcached_line(line: &str, reader: &mut Reader) -> Option<bool> {
     let mut words = line.split(' ');
     match words.next() {
         Some("END" | "STORED") => {
             reader.tail = false;
-            Ok(true)
+            Some(true)
         }
         Some("VALUE") => {
-            let length: u64 = words.nth(2).and_then(|word| word.parse().ok()).ok_or(())?;
-            reader.body = length.checked_add(2).ok_or(())?;
+            let length: u64 = words.nth(2).and_then(|word| word.parse().ok())?;
+            reader.body = length.checked_add(2)?;
             reader.tail = true;
-            Ok(false)
+            Some(false)
         }
-        _ => Err(()),
+        _ => None,
     }
 }
 
@@ -141,7 +149,7 @@ mod tests {
     }
 
     /// Answers in `bytes`, however they are cut.
-    fn answers(dialect: &Dialect, bytes: &[u8], piece: usize) -> Result<usize, ()> {
+    fn answers(dialect: &Dialect, bytes: &[u8], piece: usize) -> Result<usize, String> {
         let (mut reader, mut whole) = (Reader::default(), 0);
         for mut rest in bytes.chunks(piece) {
             while !rest.is_empty() {
@@ -174,6 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_an_error() {
+        assert_eq!(shown(b"\x1b[2J\xff\r\nmore"), "\\u{1b}[2J\u{fffd}", "nothing that a terminal would obey");
         for (dialect, bytes) in [
             (http(), "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"),
             (http(), "HTTP/1.1 200 OK\r\n\r\n"),
@@ -183,7 +192,8 @@ mod tests {
             (Dialect::Memcached { set: None }, "ERROR\r\n"),
             (Dialect::Memcached { set: None }, "VALUE k 0\r\n"),
         ] {
-            assert_eq!(answers(&dialect, bytes.as_bytes(), 7), Err(()), "{bytes}");
+            let first = bytes.lines().next().unwrap_or_default();
+            assert_eq!(answers(&dialect, bytes.as_bytes(), 7), Err(first.into()), "the line that shows it");
         }
     }
 

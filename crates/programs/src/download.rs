@@ -5,7 +5,8 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 
 use crate::counters::{Counted, Counters};
-use crate::sockets::{Happened, Service, Sockets};
+use crate::dialect::shown;
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// What is to be downloaded, by one service.
 #[derive(Clone, Debug)]
@@ -18,15 +19,15 @@ pub struct Wanted {
     pub streams: usize,
 }
 
-/// How an answer begins that HTTP calls successful (RFC 9110, 15.3), but for the digit after the first dot.
-const SUCCESS: &[u8] = b"HTTP/1.1 2";
+/// Bytes of an answer's status line that are kept, to be shown if it is wrong.
+const STATUS: usize = 80;
 
 /// The client. It is done when all servers have said all.
 #[derive(Debug)]
 pub struct Download<Id> {
     wanted: Wanted,
     counters: Counters,
-    /// How the answer of each began, as far as it says whether it is one.
+    /// How the answer of each began, as far as it says whether it is one: its status line, or the beginning of it.
     streams: HashMap<Id, Vec<u8>>,
 }
 
@@ -36,19 +37,20 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
         Self { wanted, counters, streams: HashMap::new() }
     }
 
-    fn end<S: Sockets<Id = Id>>(&mut self, id: Id, in_order: bool, sockets: &mut S) {
-        if let Some(began) = self.streams.remove(&id) {
-            sockets.close(id);
-            let refused = !self.wanted.request.is_empty() && !is_success(&began);
-            self.counters.add(Counted { errors: u64::from(!in_order || refused), ..Counted::default() });
+    fn end<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
+        let Some(began) = self.streams.remove(&id) else { return };
+        sockets.close(id);
+        if ended != Ended::InOrder {
+            self.counters.add(Counted::lost(ended, 1));
+        } else if !self.wanted.request.is_empty() && !is_success(&began) {
+            self.counters.wrong(shown(&began), 1);
         }
     }
 }
 
+/// Whether HTTP calls it successful (RFC 9110, 15.3), whatever its version's digit.
 fn is_success(began: &[u8]) -> bool {
-    let minor = SUCCESS.len() - 3;
-    began.len() == SUCCESS.len()
-        && began.iter().zip(SUCCESS).enumerate().all(|(at, (got, wanted))| at == minor || got == wanted)
+    matches!(began, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2', ..])
 }
 
 impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
@@ -77,15 +79,15 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
             let mut began = self.streams.get_mut(&id);
             let received = sockets.read(id, &mut |bytes| {
                 if let Some(began) = &mut began {
-                    let missing = SUCCESS.len().saturating_sub(began.len());
+                    let missing = if began.contains(&b'\n') { 0 } else { STATUS - began.len() };
                     began.extend(bytes.iter().take(missing));
                 }
                 bytes.len()
             }) as u64;
             self.counters.add(Counted { received, ..Counted::default() });
             match *what {
-                Happened::PeerClosed(id) => self.end(id, true, sockets),
-                Happened::Closed(id, in_order) => self.end(id, in_order, sockets),
+                Happened::PeerClosed(id) => self.end(id, Ended::InOrder, sockets),
+                Happened::Closed(id, ended) => self.end(id, ended, sockets),
                 _ => {}
             }
         }

@@ -9,13 +9,14 @@ use bywash_engine::stack::Timestamp;
 use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind, connect,
     listen, recv, send, shutdown, socket_with, sockopt,
 };
 
 use crate::kernel_options::KernelOptions;
-use crate::sockets::{Happened, Service, Sockets};
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// Handshakes that may be under way at a port.
 const BACKLOG: i32 = 4096;
@@ -171,7 +172,7 @@ impl KernelSockets {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (events, _) = match epoll::wait(&self.epoll, &mut events, Some(&none)) {
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(()),
             events => events?,
         };
         for event in events {
@@ -185,10 +186,11 @@ impl KernelSockets {
         match socket.kind {
             Kind::Listener => return self.accept(id),
             Kind::Connecting => {
-                let failed = sockopt::socket_error(&socket.fd).is_ok_and(|result| result.is_err());
-                if failed || flags.contains(epoll::EventFlags::HUP | epoll::EventFlags::OUT) {
+                let failed = sockopt::socket_error(&socket.fd).and_then(|result| result).err();
+                if failed.is_some() || flags.contains(epoll::EventFlags::HUP | epoll::EventFlags::OUT) {
                     socket.told_closed = true;
-                    return self.happened.push_back(Happened::Closed(id, false));
+                    let ended = failed.map_or(Ended::Reset, ended_by);
+                    return self.happened.push_back(Happened::Closed(id, ended));
                 }
                 if !flags.contains(epoll::EventFlags::OUT) {
                     return;
@@ -239,13 +241,19 @@ impl KernelSockets {
         self.socket(id)
     }
 
-    /// The other end, or the kernel, has ended it.
-    fn over(&mut self, id: KernelId, in_order: bool) {
+    /// The peer sends no more.
+    fn at_end(&mut self, id: KernelId) {
         let Some(socket) = self.socket(id) else { return };
-        if in_order && !std::mem::replace(&mut socket.told_end, true) {
+        if !std::mem::replace(&mut socket.told_end, true) {
             self.happened.push_back(Happened::PeerClosed(id));
-        } else if !in_order && !std::mem::replace(&mut socket.told_closed, true) {
-            self.happened.push_back(Happened::Closed(id, false));
+        }
+    }
+
+    /// It has ended out of order.
+    fn broken(&mut self, id: KernelId, why: Errno) {
+        let Some(socket) = self.socket(id) else { return };
+        if !std::mem::replace(&mut socket.told_closed, true) {
+            self.happened.push_back(Happened::Closed(id, ended_by(why)));
         }
     }
 
@@ -277,6 +285,19 @@ impl KernelSockets {
     }
 }
 
+/// What an error of a socket says of its connection.
+fn ended_by(why: Errno) -> Ended {
+    match why {
+        Errno::CONNREFUSED => Ended::Refused,
+        Errno::TIMEDOUT => Ended::TimedOut,
+        // What a router or firewall on the way has said: EACCES and EPERM are "prohibited".
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN | Errno::ACCESS | Errno::PERM => {
+            Ended::Unreachable
+        }
+        _ => Ended::Reset,
+    }
+}
+
 fn stream(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
@@ -295,7 +316,7 @@ impl Sockets for KernelSockets {
             sockopt::set_tcp_nodelay(&fd, true)?;
             self.options.apply(&fd)?;
             match connect(&fd, &to) {
-                Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
                 Err(errno) => Err(errno.into()),
             }
         };
@@ -309,13 +330,13 @@ impl Sockets for KernelSockets {
         {
             match send(&socket.fd, &bytes[sent..], SendFlags::NOSIGNAL) {
                 Ok(n) => (sent, socket.turn.bytes) = (sent + n, socket.turn.bytes + n),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
                     socket.full = true;
                     break;
                 }
-                Err(_) => {
-                    self.over(id, false);
+                Err(why) => {
+                    self.broken(id, why);
                     break;
                 }
             }
@@ -337,7 +358,7 @@ impl Sockets for KernelSockets {
             }
             match recv(&socket.fd, &mut buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => {
-                    self.over(id, true);
+                    self.at_end(id);
                     break;
                 }
                 Ok((n, _)) => {
@@ -348,10 +369,10 @@ impl Sockets for KernelSockets {
                         break;
                     }
                 }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(_) => {
-                    self.over(id, false);
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(why) => {
+                    self.broken(id, why);
                     break;
                 }
             }

@@ -29,5 +29,5 @@ pub use kernel_options::KernelOptions;
 pub use load::{Clockwork, Load, Pace, Plan};
 pub use on_stack::OnStack;
 pub use server::{Serve, Server, Worked};
-pub use sockets::{Happened, Service, Sockets};
+pub use sockets::{Ended, Happened, Service, Sockets};
 pub use stream::{Manner, Stream};

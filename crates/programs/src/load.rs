@@ -17,7 +17,7 @@ use bywash_engine::stack::Timestamp;
 
 use crate::counters::{Counted, Counters};
 use crate::dialect::{Dialect, Reader};
-use crate::sockets::{Happened, Service, Sockets};
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// Requests that were never sent are recorded in so many groups at most, however many they are.
 const GROUPS: u64 = 1 << 20;
@@ -90,6 +90,8 @@ pub struct Load<Id, W> {
     last: Option<(Timestamp, Timestamp)>,
     /// When to open those connections that are missing.
     open_at: Option<Timestamp>,
+    /// Connections that ended before any was open; `None` as soon as one is.
+    in_vain: Option<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +121,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             slowest: Duration::ZERO,
             last: None,
             open_at: Some(Timestamp::ZERO),
+            in_vain: Some(0),
         }
     }
 
@@ -198,18 +201,18 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     fn receive<S: Sockets<Id = Id>>(&mut self, id: Id, now: Timestamp, sockets: &mut S) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let (mut answers, mut wrong) = (0, false);
+        let (mut answers, mut wrong) = (0, None);
         let Connection { reader, .. } = connection;
         let dialect = &self.plan.dialect;
         let received = sockets.read(id, &mut |bytes| {
             let mut rest = bytes;
-            while !rest.is_empty() && !wrong {
+            while !rest.is_empty() && wrong.is_none() {
                 match dialect.read(reader, rest) {
                     Ok((taken, whole)) => {
                         answers += u64::from(whole);
                         rest = &rest[taken..];
                     }
-                    Err(()) => wrong = true,
+                    Err(line) => wrong = Some(line),
                 }
             }
             bytes.len()
@@ -221,32 +224,39 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
                     self.slowest = self.slowest.max(took);
                     self.watch.record(nanos(took), 1);
                 }
-                None => wrong = true,
+                None => wrong = wrong.or_else(|| Some("an answer that nobody has asked for".into())),
             }
         }
         self.answered += answers;
         self.counters.add(Counted { requests: answers, received: received as u64, ..Counted::default() });
-        if wrong {
+        if let Some(answer) = wrong {
             sockets.abort(id);
-            self.lose(id, now);
+            let lost = self.take(id, now).map_or(0, |connection| connection.waiting.len() as u64);
+            self.counters.wrong(answer, lost.max(1));
         } else {
             self.list(id);
         }
     }
 
-    /// A connection has ended before its time: what it owed is lost, and another is opened in its place.
-    fn lose(&mut self, id: Id, now: Timestamp) {
-        let Some(connection) = self.connections.remove(&id) else { return };
+    /// A connection has ended before its time.
+    fn lose(&mut self, id: Id, ended: Ended, now: Timestamp) {
+        let Some(connection) = self.take(id, now) else { return };
+        // A server may end a connection that owes nothing; that is no error.
+        let lost = if connection.open { connection.waiting.len() as u64 } else { 1 };
+        self.counters.add(Counted::lost(ended, lost));
+        self.in_vain = self.in_vain.map(|ended| ended + 1);
+    }
+
+    /// Forgets a connection: what it owed is lost, and another will be opened in its place.
+    fn take(&mut self, id: Id, now: Timestamp) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
         if connection.listed {
             self.free.retain(|other| *other != id);
         }
-        let lost = connection.waiting.len() as u64;
-        self.answered += lost;
-        // A server may end a connection that owes nothing; that is no error.
-        let errors = if connection.open { lost } else { 1 };
-        self.counters.add(Counted { errors, ..Counted::default() });
+        self.answered += connection.waiting.len() as u64;
         let soon = if connection.open { now } else { now + AGAIN };
         self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
+        Some(connection)
     }
 }
 
@@ -266,6 +276,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 Happened::Connected(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.open = true;
+                        self.in_vain = None;
                         self.counters.add(Counted { connections: 1, ..Counted::default() });
                     }
                     self.list(id);
@@ -275,18 +286,21 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 Happened::PeerClosed(id) => {
                     self.receive(id, now, sockets);
                     sockets.close(id);
-                    self.lose(id, now);
+                    self.lose(id, Ended::InOrder, now);
                 }
-                Happened::Closed(id, _) => {
+                Happened::Closed(id, ended) => {
                     sockets.close(id);
-                    self.lose(id, now);
+                    self.lose(id, ended, now);
                 }
                 // Nobody connects to a client.
                 Happened::Accepted(id) => sockets.abort(id),
             }
         }
-        if self.open_at.is_some_and(|at| at <= now) && self.open(sockets).is_err() {
-            self.counters.add(Counted { errors: 1, ..Counted::default() });
+        if self.open_at.is_some_and(|at| at <= now)
+            && !self.is_done()
+            && let Err(why) = self.open(sockets)
+        {
+            self.counters.unopened(why);
             self.open_at = Some(now + AGAIN);
         }
         self.tick(now);
@@ -339,8 +353,10 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
         self.next().into_iter().chain(self.open_at.filter(|_| !self.is_done())).min()
     }
 
+    /// All is answered or lost; or as many connections as there were to be have failed, and none was ever open: nobody is there.
     fn is_done(&self) -> bool {
-        self.plan.requests.is_some_and(|all| self.answered >= all)
+        let in_vain = self.in_vain.is_some_and(|ended| ended > 0 && ended >= self.plan.connections);
+        in_vain || self.plan.requests.is_some_and(|all| self.answered >= all)
     }
 }
 

@@ -1,26 +1,63 @@
 //! Services on an engine of Bywash.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bywash_engine::stack::{CloseReason, ConnectionId, Event, Listen, Timestamp};
 use bywash_engine::{Io, Program};
 
-use crate::sockets::{Happened, Service, Sockets};
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// Handshakes that may be under way at a port.
 const BACKLOG: usize = 4096;
+
+/// How often connections that are being opened are looked at: whether the host is said to be unreachable.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A service as a program of an engine.
 #[derive(Debug)]
 pub struct OnStack<T> {
     service: T,
     happened: Vec<Happened<ConnectionId>>,
+    /// Connections that are being opened, and when they are looked at.
+    opening: HashSet<ConnectionId>,
+    look_at: Timestamp,
 }
 
 impl<T> OnStack<T> {
     /// The service, to be started.
     pub fn new(service: T) -> Self {
-        Self { service, happened: Vec::new() }
+        Self { service, happened: Vec::new(), opening: HashSet::new(), look_at: Timestamp::ZERO }
+    }
+
+    /// What is no more than trouble on the way to a connection that is open, which may pass (RFC 9293, MUST-56), ends an attempt
+    /// to open one, as in Linux: who waits for it wants to know (RFC 5461, 4.1).
+    fn look(&mut self, io: &mut Io<'_>) {
+        let now = io.now();
+        if self.opening.is_empty() || now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
+        let Self { opening, happened, .. } = self;
+        opening.retain(|id| {
+            let trouble = io.stack().tcp_info(now, *id).ok().and_then(|info| info.soft_error);
+            if trouble.is_some() {
+                let _ = io.abort(*id);
+                happened.push(Happened::Closed(*id, Ended::Unreachable));
+            }
+            trouble.is_none()
+        });
+    }
+}
+
+/// What the stack says of a connection's end.
+fn ended(why: CloseReason) -> Ended {
+    match why {
+        CloseReason::Done => Ended::InOrder,
+        CloseReason::Refused => Ended::Refused,
+        CloseReason::Reset => Ended::Reset,
+        CloseReason::TimedOut => Ended::TimedOut,
     }
 }
 
@@ -31,7 +68,7 @@ impl<T: Service<ConnectionId>> Program for OnStack<T> {
     }
 
     fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
-        self.service.start(io)
+        self.service.start(&mut StackSockets { io, opening: &mut self.opening })
     }
 
     fn turn(&mut self, events: &[Event], io: &mut Io<'_>) {
@@ -44,17 +81,22 @@ impl<T: Service<ConnectionId>> Program for OnStack<T> {
                     self.happened.push(Happened::Accepted(connection));
                 }
                 Event::Connected(id) => {
+                    self.opening.remove(&id);
                     let _ = io.set_nodelay(id, true);
                     self.happened.push(Happened::Connected(id));
                 }
                 Event::Readable(id) => self.happened.push(Happened::Readable(id)),
                 Event::Writable(id) => self.happened.push(Happened::Writable(id)),
                 Event::PeerClosed(id) => self.happened.push(Happened::PeerClosed(id)),
-                Event::Closed(id, why) => self.happened.push(Happened::Closed(id, why == CloseReason::Done)),
+                Event::Closed(id, why) => {
+                    self.opening.remove(&id);
+                    self.happened.push(Happened::Closed(id, ended(why)));
+                }
                 _ => {}
             }
         }
-        self.service.turn(&self.happened, io);
+        self.look(io);
+        self.service.turn(&self.happened, &mut StackSockets { io, opening: &mut self.opening });
     }
 
     fn end(&mut self, now: Timestamp) {
@@ -62,7 +104,8 @@ impl<T: Service<ConnectionId>> Program for OnStack<T> {
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        self.service.next_deadline()
+        let look = (!self.opening.is_empty()).then_some(self.look_at);
+        self.service.next_deadline().into_iter().chain(look).min()
     }
 
     fn is_done(&self) -> bool {
@@ -70,35 +113,43 @@ impl<T: Service<ConnectionId>> Program for OnStack<T> {
     }
 }
 
-impl Sockets for Io<'_> {
+/// An engine's connections, for the time of one call.
+struct StackSockets<'a, 'b> {
+    io: &'a mut Io<'b>,
+    opening: &'a mut HashSet<ConnectionId>,
+}
+
+impl Sockets for StackSockets<'_, '_> {
     type Id = ConnectionId;
 
     fn now(&self) -> Timestamp {
-        Io::now(self)
+        self.io.now()
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<ConnectionId, String> {
         let remote = (to.ip().into(), to.port());
-        Io::connect(self, (None, 0), remote, None).map_err(|error| format!("{to}: {error}"))
+        let id = self.io.connect((None, 0), remote, None).map_err(|error| format!("{to}: {error}"))?;
+        self.opening.insert(id);
+        Ok(id)
     }
 
     fn send(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
-        Io::send(self, id, bytes).unwrap_or(0)
+        self.io.send(id, bytes).unwrap_or(0)
     }
 
     fn read(&mut self, id: ConnectionId, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
-        Io::read(self, id, take).unwrap_or(0)
+        self.io.read(id, take).unwrap_or(0)
     }
 
     fn shutdown(&mut self, id: ConnectionId) {
-        let _ = Io::shutdown(self, id);
+        let _ = self.io.shutdown(id);
     }
 
     fn close(&mut self, id: ConnectionId) {
-        let _ = Io::close(self, id);
+        let _ = self.io.close(id);
     }
 
     fn abort(&mut self, id: ConnectionId) {
-        let _ = Io::abort(self, id);
+        let _ = self.io.abort(id);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::counters::{Counted, Counters};
-use crate::sockets::{Happened, Service, Sockets};
+use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// What a server does on each of its connections.
 pub trait Serve: Debug + Send + 'static {
@@ -88,10 +88,10 @@ impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Se
                     }
                     self.work(id, sockets)
                 }
-                Happened::Closed(id, in_order) => {
+                Happened::Closed(id, ended) => {
                     self.connections.remove(&id);
                     sockets.close(id);
-                    Counted { errors: u64::from(!in_order), ..Counted::default() }
+                    Counted::lost(ended, u64::from(ended != Ended::InOrder))
                 }
             };
             self.counters.add(counted);

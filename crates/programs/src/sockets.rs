@@ -51,8 +51,23 @@ pub enum Happened<Id> {
     Writable(Id),
     /// The peer sends no more; what came before can still be read.
     PeerClosed(Id),
-    /// It has ended, in order or not; it is to be closed.
-    Closed(Id, bool),
+    /// It has ended; it is to be closed.
+    Closed(Id, Ended),
+}
+
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Both ends have said all.
+    InOrder,
+    /// Nobody listens there.
+    Refused,
+    /// The peer broke it off.
+    Reset,
+    /// No answer for too long.
+    TimedOut,
+    /// The host, or the router before it, does not answer, or no route leads there.
+    Unreachable,
 }
 
 /// What is done with connections. There is one for each engine, and one for the kernel.

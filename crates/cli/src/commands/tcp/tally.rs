@@ -49,8 +49,48 @@ const COUNTED: &[Column<Counted>] = &[
         of: |counted| counted.sent,
     },
     Column {
-        metric: Metric::fault("errors", "errors", "Connections that failed, and wrong answers"),
-        of: |counted| counted.errors,
+        metric: Metric::fault(
+            "errors",
+            "failed",
+            "Connections that failed, requests lost with them, wrong answers",
+        ),
+        of: Counted::errors,
+    },
+    Column {
+        metric: Metric::fault("refused", "refused", "Of errors: nobody listens there"),
+        of: |counted| counted.refused,
+    },
+    Column {
+        metric: Metric::fault("reset", "reset", "Of errors: the peer broke the connection off"),
+        of: |counted| counted.reset,
+    },
+    Column {
+        metric: Metric::fault("timed_out", "timed out", "Of errors: no answer of TCP for too long"),
+        of: |counted| counted.timed_out,
+    },
+    Column {
+        metric: Metric::fault(
+            "unreachable",
+            "unreachable",
+            "Of errors: the host does not answer, or no route leads there",
+        ),
+        of: |counted| counted.unreachable,
+    },
+    Column {
+        metric: Metric::fault(
+            "cut_short",
+            "cut short",
+            "Of errors: the peer ended a connection by which it owed answers",
+        ),
+        of: |counted| counted.cut_short,
+    },
+    Column {
+        metric: Metric::fault("unopened", "unopened", "Of errors: our side could not open the connection"),
+        of: |counted| counted.unopened,
+    },
+    Column {
+        metric: Metric::fault("wrong", "wrong", "Of errors: answers that were wrong"),
+        of: |counted| counted.wrong,
     },
 ];
 
@@ -97,6 +137,26 @@ impl Tally {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         services.iter().map(|(counters, _)| counters.read()).fold(Counted::default(), Counted::and)
     }
+
+    /// What failed and why, a sentence for each reason.
+    fn failures(&self, counted: &Counted) -> Vec<String> {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let unopened = services.iter().find_map(|(counters, _)| counters.first_unopened());
+        let wrong = services.iter().find_map(|(counters, _)| counters.first_wrong());
+        let reasons = [
+            (counted.refused, "connection refused".into()),
+            (counted.reset, "connection reset by the peer".into()),
+            (counted.timed_out, "connection timed out".into()),
+            (counted.unreachable, "host unreachable".into()),
+            (counted.cut_short, "the peer closed a connection by which it owed an answer".into()),
+            (counted.unopened, unopened.unwrap_or_default().to_owned()),
+            (counted.wrong, format!("wrong answers, the first: {}", wrong.unwrap_or_default())),
+        ];
+        let reasons = reasons.into_iter().filter(|(times, _)| *times > 0);
+        // Of one connection there is nothing to number.
+        let told = |(times, why)| if self.aim == Aim::Talk { why } else { format!("{times} failed: {why}") };
+        reasons.map(told).collect()
+    }
 }
 
 impl Telling for Tally {
@@ -131,10 +191,8 @@ impl Telling for Tally {
         if self.aim == Aim::Serve {
             return unmet;
         }
-        if counted.errors > 0 {
-            unmet.push(format!("{} connections failed or answers were wrong", counted.errors));
-        }
-        if counted.connections == 0 {
+        unmet.extend(self.failures(&counted));
+        if counted.connections == 0 && counted.errors() == 0 {
             unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
         } else if self.aim == Aim::Receive && counted.received == 0 {
             unmet.push("nothing was received".into());
