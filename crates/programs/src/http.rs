@@ -118,7 +118,8 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
         "HTTP/1.0" => false,
         _ => return None,
     };
-    if words.next().is_some() || !path.starts_with('/') {
+    let path = origin_form(path)?;
+    if words.next().is_some() {
         return None;
     }
     let (mut stays, mut hosts) = (newer, 0);
@@ -139,6 +140,20 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
     }
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
     (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays })
+}
+
+/// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:
+/// a server must take these, too); which host that is makes no difference here.
+fn origin_form(target: &str) -> Option<&str> {
+    if target.starts_with('/') {
+        return Some(target);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    let path = rest.find(['/', '?']).unwrap_or(rest.len());
+    let is_http = ["http", "https"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
+    let path = is_http.then(|| rest.split_at(path)).filter(|(host, _)| !host.is_empty())?.1;
+    // RFC 9110, 4.2.3: an empty path is "/".
+    Some(if path.starts_with('/') { path } else { "/" })
 }
 
 impl Http {
@@ -258,7 +273,13 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", None),
             ("GET / HTTP/2", None),
             ("GET  / HTTP/1.1\r\nHost: a", None),
-            ("GET http://a/ HTTP/1.1\r\nHost: a", None),
+            ("GET http://a/ HTTP/1.1\r\nHost: a", Some(("/", true))),
+            ("GET HTTP://a:80/9?x HTTP/1.1\r\nHost: a", Some(("/9?x", true))),
+            ("GET http://a HTTP/1.1\r\nHost: a", Some(("/", true))),
+            ("GET http://a?x HTTP/1.1\r\nHost: a", Some(("/", true))),
+            ("GET http:///9 HTTP/1.1\r\nHost: a", None),
+            ("GET ftp://a/9 HTTP/1.1\r\nHost: a", None),
+            ("GET a/9 HTTP/1.1\r\nHost: a", None),
             ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", None),
             ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", None),
             ("", None),
