@@ -28,6 +28,10 @@ pub enum Kind {
     Packets,
     /// Bytes of these packets, without FCS.
     Bytes,
+    /// What happens again and again, such as requests: people see it with how often a second that is.
+    Events,
+    /// Bytes that programs send or receive: people see them with bits per second.
+    Payload,
     /// Anything else that only grows.
     Count,
     /// Something that grows and had better not: people see it where it is not 0.
@@ -45,6 +49,16 @@ impl Metric {
     /// The bytes of these packets, without FCS.
     pub const fn bytes(name: &'static str, noun: &'static str, help: &'static str) -> Self {
         Self { name, noun, help, kind: Kind::Bytes }
+    }
+
+    /// What happens again and again, such as requests.
+    pub const fn events(name: &'static str, noun: &'static str, help: &'static str) -> Self {
+        Self { name, noun, help, kind: Kind::Events }
+    }
+
+    /// Bytes that programs send or receive.
+    pub const fn payload(name: &'static str, noun: &'static str, help: &'static str) -> Self {
+        Self { name, noun, help, kind: Kind::Payload }
     }
 
     /// Anything else that only grows.
@@ -248,6 +262,12 @@ impl<'a> Interval<'a> {
     /// Rates of everything together.
     pub fn total(&self) -> Option<Rates> {
         self.now.total.rates(self.before.map(|before| &before.total), self.seconds())
+    }
+
+    /// By how much a number of everything together has grown.
+    pub(super) fn growth(&self, metric: &Metric) -> u64 {
+        let of = |snapshot: &Snapshot| snapshot.value(metric.name).unwrap_or(0);
+        of(self.now).saturating_sub(self.before.map_or(0, of))
     }
 
     /// Rates of `row` of `table`, which is one of [`Snapshot::tables`].

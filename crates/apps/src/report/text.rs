@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display};
 
-use super::snapshot::{Interval, Kind, Rates, Row, Snapshot};
-use crate::rate::{Bps, Pps};
+use super::snapshot::{Interval, Kind, Metric, Rates, Row, Snapshot};
+use crate::rate::{Bps, Pps, per_second};
 
 impl Display for Rates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,6 +16,7 @@ impl Display for Rates {
 impl Display for Interval<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.0} s", self.now.elapsed.as_secs_f64())?;
+        write_programs(f, self)?;
         write_packets(f, "   ", &self.now.total)?;
         if let Some(rates) = self.total() {
             write!(f, "   {rates}")?;
@@ -37,6 +38,24 @@ impl Display for Interval<'_> {
         }
         Ok(())
     }
+}
+
+/// What programs have done, and how fast.
+fn write_programs(f: &mut fmt::Formatter<'_>, interval: &Interval<'_>) -> fmt::Result {
+    let values = &interval.now.total.values;
+    let is_done = |(metric, value): &(Metric, u64)| metric.kind == Kind::Packets || *value > 0;
+    if !values.iter().any(is_done) {
+        return f.write_str("   nothing");
+    }
+    for (metric, value) in values.iter().filter(|(_, value)| *value > 0) {
+        let rate = |each| per_second(interval.growth(metric).saturating_mul(each), interval.seconds());
+        match metric.kind {
+            Kind::Events => write!(f, "   {value} {}, {}/s", metric.noun, rate(1))?,
+            Kind::Payload => write!(f, "   {value} {}, {}", metric.noun, Bps(rate(8)))?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The packets that the rates are of.
@@ -104,6 +123,26 @@ mod tests {
             later.since(Some(&sooner)).to_string(),
             "3 s   3000 received   2.00 kpps, 1.02 Mbit/s (L2), 1.34 Mbit/s (L1)   0 1.00 kpps   1 1.00 kpps   2 lost   \
              latency p50 2.0 p99 2.0 µs"
+        );
+    }
+
+    #[test]
+    fn the_live_line_of_programs_has_their_bytes_and_rates() {
+        let at = |seconds, values: [u64; 3]| {
+            let metrics = [
+                Metric::events("requests", "requests", "Requests answered"),
+                Metric::payload("received_bytes", "bytes in", "Bytes received"),
+                Metric::gauge("depth", "waiting", "What waits"),
+            ];
+            let total = Row { labels: Vec::new(), values: metrics.into_iter().zip(values).collect() };
+            Snapshot { elapsed: std::time::Duration::from_secs(seconds), total, ..Snapshot::default() }
+        };
+        let (none, sooner, later) = (at(1, [0; 3]), at(2, [100, 5000, 1]), at(4, [300, 255_000, 1]));
+        assert_eq!(none.since(None).to_string(), "1 s   nothing");
+        assert_eq!(sooner.since(None).to_string(), "2 s   100 requests, 50/s   5000 bytes in, 20.00 kbit/s");
+        assert_eq!(
+            later.since(Some(&sooner)).to_string(),
+            "4 s   300 requests, 100/s   255000 bytes in, 1.00 Mbit/s"
         );
     }
 

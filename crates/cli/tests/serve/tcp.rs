@@ -234,6 +234,47 @@ fn connect(host: &Host, words: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+/// What a tool says in text when it is asked how it stands.
+fn asked(host: &Host, words: &str) -> String {
+    let mut command = host.command(BYWASH).unwrap();
+    command.args(words.split('|')).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut complaint = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("Ctrl-C ends it") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut complaint, &mut line).unwrap() > 0, "it did not begin");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+    let mut told = String::new();
+    let mut results = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut results, &mut told).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // What the pipes hold is not read: they take a summary.
+    child.wait().unwrap();
+    told
+}
+
+#[test]
+fn who_asks_how_it_stands_is_told_bytes_and_rates() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
+    let upload = Instance::start(&host, "tcp|upload|--kernel");
+    let load = asked(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--duration|60s");
+    for part in [" requests, ", "/s ", " bytes of payload in, ", "bit/s ", " latency p50 "] {
+        assert!(load.contains(part), "{part}: {load}");
+    }
+    let download = asked(&host, "tcp|download|127.0.0.1:19|--kernel|--duration|60s");
+    let (before, rate) = download.split_once(" bytes of payload in, ").unwrap_or_default();
+    let bytes = before.rsplit(' ').next().unwrap_or_default();
+    assert!(bytes.parse().is_ok_and(|bytes: u64| bytes > 0) && rate.contains("bit/s"), "{download}");
+    http.end();
+    upload.end();
+}
+
 #[test]
 fn connect_says_why_it_could_not() {
     let Some(_guard) = lock() else { return };

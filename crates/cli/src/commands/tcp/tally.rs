@@ -33,19 +33,19 @@ pub(super) enum Aim {
 
 const COUNTED: &[Column<Counted>] = &[
     Column {
-        metric: Metric::count("connections", "connections", "Connections opened"),
+        metric: Metric::events("connections", "connections", "Connections opened"),
         of: |counted| counted.connections,
     },
     Column {
-        metric: Metric::count("requests", "requests", "Requests answered"),
+        metric: Metric::events("requests", "requests", "Requests answered"),
         of: |counted| counted.requests,
     },
     Column {
-        metric: Metric::count("received_bytes", "bytes of payload in", "Bytes of payload received"),
+        metric: Metric::payload("received_bytes", "bytes of payload in", "Bytes of payload received"),
         of: |counted| counted.received,
     },
     Column {
-        metric: Metric::count("sent_bytes", "bytes of payload out", "Bytes of payload sent"),
+        metric: Metric::payload("sent_bytes", "bytes of payload out", "Bytes of payload sent"),
         of: |counted| counted.sent,
     },
     Column {
