@@ -129,11 +129,20 @@ fn one_line(text: &str) -> String {
     let told: Vec<&str> = lines
         .filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .collect();
-    // clap tells which command it is only of some errors.
-    let typed = std::env::args().nth(1).filter(|name| Cli::command().find_subcommand(name).is_some());
-    let help = typed.map_or("bywash --help".into(), |name| format!("bywash {name} --help"));
     let told = in_our_words(&told.join(" ").replace(" tip:", "; tip:"));
-    format!("{} (see `{help}`)", told.strip_prefix("error: ").unwrap_or(&told))
+    let typed: Vec<String> = std::env::args().skip(1).collect();
+    format!("{} (see `{} --help`)", told.strip_prefix("error: ").unwrap_or(&told), command(&typed))
+}
+
+/// The command that was typed, and the one below it: clap tells which it is only of some errors.
+fn command(typed: &[String]) -> String {
+    let (mut name, mut found) = ("bywash".to_owned(), Cli::command());
+    for word in typed {
+        let Some(below) = found.find_subcommand(word).cloned() else { break };
+        name = format!("{name} {}", below.get_name());
+        found = below;
+    }
+    name
 }
 
 /// What the standard library says of a number's text, and clap hands on, does not say what to write.
@@ -194,6 +203,20 @@ mod tests {
             let error = Cli::command().try_get_matches_from(["bywash"].into_iter().chain(line)).unwrap_err();
             let told = Failure::from(error).to_string();
             assert!(told.contains(says), "{told}");
+        }
+    }
+
+    #[test]
+    fn help_is_that_of_the_command_that_was_typed() {
+        for (typed, expected) in [
+            ("", "bywash"),
+            ("--nonsense tcp", "bywash"),
+            ("receive null: tcp", "bywash receive"),
+            ("tcp http --listen x", "bywash tcp http"),
+            ("tcp --listen x http", "bywash tcp"),
+        ] {
+            let typed: Vec<String> = typed.split_whitespace().map(String::from).collect();
+            assert_eq!(command(&typed), expected);
         }
     }
 

@@ -408,3 +408,50 @@ fn help_has_examples_and_exit_codes() {
         assert!(help.contains(&format!("bywash {tool} xdp:")) && help.contains("Exit codes: 0"), "{help}");
     }
 }
+
+/// What only the stack or a driver finds wrong in a file of an instance is told with line and column, too.
+#[test]
+fn a_mistake_in_an_instances_file_has_its_place_whoever_finds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("web.toml");
+    let port = "[[port]]\nport = 'link:bw-p-mistake'\naddresses = ['10.0.0.2/24']\n";
+    for (text, place, says) in [
+        (
+            "forward = true\n[[port]]\nport = 'null:'\naddresses = ['auto6']".into(),
+            "4:14",
+            "auto6 is for hosts",
+        ),
+        (format!("{port}[[route]]\nprefix = 'default'\nvia = '10.1.0.1'"), "6:7", "10.1.0.1 is on no link"),
+        (
+            format!("{port}[[port]]\nport = 'null:'\naddresses = ['10.0.0.2/24']"),
+            "6:14",
+            "an address of ours already",
+        ),
+        (format!("{port}[[port]]\nport = 'xdp:bw-absent0'"), "5:8", "there is no interface 'bw-absent0'"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_bywash"))
+            .args(["serve", "--huge-pages", "off", "--memory", "16M", "--duration", "1s", "--config"])
+            .arg(&path)
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        let begins = format!("bywash: {}:{place}: ", path.display());
+        assert!(complaint.starts_with(&begins) && complaint.contains(says), "{complaint}");
+        assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1));
+    }
+}
+
+#[test]
+fn a_tool_of_tcp_without_a_place_says_what_to_name() {
+    for words in [&["tcp", "http"][..], &["tcp", "load", "http", "10.0.0.2:80"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bywash")).args(words).output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        let says = "bywash: name a port (--port), a file (--config), or --kernel\n";
+        assert_eq!((output.status.code(), complaint.as_str()), (Some(2), says));
+    }
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_bywash")).args(["tcp", "http", "--path", "x"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("(see `bywash tcp http --help`)"));
+}

@@ -32,7 +32,7 @@ impl<T> OnStack<T> {
     }
 
     /// What is no more than trouble on the way to a connection that is open, which may pass (RFC 9293, MUST-56), ends an attempt
-    /// to open one, as in Linux: who waits for it wants to know (RFC 5461, 4.1).
+    /// to open one, as in Linux: who waits for it wants to know (RFC 5461, 4).
     fn look(&mut self, io: &mut Io<'_>) {
         let now = io.now();
         if self.opening.is_empty() || now < self.look_at {

@@ -132,10 +132,10 @@ fn the_same_tools_work_on_the_kernels_sockets() {
         "tcp|load|http|127.0.0.1:8080|--kernel|--connections|16|--depth|2|--requests|5000|--duration|60s",
     );
     assert_eq!((code, &load["requests"]), (Some(0), &5000.into()), "{load}");
-    let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/1000000|--streams|3");
+    let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--path|/1000000|--streams|3");
     assert_eq!(code, Some(0), "{download}");
     assert!(download["received_bytes"].as_u64().unwrap() >= 3_000_000, "{download}");
-    let (code, missing) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/nothing");
+    let (code, missing) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--path|/nothing");
     assert_eq!((code, &missing["errors"]), (Some(1), &1.into()), "404 is no download: {missing}");
     assert_eq!(http.end()["requests"], 5004);
     let (code, refused) = client(&host, "tcp|load|http|127.0.0.1:8080|--kernel|--duration|300ms");
@@ -199,7 +199,7 @@ fn why_a_connection_failed_is_told() {
     assert_eq!(failures(&refused), (vec![("refused", 3)], "3 failed: connection refused"));
     let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
     let missing = "404 Not Found";
-    let (_, wrong) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--http|/nothing");
+    let (_, wrong) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--path|/nothing");
     assert_eq!(
         failures(&wrong),
         (vec![("wrong", 1)], &*format!("1 failed: wrong answers, the first: HTTP/1.1 {missing}"))
@@ -296,11 +296,7 @@ fn a_rate_that_is_not_reached_is_no_success() {
     let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
     let load = "tcp|load|http|127.0.0.1:8080|--kernel|--requests|20k|--rate";
     let (code, short) = client(&host, &format!("{load}|10M"));
-    assert_eq!(
-        (code, &short["requests"], &short["errors"]),
-        (Some(1), &20_000.into(), &0.into()),
-        "{short}"
-    );
+    assert_eq!((code, &short["requests"], &short["errors"]), (Some(1), &20_000.into(), &0.into()), "{short}");
     let why = short["unmet"][0].as_str().unwrap();
     assert!(why.starts_with("10000000 requests/s were asked for, "), "{short}");
     http.end();

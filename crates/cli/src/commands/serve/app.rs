@@ -76,7 +76,8 @@ impl SpreadBy {
 impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { command, name, ports, addresses, engines, spread_by, socket } = self;
-        write!(f, "{command} {name} on {} with {engines} engine(s)", ports.join(", "))?;
+        let engines = if *engines == 1 { "one engine".into() } else { format!("{engines} engines") };
+        write!(f, "{command} {name} on {} with {engines}", ports.join(", "))?;
         match spread_by {
             Some(SpreadBy::Nic) => f.write_str(", flows spread by RSS")?,
             Some(SpreadBy::Software) => f.write_str(", flows spread by software")?,

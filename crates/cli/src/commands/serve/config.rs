@@ -25,7 +25,7 @@ struct File {
     #[serde(default)]
     port: Vec<FilePort>,
     #[serde(default)]
-    route: Vec<Spanned<FileRoute>>,
+    route: Vec<FileRoute>,
     tcp: Option<Spanned<Settings>>,
 }
 
@@ -42,10 +42,18 @@ struct FilePort {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileRoute {
-    prefix: String,
-    via: Option<String>,
-    dev: Option<String>,
+    prefix: Spanned<String>,
+    via: Option<Spanned<String>>,
+    dev: Option<Spanned<String>>,
     metric: Option<u32>,
+}
+
+/// The word of a route that something is wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Prefix,
+    Via,
+    Dev,
 }
 
 /// What flags say of an instance.
@@ -70,6 +78,24 @@ pub(crate) struct Config {
     pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
     pub(crate) tcp: Settings,
+    /// Where each of `ports` stands in the file.
+    ports_at: Vec<usize>,
+    source: Option<Source>,
+}
+
+/// The file a configuration is from: who finds a mistake later can say where it is.
+#[derive(Clone, Debug)]
+struct Source {
+    name: String,
+    text: String,
+}
+
+impl Source {
+    /// Says in which line and column of the file something is wrong.
+    fn say(&self, at: usize, what: &str) -> Failure {
+        let (line, column) = place(&self.text, at);
+        Failure::Usage(format!("{}:{line}:{column}: {what}", self.name))
+    }
 }
 
 /// An address, before interfaces have numbers.
@@ -78,6 +104,8 @@ pub(crate) struct WantedAddress {
     /// The number of the interface.
     interface: usize,
     pub(crate) what: What,
+    /// Where it stands in the file.
+    at: Option<usize>,
 }
 
 /// Which address.
@@ -106,7 +134,7 @@ impl WantedAddress {
     /// `10.0.0.2/24`, `10.0.0.2/24 dad`, or `auto6`.
     fn of(interface: usize, text: &str) -> Result<Self, String> {
         if text.trim() == AUTO6 {
-            return Ok(Self { interface, what: What::Auto6 });
+            return Ok(Self { interface, what: What::Auto6, at: None });
         }
         let mut words = text.split_whitespace();
         let prefix = words.next().unwrap_or(text).parse().map_err(|error: PrefixError| error.to_string())?;
@@ -117,7 +145,7 @@ impl WantedAddress {
                 return Err(format!("'{word}' is not known: only dad may follow the address"));
             }
         };
-        Ok(Self { interface, what: What::Given { prefix, dad } })
+        Ok(Self { interface, what: What::Given { prefix, dad }, at: None })
     }
 }
 
@@ -129,6 +157,8 @@ struct WantedRoute {
     /// The number of the interface.
     interface: usize,
     metric: u32,
+    /// Where it stands in the file.
+    at: Option<usize>,
 }
 
 /// Reads a file.
@@ -136,13 +166,12 @@ struct WantedRoute {
 /// # Errors
 /// In one line what is wrong in which line and column.
 pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::Usage(format!("--config {shown}: {error}")))?;
-    parse(&text).map_err(|(at, what)| {
-        let (line, column) = place(&text, at);
-        Failure::Usage(format!("{shown}:{line}:{column}: {what}"))
-    })
+    let name = path.display().to_string();
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("--config {name}: {error}")))?;
+    let source = Source { name, text };
+    let config = parse(&source.text).map_err(|(at, what)| source.say(at, &what))?;
+    Ok(Config { source: Some(source), ..config })
 }
 
 /// Line and column of a byte, from 1.
@@ -168,15 +197,29 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         let name = name.map_err(at(port.port.span()))?;
         let vlan = port.vlan.as_ref().map(|vlan| vlan_of(*vlan.get_ref()).map_err(at(vlan.span())));
         config.add(&name, vlan.transpose()?).map_err(at(port.port.span()))?;
+        if config.ports_at.len() < config.ports.len() {
+            config.ports_at.push(port.port.span().start);
+        }
         for address in &port.addresses {
             let wanted = WantedAddress::of(number, address.get_ref());
-            config.addresses.push(wanted.map_err(at(address.span()))?);
+            let wanted = wanted.map_err(at(address.span()))?;
+            config.addresses.push(WantedAddress { at: Some(address.span().start), ..wanted });
         }
     }
-    for route in &file.route {
-        let FileRoute { prefix, via, dev, metric } = route.get_ref();
-        let made = config.route(prefix, via.as_deref(), dev.as_deref(), metric.unwrap_or(0));
-        let made = made.map_err(at(route.span()))?;
+    for FileRoute { prefix, via, dev, metric } in &file.route {
+        let text = |word: &Option<Spanned<String>>| word.as_ref().map(|word| word.get_ref().clone());
+        let made =
+            config.route(prefix.get_ref(), text(via).as_deref(), text(dev).as_deref(), metric.unwrap_or(0));
+        let mut made = made.map_err(|(word, what)| {
+            let word = match word {
+                Word::Prefix => None,
+                Word::Via => via.as_ref(),
+                Word::Dev => dev.as_ref(),
+            };
+            (word.unwrap_or(prefix).span().start, what)
+        })?;
+        // All that the stack may refuse of a route is its gateway.
+        made.at = Some(via.as_ref().unwrap_or(prefix).span().start);
         config.routes.push(made);
     }
     if let Some(tcp) = file.tcp {
@@ -256,7 +299,7 @@ impl Config {
                 _ => return Err(format!("'{word}' is not known: write via, dev or metric")),
             }
         }
-        self.route(prefix, via, dev, metric)
+        self.route(prefix, via, dev, metric).map_err(|(_, what)| what)
     }
 
     fn route(
@@ -265,22 +308,27 @@ impl Config {
         via: Option<&str>,
         dev: Option<&str>,
         metric: u32,
-    ) -> Result<WantedRoute, String> {
-        let words =
-            RouteWords { prefix: prefix.into(), gateway: via.map(Into::into), ..RouteWords::default() };
-        let (prefix, gateway) = words.meaning()?;
+    ) -> Result<WantedRoute, (Word, String)> {
+        let wrong = |word| move |what| (word, what);
+        let words = RouteWords { prefix: prefix.into(), ..RouteWords::default() };
+        words.meaning().map_err(wrong(Word::Prefix))?;
+        let words = RouteWords { gateway: via.map(Into::into), ..words };
+        let (prefix, gateway) = words.meaning().map_err(wrong(Word::Via))?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {
             let on = |ours: &&WantedAddress| matches!(ours.what, What::Given { prefix, .. } if prefix.contains(gateway));
             self.addresses.iter().find(on).map(|ours| ours.interface)
         });
         let interface = match (dev, towards) {
-            (Some(dev), _) => self.interface(dev)?,
+            (Some(dev), _) => self.interface(dev).map_err(wrong(Word::Dev))?,
             (None, Some(interface)) => interface,
             (None, None) if self.interfaces.len() == 1 => 0,
-            (None, None) => return Err(format!("by which interface? Name it (dev): {}", self.names())),
+            (None, None) => {
+                let what = format!("by which interface? Name it (dev): {}", self.names());
+                return Err((Word::Prefix, what));
+            }
         };
-        Ok(WantedRoute { prefix, gateway, interface, metric })
+        Ok(WantedRoute { prefix, gateway, interface, metric, at: None })
     }
 
     /// Adds an interface, and its port if it is the first there.
@@ -326,40 +374,52 @@ impl Config {
 
     /// What contradicts itself only as a whole.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.forward && self.addresses.iter().any(|address| address.what == What::Auto6) {
-            return Err(Failure::Usage(
-                "auto6 is for hosts: who passes packets on (forward) takes no advice from routers; give it addresses".into(),
-            ));
+        let auto6 = self.addresses.iter().find(|address| address.what == What::Auto6);
+        if let Some(auto6) = auto6.filter(|_| self.forward) {
+            let what = "auto6 is for hosts: who passes packets on (forward) takes no advice from routers; give it addresses";
+            return Err(self.blame(auto6.at, Failure::Usage(what.into())));
         }
         Ok(())
+    }
+
+    /// A failure with the place in the file that it comes from, if that is known.
+    pub(crate) fn blame(&self, at: Option<usize>, failure: Failure) -> Failure {
+        let at = match &failure {
+            Failure::Open(error) => {
+                let port = self.ports.iter().position(|port| *port == error.port);
+                port.and_then(|number| self.ports_at.get(number).copied())
+            }
+            _ => at,
+        };
+        match (&self.source, at) {
+            (Some(source), Some(at)) => source.say(at, &failure.to_string()),
+            _ => failure,
+        }
     }
 
     /// Gives an instance its addresses and routes.
     ///
     /// # Errors
-    /// What the stack refuses.
+    /// What the stack refuses, and where that stands in the file.
     pub(crate) fn apply(
         &self,
         control: &mut Control,
         now: Timestamp,
         interfaces: &[InterfaceId],
-    ) -> Result<(), ControlError> {
-        for WantedAddress { interface, what } in &self.addresses {
+    ) -> Result<(), (Option<usize>, ControlError)> {
+        for WantedAddress { interface, what, at } in &self.addresses {
             let Some(id) = interfaces.get(*interface) else { continue };
-            match what {
-                What::Given { prefix, dad: true } => control.add_address_if_free(now, *id, *prefix)?,
-                What::Given { prefix, dad: false } => control.add_address(now, *id, *prefix)?,
-                What::Auto6 => control.autoconfigure(now, *id)?,
-            }
+            let done = match what {
+                What::Given { prefix, dad: true } => control.add_address_if_free(now, *id, *prefix),
+                What::Given { prefix, dad: false } => control.add_address(now, *id, *prefix),
+                What::Auto6 => control.autoconfigure(now, *id),
+            };
+            done.map_err(|error| (*at, error))?;
         }
-        for WantedRoute { prefix, gateway, interface, metric } in &self.routes {
+        for WantedRoute { prefix, gateway, interface, metric, at } in &self.routes {
             if let Some(id) = interfaces.get(*interface) {
-                control.add_route(Route {
-                    prefix: *prefix,
-                    gateway: *gateway,
-                    interface: *id,
-                    metric: *metric,
-                })?;
+                let route = Route { prefix: *prefix, gateway: *gateway, interface: *id, metric: *metric };
+                control.add_route(route).map_err(|error| (*at, error))?;
             }
         }
         Ok(())
@@ -382,109 +442,4 @@ fn interface(port: &PortName) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_says_what_flags_say() {
-        let file = "name = 'web'\nforward = true\naccept_redirects = false\n[[port]]\nport = 'xdp:eth1'\n\
-                    addresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n[[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n";
-        let read = parse(file).unwrap();
-        let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
-        let addresses = ["eth1=10.0.0.2/24", "eth1=10.0.0.3/24 dad"].map(String::from);
-        let routes = ["default via 10.0.0.1".to_owned()];
-        let flags = Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes };
-        let typed = Config::of(&flags).unwrap();
-        let dad = |address: &WantedAddress| matches!(address.what, What::Given { dad: true, .. });
-        assert_eq!(read.addresses.iter().map(dad).collect::<Vec<_>>(), [false, true]);
-        assert_eq!((read.name.as_deref(), read.forward, read.no_redirects), (Some("web"), true, true));
-        assert!(!parse("name = 'web'").unwrap().no_redirects);
-        assert_eq!((&read.ports, &read.addresses), (&typed.ports, &typed.addresses));
-        assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
-    }
-
-    #[test]
-    fn a_mistake_is_found_by_line_and_column() {
-        for (file, line, column, says) in [
-            ("name = \"web\nforward = true", 1, 12, "string"),
-            ("forward = 3", 1, 11, "boolean"),
-            ("accept_redirects = 0", 1, 20, "boolean"),
-            ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 29, "10.0.0.3/99"),
-            ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
-            ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
-            ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 1, 1, "'eth1' is no address"),
-            ("[[port]]\nport = 'tap:t'\nvlan = 4095", 3, 8, "from 1 to 4094"),
-            ("[[port]]\nport = 'tap:t'\n[[port]]\nport = 'tap:t'", 4, 8, "tap:t is there twice"),
-            ("[tcp]\nmaxseg = 20", 2, 10, "from 88 to 32767"),
-            ("[tcp]\nsack = false\nkeepalive_time = '5d'", 3, 18, "5d: 'd' is no unit of time"),
-            ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
-            ("[tcp]\ncongestion_control = 'bbr'", 2, 22, "write cubic or newreno"),
-            ("[tcp]\nwindow = 5", 2, 1, "window"),
-            (
-                "forward = true\n[tcp]\nrmem_max = '64K'\nrmem_default = '1M'",
-                2,
-                1,
-                "at first more than at most",
-            ),
-        ] {
-            let (at, what) = parse(file).unwrap_err();
-            assert_eq!(place(file, at), (line, column), "{file}: {what}");
-            assert!(what.contains(says) && !what.contains('\n'), "{what}");
-        }
-    }
-
-    #[test]
-    fn vlans_are_interfaces_of_their_own() {
-        let file = "[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24']\n[[port]]\nport = 'xdp:eth1'\nvlan = 7\n\
-                    addresses = ['auto6']\n[[port]]\nport = 'xdp:eth2'\nvlan = 7\n[[route]]\nprefix = 'default'\n\
-                    dev = 'eth2.7'\n";
-        let read = parse(file).unwrap();
-        let ports: Vec<PortName> = ["xdp:eth1", "xdp:eth2"].map(|name| name.parse().unwrap()).to_vec();
-        let of = |ports, vlans: &[&str], addresses: &[&str], routes: &[&str]| {
-            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-            let (vlans, addresses, routes) = (owned(vlans), owned(addresses), owned(routes));
-            Config::of(&Flags { ports, vlans: &vlans, addresses: &addresses, routes: &routes })
-        };
-        let typed =
-            of(&ports, &["eth1=7", "eth2=7"], &["eth1=10.0.0.2/24", "eth1.7=auto6"], &["default dev eth2.7"])
-                .unwrap();
-        assert_eq!(read.names(), "eth1, eth1.7, eth2.7");
-        assert_eq!((&read.ports, &read.interfaces), (&typed.ports, &typed.interfaces));
-        assert_eq!(read.addresses, typed.addresses);
-        assert_eq!(format!("{:?}", read.routes), format!("{:?}", typed.routes));
-        let alone = of(&ports[..1], &["7"], &["10.0.0.2/24"], &[]).unwrap();
-        assert_eq!((alone.names().as_str(), alone.interfaces), ("eth1.7", vec![(0, Some(7))]));
-        for (vlans, addresses, says) in [
-            (&["7"][..], &[][..], "--vlan 7: of which port?"),
-            (&["eth1=0"], &[], "from 1 to 4094"),
-            (&["eth1=x"], &[], "'x' is no VLAN"),
-            (&["eth1=7", "eth1=7"], &[], "twice"),
-            (&["eth1=7"], &["eth1.8=10.0.0.2/24"], "there is no interface 'eth1.8', but eth1.7, eth2"),
-            (&["eth1=7"], &["10.0.0.2/24"], "of which interface? Write eth1.7=10.0.0.2/24"),
-        ] {
-            let why = of(&ports, vlans, addresses, &[]).unwrap_err().to_string();
-            assert!(why.contains(says), "{why}");
-        }
-    }
-
-    #[test]
-    fn flags_that_make_no_sense_are_refused() {
-        let ports: Vec<PortName> = ["tap:a", "tap:b"].map(|name| name.parse().unwrap()).to_vec();
-        let refused = |addresses: &str, route: &str| {
-            let one = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
-            let (addresses, routes) = (one(addresses), one(route));
-            Config::of(&Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes })
-                .unwrap_err()
-                .to_string()
-        };
-        assert!(refused("10.0.0.1/24", "").contains("a=10.0.0.1/24"));
-        assert!(refused("c=10.0.0.1/24", "").contains("but a, b"));
-        assert!(refused("a=10.0.0.1", "").contains("prefix length"));
-        assert!(refused("a=10.0.0.1/24 nodad", "").contains("'nodad' is not known"));
-        assert!(refused("a=10.0.0.1/24 dad twice", "").contains("'twice' is not known"));
-        assert!(refused("", "default via").contains("nothing follows 'via'"));
-        assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
-        assert!(refused("", "default via 10.0.0.1").contains("by which interface? Name it (dev): a, b"));
-        assert!(refused("", "10.0.0.0/8 via fd00::1 dev a").contains("different families"));
-    }
-}
+mod tests;

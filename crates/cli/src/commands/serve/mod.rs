@@ -4,6 +4,7 @@ mod app;
 mod config;
 mod settings;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -168,7 +169,8 @@ impl Plan<'_> {
             // What is passed on must be as on a wire: nobody behind the other port would finish it.
             options.plain = config.forward;
         }
-        let mut setup = set_up(&config.ports, (port_args, worker), &open, reporter)?;
+        let setup = set_up(&config.ports, (port_args, worker), &open, reporter);
+        let mut setup = setup.map_err(|failure| config.blame(None, failure))?;
         let (ports, arena, stop) = (std::mem::take(&mut setup.ports), setup.arena, setup.stop.clone());
         let workers = worker.options();
         let options = Options {
@@ -180,8 +182,16 @@ impl Plan<'_> {
             limits,
             interfaces: config.interfaces.clone(),
         };
-        let configure = Box::new(|control: &mut _, now, ids: &[_]| config.apply(control, now, ids));
-        let instance = Instance::start(ports, arena, &options, &stop, configure, program)?;
+        let refused_at = Cell::new(None);
+        let configure = Box::new(|control: &mut _, now, ids: &[_]| {
+            let done = config.apply(control, now, ids);
+            done.map_err(|(at, error)| {
+                refused_at.set(at);
+                error
+            })
+        });
+        let instance = Instance::start(ports, arena, &options, &stop, configure, program);
+        let instance = instance.map_err(|error| config.blame(refused_at.get(), error.into()))?;
         let handle = instance.handle();
         let path = socket.path().display().to_string();
         let asked = socket.serve(handle.clone(), stop.clone());

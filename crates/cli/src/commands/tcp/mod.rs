@@ -62,7 +62,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) instance: InstanceArgs,
     /// Use the kernel's sockets, to compare
-    #[arg(long, conflicts_with_all = ["port", "vlan", "addr", "route", "name", "config"], required_unless_present_any = ["port", "config"])]
+    #[arg(long, conflicts_with_all = ["port", "vlan", "addr", "route", "name", "config"])]
     pub(crate) kernel: bool,
     #[command(flatten)]
     pub(crate) ports: PortArgs,
@@ -105,8 +105,8 @@ struct DownloadArgs {
     #[arg(value_name = "ADDRESS:PORT")]
     from: SocketAddr,
     /// Ask an HTTP server for this path; without, the server sends unasked
-    #[arg(long, value_name = "PATH")]
-    http: Option<String>,
+    #[arg(long, value_name = "PATH", alias = "http")]
+    path: Option<String>,
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     streams: u32,
@@ -165,7 +165,8 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         }
         Command::Connect(args) => start("tcp connect", ConnectMake { to: args.to }, args.place),
         Command::Download(args) => {
-            let request = args.http.map(|path| {
+            args.path.as_deref().map(check_path).transpose()?;
+            let request = args.path.map(|path| {
                 format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", args.from.ip())
             });
             let make = DownloadMake {
@@ -193,6 +194,13 @@ fn read(path: &std::path::Path) -> Result<File, Failure> {
     Ok(File { name, bytes: bytes.into() })
 }
 
+fn check_path(path: &str) -> Result<(), Failure> {
+    if path.starts_with('/') && !path.contains(char::is_whitespace) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("--path {path}: write / and what follows it, without blanks")))
+}
+
 fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
     let dialect = match args.protocol {
         Protocol::Http => Dialect::Http { path: args.path.clone(), host: args.to.ip().to_string() },
@@ -208,8 +216,9 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
     if http && args.set.is_some() {
         return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));
     }
-    if !args.path.starts_with('/') || args.path.contains(char::is_whitespace) || (!http && args.path != "/") {
-        return Err(Failure::Usage(format!("--path {}: a path begins with / and is for http", args.path)));
+    check_path(&args.path)?;
+    if !http && args.path != "/" {
+        return Err(Failure::Usage("--path is for http; leave it out".into()));
     }
     Ok(LoadMake {
         to: args.to,

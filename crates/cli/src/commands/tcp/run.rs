@@ -22,6 +22,9 @@ use crate::setup::catch_signals;
 /// # Errors
 /// Why it did not begin.
 pub(super) fn run<M: Make>(command: &'static str, make: M, place: PlaceArgs) -> Result<bool, Failure> {
+    if !place.kernel && place.instance.port.is_empty() && place.instance.config.is_none() {
+        return Err(Failure::Usage("name a port (--port), a file (--config), or --kernel".into()));
+    }
     let tally = Tally::new(make.aim());
     // What `connect` receives goes to standard output.
     let mut reporter =

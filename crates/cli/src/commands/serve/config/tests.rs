@@ -1,0 +1,112 @@
+//! What files and flags mean, and which are refused.
+
+use super::*;
+
+#[test]
+fn a_file_says_what_flags_say() {
+    let file = "name = 'web'\nforward = true\naccept_redirects = false\n[[port]]\nport = 'xdp:eth1'\n\
+                addresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n[[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n";
+    let read = parse(file).unwrap();
+    let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
+    let addresses = ["eth1=10.0.0.2/24", "eth1=10.0.0.3/24 dad"].map(String::from);
+    let routes = ["default via 10.0.0.1".to_owned()];
+    let flags = Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes };
+    let typed = Config::of(&flags).unwrap();
+    let dad = |address: &WantedAddress| matches!(address.what, What::Given { dad: true, .. });
+    assert_eq!(read.addresses.iter().map(dad).collect::<Vec<_>>(), [false, true]);
+    assert_eq!((read.name.as_deref(), read.forward, read.no_redirects), (Some("web"), true, true));
+    assert!(!parse("name = 'web'").unwrap().no_redirects);
+    assert_eq!((&read.ports, meant(&read)), (&typed.ports, meant(&typed)));
+}
+
+/// Addresses and routes, wherever they are from.
+fn meant(config: &Config) -> String {
+    let mut config = config.clone();
+    config.addresses.iter_mut().for_each(|address| address.at = None);
+    config.routes.iter_mut().for_each(|route| route.at = None);
+    format!("{:?} {:?}", config.addresses, config.routes)
+}
+
+#[test]
+fn a_mistake_is_found_by_line_and_column() {
+    for (file, line, column, says) in [
+        ("name = \"web\nforward = true", 1, 12, "string"),
+        ("forward = 3", 1, 11, "boolean"),
+        ("accept_redirects = 0", 1, 20, "boolean"),
+        ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 29, "10.0.0.3/99"),
+        ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
+        ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
+        ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 3, 7, "'eth1' is no address"),
+        ("[[route]]\nprefix = '10.0.0.0'", 2, 10, "prefix length"),
+        ("[[route]]\nprefix = '10.0.0.0/8'\nvia = 'fd00::1'", 3, 7, "different families"),
+        ("[[route]]\nprefix = 'default'\ndev = 'eth1'", 3, 7, "there is no interface 'eth1'"),
+        ("[[route]]\nprefix = 'default'", 2, 10, "by which interface?"),
+        ("[[route]]\nprefix = 'default'\nmetric = -1", 3, 10, "-1"),
+        ("[[port]]\nport = 'tap:t'\nvlan = 4095", 3, 8, "from 1 to 4094"),
+        ("[[port]]\nport = 'tap:t'\n[[port]]\nport = 'tap:t'", 4, 8, "tap:t is there twice"),
+        ("[tcp]\nmaxseg = 20", 2, 10, "from 88 to 32767"),
+        ("[tcp]\nsack = false\nkeepalive_time = '5d'", 3, 18, "5d: 'd' is no unit of time"),
+        ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
+        ("[tcp]\ncongestion_control = 'bbr'", 2, 22, "write cubic or newreno"),
+        ("[tcp]\nwindow = 5", 2, 1, "window"),
+        ("forward = true\n[tcp]\nrmem_max = '64K'\nrmem_default = '1M'", 2, 1, "at first more than at most"),
+    ] {
+        let (at, what) = parse(file).unwrap_err();
+        assert_eq!(place(file, at), (line, column), "{file}: {what}");
+        assert!(what.contains(says) && !what.contains('\n'), "{what}");
+    }
+}
+
+#[test]
+fn vlans_are_interfaces_of_their_own() {
+    let file = "[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24']\n[[port]]\nport = 'xdp:eth1'\nvlan = 7\n\
+                addresses = ['auto6']\n[[port]]\nport = 'xdp:eth2'\nvlan = 7\n[[route]]\nprefix = 'default'\n\
+                dev = 'eth2.7'\n";
+    let read = parse(file).unwrap();
+    let ports: Vec<PortName> = ["xdp:eth1", "xdp:eth2"].map(|name| name.parse().unwrap()).to_vec();
+    let of = |ports, vlans: &[&str], addresses: &[&str], routes: &[&str]| {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let (vlans, addresses, routes) = (owned(vlans), owned(addresses), owned(routes));
+        Config::of(&Flags { ports, vlans: &vlans, addresses: &addresses, routes: &routes })
+    };
+    let typed =
+        of(&ports, &["eth1=7", "eth2=7"], &["eth1=10.0.0.2/24", "eth1.7=auto6"], &["default dev eth2.7"])
+            .unwrap();
+    assert_eq!(read.names(), "eth1, eth1.7, eth2.7");
+    assert_eq!((&read.ports, &read.interfaces), (&typed.ports, &typed.interfaces));
+    assert_eq!(meant(&read), meant(&typed));
+    let alone = of(&ports[..1], &["7"], &["10.0.0.2/24"], &[]).unwrap();
+    assert_eq!((alone.names().as_str(), alone.interfaces), ("eth1.7", vec![(0, Some(7))]));
+    for (vlans, addresses, says) in [
+        (&["7"][..], &[][..], "--vlan 7: of which port?"),
+        (&["eth1=0"], &[], "from 1 to 4094"),
+        (&["eth1=x"], &[], "'x' is no VLAN"),
+        (&["eth1=7", "eth1=7"], &[], "twice"),
+        (&["eth1=7"], &["eth1.8=10.0.0.2/24"], "there is no interface 'eth1.8', but eth1.7, eth2"),
+        (&["eth1=7"], &["10.0.0.2/24"], "of which interface? Write eth1.7=10.0.0.2/24"),
+    ] {
+        let why = of(&ports, vlans, addresses, &[]).unwrap_err().to_string();
+        assert!(why.contains(says), "{why}");
+    }
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    let ports: Vec<PortName> = ["tap:a", "tap:b"].map(|name| name.parse().unwrap()).to_vec();
+    let refused = |addresses: &str, route: &str| {
+        let one = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
+        let (addresses, routes) = (one(addresses), one(route));
+        Config::of(&Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes })
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(refused("10.0.0.1/24", "").contains("a=10.0.0.1/24"));
+    assert!(refused("c=10.0.0.1/24", "").contains("but a, b"));
+    assert!(refused("a=10.0.0.1", "").contains("prefix length"));
+    assert!(refused("a=10.0.0.1/24 nodad", "").contains("'nodad' is not known"));
+    assert!(refused("a=10.0.0.1/24 dad twice", "").contains("'twice' is not known"));
+    assert!(refused("", "default via").contains("nothing follows 'via'"));
+    assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
+    assert!(refused("", "default via 10.0.0.1").contains("by which interface? Name it (dev): a, b"));
+    assert!(refused("", "10.0.0.0/8 via fd00::1 dev a").contains("different families"));
+}
