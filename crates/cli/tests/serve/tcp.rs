@@ -174,6 +174,17 @@ fn a_server_that_never_answers_is_no_success() {
     let (code, download) = client(&host, "tcp|download|127.0.0.1:8080|--kernel|--duration|300ms");
     assert_eq!((code, &download["unmet"][0]), (Some(1), &"nothing was received".into()), "{download}");
     drop(silent);
+    // Programs on the stack are told of the end, too.
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let _silent = near.enter(|| std::net::TcpListener::bind("10.9.0.1:8080")).unwrap().unwrap();
+    let place = format!("--force|--port|xdp:{}|--addr|10.9.0.2/24", pair.far.name);
+    let (code, ours) =
+        client(&far, &format!("tcp|load|http|10.9.0.1:8080|--connections|4|--duration|1s|{place}"));
+    assert_eq!(
+        (code, &ours["unanswered"], &ours["latency"]["count"]),
+        (Some(1), &4.into(), &4.into()),
+        "{ours}"
+    );
 }
 
 /// What the summary says of failures: the counters that are not 0, but for `errors`, and the first reason.
