@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
-use bywash_port::{Counter, OpenError, Port, PortName, QueueCounters};
+use bywash_port::{Counter, OpenError, Port, PortName, QueueCounters, RuleCount, SteerCount};
 use bywash_sys::worker::{Stop, Task, WorkerError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -136,6 +136,9 @@ pub struct PortSummary {
     /// What it counted beside its queues.
     #[serde(serialize_with = "as_map")]
     pub counters: Vec<Counter>,
+    /// What the rules counted by which its program steered packets.
+    #[serde(serialize_with = "as_rules", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<SteerCount>,
 }
 
 /// What a queue counts, for the rows of [`Snapshot`]s. Rows whose record holds more chain theirs to these.
@@ -164,6 +167,14 @@ pub(crate) fn port_table<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> T
     table_of(ports.into_iter().map(|port| PortSummary::of(port).row()))
 }
 
+/// What ports count beside their queues, and where a program steers packets, what its rules do.
+pub(crate) fn port_tables<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> Vec<Table> {
+    let ports: Vec<PortSummary> = ports.into_iter().map(PortSummary::of).collect();
+    let rules: Vec<Row> = ports.iter().flat_map(PortSummary::rule_rows).collect();
+    let rules = (!rules.is_empty()).then(|| Table::new("rules", "rule", 0, rules));
+    [table_of(ports.iter().map(PortSummary::row))].into_iter().chain(rules).collect()
+}
+
 /// The same, of rows that are there already.
 pub(crate) fn table_of(rows: impl IntoIterator<Item = Row>) -> Table {
     Table::new("ports", "port", usize::MAX, rows.into_iter().collect())
@@ -176,6 +187,7 @@ impl PortSummary {
             name: port.name().to_string(),
             mode: port.capabilities().mode.clone(),
             counters: port.counters(),
+            rules: port.steer_counts(),
         }
     }
 
@@ -184,7 +196,26 @@ impl PortSummary {
         let values = self.counters.iter().map(|counter| (port_metric(counter.name), counter.value));
         Row { labels: vec![("port", self.name.as_str().into())], values: values.collect() }
     }
+
+    /// A row for each rule by which it steers.
+    fn rule_rows(&self) -> impl Iterator<Item = Row> {
+        let labels = |rule: &SteerCount| {
+            vec![("port", self.name.as_str().into()), ("rule", rule.rule.as_str().into())]
+        };
+        self.rules.iter().map(move |rule| Row::new(labels(rule), RULE, rule))
+    }
 }
+
+const RULE: &[Column<SteerCount>] = &[
+    Column {
+        metric: Metric::packets("packets", "packets", "Packets that the rule was about"),
+        of: |rule| rule.count.packets,
+    },
+    Column {
+        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
+        of: |rule| rule.count.bytes,
+    },
+];
 
 fn port_metric(name: &'static str) -> Metric {
     Metric::count(name, name, "Counted by the port beside its queues")
@@ -196,6 +227,22 @@ fn as_map<S: serde::Serializer>(counters: &[Counter], to: S) -> Result<S::Ok, S:
         map.serialize_entry(counter.name, &counter.value)?;
     }
     map.end()
+}
+
+fn as_rules<S: serde::Serializer>(rules: &[SteerCount], to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Counted<'a> {
+        rule: &'a str,
+        place: &'static str,
+        packets: u64,
+        bytes: u64,
+    }
+    to.collect_seq(rules.iter().map(|SteerCount { rule, decider, count }| Counted {
+        rule,
+        place: decider.name(),
+        packets: count.packets,
+        bytes: count.bytes,
+    }))
 }
 
 /// Starts a worker for each of `tasks`, or closes everything: the tasks by `close`, then `ports`.
@@ -262,11 +309,15 @@ pub(crate) fn close_port(
     summary
 }
 
-/// The ports' own counters that are not 0, a line each.
+/// The ports' own counters that are not 0 and their rules, a line each.
 pub(crate) fn write_counters(f: &mut fmt::Formatter<'_>, ports: &[PortSummary]) -> fmt::Result {
     for port in ports {
         for counter in port.counters.iter().filter(|counter| counter.value > 0) {
             write!(f, "\n  {}: {} {}", port.name, counter.name, counter.value)?;
+        }
+        for SteerCount { rule, decider, count } in &port.rules {
+            let RuleCount { packets, bytes } = count;
+            write!(f, "\n  {}: '{rule}' in {decider}: {packets} packets, {bytes} bytes", port.name)?;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use bywash_apps::{WorkerOptions, sys::worker::Idle};
 use bywash_drivers::{Ntuple, OpenOptions, XdpMode, ZeroCopy};
 use bywash_port::filter::Expression;
 use bywash_port::frame::Stride;
-use bywash_port::{PortName, Rule};
+use bywash_port::{PortName, Rule, SteerError, SteerRule, check_steer};
 use bywash_sys::interface;
 use bywash_sys::memory::HugePages;
 use clap::{Args, ValueEnum};
@@ -29,14 +29,16 @@ pub(crate) struct PortArgs {
     #[arg(long, value_name = "EXPRESSION")]
     only: Option<String>,
     /// On a port of one queue (xdp:eth1/4), have the NIC give it the packets that --only is about, by n-tuple rules, and no
-    /// others; auto: where its driver can, else the XDP program takes those of them that come to the queue; xdp: only
+    /// others; auto: where its driver can, else the XDP program takes those of them that come to the queue. The same for what --steer
+    /// drops, on a port of all queues; xdp: only
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     ntuple: NtupleArg,
-    /// Have the NIC itself give packets to a queue, or drop them: an expression as tcpdump writes it and 'queue N' or 'drop', as in
-    /// 'ip and udp dst port 53 queue 2', 'src net 10.0.0.0/8 and tcp drop', 'vlan 7 and ip queue 1', 'ether proto 0x88cc queue 1';
-    /// or @FILE, a rule file whose actions are queue and drop. Once for each rule, of which the first that matches counts. It must
-    /// be all by EtherType, or addresses, ports and VLAN of IPv4. Some rules need /fdir=2k behind the port's name; 82599, and with
-    /// fewer filters 82576 (pci:, vfio-user:); on xdp: to a queue alone, by ethtool's n-tuple rules
+    /// Say what becomes of packets before anything else is asked of them: an expression as tcpdump writes it, and 'drop', 'queue N',
+    /// 'pass' (to the kernel) or 'count', as in 'ip and udp dst port 53 queue 2', 'src net 10.0.0.0/8 and tcp drop', 'tcp port 22
+    /// pass'; or @FILE, a rule file. Once for each rule; the first that matches counts, but for 'count'. The NIC does it, else, on
+    /// xdp:, the XDP program, and a line says where each is. 'queue' is for NICs alone, and so are all rules of pci: and vfio-user:,
+    /// which pass and count nothing: it must be all by EtherType, or addresses, ports and VLAN of IPv4, and may need /fdir=2k behind
+    /// the port's name (82599; the 82576 has fewer filters)
     #[arg(long, value_name = "RULE", value_parser = values::steer)]
     steer: Vec<values::Steer>,
     /// Packets in each ring: a power of two from 64 to 32768
@@ -174,18 +176,17 @@ impl PortArgs {
         )))
     }
 
-    /// Whether there is a `--steer`.
-    pub(crate) fn steers(&self) -> bool {
-        !self.steer.is_empty()
-    }
-
-    /// The rules of `--steer`, in order, with those of files.
-    fn steer_rules(&self) -> Result<Vec<Rule>, Failure> {
+    /// The rules of `--steer`, in order, with those of files, if `check` has nothing against them.
+    fn steer_rules(&self, check: impl Fn(&Rule) -> Result<(), SteerError>) -> Result<Vec<Rule>, Failure> {
         let mut rules = Vec::new();
         for steer in &self.steer {
             match steer {
-                values::Steer::Rule(rule) => rules.push((**rule).clone()),
-                values::Steer::File(path) => rules.extend(RuleFile::read(path)?.for_nic()?),
+                values::Steer::Rule(rule) => {
+                    let refused = |error| Failure::Usage(format!("--steer '{}': {error}", rule.name));
+                    check(rule).map_err(refused)?;
+                    rules.push((**rule).clone());
+                }
+                values::Steer::File(path) => rules.extend(RuleFile::read(path)?.for_steer(&check)?),
             }
         }
         Ok(rules)
@@ -240,6 +241,12 @@ impl PortArgs {
             force: self.force && names.iter().all(|name| !floods(name)),
             ..OpenOptions::default()
         };
+        // Each port has all of them.
+        let steer = self.steer_rules(|rule| {
+            let nics = names.iter().any(is_nic).then(|| SteerRule::of(rule).map(drop));
+            let programs = names.iter().any(is_xdp).then(|| check_steer(rule));
+            nics.into_iter().chain(programs).collect()
+        })?;
         let xdp = OpenOptions {
             only: self.only.as_deref().map(str::parse::<Expression>).transpose()?,
             ntuple: match self.ntuple {
@@ -258,7 +265,7 @@ impl PortArgs {
                 XdpArg::Generic => Some(XdpMode::Generic),
             },
             busy_poll: self.busy_poll,
-            steer: self.steer_rules()?,
+            steer,
             ..common.clone()
         };
         let nic = OpenOptions { steer: xdp.steer.clone(), ..common.clone() };

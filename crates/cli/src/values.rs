@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bywash_port::{Rule, SteerError, SteerRule, read_steer};
+use bywash_port::{Rule, SteerError, read_steer};
 use bywash_sys::interface::{self, SshConnection};
 
 /// The longest time that can be asked for, in seconds: 31 years. Clocks that count nanoseconds hold it.
@@ -45,14 +45,12 @@ pub(crate) enum Steer {
     File(PathBuf),
 }
 
-/// A rule that a NIC can obey, `ip and udp dst port 53 queue 2`; or `@FILE`.
+/// A rule, `ip and udp dst port 53 queue 2`; or `@FILE`.
 pub(crate) fn steer(text: &str) -> Result<Steer, SteerError> {
     if let Some(path) = text.strip_prefix('@') {
         return Ok(Steer::File(path.into()));
     }
-    let rule = read_steer(text)?;
-    SteerRule::of(&rule)?;
-    Ok(Steer::Rule(Box::new(rule)))
+    read_steer(text).map(|rule| Steer::Rule(Box::new(rule)))
 }
 
 /// `65536`, `64K`, `64M`, `1.5G`, also with `iB` or `B` after: bytes, in powers of 1024.

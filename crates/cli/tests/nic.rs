@@ -352,8 +352,13 @@ fn what_a_nic_has_no_use_for_is_refused() {
         ("receive NIC0", "udp4 dst-port 53 queue 0", "udp4 dst-port 53 queue 0"),
         (
             "receive NIC0",
+            "ip and udp count",
+            "a NIC gives packets to a queue or drops them, and does not 'count': write queue or drop; xdp: ports pass and count",
+        ),
+        (
+            "receive NIC0",
             "@RULES",
-            "rules.toml:5:10: 'elsewhere' is no rule for a NIC: dry_run drops nothing",
+            "rules.toml:5:10: 'elsewhere' is no rule for --steer: dry_run drops nothing",
         ),
         ("receive NIC0", "@/nowhere", "/nowhere: it can't be read"),
         (

@@ -74,8 +74,9 @@ pub struct OpenOptions {
     pub tx_only: bool,
     /// Nothing will be sent.
     pub rx_only: bool,
-    /// What the NIC itself does with packets that it receives: rules that it can obey alone
-    /// ([`SteerRule::of`](bywash_port::SteerRule::of)). `xdp:` ports have none that drop.
+    /// What becomes of packets before anything else is asked of them: rules that the NIC can obey alone
+    /// ([`SteerRule::of`](bywash_port::SteerRule::of)); those of an `xdp:` port its program can obey as well
+    /// ([`check_steer`](bywash_port::check_steer)).
     pub steer: Vec<Rule>,
     /// Packets must be as they are on a wire: no super-segments, no checksum left to others.
     pub plain: bool,
@@ -104,7 +105,7 @@ pub struct Opened {
     pub port: Box<dyn Port>,
     /// Each a line: what is slower or different than it could be, and the cure.
     pub warnings: Vec<String>,
-    /// Each a line: a steering rule, and where in the NIC it is, or why not.
+    /// Each a line: a steering rule, and where it is: in the NIC, or why not.
     pub steered: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
 
 use bywash_filter::rules::{
-    Action, Condition, FlowLayout, FlowMap, FlowOptions, MapSet, Rule, RuleProgram, RuleSet, SynCookies,
+    Action, Condition, FlowLayout, FlowMap, FlowOptions, MapSet, Rest, Rule, RuleProgram, RuleSet, SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
 use bywash_filter::{Expression, Hook, NoNames, Options};
@@ -249,6 +249,7 @@ impl Loaded {
             slots: &slots,
             only: None,
             never: &[never_take().expression()],
+            rest: Rest::Kernel,
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
                 heartbeat: heartbeat.as_raw_fd(),

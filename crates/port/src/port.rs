@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RulePlace, Rules};
+use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RulePlace, Rules, SteerCount};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -185,6 +185,12 @@ pub trait Port: Send {
 
     /// The same of rules that it has had before and has no longer. Nothing that a rule has counted is lost.
     fn past_rule_counts(&self) -> Vec<(RuleId, RuleCount)> {
+        Vec::new()
+    }
+
+    /// What each rule has counted by which the port's program steers packets, in order; these hold as long as the port is open,
+    /// and are none of [`Port::set_rules`].
+    fn steer_counts(&self) -> Vec<SteerCount> {
         Vec::new()
     }
 

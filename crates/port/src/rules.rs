@@ -61,6 +61,17 @@ impl From<&Rule> for RuleId {
     }
 }
 
+/// What a rule by which a port steers packets has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SteerCount {
+    /// Its name.
+    pub rule: String,
+    /// Who decides it. What dies in the NIC is not among what was counted.
+    pub decider: Decider,
+    /// What the port's program has counted.
+    pub count: RuleCount,
+}
+
 /// Who has the last word on a rule, as seen from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decider {

@@ -1,13 +1,16 @@
-//! Rules that a NIC itself obeys: it gives packets to one queue, or drops them. A [`Rule`] with [`Action::Steer`] or [`Action::Drop`]
-//! becomes a [`SteerRule`] for each flow that it names, which is what drivers put into filters.
+//! Rules by which a port steers packets, in one line: an expression, and behind it what becomes of the packets.
 //!
 //! ```text
 //!     ip and udp dst port 53 queue 2
 //!     vlan 7 and ip and src net 192.0.2.0/24 and tcp drop
-//!     ether proto 0x88cc queue 1
+//!     udp and len > 1000 pass
 //! ```
 //!
-//! Of several rules that match a packet, the one that was given first counts.
+//! A NIC itself gives packets to one queue, or drops them: a [`Rule`] with [`Action::Steer`] or [`Action::Drop`] becomes a [`SteerRule`]
+//! for each flow that it names, which is what drivers put into filters. On an `xdp:` port its program drops, passes and counts
+//! ([`check_steer`]).
+//!
+//! Of several rules that match a packet, the first that decides counts.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -90,7 +93,7 @@ pub struct Ipv4Prefix {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SteerError {
     /// It does not say what becomes of the packets.
-    #[error("'{0}' does not say where its packets go: end it with queue N, or with drop")]
+    #[error("'{0}' does not say what becomes of its packets: end it with drop, pass, count or queue N")]
     NoEnd(String),
     /// What stands before its end is no expression.
     #[error("{0}")]
@@ -102,10 +105,15 @@ pub enum SteerError {
     #[error("'{0}' has bits set behind its length: write {1}")]
     Behind(String, Ipv4Prefix),
     /// Its action is for programs.
-    #[error("a NIC gives packets to a queue or drops them, and does not '{0}': write queue or drop")]
+    #[error(
+        "a NIC gives packets to a queue or drops them, and does not '{0}': write queue or drop; xdp: ports pass and count"
+    )]
     Action(&'static str),
+    /// What takes user space, memory, or the sending side.
+    #[error("--steer has no '{0}': `bywash filter xdp:IFACE --rules FILE` has it")]
+    ForFilter(&'static str),
     /// It ends at a moment.
-    #[error("a NIC knows no time: leave expires out")]
+    #[error("rules of --steer hold while the port is open: leave expires out")]
     Expires,
     /// A NIC would take too much or too little.
     #[error(transparent)]
@@ -215,19 +223,28 @@ impl From<Ipv4Addr> for Ipv4Prefix {
     }
 }
 
-/// Reads a rule that is one line: an expression, and behind it `queue N` or `drop`. It is called as it was written.
+/// Words of rule files by which packets come to user space; no expression has them.
+const FOR_FILTER: [&str; 2] = ["sample", "limit"];
+
+/// Reads a rule that is one line: an expression, and behind it `drop`, `pass`, `count` or `queue N`. It is called as it was written.
 ///
 /// # Errors
 /// [`SteerError`]
 pub fn read_steer(text: &str) -> Result<Rule, SteerError> {
     let text = text.trim();
+    if let Some(word) = FOR_FILTER.into_iter().find(|word| text.split_whitespace().any(|it| it == *word)) {
+        return Err(SteerError::ForFilter(word));
+    }
     let cut = |text: &str| {
         let (rest, last) = text.rsplit_once(char::is_whitespace).unwrap_or(("", text));
         (rest.trim_end().to_owned(), last.to_owned())
     };
-    let (expression, action) = match cut(text) {
-        (expression, last) if last == "drop" => (expression, Action::Drop),
-        (rest, last) => match cut(&rest) {
+    let (rest, last) = cut(text);
+    let (expression, action) = match last.as_str() {
+        "drop" => (rest, Action::Drop),
+        "pass" => (rest, Action::Pass),
+        "count" => (rest, Action::Count),
+        _ => match cut(&rest) {
             (expression, word) if word == "queue" => (expression, Action::Steer(queue(&last)?)),
             _ => return Err(SteerError::NoEnd(text.into())),
         },
@@ -240,6 +257,29 @@ pub fn read_steer(text: &str) -> Result<Rule, SteerError> {
 
 fn queue(text: &str) -> Result<u16, SteerError> {
     text.parse().map_err(|_| SteerError::Value(text.into(), "queue", "its number, from 0 on".into()))
+}
+
+/// Whether an `xdp:` port can steer by a rule: its program decides it alone, or its NIC may.
+///
+/// # Errors
+/// [`SteerError`]
+pub fn check_steer(rule: &Rule) -> Result<(), SteerError> {
+    let Rule { condition, action, sample, expires, .. } = rule;
+    if let Action::Steer(_) = action {
+        return SteerRule::of(rule).map(drop);
+    }
+    let for_filter = [
+        (matches!(action, Action::Limit(_) | Action::SynCookie | Action::Queue), action.name()),
+        (sample.is_some(), "sample"),
+        (!condition.names.is_empty(), "names"),
+        (!condition.payload.is_empty(), "payload"),
+        (condition.established.is_some(), "established"),
+    ];
+    match for_filter.into_iter().find(|(has_it, _)| *has_it) {
+        Some((_, what)) => Err(SteerError::ForFilter(what)),
+        None if expires.is_some() => Err(SteerError::Expires),
+        None => Ok(()),
+    }
 }
 
 impl SteerRule {

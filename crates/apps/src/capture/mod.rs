@@ -273,7 +273,7 @@ impl App for Capture {
         self.lost_by_port.store(lost, Ordering::Relaxed);
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
         let mut snapshot = events::snapshot(&figures, &self.spool.written(), lost, self.started.elapsed());
-        snapshot.tables.push(crate::session::port_table([&*self.port]));
+        snapshot.tables.extend(crate::session::port_tables([&*self.port]));
         snapshot
     }
 

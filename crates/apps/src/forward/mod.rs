@@ -130,7 +130,7 @@ impl App for Forward {
     fn snapshot(&self) -> Snapshot {
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
         let mut snapshot = summary::snapshot(&self.directions, &figures, self.started.elapsed());
-        snapshot.tables.push(session::port_table(self.ports.iter().map(|port| &**port)));
+        snapshot.tables.extend(session::port_tables(self.ports.iter().map(|port| &**port)));
         snapshot
     }
 

@@ -12,7 +12,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, launch, port_table, reasons};
+use crate::session::{App, StartError, close_port, launch, port_tables, reasons};
 
 mod events;
 mod flows;
@@ -173,7 +173,7 @@ impl App for Receive {
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
         let mut snapshot =
             events::snapshot(&figures, &self.delays, self.started.elapsed(), self.options.flows);
-        snapshot.tables.push(port_table([&*self.port]));
+        snapshot.tables.extend(port_tables([&*self.port]));
         snapshot
     }
 

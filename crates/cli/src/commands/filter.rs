@@ -183,11 +183,6 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             "{name}: filter needs an xdp: port, which leaves the rest to the kernel"
         )));
     }
-    if args.port.steers() {
-        return Err(Failure::Usage(
-            "--steer is for ports without rules: write action = \"queue\" into the rule file".into(),
-        ));
-    }
     let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
     let mut file = args.rules.as_deref().map(RuleFile::read).transpose()?;
     if let Some(file) = &mut file {

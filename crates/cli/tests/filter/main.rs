@@ -12,6 +12,7 @@ mod pty;
 mod reloads;
 mod samples;
 mod senders;
+mod steered;
 mod syn_cookies;
 mod totals;
 mod trials;

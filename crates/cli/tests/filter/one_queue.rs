@@ -56,7 +56,7 @@ fn is_steered(event: &Value) -> bool {
     event["event"] == "steered"
 }
 
-const NO_STEER: &str = "--steer is for ports without rules: write action = \"queue\" into the rule file";
+const NO_STEER: &str = "--steer is for ports without rules: write them into the rule file";
 
 #[test]
 fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
@@ -82,12 +82,18 @@ fn what_a_queue_alone_cannot_be_is_one_line_and_nothing_has_changed() {
             "xdp:left/1/rx --only arp --ntuple require",
             "'arp' is not in the NIC: n-tuple rules say protocols, addresses",
         ),
-        ("xdp:left --only udp --ntuple require", "--ntuple require is for --only and one of several queues"),
+        (
+            "xdp:left --only udp --ntuple require",
+            "--ntuple require is for --steer, or for --only and one of several queues",
+        ),
         (
             &*in_nic,
             "the rule 'r' is not in the NIC: 'ip4 src-ip 192.0.2.0/24': the driver of left has no n-tuple",
         ),
-        ("xdp:left/1/rx --ntuple require", "--ntuple require is for --only and one of several queues"),
+        (
+            "xdp:left/1/rx --ntuple require",
+            "--ntuple require is for --steer, or for --only and one of several queues",
+        ),
         ("xdp:left --attach xdp --steer 'ip and tcp queue 1'", NO_STEER),
         (&*ruled("auto"), NO_STEER),
         (&*ruled("tcx"), NO_STEER),
@@ -133,11 +139,8 @@ fn what_steer_asks_of_a_driver_that_cannot_is_refused() {
     for (rule, says) in [
         (
             "ip and udp dst port 53 queue 1",
-            "can't give its packets to queue 1: 'udp4 dst-port 53': the driver of left has no n-tuple rules (--steer)",
-        ),
-        (
-            "ip and udp dst port 53 drop",
-            "can't be steered: the driver of left is the kernel's, where `bywash filter --rules` drops",
+            "can't give its packets to queue 1: 'udp4 dst-port 53': the driver of left has no n-tuple rules; an XDP \
+             program can't: it reaches no queue but the one that a packet came by (--steer)",
         ),
         ("udp dst port 53 queue 1", "write: ip and udp dst port 53"),
     ] {

@@ -242,13 +242,17 @@ fn gives_to_a_queue(guest: &mut Guest) -> Result<(), GuestError> {
         guest,
         "rm -f /run/filter.out
          /host/bywash receive xdp:left --force --json --memory 16M --huge-pages off --duration 60s --ring 256 \\
-             --steer 'ip and udp dst port 53 queue 2' >/run/filter.out 2>/run/filter.err & echo $! > /run/filter.pid
+             --steer 'ip and udp dst port 53 queue 2' --steer 'anyvlan and ip and udp dst port 54 drop' \\
+             --steer 'udp count' >/run/filter.out 2>/run/filter.err & echo $! > /run/filter.pid
          for try in $(seq 300); do grep -qs '\"start\"' /run/filter.out && break; sleep 0.2; done
          linked; cat /run/filter.out /run/filter.err; ethtool -n left
          kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
     )?;
-    has(&steered, &["Total 2 rules", "Action: Direct to queue 2", "\"event\":\"steered\""]);
+    has(&steered, &["Total 3 rules", "Action: Direct to queue 2", "Action: Drop", "\"event\":\"steered\""]);
     let place = "('udp4 dst-port 53' is n-tuple rule 2045 of left, to queue 2)";
     has(&steered, &[&format!("'ip and udp dst port 53 queue 2' is in the NIC {place}")]);
+    let place = "('udp4 dst-port 54' is n-tuple rule 2044 of left)";
+    has(&steered, &[&format!("'anyvlan and ip and udp dst port 54 drop' is in the NIC {place}")]);
+    has(&steered, &["'udp count' is in XDP"]);
     Ok(())
 }

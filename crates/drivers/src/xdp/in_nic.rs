@@ -1,5 +1,5 @@
 //! Rules in the NIC: n-tuple rules that drop what the XDP program would drop, before it costs anything; and those that give packets to
-//! a queue, which is all that such rules of a file are for, so that one that the driver does not take is an error.
+//! a queue, which only a NIC can, so that one that the driver does not take is an error.
 //!
 //! The program has all rules as well, so nothing is lost when a driver refuses a rule or forgets one. A rule in the NIC drops too
 //! much when it stays behind: so those of a former set go before its program goes, and one that can't be removed keeps its set. They do
@@ -14,8 +14,9 @@ use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule as NtupleRule}
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Undo};
 
+use super::Options;
 use super::steered::{NTUPLE, as_rule, free_place};
-use crate::RulesInNic;
+use crate::{Ntuple, RulesInNic};
 
 /// Most n-tuple rules of one port: each is a line of the state file, which is written for each.
 const MOST: usize = 2048;
@@ -28,11 +29,34 @@ pub(super) struct RulesHeld {
     /// Why it can have none.
     unable: Option<String>,
     /// Those that drop stay out of it when absent.
-    wish: Option<RulesInNic>,
+    wish: Option<Wish>,
     held: Vec<Held>,
     /// Goes after them.
     feature: Option<Undo>,
     places: Vec<RulePlace>,
+}
+
+/// That rules which drop are in the NIC, too.
+#[derive(Clone, Copy)]
+struct Wish {
+    how: RulesInNic,
+    /// By which it was said.
+    flag: &'static str,
+}
+
+impl Wish {
+    /// For rules of a file it must be said; what is steered by is the NIC's where it can be.
+    fn of(options: &Options) -> Option<Self> {
+        if options.steer.is_empty() {
+            return options.rules_in_nic.map(|how| Self { how, flag: "--rules-in-nic" });
+        }
+        let how = match options.ntuple {
+            None => RulesInNic::Auto,
+            Some(Ntuple::Require) => RulesInNic::Require,
+            Some(Ntuple::Off) => return None,
+        };
+        Some(Self { how, flag: "--ntuple" })
+    }
 }
 
 /// An n-tuple rule of ours.
@@ -58,9 +82,11 @@ pub(super) struct Before {
 
 impl RulesHeld {
     /// None yet. `queues` is how many the port receives by.
-    pub(super) fn new(interface: &Interface, queues: usize, wish: Option<RulesInNic>) -> Self {
+    pub(super) fn new(interface: &Interface, queues: usize, options: &Options) -> Self {
         let name = &interface.name;
-        let unable = if queues < interface.queues.rx as usize {
+        let unable = if !options.steer.is_empty() && options.ntuple == Some(Ntuple::Off) {
+            Some("--ntuple off leaves the NIC as it is".into())
+        } else if queues < interface.queues.rx as usize {
             Some(format!("the port has not all queues of {name}, and the NIC would decide for all"))
         } else if !interface.ntuple.on && !interface.ntuple.changeable {
             Some(format!("the driver of {name} has no n-tuple rules"))
@@ -71,7 +97,7 @@ impl RulesHeld {
             interface: name.clone(),
             queues: interface.queues.rx,
             unable,
-            wish,
+            wish: Wish::of(options),
             held: Vec::new(),
             feature: None,
             places: Vec::new(),
@@ -168,7 +194,9 @@ impl RulesHeld {
             let name = &self.interface;
             let why = match place.left.first() {
                 _ if u32::from(queue) >= self.queues => format!("{name} has {} queues", self.queues),
-                Some(why) => why.clone(),
+                Some(why) => format!(
+                    "{why}; an XDP program can't: it reaches no queue but the one that a packet came by"
+                ),
                 None => continue,
             };
             return Err(format!("the rule '{}' can't give its packets to queue {queue}: {why}", rule.name));
@@ -178,9 +206,7 @@ impl RulesHeld {
 
     /// Why what must be in the NIC is not.
     fn require(&self, wanted: &[InNic]) -> Result<(), String> {
-        if self.wish != Some(RulesInNic::Require) {
-            return Ok(());
-        }
+        let Some(Wish { how: RulesInNic::Require, flag }) = self.wish else { return Ok(()) };
         let is_missing = |(place, wanted): &(&RulePlace, &InNic)| place.left.len() > wanted.beside.len();
         let mut missing = self.places.iter().zip(wanted).filter(is_missing);
         let Some((place, _)) = missing.next() else { return Ok(()) };
@@ -189,7 +215,7 @@ impl RulesHeld {
             more => format!(", and {more} more rules"),
         };
         Err(format!(
-            "the rule '{}' is not in the NIC: {}{more} (--rules-in-nic require)",
+            "the rule '{}' is not in the NIC: {}{more} ({flag} require)",
             place.rule,
             place.left.join("; ")
         ))

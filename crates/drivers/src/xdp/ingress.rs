@@ -19,7 +19,7 @@ use bywash_sys::xsk::CopyMode;
 use super::guard::Guard;
 use super::look::{find, no_native_xdp};
 use super::program::{Beat, Maps};
-use super::rules::{Place, Ruled};
+use super::rules::{Place, Ruled, Scope};
 use super::steered::Steered;
 use super::{Attach, Options, XdpPort};
 
@@ -126,7 +126,8 @@ pub(super) fn open(
     let guard = Guard::open(&mut warnings)?;
     let maps = Maps::create(Hook::Tcx, QUEUE + 1, true).map_err(|error| error.to_string())?;
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };
-    let (ruled, program) = Ruled::load(&maps, rules, options.only.as_ref(), guard.never_take(), place)?;
+    let scope = Scope::Filter(options.only.clone());
+    let (ruled, program) = Ruled::load(&maps, rules, scope, guard.never_take(), place)?;
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
@@ -145,6 +146,7 @@ pub(super) fn open(
         lives: Vec::new(),
         maps: Some(Arc::new(maps)),
         ruled: Some(ruled),
+        steering: None,
         guard: Some(guard),
         link: Some(link),
         _back: None,

@@ -21,6 +21,7 @@ mod guard;
 mod in_nic;
 mod ingress;
 mod life;
+mod load;
 mod look;
 mod open;
 mod program;
@@ -39,7 +40,7 @@ use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
-    Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RulePlace, Rules,
+    Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RulePlace, Rules, SteerCount,
 };
 use bywash_sys::bpf::Link;
 use bywash_sys::xsk::Statistics;
@@ -104,7 +105,8 @@ pub struct Options {
     pub hook: Option<Hook>,
     /// Whether the NIC drops what these drop, where it can; it does not when absent.
     pub rules_in_nic: Option<RulesInNic>,
-    /// Rules that have the NIC give packets to a queue; for a port without rules.
+    /// What becomes of packets before anything else is asked of them, in the NIC where it can, else in the program; for a port
+    /// without rules. What the program drops wakes nobody: while a queue is not called for half a second, it drops nothing.
     pub steer: Vec<Rule>,
     /// Copy or not.
     pub copy: CopyMode,
@@ -187,7 +189,9 @@ pub struct XdpPort {
     lives: Vec<Arc<Life>>,
     maps: Option<Arc<Maps>>,
     ruled: Option<Ruled>,
-    /// Where there are rules.
+    /// The rules by which it steers; there are no others then.
+    steering: Option<Ruled>,
+    /// Where there are rules that may change.
     guard: Option<Guard>,
     link: Option<Link>,
     /// Goes when the port goes.
@@ -204,7 +208,7 @@ impl XdpPort {
         &self.warnings
     }
 
-    /// Where each part of the expression is, a line for each: in the NIC, or why not. Nothing on a port of all queues.
+    /// Where each part of the expression is, on a port that has not all queues, and each rule by which it steers: a line for each.
     pub fn steered(&self) -> &[String] {
         self.steered.told()
     }
@@ -319,13 +323,21 @@ impl Port for XdpPort {
         self.hook == Hook::Tcx
     }
 
+    fn steer_counts(&self) -> Vec<SteerCount> {
+        let Some((steering, maps)) = self.steering.as_ref().zip(self.maps.as_ref()) else {
+            return Vec::new();
+        };
+        let places = self.steered.rule_places(steering.rules(), self.hook);
+        let count = |(place, count): (RulePlace, RuleCount)| {
+            let decider = place.decider();
+            SteerCount { rule: place.rule, decider, count }
+        };
+        places.into_iter().zip(steering.counts(maps)).map(count).collect()
+    }
+
     fn rule_places(&self) -> Vec<RulePlace> {
-        let in_nic = self.steered.rule_places();
-        if !in_nic.is_empty() {
-            return in_nic;
-        }
-        let rules = self.ruled.iter().flat_map(Ruled::rules);
-        rules.map(|rule| RulePlace::outside_the_nic(rule, self.hook)).collect()
+        let rules = self.ruled.as_ref().or(self.steering.as_ref()).map(Ruled::rules).unwrap_or_default();
+        self.steered.rule_places(rules, self.hook)
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bywash_filter::Hook;
-use bywash_filter::xdp::NeverTake;
 use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool};
 use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, SentLen, TxQueue};
 use bywash_sys::bpf::{Link, Program, XdpMode};
@@ -19,9 +18,9 @@ use super::busy::Deferral;
 use super::guard::Guard;
 use super::ingress;
 use super::life::Life;
+use super::load;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
-use super::rules::{Place, Ruled, syn_cookies};
 use super::steered::Wanted;
 use super::{Attach, Options, XdpPort, rx, tx, whole};
 use crate::packet::PacketTx;
@@ -42,6 +41,7 @@ pub fn open(
 ) -> Result<XdpPort, OpenError> {
     let name = PortName::Xdp { interface: interface.into(), queues: choice };
     let open = || {
+        load::check(options)?;
         let mut warnings = Vec::new();
         if let Some(at) = ingress::look(interface, choice, options)? {
             match ingress::open(&name, at, options, arena) {
@@ -57,12 +57,12 @@ pub fn open(
 }
 
 /// What was found out about the interface before anything is changed.
-struct Opening<'a> {
-    options: &'a Options,
+pub(super) struct Opening<'a> {
+    pub(super) options: &'a Options,
     arena: &'static Arena,
-    interface: Interface,
+    pub(super) interface: Interface,
     /// Queues to open, and what they have.
-    queues: Vec<Halves>,
+    pub(super) queues: Vec<Halves>,
     multi_buffer: bool,
     /// What works, but badly.
     warnings: Vec<String>,
@@ -95,26 +95,6 @@ impl<'a> Opening<'a> {
         Self { options, arena, interface, queues, multi_buffer, warnings }.refuse_everything()
     }
 
-    /// Whether nothing of what comes in would be left to the kernel.
-    fn takes_everything(&self) -> bool {
-        self.options.only.is_none() && self.takes_all_queues()
-    }
-
-    /// Whether it receives by all queues, and no rules decide what stays.
-    fn takes_all_queues(&self) -> bool {
-        self.options.rules.is_none()
-            && self.interface.queues.rx > 0
-            && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
-    }
-
-    /// Who knows what stays with the kernel; nobody for who takes everything, which is allowed only where nobody misses it.
-    fn guard(&self, warnings: &mut Vec<String>) -> Result<Option<Guard>, String> {
-        if self.takes_everything() {
-            return Ok(None);
-        }
-        Guard::open(warnings).map(Some)
-    }
-
     /// All packets of an interface that the machine is reached by are taken only on demand.
     fn refuse_everything(self) -> Result<Self, String> {
         let only = self.options.only.as_ref();
@@ -137,15 +117,15 @@ impl<'a> Opening<'a> {
         let takes = self.queues.iter().any(|halves| halves.rx);
         // Before the link, so that it goes after it.
         let mut steered = self.wanted().steer()?;
-        steered.obey(self.options)?;
+        let rules = self.rules()?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
         let (maps, ruled, mut link, mut generic) = if takes {
-            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, self.options.rules.is_some())
+            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some())
                 .map_err(|error| error.to_string())?;
             let never_take = guard.as_ref().map(Guard::never_take);
-            let (ruled, program) = self.load(&maps, never_take, &mut warnings)?;
-            if let Some((ruled, rules)) = ruled.as_ref().zip(self.options.rules.as_ref()) {
-                steered.in_nic().change(&ruled.in_nic(), rules)?;
+            let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
+            if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {
+                self.give_to_nic(&mut steered, ruled, rules)?;
             }
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(Arc::new(maps)), ruled, Some(link), mode == XdpMode::Generic)
@@ -182,6 +162,7 @@ impl<'a> Opening<'a> {
         let (queues, lives) =
             self.hand_out(bound, beats, maps.as_ref(), &capabilities, (back.as_ref(), wholes));
         let mac = self.interface.mac.map(|mac| mac.0);
+        let (ruled, steering) = if self.options.steer.is_empty() { (ruled, None) } else { (None, ruled) };
         Ok(XdpPort {
             name,
             hook: Hook::Xdp,
@@ -193,6 +174,7 @@ impl<'a> Opening<'a> {
             maps,
             guard: guard.filter(|_| ruled.is_some()),
             ruled,
+            steering,
             link,
             _back: back,
             deferral,
@@ -204,41 +186,7 @@ impl<'a> Opening<'a> {
     /// What the NIC shall do.
     fn wanted(&self) -> Wanted<'_> {
         let queues = self.queues.iter().filter(|halves| halves.rx).map(|halves| halves.queue).collect();
-        let Options { only, ntuple, rules_in_nic, .. } = self.options;
-        Wanted {
-            interface: &self.interface,
-            only: only.as_ref(),
-            queues,
-            ntuple: *ntuple,
-            rules_in_nic: *rules_in_nic,
-        }
-    }
-
-    /// The program: by rules, or what takes all of what is chosen.
-    fn load(
-        &self,
-        maps: &Maps,
-        never_take: Option<&NeverTake>,
-        warnings: &mut Vec<String>,
-    ) -> Result<(Option<Ruled>, Program), String> {
-        let only = self.options.only.as_ref();
-        match &self.options.rules {
-            None => Ok((None, program::load(maps, only, never_take.cloned())?)),
-            Some(rules) => {
-                let never_take = never_take.cloned().unwrap_or_default();
-                let place = Place::new(Hook::Xdp, &self.interface);
-                let cookies = syn_cookies(&rules.set, place.mtu)?;
-                if cookies.is_some_and(|cookies| cookies.window_scale.is_none()) {
-                    warnings.push(
-                        "connections by SYN cookies have no window scale and no SACK: for that set sysctl \
-                         net.ipv4.tcp_timestamps=2, and tcp_sack and tcp_window_scaling to 1"
-                            .into(),
-                    );
-                }
-                let (ruled, program) = Ruled::load(maps, rules, only, &never_take, place)?;
-                Ok((Some(ruled), program))
-            }
-        }
+        Wanted { interface: &self.interface, queues, options: self.options }
     }
 
     /// Where packets go back to the kernel, if rules take some out.

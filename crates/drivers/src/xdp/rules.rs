@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use bywash_filter::rules::{
-    Action, BlockKey, InNic, Limit, MapSet, Rule, RuleProgram, RuleSet, SentFlows, SetKey6, SynCookies,
+    Action, BlockKey, InNic, Limit, MapSet, Rest, Rule, RuleProgram, RuleSet, SentFlows, SetKey6, SynCookies,
     in_nic,
 };
-use bywash_filter::xdp::{NeverTake, RULES_AT};
+use bywash_filter::xdp::{NeverTake, RULES_AT, Take};
 use bywash_filter::{Expression, Hook};
 use bywash_port::{Counter, RuleCount, RuleId, Rules};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
@@ -26,7 +26,7 @@ pub(super) struct Ruled {
     never_take: NeverTake,
     /// What the rules themselves leave to the kernel.
     never: Vec<Expression>,
-    only: Option<Expression>,
+    scope: Scope,
     set: Arc<RuleSet>,
     slots: Slots,
     /// What limits have blocked, where there is one that does.
@@ -47,6 +47,35 @@ pub(super) struct Place {
     pub(super) as_on_the_wire: bool,
 }
 
+/// Which packets rules are about, and what becomes of those that they do not decide.
+#[derive(Clone, Debug)]
+pub(super) enum Scope {
+    /// About those that match, all when absent; the rest is the kernel's.
+    Filter(Option<Expression>),
+    /// About all; what they do not decide goes to our queue, if it matches.
+    Steer(Option<Expression>),
+    /// About all; what they do not decide goes to our queue, and what they may not decide about, too.
+    SteerEverything,
+}
+
+impl Scope {
+    /// What rules are about; everything when absent.
+    fn only(&self) -> Option<&Expression> {
+        match self {
+            Self::Filter(only) => only.as_ref(),
+            Self::Steer(_) | Self::SteerEverything => None,
+        }
+    }
+
+    fn rest(&self) -> Rest<'_> {
+        match self {
+            Self::Filter(_) => Rest::Kernel,
+            Self::Steer(only) => Rest::Ours(only.as_ref().map_or(Take::All, Take::Matching)),
+            Self::SteerEverything => Rest::Everything,
+        }
+    }
+}
+
 /// Most sources that are blocked at once.
 const MOST_BLOCKS: usize = 1 << 16;
 
@@ -55,14 +84,14 @@ impl Ruled {
     pub(super) fn load(
         maps: &Maps,
         rules: &Rules,
-        only: Option<&Expression>,
+        scope: Scope,
         never_take: &NeverTake,
         place: Place,
     ) -> Result<(Self, Program), String> {
         let ruled = Self {
             never_take: NeverTake::default(),
             never: Vec::new(),
-            only: only.cloned(),
+            scope,
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
             blocks: None,
@@ -80,7 +109,7 @@ impl Ruled {
         never_take: NeverTake,
     ) -> Result<(Self, Program), String> {
         let place = self.place;
-        if let Some(why) = place.unfit(rules, self.only.as_ref()) {
+        if let Some(why) = place.unfit(rules, self.scope.only()) {
             return Err(why);
         }
         let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
@@ -92,8 +121,9 @@ impl Ruled {
             hook: place.hook,
             rules: &rules.set,
             slots: &numbers,
-            only: self.only.as_ref(),
+            only: self.scope.only(),
             never: &never,
+            rest: self.scope.rest(),
             maps: maps.descriptors(),
             sets: lists.descriptors(),
             hung_after_jiffies: program::hung_after(),
@@ -104,8 +134,8 @@ impl Ruled {
             format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
         })?;
         let program = program::load_words(place.hook, &format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
-        let (never, only, set) = (rules.never.clone(), self.only.clone(), Arc::clone(&rules.set));
-        Ok((Self { never_take, never, only, set, slots, blocks: lists.blocks, flows, place }, program))
+        let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
+        Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
     }
 
     /// What stays whatever rules say.
@@ -121,7 +151,7 @@ impl Ruled {
     /// What a NIC can do of each rule.
     pub(super) fn in_nic(&self) -> Vec<InNic> {
         let never = [&[self.never_take.sent()], &self.never[..]].concat();
-        in_nic(&self.set, self.only.as_ref(), &never)
+        in_nic(&self.set, self.scope.only(), &never)
     }
 
     /// Has a limit drop what comes from a source, or no longer.

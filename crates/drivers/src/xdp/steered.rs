@@ -10,19 +10,16 @@
 //! begin with, and no n-tuple rules. So what is there is written down first, set again when all else is done, and put back last:
 //! on every port, also where nothing is to be steered.
 
-use std::sync::Arc;
-
-use bywash_filter::Expression;
 use bywash_filter::flows::{Beside, Flow, Flows};
-use bywash_filter::rules::{FlowOptions, in_nic};
-use bywash_port::{Action, RulePlace, RuleSet, Rules};
+use bywash_filter::{Expression, Hook};
+use bywash_port::RulePlace;
 use bywash_sys::ethtool::{self, Ethtool, Fate, Rule, Table};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
 use super::Options;
 use super::in_nic::RulesHeld;
-use crate::{Ntuple, RulesInNic};
+use crate::Ntuple;
 
 /// The kernel's name of what `ethtool -K IFACE ntuple` switches.
 pub(super) const NTUPLE: &str = "rx-ntuple-filter";
@@ -42,7 +39,7 @@ pub(super) struct Steered {
     /// Empty when it is not ours.
     table: Vec<u32>,
     rules: Vec<Rule>,
-    /// Where each part of the expression, and each rule that gives packets to a queue, is: a line for each.
+    /// Where each part of the expression, and each rule by which the port steers, is: a line for each.
     told: Vec<String>,
     /// What it drops for the port's rules.
     in_nic: RulesHeld,
@@ -53,11 +50,9 @@ pub(super) struct Steered {
 /// What is to be steered where.
 pub(super) struct Wanted<'a> {
     pub(super) interface: &'a Interface,
-    pub(super) only: Option<&'a Expression>,
     /// Queues that the port receives by.
     pub(super) queues: Vec<u32>,
-    pub(super) ntuple: Option<Ntuple>,
-    pub(super) rules_in_nic: Option<RulesInNic>,
+    pub(super) options: &'a Options,
 }
 
 impl Wanted<'_> {
@@ -65,13 +60,14 @@ impl Wanted<'_> {
     /// all is required, not all.
     pub(super) fn steer(&self) -> Result<Steered, String> {
         let name = &self.interface.name;
+        let Options { only, ntuple, steer, .. } = self.options;
         let some = !self.queues.is_empty() && self.queues.len() < self.interface.queues.rx as usize;
-        let only = self.only.filter(|only| some && !only.takes_all_kinds());
-        let Some(only) = only.filter(|_| self.ntuple != Some(Ntuple::Off)) else {
-            return match self.ntuple {
-                Some(Ntuple::Require) => Err(format!(
-                    "--ntuple require is for --only and one of several queues, and {name} has {}: name one (xdp:{name}/N \
-                     --only ...), or leave it out",
+        let only = only.as_ref().filter(|only| some && !only.takes_all_kinds());
+        let Some(only) = only.filter(|_| *ntuple != Some(Ntuple::Off)) else {
+            return match ntuple {
+                Some(Ntuple::Require) if steer.is_empty() => Err(format!(
+                    "--ntuple require is for --steer, or for --only and one of several queues, and {name} has {}: name one \
+                     (xdp:{name}/N --only ...), or leave it out",
                     self.interface.queues.rx
                 )),
                 _ => self.nothing_yet(),
@@ -79,7 +75,7 @@ impl Wanted<'_> {
         };
         let mut steered = self.nothing_yet()?;
         let result = self.try_all(only, &mut steered);
-        let require = self.ntuple == Some(Ntuple::Require);
+        let require = *ntuple == Some(Ntuple::Require);
         match result {
             Ok(left) if left.is_empty() || !require => {
                 steered.told.extend(left);
@@ -105,7 +101,7 @@ impl Wanted<'_> {
     fn nothing_yet(&self) -> Result<Steered, String> {
         let kept = state::keep_steering(&self.interface.name).map_err(|error| error.to_string())?;
         let mut steered = Steered::nothing(self.interface);
-        steered.in_nic = RulesHeld::new(self.interface, self.queues.len(), self.rules_in_nic);
+        steered.in_nic = RulesHeld::new(self.interface, self.queues.len(), self.options);
         steered.kept = Some(kept);
         Ok(steered)
     }
@@ -241,35 +237,18 @@ impl Steered {
             table: Vec::new(),
             rules: Vec::new(),
             told: Vec::new(),
-            in_nic: RulesHeld::new(interface, 0, None),
+            in_nic: RulesHeld::new(interface, 0, &Options::default()),
             kept: None,
         }
     }
 
-    /// Has the NIC give packets to queues, of a port without rules.
-    pub(super) fn obey(&mut self, options: &Options) -> Result<(), String> {
-        let Options { steer, rules, .. } = options;
-        if steer.is_empty() {
-            return Ok(());
+    /// Adds where the rules are by which the port steers.
+    pub(super) fn tell(&mut self, rules: &[bywash_port::Rule]) {
+        let places = self.rule_places(rules, Hook::Xdp);
+        self.told.extend(places.iter().take(TOLD).map(ToString::to_string));
+        if places.len() > TOLD {
+            self.told.push(format!("{} more rules: the summary says where each is", places.len() - TOLD));
         }
-        if rules.is_some() {
-            return Err(
-                "--steer is for ports without rules: write action = \"queue\" into the rule file".into()
-            );
-        }
-        if let Some(rule) = steer.iter().find(|rule| !matches!(rule.action, Action::Steer(_))) {
-            return Err(format!(
-                "'{}' can't be steered: the driver of {} is the kernel's, where `bywash filter --rules` drops; leave it out \
-                 (--steer)",
-                rule.name, self.interface
-            ));
-        }
-        let set = RuleSet::new(steer.clone()).map_err(|error| error.to_string())?;
-        let wanted = in_nic(&set, None, &[]);
-        let rules = Rules { set: Arc::new(set), never: Vec::new(), flows: FlowOptions::default() };
-        self.in_nic.change(&wanted, &rules).map_err(|why| format!("{why} (--steer)"))?;
-        self.told.extend(self.in_nic.places().iter().map(ToString::to_string));
-        Ok(())
     }
 
     /// Where each part of the expression is, a line for each.
@@ -282,9 +261,13 @@ impl Steered {
         &mut self.in_nic
     }
 
-    /// Where each rule of the port is; nothing where rules are kept out of the NIC.
-    pub(super) fn rule_places(&self) -> Vec<RulePlace> {
-        self.in_nic.places()
+    /// Where each rule of the port is, whose program is at `hook`.
+    pub(super) fn rule_places(&self, rules: &[bywash_port::Rule], hook: Hook) -> Vec<RulePlace> {
+        let in_nic = self.in_nic.places();
+        if !in_nic.is_empty() {
+            return in_nic;
+        }
+        rules.iter().map(|rule| RulePlace::outside_the_nic(rule, hook)).collect()
     }
 
     /// Sets again what a driver has lost when it restarted. Returns what of others' can't be.

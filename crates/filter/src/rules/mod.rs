@@ -23,6 +23,7 @@ mod headers;
 mod idle;
 mod in_nic;
 mod keys;
+mod kinds;
 mod look;
 mod names;
 mod payload;
@@ -51,7 +52,7 @@ pub use keys::{BlockKey, SetKey6};
 pub use names::{NamePattern, NamePatternError};
 pub use payload::{PayloadPattern, PayloadPlace};
 pub use prefix::{Prefix, PrefixError, network};
-pub use program::{MapSet, RuleProgram};
+pub use program::{MapSet, Rest, RuleProgram};
 pub use program_error::ProgramError;
 pub use tables::Tables;
 
@@ -111,7 +112,8 @@ pub enum Action {
     Pass,
     /// They go to our queue: user space decides.
     Queue,
-    /// They go on to the kernel as by [`Self::Pass`], by this queue of the NIC's, which gives them to it.
+    /// They come by this queue of the NIC's, which gives them to it, and no later rule has a say; then they go where packets go
+    /// that no rule decides ([`Rest`]).
     Steer(u16),
     /// They are counted, and the next rule has its say.
     Count,

@@ -7,7 +7,7 @@
 //!     lists: one search for each kind
 //!     rules in order, until one decides ────────► dropped or passed, counted by the rule;
 //!                                                 or to the queue, counted as taken (XDP alone)
-//!     no rule decides ──────────────────────────► passed, counted as left
+//!     no rule decides ──────────────────────────► passed, counted as left; or what [`Rest`] says
 //! ```
 //!
 //! Rules that are one list cost nothing here: the search has found the first of them that is met, and before each other rule
@@ -32,9 +32,8 @@ use crate::ebpf::{
     AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
 use crate::hook::{put_tag_back, take_tag_off};
-use crate::plain::{self, Plain};
-use crate::walk::Family;
-use crate::xdp::{self, BASES, CONTEXT, DATA, DATA_END, Exits, KEY, RESULT, RULES_AT, Verdict};
+use crate::plain::Plain;
+use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, RESULT, RULES_AT, Take, Verdict};
 use crate::{Expression, Hook};
 
 /// What an interface's program shall do by rules.
@@ -48,8 +47,10 @@ pub struct RuleProgram<'a> {
     pub slots: &'a [u32],
     /// What rules are about; everything when `None`.
     pub only: Option<&'a Expression>,
-    /// What stays with the kernel whatever the rules say.
+    /// What rules do not decide about, whatever they say; it stays with the kernel, but for [`Rest::Everything`].
     pub never: &'a [Expression],
+    /// What becomes of packets that no rule decides, and of those that a rule gives to a queue of the NIC's.
+    pub rest: Rest<'a>,
     /// The maps of the port. The counters of rules come behind those of verdicts, from [`RULES_AT`] on.
     pub maps: xdp::Maps,
     /// The maps of these rules.
@@ -60,6 +61,17 @@ pub struct RuleProgram<'a> {
     pub cookies: SynCookies,
     /// The table of established flows. Not used where no rule asks for them.
     pub flows: Option<FlowMap>,
+}
+
+/// What becomes of packets that no rule decides.
+#[derive(Clone, Copy, Debug)]
+pub enum Rest<'a> {
+    /// They are the kernel's.
+    Kernel,
+    /// They go to the queue, those that match. At XDP alone.
+    Ours(Take<'a>),
+    /// They go to the queue, and so does what rules do not decide about. At XDP alone.
+    Everything,
 }
 
 /// File descriptors of the maps that hold the lists.
@@ -188,80 +200,15 @@ pub(super) struct Coder<'a> {
 }
 
 impl Coder<'_> {
-    /// All that becomes of packets, once for each of these kinds and once for all others.
-    fn decide_by_kind(&mut self, plains: &[Plain]) {
-        if self.rules.hook == Hook::Tcx {
-            return self.decide_in_front(plains);
-        }
-        let ways: Vec<_> = plains.iter().map(|plain| (*plain, self.assembler.label())).collect();
-        self.tell_apart(&ways);
-        self.decide_all();
-        for (plain, label) in ways {
-            self.decide_plain(plain, label);
-        }
-    }
-
-    /// All that becomes of plain packets of a kind, which come to this label.
-    pub(super) fn decide_plain(&mut self, plain: Plain, label: Label) {
-        self.assembler.place(label);
-        (self.plain, self.header) = (Some(plain), DATA);
-        self.decide_all();
-    }
-
-    /// Goes to the label of a plain packet's kind; on for all others.
-    pub(super) fn tell_apart(&mut self, ways: &[(Plain, Label)]) {
-        let other = self.assembler.label();
-        for family in [Family::V4, Family::V6] {
-            let next = self.assembler.label();
-            let ours: Vec<_> = ways.iter().filter(|(plain, _)| plain.family == family).collect();
-            let Some((first, _)) = ours.first() else { continue };
-            let least = ours.iter().map(|(plain, _)| plain.len()).min().unwrap_or(0);
-            self.reaches(least, other);
-            let load = |coder: &mut Self, width, at: u32| {
-                coder.assembler.load(width, Register::R1, DATA, i16::try_from(at).unwrap_or(0));
-            };
-            load(self, Width::Half, plain::NAMED_AT);
-            let kind = i32::from(first.kind().to_be());
-            self.assembler.jump_if(Register::R1, Condition::NotEqual, kind, next);
-            if family == Family::V4 {
-                load(self, Width::Byte, plain::NETWORK);
-                let first = i32::from(plain::FIRST_V4);
-                self.assembler.jump_if(Register::R1, Condition::NotEqual, first, other);
-                load(self, Width::Half, plain::FRAGMENT_AT);
-                let fragment = i32::from(plain::FRAGMENT.to_be());
-                self.assembler.jump_if(Register::R1, Condition::CommonBit, fragment, other);
-            }
-            load(self, Width::Byte, first.protocol_at());
-            for (plain, label) in ours {
-                let protocol = i32::from(plain.protocol);
-                if plain.len() == least {
-                    self.assembler.jump_if(Register::R1, Condition::Equal, protocol, *label);
-                    continue;
-                }
-                let not_it = self.assembler.label();
-                self.assembler.jump_if(Register::R1, Condition::NotEqual, protocol, not_it);
-                self.reaches(plain.len(), other);
-                self.assembler.jump(*label);
-                self.assembler.place(not_it);
-            }
-            self.assembler.jump(other);
-            self.assembler.place(next);
-        }
-        self.assembler.place(other);
-    }
-
-    /// Goes on only when the packet has so many bytes.
-    fn reaches(&mut self, bytes: u32, otherwise: Label) {
-        self.assembler.mov(Register::R2, DATA);
-        self.assembler.operate(Operation::Add, Register::R2, bytes);
-        self.assembler.jump_if(Register::R2, Condition::Greater, DATA_END, otherwise);
-    }
-
     /// All that becomes of the packets that come this way.
     pub(super) fn decide_all(&mut self) {
+        let spared = match self.rules.rest {
+            Rest::Everything => self.exits.take,
+            Rest::Kernel | Rest::Ours(_) => self.exits.of(Verdict::NeverTake),
+        };
         for never in self.rules.never {
             let next = self.assembler.label();
-            self.expression(never, self.exits.of(Verdict::NeverTake), next);
+            self.expression(never, spared, next);
             self.assembler.place(next);
         }
         if let Some(only) = self.rules.only {
@@ -342,7 +289,7 @@ impl Coder<'_> {
             }
             self.begun.push((self.assembler.here(), index));
             let next = self.assembler.label();
-            self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), next);
+            self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), (next, left));
             self.assembler.place(next);
         }
         if set.plans().contains(&Plan::Listed) {
@@ -352,7 +299,17 @@ impl Coder<'_> {
         }
         self.assembler.place(left);
         self.take_if_drawn();
-        self.assembler.jump(self.exits.of(Verdict::Left));
+        self.decide_the_rest();
+    }
+
+    /// What becomes of packets that no rule has decided.
+    fn decide_the_rest(&mut self) {
+        let left = self.exits.of(Verdict::Left);
+        match self.rules.rest {
+            Rest::Kernel => self.assembler.jump(left),
+            Rest::Ours(Take::Matching(expression)) => self.expression(expression, self.exits.take, left),
+            Rest::Ours(Take::All) | Rest::Everything => self.assembler.jump(self.exits.take),
+        }
     }
 
     /// Where it stands how long ago the packet's flow was used, once that has been asked.
@@ -376,8 +333,8 @@ impl Coder<'_> {
         }
     }
 
-    /// One rule that is not just a list.
-    fn rule(&mut self, rule: &Rule, bits: &[u32], slot: u32, next: Label) {
+    /// One rule that is not just a list. On to the next one, or to where all go that no rule decides.
+    fn rule(&mut self, rule: &Rule, bits: &[u32], slot: u32, (next, left): (Label, Label)) {
         for word in 0..self.rules.rules.tables().words() {
             let of_word = bits.iter().filter(|bit| **bit as usize / 64 == word);
             let mask = of_word.fold(0_u64, |mask, bit| mask | 1 << (bit % 64));
@@ -413,12 +370,16 @@ impl Coder<'_> {
             return self.assembler.jump(self.exits.take);
         }
         let hook = self.rules.hook;
+        self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
         let result = match rule.action {
             _ if !rule.decides() => None,
             Action::Drop => Some(hook.drops()),
+            Action::Steer(_) if !matches!(self.rules.rest, Rest::Kernel) => {
+                xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
+                return self.assembler.jump(left);
+            }
             _ => Some(hook.passes()),
         };
-        self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
         if let Some(result) = result {
             return self.decide(result, rule.sample);
         }

@@ -105,6 +105,7 @@ fn of_rules_that_are_too_long_for_a_program_the_one_is_named_where_it_ends() {
     };
     let set = RuleSet::new((0..4000).map(long).collect()).unwrap();
     let program = RuleProgram {
+        rest: Rest::Kernel,
         hook: Hook::Xdp,
         rules: &set,
         slots: &[],

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
-    Action, BlockKey, Condition, FlowMap, MapSet, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
+    Action, BlockKey, Condition, FlowMap, MapSet, Rest, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict};
 use bywash_filter::{Expression, Hook, NoNames, Options};
@@ -55,12 +55,17 @@ impl Loaded {
         never: &[Expression],
         flows: Option<FlowMap>,
     ) -> Self {
-        Self::try_with_flows(hook, set, never, flows).unwrap_or_else(|error| panic!("{error}"))
+        Self::try_with(hook, set, never, (flows, Rest::Kernel)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Where packets that no rule decides may be ours. There is no socket for them.
+    pub(crate) fn with_rest(set: &RuleSet, never: &[Expression], rest: Rest<'_>) -> Self {
+        Self::try_with(Hook::Xdp, set, never, (None, rest)).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// `None` where the program has more paths than the kernel follows, as a few rules by chance may have.
     pub(crate) fn unless_too_large(hook: Hook, set: &RuleSet) -> Option<Self> {
-        match Self::try_with_flows(hook, set, &[], None) {
+        match Self::try_with(hook, set, &[], (None, Rest::Kernel)) {
             Err(LoadError::Verifier { source, .. }) if source.kind() == ErrorKind::ArgumentListTooLong => {
                 None
             }
@@ -68,11 +73,11 @@ impl Loaded {
         }
     }
 
-    fn try_with_flows(
+    fn try_with(
         hook: Hook,
         set: &RuleSet,
         never: &[Expression],
-        flows: Option<FlowMap>,
+        (flows, rest): (Option<FlowMap>, Rest<'_>),
     ) -> Result<Self, LoadError> {
         let rules = set.rules().len();
         let sockets = map(MapKind::XskMap, 4, 4, 1);
@@ -95,6 +100,7 @@ impl Loaded {
             slots: &slots,
             only: None,
             never,
+            rest,
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
                 heartbeat: heartbeat.as_raw_fd(),

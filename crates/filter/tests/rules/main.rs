@@ -3,6 +3,7 @@
 
 mod established;
 mod loaded;
+mod rest;
 
 use std::num::NonZeroU32;
 

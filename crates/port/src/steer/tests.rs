@@ -48,10 +48,12 @@ fn a_rule_is_all_its_flows() {
 #[test]
 fn each_wrong_rule_says_what_to_write() {
     for (text, says) in [
-        ("", "'' does not say where its packets go: end it with queue N, or with drop"),
-        ("udp dst port 53", "does not say where its packets go"),
+        ("", "'' does not say what becomes of its packets: end it with drop, pass, count or queue N"),
+        ("udp dst port 53", "does not say what becomes of its packets"),
         ("udp queue 1 drop", "queue"),
-        ("udp queue", "does not say where its packets go"),
+        ("udp queue", "does not say what becomes of its packets"),
+        ("udp sample 100", "--steer has no 'sample': `bywash filter xdp:IFACE --rules FILE` has it"),
+        ("udp limit 200 per source/24", "--steer has no 'limit'"),
         ("udp queue -1", "'-1' is no queue: write its number, from 0 on"),
         ("udp4 dst-port 53 queue 2", "udp4"),
         ("udp dst port 53 queue 2", "IPv6 is a part of it, of which NICs may look behind extension headers"),
@@ -76,11 +78,44 @@ fn each_wrong_rule_says_what_to_write() {
     let passes = told(Rule { action: Action::Pass, ..rule.clone() });
     assert_eq!(
         passes,
-        "a NIC gives packets to a queue or drops them, and does not 'pass': write queue or drop"
+        "a NIC gives packets to a queue or drops them, and does not 'pass': write queue or drop; xdp: ports pass and count"
     );
     assert_eq!(told(Rule { dry_run: true, ..rule.clone() }), "dry_run drops nothing");
     let ends = told(Rule { expires: Some(std::time::SystemTime::UNIX_EPOCH), ..rule });
-    assert_eq!(ends, "a NIC knows no time: leave expires out");
+    assert_eq!(ends, "rules of --steer hold while the port is open: leave expires out");
+}
+
+#[test]
+fn a_port_with_a_program_steers_by_any_expression_and_leaves_the_rest_to_the_filter() {
+    for (text, action) in [
+        ("udp and len > 400 drop", Action::Drop),
+        ("drop", Action::Drop),
+        ("not ip6 pass", Action::Pass),
+        ("tcp[tcpflags] & tcp-syn != 0  count", Action::Count),
+        ("ip and udp dst port 53 queue 3", Action::Steer(3)),
+    ] {
+        let rule = read_steer(text).unwrap();
+        assert_eq!((rule.action, check_steer(&rule)), (action, Ok(())), "{text}");
+    }
+    let told = |rule: Rule| check_steer(&rule).unwrap_err().to_string();
+    assert!(told(read_steer("udp queue 3").unwrap()).contains(": write: ip and udp"));
+    let rule = read_steer("udp drop").unwrap();
+    assert_eq!(check_steer(&Rule { dry_run: true, ..rule.clone() }), Ok(()));
+    let established = Some(std::time::Duration::from_secs(1));
+    let condition = Condition { established, ..Condition::default() };
+    for (rule, what) in [
+        (Rule { action: Action::SynCookie, ..rule.clone() }, "syncookie"),
+        (Rule { sample: std::num::NonZeroU32::new(9), ..rule.clone() }, "sample"),
+        (Rule { condition, ..rule.clone() }, "established"),
+    ] {
+        let said = told(rule);
+        assert!(
+            said.starts_with(&format!("--steer has no '{what}': ")) && said.ends_with(" has it"),
+            "{said}"
+        );
+    }
+    let ends = told(Rule { expires: Some(std::time::SystemTime::UNIX_EPOCH), ..rule });
+    assert!(ends.ends_with("leave expires out"), "{ends}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS, PrefixError};
 use bywash_port::filter::xdp::NeverTake;
-use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules, SteerRule};
+use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules, SteerError};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::value::{Datetime, Offset};
@@ -228,21 +228,25 @@ impl RuleFile {
         Ok(file)
     }
 
-    /// The rules, if a NIC can obey them alone.
+    /// The rules, if ports can steer by them, which `check` says.
     ///
     /// # Errors
-    /// [`RuleFileError`], with the place of the first that it can't.
-    pub fn for_nic(self) -> Result<Vec<Rule>, RuleFileError> {
+    /// [`RuleFileError`], with the place of the first by which they can't.
+    pub fn for_steer(
+        self,
+        check: impl Fn(&Rule) -> Result<(), SteerError>,
+    ) -> Result<Vec<Rule>, RuleFileError> {
         if !self.never.is_empty() {
             let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
             let what =
-                "a NIC asks nobody before it drops: leave never_drop out, and name what is to be dropped"
-                    .into();
+                "--steer has no such list: leave never_drop out, and name what is to be dropped".into();
             return Err(RuleFileError { file, line: 0, column: 0, what });
         }
         for (rule, places) in self.rules.iter().zip(&self.places) {
-            if let Err(error) = SteerRule::of(rule) {
-                return Err(self.at(places.action, format!("'{}' is no rule for a NIC: {error}", rule.name)));
+            if let Err(error) = check(rule) {
+                return Err(
+                    self.at(places.action, format!("'{}' is no rule for --steer: {error}", rule.name))
+                );
             }
         }
         Ok(self.rules)

@@ -1,5 +1,6 @@
 //! What rule files say, and where what is wrong with one is shown.
 
+use bywash_port::SteerRule;
 use bywash_port::filter::rules::{MOST_RULES, PayloadPattern, PayloadPlace};
 
 use super::*;
@@ -199,15 +200,16 @@ fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
         );
         parse(&text).unwrap()
     };
-    let rules = two("").for_nic().unwrap();
+    let for_nic = |file: RuleFile| file.for_steer(|rule| SteerRule::of(rule).map(drop));
+    let rules = for_nic(two("")).unwrap();
     assert_eq!((rules.len(), rules[0].action), (1, Action::Steer(3)));
     let drop = "[[rule]]\nname = \"r\"\nto_ports = [53]\naction = \"drop\"\n";
-    let error = two(drop).for_nic().unwrap_err();
+    let error = for_nic(two(drop)).unwrap_err();
     assert_eq!((error.line, error.column), (9, 10));
-    assert!(error.what.starts_with("'r' is no rule for a NIC: IPv6 is a part of it"), "{error}");
+    assert!(error.what.starts_with("'r' is no rule for --steer: IPv6 is a part of it"), "{error}");
     let why = "the rule 'r' can't";
     assert!(two(drop).located(why).ends_with(":9:10: the rule 'r' can't"), "{}", two(drop).located(why));
     assert_eq!(two("").located(why), why, "there is no such rule");
-    let error = parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap().for_nic().unwrap_err();
+    let error = for_nic(parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap()).unwrap_err();
     assert!(error.what.contains("leave never_drop out"), "{error}");
 }

@@ -87,6 +87,7 @@ impl Outlet {
             name: self.name.clone(),
             mode: vec!["injected into the kernel"],
             counters: vec![counter("interface_tx_packets", left), counter("interface_tx_dropped", dropped)],
+            rules: Vec::new(),
         }
     }
 
