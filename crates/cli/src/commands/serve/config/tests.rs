@@ -37,7 +37,7 @@ fn a_mistake_is_found_by_line_and_column() {
         ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
         ("[[port]]\nport = 'xdp:eth1'\nmtu = 5", 3, 1, "mtu"),
         ("[[route]]\nprefix = 'default'\nvia = 'eth1'", 3, 7, "'eth1' is no address"),
-        ("[[route]]\nprefix = '10.0.0.0'", 2, 10, "prefix length"),
+        ("[[route]]\nprefix = '10.0.0.1/8'", 2, 10, "bits beyond its length"),
         ("[[route]]\nprefix = '10.0.0.0/8'\nvia = 'fd00::1'", 3, 7, "different families"),
         ("[[route]]\nprefix = 'default'\ndev = 'eth1'", 3, 7, "there is no interface 'eth1'"),
         ("[[route]]\nprefix = 'default'", 2, 10, "by which interface?"),
