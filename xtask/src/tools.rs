@@ -145,8 +145,8 @@ pub(crate) const PROGRAMS: &[Program] = &[
     Program {
         name: "nft",
         packages: &["nftables"],
-        needed_for: "nftables beside the flood filter",
-        by_tests: false,
+        needed_for: "what the kernel sees of packets that the flood filter gives back, and nftables beside it",
+        by_tests: true,
         environment: &[],
         options: "",
     },
