@@ -206,15 +206,14 @@ impl PortSummary {
     }
 }
 
+/// What a rule has counted, wherever rules are.
+pub(crate) const RULE_PACKETS: Metric =
+    Metric::packets("packets", "packets", "Packets that the rule was about");
+pub(crate) const RULE_BYTES: Metric = Metric::bytes("bytes", "bytes", "Their bytes, without FCS");
+
 const RULE: &[Column<SteerCount>] = &[
-    Column {
-        metric: Metric::packets("packets", "packets", "Packets that the rule was about"),
-        of: |rule| rule.count.packets,
-    },
-    Column {
-        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
-        of: |rule| rule.count.bytes,
-    },
+    Column { metric: RULE_PACKETS, of: |rule| rule.count.packets },
+    Column { metric: RULE_BYTES, of: |rule| rule.count.bytes },
 ];
 
 fn port_metric(name: &'static str) -> Metric {

@@ -15,7 +15,7 @@ use super::places::Placed;
 use super::top::{self, Blocked};
 use super::worker::{Figures, LaneFigures};
 use crate::report::{Column, Metric, Row, Snapshot, Table};
-use crate::session::{self, PortSummary, port_table};
+use crate::session::{self, PortSummary, RULE_BYTES, RULE_PACKETS, port_table};
 
 /// What it is called on the command line.
 pub(super) const COMMAND: &str = "filter";
@@ -90,14 +90,8 @@ impl AddAssign for RuleFigures {
 }
 
 const RULE: &[Column<RuleFigures>] = &[
-    Column {
-        metric: Metric::packets("packets", "packets", "Packets that the rule was about"),
-        of: |rule| rule.about.packets,
-    },
-    Column {
-        metric: Metric::bytes("bytes", "bytes", "Their bytes, without FCS"),
-        of: |rule| rule.about.bytes,
-    },
+    Column { metric: RULE_PACKETS, of: |rule| rule.about.packets },
+    Column { metric: RULE_BYTES, of: |rule| rule.about.bytes },
     Column {
         metric: Metric::count(
             "dropped_packets",

@@ -1,40 +1,19 @@
 //! What the audit log says: who has begun what, which rules have expired, whom it blocks; and that it takes no more.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Filter};
+use crate::bed::{Bed, Filter, for_a_time};
 
 #[test]
 fn the_audit_log_says_who_began_what_which_rules_have_expired_and_whom_it_blocks() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
-    let soon = Command::new("date").args(["-u", "-d", "now + 3 seconds", "+%FT%TZ"]).output().unwrap();
-    let soon = String::from_utf8(soon.stdout).unwrap();
-    let text = format!(
-        r#"
-[[rule]]
-name = "past"
-to_ports = [6]
-action = "drop"
-expires = 2020-01-01T00:00:00Z
-[[rule]]
-name = "a while"
-to_ports = [7]
-action = "drop"
-expires = {soon}
-[[rule]]
-name = "rate"
-to_ports = [8]
-action = "limit"
-rate = 1000
-per = "source/24"
-block_seconds = 1
-"#
-    );
+    let past =
+        "[[rule]]\nname = \"past\"\nto_ports = [6]\naction = \"drop\"\nexpires = 2020-01-01T00:00:00Z\n";
+    let text = past.to_owned() + &for_a_time(3);
     let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&text));
     let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
     let of = |what: &str| -> Vec<Value> {

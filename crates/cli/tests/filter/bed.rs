@@ -256,3 +256,26 @@ pub(crate) fn two_families(row: &PairOptions) -> ([Host; 2], Pair) {
     take_injected(&hosts[1]);
     (hosts, pair)
 }
+
+/// Two rules: one drops for so many seconds from now, one blocks for a second who sends too much.
+pub(crate) fn for_a_time(seconds: u32) -> String {
+    let date = ["-u", "-d", &format!("now + {seconds} seconds"), "+%FT%TZ"];
+    let end =
+        String::from_utf8(std::process::Command::new("date").args(date).output().unwrap().stdout).unwrap();
+    format!(
+        r#"
+[[rule]]
+name = "a while"
+to_ports = [7]
+action = "drop"
+expires = {end}
+[[rule]]
+name = "rate"
+to_ports = [8]
+action = "limit"
+rate = 1000
+per = "source/24"
+block_seconds = 1
+"#
+    )
+}

@@ -23,7 +23,6 @@ mod way_back;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Snapshot};
@@ -31,7 +30,9 @@ use bywash_pcap::Reader;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use bed::{BYWASH, Bed, Filter, SERVER, Untouched, arguments, is_all, of_rule, sent, summary, unchanged};
+use bed::{
+    BYWASH, Bed, Filter, SERVER, Untouched, arguments, for_a_time, is_all, of_rule, sent, summary, unchanged,
+};
 
 const RULES: &str = r#"
 never_drop = ["10.0.0.99"]
@@ -169,26 +170,8 @@ sample = 10
 fn what_is_blocked_or_dropped_for_a_time_comes_in_again_after_that() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
-    let soon = Command::new("date").args(["-u", "-d", "now + 4 seconds", "+%FT%TZ"]).output().unwrap();
-    let soon = String::from_utf8(soon.stdout).unwrap();
-    let text = format!(
-        r#"
-[[rule]]
-name = "a while"
-to_ports = [7]
-action = "drop"
-expires = {soon}
-[[rule]]
-name = "rate"
-to_ports = [8]
-action = "limit"
-rate = 1000
-per = "source/24"
-block_seconds = 1
-"#
-    );
     let audit = bed.folder.path().join("audit.log");
-    let rules = bed.rules(&text);
+    let rules = bed.rules(&for_a_time(4));
     let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
     let events = || {
         let log = std::fs::read_to_string(&audit).unwrap();

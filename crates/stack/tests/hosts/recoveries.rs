@@ -66,38 +66,37 @@ fn without_sack_what_duplicates_have_told_is_not_counted_again() {
     t.sends(&[". 14001:15001(1000) ack 1 win 65535"]);
 }
 
+/// The next segment, from `start` on, goes out and is acknowledged in time.
+fn answered(t: &mut Trace, id: ConnectionId, start: u32) {
+    t.send(id, 1000);
+    t.output();
+    t.pass(RTT);
+    t.peer(&format!(". 1:1(0) ack {} win 60000", start + 1000));
+}
+
+/// The next segment, from `start` on, has no answer and goes out again. The window after that.
+fn sent_again(t: &mut Trace, id: ConnectionId, start: u32) -> u32 {
+    t.send(id, 1000);
+    t.output();
+    // A probe of a single segment, which may wait for its acknowledgment, goes out when the timer would go off.
+    let rto = info(t, id).rto;
+    t.after(rto, &[&format!("P. {start}:{}(1000) ack 1 win 65535", start + 1000)]);
+    info(t, id).snd_cwnd
+}
+
 #[test]
 fn a_tail_is_probed_once_until_a_round_trip_was_measured() {
     let (mut t, id) = accepted("mss 1000,sackOK");
-    t.send(id, 1000);
-    t.output();
-    t.pass(RTT);
-    t.peer(". 1:1(0) ack 1001 win 60000");
-    t.send(id, 1000);
-    t.output();
-    // As soon as the timer would go off: a single segment may wait for its acknowledgment.
-    let rto = info(&t, id).rto;
-    t.after(rto, &["P. 1001:2001(1000) ack 1 win 65535"]);
-    assert!(info(&t, id).snd_cwnd > 1000, "a probe");
+    answered(&mut t, id, 1);
+    assert!(sent_again(&mut t, id, 1001) > 1000, "a probe");
     // Both have come, and nobody knows which of them is acknowledged.
     t.pass(RTT);
     (0..2).for_each(|_| t.peer(". 1:1(0) ack 2001 win 60000"));
-    t.send(id, 1000);
-    t.output();
-    let rto = info(&t, id).rto;
-    t.after(rto, &["P. 2001:3001(1000) ack 1 win 65535"]);
-    assert_eq!(info(&t, id).snd_cwnd, 1000, "the timer");
+    assert_eq!(sent_again(&mut t, id, 2001), 1000, "the timer");
     t.pass(RTT);
     t.peer(". 1:1(0) ack 3001 win 60000");
-    t.send(id, 1000);
-    t.output();
-    t.pass(RTT);
-    t.peer(". 1:1(0) ack 4001 win 60000");
-    t.send(id, 1000);
-    t.output();
-    let rto = info(&t, id).rto;
-    t.after(rto, &["P. 4001:5001(1000) ack 1 win 65535"]);
-    assert!(info(&t, id).snd_cwnd > 1000, "a probe");
+    answered(&mut t, id, 3001);
+    assert!(sent_again(&mut t, id, 4001) > 1000, "a probe");
 }
 
 #[test]
