@@ -16,10 +16,10 @@ use std::process::{Child, Stdio};
 use bywash_filter::rules::{
     Action, Condition, FlowLayout, FlowMap, FlowOptions, MapSet, Rest, Rule, RuleProgram, RuleSet, SynCookies,
 };
-use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, pass_program};
+use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, XdpBuff, pass_program};
 use bywash_filter::{Expression, Hook, NoNames, Options};
 use bywash_lab::{Lab, PairOptions};
-use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, TestInput, program_ids};
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, TestInput, kernel_types, program_ids};
 use kernel::{load, run};
 
 /// How often each program is run on all packets, in turn.
@@ -258,6 +258,7 @@ impl Loaded {
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
             hung_after_jiffies: 1 << 20,
+            buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
             cookies: SynCookies::default(),
             flows: flows.as_ref().map(|table| FlowMap { table: table.as_raw_fd(), layout }),
         };

@@ -4,7 +4,7 @@
 //! packet, only the first of its bytes may be where a program can read them, and several packets may have become one.
 
 use crate::ebpf::{Assembler, Condition, Helper, Label, Operation, Register, Width};
-use crate::xdp::{CONTEXT, DATA, DATA_END, LENGTH, MD_DATA, MD_DATA_END, XDP_DROP, XDP_PASS};
+use crate::xdp::{CONTEXT, DATA, DATA_END, LENGTH, MD_DATA, MD_DATA_END, XDP_DROP, XDP_PASS, XdpBuff};
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,25 @@ impl Hook {
     }
 
     /// A program's first instructions: the context, and the packet's length on the wire, also before its tag is where it was.
-    pub(crate) fn begin(self, assembler: &mut Assembler) {
+    /// At XDP they say where the packet lies, too.
+    pub(crate) fn begin(self, assembler: &mut Assembler, buff: Option<XdpBuff>) {
         assembler.mov(CONTEXT, Register::R1);
         match self {
             Self::Xdp => {
+                let known = assembler.label();
+                if let Some(buff) = buff {
+                    buff.load_has_frags(assembler);
+                }
+                self.find_packet(assembler);
+                if buff.is_some() {
+                    assembler.mov(LENGTH, DATA_END);
+                    assembler.operate(Operation::Subtract, LENGTH, DATA);
+                    assembler.jump_if(Register::R0, Condition::Equal, 0, known);
+                    assembler.mov(Register::R1, CONTEXT);
+                }
                 assembler.call(Helper::XdpLength);
                 assembler.mov(LENGTH, Register::R0);
+                assembler.place(known);
             }
             Self::Tcx => {
                 assembler.load(Width::Word, LENGTH, CONTEXT, SKB_LEN);

@@ -18,6 +18,8 @@
 //! The program reads packets where the driver put their first buffer. Of a packet in several buffers only what is in the
 //! first can be matched; counted bytes and `len` are of the whole packet. It runs on kernels from 5.18 on.
 
+mod buff;
+
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +28,8 @@ use std::os::fd::RawFd;
 use crate::ebpf::{
     AssembleError, Assembler, Bases, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
+pub use buff::XdpBuff;
+
 use crate::{Expression, Hook, NoNames, Options};
 
 /// What an interface's XDP program shall do.
@@ -39,6 +43,8 @@ pub struct Steering<'a> {
     pub maps: Maps,
     /// How many jiffies a worker may be silent before its packets go to the kernel.
     pub hung_after_jiffies: u64,
+    /// Where it is known: how a packet's length is found without a call.
+    pub buff: Option<XdpBuff>,
 }
 
 /// Which packets are ours.
@@ -204,7 +210,7 @@ pub fn verdict_program(
 ) -> Result<Program, AssembleError> {
     let mut assembler = Assembler::new();
     let [yes, no] = [(); 2].map(|()| assembler.label());
-    prologue(&mut assembler);
+    Hook::Xdp.begin(&mut assembler, None);
     filter(&mut assembler, expression.graph(), BASES, yes, no);
     for (label, verdict) in [(yes, matched), (no, otherwise)] {
         assembler.place(label);
@@ -276,7 +282,7 @@ impl Steering<'_> {
     pub fn program(&self) -> Result<Program, AssembleError> {
         let mut assembler = Assembler::new();
         let exits = Exits::new(&mut assembler);
-        prologue(&mut assembler);
+        Hook::Xdp.begin(&mut assembler, self.buff);
         if let Some(never_take) = &self.never_take {
             let ours = assembler.label();
             filter(
@@ -302,7 +308,7 @@ impl Steering<'_> {
     }
 }
 
-/// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r6. At TCX one worker
+/// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r5. At TCX one worker
 /// speaks for all queues.
 pub(crate) fn check_heartbeat(
     assembler: &mut Assembler,
@@ -311,7 +317,7 @@ pub(crate) fn check_heartbeat(
     hook: Hook,
     exits: &Exits,
 ) {
-    const ENTRY: Register = Register::R6;
+    const ENTRY: Register = Register::R3;
     const NOW: Register = Register::R0;
     let [beat, looked, seen, when] = [
         offset_of!(Heartbeat, beat),
@@ -321,6 +327,7 @@ pub(crate) fn check_heartbeat(
     ]
     .map(|offset| i16::try_from(offset).unwrap_or(0));
     let [alive, changed, silent] = [(); 3].map(|()| assembler.label());
+    assembler.call(Helper::Jiffies);
     if hook == Hook::Xdp {
         assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
         let none = exits.of(Verdict::NoSocket);
@@ -331,7 +338,6 @@ pub(crate) fn check_heartbeat(
         assembler.operate(Operation::ShiftLeft, Register::R1, HEARTBEAT_SHIFT);
         assembler.operate(Operation::Add, ENTRY, Register::R1);
     }
-    assembler.call(Helper::Jiffies);
     let not_older = |assembler: &mut Assembler, field: i16, than: u64, to: Label| {
         assembler.load(Width::Double, Register::R1, ENTRY, field);
         assembler.mov(Register::R2, NOW);
@@ -408,11 +414,6 @@ pub(crate) fn add_to_counter(assembler: &mut Assembler, counters: RawFd) {
         assembler.store(Width::Double, Register::R0, field, Register::R1);
     }
     assembler.place(end);
-}
-
-fn prologue(assembler: &mut Assembler) {
-    Hook::Xdp.begin(assembler);
-    Hook::Xdp.find_packet(assembler);
 }
 
 /// What the program will return, once it has counted.

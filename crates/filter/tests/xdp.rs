@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 
 use bywash_filter::Expression;
 use bywash_filter::xdp::{
-    Heartbeat, Maps, NeverTake, Steering, Take, Verdict, pass_program, verdict_program,
+    Heartbeat, Maps, NeverTake, Steering, Take, Verdict, XdpBuff, pass_program, verdict_program,
 };
 use bywash_lab::skip;
-use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, kernel_types};
 
 fn rights() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -90,6 +90,7 @@ fn every_fate_of_a_packet_is_counted_under_its_name() {
         never_take: Some(NeverTake::default()),
         maps: fixture.maps(),
         hung_after_jiffies: 0,
+        buff: None,
     };
     let program = load(&steering.program().unwrap());
     let run =
@@ -122,8 +123,13 @@ fn a_silent_worker_loses_its_packets_after_the_limit() {
     }
     let fixture = Fixture::new();
     let limit = bywash_sys::bpf::jiffies(std::time::Duration::from_millis(200));
-    let steering =
-        Steering { take: Take::All, never_take: None, maps: fixture.maps(), hung_after_jiffies: limit };
+    let steering = Steering {
+        take: Take::All,
+        never_take: None,
+        maps: fixture.maps(),
+        hung_after_jiffies: limit,
+        buff: None,
+    };
     let program = load(&steering.program().unwrap());
     let run =
         || program.test_run(&TestInput { packet: &packet(0x0800, 60), ..TestInput::default() }).unwrap();
@@ -154,8 +160,32 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
         never_take: Some(never_take),
         maps: fixture.maps(),
         hung_after_jiffies: 0,
+        buff: None,
     };
     load(&steering.program().unwrap());
+}
+
+/// Larger ones than a page come in several buffers.
+#[test]
+fn lengths_are_known_with_the_kernels_own_structure_and_without() {
+    let buff = kernel_types().and_then(|types| XdpBuff::new(&types));
+    if !rights() || buff.is_none() {
+        return;
+    }
+    load(&buff.unwrap().trial_program());
+    for buff in [None, buff] {
+        let fixture = Fixture::new();
+        let maps = fixture.maps();
+        let steering = Steering { take: Take::All, never_take: None, maps, hung_after_jiffies: 0, buff };
+        let program = load(&steering.program().unwrap());
+        let mut bytes = 0;
+        for length in [60, 1500, 9000, 4000, 20_000] {
+            let packet = packet(0x0800, length);
+            program.test_run(&TestInput { packet: &packet, ..TestInput::default() }).unwrap();
+            bytes += length as u64;
+            assert_eq!(fixture.counted(Verdict::NoSocket)[1], bytes, "{length} {buff:?}");
+        }
+    }
 }
 
 #[test]

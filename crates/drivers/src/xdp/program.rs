@@ -2,16 +2,18 @@
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bywash_filter::rules::MOST_RULES;
-use bywash_filter::xdp::{Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, pass_program};
+use bywash_filter::xdp::{
+    Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
+};
 use bywash_filter::{Expression, Hook, xdp};
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
+    BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies, kernel_types,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
@@ -151,6 +153,7 @@ pub(super) fn load(
         never_take,
         maps: maps.descriptors(),
         hung_after_jiffies: hung_after(),
+        buff: buff(),
     };
     let program = steering.program().map_err(|error| error.to_string())?;
     load_words(Hook::Xdp, OUR_PROGRAM, &program.to_words())
@@ -159,6 +162,16 @@ pub(super) fn load(
 /// How many jiffies a worker may be silent.
 pub(super) fn hung_after() -> u64 {
     jiffies(HUNG)
+}
+
+/// How programs find a packet's length without a call, where this kernel lets them.
+pub(super) fn buff() -> Option<XdpBuff> {
+    static FOUND: LazyLock<Option<XdpBuff>> = LazyLock::new(|| {
+        let buff = kernel_types().and_then(|types| XdpBuff::new(&types))?;
+        load_words(Hook::Xdp, OUR_PROGRAM, &buff.trial_program().to_words()).ok()?;
+        Some(buff)
+    });
+    *FOUND
 }
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.

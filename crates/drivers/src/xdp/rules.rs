@@ -127,6 +127,7 @@ impl Ruled {
             maps: maps.descriptors(),
             sets: lists.descriptors(),
             hung_after_jiffies: program::hung_after(),
+            buff: program::buff(),
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
             flows: flows.as_ref().map(Flows::map),
         };

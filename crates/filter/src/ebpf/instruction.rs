@@ -125,6 +125,8 @@ const EXIT_INSTRUCTION: u8 = JUMP | EXIT;
 pub(super) const MAP_DESCRIPTOR: u8 = 1;
 /// Its lower half stands for the file descriptor of an array with one entry, its upper half for an offset in that.
 pub(super) const MAP_VALUE: u8 = 2;
+/// The number of a call is a function's in the kernel's BTF.
+pub(super) const KERNEL_FUNCTION: u8 = 2;
 
 impl Instruction {
     pub(super) fn operation(operation: Operation, to: Register, with: Operand, wide: bool) -> Self {
@@ -203,6 +205,10 @@ impl Instruction {
 
     pub(super) fn call(helper: i32) -> Self {
         Self { opcode: JUMP | CALL, destination: 0, source: 0, offset: 0, immediate: helper }
+    }
+
+    pub(super) fn call_kernel(function: i32) -> Self {
+        Self { source: KERNEL_FUNCTION, ..Self::call(function) }
     }
 
     pub(super) fn exit() -> Self {

@@ -3,11 +3,13 @@
 //! Only what the programs of this crate need, and each operand checked when the program is finished, so that what comes
 //! out is a program that the kernel's verifier at least can read. The instruction set is RFC 9669's.
 
+mod btf;
 mod code;
 mod instruction;
 mod text;
 mod walk;
 
+pub(crate) use btf::Btf;
 pub(crate) use code::{Bases, filter};
 pub use instruction::{Condition, Instruction, Operand, Operation, Register, Width};
 
@@ -205,6 +207,11 @@ impl Assembler {
     /// Calls a function of the kernel: arguments in r1 to r5, which are lost, and the result in r0.
     pub fn call(&mut self, helper: Helper) {
         self.push(Instruction::call(helper as i32));
+    }
+
+    /// Calls a function of the kernel that has no other number than the one in this kernel's BTF.
+    pub fn call_kernel(&mut self, function: i32) {
+        self.push(Instruction::call_kernel(function));
     }
 
     /// Ends the program with r0 as its result.

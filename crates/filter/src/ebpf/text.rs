@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::Program;
 use super::instruction::{
-    ATOMIC, BY_REGISTER, CALL, CLASS, END, EXIT, Instruction, JUMP, JUMP32, LOAD, LOAD_IMMEDIATE,
-    MAP_DESCRIPTOR, MAP_VALUE, OPERATE, OPERATE32, STORE, STORE_NUMBER,
+    ATOMIC, BY_REGISTER, CALL, CLASS, END, EXIT, Instruction, JUMP, JUMP32, KERNEL_FUNCTION, LOAD,
+    LOAD_IMMEDIATE, MAP_DESCRIPTOR, MAP_VALUE, OPERATE, OPERATE32, STORE, STORE_NUMBER,
 };
 
 impl fmt::Display for Program {
@@ -51,6 +51,7 @@ fn line(instruction: Instruction, index: usize, next: Option<Instruction>) -> St
         STORE if opcode & 0xe0 == ATOMIC => format!("lock {} += r{source}", memory(destination)),
         STORE => format!("{} = r{source}", memory(destination)),
         JUMP if opcode == JUMP => format!("goto {goal}"),
+        JUMP if opcode & 0xf0 == CALL && source == KERNEL_FUNCTION => format!("call kernel's {immediate}"),
         JUMP if opcode & 0xf0 == CALL => format!("call {immediate}"),
         JUMP if opcode & 0xf0 == EXIT => "exit".into(),
         JUMP | JUMP32 => format!("if {left} {} {right} goto {goal}", condition(opcode)),

@@ -33,7 +33,7 @@ use crate::ebpf::{
 };
 use crate::hook::{put_tag_back, take_tag_off};
 use crate::plain::Plain;
-use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, RESULT, RULES_AT, Take, Verdict};
+use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, RESULT, RULES_AT, Take, Verdict, XdpBuff};
 use crate::{Expression, Hook};
 
 /// What an interface's program shall do by rules.
@@ -57,6 +57,8 @@ pub struct RuleProgram<'a> {
     pub sets: MapSet,
     /// How many jiffies a worker may be silent before all packets go to the kernel.
     pub hung_after_jiffies: u64,
+    /// At XDP, where it is known: how a packet's length is found without a call.
+    pub buff: Option<XdpBuff>,
     /// What answers to SYNs say, where a rule gives them.
     pub cookies: SynCookies,
     /// The table of established flows. Not used where no rule asks for them.
@@ -135,13 +137,13 @@ impl RuleProgram<'_> {
         let exits = Exits::new(&mut assembler);
         // For packets that are as they came.
         let early = Exits::new(&mut assembler);
-        self.hook.begin(&mut assembler);
+        self.hook.begin(&mut assembler, self.buff);
         let beat = if self.hook == Hook::Tcx { &early } else { &exits };
         xdp::check_heartbeat(&mut assembler, &self.maps, self.hung_after_jiffies, self.hook, beat);
         if self.hook == Hook::Tcx {
             put_tag_back(&mut assembler, early.of(Verdict::Left));
+            self.hook.find_packet(&mut assembler);
         }
-        self.hook.find_packet(&mut assembler);
         assembler.store(Width::Double, Register::R10, CONTEXT_AT, CONTEXT);
         let mut coder = Coder {
             rules: self,

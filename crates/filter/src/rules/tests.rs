@@ -114,6 +114,7 @@ fn of_rules_that_are_too_long_for_a_program_the_one_is_named_where_it_ends() {
         maps: Maps { sockets: -1, heartbeat: -1, queues: 1, counters: -1 },
         sets: MapSet { array: -1, hash6: -1, blocks: -1 },
         hung_after_jiffies: 1,
+        buff: None,
         cookies: SynCookies::default(),
         flows: None,
     };

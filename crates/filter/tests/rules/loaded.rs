@@ -6,10 +6,12 @@ use std::os::fd::AsRawFd;
 use bywash_filter::rules::{
     Action, BlockKey, Condition, FlowMap, MapSet, Rest, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
 };
-use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict};
+use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict, XdpBuff};
 use bywash_filter::{Expression, Hook, NoNames, Options};
 use bywash_lab::skip;
-use bywash_sys::bpf::{LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+use bywash_sys::bpf::{
+    LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, kernel_types,
+};
 
 pub(crate) fn rights() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -109,6 +111,7 @@ impl Loaded {
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
             hung_after_jiffies: 1 << 20,
+            buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
             cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
             flows,
         };

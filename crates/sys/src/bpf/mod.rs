@@ -1,7 +1,7 @@
 //! A thin layer over bpf(2): maps, programs and links that own their file descriptors.
 //!
-//! Only what Bywash uses is here. Programs come as instructions made at run time, so there is no ELF, no BTF and
-//! nothing to install. Layouts are those of Linux's `include/uapi/linux/bpf.h`.
+//! Only what Bywash uses is here. Programs come as instructions made at run time, so there is no ELF, no BTF of
+//! their own and nothing to install. Layouts are those of Linux's `include/uapi/linux/bpf.h`.
 #![expect(unsafe_code, reason = "the one call of bpf(2), whose attributes carry pointers")]
 
 mod link;
@@ -59,6 +59,11 @@ pub fn jiffies(time: Duration) -> u64 {
     let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
     let nanos = u128::try_from(tick.tv_nsec).unwrap_or_default().max(1);
     u64::try_from(time.as_nanos().div_ceil(nanos)).unwrap_or(u64::MAX)
+}
+
+/// What the kernel says of its own types and functions, in the BPF Type Format; `None` where it says nothing.
+pub fn kernel_types() -> Option<Vec<u8>> {
+    std::fs::read("/sys/kernel/btf/vmlinux").ok()
 }
 
 /// bpf(2)'s commands, by their numbers in `enum bpf_cmd`.
