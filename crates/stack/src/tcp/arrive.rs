@@ -403,8 +403,11 @@ impl Connection {
 
     /// Gives back what can't be read any more: something before it is missing for ever.
     pub(super) fn forget_early(&mut self, cx: &mut Context<'_>) {
-        cx.share.early -= self.receive.waiting_cost();
-        self.receive.clear_waiting(cx.pool);
+        let cost = self.receive.waiting_cost();
+        if cost > 0 {
+            cx.share.early -= cost;
+            self.receive.clear_waiting(cx.pool);
+        }
     }
 
     /// Gives back all that has come.

@@ -217,6 +217,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
+        self.undo = None;
         let ConnectionId { index, generation } = self.id;
         let id = ConnectionId { index, generation: generation.wrapping_add(1) };
         let wheel_at = if self.wheel_at == Timestamp::ZERO { NEVER } else { self.wheel_at };
@@ -225,7 +226,6 @@ impl Connection {
         std::mem::swap(&mut new.send, &mut self.send);
         std::mem::swap(&mut new.receive, &mut self.receive);
         std::mem::swap(&mut new.board, &mut self.board);
-        self.undo = None;
         // What it was has nothing any more that could be dropped, but that would be found out by looking at each queue.
         std::mem::forget(std::mem::replace(self, new));
         (self.flow, self.hash, self.limits) = (flow, hash, *limits);
