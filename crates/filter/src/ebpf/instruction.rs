@@ -230,6 +230,29 @@ impl Instruction {
         }
     }
 
+    /// Whether it jumps always.
+    pub(super) fn is_jump(self) -> bool {
+        self.opcode == JUMP
+    }
+
+    /// A conditional jump that is taken when this one is not; `None` where there is none.
+    pub(super) fn turned_round(self) -> Option<Self> {
+        const CODE: u8 = 0xf0;
+        let pairs = [
+            (Condition::Equal, Condition::NotEqual),
+            (Condition::Greater, Condition::LessOrEqual),
+            (Condition::Less, Condition::GreaterOrEqual),
+        ];
+        let code = self.opcode & CODE;
+        let other = pairs.into_iter().find_map(|(one, other)| match code {
+            _ if !matches!(self.opcode & CLASS, JUMP | JUMP32) => None,
+            _ if code == one as u8 => Some(other),
+            _ if code == other as u8 => Some(one),
+            _ => None,
+        })?;
+        Some(Self { opcode: self.opcode & !CODE | other as u8, ..self })
+    }
+
     /// Whether the next instruction may come after it.
     pub(super) fn goes_on(self) -> bool {
         !matches!(self.opcode, JUMP | EXIT_INSTRUCTION)

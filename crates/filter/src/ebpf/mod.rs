@@ -6,6 +6,7 @@
 mod btf;
 mod code;
 mod instruction;
+mod jumps;
 mod text;
 mod walk;
 
@@ -220,25 +221,25 @@ impl Assembler {
     }
 
     /// The program, with its jumps filled in. What can't be reached is left out: the verifier refuses programs with such
-    /// instructions.
+    /// instructions. So are jumps that a program can do without.
     ///
     /// # Errors
     /// [`AssembleError::TooFar`] for a program that is too long; [`AssembleError::Unplaced`] for a forgotten label.
-    pub fn finish(self) -> Result<Program, AssembleError> {
+    pub fn finish(mut self) -> Result<Program, AssembleError> {
         let mut goals = vec![None; self.instructions.len()];
         for (at, label) in &self.jumps {
             let place = self.labels.get(label.0).copied().flatten();
             goals[*at] = Some(place.ok_or(AssembleError::Unplaced { at: *at })?);
         }
-        let reached = self.reached(&goals);
+        let is_left = jumps::shorten(&mut self.instructions, &mut goals);
         // Where each instruction comes to stand, and one place more for labels at the end.
         let mut place = vec![0];
-        for reached in &reached {
-            place.push(place[place.len() - 1] + i64::from(*reached));
+        for is_left in &is_left {
+            place.push(place[place.len() - 1] + i64::from(*is_left));
         }
         let mut instructions = Vec::new();
         for (index, instruction) in
-            self.instructions.into_iter().enumerate().filter(|(index, _)| reached[*index])
+            self.instructions.into_iter().enumerate().filter(|(index, _)| is_left[*index])
         {
             let mut instruction = instruction;
             if let Some(goal) = goals[index] {
@@ -250,22 +251,6 @@ impl Assembler {
             instructions.push(instruction);
         }
         Ok(Program { instructions })
-    }
-
-    /// Which instructions can be reached from the first.
-    fn reached(&self, goals: &[Option<usize>]) -> Vec<bool> {
-        let mut reached = vec![false; self.instructions.len()];
-        let mut next = vec![0];
-        while let Some(at) = next.pop() {
-            let Some(seen @ false) = reached.get_mut(at) else { continue };
-            *seen = true;
-            let instruction = &self.instructions[at];
-            next.extend(goals[at]);
-            if instruction.goes_on() {
-                next.push(at + 1);
-            }
-        }
-        reached
     }
 
     /// The program, when it has no jumps.
@@ -307,6 +292,7 @@ mod tests {
         assembler.place(start);
         assembler.mov(Register::R0, 2);
         assembler.jump_if(Register::R0, Condition::Equal, 2, end);
+        assembler.mov(Register::R0, 1);
         assembler.jump(start);
         assembler.place(end);
         assembler.exit();
@@ -314,7 +300,7 @@ mod tests {
         let text = program.to_string();
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
-            ["   0: r0 = 2", "   1: if r0 == 2 goto 3", "   2: goto 0", "   3: exit"]
+            ["   0: r0 = 2", "   1: if r0 == 2 goto 4", "   2: r0 = 1", "   3: goto 0", "   4: exit"]
         );
     }
 
@@ -346,10 +332,7 @@ mod tests {
         assembler.exit();
         assembler.mov(Register::R0, 7);
         let text = assembler.finish().unwrap().to_string();
-        assert_eq!(
-            text.lines().collect::<Vec<_>>(),
-            ["   0: goto 1", "   1: r0 = 0x500000000", "   3: exit"]
-        );
+        assert_eq!(text.lines().collect::<Vec<_>>(), ["   0: r0 = 0x500000000", "   2: exit"]);
     }
 
     #[test]

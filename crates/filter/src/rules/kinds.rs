@@ -54,13 +54,11 @@ impl Coder<'_> {
             load(self, Width::Byte, first.protocol_at());
             for (plain, label) in ours {
                 let protocol = i32::from(plain.protocol);
-                if plain.len() == least {
-                    self.assembler.jump_if(Register::R1, Condition::Equal, protocol, *label);
-                    continue;
-                }
                 let not_it = self.assembler.label();
                 self.assembler.jump_if(Register::R1, Condition::NotEqual, protocol, not_it);
-                self.reaches(plain.len(), other);
+                if plain.len() > least {
+                    self.reaches(plain.len(), other);
+                }
                 self.assembler.jump(*label);
                 self.assembler.place(not_it);
             }
