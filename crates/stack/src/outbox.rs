@@ -179,6 +179,12 @@ impl Outbox {
 
     /// Bytes that may go to a destination in one packet: what its first link takes, or less where a router said so.
     pub(crate) fn mtu_to(&self, destination: Address, now: Timestamp) -> usize {
+        let link = self.link_mtu_to(destination);
+        self.path_mtus.find(now, destination).map_or(link, |path| link.min(path.into()))
+    }
+
+    /// Bytes of a packet that the first link to a destination takes, wherever it narrows later.
+    pub(crate) fn link_mtu_to(&self, destination: Address) -> usize {
         let link = match self.remembered(destination) {
             Some(direct) => direct.mtu,
             None => match self.snapshot.path(destination) {
@@ -188,8 +194,7 @@ impl Outbox {
                 None => IPV6_MTU,
             },
         };
-        let path = self.path_mtus.find(now, destination);
-        usize::from(path.map_or(link, |path| path.min(link)))
+        usize::from(link)
     }
 
     /// How packets get along a path. The control hears of neighbours that are asked for or in doubt.

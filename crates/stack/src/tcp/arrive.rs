@@ -169,7 +169,7 @@ impl Connection {
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
         // What a peer asks for has a floor, or it would make us work for every byte; IPv4 itself has a lower one.
-        let mss = mss.max(88).min(self.offered_mss).max(28);
+        let mss = mss.max(88).min(self.path_mss).max(28);
         let options = if self.timestamps { 12 } else { 0 };
         let mss = u32::from(mss) - options;
         if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss

@@ -209,7 +209,7 @@ pub(super) struct Connection {
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u16,
     /// What the path takes.
-    pub(super) offered_mss: u16,
+    pub(super) path_mss: u16,
     /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<Unreachable>,
 }

@@ -9,12 +9,13 @@ use bywash_wire::{
 };
 
 use super::connection::Connection;
+use super::listen::offered_segment;
 use super::receive_buffer::length;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::way::{HEADERS, Way};
+use crate::Flow;
 use crate::stack::Context;
-use crate::{Flow, Timestamp};
 
 /// "This packet may be marked instead of dropped" (RFC 3168, 5).
 const ECT0: u8 = 2;
@@ -106,7 +107,7 @@ impl Connection {
             flags = self.urge(seq, flags);
         }
         let (before, after) = places(frame.bytes_mut());
-        let (header, options, sum) = self.header(after, seq, len, flags, cx.now);
+        let (header, options, sum) = self.header(after, seq, len, flags, cx);
         let headers = TCP_HEADER + usize::from(options);
         let length = headers + len as usize;
         let Some(way) = self.way.as_ref().filter(|way| length <= way.longest()) else {
@@ -193,7 +194,7 @@ impl Connection {
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
         let (mut before, mut after) = ([0; HEADERS], [0; LONGEST]);
-        let (mut header, options, sum) = self.header(&mut after, seq, mss, flags, cx.now);
+        let (mut header, options, sum) = self.header(&mut after, seq, mss, flags, cx);
         let headers = TCP_HEADER + usize::from(options);
         let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
@@ -284,9 +285,9 @@ impl Connection {
         seq: Seq,
         len: u32,
         flags: TcpFlags,
-        now: Timestamp,
+        cx: &Context<'_>,
     ) -> (TcpHeader, u8, Sum) {
-        let (bytes, sum) = self.write_options(to, flags, len, now);
+        let (bytes, sum) = self.write_options(to, flags, len, cx);
         let ack = if flags.has(TcpFlags::ACK) { self.rcv_nxt } else { Seq(0) };
         let window = self.advertise(flags.has(TcpFlags::SYN));
         let ports = (self.flow.local_port, self.flow.remote_port);
@@ -300,7 +301,7 @@ impl Connection {
         to: &mut [u8; LONGEST],
         flags: TcpFlags,
         len: u32,
-        now: Timestamp,
+        cx: &Context<'_>,
     ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
         let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
@@ -309,9 +310,9 @@ impl Connection {
             let stamps = if self.timestamps { to.first_chunk_mut::<STAMPS>() } else { None };
             let Some(stamps) = stamps else { return (0, Sum::new()) };
             #[expect(clippy::cast_possible_truncation, reason = "12")]
-            return (STAMPS as u8, put_stamps(stamps, (self.clock(now), self.ts_recent), Sum::new()));
+            return (STAMPS as u8, put_stamps(stamps, (self.clock(cx.now), self.ts_recent), Sum::new()));
         }
-        let written = self.rare_options(flags, now).write();
+        let written = self.rare_options(flags, cx).write();
         to[..written.len()].copy_from_slice(&written);
         #[expect(clippy::cast_possible_truncation, reason = "at most 40")]
         let bytes = written.len() as u8;
@@ -320,12 +321,12 @@ impl Connection {
 
     /// Those of a SYN, and of an acknowledgment that tells of gaps.
     #[cold]
-    fn rare_options(&mut self, flags: TcpFlags, now: Timestamp) -> TcpOptions {
+    fn rare_options(&mut self, flags: TcpFlags, cx: &Context<'_>) -> TcpOptions {
         let syn = flags.has(TcpFlags::SYN);
         let mut options = TcpOptions::default();
         if syn {
             // RFC 9293, MUST-65: MSS only here; RFC 7323, 2.2: so is the scale, and the window is not scaled.
-            options.mss = Some(self.offered_mss);
+            options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out));
             let asks = !flags.has(TcpFlags::ACK);
             options.window_scale =
                 (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.limits.scale());
@@ -336,7 +337,7 @@ impl Connection {
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
         }
         if self.timestamps || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
-            options.timestamps = Some((self.clock(now), self.ts_recent));
+            options.timestamps = Some((self.clock(cx.now), self.ts_recent));
         }
         options
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::State;
 use super::connection::{Connection, Phase};
+use super::listen::offered_segment;
 use crate::{ConnectionId, Stack, TcpError, Timestamp, Unreachable};
 
 /// Bytes of Linux's `struct tcp_info` up to `tcpi_total_rto_time` (Linux 6.7).
@@ -186,7 +187,7 @@ impl TcpInfo {
         bytes
     }
 
-    pub(super) fn of(c: &Connection, now: Timestamp) -> Self {
+    pub(super) fn of(c: &Connection, offered: u16, now: Timestamp) -> Self {
         let segments = c.board.segments(c.window.mss);
         let ca_state = match c.phase {
             Phase::Loss => 4,
@@ -207,7 +208,7 @@ impl TcpInfo {
             ato: super::arrive::DELAYED_ACK.duration(),
             snd_mss: c.window.mss,
             rcv_mss: c.largest,
-            advmss: u32::from(c.offered_mss),
+            advmss: u32::from(offered),
             pmtu: c.window.mss
                 + u32::try_from(crate::ip::header_length(c.flow.remote)).unwrap_or(0)
                 + 20
@@ -284,6 +285,8 @@ impl Stack {
     /// # Errors
     /// [`TcpError::Closed`].
     pub fn tcp_info(&self, now: Timestamp, id: ConnectionId) -> Result<TcpInfo, TcpError> {
-        Ok(TcpInfo::of(&self.tcp.connections[self.tcp.index(id)?], now))
+        let connection = &self.tcp.connections[self.tcp.index(id)?];
+        let offered = offered_segment(&connection.flow, &connection.limits, &self.out);
+        Ok(TcpInfo::of(connection, offered, now))
     }
 }

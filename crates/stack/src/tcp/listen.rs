@@ -14,6 +14,7 @@ use super::state::Cause;
 use super::{Limits, ListenerId};
 use crate::counters::Counters;
 use crate::flow::Purpose;
+use crate::outbox::Outbox;
 use crate::pairs::Pairs;
 use crate::stack::Context;
 use crate::{Flow, Timestamp, ip};
@@ -144,7 +145,7 @@ impl HalfOpen {
 
     fn answer_with(&self, iss: Seq, clock: u32, limits: &Limits, cx: &mut Context<'_>) {
         let options = TcpOptions {
-            mss: Some(largest_segment(&self.flow, limits, cx)),
+            mss: Some(offered_segment(&self.flow, limits, cx.out)),
             window_scale: self.scale.map(|_| limits.scale()),
             sack_permitted: self.sack,
             timestamps: self.stamp.map(|stamp| (clock, stamp)),
@@ -169,7 +170,7 @@ impl HalfOpen {
         connection.edge = connection.rcv_nxt + first_window(limits);
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
-        connection.offered_mss = largest_segment(&self.flow, limits, cx);
+        connection.path_mss = largest_segment(&self.flow, limits, cx);
         (connection.wnd_scale, connection.rcv_scale) =
             self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
         connection.sack = self.sack;
@@ -295,9 +296,19 @@ fn clock_offset(flow: &Flow, cx: &Context<'_>) -> u32 {
     offset
 }
 
-/// The payload that the path takes, less the fixed headers (RFC 9293, 3.7.1, MUST-67).
+/// The payload of a segment that the path takes.
 pub(super) fn largest_segment(flow: &Flow, limits: &Limits, cx: &Context<'_>) -> u16 {
-    let mtu = cx.out.mtu_to(flow.remote, cx.now);
+    payload_of(cx.out.mtu_to(flow.remote, cx.now), flow, limits)
+}
+
+/// The payload of a segment that we take (RFC 9293, 3.7.1, MUST-67): as the link has it, for the peer's way to us need not be as
+/// narrow as ours to it, and the peer finds out by itself (RFC 1191, 3.1).
+pub(super) fn offered_segment(flow: &Flow, limits: &Limits, out: &Outbox) -> u16 {
+    payload_of(out.link_mtu_to(flow.remote), flow, limits)
+}
+
+/// What is left of a packet without the fixed headers.
+fn payload_of(mtu: usize, flow: &Flow, limits: &Limits) -> u16 {
     let most = mtu.saturating_sub(ip::header_length(flow.remote) + TCP_HEADER);
     u16::try_from(most).unwrap_or(u16::MAX).min(limits.mss.unwrap_or(u16::MAX))
 }

@@ -86,8 +86,8 @@ impl Tcp {
         connection.iss = listen::initial_sequence(&flow, last, cx);
         (connection.una, connection.nxt) = (connection.iss, connection.iss + 1);
         connection.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
-        connection.offered_mss = listen::largest_segment(&flow, &limits, cx);
-        connection.set_mss(default_mss(&flow).min(connection.offered_mss));
+        connection.path_mss = listen::largest_segment(&flow, &limits, cx);
+        connection.set_mss(default_mss(&flow).min(connection.path_mss));
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
         connection.stalled = Some(cx.now);
         let (id, iss) = (connection.id, connection.iss);

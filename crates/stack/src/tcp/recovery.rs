@@ -372,7 +372,7 @@ impl Connection {
         let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
         if u32::from(mss) - options < self.window.mss {
-            self.offered_mss = mss;
+            self.path_mss = mss;
             self.set_mss(mss);
             self.board.lose_longer(self.window.mss);
         }

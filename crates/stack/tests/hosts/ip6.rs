@@ -696,7 +696,9 @@ fn tcp_over_ipv6_fits_its_segments_to_link_and_path() {
     assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
     pair.trace.clear();
     open(&mut pair);
-    assert_eq!(offered(&pair), 1240, "the next connection knows");
+    assert_eq!(offered(&pair), 1440, "the way back is another one");
+    let (next, _) = open(&mut pair);
+    assert_eq!(mss(&pair, next), 1300 - 60 - 12, "the next connection knows");
 }
 
 #[test]
