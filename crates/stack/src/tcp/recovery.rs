@@ -104,14 +104,18 @@ impl Connection {
         }
     }
 
-    /// Whether more than half of the window was in flight at once in this round trip, as it was `before` now.
+    /// Whether more than half of the window was in flight at once in this round trip, as it was `before` now. Its last
+    /// acknowledgment is of it, too: what it acknowledges was out when most was.
     fn uses_most(&mut self, before: u32) -> bool {
         // An end that is not of what is out is of long ago.
-        if !self.una.before(self.round_end) || self.round_end.after(self.nxt) {
-            (self.round_end, self.used) = (self.nxt, 0);
+        if before >= self.used || self.round_end.after(self.nxt) {
+            (self.round_end, self.used) = (self.nxt, before);
         }
-        self.used = self.used.max(before);
-        self.used > self.window.congestion / 2
+        let most = self.used > self.window.congestion / 2;
+        if !self.una.before(self.round_end) {
+            self.used = 0;
+        }
+        most
     }
 
     /// SND.WND, unless the segment is older than the one that set it last.
