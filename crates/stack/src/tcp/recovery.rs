@@ -153,7 +153,8 @@ impl Connection {
         let (first, second) = (blocks.clone().next(), blocks.clone().nth(1));
         if let Some((start, end)) = first {
             let inside = second.is_some_and(|(s, e)| !start.before(s) && !end.after(e));
-            reported = (start.before(end) && (!end.after(ack) || inside)).then_some((start, end));
+            // RFC 2883, 4: below the number beside it. An acknowledgment that was overtaken tells what was news when it left.
+            reported = (start.before(end) && (!end.after(segment.ack) || inside)).then_some((start, end));
         }
         if reported.is_some() {
             blocks.next();

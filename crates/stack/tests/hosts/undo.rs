@@ -68,6 +68,15 @@ fn what_the_network_doubles_says_nothing() {
 }
 
 #[test]
+fn an_acknowledgment_that_was_overtaken_tells_of_no_duplicates() {
+    let (mut t, id) = by_blocks();
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    // Its block is above its own number: when it left, that was news.
+    t.peer(". 1:1(0) ack 1 win 30000 <sack 1001:2001>");
+    assert_eq!((info(&t, id).snd_ssthresh, info(&t, id).dsack_dups), (6300, 0));
+}
+
+#[test]
 fn a_timeout_stays() {
     let (mut t, id) = by_blocks();
     let rto = info(&t, id).rto;
