@@ -269,9 +269,11 @@ impl Machine {
                 let class = u8::try_from(value).map_err(|_| INVALID)?;
                 self.change(fd, |limits| limits.traffic_class = class)
             }
-            // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets.
+            // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets, and "dont"
+            // only lets routers cut them.
             (IP, libc::IP_MTU_DISCOVER)
-                if [libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO].contains(&value) =>
+                if [libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO, libc::IP_PMTUDISC_DONT]
+                    .contains(&value) =>
             {
                 let socket = self.sockets.get_mut(fd)?;
                 socket.options.kept.insert((level, name), value);
@@ -389,7 +391,8 @@ impl Machine {
             libc::SO_PROTOCOL => Ok(number(if stream { TCP } else { libc::IPPROTO_UDP })),
             libc::SO_ACCEPTCONN => Ok(truth(matches!(socket.kind, Kind::Listener { .. }))),
             libc::SO_KEEPALIVE => Ok(truth(limits.keepalive)),
-            libc::SO_RCVBUF => Ok(number(limits.receive_initial.cast_signed().saturating_mul(2))),
+            // Nothing is doubled that nobody has set: see `settings::limits`.
+            libc::SO_RCVBUF => Ok(number(limits.receive_initial.cast_signed())),
             libc::SO_SNDBUF => Ok(number(limits.send_initial.cast_signed())),
             libc::SO_RCVLOWAT => Ok(number(i32::try_from(options.low_water).unwrap_or(i32::MAX))),
             libc::SO_SNDLOWAT => Ok(number(1)),
@@ -399,7 +402,15 @@ impl Machine {
                 let time = options.linger.map_or(0, |time| i32::try_from(time.as_secs()).unwrap_or(i32::MAX));
                 Ok([truth(options.linger.is_some()), number(time)].concat())
             }
-            SO_MEMINFO => Ok(vec![0; MEMINFO_BYTES]),
+            SO_MEMINFO => {
+                // Nine numbers; of them SK_MEMINFO_RCVBUF and SK_MEMINFO_SNDBUF are the sizes of buffers.
+                let (receive, send) =
+                    (self.option(fd, SOCKET, libc::SO_RCVBUF)?, self.option(fd, SOCKET, libc::SO_SNDBUF)?);
+                let mut bytes = vec![0; MEMINFO_BYTES];
+                bytes[4..8].copy_from_slice(&receive);
+                bytes[12..16].copy_from_slice(&send);
+                Ok(bytes)
+            }
             _ if KEPT.contains(&(SOCKET, name)) => Ok(number(0)),
             _ => Err(Errno(libc::ENOPROTOOPT)),
         }
@@ -412,4 +423,36 @@ fn keep(socket: &mut Socket, level: i32, name: i32, value: i32) -> Result<()> {
     }
     socket.options.kept.insert((level, name), value);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+
+    #[test]
+    fn sizes_of_buffers_read_back_as_they_are_and_doubled_once_they_are_set() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let usual = Limits::default().receive_initial.cast_signed();
+        let read = |machine: &mut Machine| {
+            let info = machine.option(fd, SOCKET, SO_MEMINFO).unwrap();
+            assert_eq!(info.len(), MEMINFO_BYTES);
+            let size = machine.option(fd, SOCKET, libc::SO_RCVBUF).unwrap();
+            assert_eq!((&info[4..8], &info[12..16]), (&size[..], &number(9216)[..]));
+            size
+        };
+        machine.set_option(fd, SOCKET, libc::SO_SNDBUF, &number(4608)).unwrap();
+        assert_eq!(read(&mut machine), number(usual));
+        machine.set_option(fd, SOCKET, libc::SO_RCVBUF, &number(10_000)).unwrap();
+        assert_eq!(read(&mut machine), number(20_000));
+    }
+
+    #[test]
+    fn who_asks_for_no_path_mtu_discovery_is_not_refused() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        machine.set_option(fd, IP, libc::IP_MTU_DISCOVER, &[0]).unwrap();
+        assert_eq!(machine.option(fd, IP, libc::IP_MTU_DISCOVER).unwrap(), number(libc::IP_PMTUDISC_DONT));
+    }
 }
