@@ -281,13 +281,19 @@ pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
 }
 
-/// Whether the interface of a port has gone away.
+/// Whether the interface of a port has gone away, or the way by which packets go back into it.
 pub(crate) fn is_gone(port: &dyn Port) -> bool {
-    has_gone(&port.counters())
+    has_gone(&port.counters()).is_some()
 }
 
-fn has_gone(counters: &[Counter]) -> bool {
-    counters.iter().any(|counter| counter.name == "interface_gone" && counter.value > 0)
+/// What has gone, and how, as it is told around the port's name.
+fn has_gone(counters: &[Counter]) -> Option<[&'static str; 2]> {
+    let set = |name| counters.iter().any(|counter| counter.name == name && counter.value > 0);
+    let gone = [
+        ("interface_gone", ["the interface of", "is gone"]),
+        ("way_back_gone", ["the way back into the interface of", "is down or gone"]),
+    ];
+    gone.into_iter().find_map(|(name, told)| set(name).then_some(told))
 }
 
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give
@@ -298,8 +304,8 @@ pub(crate) fn close_port(
     unmet: &mut Vec<String>,
 ) -> PortSummary {
     let summary = PortSummary::of(&*port);
-    if has_gone(&summary.counters) {
-        unmet.push(format!("the interface of {} is gone", summary.name));
+    if let Some([what, how]) = has_gone(&summary.counters) {
+        unmet.push(format!("{what} {} {how}", summary.name));
     }
     let told = if is_file(&*port) { unmet } else { warnings };
     if let Err(sentences) = port.close() {

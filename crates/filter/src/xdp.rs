@@ -56,7 +56,7 @@ pub enum Take<'a> {
     Matching(&'a Expression),
 }
 
-/// Packets without which a machine is lost: address resolution (ARP; neighbour discovery, ICMPv6 133 to 137), all that
+/// Packets without which a machine is lost: address resolution (ARP; neighbour discovery, ICMPv6 133 to 137 of hop limit 255), all that
 /// comes from or goes to a default gateway's own address, the connection by which the operator is logged in, and what others send who are
 /// logged in. They are found behind any number of VLAN tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -242,7 +242,9 @@ impl NeverTake {
 
     /// The list as it is written of packets without tags.
     pub(crate) fn untagged(&self, as_what: &str) -> String {
-        let mut parts = vec!["arp".to_string(), "icmp6 and ip6[40] >= 133 and ip6[40] <= 137".into()];
+        // What has come through a router is none of theirs (RFC 4861, 6.1 and 7.1): it may be a flood.
+        let neighbours = "icmp6 and ip6[40] >= 133 and ip6[40] <= 137 and ip6[7] = 255";
+        let mut parts = vec!["arp".to_string(), neighbours.into()];
         parts.extend(self.gateways.iter().map(|gateway| format!("{as_what} {gateway}")));
         if let Some((one, other)) = self.operator {
             let way = |from: SocketAddr, to: SocketAddr| {

@@ -144,15 +144,21 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
         }
         header
     };
+    let icmp6 = |hop_limit: u8| {
+        let mut header = v6(&[58]);
+        header[7] = hop_limit;
+        header
+    };
     let ssh = |from, to, ports: [u8; 4]| frame(&[IS_V4, &from_to(from, to, 6), &ports, &[0; 16]]);
     let (here, there) = ([10, 0, 0, 9], [192, 0, 2, 7]);
     for (kept, packet) in [
         (true, frame(&[&[8, 6], &[0; 28]])),
         (true, frame(&[TAG, SERVICE_TAG, &[8, 6], &[0; 28]])),
-        (true, frame(&[IS_V6, &v6(&[58]), &[133, 0, 0, 0]])),
-        (true, frame(&[TAG, IS_V6, &v6(&[58]), &[137, 0, 0, 0]])),
-        (false, frame(&[IS_V6, &v6(&[58]), &[128, 0, 0, 0]])),
-        (false, frame(&[IS_V6, &v6(&[58]), &[138, 0, 0, 0]])),
+        (true, frame(&[IS_V6, &icmp6(255), &[133, 0, 0, 0]])),
+        (true, frame(&[TAG, IS_V6, &icmp6(255), &[137, 0, 0, 0]])),
+        (false, frame(&[IS_V6, &icmp6(254), &[133, 0, 0, 0]])),
+        (false, frame(&[IS_V6, &icmp6(255), &[128, 0, 0, 0]])),
+        (false, frame(&[IS_V6, &icmp6(255), &[138, 0, 0, 0]])),
         (true, frame(&[IS_V4, &from_to([10, 0, 0, 1], [10, 0, 0, 9], 17), PORTS])),
         (true, frame(&[IS_V4, &from_to([10, 0, 0, 9], [10, 0, 0, 1], 17), PORTS])),
         (false, frame(&[IS_V4, &from_to([10, 0, 0, 2], [10, 0, 0, 9], 17), PORTS])),

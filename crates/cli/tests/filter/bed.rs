@@ -178,8 +178,13 @@ impl Filter {
     }
 
     /// The same, and its exit code.
-    pub(crate) fn end_anyhow(mut self) -> (Option<i32>, Vec<Value>) {
+    pub(crate) fn end_anyhow(self) -> (Option<i32>, Vec<Value>) {
         self.signal(Signal::INT);
+        self.ended()
+    }
+
+    /// Its exit code and all that it has told, once it has ended by itself.
+    pub(crate) fn ended(mut self) -> (Option<i32>, Vec<Value>) {
         self.told.extend(self.lines.iter().map(|line| serde_json::from_str::<Value>(&line).unwrap()));
         (self.child.wait().unwrap().code(), self.told)
     }

@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -132,17 +133,29 @@ fn a_rule_file_that_changes_while_it_is_read_is_read_again() {
 #[test]
 fn a_filter_whose_interface_has_gone_says_so_and_ends() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    for attach in ["auto", "xdp"] {
+    let [gone, lost] = [("interface of", "is gone"), ("way back into the interface of", "is down or gone")];
+    for (attach, change, what) in [
+        ("auto", "delete left", gone),
+        ("xdp", "delete left", gone),
+        ("auto", "set left netns NAMESPACE", gone),
+        ("xdp", "set left netns NAMESPACE", gone),
+        ("xdp", "set BACK down", lost),
+        ("xdp", "delete BACK", lost),
+    ] {
         let bed = Bed::new(1);
+        let left = bed.lab.hosts[1].link("left").unwrap();
+        let elsewhere = bed.lab.hosts[0].namespace().fd().as_raw_fd();
+        let change = change.replace("BACK", &format!("bywash{}", left.index));
+        let change = change.replace("NAMESPACE", &format!("/proc/{}/fd/{elsewhere}", std::process::id()));
         let audit = bed.folder.path().join("audit.log");
         let rules = bed.rules("[[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n");
         let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
         let mut filter = Filter::start(&bed, &words);
-        ip(&bed.lab.hosts[0], "link delete right");
+        ip(&bed.lab.hosts[1], &format!("link {change}"));
         filter.wait_for("summary", |event| event["event"] == "summary");
-        let (code, told) = filter.end_anyhow();
-        let why = serde_json::json!(["the interface of xdp:left is gone"]);
-        assert_eq!((code, &summary(&told)["unmet"]), (Some(1), &why), "{told:?}");
+        let (code, told) = filter.ended();
+        let why = serde_json::json!([format!("the {} xdp:left {}", what.0, what.1)]);
+        assert_eq!((code, &summary(&told)["unmet"]), (Some(1), &why), "{change}: {told:?}");
         let log = std::fs::read_to_string(audit).unwrap();
         let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let names: Vec<_> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();

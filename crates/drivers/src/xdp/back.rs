@@ -20,6 +20,8 @@ use crate::tap;
 /// The way back to one interface.
 pub(super) struct Back {
     taps: Vec<Arc<Tap>>,
+    /// The TAP interface's number.
+    index: u32,
     /// Detaches when it is dropped.
     _link: Link,
 }
@@ -48,7 +50,12 @@ impl Back {
         let link = Link::tcx(&program, tap.index, TcxDirection::Ingress)
             .map_err(|error| refused(format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS")))?;
         route.set_up(tap.index, true).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { taps, _link: link })
+        Ok(Self { taps, index: tap.index, _link: link })
+    }
+
+    /// The number of the interface that takes what goes back.
+    pub(super) fn index(&self) -> u32 {
+        self.index
     }
 
     /// The sending half of a queue.

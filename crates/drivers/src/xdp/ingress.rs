@@ -21,6 +21,7 @@ use super::look::{find, no_native_xdp};
 use super::program::{Beat, Maps};
 use super::rules::{Place, Ruled, Scope};
 use super::steered::Steered;
+use super::watch::Watch;
 use super::{Attach, Options, XdpPort};
 
 /// The one heartbeat.
@@ -128,10 +129,11 @@ pub(super) fn open(
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };
     let scope = Scope::Filter(options.only.clone());
     let (ruled, program) = Ruled::load(&maps, rules, scope, guard.never_take(), place)?;
+    let watch = Watch::open(&interface, None)?;
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
-    let queue = QueuePair { rx: Some(Box::new(Watch { beat })), tx: Some(Box::new(NoWayBack)) };
+    let queue = QueuePair { rx: Some(Box::new(Heart { beat })), tx: Some(Box::new(NoWayBack)) };
     Ok(XdpPort {
         name: name.clone(),
         hook: Hook::Tcx,
@@ -150,6 +152,7 @@ pub(super) fn open(
         guard: Some(guard),
         link: Some(link),
         _back: None,
+        watch,
         deferral: None,
         steered: Steered::nothing(&interface),
         arena,
@@ -165,11 +168,11 @@ fn refuse(advice: &[Finding]) -> Result<(), String> {
 }
 
 /// The receiving half, by which nothing comes: each call shows the program that somebody is there.
-struct Watch {
+struct Heart {
     beat: Beat,
 }
 
-impl RxQueue for Watch {
+impl RxQueue for Heart {
     fn rx(&mut self, _: &mut Pool, _: &mut Batch) -> usize {
         self.beat.beat();
         0

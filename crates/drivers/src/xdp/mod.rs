@@ -31,6 +31,7 @@ mod slots;
 mod steered;
 mod tx;
 mod unsummed;
+mod watch;
 mod whole;
 
 use std::net::IpAddr;
@@ -58,6 +59,7 @@ use life::Life;
 use program::Maps;
 use rules::Ruled;
 use steered::Steered;
+use watch::Watch;
 
 /// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,6 +198,7 @@ pub struct XdpPort {
     link: Option<Link>,
     /// Goes when the port goes.
     _back: Option<Back>,
+    watch: Watch,
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
     steered: Steered,
@@ -249,8 +252,6 @@ impl Port for XdpPort {
         let sum = |field: fn(&Statistics) -> u64| statistics.iter().map(field).sum();
         let abandoned: usize = self.lives.iter().map(|life| life.abandoned()).sum();
         let named = |name, value| Counter { name, value };
-        let is_gone =
-            self.link.as_ref().and_then(|link| link.info().ok()).is_some_and(|info| info.interface == 0);
         counters.extend([
             named("rx_dropped", sum(|s| s.rx_dropped)),
             named("rx_ring_full", sum(|s| s.rx_ring_full)),
@@ -260,8 +261,8 @@ impl Port for XdpPort {
             named("tx_ring_empty", sum(|s| s.tx_ring_empty)),
             named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
             named("abandoned_frames", abandoned as u64),
-            named("interface_gone", u64::from(is_gone)),
         ]);
+        counters.extend(self.watch.counters());
         counters
     }
 

@@ -22,6 +22,7 @@ use super::load;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
 use super::steered::Wanted;
+use super::watch::Watch;
 use super::{Attach, Options, XdpPort, rx, tx, whole};
 use crate::packet::PacketTx;
 use crate::virtio;
@@ -133,6 +134,7 @@ impl<'a> Opening<'a> {
             (None, None, None, self.options.attach == Attach::Generic)
         };
         let back = self.way_back(generic)?;
+        let watch = Watch::open(&self.interface, back.as_ref().map(Back::index))?;
         let mut pool = self.stock()?;
         let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
@@ -177,6 +179,7 @@ impl<'a> Opening<'a> {
             steering,
             link,
             _back: back,
+            watch,
             deferral,
             steered,
             arena: self.arena,

@@ -260,6 +260,15 @@ impl Route {
         }
     }
 
+    /// One interface by its number; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn link_at(&mut self, index: u32) -> Result<Option<Link>, NetlinkError> {
+        let what = format!("look for interface {index}");
+        self.find(&Message::new(what, libc::RTM_GETLINK, &link_header(index, 0, 0)))
+    }
+
     /// One interface by name; `None` when there is none.
     ///
     /// # Errors
@@ -268,7 +277,11 @@ impl Route {
         let message =
             Message::new(format!("look for interface {name}"), libc::RTM_GETLINK, &link_header(0, 0, 0))
                 .with(&[netlink::text(IFLA_IFNAME, interface_name(name)?)]);
-        match self.socket.request(&message) {
+        self.find(&message)
+    }
+
+    fn find(&mut self, message: &Message) -> Result<Option<Link>, NetlinkError> {
+        match self.socket.request(message) {
             Ok(answer) => Ok(answer.and_then(|answer| parse(&answer))),
             Err(error) if error.errno() == Some(rustix::io::Errno::NODEV) => Ok(None),
             Err(error) => Err(error),
