@@ -187,10 +187,10 @@ fn wherever_descriptors_run_out() {
             })
         });
         let reasons: Vec<String> = reasons.collect();
-        // Two queues, each with its socket and what will show that the kernel has let go of it; but the first of these
-        // four has the place of the program, which is closed when it is attached.
+        // Two queues, each with its socket and what will show that the kernel has let go of it. (What looks whether the
+        // interface is still there has the place of the program, which is closed when it is attached.)
         let sockets = reasons.iter().filter(|reason| reason.contains("making an AF_XDP socket failed"));
-        assert_eq!(sockets.count(), 3, "{reasons:#?}");
+        assert_eq!(sockets.count(), 4, "{reasons:#?}");
         opens(arena, "there were too few descriptors");
     });
 }
