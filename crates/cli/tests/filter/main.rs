@@ -159,7 +159,9 @@ sample = 10
     assert_eq!(summary["blocked_sources"], 1, "{summary}");
     let log = std::fs::read_to_string(audit).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    let mut names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    // It may have seen by itself that the file is another one, before it was told to read it.
+    names.dedup();
     assert_eq!(names, ["start", "block", "reload", "stop"], "{events:?}");
     assert_eq!(events[1]["source"], "10.9.1.0/24");
     assert_eq!(count(&samples), summary["sampled_packets"].as_u64().unwrap());

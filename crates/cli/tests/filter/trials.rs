@@ -122,7 +122,7 @@ fn rules_that_can_do_nothing_are_told_with_their_place() {
     let rule = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n");
     let text = [
         rule("old", "match = \"udp\"\naction = \"drop\"\nexpires = 2020-01-01T00:00:00Z"),
-        rule("arp", "match = \"arp or icmp6 and ip6[40] = 135\"\naction = \"drop\""),
+        rule("arp", "match = \"arp or icmp6 and ip6[40] = 135 and ip6[7] = 255\"\naction = \"drop\""),
         rule("gateway", "from = [\"10.0.0.254\"]\nto_ports = [9]\naction = \"count\""),
         rule("gateway's net", "from = [\"10.0.0.254\", \"10.0.0.0/24\"]\naction = \"count\""),
         rule("some", "match = \"\"\nto_ports = [9]\naction = \"drop\""),
