@@ -207,7 +207,11 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
     let Moment { rules, figures, done, top, elapsed, .. } = *moment;
     let accounts = accounts(port, rules, figures);
     let rows = by_rule(&accounts).into_iter().map(|(rule, figures)| {
-        let labels = vec![("rule", rule.name.as_str().into()), ("action", rule.action.into())];
+        let labels = vec![
+            ("rule", rule.name.as_str().into()),
+            ("action", rule.action.into()),
+            ("dry_run", rule.dry_run.into()),
+        ];
         Row::new(labels, RULE, &figures)
     });
     let mut lanes: Vec<LaneFigures> =
@@ -261,12 +265,13 @@ fn accounts(port: &dyn Port, rules: &Rules, figures: &[Figures]) -> Vec<(RuleId,
     accounts
 }
 
-/// A row for each name and action: what a rule would have dropped in a dry run stands in the row of what it has dropped.
+/// A row for each: what a rule would have dropped in a dry run stands apart from what it has dropped, so that the rows which are no
+/// dry run make up the total.
 fn by_rule(accounts: &[(RuleId, RuleFigures)]) -> Vec<(&RuleId, RuleFigures)> {
     let mut rows: Vec<(&RuleId, RuleFigures)> = Vec::new();
     let mut places = HashMap::new();
     for (rule, figures) in accounts {
-        let place = *places.entry((&rule.name, rule.action)).or_insert(rows.len());
+        let place = *places.entry(rule).or_insert(rows.len());
         match rows.get_mut(place) {
             Some((_, row)) => *row += *figures,
             None => rows.push((rule, *figures)),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_port::Port;
+use bywash_port::{Port, RuleId};
 
 use super::heavy::Sender;
 use super::worker::Figures;
@@ -69,11 +69,11 @@ const BLOCKED: &[Column<(u64, [u64; 2])>] = &[
 /// The `most` that have sent most above a limit in the last second, or, where it is quiet, in all, as of `now` in nanoseconds of
 /// `CLOCK_MONOTONIC`.
 pub(super) fn heavy_hitters(figures: &[Figures], most: usize, now: u64) -> Table {
-    let mut hits = HashMap::<(&str, Sender), Hit>::new();
+    let mut hits = HashMap::<(&RuleId, Sender), Hit>::new();
     for worker in figures {
         for (rule, hitter) in &worker.hitters {
             let Some((rule, _)) = worker.rules.get(*rule) else { continue };
-            let hit = hits.entry((&rule.name, hitter.who)).or_default();
+            let hit = hits.entry((rule, hitter.who)).or_default();
             hit.within += hitter.within;
             hit.above += hitter.above.all();
             hit.recent += hitter.above.recent(now);
@@ -82,14 +82,19 @@ pub(super) fn heavy_hitters(figures: &[Figures], most: usize, now: u64) -> Table
     let mut hits: Vec<_> = hits.into_iter().collect();
     // The name as well, so that equals do not change places.
     hits.sort_by_cached_key(|((rule, who), hit)| {
-        (Reverse((hit.recent, hit.above)), (*rule).to_owned(), who.to_string())
+        (Reverse((hit.recent, hit.above)), rule.name.clone(), who.to_string(), rule.dry_run)
     });
-    let row = |((rule, who), hit): &((&str, Sender), Hit)| {
+    let row = |((rule, who), hit): &((&RuleId, Sender), Hit)| {
         let kind = match who {
             Sender::Source { .. } => "source",
             Sender::Flow { .. } => "flow",
         };
-        Row::new(vec![("rule", (*rule).into()), (kind, who.to_string().as_str().into())], HIT, hit)
+        let labels = vec![
+            ("rule", rule.name.as_str().into()),
+            (kind, who.to_string().as_str().into()),
+            ("dry_run", rule.dry_run.into()),
+        ];
+        Row::new(labels, HIT, hit)
     };
     table("heavy_hitters", "heavy_hitter", hits.iter().take(most).map(row).collect())
 }

@@ -42,6 +42,7 @@ fn write_row<M: SerializeMap>(row: &Row, rates: Option<Rates>, map: &mut M) -> R
         match label {
             Label::Number(number) => map.serialize_entry(name, number)?,
             Label::Text(text) => map.serialize_entry(name, text)?,
+            Label::Flag(is_so) => map.serialize_entry(name, is_so)?,
         }
     }
     for (metric, value) in &row.values {

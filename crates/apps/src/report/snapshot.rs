@@ -92,6 +92,8 @@ pub enum Label {
     Number(u64),
     /// A name, as of a port.
     Text(String),
+    /// Whether it is what the label is called: people see the name, in words, where it is.
+    Flag(bool),
 }
 
 impl From<usize> for Label {
@@ -106,11 +108,18 @@ impl From<&str> for Label {
     }
 }
 
+impl From<bool> for Label {
+    fn from(is_so: bool) -> Self {
+        Self::Flag(is_so)
+    }
+}
+
 impl std::fmt::Display for Label {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),
             Self::Text(text) => f.write_str(text),
+            Self::Flag(is_so) => is_so.fmt(f),
         }
     }
 }

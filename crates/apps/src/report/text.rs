@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::snapshot::{Interval, Kind, Metric, Rates, Row, Snapshot};
+use super::snapshot::{Interval, Kind, Label, Metric, Rates, Row, Snapshot};
 use crate::rate::{Bps, Pps, per_second};
 
 impl Display for Rates {
@@ -72,10 +72,15 @@ pub(super) struct Labels<'a>(pub(super) &'a Row);
 
 impl Display for Labels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, label)) in self.0.labels.iter().enumerate() {
-            // From where to where.
-            let arrow = if *name == "to" { "-> " } else { "" };
-            write!(f, "{}{arrow}{label}", if index == 0 { "" } else { " " })?;
+        let shown = self.0.labels.iter().filter(|(_, label)| *label != Label::Flag(false));
+        for (index, (name, label)) in shown.enumerate() {
+            f.write_str(if index == 0 { "" } else { " " })?;
+            match (*name, label) {
+                (_, Label::Flag(_)) => write!(f, "({})", name.replace('_', " "))?,
+                // From where to where.
+                ("to", _) => write!(f, "-> {label}")?,
+                _ => label.fmt(f)?,
+            }
         }
         Ok(())
     }
@@ -144,6 +149,15 @@ mod tests {
             later.since(Some(&sooner)).to_string(),
             "4 s   300 requests, 100/s   255000 bytes in, 1.00 Mbit/s"
         );
+    }
+
+    #[test]
+    fn a_flag_is_told_in_words_where_it_is_so() {
+        let told = |is_so: bool| {
+            let labels = vec![("rule", Label::from("a")), ("to", "b".into()), ("dry_run", is_so.into())];
+            Labels(&Row { labels, values: Vec::new() }).to_string()
+        };
+        assert_eq!([false, true].map(told), ["a -> b", "a -> b (dry run)"]);
     }
 
     #[test]
