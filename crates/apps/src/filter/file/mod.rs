@@ -347,18 +347,21 @@ fn action(raw: &RawRule) -> Result<Action, Fault> {
 fn limit(raw: &RawRule) -> Result<Limit, Fault> {
     let rate =
         raw.rate.as_ref().ok_or_else(|| fault(&raw.action, "a limit needs a rate, in packets per second"))?;
-    let positive = |value: &Spanned<u32>| match *value.get_ref() {
-        0 => Err(fault(value, "0 lets nothing through: write action = \"drop\" for that")),
+    let above_0 = |value: &Spanned<u32>, what| match *value.get_ref() {
+        0 => Err(fault(value, what)),
         value => Ok(value),
     };
+    let positive =
+        |value: &Spanned<u32>| above_0(value, "0 lets nothing through: write action = \"drop\" for that");
     let burst = raw.burst.as_ref().map_or(Ok(*rate.get_ref()), positive)?;
     let per = raw.per.as_ref().map_or(Ok(Per::Source { v4: 32, v6: 64 }), per)?;
     let block = raw.block_seconds.as_ref();
     if let Some(block) = block.filter(|_| !matches!(per, Per::Source { .. })) {
         return Err(fault(block, "only sources can be blocked: leave it out, or write per = \"source\""));
     }
-    let block = block.map(|seconds| positive(seconds).map(|seconds| Duration::from_secs(seconds.into())));
-    Ok(Limit { rate: positive(rate)?, burst, per, block: block.transpose()? })
+    let block = block.map(|block| above_0(block, "0 s block nobody: leave it out, or write 1 or more"));
+    let block = block.transpose()?.map(|seconds| Duration::from_secs(seconds.into()));
+    Ok(Limit { rate: positive(rate)?, burst, per, block })
 }
 
 fn per(text: &Spanned<String>) -> Result<Per, Fault> {

@@ -132,6 +132,11 @@ fn each_mistake_is_named_with_its_place() {
             "7:17",
             "only sources",
         ),
+        (
+            rule("match = \"\"\naction = \"limit\"\nrate = 1\nblock_seconds = 0"),
+            "6:17",
+            "0 s block nobody: leave it out",
+        ),
         (rule("match = \"\"\naction = \"sample\""), "4:10", "say how many"),
         (rule("match = \"\"\naction = \"queue\""), "4:10", "say which"),
         (rule("match = \"\"\naction = \"drop\"\nqueue = 1"), "5:9", "for action = \"queue\""),
