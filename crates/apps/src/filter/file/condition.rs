@@ -12,7 +12,7 @@ use bywash_port::{Condition, Prefix};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Fault, RawRule, RuleFile, RuleFileError, Watched, Wrong, fault, unreadable};
+use super::{Fault, RawRule, RuleFile, RuleFileError, Watched, Wrong, fault, text_of};
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a port is a number, or a range: \"1000-2000\"")]
@@ -195,7 +195,7 @@ fn within(text: &Spanned<String>, at: usize, what: impl Display) -> Fault {
 
 /// An entry on each line; `#` begins a comment.
 fn lines<T: FromStr<Err: Display>>(path: &Path) -> Result<Vec<T>, RuleFileError> {
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let text = text_of(path)?;
     let lines = text.lines().zip(1..).map(|(line, number)| {
         let entry = line.split('#').next().unwrap_or_default();
         let column = 1 + entry.len() - entry.trim_start().len();

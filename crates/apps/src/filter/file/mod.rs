@@ -168,8 +168,7 @@ impl RuleFile {
     /// [`RuleFileError`]
     pub fn read(path: &Path) -> Result<Self, RuleFileError> {
         let file = Watched::now(path);
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-        Self::parse_of(&text, file)
+        Self::parse_of(&text_of(path)?, file)
     }
 
     /// Reads it again, for the same machine and the same keeper of samples.
@@ -410,9 +409,21 @@ fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> RuleFileError {
-    let file = path.display().to_string();
-    RuleFileError { file, line: 0, column: 0, what: format!("it can't be read: {error}") }
+/// All that stands in a file.
+fn text_of(path: &Path) -> Result<String, RuleFileError> {
+    let bytes = std::fs::read(path).map_err(|error| RuleFileError {
+        file: path.display().to_string(),
+        line: 0,
+        column: 0,
+        what: format!("it can't be read: {error}"),
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let (before, rest) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+        let before = String::from_utf8_lossy(before);
+        let byte = rest.first().copied().unwrap_or_default();
+        let what = format!("the byte 0x{byte:02x} is no UTF-8: save the file as UTF-8");
+        located(path, &before, Fault { at: before.len()..before.len(), what })
+    })
 }
 
 /// A moment with date, time and offset.

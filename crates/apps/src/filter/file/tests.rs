@@ -198,6 +198,20 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
 }
 
 #[test]
+fn what_is_no_utf_8_is_named_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, list] = ["rules.toml", "nets.txt"].map(|name| folder.path().join(name));
+    let told = || RuleFile::read(&path).unwrap_err().to_string();
+    // As ISO 8859-1 has it; columns are characters.
+    std::fs::write(&path, b"[[rule]]\nname = \"\xc3\xa4 \xe4\"\n").unwrap();
+    let what = "the byte 0xe4 is no UTF-8: save the file as UTF-8";
+    assert_eq!(told(), format!("{}:2:11: {what}", path.display()));
+    std::fs::write(&path, "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n").unwrap();
+    std::fs::write(&list, b"10.0.0.0/8\n10.1.0.0/16 # f\xe4r\n").unwrap();
+    assert_eq!(told(), format!("{}:2:16: {what}", list.display()));
+}
+
+#[test]
 fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
     let two = |second: &str| {
         let text = format!(
