@@ -320,13 +320,13 @@ impl Work {
 
     fn read_again(&mut self) {
         let Some(file) = self.file.clone() else { return };
-        // Of a file that is refused, too, the next change is seen, and no other.
-        self.seen = self.seen.iter().map(|file| Watched::now(&file.path)).collect();
         self.shared.is_seen(AT_WORK);
-        let read = file.read_again().map_err(|error| error.to_string());
+        let read = file.read_again();
+        // Of a file that is refused, too, the next change is seen, and no other: of what it names as well.
+        self.seen.clone_from(read.as_ref().map_or_else(|refused| &refused.files, |file| &file.files));
+        let read = read.map_err(|refused| refused.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((file, places)) => {
-                self.seen.clone_from(&file.files);
                 let idle = file.idle_rules(SystemTime::now());
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).news.extend(idle);
                 self.note(&rules_line("reload", &self.shared.rules(), &places));

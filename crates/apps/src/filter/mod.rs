@@ -38,7 +38,7 @@ mod watched;
 mod worker;
 
 pub use events::{Start, Summary};
-pub use file::{RuleFile, RuleFileError};
+pub use file::{Refused, RuleFile, RuleFileError};
 pub use places::Placed;
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
 pub use watched::Watched;

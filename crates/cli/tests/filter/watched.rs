@@ -131,6 +131,28 @@ fn a_rule_file_that_changes_while_it_is_read_is_read_again() {
 }
 
 #[test]
+fn a_list_that_a_refused_rule_file_names_is_watched_too() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let list = bed.folder.path().join("list");
+    std::fs::write(&list, "10.9.0.0/16\n10.8.0.0/33\n").unwrap();
+    let rule = |name: &str, which: &str| format!("[[rule]]\nname = \"{name}\"\n{which}\naction = \"drop\"\n");
+    let path = bed.rules(&rule("before", "to_ports = [9]"));
+    let mut filter = Filter::start(&bed, &format!("--rules {}", path.display()));
+    let is_refused = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("list:2:1: ")
+    };
+    bed.rules(&rule("after", "from_file = \"list\""));
+    filter.wait_for("refusal", is_refused);
+    std::fs::write(&list, "10.9.0.0/16\n10.8.0.0/16\n").unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while filter.report()["rules"][0]["rule"] != "after" {
+        assert!(Instant::now() < until, "the list is right, and not read: {}", filter.report());
+    }
+    filter.end();
+}
+
+#[test]
 fn a_filter_whose_interface_has_gone_says_so_and_ends() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let [gone, lost] = [("interface of", "is gone"), ("way back into the interface of", "is down or gone")];

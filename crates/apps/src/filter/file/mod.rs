@@ -43,6 +43,16 @@ fn shown(line: usize, column: usize) -> String {
     if line == 0 { String::new() } else { format!(":{line}:{column}") }
 }
 
+/// A rule file that can't be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// What is wrong.
+    pub error: RuleFileError,
+    /// The file itself and those that it names, up to where it is wrong: what puts it right is a change of one of these.
+    pub files: Vec<Watched>,
+}
+
 /// A rule file that was read.
 #[derive(Clone, Debug)]
 pub struct RuleFile {
@@ -167,17 +177,24 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`]
     pub fn read(path: &Path) -> Result<Self, RuleFileError> {
+        Self::read_or_refuse(path).map_err(|refused| refused.error)
+    }
+
+    fn read_or_refuse(path: &Path) -> Result<Self, Refused> {
         let file = Watched::now(path);
-        Self::parse_of(&text_of(path)?, file)
+        match text_of(path) {
+            Ok(text) => Self::parse_of(&text, file),
+            Err(error) => Err(Refused { error, files: vec![file] }),
+        }
     }
 
     /// Reads it again, for the same machine and the same keeper of samples.
     ///
     /// # Errors
-    /// [`RuleFileError`]
-    pub fn read_again(&self) -> Result<Self, RuleFileError> {
+    /// [`Refused`]
+    pub fn read_again(&self) -> Result<Self, Refused> {
         let (spared, keeps_samples) = (self.spared.clone(), self.keeps_samples);
-        Ok(Self { spared, keeps_samples, ..Self::read(&self.files[0].path)? })
+        Ok(Self { spared, keeps_samples, ..Self::read_or_refuse(&self.files[0].path)? })
     }
 
     /// The same of its text; `path` says what it is called, and where the files are that it names.
@@ -185,33 +202,41 @@ impl RuleFile {
     /// # Errors
     /// [`RuleFileError`]
     pub fn parse(text: &str, path: &Path) -> Result<Self, RuleFileError> {
-        Self::parse_of(text, Watched::now(path))
+        Self::parse_of(text, Watched::now(path)).map_err(|refused| refused.error)
     }
 
-    fn parse_of(text: &str, file: Watched) -> Result<Self, RuleFileError> {
-        let path = &file.path.clone();
-        let at = |fault: Fault| located(path, text, fault);
-        let raw: RawFile = toml::from_str(text).map_err(|error| {
-            let what = error.message().lines().collect::<Vec<_>>().join(" ");
-            at(Fault { at: error.span().unwrap_or_default(), what })
-        })?;
-        let flows = flows(&raw.established).map_err(at)?;
+    fn parse_of(text: &str, file: Watched) -> Result<Self, Refused> {
         let mut file = Self {
             rules: Vec::new(),
             never: Vec::new(),
-            flows,
+            flows: FlowOptions::default(),
             files: vec![file],
             spared: NeverTake::default(),
             keeps_samples: true,
             places: Vec::new(),
             text: text.into(),
         };
+        match file.take_in(text) {
+            Ok(()) => Ok(file),
+            Err(error) => Err(Refused { error, files: file.files }),
+        }
+    }
+
+    /// Makes rules of its text.
+    fn take_in(&mut self, text: &str) -> Result<(), RuleFileError> {
+        let path = &self.files[0].path.clone();
+        let at = |fault: Fault| located(path, text, fault);
+        let raw: RawFile = toml::from_str(text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(" ");
+            at(Fault { at: error.span().unwrap_or_default(), what })
+        })?;
+        self.flows = flows(&raw.established).map_err(at)?;
         for never in &raw.never_drop {
-            file.never.push(never_drop(never).map_err(at)?);
+            self.never.push(never_drop(never).map_err(at)?);
         }
         let mut names = HashSet::new();
         for raw in &raw.rule {
-            let rule = file.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
+            let rule = self.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
                 Wrong::Here(fault) => at(fault),
                 Wrong::Elsewhere(error) => error,
             })?;
@@ -219,12 +244,12 @@ impl RuleFile {
                 let twice = format!("the name '{}' is there twice: counters are known by it", rule.name);
                 return Err(at(fault(&raw.get_ref().name, twice)));
             }
-            file.rules.push(rule);
-            file.places.push(RulePlaces::of(raw.get_ref()));
+            self.rules.push(rule);
+            self.places.push(RulePlaces::of(raw.get_ref()));
         }
-        let refused = |why: String| file.named(&why).unwrap_or_else(|| file.at(0, why));
-        file.live(SystemTime::UNIX_EPOCH).map_err(refused)?;
-        Ok(file)
+        let refused = |why: String| self.named(&why).unwrap_or_else(|| self.at(0, why));
+        self.live(SystemTime::UNIX_EPOCH).map_err(refused)?;
+        Ok(())
     }
 
     /// The rules, if ports can steer by them, which `check` says.

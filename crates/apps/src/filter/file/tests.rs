@@ -185,6 +185,9 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     let error = RuleFile::parse(text, &path).unwrap_err();
     assert_eq!((error.line, error.column), (2, 3));
     assert!(error.file.ends_with("nets.txt"));
+    std::fs::write(&path, text).unwrap();
+    let refused = RuleFile::read_or_refuse(&path).unwrap_err();
+    assert_eq!((&refused.error, &refused.files[1..]), (&error, &[Watched::now(&list)][..]));
     std::fs::write(&list, "").unwrap();
     assert!(RuleFile::parse(text, &path).unwrap_err().what.contains("no prefix"));
     let text = text.replace("from_file", "names_file");
