@@ -29,6 +29,11 @@ pub trait App {
         None
     }
 
+    /// How often what somebody has asked for was refused: each time the trouble is told, also when it is the same.
+    fn refusals(&self) -> u64 {
+        0
+    }
+
     /// What people should know and what is no trouble, each a line, since this was last asked: each second.
     fn news(&self) -> Vec<String> {
         Vec::new()
@@ -77,7 +82,7 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
     reporter.begin(|| app.snapshot());
     // A time that no clock reaches is no end.
     let end = duration.and_then(|d| started.checked_add(d));
-    let mut trouble = None;
+    let mut told = (None, 0);
     for tick in 1.. {
         let next = started + Duration::from_secs(tick);
         let until = end.map_or(next, |end| end.min(next));
@@ -87,12 +92,13 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
         if over || stop.is_set() || reporter.is_gone() || end.is_some_and(|end| end <= Instant::now()) {
             break;
         }
-        let now = app.trouble();
-        // Once, until it is another one.
-        if let Some(sentence) = now.as_ref().filter(|_| now != trouble) {
+        let refusals = app.refusals();
+        let now = (app.trouble(), refusals);
+        // Once, until it is another one, or somebody has asked again.
+        if let Some(sentence) = now.0.as_ref().filter(|_| now != told) {
             reporter.warning(sentence);
         }
-        trouble = now;
+        told = now;
         if reporter.shows_intervals() {
             reporter.interval(app.snapshot());
         }

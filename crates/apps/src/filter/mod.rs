@@ -253,6 +253,10 @@ impl App for Filter {
         self.control.trouble()
     }
 
+    fn refusals(&self) -> u64 {
+        self.control.done().refused
+    }
+
     fn news(&self) -> Vec<String> {
         self.control.news()
     }

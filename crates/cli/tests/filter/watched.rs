@@ -131,7 +131,7 @@ fn a_rule_file_that_changes_while_it_is_read_is_read_again() {
 }
 
 #[test]
-fn a_list_that_a_refused_rule_file_names_is_watched_too() {
+fn a_list_that_a_refused_rule_file_names_is_watched_and_who_asks_is_told_again() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
     let list = bed.folder.path().join("list");
@@ -144,6 +144,8 @@ fn a_list_that_a_refused_rule_file_names_is_watched_too() {
     };
     bed.rules(&rule("after", "from_file = \"list\""));
     filter.wait_for("refusal", is_refused);
+    filter.signal(Signal::HUP);
+    filter.wait_for("answer to who asks", is_refused);
     std::fs::write(&list, "10.9.0.0/16\n10.8.0.0/16\n").unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while filter.report()["rules"][0]["rule"] != "after" {
