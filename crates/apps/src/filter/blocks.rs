@@ -41,10 +41,14 @@ impl Blocks {
     /// Those whose time is over, which are no longer here, and how many bits of each count.
     pub(super) fn take_over(&self) -> Vec<(Key, u8)> {
         let now = Instant::now();
-        let over = |blocks: &mut HashMap<Key, Block>| {
-            blocks.extract_if(|_, block| block.until <= now).map(|(key, block)| (key, block.bits)).collect()
+        self.take(|_, block| block.until <= now)
+    }
+
+    fn take(&self, mut goes: impl FnMut(&Key, &Block) -> bool) -> Vec<(Key, u8)> {
+        let taken = |blocks: &mut HashMap<Key, Block>| {
+            blocks.extract_if(|key, block| goes(key, block)).map(|(key, block)| (key, block.bits)).collect()
         };
-        self.with(over)
+        self.with(taken)
     }
 
     /// Adds to what each has had dropped: its next count begins at 0.
@@ -52,9 +56,9 @@ impl Blocks {
         self.with(|blocks| blocks.iter_mut().for_each(|(key, block)| block.before += packets(key)));
     }
 
-    /// Keeps those that stay blocked.
-    pub(super) fn retain(&self, mut stays: impl FnMut(&Key) -> bool) {
-        self.with(|blocks| blocks.retain(|key, _| stays(key)));
+    /// Keeps those that stay blocked. Returns the others, and how many bits of each count.
+    pub(super) fn retain(&self, mut stays: impl FnMut(&Key) -> bool) -> Vec<(Key, u8)> {
+        self.take(|key, _| !stays(key))
     }
 
     /// As they are now.

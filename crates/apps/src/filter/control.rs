@@ -19,7 +19,7 @@ use bywash_sys::worker::Stop;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Key};
 use super::heavy::Sender;
 use super::shared_port::SharedPort;
 use super::top::Blocked;
@@ -406,16 +406,19 @@ impl Work {
             let action = |rules: &Rules, name: &str| {
                 rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
             };
-            blocks.retain(|(name, source)| {
+            let ended = blocks.retain(|(name, source)| {
                 let stays = action(&before, name) == action(&rules, name);
                 stays && port.block(name, *source, true).is_ok()
             });
             let (flows, places) = (port.sent_flows(), port.rule_places());
             // Before anybody else has the port: what it counts it counts for these.
             shared.set(Held { rules, flows });
-            Ok::<_, String>(places)
+            Ok::<_, String>((places, ended))
         });
-        let places = places.flatten()?;
+        let (places, ended) = places.flatten()?;
+        for (key, bits) in ended {
+            self.note_unblocked(&key, bits);
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocks.count();
         // Nobody may ask for a long time: the last ones are the ones that hold.
@@ -459,14 +462,19 @@ impl Work {
     /// Ends what has been blocked for long enough.
     fn unblock(&mut self) {
         for (key, bits) in self.blocks.take_over() {
-            let who = Sender::Source { first: key.1, bits }.to_string();
             let done = self.port.with(|port| port.block(&key.0, key.1, false)).flatten();
             if let Err(why) = done {
+                let who = Sender::Source { first: key.1, bits }.to_string();
                 self.warnings.push(format!("{who} stays blocked by '{}': {why}", key.0));
             }
-            self.note(&json!({ "event": "unblock", "rule": key.0, "source": who }));
+            self.note_unblocked(&key, bits);
             self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
         }
+    }
+
+    fn note_unblocked(&mut self, (rule, source): &Key, bits: u8) {
+        let who = Sender::Source { first: *source, bits }.to_string();
+        self.note(&json!({ "event": "unblock", "rule": rule, "source": who }));
     }
 
     /// Writes to the audit log: the work is done, and a log that takes nothing must not have its time.

@@ -47,6 +47,42 @@ fn the_audit_log_says_who_began_what_which_rules_have_expired_and_whom_it_blocks
 }
 
 #[test]
+fn the_audit_log_says_who_is_unblocked_when_the_limit_changes_or_expires() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let limit = |rate: u32, more: &str| {
+        format!(
+            "[[rule]]\nname = \"rate\"\nto_ports = [8]\naction = \"limit\"\nrate = {rate}\nper = \"source/24\"\n\
+             block_seconds = 600\n{more}"
+        )
+    };
+    let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&limit(100, "")));
+    let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
+    let until = |names: &[&str]| {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let log = std::fs::read_to_string(&audit).unwrap();
+            let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let told: Vec<_> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();
+            if told == names {
+                break;
+            }
+            assert!(Instant::now() < until, "{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 4000");
+    until(&["start", "block"]);
+    let end = std::process::Command::new("date").args(["-u", "-d", "now + 5 seconds", "+%FT%TZ"]).output();
+    let end = String::from_utf8(end.unwrap().stdout).unwrap();
+    bed.rules(&limit(200, &format!("expires = {end}")));
+    until(&["start", "block", "unblock", "reload"]);
+    bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 4000");
+    until(&["start", "block", "unblock", "reload", "block", "unblock", "expired"]);
+    filter.end();
+}
+
+#[test]
 fn an_audit_log_that_can_not_be_written_is_told_of_at_once_and_once() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
