@@ -30,6 +30,8 @@ pub struct Trial {
     pub outgoing_packets: u64,
     /// Records that are no Ethernet packets, which were left out.
     pub foreign_packets: u64,
+    /// Packets of which the capture has not all bytes: to rules that look farther they are shorter than they were.
+    pub cut_packets: u64,
     /// What each rule would have done, in order.
     pub rules: Vec<TrialRule>,
     /// Why the capture could be read no farther.
@@ -97,6 +99,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         never_packets: 0,
         outgoing_packets: 0,
         foreign_packets: 0,
+        cut_packets: 0,
         rules: Vec::new(),
         broken: None,
     };
@@ -115,6 +118,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
             continue;
         }
         trial.packets += 1;
+        trial.cut_packets += u64::from(record.is_cut());
         let packet = (record.bytes, record.original_len as usize);
         // A clock that was set back does not run backwards here.
         now = record.time.unwrap_or(now).max(now);

@@ -283,6 +283,14 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
     } else {
         print(&format!("{trial}\n"));
     }
+    if trial.cut_packets > 0 {
+        warn(&format!(
+            "{}: {} of {} packets are cut: what was beyond was not judged; capture whole packets (tcpdump -s 0)",
+            args.pcap.display(),
+            trial.cut_packets,
+            trial.packets
+        ));
+    }
     if let Some(broken) = &trial.broken {
         warn(&format!("{}: {broken}; what stands before was judged", args.pcap.display()));
     }

@@ -110,6 +110,24 @@ fn a_capture_that_is_cut_is_judged_up_to_there() {
 }
 
 #[test]
+fn packets_that_are_cut_are_told_of() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let rules = rules(folder.path(), "[[rule]]\nname = \"a\"\nmatch = \"udp\"\naction = \"drop\"\n");
+    let whole = ip([US, US], 17, [7, 7]);
+    let mut capture = pcap(&[whole.clone(), whole.clone(), whole]);
+    // How long the second one was.
+    let at = 24 + (16 + 60) + 12;
+    capture[at..at + 4].copy_from_slice(&1400_u32.to_le_bytes());
+    let told = try_out(&rules, &capture, "");
+    let why = String::from_utf8(told.stderr.clone()).unwrap();
+    assert_eq!((told.status.code(), figures(&told)), (Some(0), [3, 3, 0]), "{told:?}");
+    assert!(why.starts_with("bywash: -: 1 of 3 packets are cut: ") && why.lines().count() == 1, "{why}");
+    let json: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(json["cut_packets"], 1);
+}
+
+#[test]
 fn rules_that_can_do_nothing_are_told_with_their_place() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let folder = tempfile::tempdir().unwrap();
