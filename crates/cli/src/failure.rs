@@ -1,6 +1,7 @@
 //! Why a command did not begin, in one line: what, why, what to do.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bywash_apps::StartError;
 use bywash_apps::filter::RuleFileError;
@@ -152,10 +153,25 @@ fn in_our_words(told: &str) -> String {
         .fold(told.to_owned(), |told, theirs| told.replace(theirs, "write a whole number, in digits"))
 }
 
-/// Writes what the user asked to read.
+/// Whether something that the user asked to read could not be written.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Writes what the user asked to read. What can't be written is said at once, and [`is_lost`] from then on.
 pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout();
+    let written = write!(out, "{text}").and_then(|()| out.flush());
     // A reader that went away has read enough.
-    let _ = write!(std::io::stdout(), "{text}");
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        warn(&format!("standard output can't be written: {error}"));
+        IS_LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a result is not where the user wanted it.
+pub(crate) fn is_lost() -> bool {
+    IS_LOST.load(Ordering::Relaxed)
 }
 
 /// Writes why nothing began.

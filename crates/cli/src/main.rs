@@ -32,7 +32,7 @@ fn typed() -> Result<Cli, clap::Error> {
 
 fn main() -> ExitCode {
     let outcome = typed().map_err(Failure::from).and_then(|cli| cli.command.run());
-    ExitCode::from(match outcome {
+    let code = match outcome {
         Ok(true) => MET,
         Ok(false) => UNMET,
         Err(Failure::Help(text)) => {
@@ -43,5 +43,6 @@ fn main() -> ExitCode {
             failure::complain(&failure);
             UNUSABLE
         }
-    })
+    };
+    ExitCode::from(if code == MET && failure::is_lost() { UNMET } else { code })
 }

@@ -3,7 +3,7 @@
 //! All of them show the same [`Snapshot`], which says once what is counted and under which name.
 //!
 //! Results go to one stream (standard output), everything about them to another (standard error), so that results can
-//! be piped. A reader that goes away (`| head`) is no error: the run stops.
+//! be piped. A reader that goes away (`| head`) is no error: the run stops. Results that can't be written (a full disk) are one.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -375,7 +375,12 @@ impl Reporter {
     }
 
     fn note(&mut self, written: io::Result<()>) {
-        self.gone |= written.is_err();
+        let Err(error) = written else { return };
+        // A reader that went away has read enough; any other wanted what is lost here.
+        if error.kind() != io::ErrorKind::BrokenPipe && !self.gone {
+            self.failures.push(format!("results can't be written: {error}"));
+        }
+        self.gone = true;
     }
 }
 

@@ -1,5 +1,6 @@
 //! `bywash filter test`: what is dropped, what no filter drops, and rules that can do nothing.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -7,7 +8,7 @@ use std::process::{Output, Stdio};
 use bywash_lab::Host;
 use serde_json::Value;
 
-use crate::bed::{BYWASH, arguments};
+use crate::bed::{BYWASH, Bed, arguments};
 
 /// A capture file of these frames.
 fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
@@ -107,6 +108,34 @@ fn a_capture_that_is_cut_is_judged_up_to_there() {
         "{told:?}"
     );
     assert!(why.starts_with("bywash: -: ") && why.contains("what stands before was judged"), "{why}");
+}
+
+#[test]
+fn results_that_can_not_be_written_are_told_of() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = bed.rules("[[rule]]\nname = \"a\"\nmatch = \"udp\"\naction = \"drop\"\n");
+    let capture = bed.folder.path().join("a.pcap");
+    std::fs::write(&capture, pcap(&[ip([US, US], 17, [7, 7])])).unwrap();
+    let trial = format!("filter test --rules {} --pcap {}", rules.display(), capture.display());
+    let live = format!(
+        "filter xdp:left --rules {} --json --huge-pages off --memory 32M --duration 60s",
+        rules.display()
+    );
+    for words in [trial.clone(), format!("{trial} --json"), live] {
+        let mut command = bed.lab.hosts[1].command(BYWASH).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = command.args(arguments(&words)).stdout(full).output().unwrap();
+        let why = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!((output.status.code(), why.lines().count()), (Some(1), 1), "{words}: {output:?}");
+        assert!(why.contains("can't be written: No space left on device"), "{why}");
+        // Who reads no more has read enough.
+        let mut command = bed.lab.hosts[1].command(BYWASH).unwrap();
+        let (reader, pipe) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.args(arguments(&words)).stdout(pipe).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()), "{words}");
+    }
 }
 
 #[test]
