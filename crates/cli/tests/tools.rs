@@ -387,6 +387,15 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("replay f null: --loops -1", "it can't be less than 0"),
         ("replay f null: --loops 1x", "'x' is no unit of packets"),
         ("replay f null: --rate 5 Mpps", "write 5Mpps"),
+        ("tcp load redis 127.0.0.1:1 --kernel --set 513M", "redis takes values of up to 536870912 bytes"),
+        (
+            "tcp load memcached 127.0.0.1:1 --kernel --set 1025M",
+            "more than 1073741824 bytes to keep in memory",
+        ),
+        (
+            "tcp load redis 127.0.0.1:1 --kernel --set 1M --connections 64 --depth 17",
+            "with 1088 requests under way",
+        ),
         ("receive", "required arguments were not provided"),
         ("recieve null:", "'receive'"),
     ] {

@@ -42,16 +42,20 @@ pub struct Reader {
 impl Dialect {
     /// Appends a request.
     pub fn request(&self, to: &mut Vec<u8>) {
-        let text = match self {
-            Self::Http { path, host } => format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            Self::Redis { set: None } => format!("*2\r\n$3\r\nGET\r\n${}\r\n{KEY}\r\n", KEY.len()),
+        let (text, value) = match self {
+            Self::Http { path, host } => (format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"), None),
+            Self::Redis { set: None } => (format!("*2\r\n$3\r\nGET\r\n${}\r\n{KEY}\r\n", KEY.len()), None),
             Self::Redis { set: Some(n) } => {
-                format!("*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${n}\r\n{:x>n$}\r\n", KEY.len(), "", n = *n)
+                (format!("*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${n}\r\n", KEY.len()), Some(*n))
             }
-            Self::Memcached { set: None } => format!("get {KEY}\r\n"),
-            Self::Memcached { set: Some(n) } => format!("set {KEY} 0 0 {n}\r\n{:x>n$}\r\n", "", n = *n),
+            Self::Memcached { set: None } => (format!("get {KEY}\r\n"), None),
+            Self::Memcached { set: Some(n) } => (format!("set {KEY} 0 0 {n}\r\n"), Some(*n)),
         };
         to.extend_from_slice(text.as_bytes());
+        if let Some(length) = value {
+            to.resize(to.len() + length, b'x');
+            to.extend_from_slice(b"\r\n");
+        }
     }
 
     /// Reads on. How much of the bytes it has taken, and whether an answer is whole.
@@ -210,5 +214,11 @@ mod tests {
             "*3\r\n$3\r\nSET\r\n$8\r\nbywash:0\r\n$3\r\nxxx\r\n"
         );
         assert_eq!(said(&Dialect::Memcached { set: Some(3) }), "set bywash:0 0 0 3\r\nxxx\r\n");
+        // Longer than a format's width may be.
+        for dialect in [Dialect::Redis { set: Some(1 << 17) }, Dialect::Memcached { set: Some(1 << 17) }] {
+            let said = said(&dialect);
+            assert!(said.contains("131072\r\nxxx") && said.ends_with("xxx\r\n"), "{dialect:?}");
+            assert_eq!(said.matches('x').count(), 1 << 17, "{dialect:?}");
+        }
     }
 }

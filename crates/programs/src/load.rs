@@ -99,7 +99,9 @@ struct Connection {
     open: bool,
     /// It is in `free`, once for all.
     listed: bool,
+    /// Requests that are not sent whole, and how much of them is.
     out: Vec<u8>,
+    sent: usize,
     /// When each request under way was due, or sent.
     waiting: VecDeque<Timestamp>,
     reader: Reader,
@@ -194,8 +196,13 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     fn send<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let sent = sockets.send(id, &connection.out);
-        connection.out.drain(..sent);
+        let sent = sockets.send(id, &connection.out[connection.sent..]);
+        connection.sent += sent;
+        // What is left moves to the front when it is the smaller part: a long value would be moved for each piece of it.
+        if connection.sent > connection.out.len() / 2 {
+            connection.out.drain(..connection.sent);
+            connection.sent = 0;
+        }
         self.counters.add(Counted { sent: sent as u64, ..Counted::default() });
     }
 

@@ -201,6 +201,26 @@ fn check_path(path: &str) -> Result<(), Failure> {
     Err(Failure::Usage(format!("--path {path}: write / and what follows it, without blanks")))
 }
 
+/// Whether a server can take values of this size, and this machine what waits to be sent.
+fn check_set(args: &LoadArgs) -> Result<(), Failure> {
+    /// redis' `proto-max-bulk-len` unless it is set otherwise.
+    const REDIS: usize = 512 << 20;
+    /// Bytes of values that may be under way at once.
+    const UNDER_WAY: u64 = 1 << 30;
+    let Some(bytes) = args.set else { return Ok(()) };
+    if args.protocol == Protocol::Redis && bytes > REDIS {
+        return Err(Failure::Usage(format!("--set {bytes}: redis takes values of up to {REDIS} bytes")));
+    }
+    let all = u64::from(args.connections) * u64::from(args.depth);
+    if all.saturating_mul(bytes as u64) > UNDER_WAY {
+        return Err(Failure::Usage(format!(
+            "--set {bytes}: with {all} requests under way at once these are more than {UNDER_WAY} bytes to keep in memory; \
+             ask for smaller values, fewer --connections, or less --depth"
+        )));
+    }
+    Ok(())
+}
+
 fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
     let dialect = match args.protocol {
         Protocol::Http => Dialect::Http { path: args.path.clone(), host: args.to.ip().to_string() },
@@ -216,6 +236,7 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
     if http && args.set.is_some() {
         return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));
     }
+    check_set(args)?;
     check_path(&args.path)?;
     if !http && args.path != "/" {
         return Err(Failure::Usage("--path is for http; leave it out".into()));
