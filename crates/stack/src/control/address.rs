@@ -8,7 +8,7 @@ use bywash_frame::Pool;
 use bywash_wire::{IPV6_MTU, Mac};
 use siphasher::sip::SipHasher13;
 
-use super::{ANNOUNCEMENTS, Control, ControlError, mac_of};
+use super::{ANNOUNCEMENTS, BURST_INTERVAL, Control, ControlError, mac_of};
 use crate::snapshot::Local;
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
@@ -272,8 +272,10 @@ impl Control {
         true
     }
 
-    /// Asks for new addresses, takes those that nobody has claimed into use, and lets old ones age.
-    pub(super) fn advance_addresses(&mut self, now: Timestamp, pool: &mut Pool) {
+    /// Asks for new addresses, takes those that nobody has claimed into use, and lets old ones age. Of the questions that are due
+    /// `most` are sent, for each of which there is a frame; how many were. The others keep their turns: an address whose
+    /// question has not gone out has not been asked for (RFC 4862, 5.4).
+    pub(super) fn advance_addresses(&mut self, now: Timestamp, most: usize, pool: &mut Pool) -> usize {
         let mut probes = Vec::new();
         let mut changed = false;
         let interfaces = &self.interfaces;
@@ -288,6 +290,8 @@ impl Control {
                     if address.is_v4() {
                         self.announcements.push((now, id, address, ANNOUNCEMENTS));
                     }
+                } else if probes.len() == most {
+                    our.next_step = now + BURST_INTERVAL;
                 } else {
                     our.probes -= 1;
                     our.next_step = now + our.pause(now, mac);
@@ -302,6 +306,7 @@ impl Control {
             changed |= our.state != before;
         }
         self.changed |= changed;
+        let sent = probes.len();
         for (id, address) in probes {
             match address.v4() {
                 Some(v4) => self.probe_v4(id, v4, pool),
@@ -317,6 +322,7 @@ impl Control {
         for address in gone {
             self.remove_address(address);
         }
+        sent
     }
 
     pub(super) fn next_address_deadline(&self) -> Option<Timestamp> {

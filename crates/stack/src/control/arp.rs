@@ -7,7 +7,7 @@ use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
 
 use super::neighbour::Question;
-use super::{AddressState, Control, mac_of};
+use super::{ANNOUNCE_INTERVAL, AddressState, BURST_INTERVAL, Control, mac_of};
 use crate::{Address, InterfaceId, Timestamp};
 
 impl Control {
@@ -73,8 +73,25 @@ impl Control {
         self.send_arp(id, Mac::BROADCAST, probe, pool);
     }
 
+    /// Makes the announcements that are due, `most` of them; the others follow.
+    pub(super) fn announce_due(&mut self, now: Timestamp, most: usize, pool: &mut Pool) {
+        let mut due = Vec::new();
+        self.announcements.retain_mut(|(at, interface, address, left)| {
+            if *at <= now && due.len() == most {
+                *at = now + BURST_INTERVAL;
+            } else if *at <= now {
+                due.push((*interface, *address));
+                (*at, *left) = (now + ANNOUNCE_INTERVAL, *left - 1);
+            }
+            *left > 0
+        });
+        for (interface, address) in due {
+            self.announce(interface, address, pool);
+        }
+    }
+
     /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).
-    pub(super) fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
+    fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
         let (Some(address), Some(mac)) = (address.v4(), self.mac(id)) else { return };
         let announcement = (ArpOperation::Request, (mac, address), (Mac::default(), address));
         self.send_arp(id, Mac::BROADCAST, announcement, pool);

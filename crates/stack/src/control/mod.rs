@@ -42,6 +42,10 @@ use redirects::Redirects;
 /// How often, and how far apart, a new address is announced (RFC 5227, 1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// Probes and announcements that go out at once, and how far apart such bursts are: of thousands of addresses they would fill
+/// the queues on the way, and use up the frames.
+const BURST: usize = 64;
+const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why the control refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -310,7 +314,8 @@ impl Control {
             return;
         }
         self.publish(pool);
-        self.advance_addresses(now, pool);
+        let left = pool.at_hand(BURST);
+        let left = left - self.advance_addresses(now, left, pool);
         self.advance_autoconf(now, pool);
         self.advance_listening(now, pool);
         self.advance_redirects(now);
@@ -318,17 +323,7 @@ impl Control {
         for question in self.neighbours.advance(now) {
             self.ask(question, pool);
         }
-        let mut due = Vec::new();
-        self.announcements.retain_mut(|(at, interface, address, left)| {
-            if *at <= now {
-                due.push((*interface, *address));
-                (*at, *left) = (now + ANNOUNCE_INTERVAL, *left - 1);
-            }
-            *left > 0
-        });
-        for (interface, address) in due {
-            self.announce(interface, address, pool);
-        }
+        self.announce_due(now, left, pool);
         self.own_requests(now, pool);
         self.rests_until = self.next_deadline().unwrap_or(FOR_EVER);
     }

@@ -200,3 +200,57 @@ fn a_claim_on_an_address_in_use_is_counted_and_answered_once_in_ten_seconds() {
     assert_eq!(run(&mut node, now + seconds(11), now + seconds(300)), [], "a defence is one packet");
     node.assert_nothing_leaked();
 }
+
+#[test]
+fn what_could_not_be_asked_or_told_for_want_of_memory_is_said_later() {
+    let mut node = Node::with_frames(1, 300).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    run(&mut node, Timestamp::ZERO, START);
+    let id = node.interface(1);
+    let ours = ["10.0.0.3/24", "fd00::3/64"].map(|text| text.parse().unwrap());
+    node.host.control.add_address_if_free(START, id, ours[0]).unwrap();
+    node.host.control.add_address(START, id, ours[1]).unwrap();
+    node.host.control.add_address(START, id, "10.0.0.4/24".parse().unwrap()).unwrap();
+    let frames: Vec<_> = std::iter::from_fn(|| node.pool.take()).collect();
+    let mut now = START;
+    for _ in 0..100 {
+        assert_eq!(node.take(now, PORT), [[0; 0]; 0]);
+        now = now + Duration::from_millis(100);
+    }
+    assert!(node.host.control.is_settling(), "nobody has been asked");
+    let states = |node: &Node| {
+        let of = |wanted| node.host.control.addresses().find(|(prefix, ..)| *prefix == wanted).unwrap().2;
+        ours.map(of)
+    };
+    assert_eq!(states(&node), [AddressState::Tentative; 2]);
+    node.pool.give_many(frames.into_iter());
+    let sent = node.take(now, PORT);
+    let (six, four): (Vec<_>, Vec<_>) = sent.iter().partition(|packet| packet[12..14] == [0x86, 0xdd]);
+    let four: Vec<String> = four.iter().map(|packet| words(packet)).collect();
+    assert_eq!(four, ["all: 0.0.0.0 asks for 10.0.0.3", "all: 10.0.0.4 asks for 10.0.0.4"]);
+    // RFC 4862, 5.4: an IPv6 address is ours RetransTimer after its question, not after the attempt at one.
+    assert!(
+        six.iter().filter(|packet| packet[54] == 135).count() == 2,
+        "{six:?}: its own and the link-local one"
+    );
+    node.take(now + Duration::from_millis(990), PORT);
+    assert_eq!(states(&node), [AddressState::Tentative; 2]);
+    node.take(now + seconds(1), PORT);
+    assert_eq!(states(&node), [AddressState::Tentative, AddressState::Preferred]);
+    node.assert_nothing_leaked();
+}
+
+#[test]
+fn many_addresses_are_announced_in_bursts() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/16");
+    run(&mut node, Timestamp::ZERO, START);
+    let id = node.interface(1);
+    for n in 0..300_u32 {
+        let address = std::net::Ipv4Addr::from_bits(0x0a00_0100 + n);
+        let prefix = bywash_stack::Prefix::new(address, 16).unwrap();
+        node.host.control.add_address(START, id, prefix).unwrap();
+    }
+    let sent = run(&mut node, START, START + seconds(10));
+    assert_eq!(sent.len(), 600, "each twice");
+    let bursts: Vec<usize> = sent.chunk_by(|a, b| a.0 == b.0).map(<[_]>::len).collect();
+    assert!(bursts.len() > 4 && bursts.iter().all(|burst| *burst <= 64), "{bursts:?}");
+}
