@@ -89,6 +89,7 @@ impl ControlTask {
                     Asked::Unlisten(id) => {
                         self.control.unlisten(id);
                     }
+                    Asked::Frame(frame) => self.pool.give(frame),
                 }
             }
         }

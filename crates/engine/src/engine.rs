@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bywash_port::{RxQueue, TxQueue};
-use bywash_stack::frame::{BATCH, Batch, Packet, Pool};
+use bywash_stack::frame::{BATCH, Batch, Frame, Packet, Pool};
 use bywash_stack::{
     Event, InterfaceId, Listen, ListenerId, Notice, PortId, Reassembled, Request, Snapshot, Stack, TcpError,
     Timestamp,
@@ -30,6 +30,8 @@ pub(crate) const HANDOFF: usize = 1024;
 pub(crate) const MESSAGES: usize = 1024;
 /// Requests that wait for room in the ring to the control. Beyond, the oldest are dropped.
 const PENDING: usize = 4096;
+/// Frames of the control that an engine may keep: the next packet for the control brings them back, and wakes it for more.
+const KEPT: usize = 8;
 /// Batches that one port is handed in a turn.
 const TX_BATCHES: usize = 16;
 /// Rounds in which the program and packets to ourselves cause each other in one turn.
@@ -73,6 +75,8 @@ pub(crate) enum Asked {
     Listen(Listen),
     /// For its program.
     Unlisten(ListenerId),
+    /// In place of one in a packet of the control's.
+    Frame(Frame),
 }
 
 /// What the control says to an engine.
@@ -156,6 +160,9 @@ pub(crate) struct Engine {
     /// What the program has asked for, and found the ring full.
     asked: VecDeque<Asked>,
     whole: Vec<Reassembled>,
+    /// Frames that the control has sent packets in, without those that went to it since. It has few, and nowhere else to get
+    /// them from.
+    owed: usize,
     counters: EngineCounters,
     course: Course,
     /// Turns with work since the figures were published.
@@ -174,6 +181,7 @@ impl Engine {
             requests: VecDeque::new(),
             asked: VecDeque::new(),
             whole: Vec::new(),
+            owed: 0,
             counters: EngineCounters::default(),
             course: Course::Waiting,
             unpublished: 0,
@@ -277,6 +285,9 @@ impl Engine {
         {
             heard += 1;
             let Parts { ports, pool, stack, .. } = &mut self.parts;
+            if let Message::Send(_, packet) | Message::Deliver(_, packet) = &message {
+                self.owed += packet.frames();
+            }
             match message {
                 Message::Send(port, packet) => send(ports, port, packet, &mut self.counters, pool),
                 Message::Deliver(zone, packet) => stack.deliver(now, zone, packet, pool),
@@ -369,17 +380,37 @@ impl Engine {
             }
         }
         while let Some(request) = self.requests.pop_front() {
+            let brings = packet_of(&request).map_or(0, Packet::frames);
             if let Err(Asked::Request(request)) = to_control.put(Asked::Request(request)) {
                 self.requests.push_front(request);
                 break;
             }
+            self.owed = self.owed.saturating_sub(brings);
         }
         while self.requests.len() > PENDING {
             self.counters.ring_full += 1;
             let oldest = self.requests.pop_front();
             oldest.and_then(into_packet).into_iter().for_each(|packet| pool.give_packet(packet));
         }
-        to_control.flush();
+        self.repay();
+        self.parts.to_control.flush();
+    }
+
+    /// Gives the control frames for those that its packets have gone in.
+    fn repay(&mut self) {
+        let Parts { to_control, pool, .. } = &mut self.parts;
+        if self.owed <= KEPT {
+            return;
+        }
+        while self.owed > 0
+            && let Some(frame) = pool.take()
+        {
+            match to_control.put(Asked::Frame(frame)) {
+                Ok(()) => self.owed -= 1,
+                Err(Asked::Frame(frame)) => return pool.give(frame),
+                Err(_) => return,
+            }
+        }
     }
 
     /// Sends what is to be sent, as far as there is room.
@@ -471,6 +502,15 @@ fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut Engin
     queues.waiting.push(packet);
 }
 
+fn packet_of(request: &Request) -> Option<&Packet> {
+    match request {
+        Request::Arp { packet, .. } | Request::Icmp { packet, .. } | Request::Report { packet, .. } => {
+            Some(packet)
+        }
+        _ => None,
+    }
+}
+
 fn into_packet(request: Request) -> Option<Packet> {
     match request {
         Request::Arp { packet, .. } | Request::Icmp { packet, .. } | Request::Report { packet, .. } => {
@@ -523,7 +563,8 @@ impl Task for Engine {
         };
         let timers = self.parts.stack.next_deadline().into_iter().chain(program);
         let timers = timers.map(|at| self.parts.clock.monotonic(at));
-        let waits = self.is_sending() || !self.requests.is_empty() || !self.asked.is_empty();
+        let unsaid = !self.requests.is_empty() || !self.asked.is_empty() || self.owed > KEPT;
+        let waits = self.is_sending() || unsaid;
         timers.chain(waits.then(|| now + TX_POLL_NS)).min()
     }
 
