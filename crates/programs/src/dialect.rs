@@ -1,7 +1,9 @@
 //! What a load generator says, and how it tells that an answer is whole: HTTP/1.1 (RFC 9112), redis (RESP), and
 //! memcached's text protocol.
 
-/// Bytes of a line or head at most.
+use crate::answer::Answer;
+
+/// Bytes of a line at most.
 const LINE: usize = 16 << 10;
 
 /// A language, and the one thing that is said in it.
@@ -37,6 +39,20 @@ pub struct Reader {
     body: u64,
     /// After the body another line ends the answer.
     tail: bool,
+    /// One of HTTP.
+    answer: Answer,
+}
+
+impl Reader {
+    /// Nothing more may be asked on this connection.
+    pub(crate) fn closes(&self) -> bool {
+        self.answer.closes()
+    }
+
+    /// The peer has said its last: whether that makes an answer whole.
+    pub(crate) fn ended(&mut self) -> bool {
+        self.answer.ended()
+    }
 }
 
 impl Dialect {
@@ -63,6 +79,9 @@ impl Dialect {
     /// # Errors
     /// The answer is none of this language, or says that something is wrong: the line that shows it.
     pub(crate) fn read(&self, reader: &mut Reader, bytes: &[u8]) -> Result<(usize, bool), String> {
+        if matches!(self, Self::Http { .. }) {
+            return reader.answer.read(bytes);
+        }
         if reader.body > 0 {
             let n = usize::try_from(reader.body).unwrap_or(usize::MAX).min(bytes.len());
             reader.body -= n as u64;
@@ -77,16 +96,11 @@ impl Dialect {
         if end.is_none() {
             return Ok((taken, false));
         }
-        let http = matches!(self, Self::Http { .. });
-        if http && !reader.line.ends_with(b"\r\n\r\n") {
-            return Ok((taken, false));
-        }
         let line = std::mem::take(&mut reader.line);
         let text = std::str::from_utf8(&line).map_err(|_| shown(&line))?;
         let whole = match self {
-            Self::Http { .. } => http_head(text, reader),
-            Self::Redis { .. } => redis_line(text.trim_end(), reader),
             Self::Memcached { .. } => memcached_line(text.trim_end(), reader),
+            _ => redis_line(text.trim_end(), reader),
         };
         Ok((taken, whole.ok_or_else(|| shown(&line))?))
     }
@@ -98,22 +112,6 @@ pub(crate) fn shown(answer: &[u8]) -> String {
     const SHOWN: usize = 80;
     let first = answer.split(|byte| *byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(first).trim_end().escape_debug().take(SHOWN).collect()
-}
-
-/// A head is there; whether the answer is whole with it, or nothing if it is no good answer.
-fn http_head(head: &str, reader: &mut Reader) -> Option<bool> {
-    let mut lines = head.lines();
-    let mut words = lines.next()?.split(' ');
-    let status = words.next().filter(|version| version.starts_with("HTTP/1.")).and(words.next())?;
-    if !status.starts_with('2') {
-        return None;
-    }
-    let length = lines.filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())
-    });
-    // Without a length the body ends with the connection, or has a form that nobody here reads.
-    reader.body = length.flatten()?;
-    Some(reader.body == 0)
 }
 
 fn redis_line(line: &str, reader: &mut Reader) -> Option<bool> {
@@ -170,11 +168,6 @@ mod tests {
     fn answers_are_counted_however_they_are_cut() {
         let get = (Dialect::Redis { set: None }, Dialect::Memcached { set: None });
         for (dialect, bytes, expected) in [
-            (
-                http(),
-                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 204 No\r\ncontent-length:0\r\n\r\n",
-                2,
-            ),
             (get.0.clone(), "$3\r\na\r\n\r\n$-1\r\n+OK\r\n:5\r\n$0\r\n\r\n", 5),
             (get.1.clone(), "VALUE k 0 4\r\nEND\r\r\nEND\r\nEND\r\nSTORED\r\n", 3),
         ] {
@@ -189,7 +182,6 @@ mod tests {
         assert_eq!(shown(b"\x1b[2J\xff\r\nmore"), "\\u{1b}[2J\u{fffd}", "nothing that a terminal would obey");
         for (dialect, bytes) in [
             (http(), "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"),
-            (http(), "HTTP/1.1 200 OK\r\n\r\n"),
             (http(), "SSH-2.0-x\r\n\r\n"),
             (Dialect::Redis { set: None }, "-ERR no\r\n"),
             (Dialect::Redis { set: None }, "$18446744073709551615\r\n"),

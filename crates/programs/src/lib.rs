@@ -4,6 +4,7 @@
 //! an engine of Bywash, [`OnKernel`] a worker with the kernel's sockets. So one tool measures both.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod connect;
 mod counters;
 mod dialect;

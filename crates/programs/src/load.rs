@@ -8,7 +8,7 @@
 //! What has no answer when the run ends has waited, too: each such request is recorded with its age, for its delay is at
 //! least that. Else a server that answers nothing would be charged for nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -79,6 +79,11 @@ pub struct Load<Id, W> {
     connections: HashMap<Id, Connection>,
     /// Those that may take a request, in turns.
     free: VecDeque<Id>,
+    /// Those that have answered for the last time, until the server closes them: who closes first has to wait with the port, and
+    /// that had better be the server's.
+    parting: HashSet<Id>,
+    /// Requests whose connection has ended in order before their turn came, by when they were due or sent.
+    again: VecDeque<Timestamp>,
     /// When the first request was due, and how many have been by now. When each was due follows from its number.
     begun: Option<Timestamp>,
     due: u64,
@@ -116,6 +121,8 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             watch,
             connections: HashMap::new(),
             free: VecDeque::new(),
+            parting: HashSet::new(),
+            again: VecDeque::new(),
             begun: None,
             due: 0,
             asked: 0,
@@ -163,19 +170,26 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
             let due_at = self.due_at(self.asked);
-            let at = match due_at {
-                Some(at) if self.asked < self.due => at,
-                None if closed_loop && self.plan.requests.is_none_or(|all| self.asked < all) => now,
+            let at = match (self.again.front(), due_at) {
+                (Some(at), _) => *at,
+                (None, Some(at)) if self.asked < self.due => at,
+                (None, None) if closed_loop && self.plan.requests.is_none_or(|all| self.asked < all) => now,
                 _ => return,
             };
             let Some(id) = self.free.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.listed = false;
+            if connection.reader.closes() {
+                continue;
+            }
             connection.waiting.push_back(at);
             self.plan.dialect.request(&mut connection.out);
-            self.asked += 1;
-            self.last = due_at.map(|at| (at, now));
-            self.counters.add(Counted { due: u64::from(closed_loop), asked: 1, ..Counted::default() });
+            // Asked once more it is still the same request.
+            if self.again.pop_front().is_none() {
+                self.asked += 1;
+                self.last = due_at.map(|at| (at, now));
+                self.counters.add(Counted { due: u64::from(closed_loop), asked: 1, ..Counted::default() });
+            }
             self.list(id);
             self.send(id, sockets);
         }
@@ -187,6 +201,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         if let Some(connection) = self.connections.get_mut(&id)
             && connection.open
             && !connection.listed
+            && !connection.reader.closes()
             && connection.waiting.len() < depth
         {
             connection.listed = true;
@@ -207,16 +222,22 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
     }
 
     fn receive<S: Sockets<Id = Id>>(&mut self, id: Id, now: Timestamp, sockets: &mut S) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let (mut answers, mut wrong) = (0, None);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            if self.parting.contains(&id) {
+                sockets.read(id, &mut |bytes| bytes.len());
+            }
+            return;
+        };
+        let (mut answers, mut wrong, mut last) = (0, None, false);
         let Connection { reader, .. } = connection;
         let dialect = &self.plan.dialect;
         let received = sockets.read(id, &mut |bytes| {
             let mut rest = bytes;
-            while !rest.is_empty() && wrong.is_none() {
+            while !rest.is_empty() && wrong.is_none() && !last {
                 match dialect.read(reader, rest) {
                     Ok((taken, whole)) => {
                         answers += u64::from(whole);
+                        last = whole && reader.closes();
                         rest = &rest[taken..];
                     }
                     Err(line) => wrong = Some(line),
@@ -224,25 +245,54 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             }
             bytes.len()
         });
-        for _ in 0..answers {
-            match connection.waiting.pop_front() {
-                Some(at) => {
-                    let took = now.since(at);
-                    self.slowest = self.slowest.max(took);
-                    self.watch.record(nanos(took), 1);
-                }
-                None => wrong = wrong.or_else(|| Some("an answer that nobody has asked for".into())),
-            }
-        }
-        self.answered += answers;
         self.counters.add(Counted { requests: answers, received: received as u64, ..Counted::default() });
+        self.answered += answers;
+        let unasked = connection.answered(answers, now, &mut self.slowest, &mut self.watch);
+        let wrong = wrong.or(unasked);
         if let Some(answer) = wrong {
             sockets.abort(id);
             let lost = self.take(id, now).map_or(0, |connection| connection.waiting.len() as u64);
             self.counters.wrong(answer, lost.max(1));
+        } else if last {
+            self.part(id, now, sockets);
         } else {
             self.list(id);
         }
+    }
+
+    /// The server has said that an answer is its last on this connection: the next goes by another one, and what it was asked
+    /// beside that is asked again there (RFC 9112, 9.3.2 and 9.6).
+    fn part<S: Sockets<Id = Id>>(&mut self, id: Id, now: Timestamp, sockets: &mut S) {
+        self.ask_again(id);
+        self.take(id, now);
+        if self.parting.len() < self.plan.connections {
+            self.parting.insert(id);
+        } else {
+            sockets.close(id);
+        }
+    }
+
+    fn ask_again(&mut self, id: Id) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            self.again.append(&mut connection.waiting);
+        }
+    }
+
+    /// The server says no more: that may end an answer, too.
+    fn end_of<S: Sockets<Id = Id>>(&mut self, id: Id, now: Timestamp, sockets: &mut S) {
+        self.receive(id, now, sockets);
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.reader.ended()
+        {
+            self.counters.add(Counted { requests: 1, ..Counted::default() });
+            self.answered += 1;
+            // One that nobody has asked for is the last there, and does no harm.
+            let _ = connection.answered(1, now, &mut self.slowest, &mut self.watch);
+            self.ask_again(id);
+        }
+        sockets.close(id);
+        self.parting.remove(&id);
+        self.lose(id, Ended::InOrder, now);
     }
 
     /// A connection has ended before its time.
@@ -264,6 +314,30 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         let soon = if connection.open { now } else { now + AGAIN };
         self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
         Some(connection)
+    }
+}
+
+impl Connection {
+    /// So many answers are whole. Says so if nobody has asked for one.
+    fn answered<W: Clockwork>(
+        &mut self,
+        answers: u64,
+        now: Timestamp,
+        slowest: &mut Duration,
+        watch: &mut W,
+    ) -> Option<String> {
+        let mut unasked = None;
+        for _ in 0..answers {
+            match self.waiting.pop_front() {
+                Some(at) => {
+                    let took = now.since(at);
+                    *slowest = took.max(*slowest);
+                    watch.record(nanos(took), 1);
+                }
+                None => unasked = Some("an answer that nobody has asked for".into()),
+            }
+        }
+        unasked
     }
 }
 
@@ -290,13 +364,12 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 }
                 Happened::Readable(id) => self.receive(id, now, sockets),
                 Happened::Writable(id) => self.send(id, sockets),
-                Happened::PeerClosed(id) => {
-                    self.receive(id, now, sockets);
-                    sockets.close(id);
-                    self.lose(id, Ended::InOrder, now);
+                Happened::PeerClosed(id) | Happened::Closed(id, Ended::InOrder) => {
+                    self.end_of(id, now, sockets);
                 }
                 Happened::Closed(id, ended) => {
                     sockets.close(id);
+                    self.parting.remove(&id);
                     self.lose(id, ended, now);
                 }
                 // Nobody connects to a client.
@@ -313,7 +386,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
         self.tick(now);
         self.ask(now, sockets);
         if self.is_done() {
-            for (id, _) in self.connections.drain() {
+            for id in self.connections.drain().map(|(id, _)| id).chain(self.parting.drain()) {
                 sockets.close(id);
             }
         }
@@ -328,7 +401,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
             watch.record(nanos(age), requests);
             (unanswered, oldest) = (unanswered + requests, oldest.max(age));
         };
-        for at in self.connections.values().flat_map(|connection| &connection.waiting) {
+        for at in self.connections.values().flat_map(|connection| &connection.waiting).chain(&self.again) {
             leave(*at, 1);
         }
         let (mut asking, mut late) = (Duration::ZERO, Duration::ZERO);

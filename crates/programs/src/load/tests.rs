@@ -217,3 +217,102 @@ fn a_rate_that_is_not_reached_is_known_by_how_late_the_last_request_was_sent() {
     let (_, counted) = play(plan(None), Server::default(), u64::MAX);
     assert_eq!((counted.due, counted.asked, counted.asking_ns), (1000, 1000, 0), "a closed loop has none");
 }
+
+/// A server of HTTP that answers the first request of each connection, and then closes it.
+#[derive(Default)]
+struct Closing {
+    answer: &'static str,
+    opened: Vec<usize>,
+    /// Requests on each connection.
+    asked: Vec<usize>,
+    /// Those who were asked and have said nothing yet.
+    ready: Vec<usize>,
+    closed: Vec<usize>,
+}
+
+impl Sockets for Closing {
+    type Id = usize;
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(0)
+    }
+
+    fn connect(&mut self, _to: SocketAddr) -> Result<usize, String> {
+        self.asked.push(0);
+        self.opened.push(self.asked.len() - 1);
+        Ok(self.asked.len() - 1)
+    }
+
+    fn send(&mut self, id: usize, bytes: &[u8]) -> usize {
+        let requests = bytes.windows(4).filter(|four| four == b"\r\n\r\n").count();
+        if requests > 0 && self.asked[id] == 0 {
+            self.ready.push(id);
+        }
+        self.asked[id] += requests;
+        bytes.len()
+    }
+
+    fn read(&mut self, id: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+        if self.ready.extract_if(.., |ready| *ready == id).count() == 0 {
+            return 0;
+        }
+        self.answer.as_bytes().chunks(20).map(take).sum()
+    }
+
+    fn shutdown(&mut self, _id: usize) {}
+
+    fn close(&mut self, id: usize) {
+        self.closed.push(id);
+    }
+
+    fn abort(&mut self, id: usize) {
+        panic!("{id} went wrong")
+    }
+}
+
+/// Loads a server that says it closes until all is answered; whether it does is `closes`.
+fn play_closing(answer: &'static str, depth: usize, closes: bool) -> (Counted, Closing) {
+    let dialect = Dialect::Http { path: "/".into(), host: "a".into() };
+    let plan = Plan { dialect, connections: 2, depth, requests: Some(50), ..plan(None) };
+    let (counters, mut server) = (Counters::default(), Closing { answer, ..Closing::default() });
+    let mut load = Load::new(plan, counters.clone(), Watch::default());
+    load.start(&mut server).unwrap();
+    for _ in 0..1000 {
+        let mut happened: Vec<_> = server.opened.drain(..).map(Happened::Connected).collect();
+        for id in server.ready.clone() {
+            happened.push(Happened::Readable(id));
+            happened.extend(closes.then_some(Happened::PeerClosed(id)));
+        }
+        load.turn(&happened, &mut server);
+        if load.is_done() {
+            break;
+        }
+    }
+    load.end(Timestamp::ZERO);
+    (counters.read(), server)
+}
+
+/// Whoever closes after each answer fails nobody: the next request goes by another connection, and so does what was asked beside
+/// the one that was answered.
+#[test]
+fn a_server_that_closes_after_an_answer_is_asked_by_another_connection() {
+    const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    for answer in [
+        CLOSE,
+        "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\n\r\nto the end",
+        "HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    ] {
+        for depth in [1, 4] {
+            let (counted, server) = play_closing(answer, depth, true);
+            assert_eq!((counted.requests, counted.errors(), counted.unanswered), (50, 0, 0), "{answer}");
+            assert_eq!((counted.asked, counted.due), (50, 50), "asked again is no further request");
+            assert!(server.asked.iter().all(|asked| *asked <= depth), "{answer}: {:?}", server.asked);
+            assert!((50..=52).contains(&counted.connections), "{answer}: {counted:?}");
+        }
+    }
+    // The server is to close first, but not all wait for one that does not.
+    let (counted, server) = play_closing(CLOSE, 1, false);
+    assert_eq!((counted.requests, counted.errors()), (50, 0));
+    assert!(server.closed.len() >= 50, "{}", server.closed.len());
+}
