@@ -89,6 +89,11 @@ impl Answer {
         self.closes
     }
 
+    /// Whether HTTP calls the last answer successful (RFC 9110, 15.3).
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.head.status)
+    }
+
     /// The peer has said its last: whether that makes the answer whole.
     pub(crate) fn ended(&mut self) -> bool {
         let whole = self.place == Place::ToClose;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::SocketAddr;
 
+use crate::answer::Answer;
 use crate::counters::{Counted, Counters};
-use crate::dialect::shown;
 use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// What is to be downloaded, by one service.
@@ -19,16 +19,13 @@ pub struct Wanted {
     pub streams: usize,
 }
 
-/// Bytes of an answer's status line that are kept, to be shown if it is wrong.
-const STATUS: usize = 80;
-
 /// The client. It is done when all servers have said all.
 #[derive(Debug)]
 pub struct Download<Id> {
     wanted: Wanted,
     counters: Counters,
-    /// How the answer of each began, as far as it says whether it is one: its status line, or the beginning of it.
-    streams: HashMap<Id, Vec<u8>>,
+    /// How far the answer of each is, where one was asked for.
+    streams: HashMap<Id, Answer>,
 }
 
 impl<Id: Copy + Eq + Hash> Download<Id> {
@@ -37,26 +34,52 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
         Self { wanted, counters, streams: HashMap::new() }
     }
 
+    /// Takes what is there, and looks in it for the end of the answer if one was asked for.
+    fn read<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
+        let mut answer = self.streams.get_mut(&id).filter(|_| !self.wanted.request.is_empty());
+        let mut said = None;
+        let received = sockets.read(id, &mut |bytes| {
+            if let (Some(answer), None) = (&mut answer, &said) {
+                said = read_on(answer, bytes);
+            }
+            bytes.len()
+        });
+        self.counters.add(Counted { received: received as u64, ..Counted::default() });
+        if let Some(said) = said {
+            self.streams.remove(&id);
+            sockets.close(id);
+            said.unwrap_or_else(|wrong| self.counters.wrong(wrong, 1));
+        }
+    }
+
     fn end<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
-        let Some(began) = self.streams.remove(&id) else { return };
+        let Some(mut answer) = self.streams.remove(&id) else { return };
         sockets.close(id);
-        if ended != Ended::InOrder {
+        // Of an answer whose length is not told the end of its connection is the end, if it comes in order (RFC 9112, 8).
+        let whole = self.wanted.request.is_empty() || answer.ended();
+        if ended != Ended::InOrder || !whole {
             self.counters.add(Counted::lost(ended, 1));
-        } else if !self.wanted.request.is_empty() && !is_success(&began) {
-            self.counters.wrong(shown(&began), 1);
         }
     }
 }
 
-/// Whether HTTP calls it successful (RFC 9110, 15.3), whatever its version's digit.
-fn is_success(began: &[u8]) -> bool {
-    matches!(began, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2', ..])
+/// Reads on in an answer. `None` if it is not whole yet; otherwise whether it is what was asked for, or what is wrong with it.
+fn read_on(answer: &mut Answer, mut bytes: &[u8]) -> Option<Result<(), String>> {
+    while !bytes.is_empty() {
+        match answer.read(bytes) {
+            Ok((taken, false)) => bytes = &bytes[taken..],
+            Ok((_, true)) if answer.is_success() => return Some(Ok(())),
+            Ok((_, true)) => return Some(Err("an answer that has nothing to download".into())),
+            Err(wrong) => return Some(Err(wrong)),
+        }
+    }
+    None
 }
 
 impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
         for _ in 0..self.wanted.streams {
-            self.streams.insert(sockets.connect(self.wanted.from)?, Vec::new());
+            self.streams.insert(sockets.connect(self.wanted.from)?, Answer::default());
         }
         Ok(())
     }
@@ -76,15 +99,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
                 | Happened::PeerClosed(id)
                 | Happened::Closed(id, _) => id,
             };
-            let mut began = self.streams.get_mut(&id);
-            let received = sockets.read(id, &mut |bytes| {
-                if let Some(began) = &mut began {
-                    let missing = if began.contains(&b'\n') { 0 } else { STATUS - began.len() };
-                    began.extend(bytes.iter().take(missing));
-                }
-                bytes.len()
-            }) as u64;
-            self.counters.add(Counted { received, ..Counted::default() });
+            self.read(id, sockets);
             match *what {
                 Happened::PeerClosed(id) => self.end(id, Ended::InOrder, sockets),
                 Happened::Closed(id, ended) => self.end(id, ended, sockets),
@@ -100,19 +115,75 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
 
 #[cfg(test)]
 mod tests {
+    use bywash_engine::stack::Timestamp;
+
     use super::*;
 
-    #[test]
-    fn only_what_succeeds_is_a_success() {
-        for (began, expected) in [
-            ("HTTP/1.1 2", true),
-            ("HTTP/1.0 2", true),
-            ("HTTP/1.1 4", false),
-            ("HTTP/2.0 2", false),
-            ("HTTP/1.1 ", false),
-            ("", false),
-        ] {
-            assert_eq!(is_success(began.as_bytes()), expected, "{began}");
+    /// A server that has said what it says.
+    struct Said(&'static [u8]);
+
+    impl Sockets for Said {
+        type Id = usize;
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
         }
+
+        fn connect(&mut self, _: SocketAddr) -> Result<usize, String> {
+            Ok(0)
+        }
+
+        fn send(&mut self, _: usize, bytes: &[u8]) -> usize {
+            bytes.len()
+        }
+
+        fn read(&mut self, _: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+            let said = std::mem::take(&mut self.0);
+            said.chunks(5).map(take).sum()
+        }
+
+        fn shutdown(&mut self, _: usize) {}
+
+        fn close(&mut self, _: usize) {}
+
+        fn abort(&mut self, _: usize) {}
+    }
+
+    /// Which figures are not 0 at the end, of a stream that ends so.
+    fn failed(request: &[u8], said: &'static str, ended: Ended) -> [u64; 3] {
+        let (counters, mut sockets) = (Counters::default(), Said(said.as_bytes()));
+        let wanted = Wanted { from: ([10, 0, 0, 2], 80).into(), request: request.into(), streams: 1 };
+        let mut download = Download::new(wanted, counters.clone());
+        download.start(&mut sockets).unwrap();
+        download.turn(&[Happened::Connected(0), Happened::Readable(0)], &mut sockets);
+        download.turn(&[Happened::Closed(0, ended)], &mut sockets);
+        assert!(download.is_done());
+        let counted = counters.read();
+        assert_eq!(counted.received, said.len() as u64);
+        [counted.cut_short, counted.reset, counted.wrong]
+    }
+
+    #[test]
+    fn only_what_succeeds_and_is_whole_is_a_success() {
+        let asked = |said, ended| failed(b"GET / HTTP/1.1\r\n\r\n", said, ended);
+        for (said, in_order, reset) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfour", [0, 0, 0], [0, 0, 0]),
+            ("HTTP/1.0 200 OK\r\n\r\nto the end", [0, 0, 0], [0, 1, 0]),
+            ("HTTP/1.1 204 No\r\n\r\n", [0, 0, 0], [0, 0, 0]),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nfour", [1, 0, 0], [0, 1, 0]),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n", [1, 0, 0], [0, 1, 0]),
+            ("HTTP/1.1 200 OK\r\nContent-Le", [1, 0, 0], [0, 1, 0]),
+            ("HTTP/1.1 103 Hints\r\n\r\n", [1, 0, 0], [0, 1, 0]),
+            ("", [1, 0, 0], [0, 1, 0]),
+            ("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", [0, 0, 1], [0, 0, 1]),
+            ("HTTP/1.1 304 Same\r\n\r\n", [0, 0, 1], [0, 0, 1]),
+            ("HTTP/2.0 200 OK\r\n\r\n", [0, 0, 1], [0, 0, 1]),
+        ] {
+            assert_eq!(asked(said, Ended::InOrder), in_order, "{said}");
+            assert_eq!(asked(said, Ended::Reset), reset, "{said}");
+        }
+        // Who was asked nothing says what it likes.
+        assert_eq!(failed(b"", "HTTP/1.1 404 No\r\n", Ended::InOrder), [0, 0, 0]);
+        assert_eq!(failed(b"", "", Ended::Reset), [0, 1, 0]);
     }
 }

@@ -1,6 +1,7 @@
 //! `bywash serve` and the programs on it, with Linux's own programs at the other end of a veth or a tap.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answers;
 mod changes;
 mod instance;
 mod others;

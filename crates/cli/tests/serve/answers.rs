@@ -1,0 +1,64 @@
+//! Where answers and attempts to connect end, and that the reason is told alike on the stack and on the kernel's sockets.
+
+use bywash_lab::{Host, lock};
+
+use crate::instance::{client, pair};
+use crate::tcp::failures;
+
+/// Takes connections one after the other, hears a request on each, gives the answer and closes, until the address is not its own.
+fn closing_server(
+    host: &Host,
+    port: u16,
+    answer: &'static [u8],
+    connections: usize,
+) -> std::thread::JoinHandle<()> {
+    let listener = host.enter(|| std::net::TcpListener::bind(("0.0.0.0", port))).unwrap().unwrap();
+    std::thread::spawn(move || {
+        for _ in 0..connections {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 4096];
+            assert!(std::io::Read::read(&mut stream, &mut asked).unwrap() > 0);
+            std::io::Write::write_all(&mut stream, answer).unwrap();
+        }
+    })
+}
+
+/// On the stack and on the kernel's sockets: what ends too soon is no download, and a server that closes after each answer fails
+/// nobody.
+#[test]
+fn answers_that_end_with_their_connection_are_told_from_those_cut_short() {
+    const CUT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nfour";
+    const TO_THE_END: &[u8] = b"HTTP/1.0 200 OK\r\n\r\nto the end";
+    const CHUNKED: &[u8] = b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nConnection: close\r\n\
+                             Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+    const REQUESTS: usize = 20;
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let ours = format!("--port|xdp:{}|--addr|10.9.0.2/24|--force", pair.far.name);
+    for (host, place) in [(&near, "--kernel"), (&far, &*ours)] {
+        let server = closing_server(&near, 8080, CUT, 1);
+        let (code, cut) =
+            client(host, &format!("tcp|download|10.9.0.1:8080|--path|/|--duration|60s|{place}"));
+        server.join().unwrap();
+        assert_eq!(code, Some(1), "{cut}");
+        let why = "1 failed: the peer closed a connection by which it owed an answer";
+        assert_eq!(failures(&cut), (vec![("cut_short", 1)], why));
+        let server = closing_server(&near, 8081, TO_THE_END, 1);
+        let (code, whole) =
+            client(host, &format!("tcp|download|10.9.0.1:8081|--path|/|--duration|60s|{place}"));
+        server.join().unwrap();
+        assert_eq!((code, &whole["met"]), (Some(0), &true.into()), "{whole}");
+        for (port, answer) in [(8082, TO_THE_END), (8083, CHUNKED)] {
+            let server = closing_server(&near, port, answer, REQUESTS);
+            let words = format!("tcp|load|http|10.9.0.1:{port}|--requests|{REQUESTS}|--duration|60s|{place}");
+            let (code, load) = client(host, &words);
+            server.join().unwrap();
+            assert_eq!(
+                (code, &load["requests"], &load["errors"]),
+                (Some(0), &REQUESTS.into(), &0.into()),
+                "{load}"
+            );
+            assert_eq!(load["connections"], REQUESTS, "{load}");
+        }
+    }
+}
