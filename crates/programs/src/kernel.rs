@@ -257,8 +257,8 @@ impl KernelSockets {
         }
     }
 
-    /// Lets peers connect to a port.
-    fn listen(&mut self, port: u16) -> Result<(), String> {
+    /// Lets peers connect to a port, by the listener of this number of `count`.
+    fn listen(&mut self, port: u16, number: usize, count: usize) -> Result<(), String> {
         let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         let opened = || -> io::Result<OwnedFd> {
             // Both families by one socket, or IPv4 alone where the kernel has no IPv6.
@@ -273,10 +273,16 @@ impl KernelSockets {
                 }
             };
             sockopt::set_socket_reuseaddr(&fd, true)?;
-            // Each worker has a listener of its own, and the kernel deals out connections.
-            sockopt::set_socket_reuseport(&fd, true)?;
             self.options.apply(&fd)?;
-            bind(&fd, &address)?;
+            // Each worker has a listener of its own, and the kernel deals out connections. The first one binds without that, or
+            // any other process of this user that listens there would share them (socket(7)).
+            if number == 0 {
+                bind(&fd, &address)?;
+            }
+            sockopt::set_socket_reuseport(&fd, count > 1)?;
+            if number > 0 {
+                bind(&fd, &address)?;
+            }
             listen(&fd, BACKLOG)?;
             Ok(fd)
         };
@@ -413,13 +419,13 @@ impl<T: Service<KernelId>> OnKernel<T> {
         Self { service, sockets, happened: Vec::new(), failure: None }
     }
 
-    /// Starts the service: its listeners are open then.
+    /// Starts the service, of this number among `count` that share its port, from 0 on: its listeners are open then.
     ///
     /// # Errors
     /// Why it cannot do its work.
-    pub fn begin(&mut self) -> Result<(), String> {
+    pub fn begin(&mut self, number: usize, count: usize) -> Result<(), String> {
         if let Some(port) = self.service.listens() {
-            self.sockets.listen(port)?;
+            self.sockets.listen(port, number, count)?;
         }
         self.service.start(&mut self.sockets)
     }
@@ -467,3 +473,6 @@ impl<T: Service<KernelId>> Task for OnKernel<T> {
         self.service.end(self.sockets.clock());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use bywash_lab::{Host, lock};
 
-use crate::instance::{client, pair};
+use crate::instance::{BYWASH, Instance, client, host, pair};
 use crate::tcp::failures;
 
 /// Takes connections one after the other, hears a request on each, gives the answer and closes, until the address is not its own.
@@ -61,4 +61,18 @@ fn answers_that_end_with_their_connection_are_told_from_those_cut_short() {
             assert_eq!(load["connections"], REQUESTS, "{load}");
         }
     }
+}
+
+#[test]
+fn two_servers_on_the_kernels_sockets_do_not_share_a_port() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let http = Instance::start(&host, "tcp|http|--kernel|--listen|8080");
+    let mut second = host.command(BYWASH).unwrap();
+    let output =
+        second.args(["tcp", "echo", "--kernel", "--listen", "8080", "--duration", "1s"]).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.starts_with("bywash: port 8080: Address already in use"), "{complaint}");
+    http.end();
 }

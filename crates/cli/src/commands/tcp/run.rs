@@ -60,7 +60,7 @@ fn on_kernel<M: Make>(
         let (counters, watch) = tally.add();
         let mut service = OnKernel::new(make.make::<KernelId>(number, count, counters, watch), sockets);
         // Listeners are open before anything is said to be running.
-        service.begin().map_err(Failure::Usage)?;
+        service.begin(number, count).map_err(Failure::Usage)?;
         services.push(service);
     }
     let (tell, ends) = channel();
