@@ -182,7 +182,7 @@ impl KernelSockets {
     }
 
     fn sort(&mut self, id: KernelId, flags: epoll::EventFlags) {
-        let Some(socket) = self.socket(id) else { return };
+        let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) else { return };
         match socket.kind {
             Kind::Listener => return self.accept(id),
             Kind::Connecting => {
@@ -304,6 +304,16 @@ fn ended_by(why: Errno) -> Ended {
     }
 }
 
+/// An error, and what to do where that is known.
+fn with_cure(error: &io::Error) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => {
+            format!("{error}: raise the limit (ulimit -n), or ask for fewer connections")
+        }
+        _ => error.to_string(),
+    }
+}
+
 fn stream(address: &SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
@@ -317,16 +327,23 @@ impl Sockets for KernelSockets {
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<KernelId, String> {
-        let opened = || -> io::Result<OwnedFd> {
+        let opened = || -> io::Result<(OwnedFd, Option<Errno>)> {
             let fd = stream(&to)?;
             sockopt::set_tcp_nodelay(&fd, true)?;
             self.options.apply(&fd)?;
             match connect(&fd, &to) {
-                Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+                Ok(()) | Err(Errno::INPROGRESS) => Ok((fd, None)),
+                // What the kernel knows at once of the way there is no other matter than what it hears later.
+                Err(errno) if ended_by(errno) != Ended::Reset => Ok((fd, Some(errno))),
                 Err(errno) => Err(errno.into()),
             }
         };
-        opened().and_then(|fd| self.add(fd, Kind::Connecting)).map_err(|error| format!("{to}: {error}"))
+        let added = opened().and_then(|(fd, failed)| Ok((self.add(fd, Kind::Connecting)?, failed)));
+        let (id, failed) = added.map_err(|error| format!("{to}: {}", with_cure(&error)))?;
+        if let Some(errno) = failed {
+            self.broken(id, errno);
+        }
+        Ok(id)
     }
 
     fn send(&mut self, id: KernelId, bytes: &[u8]) -> usize {

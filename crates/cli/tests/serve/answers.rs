@@ -3,7 +3,7 @@
 use bywash_lab::{Host, lock};
 
 use crate::instance::{BYWASH, Instance, client, host, pair};
-use crate::tcp::failures;
+use crate::tcp::{connect, failures};
 
 /// Takes connections one after the other, hears a request on each, gives the answer and closes, until the address is not its own.
 fn closing_server(
@@ -75,4 +75,23 @@ fn two_servers_on_the_kernels_sockets_do_not_share_a_port() {
     assert_eq!(output.status.code(), Some(2), "{complaint}");
     assert!(complaint.starts_with("bywash: port 8080: Address already in use"), "{complaint}");
     http.end();
+}
+
+#[test]
+fn no_route_is_a_reason_with_the_kernels_sockets_too() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    for words in ["load|http|192.0.2.1:80|--connections|3", "download|192.0.2.1:80|--streams|3"] {
+        let (code, summary) = client(&host, &format!("tcp|{words}|--kernel|--duration|60s"));
+        assert_eq!(code, Some(1), "{summary}");
+        assert_eq!(failures(&summary), (vec![("unreachable", 3)], "3 failed: host unreachable"));
+    }
+    assert_eq!(connect(&host, "192.0.2.1:80|--kernel"), "not met: host unreachable\n");
+    // More than files may be open.
+    let mut many = host.command("sh").unwrap();
+    let line = format!("ulimit -n 100; exec {BYWASH} tcp load http 127.0.0.1:80 --kernel --connections 200");
+    let output = many.args(["-c", &line]).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("Too many open files") && complaint.contains("(ulimit -n)"), "{complaint}");
 }

@@ -235,7 +235,7 @@ fn why_a_connection_failed_is_told() {
 }
 
 /// Runs `tcp connect` with nothing to say, and returns what it complains of.
-fn connect(host: &Host, words: &str) -> String {
+pub(crate) fn connect(host: &Host, words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut command = host.command(BYWASH).unwrap();
     command.args(["tcp", "connect"]).args(words.split('|')).args(["--quiet", "--huge-pages", "off"]);

@@ -1,4 +1,4 @@
-//! Ports, and who has them.
+//! Ports, and errors of sockets.
 
 use super::*;
 
@@ -23,4 +23,11 @@ fn workers_share_a_port_with_each_other_only() {
     let mut alone = sockets();
     alone.listen(port, 0, 1).unwrap();
     assert!(sockets().listen(port, 1, 2).is_err(), "one that is alone shares with nobody");
+}
+
+#[test]
+fn too_many_open_files_have_a_cure() {
+    let told = |errno: Errno| with_cure(&errno.into());
+    assert!(told(Errno::MFILE).contains("(ulimit -n)"), "{}", told(Errno::MFILE));
+    assert_eq!(told(Errno::ADDRNOTAVAIL), io::Error::from(Errno::ADDRNOTAVAIL).to_string());
 }
