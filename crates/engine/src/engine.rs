@@ -40,8 +40,11 @@ const ROUNDS: usize = 16;
 const PUBLISH_TURNS: u32 = 256;
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
 const TX_POLL_NS: u64 = 1_000_000;
-/// How long the last packets may take to leave at the end.
+/// Connections that are reset at once at the end: their resets fit every queue on the way.
+const RESETS: usize = 1024;
+/// How long the resets of so many may take to leave, and of all.
 const DRAIN_NS: u64 = 200_000_000;
+const END_NS: u64 = 2_000_000_000;
 
 /// What one engine hands to another.
 #[derive(Debug)]
@@ -445,6 +448,14 @@ impl Engine {
         sent
     }
 
+    /// Sends all that waits, but not beyond a time.
+    fn drain(&mut self, until: u64) {
+        let until = until.min(monotonic() + DRAIN_NS);
+        while (self.transmit() > 0 || self.is_sending()) && monotonic() < until {
+            std::thread::yield_now();
+        }
+    }
+
     fn is_sending(&self) -> bool {
         self.parts
             .ports
@@ -569,15 +580,18 @@ impl Task for Engine {
     }
 
     fn finish(&mut self) {
-        let Parts { clock, stack, pool, program, .. } = &mut self.parts;
+        let Parts { clock, program, .. } = &mut self.parts;
         let now = clock.now();
         if matches!(self.course, Course::Running | Course::Done) {
             program.end(now);
         }
-        stack.abort_all(now, pool);
-        let until = monotonic() + DRAIN_NS;
-        while (self.transmit() > 0 || self.is_sending()) && monotonic() < until {
-            std::thread::yield_now();
+        let until = monotonic() + END_NS;
+        self.drain(until);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let Parts { stack, pool, .. } = &mut self.parts;
+            next = stack.abort_some(now, from, RESETS, pool);
+            self.drain(until);
         }
         self.publish();
     }

@@ -3,10 +3,15 @@
 use std::time::{Duration, Instant};
 
 use bywash_drivers::{OpenOptions, open};
-use bywash_engine::stack::frame::Arena;
-use bywash_engine::stack::{Control, InterfaceId, Prefix, Timestamp};
+use bywash_engine::port::{QueuePair, RxQueue, TxQueue};
+use bywash_engine::stack::frame::{Arena, Batch, Pool};
+use bywash_engine::stack::wire::Mac;
+use bywash_engine::stack::{
+    CloseReason, Control, Event, Host, Interface, InterfaceId, Listen, Medium, Offloads, PortId, Prefix,
+    Timestamp,
+};
 use bywash_engine::sys::worker::Stop;
-use bywash_engine::{Handle, Instance, Options};
+use bywash_engine::{Handle, Instance, Io, Options, Program};
 
 /// Waits until the instance has sent so many packets.
 fn has_sent(handle: &Handle, packets: u64) {
@@ -40,4 +45,95 @@ fn more_addresses_than_the_control_has_frames_are_announced_all_of_them() {
     has_sent(&instance.handle(), u64::from(2 * ADDRESSES));
     let lost = instance.handle().control(|control, _| control.counters().no_memory).unwrap();
     assert_eq!((lost, instance.close().errors), (0, Vec::new()));
+}
+
+/// Accepts all, and says nothing.
+struct Silent;
+
+impl Program for Silent {
+    fn listens(&self) -> Vec<Listen> {
+        vec![Listen { local: None, port: 7, backlog: 1 << 16 }]
+    }
+
+    fn turn(&mut self, _: &[Event], _: &mut Io<'_>) {}
+}
+
+/// A host at the other end of a wire in memory.
+struct Peer {
+    host: Host,
+    pool: Pool,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    start: Instant,
+}
+
+impl Peer {
+    fn new(rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, mut pool: Pool) -> Self {
+        let mut host = Host::new([7; 16], &mut pool);
+        let interface = Interface {
+            name: "peer".into(),
+            port: PortId(0),
+            medium: Medium::Ethernet { mac: Mac([2, 0, 0, 0, 0, 9]), vlan: None },
+            mtu: 1500,
+            offloads: Offloads::default(),
+        };
+        let id = host.control.add_interface(interface).unwrap();
+        host.control.add_address(Timestamp::ZERO, id, "10.0.0.2/24".parse().unwrap()).unwrap();
+        host.advance(Timestamp::ZERO, &mut pool);
+        Self { host, pool, rx, tx, start: Instant::now() }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.start.elapsed()
+    }
+
+    fn connect(&mut self) {
+        let to = (std::net::Ipv4Addr::new(10, 0, 0, 1).into(), 7);
+        self.host.stack.connect(self.now(), (None, 0), to, &mut self.pool).unwrap();
+    }
+
+    /// Goes on until so many of these have happened, or for so long.
+    fn run(&mut self, count: usize, patience: Duration, wanted: impl Fn(&Event) -> bool) -> usize {
+        let (until, mut seen, mut batch) = (Instant::now() + patience, 0, Batch::new());
+        while seen < count && Instant::now() < until {
+            let now = self.now();
+            self.rx.rx(&mut self.pool, &mut batch);
+            self.host.receive(now, PortId(0), &mut batch, &mut self.pool);
+            self.host.advance(now, &mut self.pool);
+            seen += self.host.stack.events().filter(&wanted).count();
+            self.host.transmit(PortId(0), &mut batch);
+            while !batch.is_empty() {
+                self.tx.tx(&mut self.pool, &mut batch);
+                self.tx.flush(&mut self.pool);
+                std::thread::yield_now();
+            }
+        }
+        seen
+    }
+}
+
+#[test]
+fn at_the_end_more_connections_are_reset_than_a_queue_holds() {
+    const CONNECTIONS: usize = 6000;
+    let arena = Arena::new(vec![0; 64 << 20]).unwrap();
+    let open_end = || open(&"loop:resets".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
+    let (ours, mut theirs) = (open_end(), open_end());
+    let Some(QueuePair { rx: Some(rx), tx: Some(tx) }) = theirs.queues().pop() else { panic!("both ways") };
+    let mut peer = Peer::new(rx, tx, arena.pool(8000).unwrap());
+    let configure = Box::new(|control: &mut Control, now: Timestamp, ids: &[InterfaceId]| {
+        control.add_address(now, ids[0], "10.0.0.1/24".parse().unwrap())
+    });
+    let (options, stop) = (Options::default(), Stop::new().unwrap());
+    let instance =
+        Instance::start(vec![ours], arena, &options, &stop, configure, &mut |_, _| Box::new(Silent)).unwrap();
+    for _ in 0..CONNECTIONS / 100 {
+        (0..100).for_each(|_| peer.connect());
+        let connected = peer.run(100, Duration::from_secs(30), |event| matches!(event, Event::Connected(_)));
+        assert_eq!(connected, 100);
+    }
+    let closing = std::thread::spawn(move || instance.close());
+    let reset = |event: &Event| matches!(event, Event::Closed(_, CloseReason::Reset));
+    assert_eq!(peer.run(CONNECTIONS, Duration::from_secs(20), reset), CONNECTIONS);
+    let summary = closing.join().unwrap();
+    assert_eq!((summary.errors, summary.figures[0].stack.no_memory), (Vec::new(), 0));
 }

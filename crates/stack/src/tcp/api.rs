@@ -186,15 +186,22 @@ impl Tcp {
         Ok(())
     }
 
-    fn abort_all(&mut self, cx: &mut Context<'_>) {
-        for i in self.connections.numbers() {
+    fn abort_some(&mut self, from: u32, most: usize, cx: &mut Context<'_>) -> Option<u32> {
+        let mut left = most;
+        for i in from..self.connections.numbers().end {
             let connection = &mut self.connections[i];
-            if connection.state != State::Closed {
-                connection.released = true;
-                connection.abort(cx);
-                self.settle(i, cx);
+            if connection.state == State::Closed {
+                continue;
             }
+            left = match left.checked_sub(1) {
+                Some(left) => left,
+                None => return Some(i),
+            };
+            connection.released = true;
+            connection.abort(cx);
+            self.settle(i, cx);
         }
+        None
     }
 }
 
@@ -423,9 +430,15 @@ impl Stack {
         self.with_tcp(now, pool, |tcp, cx| tcp.abort(id, cx))
     }
 
-    /// Breaks all connections off, at the end: peers need not find out by themselves that nobody is there any more.
+    /// Breaks all connections off, at the end: peers need not find out by themselves that nobody is there any more. Of thousands
+    /// the resets are more than the queues hold: [`Stack::abort_some`].
     pub fn abort_all(&mut self, now: Timestamp, pool: &mut Pool) {
-        self.with_tcp(now, pool, Tcp::abort_all);
+        self.abort_some(now, 0, usize::MAX, pool);
+    }
+
+    /// Breaks off so many connections, those of `from` first, which is 0 at the beginning. Where to go on, if there are more.
+    pub fn abort_some(&mut self, now: Timestamp, from: u32, most: usize, pool: &mut Pool) -> Option<u32> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.abort_some(from, most, cx))
     }
 
     /// Whether small segments go out at once (`TCP_NODELAY`: MUST-17) or wait for an acknowledgment (Nagle).
