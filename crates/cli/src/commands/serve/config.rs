@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bywash_engine::request::{AUTO6, RouteWords};
+use bywash_engine::socket;
 use bywash_engine::stack::{
     Address, Control, ControlError, InterfaceId, Prefix, PrefixError, Route, Timestamp,
 };
@@ -18,7 +19,7 @@ use crate::failure::Failure;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    name: Option<String>,
+    name: Option<Spanned<String>>,
     #[serde(default)]
     forward: bool,
     accept_redirects: Option<bool>,
@@ -167,11 +168,25 @@ struct WantedRoute {
 /// In one line what is wrong in which line and column.
 pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
     let name = path.display().to_string();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("--config {name}: {error}")))?;
-    let source = Source { name, text };
+    let bytes = std::fs::read(path).map_err(|error| Failure::Usage(format!("--config {name}: {error}")))?;
+    let source = match text_of(bytes) {
+        Ok(text) => Source { name, text },
+        Err((before, what)) => {
+            let source = Source { name, text: before };
+            return Err(source.say(source.text.len(), &what));
+        }
+    };
     let config = parse(&source.text).map_err(|(at, what)| source.say(at, &what))?;
     Ok(Config { source: Some(source), ..config })
+}
+
+/// A file's bytes as text; or the text before the first that is none, and what is wrong with it.
+fn text_of(bytes: Vec<u8>) -> Result<String, (String, String)> {
+    String::from_utf8(bytes).map_err(|error| {
+        let (at, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
+        let before = String::from_utf8_lossy(&bytes[..at]).into_owned();
+        (before, format!("byte {:#04x} is not UTF-8: save the file as UTF-8", bytes[at]))
+    })
 }
 
 /// Line and column of a byte, from 1.
@@ -191,7 +206,12 @@ fn parse(text: &str) -> Result<Config, Mistake> {
     })?;
     let at = |span: Range<usize>| move |what: String| (span.start, what);
     let no_redirects = file.accept_redirects == Some(false);
-    let mut config = Config { name: file.name, forward: file.forward, no_redirects, ..Config::default() };
+    if let Some(name) = &file.name {
+        // Who opens the socket refuses it, too, but does not know the file.
+        socket::path(name.get_ref()).map_err(|error| error.to_string()).map_err(at(name.span()))?;
+    }
+    let name = file.name.map(Spanned::into_inner);
+    let mut config = Config { name, forward: file.forward, no_redirects, ..Config::default() };
     for (number, port) in file.port.iter().enumerate() {
         let name = port.port.get_ref().parse::<PortName>().map_err(|error| error.to_string());
         let name = name.map_err(at(port.port.span()))?;
