@@ -5,11 +5,17 @@
 
 use std::fmt::{self, Display};
 use std::io::Read;
+use std::slice;
 use std::time::SystemTime;
 
 use bywash_pcap::{Link, ReadError, Reader};
-use bywash_port::filter::rules::{Established, Flow, FlowLayout, FlowTable, Headers, Way, time};
-use bywash_port::{Prefix, Rule};
+use bywash_port::filter::rules::{
+    Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, MapSet, ProgramError, Rest, RuleProgram,
+    SynCookies, Way, time,
+};
+use bywash_port::filter::xdp::Maps;
+use bywash_port::filter::{Expression, Hook};
+use bywash_port::{Prefix, Rule, Rules};
 use serde::Serialize;
 
 use super::judge::{Counted, Judge};
@@ -62,7 +68,7 @@ pub enum TrialError {
     /// The capture is broken.
     #[error(transparent)]
     Capture(#[from] ReadError),
-    /// The rules can't be a set.
+    /// The rules can't be a set, or no program can be made of them.
     #[error("{0}")]
     Rules(String),
     /// The rule file is wrong.
@@ -82,14 +88,15 @@ pub enum TrialError {
 /// # Errors
 /// [`TrialError`]
 pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Result<Trial, TrialError> {
-    let rules = file.live(SystemTime::now()).map_err(TrialError::Rules)?;
+    let refused = |why: String| TrialError::Rules(file.located(&why));
+    let rules = file.live(SystemTime::now()).map_err(refused)?;
+    let spared = file.spared.expression();
+    fit(&rules, &spared).map_err(refused)?;
     let asks = |rule: &&Rule| rule.condition.established.is_some();
     if let Some(rule) = rules.set.rules().iter().find(asks).filter(|_| ours.is_empty()) {
         return Err(TrialError::Ours(rule.name.clone()));
     }
-    // Nobody plays against a capture: no secret is needed.
-    let mut flows = FlowTable::new(FlowLayout::new(rules.flows.most, [1, 0x9e37_79b9_7f4a_7c15]));
-    let spared = file.spared.expression();
+    let mut flows = FlowTable::new(FlowLayout::new(rules.flows.most, NO_SECRET));
     let mut judge = Judge::new(&rules.set, None);
     let mut reader = Reader::new(capture)?;
     let mut trial = Trial {
@@ -152,6 +159,34 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
     };
     trial.rules = rules.set.rules().iter().zip(judge.counted()).map(of).collect();
     Ok(trial)
+}
+
+/// Nobody plays against a capture: no secret is needed.
+const NO_SECRET: [u64; 2] = [1, 0x9e37_79b9_7f4a_7c15];
+
+/// Whether a port could make a program of these rules, which has its bounds.
+fn fit(rules: &Rules, spared: &Expression) -> Result<(), String> {
+    let slots: Vec<u32> = (0..).take(rules.set.rules().len()).collect();
+    let never = [slice::from_ref(spared), &rules.never[..]].concat();
+    // It is only made, and not loaded: no map has to be there.
+    let program = RuleProgram {
+        hook: Hook::Xdp,
+        rules: &rules.set,
+        slots: &slots,
+        only: None,
+        never: &never,
+        rest: Rest::Kernel,
+        maps: Maps { sockets: -1, heartbeat: -1, queues: 1, counters: -1 },
+        sets: MapSet { array: -1, hash6: -1, blocks: -1 },
+        hung_after_jiffies: 1,
+        buff: None,
+        cookies: SynCookies::default(),
+        flows: Some(FlowMap { table: -1, layout: FlowLayout::new(rules.flows.most, NO_SECRET) }),
+    };
+    let too_long = |error: ProgramError| {
+        format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
+    };
+    program.program().map(drop).map_err(too_long)
 }
 
 impl Display for Trial {

@@ -274,7 +274,7 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
         Box::new(File::open(&args.pcap).map_err(|error| failed(error.to_string()))?)
     };
     let trial = try_rules(&file, &args.ours, capture).map_err(|error| match error {
-        TrialError::Ours(_) => Failure::Usage(error.to_string()),
+        TrialError::Ours(_) | TrialError::Rules(_) => Failure::Usage(error.to_string()),
         error => failed(error.to_string()),
     })?;
     if args.json {

@@ -139,6 +139,29 @@ fn results_that_can_not_be_written_are_told_of() {
 }
 
 #[test]
+fn rules_that_no_port_would_take_are_refused_as_there() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rule = |n| {
+        format!(
+            "[[rule]]\nname = \"{n}\"\nmatch = \"udp dst port {n} and udp[8:2] = {n}\"\naction = \"drop\"\n"
+        )
+    };
+    let text: String = (1..=3000).map(rule).collect();
+    let rules = bed.rules(&text);
+    let words = format!("filter xdp:left --rules {} --huge-pages off --memory 32M", rules.display());
+    let live = bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap();
+    for output in [live, try_out(&rules, &pcap(&[]), "")] {
+        let why = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!((output.status.code(), why.lines().count()), (Some(2), 1), "{output:?}");
+        let place = why.split(": the rule '").next().unwrap();
+        let line = place.rsplit(':').nth(1).unwrap().parse::<u32>();
+        assert!(line.is_ok_and(|line| line > 4 && line % 4 == 0) && place.ends_with(":10"), "{why}");
+        assert!(why.contains("put rules that are alike into lists"), "{why}");
+    }
+}
+
+#[test]
 fn packets_that_are_cut_are_told_of() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let folder = tempfile::tempdir().unwrap();
