@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use bywash_pcap::{Link, ReadError, Reader};
 use bywash_port::filter::rules::{
-    Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, MapSet, ProgramError, Rest, RuleProgram,
-    SynCookies, Way, time,
+    Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, MapSet, Rest, RuleProgram, SynCookies, Way,
+    time,
 };
 use bywash_port::filter::xdp::Maps;
 use bywash_port::filter::{Expression, Hook};
@@ -183,10 +183,7 @@ fn fit(rules: &Rules, spared: &Expression) -> Result<(), String> {
         cookies: SynCookies::default(),
         flows: Some(FlowMap { table: -1, layout: FlowLayout::new(rules.flows.most, NO_SECRET) }),
     };
-    let too_long = |error: ProgramError| {
-        format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
-    };
-    program.program().map(drop).map_err(too_long)
+    program.program().map(drop).map_err(|error| error.to_string())
 }
 
 impl Display for Trial {

@@ -131,9 +131,7 @@ impl Ruled {
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
             flows: flows.as_ref().map(Flows::map),
         };
-        let program = program.program().map_err(|error| {
-            format!("{error}; put rules that are alike into lists (from, to, from_ports, to_ports)")
-        })?;
+        let program = program.program().map_err(|error| error.to_string())?;
         let program = program::load_words(place.hook, &format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
         let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
         Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))

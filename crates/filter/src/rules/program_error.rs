@@ -7,7 +7,7 @@ use crate::ebpf::AssembleError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// They are too long.
-    #[error("the rule '{rule}' is where there is no room left: {error}")]
+    #[error("the rule '{rule}' is where there is no room left: {error}; {ALIKE}")]
     TooLong {
         /// The rule that a jump can't pass.
         rule: String,
@@ -15,9 +15,12 @@ pub enum ProgramError {
         error: AssembleError,
     },
     /// Another reason, which is no single rule's.
-    #[error(transparent)]
+    #[error("{0}; {ALIKE}")]
     Other(#[from] AssembleError),
 }
+
+/// What helps.
+const ALIKE: &str = "put rules that are alike into lists (from, to, from_ports, to_ports)";
 
 impl ProgramError {
     /// Names the last rule that a jump which is too long would still have reached. `begun` says of rules behind how many
