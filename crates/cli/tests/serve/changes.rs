@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bywash_lab::{lock, skip};
 
-use crate::instance::{Instance, Router, host, pair, run};
+use crate::instance::{BYWASH, Instance, Router, host, pair, run};
 
 #[test]
 fn addresses_and_neighbours_change_while_traffic_flows() {
@@ -186,6 +186,20 @@ fn an_address_that_linux_has_is_not_taken() {
     let text = String::from_utf8(serve.ask("addr").stdout).unwrap();
     assert!(text.contains(&format!("claimed 1 by {}", pair.near.mac)), "{text}");
     serve.end();
+}
+
+#[test]
+fn a_client_without_an_address_is_told_who_has_it() {
+    let Some(_guard) = lock() else { return };
+    let (_near, far, pair) = pair(&["10.9.0.1/24"]);
+    let folder = tempfile::tempdir().unwrap();
+    let words = "tcp load http 10.9.0.1:80 --requests 1 --duration 60s --huge-pages off --memory 48M --json";
+    let place = ["--addr", "10.9.0.1/24 dad", "--port", &format!("xdp:{}", pair.far.name)];
+    let mut client = far.command(BYWASH).unwrap();
+    client.args(words.split(' ')).args(place).env("XDG_RUNTIME_DIR", folder.path());
+    let said = String::from_utf8(client.output().unwrap().stdout).unwrap();
+    let warning = format!("10.9.0.1 is not used: {} has it", pair.near.mac);
+    assert_eq!(said.matches(&warning).count(), 1, "{said}");
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(crate) struct Running<T> {
     pub(crate) start: Start,
     pub(crate) instance: Instance,
     pub(crate) telling: T,
+    /// The trouble that has been told before it began.
+    pub(crate) told: Option<String>,
     pub(crate) began: Instant,
 }
 
@@ -145,6 +147,11 @@ impl AppSummary for Summary {
     }
 }
 
+/// What keeps an instance from doing anything, as far as it is known.
+pub(super) fn trouble(handle: &Handle) -> Option<String> {
+    handle.control(|control, _| claimed(control)).ok()?
+}
+
 /// Whoever else claims an address of ours, in a sentence that stays the same while it is the same station.
 fn claimed(control: &Control) -> Option<String> {
     control.addresses().find_map(|(prefix, id, state)| {
@@ -238,7 +245,7 @@ impl<T: Telling> App for Running<T> {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.instance.handle().control(|control, _| claimed(control)).ok()?
+        trouble(&self.instance.handle()).filter(|sentence| self.told.as_ref() != Some(sentence))
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

@@ -203,6 +203,9 @@ impl Plan<'_> {
             }
         };
         wait_for_addresses(&handle, &stop);
+        // Now, for a client that finds no way to its server without the address ends at once.
+        let told = if stop.is_set() { None } else { app::trouble(&handle) };
+        told.iter().for_each(|sentence| reporter.warning(sentence));
         let start = Start {
             command,
             name,
@@ -212,7 +215,7 @@ impl Plan<'_> {
             spread_by: SpreadBy::of(&handle),
             socket: Some(path),
         };
-        let running = Running { start, instance, telling, began: Instant::now() };
+        let running = Running { start, instance, telling, told, began: Instant::now() };
         let met = bywash_apps::run(running, duration, &stop, reporter);
         // It ends with `stop`, which is set by now, and takes its file away.
         drop(asked.join());
