@@ -58,7 +58,7 @@ mod tests {
         for text in [
             "arp",
             "arp or src host 10.0.0.254",
-            "icmp6 and ip6[40] = 135",
+            "icmp6 and ip6[40] = 135 and ip6[7] = 255",
             "udp and host 10.0.0.254",
             "vlan 7 and arp",
         ] {
@@ -69,6 +69,7 @@ mod tests {
             "udp",
             "arp or udp",
             "icmp6",
+            "icmp6 and ip6[40] = 135",
             "not arp",
             "vlan 7 or arp",
             "mpls and host 10.0.0.254",
