@@ -15,6 +15,7 @@ pub mod rate;
 pub mod receive;
 pub mod replay;
 pub mod report;
+pub mod text;
 
 mod crew;
 mod live;

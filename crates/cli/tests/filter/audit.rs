@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Filter, for_a_time};
+use crate::bed::{Bed, Filter, for_a_time, moment_in};
 
 #[test]
 fn the_audit_log_says_who_began_what_which_rules_have_expired_and_whom_it_blocks() {
@@ -73,9 +73,7 @@ fn the_audit_log_says_who_is_unblocked_when_the_limit_changes_or_expires() {
     };
     bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 4000");
     until(&["start", "block"]);
-    let end = std::process::Command::new("date").args(["-u", "-d", "now + 5 seconds", "+%FT%TZ"]).output();
-    let end = String::from_utf8(end.unwrap().stdout).unwrap();
-    bed.rules(&limit(200, &format!("expires = {end}")));
+    bed.rules(&limit(200, &format!("expires = {}", moment_in(5))));
     until(&["start", "block", "unblock", "reload"]);
     bed.flood("--dport 8 --src 10.9.1.0/24 --rate 20k --count 4000");
     until(&["start", "block", "unblock", "reload", "block", "unblock", "expired"]);

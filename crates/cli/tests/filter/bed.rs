@@ -262,11 +262,15 @@ pub(crate) fn two_families(row: &PairOptions) -> ([Host; 2], Pair) {
     (hosts, pair)
 }
 
+/// The moment so many seconds from now, as rule files have it.
+pub(crate) fn moment_in(seconds: u32) -> String {
+    let date = ["-u", "-d", &format!("now + {seconds} seconds"), "+%FT%TZ"];
+    String::from_utf8(std::process::Command::new("date").args(date).output().unwrap().stdout).unwrap()
+}
+
 /// Two rules: one drops for so many seconds from now, one blocks for a second who sends too much.
 pub(crate) fn for_a_time(seconds: u32) -> String {
-    let date = ["-u", "-d", &format!("now + {seconds} seconds"), "+%FT%TZ"];
-    let end =
-        String::from_utf8(std::process::Command::new("date").args(date).output().unwrap().stdout).unwrap();
+    let end = moment_in(seconds);
     format!(
         r#"
 [[rule]]

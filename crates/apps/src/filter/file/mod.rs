@@ -22,6 +22,7 @@ mod idle;
 mod tests;
 
 use super::watched::Watched;
+use crate::text::{self, Garbled};
 use condition::{RawPayload, RawPorts, expression};
 
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
@@ -442,11 +443,7 @@ fn text_of(path: &Path) -> Result<String, RuleFileError> {
         column: 0,
         what: format!("it can't be read: {error}"),
     })?;
-    String::from_utf8(bytes).map_err(|error| {
-        let (before, rest) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
-        let before = String::from_utf8_lossy(before);
-        let byte = rest.first().copied().unwrap_or_default();
-        let what = format!("the byte 0x{byte:02x} is no UTF-8: save the file as UTF-8");
+    text::text_of(bytes).map_err(|Garbled { before, what }| {
         located(path, &before, Fault { at: before.len()..before.len(), what })
     })
 }
@@ -480,8 +477,6 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 /// A fault with line and column.
 fn located(path: &Path, text: &str, Fault { at, what }: Fault) -> RuleFileError {
-    let before = &text[..text.floor_char_boundary(at.start)];
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+    let (line, column) = text::place(text, at.start);
     RuleFileError { file: path.display().to_string(), line, column, what }
 }

@@ -207,7 +207,7 @@ fn what_is_no_utf_8_is_named_with_its_place() {
     let told = || RuleFile::read(&path).unwrap_err().to_string();
     // As ISO 8859-1 has it; columns are characters.
     std::fs::write(&path, b"[[rule]]\nname = \"\xc3\xa4 \xe4\"\n").unwrap();
-    let what = "the byte 0xe4 is no UTF-8: save the file as UTF-8";
+    let what = "the byte 0xe4 is not UTF-8: save the file as UTF-8";
     assert_eq!(told(), format!("{}:2:11: {what}", path.display()));
     std::fs::write(&path, "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n").unwrap();
     std::fs::write(&list, b"10.0.0.0/8\n10.1.0.0/16 # f\xe4r\n").unwrap();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use bywash_apps::text::{Garbled, place, text_of};
 use bywash_engine::request::{AUTO6, RouteWords};
 use bywash_engine::socket;
 use bywash_engine::stack::{
@@ -171,29 +172,13 @@ pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
     let bytes = std::fs::read(path).map_err(|error| Failure::Usage(format!("--config {name}: {error}")))?;
     let source = match text_of(bytes) {
         Ok(text) => Source { name, text },
-        Err((before, what)) => {
+        Err(Garbled { before, what }) => {
             let source = Source { name, text: before };
             return Err(source.say(source.text.len(), &what));
         }
     };
     let config = parse(&source.text).map_err(|(at, what)| source.say(at, &what))?;
     Ok(Config { source: Some(source), ..config })
-}
-
-/// A file's bytes as text; or the text before the first that is none, and what is wrong with it.
-fn text_of(bytes: Vec<u8>) -> Result<String, (String, String)> {
-    String::from_utf8(bytes).map_err(|error| {
-        let (at, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
-        let before = String::from_utf8_lossy(&bytes[..at]).into_owned();
-        (before, format!("byte {:#04x} is not UTF-8: save the file as UTF-8", bytes[at]))
-    })
-}
-
-/// Line and column of a byte, from 1.
-fn place(text: &str, at: usize) -> (usize, usize) {
-    let before = text.get(..at).unwrap_or(text);
-    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
 /// What is wrong, and where it begins.

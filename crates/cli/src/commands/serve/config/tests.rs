@@ -28,14 +28,6 @@ fn meant(config: &Config) -> String {
 }
 
 #[test]
-fn what_is_not_utf_8_is_found_by_line_and_column() {
-    let (before, what) = text_of(b"# t\xc3\xa4st\nname = 'w\xe4b'".to_vec()).unwrap_err();
-    assert_eq!(place(&before, before.len()), (2, 10));
-    assert!(what.contains("0xe4 is not UTF-8"), "{what}");
-    assert_eq!(text_of(b"name = 'web'".to_vec()).as_deref(), Ok("name = 'web'"));
-}
-
-#[test]
 fn a_mistake_is_found_by_line_and_column() {
     for (file, line, column, says) in [
         ("name = \"web\nforward = true", 1, 12, "string"),
