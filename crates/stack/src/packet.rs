@@ -27,12 +27,17 @@ pub(crate) fn slices(packet: &Packet, range: std::ops::Range<usize>) -> impl Ite
 }
 
 /// Adds bytes `range` of a packet to a sum.
-#[inline]
+#[inline(always)]
 pub(crate) fn sum(start: Sum, packet: &Packet, range: std::ops::Range<usize>) -> Sum {
     if packet.is_single() {
         // A range beyond the packet is no packet we made or checked; it sums as wrong.
         return start.bytes(packet.head().get(range).unwrap_or_default());
     }
+    sum_slices(start, packet, range)
+}
+
+#[inline(never)]
+fn sum_slices(start: Sum, packet: &Packet, range: std::ops::Range<usize>) -> Sum {
     slices(packet, range).fold(start, Sum::bytes)
 }
 

@@ -26,7 +26,7 @@ impl Sum {
     }
 
     /// Adds bytes.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         self.part(sum_words(bytes), bytes.len())
@@ -44,7 +44,7 @@ impl Sum {
     ///
     /// # Panics
     /// When `to` is not as long.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn copied(self, bytes: &[u8], to: &mut [u8]) -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -121,14 +121,19 @@ pub fn updated(checksum: u16, old: u16, new: u16) -> u16 {
 }
 
 /// Bytes from which vectors are quicker, where there are any.
-#[cfg(target_arch = "x86_64")]
 const LONG: usize = 256;
 
 /// The ones' complement sum of the bytes, with some carries left above 32 bits.
-#[inline]
+#[inline(always)]
 fn sum_words(bytes: &[u8]) -> u64 {
+    if bytes.len() < LONG { sum_short(bytes) } else { sum_long(bytes) }
+}
+
+/// Apart, so that headers and messages do not pay for what only this needs.
+#[inline(never)]
+fn sum_long(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if bytes.len() >= LONG && std::arch::is_x86_feature_detected!("avx2") {
+    if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor was just found to have AVX2.
         return unsafe { sum_in_vectors(bytes) };
     }
@@ -240,13 +245,19 @@ fn total([a, b]: [__m256i; 2], blocks: usize) -> u64 {
 /// adding halves of words, and less than vectors of them are without AVX2.
 #[inline]
 fn sum_with_carry(bytes: &[u8]) -> u64 {
-    let (blocks, rest) = bytes.as_chunks::<256>();
+    let (blocks, rest) = bytes.as_chunks::<LONG>();
     let mut sum = 0u64;
     for block in blocks {
         sum = sum_block(sum, block);
     }
-    // What is left of them, and short headers and payloads, in fours, then one by one.
-    let (blocks, rest) = rest.as_chunks::<32>();
+    halves(sum) + sum_short(rest)
+}
+
+/// The sum of headers and short payloads, in fours of words, then one by one.
+#[inline(always)]
+fn sum_short(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let mut sum = 0u64;
     for block in blocks {
         sum = sum_block(sum, block);
     }

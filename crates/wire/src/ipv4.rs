@@ -171,6 +171,13 @@ impl Ipv4Header {
         usize::from(self.fragment.get() & 0x1fff) * 8
     }
 
+    /// Who sent it and whom it is for, as they stand in the header.
+    #[inline]
+    pub fn addresses(&self) -> [u8; 8] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.source, self.destination);
+        [a, b, c, d, e, f, g, h]
+    }
+
     /// Who sent it.
     #[inline]
     pub fn source(&self) -> Ipv4Addr {

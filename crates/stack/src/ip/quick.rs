@@ -102,12 +102,11 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<(), Packet> {
         let Some((ip, tcp)) = headers(&packet) else { return Err(packet) };
-        let flow = Flow::of(tcp, ip.destination().into(), ip.source().into());
         let (ecn, ours, theirs) = (ip.traffic_class & 3, ip.destination(), ip.source());
         let place = ETHERNET_HEADER + IPV4_HEADER..ETHERNET_HEADER + usize::from(known.end);
         // The connection is the packet's, after what others before it may have done, and its packets come in as usual.
         if let Some(Entry::Connection(i)) = known.entry
-            && self.tcp.is_heard(i, &flow, self.out.snapshot.generation)
+            && self.tcp.is_heard(i, ip.addresses(), tcp, self.out.snapshot.generation)
         {
             let (tcp, _, mut context) = self.protocols(now, pool);
             tcp.known_input(i, packet, (place, ecn), &mut context);
@@ -117,7 +116,7 @@ impl Stack {
             return Err(packet);
         }
         let (tcp, _, mut context) = self.protocols(now, pool);
-        tcp.host_input((flow.local, flow.remote), packet, (place, ecn), &mut context);
+        tcp.host_input((ours.into(), theirs.into()), packet, (place, ecn), &mut context);
         Ok(())
     }
 

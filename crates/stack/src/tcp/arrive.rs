@@ -47,18 +47,24 @@ const EARLY_SHARE: usize = 4;
 impl Connection {
     /// Takes a segment for this connection.
     pub(super) fn arrive(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
-        self.keepalive_sent = 0;
-        self.tally.segments_in += 1;
-        if self.keepalive_at != NEVER {
-            self.keepalive_at = cx.now + self.limits.keepalive_idle;
-        }
+        self.note_arrival(cx.now);
         if self.is_predicted(segment) {
             return self.arrive_predicted(segment, packet, cx);
         }
         self.arrive_by_steps(segment, packet, cx);
     }
 
-    fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
+    /// The peer is there.
+    #[inline]
+    pub(super) fn note_arrival(&mut self, now: Timestamp) {
+        self.keepalive_sent = 0;
+        self.tally.segments_in += 1;
+        if self.keepalive_at != NEVER {
+            self.keepalive_at = now + self.limits.keepalive_idle;
+        }
+    }
+
+    pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
@@ -68,7 +74,7 @@ impl Connection {
                 self.check_urgent(segment, cx);
             }
             self.take_text(segment, packet, cx);
-            self.check_fin(segment, cx);
+            self.check_fin(segment.has(TcpFlags::FIN), segment.end(), cx);
         } else {
             cx.pool.give_packet(packet);
         }
@@ -451,7 +457,9 @@ impl Connection {
     #[inline(always)]
     pub(super) fn take_next(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
         let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
-        if self.receive.admit(&mut packet, start, len) {
+        if self.receive.takes_whole(&packet, start, len) {
+            self.receive.take_whole(packet, start, len);
+        } else if self.receive.admit(&mut packet, start, len) {
             self.receive.append(|| Held::new(packet, start, len));
         } else {
             cx.pool.give_packet(packet);
@@ -485,13 +493,13 @@ impl Connection {
         }
     }
 
-    /// Eighth, check the FIN bit, of this segment or of one that came early.
-    pub(super) fn check_fin(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        if segment.has(TcpFlags::FIN) && self.state.takes_data() && self.fin_at.is_none() {
-            self.fin_at = Some(segment.end() - 1);
+    /// Eighth, check the FIN bit, of this segment, which ends at `end`, or of one that came early.
+    pub(super) fn check_fin(&mut self, fin: bool, end: Seq, cx: &mut Context<'_>) {
+        if fin && self.state.takes_data() && self.fin_at.is_none() {
+            self.fin_at = Some(end - 1);
         }
         if self.fin_at != Some(self.rcv_nxt) || !self.state.takes_data() {
-            if segment.has(TcpFlags::FIN) {
+            if fin {
                 self.ack_now = true;
             }
             return;

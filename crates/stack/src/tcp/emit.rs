@@ -98,7 +98,7 @@ impl Connection {
         if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
             return true;
         }
-        let Some(mut frame) = cx.pool.take() else {
+        let Some(frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return false;
         };
@@ -106,6 +106,30 @@ impl Connection {
         if self.urges {
             flags = self.urge(seq, flags);
         }
+        self.emit_marked(frame, (seq, len, flags), cx)
+    }
+
+    /// [`Connection::emit`] of new data with no other flags than these: what is known of them is not asked.
+    #[inline(always)]
+    pub(super) fn emit_message(&mut self, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
+        if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
+            return true;
+        }
+        let Some(frame) = cx.pool.take() else {
+            cx.counters.no_memory += 1;
+            return false;
+        };
+        self.emit_marked(frame, (self.nxt, len, flags), cx)
+    }
+
+    /// Does that in a frame, by the way that there is.
+    #[inline(always)]
+    fn emit_marked(
+        &mut self,
+        mut frame: Frame,
+        (seq, len, flags): (Seq, u32, TcpFlags),
+        cx: &mut Context<'_>,
+    ) -> bool {
         let (before, after) = places(frame.bytes_mut());
         let (header, options, sum) = self.header(after, seq, len, flags, cx);
         let headers = TCP_HEADER + usize::from(options);

@@ -50,7 +50,6 @@ use crate::stack::Context;
 use crate::table::Table;
 use crate::wheel::Wheel;
 use crate::{Address, Flow, Notice, Timestamp, Unreachable};
-use bywash_wire::checksum::Sum;
 use connection::{Connection, NEVER};
 use listen::HalfOpen;
 use segment::Segment;
@@ -320,14 +319,15 @@ impl Tcp {
         Some(entry)
     }
 
-    /// Whether it is the connection of a flow, has not ended, and its packets come in as usual, as far as a snapshot knows: its way
-    /// says so.
+    /// Whether it is the connection of a segment with these addresses in its IPv4 header, has not ended, and its packets come in as
+    /// usual, as far as a snapshot knows: its way says so.
     #[inline]
-    pub(crate) fn is_heard(&self, i: u32, flow: &Flow, generation: u32) -> bool {
+    pub(crate) fn is_heard(&self, i: u32, addresses: [u8; 8], segment: &TcpHeader, generation: u32) -> bool {
         let connection = &self.connections[i];
-        connection.flow == *flow
+        let ports = (connection.flow.remote_port, connection.flow.local_port);
+        (segment.source_port.get(), segment.destination_port.get()) == ports
             && connection.state != State::Closed
-            && connection.way.as_ref().is_some_and(|way| way.is_heard(generation))
+            && connection.way.as_ref().is_some_and(|way| way.is_heard(addresses, generation))
     }
 
     /// Takes a segment of such a connection, which is in `place` of its packet.
@@ -339,22 +339,7 @@ impl Tcp {
         (place, ecn): (Range<usize>, u8),
         cx: &mut Context<'_>,
     ) {
-        let connection = &mut self.connections[i];
-        let Some((tcp, bytes)) = header(&packet, &place) else {
-            cx.counters.malformed += 1;
-            cx.counters.tcp_errors += 1;
-            return cx.pool.give_packet(packet);
-        };
-        let length = u16::try_from(place.len()).unwrap_or(u16::MAX);
-        let pseudo = connection.way.as_ref().map_or(Sum::new(), |way| way.pseudo(length));
-        if !checksum_right(&packet, place.clone(), pseudo) {
-            cx.counters.checksum += 1;
-            cx.counters.tcp_errors += 1;
-            return cx.pool.give_packet(packet);
-        }
-        cx.counters.tcp_received += 1;
-        let segment = Segment::of(tcp, bytes, place, ecn);
-        connection.arrive(&segment, packet, cx);
+        self.connections[i].arrive_by_way(packet, place, ecn, cx);
         self.settle(i, cx);
     }
 
@@ -456,9 +441,6 @@ impl Tcp {
     pub(crate) fn output(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
-            if let Some(next) = self.dirty.front() {
-                self.connections[*next].prefetch();
-            }
             let connection = &mut self.connections[i];
             let more = connection.output(cx);
             connection.dirty = more;

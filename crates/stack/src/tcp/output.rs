@@ -2,12 +2,13 @@
 
 use bywash_wire::TcpFlags;
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, NEVER, Phase};
 use super::receive_buffer::length;
 use super::seq::Seq;
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
+use crate::time::Span;
 
 /// Packets a connection may send before others have their turn: a batch.
 const TURN: u32 = 64;
@@ -19,6 +20,9 @@ const SUPER: u32 = 60_000;
 impl Connection {
     /// Sends what may be sent now; `true` when there is more for another turn.
     pub(super) fn output(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.sends_one(cx) && self.send_one(cx) {
+            return false;
+        }
         if self.state == State::Closed {
             return false;
         }
@@ -44,6 +48,57 @@ impl Connection {
         }
         self.arm(cx.now);
         more
+    }
+
+    /// Whether all there is to do is to send what the program has written since all before it was acknowledged, in one segment, and
+    /// perhaps that it was the last: a message or its answer. The steps of [`Connection::output`] come to the same, by more questions.
+    #[inline]
+    fn sends_one(&self, cx: &Context<'_>) -> bool {
+        #[cfg(test)]
+        if super::by_steps() {
+            return false;
+        }
+        let len = self.send.len();
+        self.state.has_opened()
+            && self.board.is_empty()
+            && (len > 0 || self.fin_wanted)
+            && len <= self.window.mss as usize
+            && length(len) <= self.usable().min(self.window.congestion)
+            && !(self.fin_sent
+                | self.held
+                | self.cork
+                | self.urges
+                | self.wants_room
+                | self.echo
+                | self.slowed)
+            && !(self.ack_now && self.has_blocks())
+            && self.phase == Phase::Open
+            && self.send_at == NEVER
+            && self.reorder_wait == Span::ZERO
+            && cx.now.span(self.last_data_sent) <= self.rtt.timeout()
+            && !self.port_is_full(cx)
+    }
+
+    /// Sends that; `false` when it could not go.
+    #[inline]
+    fn send_one(&mut self, cx: &mut Context<'_>) -> bool {
+        const MESSAGE: TcpFlags = TcpFlags::ACK.with(TcpFlags::PSH);
+        let (len, fin) = (length(self.send.len()), self.fin_wanted);
+        let sent = if fin {
+            let flags = if len > 0 { MESSAGE } else { TcpFlags::ACK };
+            self.emit(self.nxt, len, flags.with(TcpFlags::FIN), cx)
+        } else {
+            self.emit_message(len, MESSAGE, cx)
+        };
+        if !sent {
+            return false;
+        }
+        let end = self.nxt + len + u32::from(fin);
+        self.board.push_first(self.nxt, end, cx.now);
+        (self.nxt, self.fin_sent, self.limited) = (end, fin, false);
+        self.stalled = self.stalled.or(Some(cx.now));
+        self.set_timer(cx.now);
+        true
     }
 
     /// Counts a segment that was sent again.

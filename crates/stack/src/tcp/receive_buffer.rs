@@ -140,6 +140,21 @@ impl ReceiveBuffer {
         self.ready.push_made(held);
     }
 
+    /// Whether a packet whose payload begins at `start` comes to an empty queue, in one frame, and ends with its payload: a message,
+    /// nearly always. It need not be admitted.
+    #[inline]
+    pub(super) fn takes_whole(&self, packet: &Packet, start: usize, len: usize) -> bool {
+        self.ready.is_empty() && packet.is_single() && packet.head().len() == start + len
+    }
+
+    /// Takes such a packet.
+    #[inline(always)]
+    pub(super) fn take_whole(&mut self, packet: Packet, start: usize, len: usize) {
+        self.readable += len;
+        self.cost += FRAME_SIZE;
+        self.ready.push_made(|| Held { packet, start, len });
+    }
+
     /// Keeps payload that begins after what is ready. Returns the part that was there already, if any (RFC 2883).
     ///
     /// What comes costs O(log n) of the runs that wait, and moving them when a new one is put between: there are at most

@@ -36,6 +36,11 @@ struct Sent {
 }
 
 impl Sent {
+    #[inline]
+    fn new(start: Seq, end: Seq, at: Timestamp) -> Self {
+        Self { start, end, at, skip: start, fate: Fate::InFlight, retransmitted: false }
+    }
+
     fn len(&self) -> u32 {
         self.end - self.start
     }
@@ -206,8 +211,17 @@ impl Scoreboard {
             (sent.end, sending.end) = (end, end);
             return;
         }
-        self.sent.push_back(Sent { start, end, at, skip: start, fate: Fate::InFlight, retransmitted: false });
+        self.sent.push_back(Sent::new(start, end, at));
         self.sendings.push_back(Sending { at, start, end });
+    }
+
+    /// [`Scoreboard::push`] while nothing is out.
+    #[inline]
+    pub(super) fn push_first(&mut self, start: Seq, end: Seq, at: Timestamp) {
+        debug_assert!(self.is_empty() && self.sendings.is_empty(), "something is out");
+        self.in_flight = end - start;
+        self.sent.push_made(|| Sent::new(start, end, at));
+        self.sendings.push_made(|| Sending { at, start, end });
     }
 
     /// The first part of what is lost, of at most `limit` bytes.

@@ -111,9 +111,10 @@ impl SendBuffer {
         if n < self.len {
             return self.consume_part(n, share, pool);
         }
-        match self.frames.only() {
-            Some(_) => self.frames.take_only().into_iter().for_each(|frame| pool.give(frame)),
-            None => self.clear(share, pool),
+        if self.frames.only().is_none() {
+            self.clear(share, pool);
+        } else if let Some(frame) = self.frames.take_only() {
+            pool.give(frame);
         }
         (self.front, self.len) = (0, 0);
     }

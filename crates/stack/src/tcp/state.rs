@@ -82,6 +82,12 @@ impl State {
         matches!(self, Self::SynSent | Self::SynReceived | Self::Established | Self::CloseWait)
     }
 
+    /// Whether the handshake is over, and something may still be said.
+    #[inline]
+    pub(crate) fn has_opened(self) -> bool {
+        !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived | Self::TimeWait)
+    }
+
     /// Whether it counts as established: so RFC 4022 has it (tcpCurrEstab).
     #[inline]
     pub(crate) fn is_established(self) -> bool {

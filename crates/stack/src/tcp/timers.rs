@@ -41,11 +41,7 @@ impl Connection {
             return;
         }
         if self.send_at == NEVER || self.send_timer == SendTimer::Persist {
-            let rto = now + self.rtt.timeout();
-            (self.send_timer, self.send_at, self.timeout_at) = (SendTimer::Retransmission, rto, rto);
-            if let Some(wait) = self.probe_wait() {
-                (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
-            }
+            self.set_timer(now);
         }
         let wait = std::mem::take(&mut self.reorder_wait);
         if wait != Span::ZERO {
@@ -53,6 +49,16 @@ impl Connection {
             if at < self.send_at {
                 (self.send_timer, self.send_at) = (SendTimer::Reordering, at);
             }
+        }
+    }
+
+    /// Sets the timer of what was just sent: a probe if there may be one, and the timeout after it.
+    #[inline]
+    pub(super) fn set_timer(&mut self, now: Timestamp) {
+        let rto = now + self.rtt.timeout();
+        (self.send_timer, self.send_at, self.timeout_at) = (SendTimer::Retransmission, rto, rto);
+        if let Some(wait) = self.probe_wait() {
+            (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
         }
     }
 

@@ -119,10 +119,14 @@ impl Way {
         way.as_ref()
     }
 
-    /// Whether, as of this snapshot, what comes in for the connection needs no look at its addresses.
+    /// Whether it is the way of a packet with these addresses, as they stand in its IPv4 header, and nothing more is to be asked
+    /// about them, as of this snapshot.
     #[inline]
-    pub(super) fn is_heard(&self, generation: u32) -> bool {
-        self.heard && self.generation == generation
+    pub(super) fn is_heard(&self, addresses: [u8; 8], generation: u32) -> bool {
+        let ours = self.headers.last_chunk().map(|ours| u64::from_ne_bytes(*ours));
+        // What comes in has them the other way around.
+        let turned = u64::from_ne_bytes(addresses).rotate_left(32);
+        self.heard && self.generation == generation && ours == Some(turned)
     }
 
     /// Bytes in front of the TCP header.
