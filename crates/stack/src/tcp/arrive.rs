@@ -403,7 +403,11 @@ impl Connection {
     /// Moves what waited and now comes next to what is ready.
     fn take_waiting(&mut self, cx: &mut Context<'_>) {
         let before = self.receive.waiting_cost();
-        self.rcv_nxt = self.receive.fill(self.rcv_nxt, cx.pool);
+        let (next, twice) = self.receive.fill(self.rcv_nxt, cx.pool);
+        self.rcv_nxt = next;
+        // What lies before it was noted first, and only one part is told of (RFC 2883, 4.2.2).
+        self.duplicate = self.duplicate.or(twice);
+        cx.counters.tcp_duplicates += u64::from(twice.is_some());
         cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
     }
 

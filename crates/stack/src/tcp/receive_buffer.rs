@@ -183,6 +183,10 @@ impl ReceiveBuffer {
         let meets = self.waiting.get(at).is_some_and(|run| run.start == end);
         if held.len == 0 || (!extends && !meets && self.waiting.len() >= RUNS) {
             pool.give_packet(held.packet);
+            // The block around what came twice follows it, or the peer takes it for one of its own (RFC 2883, 4).
+            if let Some((number, _)) = duplicate {
+                self.changed(number);
+            }
             return duplicate;
         }
         self.cost += held.cost();
@@ -235,10 +239,15 @@ impl ReceiveBuffer {
         self.recent.insert(0, number);
     }
 
-    /// Moves what now comes next from waiting to ready; returns the sequence number after it. Each piece is moved once.
-    pub(super) fn fill(&mut self, mut next: Seq, pool: &mut Pool) -> Seq {
+    /// Moves what now comes next from waiting to ready; returns the sequence number after it, and the first part of it that came
+    /// twice, if any (RFC 2883). Each piece is moved once.
+    pub(super) fn fill(&mut self, mut next: Seq, pool: &mut Pool) -> (Seq, Option<(Seq, Seq)>) {
+        let mut duplicate = None;
         while let Some(mut run) = self.waiting.pop_front_if(|run| !run.start.after(next)) {
             let mut at = run.start;
+            if at.before(next) {
+                duplicate = duplicate.or(Some((at, next.min(run.end))));
+            }
             while let Some(mut held) = run.pieces.pop_front() {
                 self.cost -= held.cost();
                 self.waiting_cost -= held.cost();
@@ -258,7 +267,7 @@ impl ReceiveBuffer {
         if self.waiting.is_empty() {
             self.recent.clear();
         }
-        next
+        (next, duplicate)
     }
 
     /// The blocks to be told to the sender, the most recent first.
@@ -411,7 +420,7 @@ mod tests {
                     buffer.hold(base + length(start), held(&stream[start..start + len], &mut pool), &mut pool);
                 } else if start + len > next {
                     buffer.push(held(&stream[next..start + len], &mut pool), &mut pool);
-                    next = (buffer.fill(base + length(start + len), &mut pool) - base) as usize;
+                    next = (buffer.fill(base + length(start + len), &mut pool).0 - base) as usize;
                 }
                 seen[start..start + len].fill(true);
                 for (left, right) in buffer.blocks() {
@@ -447,7 +456,7 @@ mod tests {
         }
         assert_eq!((buffer.waiting.len(), buffer.blocks().len()), (1, 1), "joined");
         buffer.push(held(&byte(first - 1), &mut pool), &mut pool);
-        assert_eq!(buffer.fill(Seq(first), &mut pool), Seq(600));
+        assert_eq!(buffer.fill(Seq(first), &mut pool), (Seq(600), None));
         let expected: Vec<u8> = (first - 1..600).flat_map(byte).collect();
         assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), expected);
         buffer.clear(&mut pool);

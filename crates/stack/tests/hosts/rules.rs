@@ -188,6 +188,27 @@ fn a_gap_is_reported_at_once_and_what_fills_it_too() {
     assert_eq!(t.host.stack.readable(id).unwrap().map(<[u8]>::len).sum::<usize>(), 2000);
 }
 
+/// The examples of RFC 2883, 4.2, and what its section 4 says of the block that follows.
+#[test]
+fn of_what_came_twice_in_part_that_part_is_told_and_the_block_around_it() {
+    let (mut t, _) = accepted();
+    t.peer(". 1001:2001(1000) ack 1 win 30000");
+    t.peer(". 3001:4001(1000) ack 1 win 30000");
+    t.output();
+    t.peer(". 1201:1501(300) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1201:1501,sack 1001:2001,sack 3001:4001>"]);
+    t.peer(". 1501:2501(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1501:2001,sack 1001:2501,sack 3001:4001>"]);
+    t.peer(". 501:1501(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:1501,sack 501:2501,sack 3001:4001>"]);
+    // What fills the gap goes on behind it.
+    t.peer(". 1:1001(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 2501 win 65535 <sack 501:1001,sack 3001:4001>"]);
+    // Twice on both sides of what is new: the first is told (4.2.2).
+    t.peer(". 2401:3401(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 4001 win 65535 <sack 2401:2501>"]);
+}
+
 #[test]
 fn three_duplicates_bring_the_lost_one_back_without_sack() {
     let (mut t, id) = accepted_with("mss 1000");
