@@ -144,6 +144,8 @@ impl Connection {
             self.begin();
             self.step(Cause::Connected, cx);
             self.connected(cx);
+            // Nothing was read before: so it says since when data is missed (see `TcpInfo`).
+            self.read_since = cx.now;
             return On;
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use bywash_wire::TCP_HEADER;
+
 use super::State;
 use super::connection::{Connection, Phase};
 use super::listen::offered_segment;
+use crate::outbox::Outbox;
 use crate::{ConnectionId, Stack, TcpError, Timestamp, Unreachable};
 
 /// Bytes of Linux's `struct tcp_info` up to `tcpi_total_rto_time` (Linux 6.7).
@@ -32,7 +35,7 @@ pub struct TcpInfo {
     pub rcv_mss: u32,
     /// `tcpi_advmss`
     pub advmss: u32,
-    /// `tcpi_pmtu`
+    /// `tcpi_pmtu`: the path's, whatever the two ends take
     pub pmtu: u32,
     /// `tcpi_unacked`, in segments
     pub unacked: u32,
@@ -44,9 +47,9 @@ pub struct TcpInfo {
     pub retrans: u32,
     /// `tcpi_last_data_sent`: how long ago
     pub last_data_sent: Duration,
-    /// `tcpi_last_data_recv`: how long ago
+    /// `tcpi_last_data_recv`: how long ago, or before any came, since the connection was established or, until then, begun
     pub last_data_recv: Duration,
-    /// `tcpi_last_ack_recv`: how long ago
+    /// `tcpi_last_ack_recv`: how long ago; the same before any came
     pub last_ack_recv: Duration,
     /// `tcpi_rtt`
     pub rtt: Duration,
@@ -187,7 +190,7 @@ impl TcpInfo {
         bytes
     }
 
-    pub(super) fn of(c: &Connection, offered: u16, now: Timestamp) -> Self {
+    pub(super) fn of(c: &Connection, out: &Outbox, now: Timestamp) -> Self {
         let segments = c.board.segments(c.window.mss);
         let ca_state = match c.phase {
             Phase::Loss => 4,
@@ -195,9 +198,13 @@ impl TcpInfo {
             Phase::Open if c.slowed_at.is_some() => 2,
             Phase::Open => u8::from(segments.sacked > 0 || c.duplicates > 0),
         };
-        // Before anything has come. One of the two mostly stands where the connection began; there is no room to note that.
-        let began = c.last_data_sent.min(c.read_since);
-        let began = if c.tally.data_segments_in == 0 { began } else { Timestamp::ZERO };
+        // Before anything has come, nothing was read: this stands where the connection was established.
+        let began = if c.tally.data_segments_in == 0 { c.read_since } else { Timestamp::ZERO };
+        // What a connection knows of its path may be hidden by a segment size that is fixed.
+        let pmtu = match c.limits.mss {
+            Some(fixed) if fixed <= c.path_mss => out.mtu_to(c.flow.remote, now),
+            _ => usize::from(c.path_mss) + crate::ip::header_length(c.flow.remote) + TCP_HEADER,
+        };
         let scaled = c.wnd_scale > 0 || c.rcv_scale > 0;
         Self {
             state: c.state,
@@ -208,11 +215,8 @@ impl TcpInfo {
             ato: super::arrive::DELAYED_ACK.duration(),
             snd_mss: c.window.mss,
             rcv_mss: c.largest,
-            advmss: u32::from(offered),
-            pmtu: c.window.mss
-                + u32::try_from(crate::ip::header_length(c.flow.remote)).unwrap_or(0)
-                + 20
-                + if c.timestamps { 12 } else { 0 },
+            advmss: u32::from(offered_segment(&c.flow, &c.limits, out)),
+            pmtu: u32::try_from(pmtu).unwrap_or(u32::MAX),
             unacked: segments.unacked,
             sacked: segments.sacked,
             lost: segments.lost,
@@ -285,8 +289,6 @@ impl Stack {
     /// # Errors
     /// [`TcpError::Closed`].
     pub fn tcp_info(&self, now: Timestamp, id: ConnectionId) -> Result<TcpInfo, TcpError> {
-        let connection = &self.tcp.connections[self.tcp.index(id)?];
-        let offered = offered_segment(&connection.flow, &connection.limits, &self.out);
-        Ok(TcpInfo::of(connection, offered, now))
+        Ok(TcpInfo::of(&self.tcp.connections[self.tcp.index(id)?], &self.out, now))
     }
 }

@@ -420,12 +420,34 @@ fn a_syn_without_the_timestamps_agreed_on_is_challenged() {
 }
 
 #[test]
-fn what_has_not_come_yet_is_missed_since_the_connection_began() {
+fn what_has_not_come_yet_is_missed_since_the_handshake() {
     let mut t = Trace::new();
     t.pass(ms(5000));
     let id = connect_from(&mut t, 0);
     assert_eq!(t.output().len(), 1);
     t.pass(ms(20));
+    let missed = |t: &Trace| {
+        let info = t.host.stack.tcp_info(t.now, id).unwrap();
+        (info.last_data_recv, info.last_ack_recv)
+    };
+    assert_eq!(missed(&t), (ms(20), ms(20)));
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
+    t.pass(ms(30));
+    t.send(id, 1000);
+    t.output();
+    t.pass(ms(10));
+    t.peer(". 1:1(0) ack 1001 win 5000");
+    t.pass(ms(5));
+    assert_eq!(missed(&t), (ms(45), ms(5)));
+    t.peer("P. 1:11(10) ack 1001 win 5000");
+    assert_eq!(missed(&t), (ms(0), ms(0)));
+}
+
+#[test]
+fn a_fixed_segment_says_nothing_of_the_path() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { mss: Some(500), ..Limits::default() });
+    let id = t.accept(30_000, "mss 1460", "");
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
-    assert_eq!((info.last_data_recv, info.last_ack_recv), (ms(20), ms(20)));
+    assert_eq!((info.snd_mss, info.pmtu), (500, 1500));
 }

@@ -613,6 +613,7 @@ fn a_cookie_is_too_old_after_two_minutes() {
 #[test]
 fn a_narrower_path_makes_segments_shorter() {
     let (mut t, id) = accepted();
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().pmtu, 1500, "though the peer takes 1000 bytes");
     t.send(id, 2000);
     let sent = t.output();
     assert_eq!(sent, [". 1:1001(1000) ack 1 win 65535", "P. 1001:2001(1000) ack 1 win 65535"]);
@@ -638,7 +639,8 @@ fn a_narrower_path_makes_segments_shorter() {
     let sent = t.output();
     assert_eq!(sent[0], ". 1:661(660) ack 1 win 65535", "700 less 40");
     assert_eq!(sent.len(), 4, "{sent:?}");
-    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_mss, 660);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_mss, info.pmtu), (660, 700));
     // As narrow as IPv4 can be (RFC 791, 3.2), and no narrower than that.
     for mtu in [68, 40] {
         let narrow = icmp(&t, 1, mtu);
