@@ -255,7 +255,10 @@ impl FromStr for Prefix {
     fn from_str(text: &str) -> Result<Self, PrefixError> {
         let parse = || {
             let (address, length) = text.split_once('/')?;
-            Self::new(address.parse::<IpAddr>().ok()?, length.parse().ok()?)
+            let ip = address.parse::<IpAddr>().ok()?;
+            // `::ffff:10.0.0.1` is IPv4 for programs, and no address of IPv6's (RFC 4291, 2.5.5.2).
+            let written_so = ip.is_ipv4() == Address::from(ip).is_v4();
+            Self::new(ip, length.parse().ok()?).filter(|_| written_so)
         };
         parse().ok_or_else(|| PrefixError(text.into()))
     }
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!(prefix.broadcast(), Some(address("10.1.15.255")));
         assert_eq!("10.0.0.0/31".parse::<Prefix>().unwrap().broadcast(), None);
         assert!("0.0.0.0/0".parse::<Prefix>().unwrap().contains(address("9.9.9.9")));
-        for wrong in ["10.0.0.1", "10.0.0.1/33", "fd00::/129", "x/1", "10.0.0.1/"] {
+        for wrong in ["10.0.0.1", "10.0.0.1/33", "fd00::/129", "x/1", "10.0.0.1/", "::ffff:10.0.0.1/24"] {
             assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
         }
     }

@@ -114,7 +114,8 @@ impl Control {
     /// which every link has (RFC 4291, 2.8).
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Mtu6`], [`ControlError::NoHost`], [`ControlError::Ours`].
+    /// [`ControlError::NoInterface`], [`ControlError::Mtu6`], [`ControlError::NoHost`], [`ControlError::Inside`],
+    /// [`ControlError::Ours`].
     pub fn add_address(
         &mut self,
         now: Timestamp,
@@ -165,9 +166,12 @@ impl Control {
         self.check(id)?;
         let prefix = prefix.with_zone(id);
         let address = prefix.address();
-        let reserved = address.is_loopback() && !address.is_v4();
-        if !address.is_host() || prefix.broadcast() == Some(address) || reserved {
+        if !address.is_host() || prefix.broadcast() == Some(address) {
             return Err(ControlError::NoHost(address));
+        }
+        if address.is_loopback() {
+            // RFC 1122, 3.2.1.3 (g): on a link nobody could use it.
+            return Err(ControlError::Inside(address));
         }
         let held = self.addresses.iter().find(|our| our.prefix.address() == address);
         match held {

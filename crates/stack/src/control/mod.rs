@@ -62,6 +62,9 @@ pub enum ControlError {
     /// The address cannot be a host's.
     #[error("{0} cannot be a host's address: it is unspecified, reserved, a group's or everybody's")]
     NoHost(Address),
+    /// The address is one of a host's own, inside of it.
+    #[error("{0} is this host itself, and never on a wire: a port takes no address of 127.0.0.0/8, nor ::1")]
+    Inside(Address),
     /// The address is there already.
     #[error("{0} is an address of ours already")]
     Ours(Address),

@@ -110,13 +110,14 @@ fn what_cannot_be_is_refused() {
     let (mut node, id) = node();
     let control = &mut node.host.control;
     let ours = |text| Err(ControlError::Ours(address(text)));
-    let no_host = |text| Err(ControlError::NoHost(address(text)));
+    let no_host = |address| Err(ControlError::NoHost(address));
+    let never = |text| no_host(address(text));
     for (via, why) in [
         ("10.0.0.1", ours("10.0.0.1")),
-        ("10.0.0.255", no_host("10.0.0.255")),
-        ("224.0.0.1", no_host("224.0.0.1")),
-        ("0.0.0.0", no_host("0.0.0.0")),
-        ("127.0.0.1", no_host("127.0.0.1")),
+        ("10.0.0.255", never("10.0.0.255")),
+        ("224.0.0.1", never("224.0.0.1")),
+        ("0.0.0.0", never("0.0.0.0")),
+        ("127.0.0.1", never("127.0.0.1")),
         ("10.1.0.1", Err(ControlError::Gateway(address("10.1.0.1")))),
     ] {
         assert_eq!(control.add_route(route("10.9.0.0/16", Some(via), id, 0)), why);
@@ -131,7 +132,14 @@ fn what_cannot_be_is_refused() {
         let added = control.add_neighbour(id, address("10.0.0.9"), mac);
         assert_eq!(added, Err(ControlError::NoStation(mac)));
     }
-    assert_eq!(control.add_address(Timestamp::ZERO, id, prefix("0.1.2.3/8")), no_host("0.1.2.3"));
+    for text in ["0.1.2.3/8", "0.0.0.0/0", "224.0.0.1/24", "255.255.255.255/32", "::/64", "ff02::1/64"] {
+        let refused = no_host(prefix(text).with_zone(id).address());
+        assert_eq!(control.add_address(Timestamp::ZERO, id, prefix(text)), refused);
+    }
+    for text in ["127.0.0.5/8", "127.0.0.1/32", "::1/128"] {
+        let refused = Err(ControlError::Inside(prefix(text).address()));
+        assert_eq!(control.add_address(Timestamp::ZERO, id, prefix(text)), refused);
+    }
     let routes: Vec<Origin> = control.routes().map(|route| control.origin(Timestamp::ZERO, route)).collect();
     assert_eq!(routes, [Origin::Address]);
     assert_eq!(control.neighbours().count(), 0);
