@@ -10,6 +10,7 @@ mod overwriting;
 mod setup;
 mod values;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -26,8 +27,18 @@ const UNUSABLE: u8 = 2;
 
 fn typed() -> Result<Cli, clap::Error> {
     let mut command = help::laid_out(Cli::command());
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let matches = command.try_get_matches_from_mut(behind_the_command(std::env::args_os().collect()))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Puts what iproute2 has before its object, as in `ip -4 -j addr`, behind the command that it is for.
+fn behind_the_command(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_flag = |word: &&OsString| ["-4", "-6", "-j", "--json"].iter().any(|flag| **word == *flag);
+    let flags = words.iter().skip(1).take_while(is_flag).count();
+    if let Some(words) = words.get_mut(1..flags + 2) {
+        words.rotate_left(flags);
+    }
+    words
 }
 
 fn main() -> ExitCode {
@@ -45,4 +56,25 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(if code == MET && failure::is_lost() { UNMET } else { code })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_iproute2_may_stand_before_the_command() {
+        for (typed, understood) in [
+            ("bywash -4 addr show", "bywash addr -4 show"),
+            ("bywash -6 --json route", "bywash route -6 --json"),
+            ("bywash -j sockets -t", "bywash sockets -j -t"),
+            ("bywash addr -4", "bywash addr -4"),
+            ("bywash --name x addr", "bywash --name x addr"),
+            ("bywash -4", "bywash -4"),
+            ("bywash", "bywash"),
+        ] {
+            let words = behind_the_command(typed.split(' ').map(OsString::from).collect());
+            assert_eq!(words.join(" ".as_ref()), understood);
+        }
+    }
 }

@@ -100,6 +100,8 @@ fn changes_are_those_of_iproute2() {
     refused(&format!("neigh add 10.9.0.2 lladdr {mac}"), "an address of ours");
     refused("neigh add 10.9.0.8 lladdr 01:00:5e:00:00:01", "not the Ethernet address of one station");
     refused("addr add 0.1.2.3/8", "cannot be a host's");
+    refused("addr add 127.0.0.5/8", "is this host itself");
+    refused("addr add ::ffff:10.9.0.9/24", "is no address with a prefix length");
     // One route at a time.
     text("route add 10.9.0.0/24 via 10.9.0.1 metric 7");
     text("route del 10.9.0.0/24");
@@ -151,8 +153,11 @@ fn changes_are_those_of_iproute2() {
     text(&format!("neigh flush dev {name} nud permanent"));
     assert_eq!(text("neigh -4"), "");
     text(&format!("addr flush dev {name} to 10.0.0.0/8"));
-    assert_eq!(text("addr -4"), "");
+    assert_eq!((text("addr -4"), text("-4 addr show")), (String::new(), String::new()));
     assert!(text("addr -6").contains("fd09::2/64"));
+    assert!(serve.told("-6 -j addr show").as_array().unwrap().len() > 1);
+    refused("-4 addr add fd09::3/64", "fd09::3/64 is not IPv4");
+    refused("-4 stats", "unexpected argument '-4'");
     assert_eq!(text("sockets -H -4 sport = :1 or sport = :2"), "");
     serve.end();
 }

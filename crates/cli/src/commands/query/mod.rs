@@ -64,7 +64,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
     name: String,
     /// One JSON value
-    #[arg(long)]
+    #[arg(long, short)]
     json: bool,
 }
 
