@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bywash_lab::{lock, skip};
 
-use crate::instance::{BYWASH, Instance, Router, host, pair, run};
+use crate::instance::{Instance, Router, client, host, pair, run};
 
 #[test]
 fn addresses_and_neighbours_change_while_traffic_flows() {
@@ -194,17 +194,20 @@ fn an_address_that_linux_has_is_not_taken() {
 }
 
 #[test]
-fn a_client_without_an_address_is_told_who_has_it() {
+fn who_is_left_without_an_address_ends_and_says_who_has_it() {
     let Some(_guard) = lock() else { return };
     let (_near, far, pair) = pair(&["10.9.0.1/24"]);
-    let folder = tempfile::tempdir().unwrap();
-    let words = "tcp load http 10.9.0.1:80 --requests 1 --duration 60s --huge-pages off --memory 48M --json";
-    let place = ["--addr", "10.9.0.1/24 dad", "--port", &format!("xdp:{}", pair.far.name)];
-    let mut client = far.command(BYWASH).unwrap();
-    client.args(words.split(' ')).args(place).env("XDG_RUNTIME_DIR", folder.path());
-    let said = String::from_utf8(client.output().unwrap().stdout).unwrap();
-    let warning = format!("10.9.0.1 is not used: {} has it", pair.near.mac);
-    assert_eq!(said.matches(&warning).count(), 1, "{said}");
+    let place = format!("--addr|10.9.0.1/24 dad|--port|xdp:{}", pair.far.name);
+    let why = format!("10.9.0.1 is not used: {} has it", pair.near.mac);
+    for words in ["tcp|load|http|10.9.0.1:80|--requests|1", "tcp|http", "serve"] {
+        let (code, summary) = client(&far, &format!("{words}|--duration|60s|{place}"));
+        assert_eq!((code, &summary["met"]), (Some(1), &false.into()), "{words}: {summary}");
+        assert_eq!(summary["unmet"][0], why, "{words}: {summary}");
+    }
+    // With another address it goes on.
+    let http = Instance::start(&far, &format!("tcp|http|{place}|--addr|10.9.0.2/24"));
+    assert_eq!(http.told("addr --json")[0]["state"], "duplicate");
+    http.end();
 }
 
 #[test]

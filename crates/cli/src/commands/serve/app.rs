@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywash_apps::report::{Column, Metric, Row, Snapshot, Table};
 use bywash_apps::{App, Summary as AppSummary};
-use bywash_engine::stack::{AddressState, Claims, Control};
+use bywash_engine::stack::{Address, AddressState, Control, InterfaceId, Prefix};
 use bywash_engine::{Figures, Handle, Instance};
 use bywash_port::QueueCounters;
 use serde::Serialize;
@@ -40,6 +40,8 @@ pub(crate) struct Running<T> {
     pub(crate) telling: T,
     /// The trouble that has been told before it began.
     pub(crate) told: Option<String>,
+    /// Who has the addresses it was to have, where it has none at all.
+    pub(crate) taken: Vec<String>,
     pub(crate) began: Instant,
 }
 
@@ -156,16 +158,38 @@ pub(super) fn trouble(handle: &Handle) -> Option<String> {
 fn claimed(control: &Control) -> Option<String> {
     control.addresses().find_map(|(prefix, id, state)| {
         let address = prefix.address();
-        let Claims { count, by } = control.claims(id, address);
-        let whose = by.map_or_else(|| "another station".into(), |mac| mac.to_string());
         match state {
-            AddressState::Duplicate => Some(format!("{address} is not used: {whose} has it")),
-            _ if count > 0 => {
+            AddressState::Duplicate => Some(taken(control, id, address)),
+            _ if control.claims(id, address).count > 0 => {
+                let whose = claimant(control, id, address);
                 Some(format!("{address} is claimed by {whose}, too: one of the two must give it up"))
             }
             _ => None,
         }
     })
+}
+
+fn taken(control: &Control, id: InterfaceId, address: Address) -> String {
+    format!("{address} is not used: {} has it", claimant(control, id, address))
+}
+
+fn claimant(control: &Control, id: InterfaceId, address: Address) -> String {
+    control.claims(id, address).by.map_or_else(|| "another station".into(), |mac| mac.to_string())
+}
+
+/// Who has the addresses that were given, a sentence for each, if other stations have them all.
+pub(super) fn all_taken(handle: &Handle, given: &[Prefix]) -> Vec<String> {
+    let given = given.to_vec();
+    let found = handle.control(move |control, _| {
+        let of = |wanted: &Prefix| {
+            // A link-local one has its link's number in it by now.
+            let ours = |(prefix, ..): &(Prefix, _, _)| prefix.address().ip() == wanted.address().ip();
+            let (prefix, id, state) = control.addresses().find(ours)?;
+            (state == AddressState::Duplicate).then(|| taken(control, id, prefix.address()))
+        };
+        given.iter().map(of).collect::<Option<Vec<_>>>()
+    });
+    found.ok().flatten().unwrap_or_default()
 }
 
 /// What all engines have done together.
@@ -255,8 +279,9 @@ impl<T: Telling> App for Running<T> {
     fn finish(self) -> Summary {
         let elapsed = self.began.elapsed();
         let closed = self.instance.close();
-        let mut unmet = closed.errors;
-        unmet.extend(self.telling.unmet());
+        // What a program could not do without an address says nothing of its own.
+        let told = if self.taken.is_empty() { self.telling.unmet() } else { Vec::new() };
+        let unmet = self.taken.into_iter().chain(closed.errors).chain(told).collect();
         let snapshot = snapshot(self.start.command, &closed.figures, &self.telling, elapsed);
         Summary::new(unmet, snapshot, closed.warnings)
     }

@@ -377,6 +377,15 @@ impl Config {
             .join(", ")
     }
 
+    /// Its addresses, where all are given by hand: what routers say may come at any time.
+    pub(crate) fn given(&self) -> Vec<Prefix> {
+        let given = |address: &WantedAddress| match address.what {
+            What::Given { prefix, .. } => Some(prefix),
+            What::Auto6 => None,
+        };
+        self.addresses.iter().map(given).collect::<Option<_>>().unwrap_or_default()
+    }
+
     /// What contradicts itself only as a whole.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let auto6 = self.addresses.iter().find(|address| address.what == What::Auto6);

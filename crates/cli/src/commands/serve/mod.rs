@@ -50,7 +50,8 @@ The file:
 
 `bywash addr`, `route`, `neigh`, `sockets` and `stats` ask it while it runs.
 
-Exit codes: 0 it ran until its end; 1 a worker failed; 2 wrong input, or a port could not be opened";
+Exit codes: 0 it ran until its end; 1 a worker failed, or other stations have all its addresses;
+2 wrong input, or a port could not be opened";
 
 /// Run a TCP/IP stack on ports.
 #[derive(clap::Args, Debug)]
@@ -203,6 +204,11 @@ impl Plan<'_> {
             }
         };
         wait_for_addresses(&handle, &stop);
+        let taken = if stop.is_set() { Vec::new() } else { app::all_taken(&handle, &config.given()) };
+        if !taken.is_empty() {
+            // Nobody could reach it, nor it anybody.
+            stop.set();
+        }
         // Now, for a client that finds no way to its server without the address ends at once.
         let told = if stop.is_set() { None } else { app::trouble(&handle) };
         told.iter().for_each(|sentence| reporter.warning(sentence));
@@ -215,7 +221,7 @@ impl Plan<'_> {
             spread_by: SpreadBy::of(&handle),
             socket: Some(path),
         };
-        let running = Running { start, instance, telling, told, began: Instant::now() };
+        let running = Running { start, instance, telling, told, taken, began: Instant::now() };
         let met = bywash_apps::run(running, duration, &stop, reporter);
         // It ends with `stop`, which is set by now, and takes its file away.
         drop(asked.join());
