@@ -1,25 +1,20 @@
 //! What an instance does with what it is asked over its control socket.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use bywash_port::QueueCounters;
 use bywash_stack::wire::Mac;
 use bywash_stack::{
-    Address, AddressState, Control, Entry, Interface, InterfaceId, Medium, Origin, Prefix, Route, Socket,
-    SocketState, State, Timestamp,
+    Address, AddressState, Control, Entry, Interface, InterfaceId, Medium, Origin, Prefix, Route, Timestamp,
 };
 
 use crate::instance::Handle;
 use crate::request::{
     AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
-    SocketRow, Stats, WayRow, address as ip, protocol,
+    Stats, WayRow, address as ip, protocol,
 };
-use crate::socket_info::SocketInfo;
-
-/// Sockets of one engine that are shown at most: it stands still while it lists them.
-const SOCKETS: usize = 100_000;
+use crate::socket_rows;
 
 /// Does what is asked.
 pub(crate) fn answer(handle: &Handle, request: Request) -> Answer {
@@ -28,7 +23,8 @@ pub(crate) fn answer(handle: &Handle, request: Request) -> Answer {
 
 fn done(handle: &Handle, request: Request) -> Result<serde_json::Value, String> {
     match request {
-        Request::Sockets { info } => shown(&sockets(handle, info)?),
+        Request::Sockets(details) => shown(&socket_rows::rows(handle, details)?),
+        Request::SocketSummary {} => shown(&socket_rows::summary(handle)?),
         Request::Way { address } => shown(&way(handle, &address)?),
         Request::Stats {} => shown(&stats(handle)?),
         request => {
@@ -100,7 +96,7 @@ fn with_control(
                 return Err(format!("{address} is no neighbour that is known"));
             }
         }
-        Request::Sockets { .. } | Request::Way { .. } | Request::Stats {} => {}
+        Request::Sockets(_) | Request::SocketSummary {} | Request::Way { .. } | Request::Stats {} => {}
     }
     Ok(nothing)
 }
@@ -312,73 +308,6 @@ fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow>
             .map_or_else(String::new, |(_, name)| (*name).into()),
     });
     rows.collect()
-}
-
-fn sockets(handle: &Handle, with_info: bool) -> Result<Vec<SocketRow>, String> {
-    let stacks = handle.stacks(move |stack, now| {
-        let info = |socket: &Socket| {
-            let (id, congestion) = socket.connection.filter(|_| with_info)?;
-            stack.tcp_info(now, id).ok().map(|info| SocketInfo::of(&info, congestion))
-        };
-        stack.sockets(SOCKETS).into_iter().map(|socket| (socket, info(&socket))).collect::<Vec<_>>()
-    });
-    // Listeners are the instance's: each is shown once, with the handshakes of all engines.
-    let mut rows: Vec<SocketRow> = Vec::new();
-    let mut listeners = BTreeMap::new();
-    let stacks = stacks.map_err(|error| error.to_string())?;
-    let all = (0..).zip(stacks).flat_map(|(engine, all)| all.into_iter().map(move |one| (engine, one)));
-    for (engine, (socket, info)) in all {
-        let at = match socket.state {
-            SocketState::Listening => *listeners.entry(socket.local).or_insert(rows.len()),
-            _ => rows.len(),
-        };
-        match rows.get_mut(at) {
-            Some(row) => {
-                row.receive_queue += socket.receive_queue;
-                row.send_queue += socket.send_queue;
-            }
-            None => rows.push(socket_row(engine, &socket, info)),
-        }
-    }
-    Ok(rows)
-}
-
-fn socket_row(engine: usize, socket: &Socket, info: Option<SocketInfo>) -> SocketRow {
-    let end = |address: Option<Address>, port: u16| match address.map(Address::ip) {
-        Some(IpAddr::V6(v6)) => format!("[{v6}]:{port}"),
-        Some(v4) => format!("{v4}:{port}"),
-        None => format!("*:{port}"),
-    };
-    let (protocol, state) = match socket.state {
-        SocketState::Udp => ("udp", "UNCONN"),
-        SocketState::Listening => ("tcp", "LISTEN"),
-        SocketState::Connection(state) => ("tcp", state_name(state)),
-    };
-    SocketRow {
-        protocol: protocol.into(),
-        state: state.into(),
-        receive_queue: socket.receive_queue,
-        send_queue: socket.send_queue,
-        local: end(socket.local.0, socket.local.1),
-        remote: socket.remote.map_or_else(|| "*".into(), |(address, port)| end(Some(address), port)),
-        engine: (socket.state != SocketState::Listening).then_some(engine),
-        info,
-    }
-}
-
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::Closed => "CLOSED",
-        State::SynSent => "SYN-SENT",
-        State::SynReceived => "SYN-RECV",
-        State::Established => "ESTAB",
-        State::FinWait1 => "FIN-WAIT-1",
-        State::FinWait2 => "FIN-WAIT-2",
-        State::CloseWait => "CLOSE-WAIT",
-        State::Closing => "CLOSING",
-        State::LastAck => "LAST-ACK",
-        State::TimeWait => "TIME-WAIT",
-    }
 }
 
 fn stats(handle: &Handle) -> Result<Stats, String> {

@@ -19,6 +19,7 @@ mod program;
 pub mod request;
 pub mod socket;
 mod socket_info;
+mod socket_rows;
 mod steer;
 
 pub use bywash_port as port;

@@ -81,13 +81,23 @@ pub enum Request {
         interface: Option<String>,
     },
     /// All sockets: a list of [`SocketRow`].
-    Sockets {
-        /// With [`SocketInfo`] for connections.
-        #[serde(default)]
-        info: bool,
-    },
+    Sockets(SocketDetails),
+    /// How many sockets there are: a [`SocketSummary`].
+    SocketSummary {},
     /// What was counted: [`Stats`].
     Stats {},
+}
+
+/// What is to be told of each socket beside what is always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SocketDetails {
+    /// [`SocketInfo`] of connections.
+    pub info: bool,
+    /// The timer that comes next.
+    pub timer: bool,
+    /// Its packet memory.
+    pub memory: bool,
 }
 
 /// A route as it is typed.
@@ -291,6 +301,63 @@ pub struct SocketRow {
     /// More of a connection, where it was asked for.
     #[serde(default)]
     pub info: Option<SocketInfo>,
+    /// The timer that comes next, where it was asked for and one is set.
+    #[serde(default)]
+    pub timer: Option<TimerRow>,
+    /// Its packet memory, where it was asked for and the socket has any.
+    #[serde(default)]
+    pub memory: Option<MemoryRow>,
+}
+
+/// A timer of a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimerRow {
+    /// In the words of `ss`: `on`, of something that was sent; `persist`, `keepalive`, `timewait`.
+    pub name: String,
+    /// Microseconds until it goes off.
+    pub expires_us: u64,
+    /// How often it has gone off without an answer.
+    pub retrans: u8,
+}
+
+/// Packet memory of a socket: bytes of frames, and how many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "each is one of the two, of one direction, as Linux calls it")]
+pub struct MemoryRow {
+    pub rmem: usize,
+    pub rcvbuf: usize,
+    pub wmem: usize,
+    pub sndbuf: usize,
+}
+
+/// How many sockets there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketSummary {
+    /// Connections that are established.
+    pub established: usize,
+    /// Listeners.
+    pub listening: usize,
+    /// Handshakes of peers under way.
+    pub syn_received: usize,
+    /// Connections that no program has any more.
+    pub orphaned: usize,
+    /// Entries in TIME-WAIT.
+    pub time_wait: usize,
+    /// All of TCP.
+    pub tcp: Families,
+    /// All of UDP.
+    pub udp: Families,
+}
+
+/// Sockets of a protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Families {
+    /// All of them.
+    pub total: usize,
+    /// Those for IPv4; who is tied to no address is for both.
+    pub ipv4: usize,
+    /// Those for IPv6.
+    pub ipv6: usize,
 }
 
 /// What an instance has counted, a map of names and numbers for each part.

@@ -85,10 +85,10 @@ fn two_engines_with(
 fn both_listen_on(handle: &Handle, ports: &[u16]) {
     let until = Instant::now() + Duration::from_secs(60);
     let ports_of = || {
-        let of = |socket: &bywash_engine::stack::Socket| {
+        let of = |socket: bywash_engine::stack::Socket| {
             (socket.state == SocketState::Listening).then_some(socket.local.1)
         };
-        handle.stacks(move |stack, _| stack.sockets(100).iter().filter_map(of).collect::<Vec<u16>>()).unwrap()
+        handle.stacks(move |stack, _| stack.sockets().filter_map(of).collect::<Vec<u16>>()).unwrap()
     };
     while ports_of() != [ports, ports] {
         assert!(Instant::now() < until, "{:?} instead of {ports:?}", ports_of());

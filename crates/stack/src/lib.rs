@@ -96,7 +96,7 @@ pub use ip::Reassembled;
 pub use request::{Notice, Request, Unreachable};
 pub use routes::Route;
 pub use snapshot::Snapshot;
-pub use sockets::{Socket, SocketState};
+pub use sockets::{Socket, SocketMemory, SocketState, SocketTimer, TimerKind};
 pub use stack::{Event, Stack};
 pub use tcp::{
     CloseReason, CongestionControl, ConnectionId, LINUX_TCP_INFO, Limits, ListenerId, State, TcpError,

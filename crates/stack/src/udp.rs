@@ -11,7 +11,7 @@ use crate::ip::{Fields, Inbound, fragment, fragment6, header_length, pseudo, put
 use crate::packet::{slices, sum};
 use crate::path_mtu::smallest;
 use crate::stack::{Context, Event};
-use crate::{Address, Flow, Notice, Unreachable};
+use crate::{Address, Flow, Notice, SocketMemory, Unreachable};
 
 /// A socket of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -372,6 +372,13 @@ impl Udp {
             receive_queue: socket.queued,
             send_queue: 0,
             connection: None,
+            orphaned: false,
+            memory: Some(SocketMemory {
+                receive: socket.queued,
+                receive_max: QUEUE,
+                ..SocketMemory::default()
+            }),
+            timer: None,
         })
     }
 

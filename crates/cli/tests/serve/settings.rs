@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bywash_lab::lock;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with, sockopt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::instance::{Instance, client, pair};
 
@@ -185,5 +185,48 @@ fn vlans_of_one_port_are_links_of_their_own() {
     asked("", "10.9.0.2:80", "10.9.0.1/24", (0, 50));
     // The address is on another VLAN: nobody answers for it here.
     asked("|--vlan|8", "10.9.7.2:80", "10.9.7.1/24", (1, 0));
+    echo.end();
+}
+
+#[test]
+fn sockets_tell_their_timers_their_memory_and_how_many_they_are() {
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let name = &pair.far.name;
+    let echo =
+        Instance::start(&far, &format!("tcp|echo|--keepalive|60s|--port|xdp:{name}|--addr|10.9.0.2/24"));
+    near.enter(|| {
+        let mut stream = TcpStream::connect(("10.9.0.2", 7)).unwrap();
+        says_and_hears(&mut stream);
+        // Until Linux has acknowledged, the timer is that of what it was sent.
+        let mut shown = echo.told("sockets -o -m --json state established");
+        for _ in 0..50 {
+            if shown[0]["timer"]["name"] == "keepalive" {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            shown = echo.told("sockets -o -m --json state established");
+        }
+        let (timer, memory) = (&shown[0]["timer"], &shown[0]["memory"]);
+        assert_eq!((&timer["name"], &timer["retrans"]), (&"keepalive".into(), &0.into()), "{shown}");
+        assert!((50_000_000..=60_000_000).contains(&timer["expires_us"].as_u64().unwrap()), "{shown}");
+        assert_eq!((&memory["rmem"], &memory["wmem"]), (&0.into(), &0.into()), "{shown}");
+        let text = String::from_utf8(echo.ask("sockets -om state established").stdout).unwrap();
+        let written = text.contains(" timer:(keepalive,5") && text.contains("sec,0)\n      skmem:(r0,rb");
+        assert!(written && text.trim_end().ends_with(')'), "{text}");
+        let plain = echo.told("sockets --json state established");
+        assert!(plain[0]["timer"].is_null() && plain[0]["memory"].is_null(), "{plain}");
+        let of = |total: u64, ipv4: u64, ipv6: u64| json!({ "total": total, "ipv4": ipv4, "ipv6": ipv6 });
+        let expected = json!({
+            "established": 1, "listening": 1, "syn_received": 0, "time_wait": 0, "orphaned": 0,
+            "tcp": of(2, 2, 1), "udp": of(0, 0, 0),
+        });
+        assert_eq!(echo.told("sockets -s --json"), expected);
+        let text = String::from_utf8(echo.ask("sockets -s").stdout).unwrap();
+        assert!(text.starts_with("Total: 2\nTCP:   2 (estab 1, listen 1, "), "{text}");
+        assert!(text.ends_with("TCP        2      2   1\n"), "{text}");
+        assert_eq!(echo.ask("sockets -s -t").status.code(), Some(2));
+    })
+    .unwrap();
     echo.end();
 }

@@ -292,10 +292,16 @@ impl Connection {
 
     /// Bytes of the send buffer that the program may fill.
     pub(super) fn send_room(&self) -> usize {
+        let room = self.send_limit().saturating_sub(self.send.len());
+        room.min((self.limits.unsent as usize).saturating_sub(self.unsent() as usize))
+    }
+
+    /// Bytes that the send buffer may hold.
+    #[inline]
+    pub(super) fn send_limit(&self) -> usize {
         // Twice the window: one in flight, one to go out as acknowledgments come in.
         let wanted = (2 * self.window.congestion as usize).max(self.limits.send_initial as usize);
-        let room = wanted.min(self.limits.send_max as usize).saturating_sub(self.send.len());
-        room.min((self.limits.unsent as usize).saturating_sub(self.unsent() as usize))
+        wanted.min(self.limits.send_max as usize)
     }
 
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.

@@ -1,7 +1,8 @@
 //! What listeners and connections there are.
 
+use super::connection::{Connection, NEVER, SendTimer};
 use super::{Entry, State, Tcp};
-use crate::{Flow, Socket, SocketState};
+use crate::{Flow, Socket, SocketMemory, SocketState, SocketTimer, TimerKind};
 
 impl Tcp {
     /// All ports that peers may connect to.
@@ -13,6 +14,9 @@ impl Tcp {
             receive_queue: listener.half_open,
             send_queue: listener.backlog,
             connection: None,
+            orphaned: false,
+            memory: None,
+            timer: None,
         })
     }
 
@@ -25,17 +29,24 @@ impl Tcp {
             let queues = (c.receive.readable(), c.send.len());
             is(Entry::Connection(i), c.hash, &c.flow).then(|| Socket {
                 connection: Some((c.id, c.limits.congestion)),
+                orphaned: c.released,
+                memory: Some(memory(c)),
+                timer: timer(c),
                 ..socket(&c.flow, c.state, queues)
             })
         });
         let half_open = self.half_open.numbers().filter_map(move |i| {
             let half = &self.half_open[i];
-            is(Entry::HalfOpen(i), half.hash, &half.flow)
-                .then(|| socket(&half.flow, State::SynReceived, (0, 0)))
+            let timer =
+                SocketTimer { kind: TimerKind::Retransmission, at: half.again(), repeats: half.tries };
+            let socket = || Socket { timer: Some(timer), ..socket(&half.flow, State::SynReceived, (0, 0)) };
+            is(Entry::HalfOpen(i), half.hash, &half.flow).then(socket)
         });
         let waiting = self.time_wait.numbers().filter_map(move |i| {
             let wait = &self.time_wait[i];
-            is(Entry::TimeWait(i), wait.hash, &wait.flow).then(|| socket(&wait.flow, State::TimeWait, (0, 0)))
+            let timer = SocketTimer { kind: TimerKind::TimeWait, at: wait.until, repeats: 0 };
+            let socket = || Socket { timer: Some(timer), ..socket(&wait.flow, State::TimeWait, (0, 0)) };
+            is(Entry::TimeWait(i), wait.hash, &wait.flow).then(socket)
         });
         open.chain(half_open).chain(waiting)
     }
@@ -49,5 +60,32 @@ fn socket(flow: &Flow, state: State, (receive_queue, send_queue): (usize, usize)
         receive_queue,
         send_queue,
         connection: None,
+        orphaned: false,
+        memory: None,
+        timer: None,
     }
+}
+
+fn memory(c: &Connection) -> SocketMemory {
+    SocketMemory {
+        receive: c.receive.cost(),
+        receive_max: c.rcv_limit as usize,
+        send: c.send.cost(),
+        send_max: c.send_limit(),
+    }
+}
+
+/// Which timer is set, in the order in which Linux tells of them.
+fn timer(c: &Connection) -> Option<SocketTimer> {
+    let sending = match c.send_timer {
+        SendTimer::Persist if !c.held => (TimerKind::Persist, c.window_probes),
+        _ => (TimerKind::Retransmission, c.rtt.backoff()),
+    };
+    let all = [
+        (c.send_at, sending),
+        (c.linger_at, (TimerKind::TimeWait, 0)),
+        (c.keepalive_at, (TimerKind::KeepAlive, c.keepalive_sent)),
+    ];
+    let (at, (kind, repeats)) = all.into_iter().find(|(at, _)| *at != NEVER)?;
+    Some(SocketTimer { kind, at, repeats })
 }

@@ -23,6 +23,11 @@ impl SendBuffer {
         self.len
     }
 
+    /// Bytes of frames in use.
+    pub(super) fn cost(&self) -> usize {
+        self.frames.len() * FRAME_SIZE
+    }
+
     /// Appends bytes and says how many: fewer when frames run out, or those of all send buffers.
     #[inline]
     pub(super) fn write(&mut self, mut bytes: &[u8], share: &mut Share, pool: &mut Pool) -> usize {

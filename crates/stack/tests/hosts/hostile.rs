@@ -134,7 +134,7 @@ proptest! {
                 },
             }
             t.output();
-            let states = t.host.stack.sockets(100).into_iter().map(|socket| socket.state);
+            let states = t.host.stack.sockets().map(|socket| socket.state);
             let is_open = |state: &SocketState| matches!(
                 state, SocketState::Connection(State::Established | State::CloseWait)
             );

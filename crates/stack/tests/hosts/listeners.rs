@@ -69,7 +69,7 @@ fn stacks_share_a_backlog_and_give_connections_their_own_limits() {
     let snapshot = t.host.control.snapshot(&mut t.pool).clone();
     let mut stack = Stack::new(snapshot, [6; 16]);
     let backlog = |stack: &Stack| {
-        let sockets = stack.sockets(10);
+        let sockets: Vec<_> = stack.sockets().collect();
         let [listener] = sockets[..] else { panic!("{sockets:?}") };
         assert_eq!((listener.state, listener.local), (SocketState::Listening, (None, 80)));
         listener.send_queue

@@ -22,6 +22,7 @@ mod routers;
 mod rules;
 mod sending;
 mod smol;
+mod sockets;
 mod streams;
 mod tcp;
 mod throughput;

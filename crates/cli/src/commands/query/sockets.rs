@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 
-use bywash_engine::request::{Request, SocketRow};
+use bywash_engine::SocketInfo;
+use bywash_engine::request::{
+    Families, MemoryRow, Request, SocketDetails, SocketRow, SocketSummary, TimerRow,
+};
 use bywash_engine::stack::{Address, Prefix};
 
-use super::{FamilyArgs, SHOW_EXAMPLES, ShowArgs, rows, show, table};
+use super::{FamilyArgs, SHOW_EXAMPLES, ShowArgs, answered, rows, show, table, understood};
 use crate::failure::{self, Failure};
 
 /// What is shown of which sockets.
@@ -33,6 +36,15 @@ pub(crate) struct Args {
     /// Of connections also what TCP knows of them: round trip, windows, losses
     #[arg(long, short)]
     info: bool,
+    /// Also the packet memory of each
+    #[arg(long, short)]
+    memory: bool,
+    /// Also the timer that comes next
+    #[arg(long, short = 'o')]
+    options: bool,
+    /// How many there are of each kind, and nothing else
+    #[arg(long, short, conflicts_with_all = ["tcp", "udp", "listening", "info", "memory", "options", "filter", "ipv4", "ipv6"])]
+    summary: bool,
     /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst 10.0.0.1; 'or' between them
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
@@ -44,6 +56,9 @@ pub(crate) struct Args {
 
 /// Shows them.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    if args.summary {
+        return summary(&args.show);
+    }
     let filter = Filter::parse(&args.filter).map_err(Failure::Usage)?;
     let wanted = |row: &SocketRow| {
         let protocol = match row.protocol.as_str() {
@@ -53,19 +68,65 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
         let listens = row.state == "LISTEN" || row.state == "UNCONN";
         protocol && args.family.wants(&row.local) && (listens || !args.listening) && filter.holds(row)
     };
-    let request = Request::Sockets { info: args.info };
-    if args.show.json || !args.info {
+    let details = SocketDetails { info: args.info, timer: args.options, memory: args.memory };
+    let request = Request::Sockets(details);
+    if args.show.json || !(args.info || args.memory) {
         return show(&args.show, &request, wanted, line);
     }
     let rows: Vec<SocketRow> = rows(&args.show, &request, wanted)?;
     let lines = table(&rows.iter().map(line).collect::<Vec<_>>());
     for (line, row) in lines.lines().zip(&rows) {
         failure::print(&format!("{line}\n"));
-        if let Some(info) = &row.info {
-            failure::print(&format!("      {}\n", info.line()));
+        let more = [row.memory.as_ref().map(memory), row.info.as_ref().map(SocketInfo::line)];
+        let more: Vec<String> = more.into_iter().flatten().collect();
+        if !more.is_empty() {
+            failure::print(&format!("      {}\n", more.join(" ")));
         }
     }
     Ok(true)
+}
+
+/// As `ss -s` writes it.
+fn summary(show: &ShowArgs) -> Result<bool, Failure> {
+    let value = answered(show, &Request::SocketSummary {})?;
+    if show.json {
+        failure::print(&format!("{value}\n"));
+        return Ok(true);
+    }
+    let SocketSummary { established, listening, syn_received, orphaned, time_wait, tcp, udp } =
+        understood(value)?;
+    failure::print(&format!(
+        "Total: {}\nTCP:   {} (estab {established}, listen {listening}, synrecv {syn_received}, orphaned {orphaned}, timewait {time_wait})\n\n",
+        tcp.total + udp.total,
+        tcp.total
+    ));
+    let row = |name: &str, of: [String; 3]| std::iter::once(name.to_owned()).chain(of).collect::<Vec<_>>();
+    let counts = |of: Families| [of.total, of.ipv4, of.ipv6].map(|count| count.to_string());
+    let title = ["Total", "IP", "IPv6"].map(String::from);
+    failure::print(&table(&[row("Transport", title), row("UDP", counts(udp)), row("TCP", counts(tcp))]));
+    Ok(true)
+}
+
+/// As `ss -m` writes it, of what there is here.
+fn memory(of: &MemoryRow) -> String {
+    format!("skmem:(r{},rb{},w{},tb{})", of.rmem, of.rcvbuf, of.wmem, of.sndbuf)
+}
+
+/// As `ss -o` writes it.
+fn timer(of: &TimerRow) -> String {
+    format!("timer:({},{},{})", of.name, time_left(of.expires_us / 1000), of.retrans)
+}
+
+/// A time as ss has it: `12sec`, `1.200ms`, `119min`.
+fn time_left(ms: u64) -> String {
+    let (minutes, seconds, ms) = (ms / 60_000, ms / 1000 % 60, ms % 1000);
+    match (minutes, seconds) {
+        (0, 0) => format!("{ms:03}ms"),
+        (0, 1..=9) if ms > 0 => format!("{seconds}.{ms:03}ms"),
+        (0, _) => format!("{seconds}sec"),
+        (10.., _) | (_, 0) => format!("{minutes}min"),
+        _ => format!("{minutes}min{seconds}sec"),
+    }
 }
 
 fn line(row: &SocketRow) -> Vec<String> {
@@ -77,6 +138,7 @@ fn line(row: &SocketRow) -> Vec<String> {
         row.local.clone(),
         row.remote.clone(),
         row.engine.map_or_else(|| "all engines".into(), |engine| format!("engine {engine}")),
+        row.timer.as_ref().map_or_else(String::new, timer),
     ]
 }
 
@@ -268,9 +330,27 @@ mod tests {
                 remote: remote.into(),
                 engine: Some(0),
                 info: None,
+                timer: None,
+                memory: None,
             })
         };
         (0..rows.len()).filter(|at| fits(rows[*at])).collect()
+    }
+
+    #[test]
+    fn times_are_written_as_ss_does() {
+        for (ms, written) in [
+            (0, "000ms"),
+            (199, "199ms"),
+            (1200, "1.200ms"),
+            (9000, "9sec"),
+            (12_345, "12sec"),
+            (60_000, "1min"),
+            (125_000, "2min5sec"),
+            (7_199_000, "119min"),
+        ] {
+            assert_eq!(time_left(ms), written);
+        }
     }
 
     #[test]
