@@ -79,7 +79,8 @@ impl From<clap::Error> for Failure {
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Help(text),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                Self::Usage("no command given; `bywash --help` lists them".into())
+                let typed: Vec<String> = std::env::args().skip(1).collect();
+                Self::Usage(format!("no command given; `{} --help` lists them", command(&typed)))
             }
             _ => Self::Usage(of_numbers(&error).unwrap_or_else(|| one_line(&text))),
         }

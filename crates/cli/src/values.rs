@@ -1,6 +1,6 @@
 //! Numbers with units, as they are typed.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     Ok(Cores(cores))
 }
 
-/// `1000`, `10k`, `1.5M`, `2G`: packets, in powers of 1000.
+/// `1000`, `10k`, `1.5M`, `2G`: packets or requests, in powers of 1000.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let scale: u32 = match unit {
@@ -112,7 +112,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         "k" | "K" => 1_000,
         "M" => 1_000_000,
         "G" => 1_000_000_000,
-        _ => return Err(format!("'{unit}' is no unit of packets: k, M or G")),
+        _ => return Err(format!("'{unit}' is no unit: write k, M or G")),
     };
     let too_great = || "that is more than can be counted: write 1000 or 10M, say".to_owned();
     let exact = number.parse::<u64>().ok().map(|whole| whole.checked_mul(scale.into()).ok_or_else(too_great));
@@ -126,7 +126,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         )]
         if (0.0..1e18).contains(&count) { Ok(count as u64) } else { Err(too_great()) }
     })?;
-    if count == 0 { Err("it must be one packet at least".into()) } else { Ok(count) }
+    if count == 0 { Err("it must be 1 at least".into()) } else { Ok(count) }
 }
 
 /// `9100` (this machine only), `:9100` (all addresses), `192.0.2.1:9100`, `[::1]:9100`: where to listen.
@@ -139,6 +139,31 @@ pub(crate) fn listener(text: &str) -> Result<SocketAddr, String> {
         return Ok((Ipv6Addr::UNSPECIFIED, port).into());
     }
     text.parse().map_err(|_| "write a port, or an address and a port: 9100, :9100 or 192.0.2.1:9100".into())
+}
+
+/// `10.0.0.2:80`, `[fd00::2]:80`: the other end of a connection.
+pub(crate) fn endpoint(text: &str) -> Result<SocketAddr, String> {
+    let wrong_port = |port: &str| format!("'{port}' is no port: write one from 1 to 65535");
+    if let Ok(end) = text.parse::<SocketAddr>() {
+        return if end.port() == 0 { Err(wrong_port("0")) } else { Ok(end) };
+    }
+    if text.contains("://") {
+        return Err(
+            "it is a URL: write an address and a port alone, 10.0.0.2:80, say; a path follows --path".into(),
+        );
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Err(format!("a port must follow: {}, say", SocketAddr::new(ip, 80)));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() => {
+            Err(wrong_port(port))
+        }
+        _ => {
+            Err("names are not looked up: write an address and a port, 10.0.0.2:80 or [fd00::2]:80, say"
+                .into())
+        }
+    }
 }
 
 /// `10G`, `2.5G`, `100M`, also with `bit/s` or `bps` after: bits per second, in powers of 1000.
@@ -204,6 +229,27 @@ mod tests {
         assert_eq!(shown, ["127.0.0.1:9100", "[::]:9100", "192.0.2.1:1", "[::1]:0"]);
         for text in ["", ":", "x", "65536", "localhost:1", "192.0.2.1", "::1", "-1"] {
             assert!(listener(text).unwrap_err().contains("write a port"), "{text}");
+        }
+    }
+
+    #[test]
+    fn ends_of_connections_are_addresses_with_ports() {
+        for text in ["10.0.0.2:80", "[fd00::2]:443"] {
+            assert_eq!(endpoint(text).unwrap().to_string(), text);
+        }
+        for (text, says) in [
+            ("http://10.0.0.2:80/", "it is a URL"),
+            ("10.0.0.2", "a port must follow: 10.0.0.2:80, say"),
+            ("fd00::2", "a port must follow: [fd00::2]:80, say"),
+            ("10.0.0.2:0", "'0' is no port"),
+            ("10.0.0.2:65536", "'65536' is no port"),
+            ("[fd00::2]:http", "'http' is no port"),
+            ("example.com:80", "names are not looked up"),
+            ("localhost", "names are not looked up"),
+            ("", "names are not looked up"),
+        ] {
+            let why = endpoint(text).unwrap_err();
+            assert!(why.contains(says), "{why}");
         }
     }
 

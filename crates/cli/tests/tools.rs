@@ -370,7 +370,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("generate null: --hex 02000000000202000000000108004500 --vlan 5", "IPv4 header is not whole"),
         ("generate null: --hex 020000000002020000000001080601 --vlan 5", "the template has no such VLAN tag"),
         ("receive null: --count 0", "at least"),
-        ("receive null: --count 5x", "'x' is no unit of packets"),
+        ("receive null: --count 5x", "'x' is no unit: write k, M or G"),
         ("receive null: --flows 0", "0 is not in 1..=1000"),
         ("receive null: --flows -1", "it can't be less than 0"),
         ("forward null: null: --batch -1", "it can't be less than 0"),
@@ -385,7 +385,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("replay f null: --speed -1", "it can't be less than 0"),
         ("replay f null: --speed 0", "between 0.000001 and 1000000"),
         ("replay f null: --loops -1", "it can't be less than 0"),
-        ("replay f null: --loops 1x", "'x' is no unit of packets"),
+        ("replay f null: --loops 1x", "'x' is no unit: write k, M or G"),
         ("replay f null: --rate 5 Mpps", "write 5Mpps"),
         ("tcp load redis 127.0.0.1:1 --kernel --set 513M", "redis takes values of up to 536870912 bytes"),
         (
@@ -396,6 +396,8 @@ fn wrong_input_is_one_line_and_exit_code_2() {
             "tcp load redis 127.0.0.1:1 --kernel --set 1M --connections 64 --depth 17",
             "with 1088 requests under way",
         ),
+        ("tcp load http 127.0.0.1:1 --kernel --rate 0", "must be 1 at least"),
+        ("tcp connect http://127.0.0.1/ --kernel", "it is a URL"),
         ("receive", "required arguments were not provided"),
         ("recieve null:", "'receive'"),
     ] {
@@ -436,6 +438,11 @@ fn a_mistake_in_an_instances_file_has_its_place_whoever_finds_it() {
             "6:14",
             "an address of ours already",
         ),
+        (
+            format!("{port}[[port]]\nport = 'null:'\naddresses = ['127.0.0.5/8']"),
+            "6:14",
+            "is this host itself",
+        ),
         (format!("{port}[[port]]\nport = 'xdp:bw-absent0'"), "5:8", "there is no interface 'bw-absent0'"),
     ] {
         std::fs::write(&path, text).unwrap();
@@ -460,7 +467,11 @@ fn a_tool_of_tcp_without_a_place_says_what_to_name() {
         let says = "bywash: name a port (--port), a file (--config), or --kernel\n";
         assert_eq!((output.status.code(), complaint.as_str()), (Some(2), says));
     }
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_bywash")).args(["tcp", "http", "--path", "x"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("(see `bywash tcp http --help`)"));
+    for (words, says) in [
+        (&["tcp", "http", "--path", "x"][..], "(see `bywash tcp http --help`)"),
+        (&["tcp"], "no command given; `bywash tcp --help` lists them"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bywash")).args(words).output().unwrap();
+        assert!(String::from_utf8(output.stderr).unwrap().contains(says));
+    }
 }

@@ -1,6 +1,6 @@
 //! A client by hand: what is typed is sent, what comes is shown.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Connect<Id> {
     input_ended: bool,
     shut: bool,
     done: bool,
+    /// Something that came could not be written: that is told once.
+    unwritten: bool,
     look_at: Timestamp,
     counters: Counters,
 }
@@ -44,6 +46,7 @@ impl<Id: Copy + Eq> Connect<Id> {
             input_ended: false,
             shut: false,
             done: to.is_none(),
+            unwritten: false,
             look_at: Timestamp::ZERO,
             counters,
         }
@@ -73,13 +76,21 @@ impl<Id: Copy + Eq> Connect<Id> {
 
     fn show<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
         let mut output = std::io::stdout().lock();
+        let mut written = Ok(());
         let received = sockets.read(id, &mut |bytes| {
-            // Whoever reads no more wants to see no more.
-            let _ = output.write_all(bytes);
+            if written.is_ok() {
+                written = output.write_all(bytes);
+            }
             bytes.len()
         });
-        let _ = output.flush();
         self.counters.add(Counted { received: received as u64, ..Counted::default() });
+        // Whoever reads no more wants to see no more.
+        if let Err(error) = written.and_then(|()| output.flush())
+            && error.kind() != ErrorKind::BrokenPipe
+            && !std::mem::replace(&mut self.unwritten, true)
+        {
+            self.counters.unwritten(format!("standard output can't be written: {error}"));
+        }
     }
 }
 

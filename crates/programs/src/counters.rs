@@ -27,6 +27,7 @@ macro_rules! counted {
             $($name: AtomicU64,)+
             first_wrong: OnceLock<String>,
             first_unopened: OnceLock<String>,
+            unwritten_because: OnceLock<String>,
         }
 
         impl Counters {
@@ -60,6 +61,12 @@ impl Counters {
         self.add(Counted { unopened: 1, ..Counted::default() });
     }
 
+    /// What came could not be written where it was to go, and why.
+    pub(crate) fn unwritten(&self, why: String) {
+        self.0.unwritten_because.get_or_init(|| why);
+        self.add(Counted { unwritten: 1, ..Counted::default() });
+    }
+
     /// What was wrong first.
     pub fn first_wrong(&self) -> Option<&str> {
         self.0.first_wrong.get().map(String::as_str)
@@ -68,6 +75,11 @@ impl Counters {
     /// Why a connection could not be opened on our side, at first.
     pub fn first_unopened(&self) -> Option<&str> {
         self.0.first_unopened.get().map(String::as_str)
+    }
+
+    /// Why something could not be written, at first.
+    pub fn unwritten_because(&self) -> Option<&str> {
+        self.0.unwritten_because.get().map(String::as_str)
     }
 }
 
@@ -86,8 +98,8 @@ impl Counted {
 
     /// Connections that failed, requests lost with them, and answers that were wrong.
     pub fn errors(&self) -> u64 {
-        let Self { refused, reset, timed_out, unreachable, cut_short, unopened, wrong, .. } = self;
-        refused + reset + timed_out + unreachable + cut_short + unopened + wrong
+        let Self { refused, reset, timed_out, unreachable, cut_short, unopened, wrong, unwritten, .. } = self;
+        refused + reset + timed_out + unreachable + cut_short + unopened + wrong + unwritten
     }
 }
 
@@ -118,6 +130,8 @@ counted! {
     unopened: saturating_add,
     /// Answers that were wrong, and requests lost with their connections.
     wrong: saturating_add,
+    /// Connections of which not all that came could be written where it was to go.
+    unwritten: saturating_add,
     /// Requests that have been due. In a closed loop each is due when it is sent.
     due: saturating_add,
     /// Requests that were handed to a connection.

@@ -95,3 +95,17 @@ fn no_route_is_a_reason_with_the_kernels_sockets_too() {
     assert_eq!(output.status.code(), Some(2), "{complaint}");
     assert!(complaint.contains("Too many open files") && complaint.contains("(ulimit -n)"), "{complaint}");
 }
+
+#[test]
+fn what_comes_and_cannot_be_written_is_no_success() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let server = closing_server(&host, 8080, b"hello", 1);
+    let mut command = host.command("sh").unwrap();
+    let line = format!("echo hi | {BYWASH} tcp connect 127.0.0.1:8080 --kernel > /dev/full");
+    let output = command.args(["-c", &line]).output().unwrap();
+    server.join().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("not met: standard output can't be written: No space left").count(), 1, "{said}");
+}

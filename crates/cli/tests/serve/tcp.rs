@@ -189,7 +189,8 @@ fn a_server_that_never_answers_is_no_success() {
 
 /// What the summary says of failures: the counters that are not 0, but for `errors`, and the first reason.
 pub(crate) fn failures(summary: &serde_json::Value) -> (Vec<(&str, u64)>, &str) {
-    let names = ["refused", "reset", "timed_out", "unreachable", "cut_short", "unopened", "wrong"];
+    let names =
+        ["refused", "reset", "timed_out", "unreachable", "cut_short", "unopened", "wrong", "unwritten"];
     let counted = names.map(|name| (name, summary[name].as_u64().unwrap()));
     let failed: Vec<_> = counted.into_iter().filter(|(_, times)| *times > 0).collect();
     assert_eq!(summary["errors"], failed.iter().map(|(_, times)| times).sum::<u64>(), "{summary}");

@@ -93,7 +93,7 @@ struct HttpArgs {
 #[derive(clap::Args, Debug)]
 struct ConnectArgs {
     /// The server
-    #[arg(value_name = "ADDRESS:PORT")]
+    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
     to: SocketAddr,
     #[command(flatten)]
     place: PlaceArgs,
@@ -102,7 +102,7 @@ struct ConnectArgs {
 #[derive(clap::Args, Debug)]
 struct DownloadArgs {
     /// The server
-    #[arg(value_name = "ADDRESS:PORT")]
+    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
     from: SocketAddr,
     /// Ask an HTTP server for this path; without, the server sends unasked
     #[arg(long, value_name = "PATH", alias = "http")]
@@ -120,7 +120,7 @@ struct LoadArgs {
     #[arg(value_name = "PROTOCOL")]
     protocol: Protocol,
     /// The server
-    #[arg(value_name = "ADDRESS:PORT")]
+    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
     to: SocketAddr,
     /// The path that is asked for; http only
     #[arg(long, value_name = "PATH", default_value = "/")]
@@ -227,11 +227,6 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
         Protocol::Redis => Dialect::Redis { set: args.set },
         Protocol::Memcached => Dialect::Memcached { set: args.set },
     };
-    if args.rate == Some(0) {
-        return Err(Failure::Usage(
-            "--rate 0: nothing would ever be due; leave it out, or write 1 or more".into(),
-        ));
-    }
     let http = args.protocol == Protocol::Http;
     if http && args.set.is_some() {
         return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));

@@ -92,6 +92,14 @@ const COUNTED: &[Column<Counted>] = &[
         metric: Metric::fault("wrong", "wrong", "Of errors: answers that were wrong"),
         of: |counted| counted.wrong,
     },
+    Column {
+        metric: Metric::fault(
+            "unwritten",
+            "not all written",
+            "Of errors: what came could not be written where it was to go",
+        ),
+        of: |counted| counted.unwritten,
+    },
 ];
 
 /// What there is of `load` beside that.
@@ -143,6 +151,7 @@ impl Tally {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         let unopened = services.iter().find_map(|(counters, _)| counters.first_unopened());
         let wrong = services.iter().find_map(|(counters, _)| counters.first_wrong());
+        let unwritten = services.iter().find_map(|(counters, _)| counters.unwritten_because());
         let reasons = [
             (counted.refused, "connection refused".into()),
             (counted.reset, "connection reset by the peer".into()),
@@ -151,6 +160,7 @@ impl Tally {
             (counted.cut_short, "the peer closed a connection by which it owed an answer".into()),
             (counted.unopened, unopened.unwrap_or_default().to_owned()),
             (counted.wrong, format!("wrong answers, the first: {}", wrong.unwrap_or_default())),
+            (counted.unwritten, unwritten.unwrap_or_default().to_owned()),
         ];
         let reasons = reasons.into_iter().filter(|(times, _)| *times > 0);
         // Of one connection there is nothing to number.
