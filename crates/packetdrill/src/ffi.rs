@@ -4,11 +4,17 @@
 #![expect(unsafe_code, reason = "C functions that are given pointers")]
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
+use std::fs::File;
+use std::io::Seek;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-use libc::{epoll_event, iovec, loff_t, msghdr, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
+use libc::{
+    epoll_event, iovec, loff_t, msghdr, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval,
+};
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
@@ -17,6 +23,9 @@ use crate::settings::Flags;
 use crate::shared::{Patience, Shared};
 
 type Data = *mut c_void;
+
+/// Bytes of a file that go into a socket by one call at most.
+const AT_ONCE: usize = 1 << 20;
 
 /// The functions in the order of packetdrill's `struct packetdrill_interface`. `fcntl` and `ioctl` are variadic in C; in
 /// the x86-64 calling convention their third argument is where a fixed one is.
@@ -148,6 +157,51 @@ pub(crate) unsafe extern "C" fn getsockopt(
     // SAFETY: the caller's promise is the kernel's condition.
     let result = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, length) };
     c_int::try_from(result).unwrap_or(-1)
+}
+
+/// The C library's `sendfile`, for which packetdrill's interface has no place either: into a socket of ours, of a file that the
+/// kernel has; else the kernel's.
+///
+/// # Safety
+/// As sendfile(2): `at` is null, or points to a number that can be read and written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
+    let latest = LATEST.load(Ordering::Acquire);
+    if latest.is_null() || shared(latest.cast()).with(|machine| machine.sockets.get(to).is_err()) {
+        // SAFETY: the caller's promise is the kernel's condition.
+        let result = unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, len) };
+        return ssize_t::try_from(result).unwrap_or(-1);
+    }
+    // SAFETY: not null, so by the caller's promise it can be read.
+    let given = (!at.is_null()).then(|| unsafe { at.read() });
+    let sent = file(from).and_then(|mut file| {
+        let place = match given {
+            Some(at) => u64::try_from(at).map_err(|_| INVALID)?,
+            None => file.stream_position().map_err(|_| Errno(libc::ESPIPE))?,
+        };
+        let mut bytes = vec![0; len.min(AT_ONCE)];
+        let n = file.read_at(&mut bytes, place).map_err(|_| INVALID)?;
+        let sent = deliver(latest.cast(), to, &bytes[..n], 0, None)?;
+        if given.is_none() {
+            file.seek_relative(sent as i64).map_err(|_| Errno(libc::ESPIPE))?;
+        }
+        Ok(sent)
+    });
+    if let (Some(begin), Ok(sent)) = (given, &sent) {
+        // SAFETY: it was given, so it is not null, and by the caller's promise it can be written.
+        unsafe { at.write(begin + *sent as i64) };
+    }
+    answer(sent)
+}
+
+/// A file of the kernel's, with the place where it is read in common with the number that names it.
+fn file(fd: c_int) -> Result<File> {
+    if fd < 0 {
+        return Err(Errno(libc::EBADF));
+    }
+    // SAFETY: it is looked at for this one call, in which the caller has no cause to close it; if nothing is there, the kernel says so.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    file.map(File::from).map_err(|_| Errno(libc::EBADF))
 }
 
 /// The machine behind `userdata`.

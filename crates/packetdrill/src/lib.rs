@@ -14,7 +14,7 @@
 //! that moment, for scripts set these first.
 //!
 //! packetdrill itself asks the C library, not its plug-in, for the numbers that `%{ assert tcpi_cwnd == 10 }%` speaks of.
-//! With the same library in `LD_PRELOAD` that question comes here, too.
+//! With the same library in `LD_PRELOAD` that question comes here, too, and so does `sendfile`.
 
 mod errno;
 mod ffi;

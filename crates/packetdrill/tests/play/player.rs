@@ -30,7 +30,10 @@ const FLAGS: [(char, TcpFlags); 5] = [
 
 /// The plug-in, which any thread may call.
 #[derive(Clone, Copy)]
-struct Plugin(Interface);
+struct Plugin(Interface, Sendfile);
+
+/// What packetdrill asks the C library for.
+type Sendfile = unsafe extern "C" fn(c_int, c_int, *mut libc::off_t, libc::size_t) -> libc::ssize_t;
 
 // SAFETY: packetdrill calls it from two threads; that this works is what is tested. The pointer in it is the plug-in's.
 unsafe impl Send for Plugin {}
@@ -69,7 +72,9 @@ pub(crate) fn play(library: &Path, text: &str) -> Result<(), String> {
         init(c"sysctls=fixed,local=192.168.17.4".as_ptr(), filled.as_mut_ptr());
         filled.assume_init()
     };
-    let plugin = Plugin(interface);
+    // SAFETY: sendfile(2).
+    let sendfile = unsafe { library.get::<Sendfile>(c"sendfile".to_bytes_with_nul()) };
+    let plugin = Plugin(interface, *sendfile.map_err(|error| error.to_string())?);
     let mut player = Player {
         plugin,
         begin: plugin.now(),
@@ -167,7 +172,7 @@ impl Player {
         (result, errno): (i64, i32),
         (expected, error): &(i64, Option<String>),
     ) -> Result<(), String> {
-        let gives_file = matches!(name, "socket" | "accept");
+        let gives_file = matches!(name, "socket" | "accept" | "open");
         if gives_file && *expected >= 0 && result >= 0 {
             let fd = c_int::try_from(result).map_err(|_| "a strange number")?;
             self.files.insert(*expected, fd);
@@ -251,6 +256,7 @@ impl Player {
             "F_GETFL" => libc::F_GETFL,
             "F_SETFL" => libc::F_SETFL,
             "O_RDWR" => libc::O_RDWR,
+            "O_RDONLY" => libc::O_RDONLY,
             "O_NONBLOCK" => libc::O_NONBLOCK,
             "SHUT_WR" => libc::SHUT_WR,
             "MSG_PEEK" => libc::MSG_PEEK,
@@ -284,6 +290,9 @@ impl Player {
         for (i, argument) in arguments.iter().enumerate() {
             let number = if argument == "..." {
                 0
+            } else if argument.starts_with('"') {
+                prepared.bytes.extend(argument.trim_matches('"').bytes().chain([0]));
+                0
             } else if let Some(linger) = argument.strip_prefix('{') {
                 for part in linger.trim_end_matches('}').split(',') {
                     let (_, value) = part.split_once('=').ok_or("no value")?;
@@ -305,7 +314,7 @@ impl Player {
                 0
             } else {
                 let number = self.number(argument)?;
-                let is_file = i == 0 && name != "socket";
+                let is_file = i == 0 && !matches!(name, "socket" | "open") || i == 1 && name == "sendfile";
                 if is_file { (*self.files.get(&number).ok_or("no such file")?).into() } else { number }
             };
             prepared.numbers.push(number);
@@ -358,6 +367,17 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
                 return Err(format!("getsockopt gave {got}"));
             }
             result.into()
+        }
+        // SAFETY: the path ends with a zero.
+        "open" => unsafe { libc::open(call.bytes.as_ptr().cast(), int(1)) }.into(),
+        "sendfile" => {
+            let mut at = i64::from(int(2));
+            // SAFETY: there is a number to be read and written.
+            let sent = unsafe { (plugin.1)(int(0), int(1), &raw mut at, size(3)) } as i64;
+            if at != i64::from(int(2)) + sent {
+                return Err(format!("the file is now at {at}"));
+            }
+            sent
         }
         "poll" => {
             let timeout = int(2);
