@@ -398,6 +398,8 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ),
         ("tcp load http 127.0.0.1:1 --kernel --rate 0", "must be 1 at least"),
         ("tcp connect http://127.0.0.1/ --kernel", "it is a URL"),
+        ("tcp http --kernel --file /dev/zero", "it is a device"),
+        ("tcp http --kernel --file /nonexistent", "--file /nonexistent: No such file"),
         ("receive", "required arguments were not provided"),
         ("recieve null:", "'receive'"),
     ] {

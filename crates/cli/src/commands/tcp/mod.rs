@@ -5,6 +5,7 @@ mod run;
 mod tally;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use bywash_programs::{Dialect, File, Manner};
@@ -188,8 +189,12 @@ fn stream(command: &'static str, manner: Manner, usual: u16, args: ServerArgs) -
 }
 
 fn read(path: &std::path::Path) -> Result<File, Failure> {
-    let bytes =
-        std::fs::read(path).map_err(|error| Failure::Usage(format!("--file {}: {error}", path.display())))?;
+    let failed = |why: String| Failure::Usage(format!("--file {}: {why}", path.display()));
+    let told = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if told.file_type().is_char_device() {
+        return Err(failed("it is a device, which may have no end: name a file".into()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(File { name, bytes: bytes.into() })
 }
