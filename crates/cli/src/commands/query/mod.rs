@@ -24,6 +24,7 @@ Examples:
   bywash addr del 10.0.0.3
   bywash addr add auto6 dev eth1                    IPv6 as the routers of eth1's link say
   bywash addr show dev eth1
+  bywash -4 addr                                    -4, -6, -j may stand in front, as with iproute2
   bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
   bywash route replace 10.1.0.0/16 via 10.0.0.7 metric 5
   bywash route del default
@@ -39,6 +40,8 @@ Exit codes: 0 done; 2 the instance refuses, or there is none";
 pub(super) const SHOW_EXAMPLES: &str = "\
 Examples:
   bywash sockets -ti state established   what is connected, with round trips, windows and losses
+  bywash sockets -o -m              with the timer of each that comes next, and its memory
+  bywash sockets -s                 how many there are of each kind
   bywash sockets                    what listens and what is connected in the instance `default`
   bywash stats --name web --json    all that the instance `web` counts
 
