@@ -404,8 +404,13 @@ pub(crate) fn end(assembler: &mut Assembler) {
 
 /// Counts the packet under the key on the stack, in the map of counters. Uses r0 to r5.
 pub(crate) fn add_to_counter(assembler: &mut Assembler, counters: RawFd) {
+    add_to_counter_of(assembler, counters, KEY);
+}
+
+/// The same under a key elsewhere on the stack.
+pub(crate) fn add_to_counter_of(assembler: &mut Assembler, counters: RawFd, key: i16) {
     let end = assembler.label();
-    lookup(assembler, counters);
+    lookup(assembler, counters, key);
     assembler.jump_if(Register::R0, Condition::Equal, 0, end);
     for (field, more) in [(0, None), (8, Some(LENGTH))] {
         assembler.load(Width::Double, Register::R1, Register::R0, field);
@@ -427,9 +432,9 @@ fn verdict(assembler: &mut Assembler, result: i32, kind: Verdict) {
 }
 
 /// r0 = the entry of a map whose key is on the stack, or 0.
-fn lookup(assembler: &mut Assembler, map: RawFd) {
+fn lookup(assembler: &mut Assembler, map: RawFd, key: i16) {
     assembler.mov(Register::R2, Register::R10);
-    assembler.operate(Operation::Add, Register::R2, i32::from(KEY));
+    assembler.operate(Operation::Add, Register::R2, i32::from(key));
     assembler.map(Register::R1, map);
     assembler.call(Helper::MapLookup);
 }
@@ -454,5 +459,12 @@ impl Exits {
 
     pub(crate) fn of(&self, verdict: Verdict) -> Label {
         self.verdicts[verdict as usize]
+    }
+
+    /// All of them that there are.
+    pub(crate) fn all(&self, hook: Hook) -> impl Iterator<Item = Label> {
+        let kept = Verdict::ALL.into_iter().filter(|kind| *kind != Verdict::Taken).map(|kind| self.of(kind));
+        let take = (hook == Hook::Xdp).then_some(self.take);
+        kept.chain([self.count, self.end]).chain(take)
     }
 }

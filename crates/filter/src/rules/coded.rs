@@ -27,6 +27,8 @@ pub(crate) struct Coded {
     limits: Vec<u64>,
     /// Limits of whatever comes.
     free_limits: Vec<usize>,
+    /// Those that are crossed, in order.
+    crossed: Vec<Candidate>,
 }
 
 /// A rule that a packet may meet, and all that most packets need of it.
@@ -52,6 +54,8 @@ pub(super) struct Candidates {
     /// How many of those that join no list have been.
     free: usize,
     left_out: Kinds,
+    /// The next one that is crossed.
+    crossed: u32,
 }
 
 /// Behind the last rule of any set, and where [`Found::first`] is when there is none.
@@ -61,16 +65,21 @@ impl Coded {
     pub(super) fn of(plans: &[Plan], rules: &[Rule]) -> Self {
         let none = [0; MOST_JOINED / 64];
         let (free, free_limits, owners) = (Vec::new(), Vec::new(), Vec::new());
-        let limits = Vec::new();
-        let mut coded =
-            Self { free, owners, words: 0, firsts: none, without: [none; KINDS], limits, free_limits };
+        let (limits, crossed) = (Vec::new(), Vec::new());
+        let without = [none; KINDS];
+        let mut coded = Self { free, owners, words: 0, firsts: none, without, limits, free_limits, crossed };
         for (index, (plan, rule)) in plans.iter().zip(rules).enumerate() {
-            let Plan::Coded(Steps { bits, has_test, wanted, asks_user_space, .. }) = plan else { continue };
+            let (Plan::Coded(steps) | Plan::Crossed(steps)) = plan else { continue };
+            let Steps { bits, has_test, wanted, asks_user_space, .. } = steps;
             let candidate = Candidate {
                 index: u32::try_from(index).unwrap_or(NONE),
                 is_sure: bits.len() <= 1 && !has_test && wanted.is_none(),
                 asks_user_space: *asks_user_space,
             };
+            if matches!(plan, Plan::Crossed(_)) {
+                coded.crossed.push(candidate);
+                continue;
+            }
             let is_limit = matches!(rule.action, Action::Limit(_)) && !has_test && wanted.is_none();
             let Some(&first) = bits.first() else {
                 coded.free.push(candidate);
@@ -133,7 +142,9 @@ impl Candidates {
     /// Those that a packet may meet which is in the lists that were `found`.
     #[inline(always)]
     pub(super) fn new(coded: &Coded, tables: &Tables, found: &Found) -> Self {
-        Self { bits: tables.word(found, 0) & coded.without[0][0], next: 1, free: 0, left_out: 0 }
+        let bits = tables.word(found, 0) & coded.without[0][0];
+        let crossed = tables.next_crossed(found, 0).unwrap_or(NONE);
+        Self { bits, next: 1, free: 0, left_out: 0, crossed }
     }
 
     /// The next one; or one that is [`NONE`]. Always for the same packet.
@@ -148,21 +159,33 @@ impl Candidates {
         } else {
             coded.owners[64 * (self.next - 1) + self.bits.trailing_zeros() as usize]
         };
-        match coded.free.get(self.free) {
-            Some(free) if free.index < joined.index => {
+        let free = coded.free.get(self.free).filter(|free| free.index < joined.index);
+        if self.crossed < free.map_or(joined.index, |free| free.index) {
+            return self.next_crossed(coded, tables, found);
+        }
+        match free {
+            Some(free) => {
                 self.free += 1;
                 *free
             }
-            _ => {
+            None => {
                 self.bits &= self.bits.wrapping_sub(1);
                 joined
             }
         }
     }
 
+    #[inline(never)]
+    fn next_crossed(&mut self, coded: &Coded, tables: &Tables, found: &Found) -> Candidate {
+        let index = std::mem::replace(&mut self.crossed, NONE);
+        self.crossed = tables.next_crossed(found, index.saturating_add(1)).unwrap_or(NONE);
+        let at = coded.crossed.partition_point(|candidate| candidate.index < index);
+        coded.crossed.get(at).copied().unwrap_or(Candidate::NONE)
+    }
+
     /// From now on without any.
     pub(super) fn end(&mut self) {
-        *self = Self { bits: 0, next: usize::MAX, free: usize::MAX, left_out: 0 };
+        *self = Self { bits: 0, next: usize::MAX, free: usize::MAX, left_out: 0, crossed: NONE };
     }
 
     /// From now on without those that look for something of these kinds, where they join a list.

@@ -54,6 +54,8 @@ pub(super) const LISTEN: i32 = 10;
 
 /// The stack: the SYN's TCP header, its length, the socket, a result; what its options say; the answer's TCP header.
 const HEADER_AT: i16 = -248;
+/// Bytes of it.
+pub(super) const STACK: usize = HEADER_AT.unsigned_abs() as usize;
 const LEN_AT: i16 = -184;
 const SOCKET_AT: i16 = -176;
 const RESULT_AT: i16 = -168;

@@ -84,7 +84,7 @@ impl<'a> Course<'a> {
     /// Whether all of a rule holds; its first list does.
     #[inline(never)]
     fn holds(&mut self, index: usize) -> bool {
-        let Some(Plan::Coded(steps)) = self.set.plans.get(index) else { return false };
+        let Some(Plan::Coded(steps) | Plan::Crossed(steps)) = self.set.plans.get(index) else { return false };
         if steps.has_more && !self.passes(index, steps) {
             return false;
         }

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-/// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order.
+/// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order. Combinations of
+/// classes are in it, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct SetKey6 {
-    /// 0 for sources, 1 for destinations.
+    /// 0 for sources, 1 for destinations; 2 for a combination of classes.
     pub side: u8,
     /// Bits of the prefix.
     pub bits: u8,
@@ -17,6 +18,18 @@ pub struct SetKey6 {
 impl SetKey6 {
     /// Bytes of a key: the fields, and padding before the address.
     pub const SIZE: usize = 24;
+
+    /// Instead of a side: the address is four classes, of four bytes each.
+    const CLASSES: u8 = 2;
+
+    /// Of a combination of classes, which are named by where they begin.
+    pub(super) fn of_classes(classes: [u32; 4]) -> Self {
+        let mut address = [0; 16];
+        for (bytes, class) in address.chunks_mut(4).zip(classes) {
+            bytes.copy_from_slice(&class.to_ne_bytes());
+        }
+        Self { side: Self::CLASSES, bits: 0, address }
+    }
 
     /// As the kernel sees it.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {

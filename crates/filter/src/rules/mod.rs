@@ -10,10 +10,14 @@
 //! flow is asked of a table ([`FlowLayout`]) that a program fills by what leaves the machine ([`note_program`]). The same tables are searched by the kernel's program ([`RuleProgram`]) and by this
 //! process ([`RuleSet::course`]).
 
+mod blocked;
 mod carried;
+mod classes;
 mod coded;
 mod cookie;
+mod counting;
 mod course;
+mod crossed;
 mod established;
 mod exact;
 mod flow;
@@ -30,6 +34,7 @@ mod payload;
 mod prefix;
 mod program;
 mod program_error;
+mod rule_error;
 mod search;
 mod tables;
 mod trie;
@@ -54,12 +59,14 @@ pub use payload::{PayloadPattern, PayloadPlace};
 pub use prefix::{Prefix, PrefixError, network};
 pub use program::{MapSet, Rest, RuleProgram};
 pub use program_error::ProgramError;
+pub use rule_error::RuleError;
 pub use tables::Tables;
 
+use classes::{Fate, Member};
 use coded::Coded;
 use flow_table::most_age;
 use look::{Looks, Wanted};
-use tables::Found;
+use tables::{Found, TooMany};
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,36 +159,14 @@ pub enum Per {
     Flow,
 }
 
-/// Why rules can't be made a set of.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    /// Two rules have one name.
-    #[error("the name '{0}' is there twice: counters are known by it")]
-    Name(String),
-    /// More rules than there are counters; the first of those that are too many.
-    #[error(
-        "{0} rules: the rule '{1}' is the first above {MOST_RULES}; put prefixes and ports that share a fate into one rule's lists"
-    )]
-    Rules(usize, String),
-    /// More conditions that join lists than can be kept track of; the first rule for which there is no room.
-    #[error(
-        "{0} lists stand in rules beside another condition: the rule '{1}' is the first above {MOST_JOINED}; put rules that are \
-         alike together"
-    )]
-    Joined(usize, String),
-    /// Patterns that no search can be made of.
-    #[error("the rule '{0}' has too many payload patterns: {1}")]
-    Payload(String, String),
-    /// More prefixes than there is room for.
-    #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
-    Prefixes,
-}
-
 /// Most rules of a set.
 pub const MOST_RULES: usize = 16_384;
 
-/// Most lists that stand beside another condition.
+/// Most lists that stand in rules which are looked at one by one.
 pub const MOST_JOINED: usize = 1024;
+
+/// From so many lists on, rules that ask for lists alone are crossed. Fewer are cheap to look at one by one.
+const CROSSED_ABOVE: usize = 128;
 
 /// Rules in order, ready to be run.
 #[derive(Debug)]
@@ -200,6 +185,8 @@ pub struct RuleSet {
 pub(crate) enum Plan {
     /// The tables tell: its only condition is one list, and it decides.
     Listed,
+    /// The tables tell: its conditions are lists, and what user space looks for.
+    Crossed(Steps),
     /// All of this must hold.
     Coded(Steps),
 }
@@ -241,46 +228,64 @@ impl RuleSet {
         if let Some(twice) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
             return Err(RuleError::Name(twice.name.clone()));
         }
+        let joined: usize =
+            rules.iter().filter(|rule| !rule.is_listed()).map(|rule| rule.condition.lists()).sum();
+        match Self::planned(&rules, joined > CROSSED_ABOVE) {
+            Err(RuleError::Crossed(..)) if joined <= MOST_JOINED => Self::planned(&rules, false),
+            made => made,
+        }
+        .map(|(plans, tables, looks)| {
+            let coded = Coded::of(&plans, &rules);
+            let has_limit = rules.iter().any(|rule| matches!(rule.action, Action::Limit(_)));
+            let asks_headers = has_limit || tables.is_used();
+            Self { rules, plans, coded, tables, looks, asks_headers }
+        })
+    }
+
+    /// How each rule is run, and what they need for that.
+    fn planned(rules: &[Rule], crosses: bool) -> Result<(Vec<Plan>, Tables, Looks), RuleError> {
         let mut builder = tables::Builder::default();
         let mut joined = 0;
+        let mut crossed = Vec::new();
         let mut beyond = None;
         let mut looks = look::Builder::default();
         let mut plans = Vec::with_capacity(rules.len());
-        for (index, rule) in (0..).zip(&rules) {
+        for (index, rule) in (0..).zip(rules) {
             if rule.is_listed() {
-                builder.add(&rule.condition, |_| tables::Member::Rule(index, rule.action.into()));
+                builder.add(&rule.condition, |_| Member::Rule(index, Fate::of(rule).unwrap_or(Fate::Pass)));
                 plans.push(Plan::Listed);
                 continue;
             }
             let mut bits = Vec::new();
-            builder.add(&rule.condition, |_| {
-                let bit = joined;
-                joined += 1;
-                bits.push(bit);
-                tables::Member::Bit(bit)
-            });
+            let is_crossed = crosses && rule.can_be_crossed();
+            if is_crossed {
+                crossed.push(&rule.name);
+                builder.cross(index, Fate::of(rule), &rule.condition);
+            } else {
+                builder.add(&rule.condition, |_| {
+                    let bit = joined;
+                    joined += 1;
+                    bits.push(bit);
+                    Member::Bit(bit)
+                });
+            }
             if joined as usize > MOST_JOINED {
                 beyond = beyond.or(Some(&rule.name));
             }
             let (has_test, wanted) = (rule.condition.has_test(), looks.add(&rule.condition));
             let has_more = has_test || bits.len() > 1;
-            plans.push(Plan::Coded(Steps {
-                bits,
-                has_test,
-                has_more,
-                asks_user_space: rule.asks_user_space(),
-                wanted,
-            }));
+            let asks_user_space = rule.asks_user_space();
+            let steps = Steps { bits, has_test, has_more, asks_user_space, wanted };
+            plans.push(if is_crossed { Plan::Crossed(steps) } else { Plan::Coded(steps) });
         }
         if let Some(beyond) = beyond {
             return Err(RuleError::Joined(joined as usize, beyond.clone()));
         }
-        let tables = builder.build(joined).ok_or(RuleError::Prefixes)?;
-        let looks = looks.build(&rules)?;
-        let coded = Coded::of(&plans, &rules);
-        let has_limit = rules.iter().any(|rule| matches!(rule.action, Action::Limit(_)));
-        let asks_headers = has_limit || tables.is_used();
-        Ok(Self { rules, plans, coded, tables, looks, asks_headers })
+        let tables = builder.build(joined).map_err(|many| match many {
+            TooMany::Prefixes => RuleError::Prefixes,
+            TooMany::Crossed => RuleError::Crossed(crossed.len(), crossed[0].clone()),
+        })?;
+        Ok((plans, tables, looks.build(rules)?))
     }
 
     /// The rules, in order.
@@ -406,14 +411,22 @@ impl Rule {
     }
 
     fn is_listed(&self) -> bool {
-        let Condition { from, to, from_ports, to_ports, .. } = &self.condition;
-        let lists = [!from.is_empty(), !to.is_empty(), !from_ports.is_empty(), !to_ports.is_empty()];
         self.condition.has_only_lists()
             && !self.condition.needs_look()
-            && lists.into_iter().filter(|used| *used).count() == 1
+            && self.condition.lists() == 1
             && matches!(self.action, Action::Drop | Action::Pass)
             && self.sample.is_none()
             && !self.dry_run
+    }
+
+    /// Whether lists say all of it that the kernel's program asks, and it does nothing that takes a place of its own there.
+    fn can_be_crossed(&self) -> bool {
+        let plain = match self.action {
+            Action::Drop | Action::Pass | Action::Count | Action::Queue => true,
+            Action::Limit(limit) => limit.block.is_none(),
+            Action::Steer(_) | Action::SynCookie => false,
+        };
+        plain && self.condition.has_only_lists() && self.condition.lists() > 0 && self.sample.is_none()
     }
 }
 
@@ -448,6 +461,12 @@ impl Condition {
                 let age = age.get_or_insert_with(|| established.age(packet));
                 age.is_some_and(|age| age <= most_age(idle))
             })
+    }
+
+    /// How many lists it has.
+    fn lists(&self) -> usize {
+        let used = |kind: &tables::Kind| !kind.prefixes(self).is_empty() || !kind.ports(self).is_empty();
+        tables::Kind::ALL.iter().filter(|kind| used(kind)).count()
     }
 
     /// The destination ports that its packets must have; any when empty.

@@ -21,10 +21,11 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
-use super::cookie::SynCookies;
+use super::classes::Fate;
+use super::cookie::{self, SynCookies};
+use super::counting::{self, Kept};
 use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
-use super::prefix::mask32;
 use super::program_error::ProgramError;
 use super::tables::Layout;
 use super::{Action, Limit, Per, Plan, Rule, RuleSet, Steps};
@@ -124,11 +125,15 @@ impl RuleProgram<'_> {
     pub fn program(&self) -> Result<Program, ProgramError> {
         let program = self.assemble(&[])?;
         // SYNs are answered on the way of plain packets alone.
-        let answers = self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie);
+        let answers = self.answers_syns();
         if program.instructions().len() > MOST_FOR_PLAIN && !answers {
             return Ok(program);
         }
         self.assemble(&Plain::ALL)
+    }
+
+    fn answers_syns(&self) -> bool {
+        self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie)
     }
 
     /// With a way of their own for these kinds of packets.
@@ -150,15 +155,23 @@ impl RuleProgram<'_> {
             layout: self.rules.tables().layout(),
             assembler,
             exits,
-            stack: 0,
+            stack: if self.answers_syns() { cookie::STACK } else { 0 },
             splits: !plains.is_empty(),
             plain: None,
             header: NETWORK,
             begun: Vec::new(),
+            counting: None,
         };
+        let tables = self.rules.tables();
+        if tables.most_counting() > 0 {
+            coder.counting = Some(Exits::new(&mut coder.assembler));
+        }
         coder.decide_by_kind(plains);
-        let Coder { mut assembler, exits, stack, begun, .. } = coder;
-        let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (4 + self.rules.tables().words());
+        let Coder { mut assembler, exits, stack, begun, counting, .. } = coder;
+        if let Some(counting) = counting {
+            counting::count(&mut assembler, self, (&counting, &exits));
+        }
+        let most = usize::from(FIRST_AT.unsigned_abs()) - 8 * (4 + tables.words() + Kept::len(tables));
         if stack > most {
             return Err(AssembleError::TooDeep { bytes: stack, most }.into());
         }
@@ -199,6 +212,8 @@ pub(super) struct Coder<'a> {
     pub(super) header: Register,
     /// How many instructions there were when a rule's began, and the rule's index.
     begun: Vec<(usize, usize)>,
+    /// The ways out where rules that are crossed count first, while they are not `exits`; `None` where none counts.
+    pub(super) counting: Option<Exits>,
 }
 
 impl Coder<'_> {
@@ -224,7 +239,14 @@ impl Coder<'_> {
             self.assembler.store(Width::Double, Register::R10, FIRST_AT, FIRST);
             self.assembler.operate(Operation::ShiftRight, FIRST, 32);
         }
-        if self.splits && tables.words() > 0 {
+        self.change_exits();
+        self.all_rules();
+        self.change_exits();
+    }
+
+    /// The rules, apart for packets that are in no list of those that join some.
+    fn all_rules(&mut self) {
+        if self.splits && self.rules.rules.tables().words() > 0 {
             let none = self.assembler.label();
             self.unless_joined(none);
             self.rules(true);
@@ -267,7 +289,7 @@ impl Coder<'_> {
     /// The rules in order; with or without those that join lists.
     fn rules(&mut self, joined: bool) {
         let set = self.rules.rules;
-        let [listed, left] = [(); 2].map(|()| self.assembler.label());
+        let [listed, left, rest] = [(); 3].map(|()| self.assembler.label());
         if let Some(drawn) = self.drawn_at() {
             self.assembler.store(Width::Double, Register::R10, drawn, 0);
         }
@@ -291,15 +313,17 @@ impl Coder<'_> {
             }
             self.begun.push((self.assembler.here(), index));
             let next = self.assembler.label();
-            self.rule(rule, bits, self.rules.slots.get(index).copied().unwrap_or(0), (next, left));
+            self.rule((index, rule), bits, (next, rest));
             self.assembler.place(next);
         }
-        if set.plans().contains(&Plan::Listed) {
+        if set.plans().iter().any(|plan| !matches!(plan, Plan::Coded(_))) {
             self.assembler.jump_if32(FIRST, Condition::Equal, NO_INDEX, left);
             self.assembler.place(listed);
             self.decide_by_list();
         }
         self.assembler.place(left);
+        self.count_before(i32::MAX);
+        self.assembler.place(rest);
         self.take_if_drawn();
         self.decide_the_rest();
     }
@@ -336,7 +360,8 @@ impl Coder<'_> {
     }
 
     /// One rule that is not just a list. On to the next one, or to where all go that no rule decides.
-    fn rule(&mut self, rule: &Rule, bits: &[u32], slot: u32, (next, left): (Label, Label)) {
+    fn rule(&mut self, (index, rule): (usize, &Rule), bits: &[u32], (next, rest): (Label, Label)) {
+        let slot = self.rules.slots.get(index).copied().unwrap_or(0);
         for word in 0..self.rules.rules.tables().words() {
             let of_word = bits.iter().filter(|bit| **bit as usize / 64 == word);
             let mask = of_word.fold(0_u64, |mask, bit| mask | 1 << (bit % 64));
@@ -358,6 +383,9 @@ impl Coder<'_> {
             self.assembler.number(Register::R2, most_age(idle).into());
             self.assembler.jump_if(Register::R1, Condition::Greater, Register::R2, next);
         }
+        if rule.decides() || rule.asks_user_space() {
+            self.count_before(i32::try_from(index).unwrap_or(i32::MAX));
+        }
         if rule.action == Action::SynCookie {
             return self.answer_syn(slot, next);
         }
@@ -378,7 +406,7 @@ impl Coder<'_> {
             Action::Drop => Some(hook.drops()),
             Action::Steer(_) if !matches!(self.rules.rest, Rest::Kernel) => {
                 xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
-                return self.assembler.jump(left);
+                return self.assembler.jump(rest);
             }
             _ => Some(hook.passes()),
         };
@@ -415,39 +443,14 @@ impl Coder<'_> {
         self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
     }
 
-    /// Drops the packet when its source is blocked, which its first `v4` or `v6` bits tell. Else goes on; the packet is not
-    /// read after that.
-    fn drop_blocked(&mut self, slot: u32, bits4: u8, bits6: u8) {
-        let [v4, v6, search, done] = [(); 4].map(|()| self.assembler.label());
-        let take = self.exits.take;
-        self.network(v4, v6, done);
-        self.assembler.place(v4);
-        self.check(34, take);
-        self.assembler.load(Width::Word, Register::R1, self.header, 26);
-        self.assembler.operate32(Operation::And, Register::R1, mask32(bits4).to_be());
-        self.assembler.store(Width::Double, Register::R10, KEY6 + 8, 0);
-        self.assembler.store(Width::Word, Register::R10, KEY6 + 8, Register::R1);
-        self.assembler.store(Width::Double, Register::R10, KEY6 + 16, 0);
-        self.assembler.store(Width::Word, Register::R10, KEY6 + 4, 32);
-        self.assembler.jump(search);
-        self.assembler.place(v6);
-        self.check(54, take);
-        self.masked6(22, bits6);
-        self.assembler.store(Width::Word, Register::R10, KEY6 + 4, 128);
-        self.assembler.place(search);
-        self.assembler.store(Width::Word, Register::R10, KEY6, slot.cast_signed());
-        self.lookup(KEY6, self.rules.sets.blocks);
-        self.assembler.jump_if(Register::R0, Condition::Equal, 0, done);
-        self.assembler.add_atomically(Register::R0, 1, Register::R1);
-        self.assembler.mov(RESULT, self.rules.hook.drops());
-        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
-        self.assembler.jump(self.exits.count);
-        self.assembler.place(done);
-    }
-
     /// What the rule does that a list alone has met.
     fn decide_by_list(&mut self) {
+        self.count_before(FIRST);
         self.assembler.load(Width::Double, Register::R1, Register::R10, FIRST_AT);
+        if self.rules.rules.tables().takes() {
+            let take = self.exits.take;
+            self.assembler.jump_if32(Register::R1, Condition::CommonBit, Fate::Take as u32, take);
+        }
         self.assembler.mov(RESULT, Register::R1);
         self.assembler.operate(Operation::And, RESULT, 1);
         let (drops, passes) = (self.rules.hook.drops(), self.rules.hook.passes());

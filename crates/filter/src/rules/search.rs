@@ -26,13 +26,14 @@ impl Coder<'_> {
         for word in 0..tables.words() {
             self.assembler.store(Width::Double, Register::R10, bits_at(word), 0);
         }
+        self.keep_nothing();
         self.network(v4, v6, done);
         let ports = [Kind::FromPorts, Kind::ToPorts].map(|kind| tables.uses(kind));
         self.assembler.place(v4);
         self.check(34, done);
         for (kind, at) in [(Kind::From, 26), (Kind::To, 30)] {
             if let Some(root) = self.layout.roots[kind.side()] {
-                self.address4(root, at);
+                self.address4(kind, root, at);
             }
         }
         if ports != [false; 2] && self.plain.is_some() {
@@ -61,6 +62,7 @@ impl Coder<'_> {
             self.ports(54, done);
         }
         self.assembler.place(done);
+        self.combinations();
     }
 
     /// Passes VLAN tags, and goes on by what is behind them.
@@ -106,12 +108,12 @@ impl Coder<'_> {
             self.value_at(Register::R1, table);
             self.assembler.operate(Operation::Add, Register::R1, Register::R2);
             self.assembler.load(Width::Word, Register::R0, Register::R1, 0);
-            self.add_class();
+            self.add_class(kind as usize);
         }
     }
 
     /// r0 = the class of the IPv4 address at an offset, and what it means.
-    fn address4(&mut self, root: usize, at: i16) {
+    fn address4(&mut self, kind: Kind, root: usize, at: i16) {
         let found = self.assembler.label();
         self.assembler.load(Width::Word, Register::R0, self.header, at);
         self.assembler.from_network_order(Register::R0, Width::Word);
@@ -143,7 +145,7 @@ impl Coder<'_> {
         }
         self.assembler.place(found);
         self.assembler.mov(Register::R0, Register::R2);
-        self.add_class();
+        self.add_class(kind as usize);
         self.assembler.place(none);
     }
 
@@ -173,7 +175,7 @@ impl Coder<'_> {
             self.assembler.place(found);
             if !lengths.is_empty() {
                 self.assembler.load(Width::Word, Register::R0, Register::R0, 0);
-                self.add_class();
+                self.add_class(kind as usize);
             }
             self.assembler.place(next);
         }
@@ -182,14 +184,16 @@ impl Coder<'_> {
         }
     }
 
-    /// Notes what the class that begins at offset r0 means. Uses r0 to r3.
-    fn add_class(&mut self) {
+    /// Notes what the class that begins at offset r0 means, which is of the kind of this number, or behind all kinds of a combination.
+    /// Uses r0 to r3.
+    pub(super) fn add_class(&mut self, number: usize) {
         let [later, none] = [(); 2].map(|()| self.assembler.label());
         let last = i32::try_from(self.layout.last_class).unwrap_or(0);
         self.assembler.jump_if(Register::R0, Condition::Equal, 0, none);
         self.assembler.jump_if(Register::R0, Condition::Greater, last, none);
         self.value_at(Register::R1, 0);
         self.assembler.operate(Operation::Add, Register::R1, Register::R0);
+        self.keep_class(number);
         self.assembler.load(Width::Double, Register::R2, Register::R1, 0);
         self.assembler.jump_if(Register::R2, Condition::GreaterOrEqual, FIRST, later);
         self.assembler.mov(FIRST, Register::R2);
@@ -260,7 +264,7 @@ pub(super) fn reaches(assembler: &mut Assembler, from: Register, bytes: usize, o
 }
 
 /// Bytes as they lie in memory, 8 at a time.
-fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = u64::from_ne_bytes(*bytes);

@@ -9,16 +9,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
+use super::classes::{Classes, Fate, Member};
+use super::crossed::{self, Cell, Crossed};
 use super::headers::{Headers, lower_bits};
 use super::keys::SetKey6;
 use super::prefix::mask128;
-use super::trie::{BLOCK, ROOT, Trie};
-use super::{Action, Condition};
+use super::trie::{BLOCK, INNER, ROOT, Trie};
+use super::{Condition, Prefix};
 use crate::walk::Family;
+use crate::xdp::RULES_AT;
 
 /// A kind of list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Kind {
     From,
@@ -37,28 +41,23 @@ impl Kind {
             Self::To | Self::ToPorts => 1,
         }
     }
-}
 
-/// What being in a list means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Member {
-    /// This rule is met, and does that.
-    Rule(u32, Fate),
-    /// This list is met.
-    Bit(u32),
-}
+    /// The list of this kind, of prefixes, that a condition has.
+    pub(super) fn prefixes(self, condition: &Condition) -> &[Prefix] {
+        match self {
+            Self::From => &condition.from,
+            Self::To => &condition.to,
+            Self::FromPorts | Self::ToPorts => &[],
+        }
+    }
 
-/// What a rule that decides by a list does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Fate {
-    Drop = 0,
-    Pass = 1,
-}
-
-impl From<Action> for Fate {
-    fn from(action: Action) -> Self {
-        if action == Action::Drop { Self::Drop } else { Self::Pass }
+    /// The same, of ports.
+    pub(super) fn ports(self, condition: &Condition) -> &[RangeInclusive<u16>] {
+        match self {
+            Self::FromPorts => &condition.from_ports,
+            Self::ToPorts => condition.wanted_ports(),
+            Self::From | Self::To => &[],
+        }
     }
 }
 
@@ -67,7 +66,7 @@ impl From<Action> for Fate {
 pub struct Tables {
     /// What being in a class means, as in the array that the kernel gets: the first rule that is met by one of the lists alone
     /// as a number, so that of two the lower one comes first (its index, room for its counter, its fate; or [`NO_RULE`]),
-    /// then a bit for each list that is joined.
+    /// then a bit for each list that is joined, then where rules begin that are crossed and only count, if there are any.
     classes: Vec<u64>,
     /// Words of a class's bits.
     words: usize,
@@ -80,6 +79,8 @@ pub struct Tables {
     six: [HashMap<(u8, u128), u32>; 2],
     /// Their lengths, the longest first.
     lengths: [Vec<u8>; 2],
+    /// What classes mean beside that.
+    crossed: Crossed,
 }
 
 /// What classes mean: the first rule as a number, and the bits of as many lists as most sets of rules join.
@@ -96,7 +97,7 @@ const NOTHING: Means = Means { first: NO_RULE, bits: [0; 2] };
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     /// The classes of its addresses and ports. 0 is the class of what is in no list.
-    classes: [u32; Kind::ALL.len()],
+    classes: Cell,
     /// What they mean together.
     means: Means,
 }
@@ -130,6 +131,8 @@ pub(crate) struct Layout {
     pub(crate) blocks: usize,
     /// How many they are, by side; the first side's come first.
     pub(crate) block_counts: [usize; 2],
+    /// The rules that are crossed and only count.
+    pub(crate) counting: usize,
     pub(crate) len: usize,
 }
 
@@ -145,7 +148,38 @@ fn index_of(first: u64) -> u32 {
 impl Tables {
     /// Whether there is any list.
     pub(super) fn is_used(&self) -> bool {
-        self.classes.len() > 1 + self.words
+        self.classes.len() > self.stride()
+    }
+
+    /// Words of a class.
+    fn stride(&self) -> usize {
+        1 + self.words + usize::from(self.most_counting() > 0)
+    }
+
+    /// Where a class says which rules are crossed and only count, in bytes.
+    pub(crate) fn counting_at(&self) -> usize {
+        8 + 8 * self.words
+    }
+
+    /// How many of these a class has, at most.
+    pub(crate) fn most_counting(&self) -> usize {
+        self.crossed.most_counting()
+    }
+
+    /// The kinds of lists of which combinations are looked up, a bit for each [`Kind`].
+    pub(crate) fn shapes(&self) -> &[u8] {
+        self.crossed.shapes()
+    }
+
+    /// Whether rules that are crossed ask user space.
+    pub(crate) fn takes(&self) -> bool {
+        self.crossed.takes()
+    }
+
+    /// The first rule from an index on that is crossed and met.
+    #[inline]
+    pub(super) fn next_crossed(&self, found: &Found, from: u32) -> Option<u32> {
+        if self.crossed.is_used() { self.crossed.next(&found.classes, from) } else { None }
     }
 
     /// Words of bits in a class.
@@ -236,7 +270,7 @@ impl Tables {
 
     #[inline(never)]
     fn later_word(&self, found: &Found, number: usize) -> u64 {
-        let stride = 1 + self.words;
+        let stride = self.stride();
         let of = |class: u32| self.classes.get(class as usize * stride + 1 + number).copied().unwrap_or(0);
         found.classes.iter().fold(0, |bits, class| bits | of(*class))
     }
@@ -248,7 +282,7 @@ impl Tables {
     }
 
     pub(crate) fn layout(&self) -> Layout {
-        let stride = 8 + 8 * self.words;
+        let stride = 8 * self.stride();
         let mut len = 8 * self.classes.len();
         let mut place = |wanted: bool, bytes: usize| {
             let at = len;
@@ -260,8 +294,10 @@ impl Tables {
         let block_counts = [0, 1].map(|side| self.tries[side].as_ref().map_or(0, |trie| trie.blocks.len()));
         let blocks = len;
         len += 4 * BLOCK * block_counts.iter().sum::<usize>();
+        let counting = len;
+        len += 8 * self.crossed.counting().len();
         let last_class = 8 * self.classes.len() - stride;
-        Layout { stride, last_class, ports, roots, blocks, block_counts, len }
+        Layout { stride, last_class, ports, roots, blocks, block_counts, counting, len }
     }
 
     /// How long the array is that the kernel gets, in bytes.
@@ -273,10 +309,16 @@ impl Tables {
     pub fn array(&self, slots: &[u32]) -> Vec<u64> {
         let layout = self.layout();
         let mut words = Vec::with_capacity(layout.len / 8);
-        for class in self.classes.chunks(1 + self.words) {
-            let index = index_of(class[0]) as usize;
-            words.push(class[0] | u64::from(slots.get(index).copied().unwrap_or(0)) << 1);
-            words.extend_from_slice(&class[1..]);
+        let slot = |index: u32| u64::from(slots.get(index as usize).copied().unwrap_or(0));
+        for class in self.classes.chunks(self.stride()) {
+            words.push(class[0] | slot(index_of(class[0])) << 1);
+            let (bits, counting) = class[1..].split_at(self.words);
+            words.extend_from_slice(bits);
+            let counting = counting.iter().map(|behind| match behind {
+                0 => 0,
+                behind => layout.counting as u64 + 8 * (behind - 1),
+            });
+            words.extend(counting);
         }
         // The kernel's program is spared a multiplication: its entries say where a class begins.
         let leaf = |class: u32| class * u32::try_from(layout.stride).unwrap_or(0);
@@ -286,7 +328,7 @@ impl Tables {
         let before = [0, u32::try_from(layout.block_counts[0]).unwrap_or(0)];
         let sides: Vec<_> = self.tries.iter().zip(before).collect();
         let entry = |entry: u32, before: u32| {
-            if entry & super::trie::INNER != 0 { entry + before } else { leaf(entry) }
+            if entry & INNER != 0 { entry + before } else { leaf(entry) }
         };
         for (trie, before) in &sides {
             let root = trie.iter().flat_map(|trie| trie.root.iter());
@@ -296,22 +338,29 @@ impl Tables {
             let blocks = trie.iter().flat_map(|trie| trie.blocks.iter().flatten());
             push_halves(&mut words, blocks.map(|cell| entry(*cell, *before)));
         }
+        let counting = self.crossed.counting().iter();
+        // Its index, and the key of its counter.
+        words.extend(counting.map(|index| u64::from(*index) << 32 | (u64::from(RULES_AT) + slot(*index))));
         words
     }
 
-    /// The entries of the hash for IPv6: the values are 4 bytes.
+    /// The entries of the hash for IPv6 and combinations of classes: the values are 4 bytes.
     pub fn entries6(&self) -> impl Iterator<Item = (SetKey6, u32)> {
         let stride = u32::try_from(self.layout().stride).unwrap_or(0);
-        (0..).zip(&self.six).flat_map(move |(side, prefixes)| {
+        let prefixes = (0..).zip(&self.six).flat_map(move |(side, prefixes)| {
             prefixes.iter().map(move |(&(bits, address), class)| {
                 (SetKey6 { side, bits, address: address.to_be_bytes() }, class * stride)
             })
-        })
+        });
+        let combined = self.crossed.cells().iter().map(move |(cell, class)| {
+            (SetKey6::of_classes(cell.map(|class| class * stride)), class * stride)
+        });
+        prefixes.chain(combined)
     }
 
-    /// How many entries the hash for IPv6 has.
+    /// How many entries that hash has.
     pub fn count6(&self) -> usize {
-        self.six.iter().map(HashMap::len).sum()
+        self.six.iter().map(HashMap::len).sum::<usize>() + self.crossed.cells().len()
     }
 }
 
@@ -328,36 +377,45 @@ fn push_halves(words: &mut Vec<u64>, halves: impl Iterator<Item = u32>) {
 /// Lists on their way into tables.
 #[derive(Default)]
 pub(super) struct Builder {
-    prefixes: [Vec<(super::Prefix, Member)>; 2],
-    ports: [Vec<(std::ops::RangeInclusive<u16>, Member)>; 2],
+    prefixes: [Vec<(Prefix, Member)>; 2],
+    ports: [Vec<(RangeInclusive<u16>, Member)>; 2],
+    crossed: Option<crossed::Builder>,
+}
+
+/// Why lists can't be tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TooMany {
+    Prefixes,
+    /// What overlaps of the lists of rules that are crossed.
+    Crossed,
 }
 
 impl Builder {
     /// Adds the lists of a condition; `member` is asked once for each that is there.
     pub(super) fn add(&mut self, condition: &Condition, mut member: impl FnMut(Kind) -> Member) {
         for kind in Kind::ALL {
-            let side = kind.side();
-            match kind {
-                Kind::From | Kind::To => {
-                    let list = [&condition.from, &condition.to][side];
-                    if !list.is_empty() {
-                        let member = member(kind);
-                        self.prefixes[side].extend(list.iter().map(|prefix| (*prefix, member)));
-                    }
-                }
-                Kind::FromPorts | Kind::ToPorts => {
-                    let list = [&condition.from_ports, condition.wanted_ports()][side];
-                    if !list.is_empty() {
-                        let member = member(kind);
-                        self.ports[side].extend(list.iter().map(|range| (range.clone(), member)));
-                    }
-                }
+            if !kind.prefixes(condition).is_empty() || !kind.ports(condition).is_empty() {
+                let member = member(kind);
+                self.add_list(condition, kind, member);
             }
         }
     }
 
-    /// `None` when there are too many prefixes.
-    pub(super) fn build(self, bits: u32) -> Option<Tables> {
+    /// Adds the lists of a rule that is crossed, and does that.
+    pub(super) fn cross(&mut self, index: u32, fate: Option<Fate>, condition: &Condition) {
+        let mut crossed = self.crossed.take().unwrap_or_default();
+        crossed.add((index, fate), condition, |kind, member| self.add_list(condition, kind, member));
+        self.crossed = Some(crossed);
+    }
+
+    fn add_list(&mut self, condition: &Condition, kind: Kind, member: Member) {
+        let side = kind.side();
+        self.prefixes[side].extend(kind.prefixes(condition).iter().map(|prefix| (*prefix, member)));
+        self.ports[side].extend(kind.ports(condition).iter().map(|range| (range.clone(), member)));
+    }
+
+    /// The tables, with so many lists that are joined.
+    pub(super) fn build(self, bits: u32) -> Result<Tables, TooMany> {
         let mut classes = Classes::new();
         let (mut tries, mut six) = ([None, None], [HashMap::new(), HashMap::new()]);
         let mut lengths = [Vec::new(), Vec::new()];
@@ -368,7 +426,9 @@ impl Builder {
                 match prefix.address() {
                     IpAddr::V4(address) => {
                         let trie = tries[side].get_or_insert_with(Trie::new);
-                        trie.paint(address.to_bits(), prefix.bits(), |class| classes.with(class, member))?;
+                        let painted =
+                            trie.paint(address.to_bits(), prefix.bits(), |class| classes.with(class, member));
+                        painted.ok_or(TooMany::Prefixes)?;
                     }
                     IpAddr::V6(address) => {
                         by_prefix.entry((prefix.bits(), address.to_bits())).or_default().push(member);
@@ -399,66 +459,32 @@ impl Builder {
                 table
             })
         });
+        if classes.are_too_many() {
+            return Err(TooMany::Crossed);
+        }
+        let crossed = match self.crossed {
+            None => Crossed::default(),
+            Some(crossed) => {
+                let used = crossed::used(&tries, &six, &ports);
+                crossed.build(classes.members(), &used).ok_or(TooMany::Crossed)?
+            }
+        };
         let words = (bits as usize).div_ceil(64);
-        let classes = classes.finish(words);
-        let mean = |class: &[u64]| Means {
+        let mut classes = classes.finish(words);
+        let mean = |class: &Vec<u64>| Means {
             first: class[0],
             bits: std::array::from_fn(|word| class.get(1 + word).copied().unwrap_or(0)),
         };
-        let means = classes.chunks(1 + words).map(mean).collect();
-        Some(Tables { classes, words, means, tries, ports, six, lengths })
-    }
-}
-
-/// All classes, each once.
-struct Classes {
-    members: Vec<Vec<Member>>,
-    numbers: HashMap<Vec<Member>, u32>,
-    steps: HashMap<(u32, Member), u32>,
-}
-
-impl Classes {
-    fn new() -> Self {
-        let none = Vec::new();
-        Self { numbers: HashMap::from([(none.clone(), 0)]), members: vec![none], steps: HashMap::new() }
-    }
-
-    /// The class of what is in all lists of `class` and in another one.
-    fn with(&mut self, class: u32, member: Member) -> u32 {
-        if let Some(known) = self.steps.get(&(class, member)) {
-            return *known;
-        }
-        let mut members = self.members[class as usize].clone();
-        let decider = members.iter().position(|known| matches!(known, Member::Rule(..)));
-        match (member, decider) {
-            // Of the rules that decide alone, only the first matters.
-            (Member::Rule(..), Some(at)) => members[at] = member.min(members[at]),
-            _ if members.contains(&member) => {}
-            _ => members.push(member),
-        }
-        members.sort_unstable();
-        let next = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        let number = *self.numbers.entry(members.clone()).or_insert(next);
-        if number == next {
-            self.members.push(members);
-        }
-        self.steps.insert((class, member), number);
-        number
-    }
-
-    /// One after the other, with so many words of bits each.
-    fn finish(self, words: usize) -> Vec<u64> {
-        let class = |members: Vec<Member>| {
-            let mut class = vec![0; 1 + words];
-            class[0] = NO_RULE;
-            for member in members {
-                match member {
-                    Member::Rule(index, fate) => class[0] = u64::from(index) << 32 | fate as u64,
-                    Member::Bit(bit) => class[1 + bit as usize / 64] |= 1 << (bit % 64),
-                }
+        let means = classes.iter().map(mean).collect();
+        let none = [&[NO_RULE][..], &vec![0; words]].concat();
+        classes.resize(classes.len().max(crossed.decides().len()), none);
+        for (class, (first, counting)) in classes.iter_mut().zip(crossed.decides()) {
+            class[0] = first.map_or(class[0], |first| first.min(class[0]));
+            if crossed.most_counting() > 0 {
+                class.push(counting.map_or(0, |counting| counting as u64 + 1));
             }
-            class
-        };
-        self.members.into_iter().flat_map(class).collect()
+        }
+        let classes = classes.concat();
+        Ok(Tables { classes, words, means, tries, ports, six, lengths, crossed })
     }
 }

@@ -281,10 +281,10 @@ fn some(parts: u32) -> Condition {
 }
 
 proptest! {
-    /// With more lists than a word has bits.
+    /// With more lists than a word has bits, and with so many that those of lists alone are crossed.
     #[test]
     fn rules_among_many_are_met_as_each_alone(
-        parts in prop::collection::vec(0_u32..1 << 12, 1..120),
+        parts in prop::collection::vec(0_u32..1 << 12, 1..240),
         ports in prop::collection::vec(prop::sample::select(vec![53_u16, 80, 9]), 1..4),
         label in prop::sample::select(vec!["bad", "good", "evil", "worse"]),
     ) {

@@ -1,6 +1,7 @@
 //! Rules in the kernel: its verifier takes their programs, and they decide as this process does.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod crossed;
 mod established;
 mod loaded;
 mod rest;

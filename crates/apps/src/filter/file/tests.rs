@@ -91,8 +91,8 @@ fn each_mistake_is_named_with_its_place() {
     let joined: String = (0..1100)
         .map(|number| {
             format!(
-                "{}[[rule]]\nname = \"{number}\"\naction = \"count\"\nfrom = [\"10.0.0.0/8\"]\n",
-                "\n".repeat(6)
+                "{}[[rule]]\nname = \"{number}\"\nmatch = \"udp\"\naction = \"count\"\nfrom = [\"10.0.0.0/8\"]\n",
+                "\n".repeat(5)
             )
         })
         .collect();
