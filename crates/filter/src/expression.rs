@@ -83,7 +83,7 @@ impl Expression {
     }
 
     /// Whether it matches every packet, whatever is in it.
-    pub(crate) fn matches_all(&self) -> bool {
+    pub fn matches_all(&self) -> bool {
         self.inner.graph.entry == Target::Match
     }
 
@@ -125,6 +125,13 @@ impl Expression {
     pub(crate) fn is_within(&self, other: &str) -> bool {
         let beyond = Self::new(&format!("({self}) and not ({other})"), &Options::default());
         beyond.is_ok_and(|beyond| !beyond.graph().can_match())
+    }
+
+    /// Whether packets that another expression matches may match it, too: as far as is seen.
+    pub(crate) fn may_match_also(&self, other: &str) -> bool {
+        let both = [format!("({other}) and ({self})"), format!("({self}) and ({other})")];
+        both.iter()
+            .any(|both| Self::new(both, &Options::default()).is_ok_and(|both| both.graph().can_match()))
     }
 
     /// Whether it asks how long packets are: `len`, `less`, `greater`.

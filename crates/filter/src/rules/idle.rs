@@ -20,6 +20,22 @@ impl Rule {
             && payload.is_empty()
             && established.is_none()
     }
+
+    /// What its expression can't be about, and the rest of it only is; `None` where nothing of the kind is seen.
+    pub fn contradicts_itself(&self) -> Option<&'static str> {
+        let expression = self.condition.expression.as_ref().filter(|expression| !expression.matches_all())?;
+        // With the tags behind which they are looked for.
+        let may_be = |tags: &[&str], what: &str| {
+            tags.iter().any(|tag| expression.may_match_also(&format!("{tag}{what}")))
+        };
+        if !self.condition.names.is_empty() && !may_be(&["", "vlan and ", "vlan and vlan and "], "udp") {
+            return Some("names, which are asked for over UDP, and its match excludes UDP");
+        }
+        if self.action == Action::SynCookie && !may_be(&[""], "tcp") {
+            return Some("SYNs, and its match excludes TCP");
+        }
+        None
+    }
 }
 
 impl NeverTake {
@@ -46,6 +62,41 @@ impl NeverTake {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_without_udp_and_syns_without_tcp_are_seen() {
+        let seen = |action, names: bool, text: &str| {
+            let names = names.then(|| "bad".parse().unwrap()).into_iter().collect();
+            let expression = Some(text.parse().unwrap());
+            let condition = Condition { expression, names, ..Condition::default() };
+            let name = String::new();
+            let rule = Rule { name, condition, action, sample: None, expires: None, dry_run: false };
+            rule.contradicts_itself().is_some()
+        };
+        for text in ["tcp", "vlan and tcp", "tcp dst port 53", "arp", "icmp or tcp"] {
+            assert!(seen(Action::Drop, true, text) && !seen(Action::Drop, false, text), "{text}");
+        }
+        for text in [
+            "",
+            "udp",
+            "ip",
+            "ip6",
+            "port 53",
+            "vlan 7",
+            "vlan 7 and udp",
+            "ether[0] = 2",
+            "not tcp",
+            "len > 80",
+        ] {
+            assert!(!seen(Action::Drop, true, text), "{text}");
+        }
+        for text in ["udp", "udp dst port 80", "icmp"] {
+            assert!(seen(Action::SynCookie, false, text), "{text}");
+        }
+        for text in ["", "tcp", "port 80", "not udp", "ip and dst port 80"] {
+            assert!(!seen(Action::SynCookie, false, text), "{text}");
+        }
+    }
 
     #[test]
     fn what_is_never_dropped_is_seen_in_expressions_and_lists() {

@@ -87,7 +87,7 @@ fn many() -> Vec<Rule> {
             _ => Condition { from, to, to_ports: ports, ..all },
         };
         let action = [Action::Drop, Action::Pass, Action::Count][usize::from(n / 4 % 3)];
-        Rule { dry_run: n % 5 == 0, ..rule(&n.to_string(), action, condition) }
+        Rule { dry_run: n.is_multiple_of(5), ..rule(&n.to_string(), action, condition) }
     };
     (0..MANY).map(rule).collect()
 }

@@ -30,6 +30,9 @@ impl RuleFile {
                     "the rule '{name}' is about packets alone that are never dropped: it does nothing"
                 );
                 idle.push((places.name, what));
+            } else if let Some(what) = rule.contradicts_itself() {
+                let at = places.expression.unwrap_or(places.name);
+                idle.push((at, format!("the rule '{name}' is about {what}: it does nothing")));
             } else {
                 if let Some(at) = places.sample.filter(|_| !self.keeps_samples) {
                     idle.push((

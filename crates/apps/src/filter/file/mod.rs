@@ -18,12 +18,14 @@ use toml::value::{Datetime, Offset};
 
 mod condition;
 mod idle;
+mod read;
 #[cfg(test)]
 mod tests;
 
 use super::watched::Watched;
-use crate::text::{self, Garbled};
+use crate::text;
 use condition::{RawPayload, RawPorts, expression};
+use read::text_of;
 
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +82,7 @@ pub struct RuleFile {
 struct RulePlaces {
     name: usize,
     action: usize,
+    expression: Option<usize>,
     expires: Option<usize>,
     sample: Option<usize>,
 }
@@ -144,6 +147,7 @@ impl RulePlaces {
         Self {
             name: raw.name.span().start,
             action: raw.action.span().start,
+            expression: raw.expression.as_ref().map(|expression| expression.span().start),
             expires: raw.expires.as_ref().map(|expires| expires.span().start),
             sample: raw.sample.as_ref().map(|sample| sample.span().start),
         }
@@ -411,7 +415,8 @@ fn per(text: &Spanned<String>) -> Result<Per, Fault> {
 }
 
 fn flows(raw: &RawEstablished) -> Result<FlowOptions, Fault> {
-    let except = raw.except.iter().map(expression).collect::<Result<_, _>>()?;
+    let except = raw.except.iter().map(|text| some(text, "no flow would be established: leave it out"));
+    let except = except.collect::<Result<_, _>>()?;
     let most = match &raw.flows {
         None => FlowOptions::default().most,
         Some(flows) if (1..=MOST_FLOWS).contains(flows.get_ref()) => *flows.get_ref(),
@@ -431,21 +436,17 @@ fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
         }
         // An address, and something wrong behind it: no expression is meant.
         Err(error @ (PrefixError::Bits(_) | PrefixError::Behind(..))) => Err(fault(text, error)),
-        Err(PrefixError::Address(_)) => expression(text),
+        Err(PrefixError::Address(_)) => some(text, "no rule would drop anything: leave it out"),
     }
 }
 
-/// All that stands in a file.
-fn text_of(path: &Path) -> Result<String, RuleFileError> {
-    let bytes = std::fs::read(path).map_err(|error| RuleFileError {
-        file: path.display().to_string(),
-        line: 0,
-        column: 0,
-        what: format!("it can't be read: {error}"),
-    })?;
-    text::text_of(bytes).map_err(|Garbled { before, what }| {
-        located(path, &before, Fault { at: before.len()..before.len(), what })
-    })
+/// An expression that is not every packet; `why` it must not be.
+fn some(text: &Spanned<String>, why: &str) -> Result<Expression, Fault> {
+    let read = expression(text)?;
+    if read.matches_all() {
+        return Err(fault(text, format!("'{}' is every packet, so {why}", text.get_ref())));
+    }
+    Ok(read)
 }
 
 /// A moment with date, time and offset.

@@ -147,6 +147,11 @@ fn each_mistake_is_named_with_its_place() {
         (error("never_drop = [\"10.0.0.0/99\"]"), "1:15", "no such length"),
         (error("never_drop = [\"10.0.0.1/8\"]"), "1:15", "write 10.0.0.0/8"),
         (error("never_drop = [\"fd00::/129\"]"), "1:15", "no such length"),
+        (error("never_drop = [\"udp\", \"\"]"), "1:22", "no rule would drop anything"),
+        (error("[established]\nexcept = [\" \"]"), "2:11", "no flow would be established"),
+        (with("names = [\"\"]"), "4:11", "an empty label"),
+        (with("from_file = \"/\""), "4:13", "/: it can't be read: it is a directory: name a file"),
+        (with("from_file = \"/dev/zero\""), "4:13", "it is a device: name a file"),
         (with("from_file = \"absent.txt\""), "4:13", "absent.txt: it can't be read"),
         (error(&joined), "10249:10", "the rule '1024' "),
     ] {
@@ -198,6 +203,40 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     std::fs::write(&list, "example.org\n  exa*mple.org\n").unwrap();
     let error = RuleFile::parse(&text, &path).unwrap_err();
     assert_eq!((error.line, error.column), (2, 3));
+}
+
+/// As a shell's `<(...)`; it is not waited for without end.
+#[test]
+fn a_list_may_come_by_a_pipe_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, pipe) = (folder.path().join("rules.toml"), folder.path().join("pipe"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let text = "[[rule]]\nname = \"a\"\nfrom_file = \"pipe\"\naction = \"drop\"\n";
+    let error = RuleFile::parse(text, &path).unwrap_err();
+    assert_eq!((error.line, error.column), (3, 13));
+    assert!(error.what.ends_with("it is a pipe, and not all of it has come within 5 s"), "{error}");
+    let file = std::thread::scope(|scope| {
+        scope.spawn(|| std::fs::write(&pipe, "10.0.0.0/8\n".repeat(10_000)));
+        RuleFile::parse(text, &path).unwrap()
+    });
+    assert_eq!(file.rules[0].condition.from.len(), 10_000);
+}
+
+#[test]
+fn rules_whose_match_leaves_nothing_of_what_they_are_about_are_told_of() {
+    let rule = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n");
+    let text = [
+        rule("a", "names = [\"*\"]\nmatch = \"tcp\"\naction = \"drop\""),
+        rule("b", "match = \"udp dst port 80\"\naction = \"syncookie\""),
+        rule("c", "names = [\"*\"]\nmatch = \"ip\"\naction = \"drop\""),
+    ]
+    .concat();
+    let told = parse(&text).unwrap().idle_rules(SystemTime::UNIX_EPOCH);
+    let right = [
+        "rules.toml:4:9: the rule 'a' is about names, which are asked for over UDP, and its match excludes UDP: it does nothing",
+        "rules.toml:8:9: the rule 'b' is about SYNs, and its match excludes TCP: it does nothing",
+    ];
+    assert_eq!(told, right);
 }
 
 #[test]
