@@ -4,23 +4,23 @@
 //! drop would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use bywash_port::filter::rules::{Per, SentFlows};
+use bywash_port::filter::rules::Per;
 use bywash_port::{Action, Limit, Port, RulePlace, Rules};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use rtrb::Consumer;
 use serde_json::{Value, json};
 
+use super::audit::Audit;
 use super::blocks::{Blocks, Key};
 use super::heavy::Sender;
+use super::shared::{Held, Shared};
 use super::shared_port::SharedPort;
 use super::top::Blocked;
 use super::watched::Watched;
@@ -43,7 +43,7 @@ const GATEWAYS_SHARE: u32 = 20;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The same while it reads rules, sets them or looks at routes: with hundreds of thousands that takes seconds.
-const AT_WORK: Duration = Duration::from_secs(10);
+pub(super) const AT_WORK: Duration = Duration::from_secs(10);
 
 /// How long it may take to end.
 const END: Duration = Duration::from_secs(5);
@@ -57,63 +57,6 @@ pub(super) struct Block {
     pub(super) generation: u64,
     pub(super) rule: usize,
     pub(super) source: IpAddr,
-}
-
-/// The rules that hold now, for the workers, and whether somebody looks after them.
-pub(super) struct Shared {
-    generation: AtomicU64,
-    /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
-    seen_until: AtomicU64,
-    held: Mutex<Held>,
-}
-
-/// The rules, and what the port knows for them.
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) rules: Rules,
-    /// Who knows which flows are established.
-    pub(super) flows: Option<Arc<dyn SentFlows>>,
-}
-
-impl Shared {
-    pub(super) fn new(held: Held) -> Arc<Self> {
-        let shared =
-            Self { generation: AtomicU64::new(1), seen_until: AtomicU64::new(0), held: Mutex::new(held) };
-        shared.is_seen(AT_WORK);
-        Arc::new(shared)
-    }
-
-    /// Whether the control thread has not been seen for so long at `now` that it hangs, or has died.
-    #[inline]
-    pub(super) fn is_left_alone(&self, now: u64) -> bool {
-        now > self.seen_until.load(Ordering::Relaxed)
-    }
-
-    /// The control thread is there, and will be seen again within this time.
-    fn is_seen(&self, again: Duration) {
-        let again = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX);
-        self.seen_until.store(clock::monotonic().saturating_add(again), Ordering::Relaxed);
-    }
-
-    /// Changes with the rules.
-    #[inline]
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// The rules that hold now, with all that belongs to them.
-    pub(super) fn held(&self) -> Held {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn rules(&self) -> Rules {
-        self.held().rules
-    }
-
-    fn set(&self, held: Held) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
-        self.generation.fetch_add(1, Ordering::Release);
-    }
 }
 
 /// What has been done so far.
@@ -159,7 +102,7 @@ struct State {
     trouble: Option<String>,
     /// Why the default gateways are not known.
     gateways_trouble: Option<String>,
-    /// Why nothing is noted any more, and whether somebody has been told.
+    /// Why nothing is noted any more, or in the old file, and whether somebody has been told.
     audit_trouble: Option<(String, bool)>,
     news: Vec<String>,
 }
@@ -277,7 +220,7 @@ struct Work {
     blocks: Blocks,
     /// When the default gateways are looked at next.
     gateways_due: Instant,
-    audit: Option<Arc<File>>,
+    audit: Option<Audit>,
     warnings: Vec<String>,
 }
 
@@ -299,6 +242,9 @@ impl Work {
                     self.stop_all.set();
                     break;
                 }
+            }
+            if asked {
+                self.open_audit_again();
             }
             if asked || (looks && self.has_changed()) {
                 self.read_again();
@@ -479,16 +425,24 @@ impl Work {
 
     /// Writes to the audit log: the work is done, and a log that takes nothing must not have its time.
     fn note(&mut self, event: &Value) {
-        let Some(audit) = &self.audit else { return };
+        let Some(audit) = &mut self.audit else { return };
         self.shared.is_seen(SILENCE);
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut line = event.clone();
-        line["time"] = json!(since.as_secs_f64());
-        if let Err(error) = writeln!(&**audit, "{line}") {
-            let why = format!("the audit log ends here: {error}");
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble = Some((why, false));
-            self.audit = None;
+        if let Err(error) = audit.note(event) {
+            self.set_audit_trouble(Some(format!("the audit log ends here: {error}")));
         }
+    }
+
+    /// What stands in the log is moved away by whoever asks, or there is room again.
+    fn open_audit_again(&mut self) {
+        let Some(audit) = &mut self.audit else { return };
+        let opened = audit.open_again();
+        self.set_audit_trouble(opened.err().map(|error| {
+            format!("the audit log can't be opened anew, and goes on in the old file: {error}")
+        }));
+    }
+
+    fn set_audit_trouble(&self, why: Option<String>) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble = why.map(|why| (why, false));
     }
 }
 

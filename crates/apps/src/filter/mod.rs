@@ -4,7 +4,6 @@
 //! The workers judge packets. A thread of its own watches the rule file, puts new rules in the place of the old ones in one
 //! step, ends rules that expire, and has the port drop what sources send that a limit has found to flood.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,6 +21,7 @@ use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
 use crate::session::{App, StartError, close_port, launch, reasons};
 
+mod audit;
 mod blocks;
 mod control;
 mod events;
@@ -31,20 +31,23 @@ mod judge;
 mod limit;
 mod places;
 mod samples;
+mod shared;
 mod shared_port;
 mod top;
 mod trial;
 mod watched;
 mod worker;
 
+pub use audit::Audit;
 pub use events::{Start, Summary};
 pub use file::{Refused, RuleFile, RuleFileError};
 pub use places::Placed;
 pub use trial::{Trial, TrialError, TrialRule, try_rules};
 pub use watched::Watched;
 
-use control::{Control, Ended, Held, Shared};
+use control::{AT_WORK, Control, Ended};
 use events::Moment;
+use shared::{Held, Shared};
 use shared_port::SharedPort;
 use worker::{Figures, Filterer};
 
@@ -59,8 +62,8 @@ pub struct Options {
     pub reload: Arc<AtomicBool>,
     /// Where samples go.
     pub samples: Option<(PathBuf, Rotation)>,
-    /// Where changes are noted, a JSON object on a line.
-    pub audit: Option<Arc<File>>,
+    /// Where changes are noted, a JSON object on a line; opened anew when the rule file is asked to be read again.
+    pub audit: Option<Audit>,
     /// So many of those that send most above limits, and of the blocked sources that send most, are told of.
     pub top: u8,
     /// Packets received at once, at most; 1 to [`BATCH`].
@@ -127,7 +130,7 @@ impl Filter {
         let options = &options;
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
-        let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() });
+        let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() }, AT_WORK);
         let planned = deal(&mut queues, options, &shared, &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {

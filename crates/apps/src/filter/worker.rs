@@ -11,10 +11,11 @@ use bywash_sys::spool::Producer;
 use bywash_sys::worker::{Task, Turn};
 use rtrb::Producer as Teller;
 
-use super::control::{Block, Held, Shared};
+use super::control::Block;
 use super::heavy::Hitter;
 use super::judge::{Counted, Judge};
 use super::samples::Samples;
+use super::shared::{Held, Shared};
 use crate::live::{Live, Publication};
 use crate::queues::{close_queues, drain};
 

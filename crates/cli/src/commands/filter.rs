@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use bywash_apps::filter::{Filter, MOST_TOP, Options, RuleFile, TOP, TrialError, try_rules};
+use bywash_apps::filter::{Audit, Filter, MOST_TOP, Options, RuleFile, TOP, TrialError, try_rules};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
@@ -242,10 +242,9 @@ fn gateways() -> Vec<IpAddr> {
     found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-fn audit(path: &Path) -> Result<Arc<File>, Failure> {
-    let file = File::options().create(true).append(true).open(path);
+fn audit(path: &Path) -> Result<Audit, Failure> {
     let failed = |error| Failure::Usage(format!("--audit {}: it can't be written: {error}", path.display()));
-    file.map(Arc::new).map_err(failed)
+    Audit::open(path).map_err(failed)
 }
 
 /// What stands in for rules: everything comes to user space, is counted, and goes back.

@@ -93,3 +93,36 @@ fn an_audit_log_that_can_not_be_written_is_told_of_at_once_and_once() {
     let told = filter.end();
     assert_eq!(told.iter().filter(|event| ends(event)).count(), 1, "{told:?}");
 }
+
+#[test]
+fn an_audit_log_that_was_moved_away_goes_on_in_a_new_file_when_asked_and_loses_no_line() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rule = |port: u16| format!("[[rule]]\nname = \"some\"\nto_ports = [{port}]\naction = \"drop\"\n");
+    let [audit, moved] = ["audit.log", "audit.log.1"].map(|name| bed.folder.path().join(name));
+    let rules = bed.rules(&rule(9));
+    let filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
+    let events = |path: &std::path::Path| -> Vec<String> {
+        let log = std::fs::read_to_string(path).unwrap_or_default();
+        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.map(|event| event["event"].as_str().unwrap().to_owned()).collect()
+    };
+    let until = |path: &std::path::Path, names: &[&str]| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while events(path) != names {
+            assert!(Instant::now() < until, "{:?}, not {names:?}", events(path));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until(&audit, &["start"]);
+    std::fs::rename(&audit, &moved).unwrap();
+    bed.rules(&rule(10));
+    until(&moved, &["start", "reload"]);
+    filter.signal(Signal::HUP);
+    until(&audit, &["reload"]);
+    filter.end();
+    assert_eq!(
+        (events(&moved), events(&audit)),
+        (vec!["start".into(), "reload".into()], vec!["reload".into(), "stop".into()])
+    );
+}

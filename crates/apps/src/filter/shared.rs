@@ -1,0 +1,67 @@
+//! What the thread that looks after the rules and the workers show each other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bywash_port::Rules;
+use bywash_port::filter::rules::SentFlows;
+use bywash_sys::clock;
+
+/// The rules that hold now, for the workers, and whether somebody looks after them.
+pub(super) struct Shared {
+    generation: AtomicU64,
+    /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
+    seen_until: AtomicU64,
+    held: Mutex<Held>,
+}
+
+/// The rules, and what the port knows for them.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) rules: Rules,
+    /// Who knows which flows are established.
+    pub(super) flows: Option<Arc<dyn SentFlows>>,
+}
+
+impl Shared {
+    /// With the rules that the port was opened with. The thread is seen within this time.
+    pub(super) fn new(held: Held, at_work: Duration) -> Arc<Self> {
+        let shared =
+            Self { generation: AtomicU64::new(1), seen_until: AtomicU64::new(0), held: Mutex::new(held) };
+        shared.is_seen(at_work);
+        Arc::new(shared)
+    }
+
+    /// Whether the control thread has not been seen for so long at `now` that it hangs, or has died.
+    #[inline]
+    pub(super) fn is_left_alone(&self, now: u64) -> bool {
+        now > self.seen_until.load(Ordering::Relaxed)
+    }
+
+    /// The control thread is there, and will be seen again within this time.
+    pub(super) fn is_seen(&self, again: Duration) {
+        let again = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX);
+        self.seen_until.store(clock::monotonic().saturating_add(again), Ordering::Relaxed);
+    }
+
+    /// Changes with the rules.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The rules that hold now, with all that belongs to them.
+    pub(super) fn held(&self) -> Held {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        self.held().rules
+    }
+
+    pub(super) fn set(&self, held: Held) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
