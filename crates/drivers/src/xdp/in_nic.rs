@@ -114,19 +114,28 @@ impl RulesHeld {
         }
     }
 
-    /// Has the NIC hold what it can of these rules, and nothing of those before. Returns what it had.
+    /// Has the NIC hold what it can of these rules, and nothing of those before. What it can is only asked for when something is to be in
+    /// it: each rule is held against all before it then. Returns what it had.
     ///
     /// # Errors
     /// What of the former rules can't be taken out, or what is not in it, where all is required; then it has what it had.
-    pub(super) fn change(&mut self, wanted: &[InNic], rules: &Rules) -> Result<Before, String> {
+    pub(super) fn change(
+        &mut self,
+        wanted: impl FnOnce() -> Vec<InNic>,
+        rules: &Rules,
+    ) -> Result<Before, String> {
         let held = self.held.iter().map(Held::wanted).collect();
         let before = Before { held, places: std::mem::take(&mut self.places) };
         let nothing = InNic::default();
         let wish = self.wish;
         let is_for_it = |rule: &Rule| wish.is_some() || matches!(rule.action, Action::Steer(_));
-        let pairs = rules.set.rules().iter().zip(wanted);
-        let pairs: Vec<(&Rule, &InNic)> =
-            pairs.map(|(rule, wanted)| (rule, if is_for_it(rule) { wanted } else { &nothing })).collect();
+        let rules = rules.set.rules();
+        let wanted = if rules.iter().any(is_for_it) { wanted() } else { Vec::new() };
+        let of_rule = |(index, rule)| {
+            let wanted = wanted.get(index).filter(|_| is_for_it(rule)).unwrap_or(&nothing);
+            (rule, wanted)
+        };
+        let pairs: Vec<(&Rule, &InNic)> = rules.iter().enumerate().map(of_rule).collect();
         if !pairs.iter().any(|(rule, _)| is_for_it(rule)) && self.held.is_empty() {
             return Ok(before);
         }
@@ -139,7 +148,7 @@ impl RulesHeld {
             };
             self.places = pairs.iter().map(place).collect();
             self.must_be_there(&pairs)?;
-            self.require(wanted)
+            self.require(&wanted)
         });
         match changed {
             Ok(()) => Ok(before),

@@ -106,7 +106,7 @@ impl Opening<'_> {
     ) -> Result<(), String> {
         let is_steered = !self.options.steer.is_empty();
         let flag = if is_steered { " (--steer)" } else { "" };
-        steered.in_nic().change(&ruled.in_nic(), rules).map_err(|why| format!("{why}{flag}"))?;
+        steered.in_nic().change(|| ruled.in_nic(), rules).map_err(|why| format!("{why}{flag}"))?;
         if is_steered {
             steered.tell(ruled.rules());
         }

@@ -276,7 +276,7 @@ impl Port for XdpPort {
         let never_take = guard.look().unwrap_or_else(|_| ruled.never_take().clone());
         let (next, program) = ruled.next(maps, rules, never_take)?;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
-        let before = self.steered.in_nic().change(&next.in_nic(), rules)?;
+        let before = self.steered.in_nic().change(|| next.in_nic(), rules)?;
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
             return Err(error.to_string());

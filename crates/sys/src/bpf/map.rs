@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -284,10 +284,14 @@ pub fn loaded_maps() -> Result<Vec<(u32, String)>, BpfError> {
     Ok(maps)
 }
 
-/// CPUs that may ever come online: a per-CPU map has a value for each.
+/// CPUs that may ever come online: a per-CPU map has a value for each. The kernel knows at its start; we ask once, not for each
+/// counter.
 pub fn possible_cpus() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    count_cpus(&list).unwrap_or(MAX_CPUS)
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        count_cpus(&list).unwrap_or(MAX_CPUS)
+    })
 }
 
 /// What the kernel is built for at most on the machines we run on: too many only wastes bytes, too few would let it
