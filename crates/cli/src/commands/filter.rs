@@ -83,7 +83,8 @@ pub(crate) struct Args {
     /// Keep so many files of samples, the last ones
     #[arg(long, value_name = "N", requires = "rotate_size", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
-    /// Note what is changed, when and why, at the end of this file: a JSON object on each line
+    /// Note what is changed, when and why, at the end of this file: a JSON object on each line; SIGHUP opens it anew, when it was moved
+    /// away
     #[arg(long, value_name = "FILE", requires = "rules")]
     audit: Option<PathBuf>,
     /// Where the program of the rules runs: in XDP, the cheapest place to drop; or at TCX, where nothing is copied for packets that
