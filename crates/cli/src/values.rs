@@ -141,31 +141,6 @@ pub(crate) fn listener(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write a port, or an address and a port: 9100, :9100 or 192.0.2.1:9100".into())
 }
 
-/// `10.0.0.2:80`, `[fd00::2]:80`: the other end of a connection.
-pub(crate) fn endpoint(text: &str) -> Result<SocketAddr, String> {
-    let wrong_port = |port: &str| format!("'{port}' is no port: write one from 1 to 65535");
-    if let Ok(end) = text.parse::<SocketAddr>() {
-        return if end.port() == 0 { Err(wrong_port("0")) } else { Ok(end) };
-    }
-    if text.contains("://") {
-        return Err(
-            "it is a URL: write an address and a port alone, 10.0.0.2:80, say; a path follows --path".into(),
-        );
-    }
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Err(format!("a port must follow: {}, say", SocketAddr::new(ip, 80)));
-    }
-    match text.rsplit_once(':') {
-        Some((host, port)) if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() => {
-            Err(wrong_port(port))
-        }
-        _ => {
-            Err("names are not looked up: write an address and a port, 10.0.0.2:80 or [fd00::2]:80, say"
-                .into())
-        }
-    }
-}
-
 /// `10G`, `2.5G`, `100M`, also with `bit/s` or `bps` after: bits per second, in powers of 1000.
 pub(crate) fn line_rate(text: &str) -> Result<u64, String> {
     let bits = text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bps")).unwrap_or(text);
@@ -229,27 +204,6 @@ mod tests {
         assert_eq!(shown, ["127.0.0.1:9100", "[::]:9100", "192.0.2.1:1", "[::1]:0"]);
         for text in ["", ":", "x", "65536", "localhost:1", "192.0.2.1", "::1", "-1"] {
             assert!(listener(text).unwrap_err().contains("write a port"), "{text}");
-        }
-    }
-
-    #[test]
-    fn ends_of_connections_are_addresses_with_ports() {
-        for text in ["10.0.0.2:80", "[fd00::2]:443"] {
-            assert_eq!(endpoint(text).unwrap().to_string(), text);
-        }
-        for (text, says) in [
-            ("http://10.0.0.2:80/", "it is a URL"),
-            ("10.0.0.2", "a port must follow: 10.0.0.2:80, say"),
-            ("fd00::2", "a port must follow: [fd00::2]:80, say"),
-            ("10.0.0.2:0", "'0' is no port"),
-            ("10.0.0.2:65536", "'65536' is no port"),
-            ("[fd00::2]:http", "'http' is no port"),
-            ("example.com:80", "names are not looked up"),
-            ("localhost", "names are not looked up"),
-            ("", "names are not looked up"),
-        ] {
-            let why = endpoint(text).unwrap_err();
-            assert!(why.contains(says), "{why}");
         }
     }
 

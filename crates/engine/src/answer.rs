@@ -12,8 +12,9 @@ use bywash_stack::{
 use crate::instance::Handle;
 use crate::request::{
     AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
-    Stats, WayRow, address as ip, protocol,
+    Stats, WayRow, protocol,
 };
+use crate::scoped::ScopedAddress;
 use crate::socket_rows;
 
 /// Does what is asked.
@@ -87,9 +88,10 @@ fn with_control(
         Request::ReplaceNeighbour(words) => enter_neighbour(control, Entry::Replace, &words)?,
         Request::ChangeNeighbour(words) => enter_neighbour(control, Entry::Change, &words)?,
         Request::RemoveNeighbour { address, interface } => {
-            let wanted: Address = ip(&address)?.into();
-            let ids: Vec<InterfaceId> = match interface {
-                Some(name) => vec![interface_named(control, Some(&name))?],
+            let scoped = ScopedAddress::of(&address)?;
+            let wanted: Address = scoped.ip().into();
+            let ids: Vec<InterfaceId> = match scoped.interface(interface.as_deref())? {
+                Some(name) => vec![interface_named(control, Some(name))?],
                 None => control.interfaces().map(|(id, _)| id).collect(),
             };
             if ids.iter().map(|id| control.remove_neighbour(*id, wanted)).sum::<usize>() == 0 {
@@ -106,10 +108,10 @@ fn remove_address(control: &mut Control, text: &str, interface: Option<&str>) ->
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
     };
-    let wanted = ip(address)?;
-    let interface = interface.map(|name| interface_named(control, Some(name))).transpose()?;
+    let wanted = ScopedAddress::of(address)?;
+    let interface = only(control, wanted.interface(interface)?)?;
     let fits = |(prefix, id, _): &(Prefix, InterfaceId, AddressState)| {
-        prefix.address().ip() == wanted
+        prefix.address().ip() == wanted.ip()
             && length.is_none_or(|length| prefix.length().to_string() == length)
             && interface.is_none_or(|interface| *id == interface)
     };
@@ -143,6 +145,15 @@ fn interface_named(control: &Control, name: Option<&str>) -> Result<InterfaceId,
     }
 }
 
+/// The address as it is on the link that was named with it. Where there is one only, a link-local one is on that.
+fn on_its_link(control: &Control, scoped: &ScopedAddress) -> Result<Address, String> {
+    let address = Address::from(scoped.ip());
+    if address.has_zone() {
+        return Ok(address.with_zone(interface_named(control, scoped.zone())?));
+    }
+    Ok(address)
+}
+
 /// The interface whose link a router or neighbour is on.
 fn interface_towards(control: &Control, address: Address) -> Result<InterfaceId, String> {
     let mut links = control.addresses().filter(|(prefix, ..)| prefix.contains(address));
@@ -153,8 +164,9 @@ fn interface_towards(control: &Control, address: Address) -> Result<InterfaceId,
 }
 
 fn enter_neighbour(control: &mut Control, how: Entry, words: &NeighbourWords) -> Result<(), String> {
-    let address = ip(&words.address)?.into();
-    let id = match &words.interface {
+    let scoped = ScopedAddress::of(&words.address)?;
+    let address = scoped.ip().into();
+    let id = match scoped.interface(words.interface.as_deref())? {
         Some(name) => interface_named(control, Some(name))?,
         None => interface_towards(control, address)?,
     };
@@ -167,9 +179,9 @@ fn enter_route(control: &mut Control, how: Entry, words: &RouteWords) -> Result<
     if words.protocol.as_deref().is_some_and(|protocol| protocol != user) {
         return Err(format!("what is added by hand is 'proto {user}'"));
     }
-    let (prefix, gateway) = words.meaning()?;
+    let (prefix, gateway, interface) = words.meaning()?;
     let gateway = gateway.map(Address::from);
-    let interface = match (&words.interface, gateway) {
+    let interface = match (interface, gateway) {
         (None, Some(gateway)) => interface_towards(control, gateway)?,
         (name, _) => interface_named(control, name.as_deref())?,
     };
@@ -179,9 +191,8 @@ fn enter_route(control: &mut Control, how: Entry, words: &RouteWords) -> Result<
 }
 
 fn remove_route(control: &mut Control, now: Timestamp, words: &RouteWords) -> Result<(), String> {
-    let (wanted, gateway) = words.meaning()?;
-    let interface =
-        words.interface.as_deref().map(|name| interface_named(control, Some(name))).transpose()?;
+    let (wanted, gateway, interface) = words.meaning()?;
+    let interface = only(control, interface.as_deref())?;
     let fits = |route: &&Route| {
         // A link-local prefix has its link's number in it: what is written is compared.
         route.prefix.address().ip() == wanted.address().ip()
@@ -266,7 +277,9 @@ fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<R
 
 /// Which way packets to an address go: all stacks have the same picture.
 fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
-    let destination: Address = ip(text)?.into();
+    let scoped = ScopedAddress::of(text)?;
+    let destination = handle.control(move |control, _| on_its_link(control, &scoped));
+    let destination = destination.map_err(|error| error.to_string())??;
     let stacks = handle.stacks(move |stack, _| {
         let snapshot = stack.snapshot();
         let kind = if snapshot.has_address(destination) {

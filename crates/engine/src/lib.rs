@@ -17,6 +17,7 @@ mod instance;
 mod plan;
 mod program;
 pub mod request;
+pub mod scoped;
 pub mod socket;
 mod socket_info;
 mod socket_rows;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bywash_stack::{NeighbourState, Origin, Prefix, PrefixError};
 use serde::{Deserialize, Serialize};
 
+use crate::scoped::ScopedAddress;
 use crate::socket_info::SocketInfo;
 
 /// What stands for an address where routers are to say which there are (RFC 4862).
@@ -50,7 +51,7 @@ pub enum Request {
     },
     /// Which way packets to an address go: a [`WayRow`].
     Way {
-        /// The address.
+        /// The address; a link-local one with its interface, `fe80::1%eth1`, where there are several.
         address: String,
     },
     /// Adds a route, of whose prefix and metric there must be none.
@@ -106,7 +107,7 @@ pub struct SocketDetails {
 pub struct RouteWords {
     /// `10.0.0.0/8`, a host's address, or `default`, `default6`.
     pub prefix: String,
-    /// The router.
+    /// The router. A link-local one may have the interface in it, `fe80::1%eth1`.
     pub gateway: Option<String>,
     /// The interface; found by the gateway when it is left out.
     pub interface: Option<String>,
@@ -120,7 +121,7 @@ pub struct RouteWords {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourWords {
-    /// Its address.
+    /// Its address. A link-local one may have the interface in it, `fe80::1%eth1`.
     pub address: String,
     /// Its Ethernet address.
     pub mac: String,
@@ -129,12 +130,17 @@ pub struct NeighbourWords {
 }
 
 impl RouteWords {
-    /// The destinations, and the router to them.
+    /// The destinations, the router to them, and the interface, if one is named.
     ///
     /// # Errors
     /// What cannot be meant, in a sentence.
-    pub fn meaning(&self) -> Result<(Prefix, Option<IpAddr>), String> {
-        let gateway = self.gateway.as_deref().map(address).transpose()?;
+    pub fn meaning(&self) -> Result<(Prefix, Option<IpAddr>, Option<String>), String> {
+        let router = self.gateway.as_deref().map(ScopedAddress::of).transpose()?;
+        let interface = match &router {
+            Some(router) => router.interface(self.interface.as_deref())?.map(Into::into),
+            None => self.interface.clone(),
+        };
+        let gateway = router.map(|router| router.ip());
         let text = match (self.prefix.as_str(), gateway) {
             ("default", Some(IpAddr::V6(_))) | ("default6", _) => "::/0",
             ("default", _) => "0.0.0.0/0",
@@ -147,7 +153,7 @@ impl RouteWords {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != prefix.address().is_v4()) {
             return Err(format!("{} and its router are of different families", self.prefix));
         }
-        Ok((prefix, gateway))
+        Ok((prefix, gateway, interface))
     }
 }
 
@@ -185,11 +191,6 @@ pub const NEIGHBOUR_STATES: [(NeighbourState, &str); 7] = [
     (NeighbourState::Failed, "failed"),
     (NeighbourState::Permanent, "permanent"),
 ];
-
-/// Reads an address.
-pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("'{text}' is no address: write 10.0.0.1 or fd00::1, say"))
-}
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -383,12 +384,12 @@ mod tests {
                 gateway: gateway.map(Into::into),
                 ..RouteWords::default()
             };
-            words.meaning().map(|(prefix, _)| prefix.to_string())
+            words.meaning().map(|(prefix, ..)| prefix.to_string())
         };
         for (prefix, gateway, expected) in [
             ("default", None, "0.0.0.0/0"),
             ("default", Some("10.0.0.1"), "0.0.0.0/0"),
-            ("default", Some("fe80::1"), "::/0"),
+            ("default", Some("fe80::1%eth1"), "::/0"),
             ("default6", None, "::/0"),
             ("10.0.0.0/8", Some("10.0.0.1"), "10.0.0.0/8"),
             ("10.7.0.1", None, "10.7.0.1/32"),

@@ -1,10 +1,10 @@
 //! The sockets of an instance, for who asks over the control socket.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_stack::{Address, Socket, SocketState, Stack, State, TimerKind, Timestamp};
+use bywash_stack::{Address, InterfaceId, Socket, SocketState, Stack, State, TimerKind, Timestamp};
 
 use crate::instance::Handle;
 use crate::request::{Families, MemoryRow, SocketDetails, SocketRow, SocketSummary, TimerRow};
@@ -19,8 +19,13 @@ const LISTEN: &str = "LISTEN";
 
 /// All of them, with what else is asked for of each.
 pub(crate) fn rows(handle: &Handle, details: SocketDetails) -> Result<Vec<SocketRow>, String> {
+    let links = handle.control(|control, _| {
+        let named = control.interfaces().map(|(id, interface)| (id, interface.name.clone()));
+        named.collect::<HashMap<InterfaceId, String>>()
+    });
+    let links = links.map_err(|error| error.to_string())?;
     let stacks = handle.stacks(move |stack, now| {
-        let made = |socket: Socket| (socket.local, row(stack, now, &socket, details));
+        let made = |socket: Socket| (socket.local, row(stack, now, &socket, (details, &links)));
         stack.sockets().take(SOCKETS).map(made).collect::<Vec<_>>()
     });
     // Listeners are the instance's: each is shown once, with the handshakes of all engines.
@@ -42,11 +47,20 @@ pub(crate) fn rows(handle: &Handle, details: SocketDetails) -> Result<Vec<Socket
     Ok(rows)
 }
 
-fn row(stack: &Stack, now: Timestamp, socket: &Socket, details: SocketDetails) -> SocketRow {
-    let end = |address: Option<Address>, port: u16| match address.map(Address::ip) {
-        Some(IpAddr::V6(v6)) => format!("[{v6}]:{port}"),
-        Some(v4) => format!("{v4}:{port}"),
-        None => format!("*:{port}"),
+fn row(
+    stack: &Stack,
+    now: Timestamp,
+    socket: &Socket,
+    (details, links): (SocketDetails, &HashMap<InterfaceId, String>),
+) -> SocketRow {
+    let end = |address: Option<Address>, port: u16| {
+        let Some(address) = address else { return format!("*:{port}") };
+        let link = address.zone().and_then(|zone| links.get(&zone));
+        match (address.ip(), link) {
+            (IpAddr::V6(v6), Some(link)) => format!("[{v6}%{link}]:{port}"),
+            (IpAddr::V6(v6), None) => format!("[{v6}]:{port}"),
+            (v4, _) => format!("{v4}:{port}"),
+        }
     };
     let info = || {
         let (id, congestion) = socket.connection?;

@@ -127,7 +127,7 @@ impl Sockets for StackSockets<'_, '_> {
     }
 
     fn connect(&mut self, to: SocketAddr) -> Result<ConnectionId, String> {
-        let remote = (to.ip().into(), to.port());
+        let remote = (to.into(), to.port());
         let id = self.io.connect((None, 0), remote, None).map_err(|error| format!("{to}: {error}"))?;
         self.opening.insert(id);
         Ok(id)

@@ -14,7 +14,7 @@ pub trait Sockets {
     /// The time of this call.
     fn now(&self) -> Timestamp;
 
-    /// Opens a connection; [`Happened::Connected`] or [`Happened::Closed`] follows.
+    /// Opens a connection; the scope id of a link-local address is the number of its interface. [`Happened::Connected`] or [`Happened::Closed`] follows.
     ///
     /// # Errors
     /// Why not, in a sentence.

@@ -5,7 +5,7 @@
 //! no table needs another key.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use crate::InterfaceId;
@@ -172,6 +172,19 @@ impl From<IpAddr> for Address {
     }
 }
 
+impl From<SocketAddr> for Address {
+    /// Without the port. The scope id of a link-local address is the number of its interface.
+    fn from(end: SocketAddr) -> Self {
+        match end {
+            SocketAddr::V4(v4) => (*v4.ip()).into(),
+            SocketAddr::V6(v6) => {
+                let link = u16::try_from(v6.scope_id()).unwrap_or(0);
+                Self::from(*v6.ip()).with_zone(InterfaceId(link))
+            }
+        }
+    }
+}
+
 /// With its zone, `fe80::1%2` (RFC 4007, 11.2).
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -305,6 +318,10 @@ mod tests {
         for text in ["fd00::1", "ff05::2", "10.0.0.1", "::1"] {
             assert_eq!(address(text).with_zone(one), address(text), "{text} is the same everywhere");
         }
+        let end = |text: &str| Address::from(text.parse::<SocketAddr>().unwrap());
+        assert_eq!(end("[fe80::1%2]:80"), address("fe80::1").with_zone(two));
+        assert_eq!(end("[fe80::1]:80").zone(), None);
+        assert_eq!(end("[fd00::1%2]:80"), address("fd00::1"));
         let wire = |text: &str| Address::from_wire(text.parse().unwrap(), one);
         assert_eq!(wire("fe80::1"), Some(address("fe80::1").with_zone(one)));
         assert_eq!(wire("fd00:7::1"), Some(address("fd00:7::1")));

@@ -2,7 +2,8 @@
 
 use bywash_wire::Mac;
 
-/// Number of an interface, given by [`crate::Control::add_interface`].
+/// Number of an interface, given by [`crate::Control::add_interface`]: from 1 on, one after the other. It is the scope id of
+/// link-local addresses on its link ([`std::net::SocketAddrV6::scope_id`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub(crate) u16);
 

@@ -4,6 +4,7 @@
 mod answers;
 mod changes;
 mod instance;
+mod link_local;
 mod others;
 mod ping;
 mod redirects;

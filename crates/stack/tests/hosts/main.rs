@@ -10,6 +10,7 @@ mod fragments;
 mod hostile;
 mod ip;
 mod ip6;
+mod link_local;
 mod listeners;
 mod opening;
 mod passing_on;

@@ -1,9 +1,7 @@
 //! `bywash neigh`.
 
-use std::net::IpAddr;
-
-use bywash_engine::request::{NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, prefix};
-use bywash_engine::stack::Address;
+use bywash_engine::request::{NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request};
+use bywash_engine::scoped::{ScopedAddress, ScopedPrefix};
 
 use super::words::{Verb, Words, one_of};
 use super::{Args, change, flush, rows, show};
@@ -48,10 +46,14 @@ pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
 }
 
 fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>) -> Result<bool, Failure> {
-    let to = words.object().filter(|word| *word != "all").map(prefix).transpose().map_err(Failure::Usage)?;
+    let to = words.object().filter(|word| *word != "all").map(ScopedPrefix::of).transpose();
+    let to = to.map_err(Failure::Usage)?;
+    let interface = match &to {
+        Some(to) => to.interface(interface.as_deref()).map_err(Failure::Usage)?.map(String::from),
+        None => interface,
+    };
     let nud = words.value("nud");
     let wanted = |row: &NeighbourRow| {
-        let address = row.address.parse::<IpAddr>().map(Address::from);
         // As with iproute2, what is permanent is flushed only where that is said.
         let state = match nud {
             None => verb == Verb::Show || row.state != PERMANENT,
@@ -59,7 +61,9 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>)
         };
         state
             && args.family.wants(&row.address)
-            && to.is_none_or(|to| address.is_ok_and(|address| to.contains(address)))
+            && to.as_ref().is_none_or(|to| {
+                ScopedAddress::of(&row.address).is_ok_and(|address| to.prefix.contains(address.ip().into()))
+            })
     };
     let request = Request::Neighbours { interface };
     if verb == Verb::Show {

@@ -1,8 +1,7 @@
 //! `bywash route`.
 
-use std::net::IpAddr;
-
 use bywash_engine::request::{Request, RouteRow, RouteWords, WayRow, prefix, protocols};
+use bywash_engine::scoped::ScopedAddress;
 use bywash_engine::stack::Prefix;
 
 use super::words::{Verb, Words, one_of};
@@ -57,21 +56,23 @@ fn wanted(
     proto: Option<&str>,
 ) -> Result<impl Fn(&RouteRow) -> bool, Failure> {
     let to = words.object().map(prefixes).transpose()?;
-    let via = words.value("via").map(|text| {
-        text.parse::<IpAddr>().map_err(|_| Failure::Usage(format!("'{text}' is no address of a router")))
-    });
-    let via = via.transpose()?;
+    let via = words.value("via").map(ScopedAddress::of).transpose().map_err(Failure::Usage)?;
     let (proto, family) = (proto.map(String::from), args.family);
     Ok(move |row: &RouteRow| {
-        let router = row.gateway.as_ref().and_then(|router| router.parse().ok());
         let is_default = if row.family == "inet6" { "::/0" } else { "0.0.0.0/0" };
         let row_prefix = if row.prefix == "default" { is_default } else { &row.prefix };
         family.wants(row_prefix)
             && to.as_ref().is_none_or(|to| prefix(row_prefix).is_ok_and(|prefix| to.contains(&prefix)))
-            && via.is_none_or(|via| router == Some(via))
+            && via.as_ref().is_none_or(|via| goes_by(row, via))
             && proto.as_ref().is_none_or(|proto| row.protocol == *proto)
             && metric.is_none_or(|metric| row.metric == metric)
     })
+}
+
+/// Whether a route's router is this one.
+fn goes_by(row: &RouteRow, via: &ScopedAddress) -> bool {
+    let router = row.gateway.as_ref().and_then(|router| router.parse().ok());
+    router == Some(via.ip()) && via.zone().is_none_or(|link| row.interface == link)
 }
 
 /// The prefixes that a word means.

@@ -1,12 +1,10 @@
 //! `bywash sockets`: which sockets are shown, in the words of `ss`, and how.
 
-use std::net::IpAddr;
-
 use bywash_engine::SocketInfo;
 use bywash_engine::request::{
     Families, MemoryRow, Request, SocketDetails, SocketRow, SocketSummary, TimerRow,
 };
-use bywash_engine::stack::{Address, Prefix};
+use bywash_engine::scoped::{ScopedAddress, ScopedPrefix};
 
 use super::{FamilyArgs, SHOW_EXAMPLES, ShowArgs, answered, rows, show, table, understood};
 use crate::failure::{self, Failure};
@@ -159,7 +157,7 @@ enum End {
 enum Test {
     Port(fn(&u16, &u16) -> bool, u16),
     /// A prefix, and a port, if there is one.
-    Host(Prefix, Option<u16>),
+    Host(ScopedPrefix, Option<u16>),
 }
 
 /// The names of states, as ss(8) has them, and what `bywash sockets` shows.
@@ -267,12 +265,12 @@ impl Test {
             End::Remote => &row.remote,
         };
         let Some((address, port)) = text.rsplit_once(':') else { return false };
-        let (address, port) = (address.trim_matches(['[', ']']).parse::<IpAddr>(), port.parse::<u16>());
+        let (address, port) = (ScopedAddress::of(address.trim_matches(['[', ']'])), port.parse::<u16>());
         match self {
             Self::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
             Self::Host(prefix, wanted) => {
                 wanted.is_none_or(|wanted| port == Ok(wanted))
-                    && address.is_ok_and(|address| prefix.contains(Address::from(address)))
+                    && address.is_ok_and(|address| prefix.contains(&address))
             }
         }
     }
@@ -290,16 +288,9 @@ fn compared(word: &str) -> Option<fn(&u16, &u16) -> bool> {
     }
 }
 
-/// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then.
+/// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then; link-local ones with their interface or without.
 fn host(text: &str) -> Option<Test> {
-    let prefix = |text: &str| {
-        let text = text.trim_matches(['[', ']']);
-        let whole = text
-            .parse::<IpAddr>()
-            .ok()
-            .and_then(|ip| Prefix::new(Address::from(ip), if ip.is_ipv4() { 32 } else { 128 }));
-        whole.or_else(|| text.parse().ok())
-    };
+    let prefix = |text: &str| ScopedPrefix::of(text.trim_matches(['[', ']'])).ok();
     if let Some(prefix) = prefix(text) {
         return Some(Test::Host(prefix, None));
     }
@@ -318,6 +309,7 @@ mod tests {
             ("ESTAB", "[fd00::2]:40001", "[fd00::1]:443"),
             ("TIME-WAIT", "10.0.0.2:80", "10.9.0.1:40002"),
             ("SYN-SENT", "10.0.0.2:40003", "10.0.0.1:22"),
+            ("FIN-WAIT-2", "[fe80::2%eth1]:40004", "[fe80::1%eth1]:443"),
         ];
         let filter = Filter::parse(&[filter.to_owned()]).unwrap();
         let fits = |(state, local, remote): (&str, &str, &str)| {
@@ -356,22 +348,25 @@ mod tests {
     #[test]
     fn filters_are_those_of_ss() {
         for (filter, expected) in [
-            ("", &[0, 1, 2, 3, 4][..]),
+            ("", &[0, 1, 2, 3, 4, 5][..]),
             ("state established", &[1, 2]),
             ("state listening state time-wait", &[0, 3]),
-            ("state connected", &[1, 2, 3, 4]),
-            ("state synchronized", &[1, 2, 3]),
-            ("state big", &[1, 2, 4]),
+            ("state connected", &[1, 2, 3, 4, 5]),
+            ("state synchronized", &[1, 2, 3, 5]),
+            ("state big", &[1, 2, 4, 5]),
             ("state bucket", &[3]),
             ("sport = :80", &[0, 1, 3]),
             ("sport :80 and dport gt 40000", &[3]),
-            ("dport = 443", &[2]),
-            ("dport le 443", &[2, 4]),
+            ("dport = 443", &[2, 5]),
+            ("dport le 443", &[2, 4, 5]),
             ("src 10.0.0.2 dst 10.0.0.0/24", &[1, 4]),
             ("dst [fd00::1]:443", &[2]),
             ("dst 10.0.0.1:22", &[4]),
+            ("dst [fe80::1%eth1]:443", &[5]),
+            ("dst fe80::%eth1/64 src fe80::2", &[5]),
+            ("dst [fe80::1%eth2]:443", &[]),
             ("src fd00::/64", &[2]),
-            ("dport = :443 or dport = :22", &[2, 4]),
+            ("dport = :443 or dport = :22", &[2, 4, 5]),
             ("sport = :80 dst 10.9.0.1 or src fd00::2 and dport = :443", &[2, 3]),
             ("state established sport = :80 or dport = :443 or dport = :22", &[1, 2]),
         ] {

@@ -317,15 +317,17 @@ impl Config {
         let wrong = |word| move |what| (word, what);
         let words = RouteWords { prefix: prefix.into(), ..RouteWords::default() };
         words.meaning().map_err(wrong(Word::Prefix))?;
-        let words = RouteWords { gateway: via.map(Into::into), ..words };
-        let (prefix, gateway) = words.meaning().map_err(wrong(Word::Via))?;
+        let words = RouteWords { gateway: via.map(Into::into), interface: dev.map(Into::into), ..words };
+        let (prefix, gateway, named) = words.meaning().map_err(wrong(Word::Via))?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {
             let on = |ours: &&WantedAddress| matches!(ours.what, What::Given { prefix, .. } if prefix.contains(gateway));
             self.addresses.iter().find(on).map(|ours| ours.interface)
         });
-        let interface = match (dev, towards) {
-            (Some(dev), _) => self.interface(dev).map_err(wrong(Word::Dev))?,
+        let interface = match (&named, towards) {
+            (Some(named), _) => {
+                self.interface(named).map_err(wrong(if dev.is_some() { Word::Dev } else { Word::Via }))?
+            }
             (None, Some(interface)) => interface,
             (None, None) if self.interfaces.len() == 1 => 0,
             (None, None) => {
@@ -368,6 +370,11 @@ impl Config {
             self.interface_name(*number).as_deref() == Some(name) || is_port()
         });
         found.ok_or_else(|| format!("there is no interface '{name}', but {}", self.names()))
+    }
+
+    /// All interfaces, by name and number. The stack counts them in this order, its own way back to itself being 0.
+    pub(crate) fn links(&self) -> Vec<(String, u32)> {
+        (0..self.interfaces.len()).filter_map(|number| self.interface_name(number)).zip(1..).collect()
     }
 
     fn names(&self) -> String {

@@ -4,10 +4,10 @@ mod make;
 mod run;
 mod tally;
 
-use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
+use bywash_engine::scoped::ScopedEnd;
 use bywash_programs::{Dialect, File, Manner};
 use clap::{Subcommand, ValueEnum};
 
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::options::{PortArgs, ReportArgs, WorkerArgs};
 use crate::values;
 use make::{ConnectMake, DownloadMake, HttpMake, LoadMake, StreamMake};
-use run::run as start;
+use run::{Links, run as start};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +27,7 @@ Examples:
   bywash tcp upload --port xdp:eth1 --addr 10.0.0.2/24         a stream without end to all who connect
   bywash tcp download 10.0.0.2:19 --kernel --streams 4 --duration 10s
   bywash tcp connect 10.0.0.2:7 --port xdp:eth1 --addr 10.0.0.1/24
+  bywash tcp load redis [fe80::2%eth1]:6379 --port xdp:eth1 --addr fd00::1/64    on the link of eth1
   bywash tcp echo --config web.toml --congestion newreno       ports, addresses and [tcp] from a file, as serve takes it
 
 Exit codes: 0 the aim was met; 1 it was not; 2 wrong input, or a port could not be opened";
@@ -93,18 +94,18 @@ struct HttpArgs {
 
 #[derive(clap::Args, Debug)]
 struct ConnectArgs {
-    /// The server
-    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
-    to: SocketAddr,
+    /// The server; a link-local one with its interface, [fe80::1%eth1]:80, where there are several
+    #[arg(value_name = "ADDRESS:PORT", value_parser = ScopedEnd::of)]
+    to: ScopedEnd,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
 #[derive(clap::Args, Debug)]
 struct DownloadArgs {
-    /// The server
-    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
-    from: SocketAddr,
+    /// The server; a link-local one with its interface, [fe80::1%eth1]:80, where there are several
+    #[arg(value_name = "ADDRESS:PORT", value_parser = ScopedEnd::of)]
+    from: ScopedEnd,
     /// Ask an HTTP server for this path; without, the server sends unasked
     #[arg(long, value_name = "PATH", alias = "http")]
     path: Option<String>,
@@ -120,9 +121,9 @@ struct LoadArgs {
     /// What is spoken
     #[arg(value_name = "PROTOCOL")]
     protocol: Protocol,
-    /// The server
-    #[arg(value_name = "ADDRESS:PORT", value_parser = values::endpoint)]
-    to: SocketAddr,
+    /// The server; a link-local one with its interface, [fe80::1%eth1]:80, where there are several
+    #[arg(value_name = "ADDRESS:PORT", value_parser = ScopedEnd::of)]
+    to: ScopedEnd,
     /// The path that is asked for; http only
     #[arg(long, value_name = "PATH", default_value = "/")]
     path: String,
@@ -162,30 +163,46 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         Command::Http(args) => {
             let file = args.file.as_deref().map(read).transpose()?;
             let make = HttpMake { port: args.server.listen.unwrap_or(80), file };
-            start("tcp http", make, args.server.place)
+            start("tcp http", |_| Ok(make), args.server.place)
         }
-        Command::Connect(args) => start("tcp connect", ConnectMake { to: args.to }, args.place),
+        Command::Connect(args) => {
+            let make = |links: &Links| Ok(ConnectMake { to: links.resolve(&args.to)? });
+            start("tcp connect", make, args.place)
+        }
         Command::Download(args) => {
             args.path.as_deref().map(check_path).transpose()?;
             let request = args.path.map(|path| {
                 format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", args.from.ip())
             });
-            let make = DownloadMake {
-                from: args.from,
-                request: request.unwrap_or_default().into_bytes(),
-                streams: args.streams as usize,
+            let make = |links: &Links| {
+                Ok(DownloadMake {
+                    from: links.resolve(&args.from)?,
+                    request: request.unwrap_or_default().into_bytes(),
+                    streams: args.streams as usize,
+                })
             };
             start("tcp download", make, args.place)
         }
         Command::Load(args) => {
-            let make = load(&args)?;
+            let dialect = dialect(&args)?;
+            let make = |links: &Links| {
+                Ok(LoadMake {
+                    to: links.resolve(&args.to)?,
+                    dialect,
+                    connections: args.connections as usize,
+                    depth: args.depth as usize,
+                    rate: args.rate,
+                    requests: args.requests,
+                })
+            };
             start("tcp load", make, args.place)
         }
     }
 }
 
 fn stream(command: &'static str, manner: Manner, usual: u16, args: ServerArgs) -> Result<bool, Failure> {
-    start(command, StreamMake { manner, port: args.listen.unwrap_or(usual) }, args.place)
+    let make = StreamMake { manner, port: args.listen.unwrap_or(usual) };
+    start(command, |_| Ok(make), args.place)
 }
 
 fn read(path: &std::path::Path) -> Result<File, Failure> {
@@ -226,7 +243,8 @@ fn check_set(args: &LoadArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
+/// What is spoken, if all that was asked for goes with it.
+fn dialect(args: &LoadArgs) -> Result<Dialect, Failure> {
     let dialect = match args.protocol {
         Protocol::Http => Dialect::Http { path: args.path.clone(), host: args.to.ip().to_string() },
         Protocol::Redis => Dialect::Redis { set: args.set },
@@ -241,12 +259,5 @@ fn load(args: &LoadArgs) -> Result<LoadMake, Failure> {
     if !http && args.path != "/" {
         return Err(Failure::Usage("--path is for http; leave it out".into()));
     }
-    Ok(LoadMake {
-        to: args.to,
-        dialect,
-        connections: args.connections as usize,
-        depth: args.depth as usize,
-        rate: args.rate,
-        requests: args.requests,
-    })
+    Ok(dialect)
 }

@@ -1,13 +1,16 @@
 //! Runs services on an instance of Bywash or on the kernel's sockets, and reports alike.
 
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use bywash_apps::App;
 use bywash_apps::report::Snapshot;
 use bywash_engine::Program;
+use bywash_engine::scoped::ScopedEnd;
 use bywash_engine::stack::ConnectionId;
 use bywash_programs::{KernelId, KernelSockets, OnKernel, OnStack, Service};
+use bywash_sys::route::Route;
 use bywash_sys::worker::{Placement, Stop, Worker};
 
 use super::super::serve::{Plan, Start, Summary, Telling};
@@ -17,22 +20,52 @@ use super::tally::Tally;
 use crate::failure::Failure;
 use crate::setup::catch_signals;
 
+/// The interfaces that a peer may be on the link of, by name and number: the instance's, or the kernel's.
+pub(super) struct Links(Vec<(String, u32)>);
+
+impl Links {
+    fn of_the_kernel() -> Result<Self, Failure> {
+        let links = Route::open().and_then(|mut route| route.links());
+        let links =
+            links.map_err(|error| Failure::Usage(format!("the kernel tells no interfaces: {error}")))?;
+        let others = links.into_iter().filter(|link| link.up && !link.loopback);
+        Ok(Self(others.map(|link| (link.name, link.index)).collect()))
+    }
+
+    /// Where a peer is.
+    ///
+    /// # Errors
+    /// It may be on several of them, or is on none.
+    pub(super) fn resolve(&self, peer: &ScopedEnd) -> Result<SocketAddr, Failure> {
+        peer.resolve(&self.0).map_err(|what| Failure::Usage(format!("{peer}: {what}")))
+    }
+}
+
 /// Runs what `make` makes.
 ///
 /// # Errors
 /// Why it did not begin.
-pub(super) fn run<M: Make>(command: &'static str, make: M, place: PlaceArgs) -> Result<bool, Failure> {
+pub(super) fn run<M: Make>(
+    command: &'static str,
+    make: impl FnOnce(&Links) -> Result<M, Failure>,
+    place: PlaceArgs,
+) -> Result<bool, Failure> {
     if !place.kernel && place.instance.port.is_empty() && place.instance.config.is_none() {
         return Err(Failure::Usage("name a port (--port), a file (--config), or --kernel".into()));
     }
+    let (make, config) = if place.kernel {
+        (make(&Links::of_the_kernel()?)?, None)
+    } else {
+        let config = place.instance.config()?;
+        (make(&Links(config.links()))?, Some(config))
+    };
     let tally = Tally::new(make.aim());
     // What `connect` receives goes to standard output.
     let mut reporter =
         if make.is_single() { place.report.reporter_beside_data()? } else { place.report.reporter()? };
-    if place.kernel {
+    let Some(config) = config else {
         return on_kernel(command, &make, &place, tally, &mut reporter);
-    }
-    let config = place.instance.config()?;
+    };
     let plan = Plan { command, config, ports: &place.ports, worker: &place.worker };
     let programs = tally.clone();
     let mut program = |number: usize, count: usize| {

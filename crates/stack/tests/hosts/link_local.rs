@@ -1,0 +1,70 @@
+//! Peers with link-local addresses: the same address is another host on each link (RFC 4007).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::wire::{Node, address};
+use bywash_stack::{Address, Event, PortId, TcpError, Timestamp};
+
+/// The link-local address of 02:00:00:00:00:02, and of each of a's two interfaces.
+const PEER: &str = "fe80::ff:fe00:2";
+const OURS: [&str; 2] = ["fe80::ff:fe00:1", "fe80::ff:fe00:3"];
+
+/// Moves packets between a's two ports and a peer on each, until all are silent.
+fn settle(a: &mut Node, peers: &mut [Node; 2], now: Timestamp) {
+    loop {
+        let mut moved = 0;
+        for (peer, port) in peers.iter_mut().zip([PortId(0), PortId(1)]) {
+            for bytes in a.take(now, port) {
+                moved += 1;
+                peer.put(now, PortId(0), &bytes);
+            }
+            for bytes in peer.take(now, PortId(0)) {
+                moved += 1;
+                a.put(now, port, &bytes);
+            }
+        }
+        if moved == 0 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_scope_id_says_which_of_two_hosts_with_one_address_is_meant() {
+    let mut a = Node::new(1).with_interface(0, 1, None, 1500, "fd00:1::1/64").with_interface(
+        1,
+        3,
+        None,
+        1500,
+        "fd00:2::1/64",
+    );
+    let mut peers =
+        [1, 2].map(|net| Node::new(1 + net).with_interface(0, 2, None, 1500, &format!("fd00:{net}::2/64")));
+    let mut now = Timestamp::ZERO;
+    for _ in 0..4 {
+        now = now + Duration::from_millis(600);
+        settle(&mut a, &mut peers, now);
+    }
+    for peer in &mut peers {
+        peer.host.stack.listen(None, 80, 4).unwrap();
+    }
+    for link in [0, 1] {
+        let remote: SocketAddr = format!("[{PEER}%{}]:80", link + 1).parse().unwrap();
+        let remote = (Address::from(remote), 80);
+        let id = a.host.stack.connect(now, (None, 0), remote, &mut a.pool).unwrap();
+        settle(&mut a, &mut peers, now);
+        assert_eq!(a.host.stack.events().collect::<Vec<_>>(), [Event::Connected(id)], "{link}");
+        let accepted = [0, 1].map(|peer: usize| {
+            let stack = &mut peers[peer].host.stack;
+            stack.events().filter(|event| matches!(event, Event::Accepted { .. })).count()
+        });
+        assert_eq!(accepted, if link == 0 { [1, 0] } else { [0, 1] });
+        let sockets = a.host.stack.sockets(10);
+        let socket = sockets.iter().find(|socket| socket.remote == Some(remote)).unwrap();
+        let ours = address(OURS[link]).with_zone(a.interface(link + 1));
+        assert_eq!(socket.local.0, Some(ours), "from the link's own address");
+    }
+    let nowhere = a.host.stack.connect(now, (None, 0), (address(PEER), 80), &mut a.pool);
+    assert_eq!(nowhere, Err(TcpError::NoRoute), "on no link");
+}
