@@ -14,6 +14,8 @@ use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
 /// How long nobody must have claimed a new address (RFC 4862, 5.1: one solicitation; RFC 4861, 10: RETRANS_TIMER).
 const PROBE: Duration = Duration::from_secs(1);
+/// How long at most before its group is joined and it is asked for (RFC 4862, 5.4.2; RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY).
+const DELAY: Duration = Duration::from_secs(1);
 /// How often an IPv4 address is asked for before it is used, how long at most before the first time, how far apart, and how long
 /// after the last nobody must have claimed it (RFC 5227, 1.1: PROBE_NUM, PROBE_WAIT, PROBE_MIN, PROBE_MAX, ANNOUNCE_WAIT).
 const PROBES: u8 = 3;
@@ -110,7 +112,7 @@ fn jitter(now: Timestamp, mac: Mac, most: Duration) -> Duration {
 
 impl Control {
     /// Gives an interface an address, with a route to its prefix. An IPv4 address is used at once and announced; an IPv6
-    /// one is used after a second in which nobody else has claimed it, and the first brings the link-local one with it,
+    /// one is used after one to two seconds in which nobody else has claimed it, and the first brings the link-local one with it,
     /// which every link has (RFC 4291, 2.8).
     ///
     /// # Errors
@@ -233,14 +235,15 @@ impl Control {
     ) {
         let mac = self.mac(id).filter(|_| probes > 0);
         let first = |mac| {
-            let most = if prefix.address().is_v4() { PROBE_WAIT } else { Duration::ZERO };
+            let most = if prefix.address().is_v4() { PROBE_WAIT } else { DELAY };
             now + jitter(now, mac, most)
         };
+        let begins = mac.map(first);
         self.addresses.push(OurAddress {
             prefix,
             interface: id,
             state: if mac.is_some() { AddressState::Tentative } else { AddressState::Preferred },
-            next_step: mac.map_or(FOR_EVER, first),
+            next_step: begins.unwrap_or(FOR_EVER),
             probes,
             claims: Claims::default(),
             defended: None,
@@ -253,7 +256,7 @@ impl Control {
         }
         self.forget_redirects(|route| route.interface == id);
         self.changed = true;
-        self.join(now, id, prefix.address());
+        self.join(begins.unwrap_or(now), id, prefix.address());
     }
 
     /// Takes an address away, with the route to its prefix if no other address needs it; `false` when it was not
@@ -276,8 +279,22 @@ impl Control {
         true
     }
 
-    /// Asks for new addresses, takes those that nobody has claimed into use, and lets old ones age. Of the questions that are due
-    /// `most` are sent, for each of which there is a frame; how many were. The others keep their turns: an address whose
+    /// Takes addresses into use that nobody has claimed.
+    pub(super) fn use_unclaimed(&mut self, now: Timestamp) {
+        for our in &mut self.addresses {
+            if our.state == AddressState::Tentative && our.probes == 0 && our.next_step <= now {
+                (our.state, our.next_step) = (AddressState::Preferred, FOR_EVER);
+                self.changed = true;
+                // Neighbour discovery has no announcement that would be needed.
+                if our.prefix.address().is_v4() {
+                    let (id, address) = (our.interface, our.prefix.address());
+                    self.announcements.push((now, id, address, ANNOUNCEMENTS));
+                }
+            }
+        }
+    }
+
+    /// Asks for new addresses, and lets old ones age. Of the questions that are due `most` are sent, for each of which there is a frame; how many were. The others keep their turns: an address whose
     /// question has not gone out has not been asked for (RFC 4862, 5.4).
     pub(super) fn advance_addresses(&mut self, now: Timestamp, most: usize, pool: &mut Pool) -> usize {
         let mut probes = Vec::new();
@@ -287,19 +304,12 @@ impl Control {
             let before = our.state;
             let mac = mac_of(&interfaces[usize::from(our.interface.0)]);
             if let Some(mac) = mac.filter(|_| our.next_step <= now) {
-                let (id, address) = (our.interface, our.prefix.address());
-                if our.probes == 0 {
-                    (our.state, our.next_step) = (AddressState::Preferred, FOR_EVER);
-                    // Neighbour discovery has no announcement that would be needed.
-                    if address.is_v4() {
-                        self.announcements.push((now, id, address, ANNOUNCEMENTS));
-                    }
-                } else if probes.len() == most {
+                if probes.len() == most {
                     our.next_step = now + BURST_INTERVAL;
                 } else {
                     our.probes -= 1;
                     our.next_step = now + our.pause(now, mac);
-                    probes.push((id, address));
+                    probes.push((our.interface, our.prefix.address()));
                 }
             }
             if our.state == AddressState::Preferred && our.preferred_until <= now {

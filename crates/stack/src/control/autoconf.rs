@@ -9,7 +9,7 @@ use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
 
 use super::address::{OurAddress, interface_identifier};
 use super::icmp6::{Message, Received};
-use super::{AddressState, Control, ControlError, NeighbourState};
+use super::{AddressState, BURST_INTERVAL, Control, ControlError, NeighbourState};
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
 /// RFC 4861, 10: MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL.
@@ -116,7 +116,7 @@ impl Control {
         Ok(())
     }
 
-    /// Whether it is still being found out what addresses and routers there are: for 13 seconds at most.
+    /// Whether it is still being found out what addresses and routers there are: for 14 seconds at most.
     pub fn is_settling(&self) -> bool {
         let tentative = |our: &OurAddress| our.state == AddressState::Tentative;
         // Where the link-local address is another station's, nobody is asked.
@@ -303,8 +303,9 @@ impl Control {
                 self.postpone(id, now, if pending { Duration::from_millis(100) } else { INTERVAL }, 0);
                 continue;
             };
-            self.postpone(id, now, INTERVAL, 1);
-            self.solicit_routers(id, source, group, pool);
+            let sent = self.solicit_routers(id, source, group, pool);
+            let (by, used) = if sent { (INTERVAL, 1) } else { (BURST_INTERVAL, 0) };
+            self.postpone(id, now, by, used);
         }
         let gone: Vec<_> = self
             .autoconf
@@ -330,8 +331,9 @@ impl Control {
         }
     }
 
-    fn solicit_routers(&mut self, id: InterfaceId, source: Address, group: Address, pool: &mut Pool) {
-        let Some(mac) = self.mac(id) else { return };
+    /// `false`: there is no frame.
+    fn solicit_routers(&mut self, id: InterfaceId, source: Address, group: Address, pool: &mut Pool) -> bool {
+        let Some(mac) = self.mac(id) else { return true };
         let header =
             IcmpHeader { kind: icmpv6::ROUTER_SOLICITATION, code: 0, checksum: 0.into(), rest: 0.into() };
         let mut bytes = [0; 16];
@@ -340,7 +342,7 @@ impl Control {
         let hop_limit = ndp::HOP_LIMIT;
         let message =
             Message { interface: id, source, destination: group, to: None, hop_limit, alert: false };
-        self.send_message(&message, &mut bytes, pool);
+        self.send_message(&message, &mut bytes, pool)
     }
 
     /// Forgets default routers.

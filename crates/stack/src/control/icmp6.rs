@@ -196,15 +196,15 @@ impl Control {
         fragment6(packet, mtu, self.identification, pool, |piece, pool| outbox.send(piece, path, pool));
     }
 
-    /// Puts in a message's checksum and sends it on its link.
-    pub(super) fn send_message(&mut self, message: &Message, bytes: &mut [u8], pool: &mut Pool) {
+    /// Puts in a message's checksum and sends it on its link; `false`: there is no frame.
+    pub(super) fn send_message(&mut self, message: &Message, bytes: &mut [u8], pool: &mut Pool) -> bool {
         let Message { interface, source, destination, to, hop_limit, alert } = *message;
         let start = pseudo(source, destination, Protocol::ICMPV6.0, bytes.len());
         let checksum = start.bytes(bytes).checksum();
         bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
         let Some(frame) = pool.take() else {
             self.counters.no_memory += 1;
-            return;
+            return false;
         };
         match bytes[0] {
             icmpv6::NEIGHBOUR_SOLICITATION => self.counters.neighbour_solicitations_sent += 1,
@@ -219,7 +219,8 @@ impl Control {
         // Some 1200 bytes at most fit a new frame.
         let built = packet.extend_from_slice(front).and_then(|()| packet.extend_from_slice(bytes));
         if built.is_err() || !put_header(&mut packet, &fields) {
-            return pool.give_packet(packet);
+            pool.give_packet(packet);
+            return true;
         }
         match to {
             Some(mac) => {
@@ -228,6 +229,7 @@ impl Control {
             }
             None => self.outbox.send(packet, Path { interface, next_hop: destination }, pool),
         }
+        true
     }
 
     /// Destination and source of an IPv6 packet that an error may be about (RFC 4443, 2.4 (e)): no error itself, and

@@ -10,9 +10,9 @@ use bywash_wire::mld::{self, Query, Record};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IcmpHeader, icmpv6};
 
-use super::Control;
 use super::address::interface_identifier;
 use super::icmp6::{Message, Received};
+use super::{BURST_INTERVAL, Control};
 use crate::{Address, InterfaceId, Timestamp};
 
 /// How often a change is told (RFC 3810, 9.1), and how far apart (9.11: at most a second).
@@ -24,6 +24,9 @@ const ALL_ROUTERS: u8 = 0x16;
 const VERSION_2: usize = 4;
 /// Records of one report: they fit the smallest link.
 const RECORDS: usize = 50;
+
+/// A record of a report: on which link, of which kind, about which group.
+type Told = (InterfaceId, u8, Address);
 
 /// Reports that are to be sent.
 #[derive(Debug, Default)]
@@ -40,6 +43,12 @@ struct Change {
     interface: InterfaceId,
     group: Address,
     kind: u8,
+}
+
+impl Change {
+    fn told(&self) -> Told {
+        (self.interface, self.kind, self.group)
+    }
 }
 
 impl Listening {
@@ -61,9 +70,9 @@ impl Control {
         .flatten()
     }
 
-    /// An address of ours is new: we hear its group from now on (RFC 4861, 7.2.1).
-    pub(super) fn join(&mut self, now: Timestamp, id: InterfaceId, address: Address) {
-        self.change(now, id, address, mld::CHANGE_TO_EXCLUDE);
+    /// An address of ours is new: we hear its group (RFC 4861, 7.2.1), and say so at `at`.
+    pub(super) fn join(&mut self, at: Timestamp, id: InterfaceId, address: Address) {
+        self.change(at, id, address, mld::CHANGE_TO_EXCLUDE);
     }
 
     /// An address of ours is gone.
@@ -108,35 +117,46 @@ impl Control {
         }
     }
 
-    /// Sends the reports that are due.
+    /// Sends the reports that are due. One for which there is no frame is due again soon.
     pub(super) fn advance_listening(&mut self, now: Timestamp, pool: &mut Pool) {
-        let mut reports: Vec<(InterfaceId, u8, Address)> = Vec::new();
-        self.listening.changes.retain_mut(|change| {
-            if change.at <= now {
-                reports.push((change.interface, change.kind, change.group));
-                (change.at, change.left) = (now + INTERVAL, change.left - 1);
-            }
-            change.left > 0
-        });
+        let changes = self.listening.changes.iter().filter(|change| change.at <= now);
+        let mut reports: Vec<Told> = changes.map(Change::told).collect();
         let due: Vec<InterfaceId> =
             self.listening.answers.extract_if(.., |(at, _)| *at <= now).map(|(_, id)| id).collect();
-        for id in due {
+        for id in &due {
             // RFC 3810, 6: nobody reports that he hears all nodes' group.
-            let all_nodes = Address::link_group(1, id);
-            let groups = self.groups().filter(|group| group.zone() == Some(id) && *group != all_nodes);
-            reports.extend(groups.map(|group| (id, mld::MODE_IS_EXCLUDE, group)));
+            let all_nodes = Address::link_group(1, *id);
+            let groups = self.groups().filter(|group| group.zone() == Some(*id) && *group != all_nodes);
+            reports.extend(groups.map(|group| (*id, mld::MODE_IS_EXCLUDE, group)));
         }
         reports.sort_unstable();
         reports.dedup();
+        let mut unsent: Vec<Told> = Vec::new();
         for of_link in reports.chunk_by(|a, b| a.0 == b.0) {
             for part in of_link.chunks(RECORDS) {
-                self.send_report(part, pool);
+                if !self.send_report(part, pool) {
+                    unsent.extend(part);
+                }
             }
         }
+        let again = now + BURST_INTERVAL;
+        self.listening.changes.retain_mut(|change| {
+            if change.at <= now {
+                match unsent.binary_search(&change.told()) {
+                    Ok(_) => change.at = again,
+                    Err(_) => (change.at, change.left) = (now + INTERVAL, change.left - 1),
+                }
+            }
+            change.left > 0
+        });
+        let is_answer =
+            |id: &InterfaceId| unsent.iter().any(|told| (told.0, told.1) == (*id, mld::MODE_IS_EXCLUDE));
+        self.listening.answers.extend(due.into_iter().filter(is_answer).map(|id| (again, id)));
     }
 
-    fn send_report(&mut self, records: &[(InterfaceId, u8, Address)], pool: &mut Pool) {
-        let Some((id, ..)) = records.first().copied() else { return };
+    /// `false`: there is no frame.
+    fn send_report(&mut self, records: &[Told], pool: &mut Pool) -> bool {
+        let Some((id, ..)) = records.first().copied() else { return true };
         let count = u32::try_from(records.len()).unwrap_or(0);
         let header =
             IcmpHeader { kind: icmpv6::LISTENER_REPORT, code: 0, checksum: 0.into(), rest: count.into() };
@@ -150,6 +170,6 @@ impl Control {
         let nobody = Address::from(std::net::Ipv6Addr::UNSPECIFIED);
         let source = self.address_on(id, destination).filter(|ours| ours.is_link_local()).unwrap_or(nobody);
         let message = Message { interface: id, source, destination, to: None, hop_limit: 1, alert: true };
-        self.send_message(&message, &mut bytes, pool);
+        self.send_message(&message, &mut bytes, pool)
     }
 }

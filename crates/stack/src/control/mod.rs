@@ -317,10 +317,12 @@ impl Control {
             return;
         }
         self.publish(pool);
+        self.use_unclaimed(now);
+        // Before questions: a switch that has not heard of a group keeps the answers away (RFC 4862, 5.4.2).
+        self.advance_listening(now, pool);
         let left = pool.at_hand(BURST);
         let left = left - self.advance_addresses(now, left, pool);
         self.advance_autoconf(now, pool);
-        self.advance_listening(now, pool);
         self.advance_redirects(now);
         self.publish(pool);
         for question in self.neighbours.advance(now) {

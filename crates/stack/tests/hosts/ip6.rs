@@ -141,15 +141,19 @@ fn an_address_is_looked_for_before_it_is_used() {
     let now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
     node.host.control.add_address(now, node.interface(1), "fd00::1/64".parse().unwrap()).unwrap();
+    let began = now;
+    assert!(node.take(now, PORT).is_empty(), "hosts that were switched on together do not ask together");
+    let now = node.host.next_deadline().unwrap();
+    assert!(now.since(began) < Duration::from_secs(1));
     let sent: Vec<String> = node.take(now, PORT).iter().map(|p| words(p)).collect();
     assert_eq!(
         sent,
         [
+            ":: > ff02::16 hop 1: alert report 4 of 1",
             ":: > ff02::1:ff00:1 hop 255: who has fe80::ff:fe00:1",
             ":: > ff02::1:ff00:1 hop 255: who has fd00::1",
-            ":: > ff02::16 hop 1: alert report 4 of 1",
         ],
-        "both have the same group"
+        "who watches the groups hears first of the one that both have"
     );
     let states = |node: &Node| node.host.control.addresses().map(|(_, _, s)| s).collect::<Vec<_>>();
     use AddressState::{Duplicate, Preferred, Tentative};
@@ -167,6 +171,33 @@ fn an_address_is_looked_for_before_it_is_used() {
     assert_eq!(sent, ["fe80::ff:fe00:1 > ff02::16 hop 1: alert report 4 of 1"], "told twice");
     assert_eq!(states(&node), [Preferred, Preferred, Duplicate]);
     assert_eq!(node.host.control.conflicts(), 1);
+    node.assert_nothing_leaked();
+}
+
+#[test]
+fn what_finds_no_frame_is_not_taken_for_sent() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let mut now = Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    node.host.control.autoconfigure(now, node.interface(1)).unwrap();
+    // Each time that something is due there is no frame at first, and then there is.
+    let mut sent = Vec::new();
+    while let Some(due) = node.host.next_deadline() {
+        now = due;
+        let frames: Vec<_> = std::iter::from_fn(|| node.pool.take()).collect();
+        assert!(node.take(now, PORT).is_empty(), "there is nothing to send it in");
+        frames.into_iter().for_each(|frame| node.pool.give(frame));
+        now = node.host.next_deadline().unwrap_or(now);
+        sent.push(node.take(now, PORT).iter().map(|p| words(p)).collect::<Vec<_>>());
+    }
+    sent.retain(|lines| !lines.is_empty());
+    let (report, nobodys) = ("> ff02::16 hop 1: alert report 4 of 1", ":: > ff02::1:ff00:1 hop 255: who has");
+    let asks = format!("{A_LOCAL} > ff02::2 hop 255: icmp 133 0 0");
+    let first = sent.remove(0);
+    assert_eq!(first, [format!(":: {report}"), format!("{nobodys} {A_LOCAL}")]);
+    let rest: Vec<String> = sent.concat();
+    assert_eq!(rest.iter().filter(|line| line.ends_with(report)).count(), 1, "told twice: {rest:?}");
+    assert_eq!(rest.iter().filter(|line| **line == asks).count(), 3, "asked three times: {rest:?}");
     node.assert_nothing_leaked();
 }
 

@@ -87,9 +87,11 @@ impl Worker {
             upload: None,
             ending: Vec::new(),
         };
-        let start = Instant::now();
         // The IPv6 address is looked for on the link first.
-        worker.serve_until(|| start.elapsed() > Duration::from_millis(1200));
+        while worker.stack.control.is_settling() {
+            let start = Instant::now();
+            worker.serve_until(|| start.elapsed() > Duration::from_millis(10));
+        }
         worker
     }
 
