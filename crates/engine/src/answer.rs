@@ -77,6 +77,12 @@ fn with_control(
             };
             added.map_err(|error| error.to_string())?;
         }
+        Request::RemoveAddress { address, interface } if address == AUTO6 => {
+            let id = interface_named(control, interface.as_deref())?;
+            if !control.stop_autoconfiguration(id) {
+                return Err(format!("{AUTO6} is not on for {}", name(control, id)));
+            }
+        }
         Request::RemoveAddress { address, interface } => {
             remove_address(control, &address, interface.as_deref())?;
         }

@@ -38,7 +38,7 @@ pub enum Request {
     },
     /// Takes an address away.
     RemoveAddress {
-        /// `10.0.0.1`; with a length, only if it has that one.
+        /// `10.0.0.1`; with a length, only if it has that one. `auto6`: what the link's routers have said, which are heard no more.
         address: String,
         /// The interface; any when it is left out.
         interface: Option<String>,

@@ -147,6 +147,12 @@ fn routers_say_what_addresses_and_routes_there_are() {
         }
     })
     .unwrap();
+    // What routers have said goes when they are to be heard no more.
+    echo.told("addr del auto6");
+    let addresses = echo.told("addr --json");
+    assert!(rows(&addresses).iter().all(|row| row["dynamic"] == false), "{addresses}");
+    assert_eq!(echo.told("route show proto ra --json"), serde_json::json!([]));
+    assert_eq!(echo.ask("addr del auto6").status.code(), Some(2), "it is not on");
     echo.end();
 }
 

@@ -10,6 +10,7 @@ use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
 use super::address::{OurAddress, interface_identifier};
 use super::icmp6::{Message, Received};
 use super::{AddressState, BURST_INTERVAL, Control, ControlError, NeighbourState};
+use crate::interface::LinkValues;
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
 /// RFC 4861, 10: MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL.
@@ -114,6 +115,30 @@ impl Control {
             self.autoconf.links.push((id, SOLICITATIONS, now));
         }
         Ok(())
+    }
+
+    /// Hears the routers of a link no more: what they have said goes, addresses and routes among it. The link-local address stays.
+    /// `false`: they were not heard.
+    pub fn stop_autoconfiguration(&mut self, id: InterfaceId) -> bool {
+        if !self.autoconf.hears(id) {
+            return false;
+        }
+        self.stir();
+        self.autoconf.links.retain(|(link, ..)| *link != id);
+        self.forget_routers(|(link, _)| *link == id);
+        let prefixes: Vec<OnLink> = self.autoconf.prefixes.extract_if(.., |on| on.interface == id).collect();
+        for prefix in prefixes {
+            self.remove_advertised(prefix.route());
+        }
+        let made = self.addresses.iter().filter(|our| our.automatic && our.interface == id);
+        let made: Vec<Address> = made.map(|our| our.prefix.address()).collect();
+        for address in made {
+            self.remove_address(address);
+        }
+        self.links[usize::from(id.0)] = LinkValues::of(self.interface(id));
+        self.neighbours.forget_times(id);
+        self.changed = true;
+        true
     }
 
     /// Whether it is still being found out what addresses and routers there are: for 14 seconds at most.

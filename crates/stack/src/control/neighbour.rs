@@ -173,6 +173,11 @@ impl Neighbours {
         self.times.insert(link, Times { reachable, retransmit });
     }
 
+    /// What routers have said of the times on a link counts no more.
+    pub(super) fn forget_times(&mut self, link: InterfaceId) {
+        self.times.remove(&link);
+    }
+
     fn times(&self, key: &Key) -> Times {
         if key.1.is_v4() { USUAL } else { self.times.get(&key.0).copied().unwrap_or(USUAL) }
     }

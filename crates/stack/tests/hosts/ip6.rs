@@ -571,9 +571,10 @@ fn a_host_takes_routers_prefixes_and_addresses_from_advertisements() {
     node.take(start, PORT);
     node.host.control.autoconfigure(start, id).unwrap();
     node.take(start, PORT);
-    let at = |ms: u64| start + Duration::from_millis(ms);
-    let sent: Vec<String> = node.take(at(1001), PORT).iter().map(|p| words(p)).collect();
-    assert_eq!(sent[..1], ["fe80::ff:fe00:1 > ff02::2 hop 255: icmp 133 0 0"], "when the address is ours");
+    let at = |ms: u64| start + Duration::from_millis(1000 + ms);
+    node.take(at(1), PORT);
+    let sent: Vec<String> = node.take(at(1002), PORT).iter().map(|p| words(p)).collect();
+    assert_eq!(sent[1..], ["fe80::ff:fe00:1 > ff02::2 hop 255: icmp 133 0 0"], "when the address is ours");
     let prefix = |flags: u8, valid: u32, preferred: u32| {
         let mut option = vec![3, 4, 64, flags];
         option.extend(valid.to_be_bytes());
@@ -611,25 +612,26 @@ fn a_host_takes_routers_prefixes_and_addresses_from_advertisements() {
     };
     assert_eq!(ours(&node), Some(AddressState::Tentative));
     node.take(at(1400), PORT);
-    node.take(at(2500), PORT);
+    node.take(at(2301), PORT);
+    node.take(at(3302), PORT);
     assert_eq!(ours(&node), Some(AddressState::Preferred));
     // What routers said shows in what we send: source, way, hop limit, size.
     let client = node.host.stack.udp_bind(None, 0).unwrap();
     let to = Some((address("2001:db8::1"), 9));
-    node.host.stack.udp_send(at(2500), client, to, &[0; 1253], &mut node.pool).unwrap();
-    let sent = node.take(at(2500), PORT);
+    node.host.stack.udp_send(at(3302), client, to, &[0; 1253], &mut node.pool).unwrap();
+    let sent = node.take(at(3302), PORT);
     assert_eq!(sent[0][..6], MAC_B.0, "the router told where it is");
     let lines: Vec<String> = sent.iter().map(|p| words(p)).collect();
     let line = "fd07::ff:fe00:1 > 2001:db8::1 hop 33: piece";
     assert_eq!(lines, [format!("{line} 0+"), format!("{line} 1248")], "1300 bytes are the link's MTU");
     // RFC 4862, 5.5.3 (e): no stranger ends an address at once.
-    node.put(at(3000), PORT, &advertise(33, 0, &prefix(0xc0, 1, 1)));
+    node.put(at(3400), PORT, &advertise(33, 0, &prefix(0xc0, 1, 1)));
     assert!(node.host.control.routes().all(|r| r.metric != 1024), "no default router any more");
     node.take(at(5000), PORT);
     assert_eq!(ours(&node), Some(AddressState::Deprecated));
-    node.take(at(3000 + 7_199_000), PORT);
+    node.take(at(3400 + 7_199_000), PORT);
     assert_eq!(ours(&node), Some(AddressState::Deprecated));
-    node.take(at(3000 + 7_201_000), PORT);
+    node.take(at(3400 + 7_201_000), PORT);
     assert_eq!(ours(&node), None, "after two hours");
     node.assert_nothing_leaked();
 }

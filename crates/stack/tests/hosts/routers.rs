@@ -29,8 +29,12 @@ fn host() -> (Node, Timestamp) {
 /// The router `fe80::LAST` says that it is one, and where it is if `known`.
 fn advertise(host: &mut Node, now: Timestamp, last: u8, known: bool) {
     let link = [1, 1, 2, 0, 0, 0, 0, last];
+    advertise_with(host, now, last, if known { &link } else { &[] });
+}
+
+fn advertise_with(host: &mut Node, now: Timestamp, last: u8, options: &[u8]) {
     let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
-    let bytes = [&head[..], if known { &link } else { &[] }].concat();
+    let bytes = [&head[..], options].concat();
     let source = format!("fe80::{last}");
     host.put(now, PORT, &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), &source, "ff02::1", 255, &bytes));
 }
@@ -165,5 +169,41 @@ fn routers_come_and_go_and_the_users_routes_stay() {
         host.take(later, PORT);
         assert_eq!(defaults(&host.host.control, later), [(u128::from(users), false)], "the router is over");
         assert!(host.host.control.remove_route(|route| route.metric == 1024).is_some());
+    }
+}
+
+#[test]
+fn of_routers_that_are_heard_no_more_nothing_stays() {
+    let (mut host, now) = host();
+    let id = host.interface(1);
+    let all = |host: &Node| {
+        let control = &host.host.control;
+        let addresses = control.addresses().map(|(prefix, ..)| prefix.to_string());
+        let routes = control.routes().map(|route| format!("{} {}", route.prefix, route.metric));
+        let mut all: Vec<String> = addresses.chain(routes).collect();
+        all.sort();
+        all
+    };
+    let before = all(&host);
+    let prefix: std::net::Ipv6Addr = "fd07::".parse().unwrap();
+    let option = [&[3, 4, 64, 0xc0, 0, 0, 9, 9, 0, 0, 9, 9, 0, 0, 0, 0][..], &prefix.octets()].concat();
+    advertise_with(&mut host, now, 2, &option);
+    assert_eq!(all(&host).len(), before.len() + 3, "an address, its prefix, a default route");
+    assert!(host.host.control.stop_autoconfiguration(id));
+    assert!(!host.host.control.stop_autoconfiguration(id), "they were not heard any more");
+    assert_eq!(all(&host), before);
+    advertise_with(&mut host, now, 2, &option);
+    assert_eq!(all(&host), before, "nor are they now");
+    // Nor is any asked for that has not answered yet.
+    for stop in [false, true] {
+        let (mut host, mut now) = self::host();
+        assert!(!stop || host.host.control.stop_autoconfiguration(id));
+        let asks = |bytes: &Vec<u8>| bytes.get(54) == Some(&icmpv6::ROUTER_SOLICITATION);
+        let mut asked = 0;
+        for _ in 0..20 {
+            now = now + STEP;
+            asked += host.take(now, PORT).into_iter().filter(asks).count();
+        }
+        assert_eq!(asked, if stop { 0 } else { 2 });
     }
 }

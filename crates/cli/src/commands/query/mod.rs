@@ -23,6 +23,7 @@ Examples:
   bywash addr add 10.0.0.4/24 dad                   if no other station has it: IPv6 always looks (see RFC 5227)
   bywash addr del 10.0.0.3
   bywash addr add auto6 dev eth1                    IPv6 as the routers of eth1's link say
+  bywash addr del auto6 dev eth1                    no more, and without what they have said
   bywash addr show dev eth1
   bywash -4 addr                                    -4, -6, -j may stand in front, as with iproute2
   bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
