@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver as Channel;
+use std::time::Duration;
 
 use bywash_stack::frame::{BATCH, Batch, Pool};
 use bywash_stack::{Control, PortId, Snapshot, Timestamp};
@@ -13,6 +14,7 @@ use bywash_sys::worker::{Task, Turn};
 use crate::clock::Clock;
 use crate::engine::{Asked, Message, Work};
 use crate::handoff::{Bell, Receiver, Sender};
+use crate::links::Links;
 
 /// What is done on the control thread.
 pub(crate) type Change = Box<dyn FnOnce(&mut Control, Timestamp) + Send>;
@@ -61,6 +63,9 @@ pub(crate) struct ControlTask {
     /// Each port's interface number, and the engine that sends for the control there.
     pub(crate) ports: Vec<(PortId, usize)>,
     pub(crate) commands: Channel<Command>,
+    /// The kernel's interfaces among the ports', and when there was last looked for news of them.
+    pub(crate) links: Option<Links>,
+    pub(crate) looked: Timestamp,
     pub(crate) bell: Bell,
     pub(crate) published: Arc<Snapshot>,
     /// Snapshots that an engine may still read: the last one to let go frees them, and that should be us.
@@ -70,6 +75,9 @@ pub(crate) struct ControlTask {
     /// The bell may have rung since it was last hushed.
     pub(crate) armed: bool,
 }
+
+/// How often there is looked for news of links where there is never time to sleep: it costs a system call.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Notices that wait for one engine at most; beyond, they are dropped, as ICMP may be.
 const NOTICES: usize = 1024;
@@ -171,10 +179,15 @@ fn give_back(left: Option<Result<(), Message>>, pool: &mut Pool) {
 
 impl Task for ControlTask {
     fn turn(&mut self) -> Turn {
-        if std::mem::take(&mut self.armed) {
+        let slept = std::mem::take(&mut self.armed);
+        if slept {
             self.bell.hush();
         }
         let now = self.clock.now();
+        if let Some(links) = self.links.as_mut().filter(|_| slept || now.since(self.looked) >= LOOK) {
+            links.look(&mut self.control);
+            self.looked = now;
+        }
         let done = self.answer(now) + self.obey(now);
         self.control.advance(now, &mut self.pool);
         self.tell();
@@ -190,6 +203,7 @@ impl Task for ControlTask {
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.push(self.bell.as_fd());
+        fds.extend(self.links.as_ref().map(AsFd::as_fd));
     }
 
     fn next_deadline(&self, now: u64) -> Option<u64> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bywash_port::Port;
 use bywash_stack::frame::{Arena, ArenaError, BATCH};
 use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, TcpError, Timestamp};
+use bywash_sys::netlink::NetlinkError;
 use bywash_sys::worker::{Idle, Placement, Stop, Worker, WorkerError};
 
 use crate::control::{Command, ControlTask};
@@ -65,6 +66,9 @@ pub enum StartError {
     /// The kernel gave no eventfd, or no random numbers.
     #[error("the kernel refuses what an engine needs: {0}")]
     Kernel(#[from] std::io::Error),
+    /// The kernel does not tell of its interfaces.
+    #[error(transparent)]
+    Links(#[from] NetlinkError),
     /// No thread.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -123,7 +127,8 @@ pub struct Summary {
 
 impl Instance {
     /// Starts an instance on ports, with packets in `arena`, until `stop` is set. `configure` gives it its addresses and
-    /// routes. `program` makes each engine's program, of its number and how many engines there are.
+    /// routes. `program` makes each engine's program, of its number and how many engines there are. Ports of the kernel's interfaces
+    /// are of the calling thread's network namespace: a change of their MTU is heard of there.
     ///
     /// # Errors
     /// [`StartError`], with the ports closed again.

@@ -14,6 +14,7 @@ mod engine;
 mod figures;
 mod handoff;
 mod instance;
+mod links;
 mod plan;
 mod program;
 pub mod request;

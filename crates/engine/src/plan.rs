@@ -18,6 +18,7 @@ use crate::engine::{Engine, HANDOFF, Handed, MESSAGES, Parts, Queues};
 use crate::figures::Shared;
 use crate::handoff::{Bell, Receiver, Sender, ring};
 use crate::instance::{Configure, Handle, Options, StartError};
+use crate::links::Links;
 use crate::program::Program;
 use crate::steer::Steering;
 
@@ -107,7 +108,7 @@ fn threads(
     let clock = Clock::start();
     let mut pool = arena.pool(CONTROL_FRAMES)?;
     let mut control = Control::new();
-    let mut interfaces = Vec::with_capacity(ports.len());
+    let (mut interfaces, mut kernels) = (Vec::with_capacity(ports.len()), Vec::new());
     let macs = ports.iter().map(|port| mac(&**port)).collect::<Result<Vec<_>, _>>()?;
     let untagged: Vec<(usize, Option<u16>)> = (0..ports.len()).map(|port| (port, None)).collect();
     let wanted = if options.interfaces.is_empty() { &untagged } else { &options.interfaces };
@@ -116,8 +117,13 @@ fn threads(
         else {
             continue;
         };
-        interfaces.push(control.add_interface(interface(&**port, PortId(id), (*mac, *vlan)))?);
+        let interface = interface(&**port, PortId(id), (*mac, *vlan));
+        let mtu = interface.mtu;
+        let id = control.add_interface(interface)?;
+        interfaces.push(id);
+        kernels.extend(port.name().interface().map(|name| (name, id, mtu)));
     }
+    let links = if kernels.is_empty() { None } else { Some(Links::of(&kernels, &mut control)?) };
     control.set_forwarding(options.forward);
     control.set_redirects(options.redirects);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;
@@ -169,6 +175,8 @@ fn threads(
         engines: ends,
         ports: Vec::new(),
         commands: orders,
+        links,
+        looked: Timestamp::ZERO,
         bell: bell.clone(),
         published: snapshot,
         old: Vec::new(),

@@ -75,13 +75,14 @@ impl Interface {
 /// What routers have said of a link for IPv6 (RFC 4861, 6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkValues {
-    /// Not more than the interface's own.
+    /// Where it is less than the interface's own.
     pub(crate) mtu: u16,
     pub(crate) hop_limit: u8,
 }
 
 impl LinkValues {
-    pub(crate) fn of(interface: &Interface) -> Self {
-        Self { mtu: interface.mtu, hop_limit: 64 }
+    /// What counts before they have said anything.
+    pub(crate) fn unsaid() -> Self {
+        Self { mtu: u16::MAX, hop_limit: 64 }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bywash_wire::{ETHERNET_HEADER, EtherType, Mac};
+use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_MTU, Mac};
 
 use crate::interface::{LinkValues, Medium};
 use crate::routes::{Fib, Hop};
@@ -267,7 +267,18 @@ impl Snapshot {
     #[inline]
     pub(crate) fn mtu(&self, path: Path) -> u16 {
         let own = self.interface(path.interface).mtu;
-        if path.next_hop.is_v4() { own } else { self.links[usize::from(path.interface.0)].mtu.min(own) }
+        if path.next_hop.is_v4() {
+            return own;
+        }
+        self.links[usize::from(path.interface.0)].mtu.min(own).max(IPV6_MTU)
+    }
+
+    /// Whether a link takes only shorter packets than it did in an older picture.
+    pub(crate) fn is_narrower_than(&self, old: &Self) -> bool {
+        let narrower = |(new, old): (&Interface, &Interface)| new.mtu < old.mtu;
+        let told = |(new, old): (&LinkValues, &LinkValues)| new.mtu < old.mtu;
+        self.interfaces.iter().zip(&*old.interfaces).any(narrower)
+            || self.links.iter().zip(&*old.links).any(told)
     }
 
     /// What IPv6 packets along a path are told of routers.

@@ -70,6 +70,8 @@ pub struct Stack {
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
     pub(crate) share: Share,
+    /// A link takes only shorter packets by now.
+    narrowed: bool,
 }
 
 /// The part of all frames that send buffers may hold, beyond the first of each.
@@ -125,6 +127,7 @@ impl Stack {
             events: Vec::new(),
             counters: Counters::default(),
             share: Share::new(),
+            narrowed: false,
         };
         stack.listen_as_told();
         stack
@@ -134,6 +137,8 @@ impl Stack {
     #[inline]
     pub fn update(&mut self, snapshot: &Arc<Snapshot>, pool: &mut Pool) {
         let listeners = !Arc::ptr_eq(&snapshot.listeners, &self.out.snapshot.listeners);
+        let links = !Arc::ptr_eq(&snapshot.interfaces, &self.out.snapshot.interfaces);
+        self.narrowed |= links && snapshot.is_narrower_than(&self.out.snapshot);
         self.out.update(snapshot, pool);
         if listeners {
             self.listen_as_told();
@@ -158,7 +163,11 @@ impl Stack {
                 self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
             }
         }
+        let narrowed = std::mem::take(&mut self.narrowed);
         self.with_tcp(now, pool, |tcp, cx| {
+            if narrowed {
+                tcp.fit_links(cx);
+            }
             tcp.advance(cx);
             tcp.output(cx);
         });

@@ -38,6 +38,7 @@ pub(crate) struct Router {
     pub(crate) instance: Instance,
     pub(crate) left: Host,
     pub(crate) right: Host,
+    pub(crate) middle: Host,
     _cables: [Pair; 2],
 }
 
@@ -59,7 +60,7 @@ impl Router {
                     [[port]]\nport = 'xdp:rb'\naddresses = ['10.9.2.1/24']\n";
         std::fs::write(config.path(), text).unwrap();
         let instance = Instance::start(&middle, &format!("serve|--config|{}", config.path().display()));
-        Self { instance, left, right, _cables: cables }
+        Self { instance, left, right, middle, _cables: cables }
     }
 }
 

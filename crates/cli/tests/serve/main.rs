@@ -5,6 +5,7 @@ mod answers;
 mod changes;
 mod instance;
 mod link_local;
+mod link_mtu;
 mod others;
 mod ping;
 mod redirects;

@@ -135,7 +135,7 @@ impl Control {
         for address in made {
             self.remove_address(address);
         }
-        self.links[usize::from(id.0)] = LinkValues::of(self.interface(id));
+        self.links[usize::from(id.0)] = LinkValues::unsaid();
         self.neighbours.forget_times(id);
         self.changed = true;
         true

@@ -47,6 +47,9 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const BURST: usize = 64;
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
+/// What IPv4 needs of a link (RFC 791, 3.2).
+const LEAST_MTU: u16 = 68;
+
 /// Why the control refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -138,7 +141,7 @@ impl Control {
     /// A control with the loopback interface, and nothing else.
     pub fn new() -> Self {
         let interfaces = vec![Interface::loopback()];
-        let links = vec![LinkValues::of(&interfaces[0])];
+        let links = vec![LinkValues::unsaid()];
         let snapshot = Snapshot {
             generation: 0,
             interfaces: Arc::new(interfaces.clone()),
@@ -188,14 +191,30 @@ impl Control {
         if let Some(old) = self.interfaces.iter().find(same) {
             return Err(ControlError::Taken(old.name.clone()));
         }
-        if interface.mtu < 68 {
+        if interface.mtu < LEAST_MTU {
             return Err(ControlError::Mtu(interface.mtu));
         }
         let id = u16::try_from(self.interfaces.len()).map_err(|_| ControlError::NoInterface(u16::MAX))?;
-        self.links.push(LinkValues::of(&interface));
+        self.links.push(LinkValues::unsaid());
         self.interfaces.push(interface);
         self.changed = true;
         Ok(InterfaceId(id))
+    }
+
+    /// Tells how long IP packets on an interface may be by now. IPv6 goes on with packets of 1280 bytes where that is less: no link
+    /// may carry less (RFC 8200, 5). Connections whose segments have become too long send them again, shorter.
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::Mtu`].
+    pub fn set_mtu(&mut self, id: InterfaceId, mtu: u16) -> Result<(), ControlError> {
+        self.check(id)?;
+        if mtu < LEAST_MTU {
+            return Err(ControlError::Mtu(mtu));
+        }
+        let interface = &mut self.interfaces[usize::from(id.0)];
+        self.changed |= interface.mtu != mtu;
+        interface.mtu = mtu;
+        Ok(())
     }
 
     /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1). A router takes no advice from other

@@ -1,7 +1,8 @@
-//! Listeners that the control has for all stacks: see [`crate::Control::listen`].
+//! What the control changes under a stack: listeners that it has for all stacks (see [`crate::Control::listen`]), links.
 
-use super::{Limits, ListenerId, Tcp};
+use super::{Entry, Limits, ListenerId, Tcp};
 use crate::Listen;
+use crate::stack::Context;
 
 /// Numbers of listeners that all stacks have; a stack's own are below.
 const SHARED: u32 = 1 << 31;
@@ -18,6 +19,22 @@ impl Tcp {
         self.limits = limits;
         for (_, listener) in self.listeners.range_mut(SHARED..) {
             listener.limits = limits;
+        }
+    }
+
+    /// Some links take only shorter packets by now: segments that are too long go out again, as if a router had said so.
+    #[cold]
+    pub(crate) fn fit_links(&mut self, cx: &mut Context<'_>) {
+        for i in self.connections.numbers() {
+            let connection = &self.connections[i];
+            let (hash, flow) = (connection.hash, connection.flow);
+            // An entry that nobody has holds what its last user left there: the table knows it no more.
+            if self.find(hash, &flow) == Some(Entry::Connection(i))
+                && let Some(path) = cx.out.snapshot.path(flow.remote)
+            {
+                self.connections[i].path_mtu(cx.out.snapshot.mtu(path));
+                self.settle(i, cx);
+            }
         }
     }
 

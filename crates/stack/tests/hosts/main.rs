@@ -11,6 +11,7 @@ mod hostile;
 mod ip;
 mod ip6;
 mod link_local;
+mod link_mtu;
 mod listeners;
 mod opening;
 mod passing_on;

@@ -3,12 +3,14 @@
 mod address;
 mod link;
 mod neighbour;
+mod news;
 mod table;
 mod virtual_function;
 
 pub use address::{Address, Prefix, PrefixError};
 pub use link::{Link, LinkCounters, LinkXdp, Mac, Veth, VethEnd};
 pub use neighbour::Neighbour;
+pub use news::LinkNews;
 pub use table::{Gateway, NewRoute, RouteEntry};
 pub use virtual_function::{VfInfo, VfLink, VfSetting};
 

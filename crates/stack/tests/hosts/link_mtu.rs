@@ -1,0 +1,138 @@
+//! Links whose MTU changes while packets are under way: `ip link set dev eth1 mtu 1400`.
+
+use std::time::Duration;
+
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_stack::{ConnectionId, ControlError, Event, PortId, Timestamp, UdpError, Unreachable};
+
+const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
+
+/// Two hosts with addresses of both families.
+fn pair() -> Pair {
+    let mut pair = Pair::new(1500);
+    for (node, own) in [(&mut pair.a, "fd00::1/64"), (&mut pair.b, "fd00::2/64")] {
+        node.host.control.add_address(pair.now, node.interface(1), own.parse().unwrap()).unwrap();
+    }
+    (0..4).for_each(|_| pair.pass(Duration::from_millis(600)));
+    pair.b.host.stack.listen(None, 80, 16).unwrap();
+    pair
+}
+
+/// Opens a connection from a to b, and says how long segments a has offered to take.
+fn open(pair: &mut Pair, to: &str) -> (ConnectionId, ConnectionId, u16) {
+    pair.trace.clear();
+    let id = pair.a.host.stack.connect(pair.now, (None, 0), (address(to), 80), &mut pair.a.pool).unwrap();
+    pair.settle();
+    let accepted = pair.b.host.stack.events().find_map(|event| match event {
+        Event::Accepted { connection, .. } => Some(connection),
+        _ => None,
+    });
+    // The option of the SYN is the first: kind 2, length 4.
+    let ip = if to.contains(':') { 40 } else { 20 };
+    let options = |p: &Vec<u8>| p.get(14 + ip + 20..).map(<[u8]>::to_vec);
+    let syn = pair.trace.iter().filter(|(a, _)| *a).filter_map(|(_, p)| options(p));
+    let mut offered =
+        syn.filter(|options| options.starts_with(&[2, 4])).map(|o| u16::from_be_bytes([o[2], o[3]]));
+    (id, accepted.unwrap(), offered.next_back().unwrap())
+}
+
+fn read(pair: &mut Pair, id: ConnectionId) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    let n = pair.b.host.stack.receive_copy(pair.now, id, &mut bytes, &mut pair.b.pool).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+#[test]
+fn segments_fit_a_link_that_becomes_narrower() {
+    for (to, headers) in B.into_iter().zip([40, 60]) {
+        let mut pair = pair();
+        let link = pair.a.interface(1);
+        let (client, server, offered) = open(&mut pair, to);
+        assert_eq!(offered, 1500 - headers);
+        // Ten whole segments, with timestamps, are on their way when the link takes them no more.
+        let sent: Vec<u8> = (0..10 * (usize::from(offered) - 12)).map(|i| i.to_le_bytes()[0]).collect();
+        let queued = pair.a.host.stack.send(pair.now, client, &sent, &mut pair.a.pool).unwrap();
+        assert_eq!((queued, pair.a.take(pair.now, PORT).len()), (sent.len(), 10));
+        pair.a.host.control.set_mtu(link, 1400).unwrap();
+        pair.trace.clear();
+        pair.settle();
+        assert_eq!(read(&mut pair, server), sent, "again at once, no timer has gone off");
+        let longest = pair.trace.iter().filter(|(a, _)| *a).map(|(_, p)| p.len()).max();
+        assert_eq!(longest, Some(14 + 1400));
+        let counted = pair.a.host.stack.counters();
+        assert_eq!((counted.tcp_timeouts, counted.tcp_recoveries), (0, 0), "it is no congestion");
+        assert_eq!(open(&mut pair, to).2, 1400 - headers);
+        // Wider again: who has a connection goes on as it is, as RFC 1191 has it.
+        pair.a.host.control.set_mtu(link, 1500).unwrap();
+        pair.settle();
+        assert_eq!(open(&mut pair, to).2, 1500 - headers);
+        assert_eq!(
+            pair.a.host.stack.tcp_info(pair.now, client).unwrap().snd_mss,
+            1400 - u32::from(headers) - 12
+        );
+        pair.a.assert_nothing_leaked();
+    }
+}
+
+#[test]
+fn what_is_not_a_link_is_refused_and_ipv6_keeps_what_every_link_carries() {
+    let mut pair = pair();
+    let link = pair.a.interface(1);
+    assert_eq!(pair.a.host.control.set_mtu(link, 67), Err(ControlError::Mtu(67)));
+    pair.a.host.control.set_mtu(link, 600).unwrap();
+    pair.settle();
+    assert_eq!(B.map(|to| open(&mut pair, to).2), [600 - 40, 1280 - 60]);
+}
+
+#[test]
+fn a_router_tells_of_a_link_that_has_become_narrower() {
+    let mut a = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let mut router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        1500,
+        "10.1.0.3/24",
+    );
+    router.host.control.set_forwarding(true);
+    let mut now = Timestamp::ZERO;
+    for (node, number, own) in
+        [(&mut a, 1, "fd00::1/64"), (&mut router, 1, "fd00::3/64"), (&mut router, 2, "fd01::3/64")]
+    {
+        node.host.control.add_address(now, node.interface(number), own.parse().unwrap()).unwrap();
+    }
+    let (link, beyond) = (a.interface(1), router.interface(2));
+    a = a.with_route("10.1.0.0/24", "10.0.0.3", link).with_route("fd01::/64", "fd00::3", link);
+    for far in ["10.1.0.4", "fd01::4"] {
+        let mac = bywash_wire::Mac([2, 0, 0, 0, 0, 5]);
+        router.host.control.add_neighbour(beyond, address(far), mac).unwrap();
+    }
+    // What has come out beyond the router, in bytes.
+    let turn = |a: &mut Node, router: &mut Node, now| {
+        let mut passed = Vec::new();
+        for _ in 0..5 {
+            a.take(now, PORT).iter().for_each(|p| router.put(now, PORT, p));
+            router.take(now, PORT).iter().for_each(|p| a.put(now, PORT, p));
+            passed.extend(router.take(now, PortId(1)).iter().map(Vec::len));
+        }
+        passed
+    };
+    for _ in 0..4 {
+        now = now + Duration::from_millis(600);
+        turn(&mut a, &mut router, now);
+    }
+    for (far, headers) in [("10.1.0.4", 28), ("fd01::4", 48)] {
+        router.host.control.set_mtu(beyond, 1500).unwrap();
+        let client = a.host.stack.udp_bind(None, 0).unwrap();
+        a.host.stack.udp_connect(client, Some((address(far), 9))).unwrap();
+        for (mtu, expected) in [(1500, vec![14 + 1500]), (1400, vec![])] {
+            router.host.control.set_mtu(beyond, mtu).unwrap();
+            router.take(now, PORT);
+            a.host.stack.udp_send(now, client, None, &vec![7; 1500 - headers], &mut a.pool).unwrap();
+            assert_eq!(turn(&mut a, &mut router, now), expected, "{far} at {mtu}");
+        }
+        let error = a.host.stack.udp_receive(client).unwrap_err();
+        assert_eq!(error, UdpError::Unreachable(Unreachable::TooBig(1400)), "{far}");
+    }
+}
