@@ -40,7 +40,7 @@ counters! {
         martian,
         /// Dropped: a source route, which nobody may ask of us.
         source_route,
-        /// Passed on to another host.
+        /// Of others, with a way to the destination: passed on, or left with a next hop that may not answer (RFC 4293).
         forwarded,
         /// Answered: no route leads there.
         no_route,
@@ -165,7 +165,7 @@ counters! {
         neighbour_solicitations_sent,
         /// Neighbour advertisements sent.
         neighbour_advertisements_sent,
-        /// Neighbours that were asked for and did not answer.
+        /// Times a neighbour was asked for, so often as it is, and did not answer. One that is wanted again counts again.
         neighbours_failed,
         /// Times another station claimed an address of ours.
         address_conflicts,
