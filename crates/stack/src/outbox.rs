@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
 
@@ -16,10 +15,12 @@ use crate::tcp::Way;
 use crate::time::Span;
 use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 
-/// Packets that wait for one neighbour: RFC 4861, 7.2.2 asks for one at least, RFC 1122, 2.3.2.2 for the latest.
-const WAITING_EACH: usize = 16;
-/// Packets that wait for all neighbours together.
-const WAITING_ALL: usize = 1024;
+/// Frames of packets that wait for all neighbours together. Those for one have half of what is left at most, so that the next one
+/// finds room as well; and no more than are free, for the others. RFC 4861, 7.2.2 asks for one packet at least, RFC 1122, 2.3.2.2
+/// for the latest.
+const WAITING: usize = 4096;
+/// Neighbours that the control is told of at once.
+const TOLD: usize = 1024;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
 const QUEUE: usize = 4096;
 
@@ -105,6 +106,14 @@ fn pour(from: &mut Batch, to: &mut Batch) {
     }
 }
 
+/// Packets that wait for one neighbour.
+#[derive(Debug, Default)]
+struct Line {
+    packets: VecDeque<Packet>,
+    /// In all of them.
+    frames: usize,
+}
+
 /// Packets on their way out, and what is to be told to the control.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -112,8 +121,9 @@ pub(crate) struct Outbox {
     ports: Vec<Queue>,
     /// With the link that link-local addresses are on.
     pub(crate) to_ourselves: VecDeque<(InterfaceId, Packet)>,
-    waiting: HashMap<(InterfaceId, Address), ArrayVec<Packet, WAITING_EACH>>,
-    waiting_all: usize,
+    waiting: HashMap<(InterfaceId, Address), Line>,
+    /// Frames in all lines.
+    waiting_frames: usize,
     pub(crate) requests: Vec<Request>,
     /// Neighbours that the control has been told of since the last snapshot.
     told: HashSet<(InterfaceId, Address)>,
@@ -136,7 +146,7 @@ impl Outbox {
             ports: Vec::new(),
             to_ourselves: VecDeque::new(),
             waiting: HashMap::new(),
-            waiting_all: 0,
+            waiting_frames: 0,
             requests: Vec::new(),
             told: HashSet::new(),
             path_mtus: PathMtus::default(),
@@ -352,9 +362,9 @@ impl Outbox {
             if matches!(reach, Reach::Unresolved) {
                 continue;
             }
-            let packets = self.waiting.remove(&key).unwrap_or_default();
-            self.waiting_all -= packets.len();
-            for packet in packets {
+            let line = self.waiting.remove(&key).unwrap_or_default();
+            self.waiting_frames -= line.frames;
+            for packet in line.packets {
                 match &reach {
                     Reach::Ready { link, .. } => self.send_link(packet, link, pool),
                     _ => self.absent(packet, path),
@@ -370,7 +380,7 @@ impl Outbox {
     }
 
     fn tell(&mut self, key: (InterfaceId, Address), request: Request) {
-        if self.told.len() < WAITING_ALL && self.told.insert(key) {
+        if self.told.len() < TOLD && self.told.insert(key) {
             self.requests.push(request);
         }
     }
@@ -381,17 +391,24 @@ impl Outbox {
     }
 
     fn wait(&mut self, packet: Packet, path: Path, pool: &mut Pool) {
+        let frames = packet.frames();
         let line = self.waiting.entry((path.interface, path.next_hop)).or_default();
-        let oldest = if line.is_full() { line.pop_at(0) } else { None };
-        if oldest.is_none() && self.waiting_all >= WAITING_ALL {
+        // The oldest make room for the latest.
+        while !line.packets.is_empty()
+            && line.frames + frames > (WAITING - self.waiting_frames).min(pool.free())
+            && let Some(oldest) = line.packets.pop_front()
+        {
+            line.frames -= oldest.frames();
+            self.waiting_frames -= oldest.frames();
             self.dropped += 1;
-            return pool.give_packet(packet);
+            pool.give_packet(oldest);
         }
-        line.push(packet);
-        match oldest {
-            Some(oldest) => self.drop(oldest, pool),
-            None => self.waiting_all += 1,
+        if self.waiting_frames + frames > WAITING {
+            return self.drop(packet, pool);
         }
+        line.frames += frames;
+        self.waiting_frames += frames;
+        line.packets.push_back(packet);
     }
 }
 

@@ -97,11 +97,12 @@ fn a_router_tells_of_a_link_that_has_become_narrower() {
     );
     router.host.control.set_forwarding(true);
     let mut now = Timestamp::ZERO;
-    for (node, number, own) in
-        [(&mut a, 1, "fd00::1/64"), (&mut router, 1, "fd00::3/64"), (&mut router, 2, "fd01::3/64")]
-    {
-        node.host.control.add_address(now, node.interface(number), own.parse().unwrap()).unwrap();
-    }
+    let give = |node: &mut Node, number: usize, own: &str| {
+        node.host.control.add_address(Timestamp::ZERO, node.interface(number), own.parse().unwrap()).unwrap();
+    };
+    give(&mut a, 1, "fd00::1/64");
+    give(&mut router, 1, "fd00::3/64");
+    give(&mut router, 2, "fd01::3/64");
     let (link, beyond) = (a.interface(1), router.interface(2));
     a = a.with_route("10.1.0.0/24", "10.0.0.3", link).with_route("fd01::/64", "fd00::3", link);
     for far in ["10.1.0.4", "fd01::4"] {

@@ -31,4 +31,5 @@ mod throughput;
 mod timing;
 mod undo;
 mod urgent;
+mod waiting;
 mod wire;

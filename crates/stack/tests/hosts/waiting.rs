@@ -1,0 +1,76 @@
+//! Packets that wait for a neighbour's address.
+
+use std::time::Duration;
+
+use crate::wire::{Node, Pair, address};
+use bywash_stack::{Event, Timestamp, UdpId};
+
+/// Two hosts with so many frames that have not spoken with each other.
+fn pair(frames: usize) -> Pair {
+    let node = |number: u8| {
+        let own = format!("10.0.0.{number}/24");
+        Node::with_frames(number, frames).with_interface(0, number, None, 1500, &own)
+    };
+    let mut pair =
+        Pair { now: Timestamp::from_nanos(1_000_000_000), a: node(1), b: node(2), trace: [].into() };
+    pair.settle();
+    pair.trace.clear();
+    pair
+}
+
+/// Sends datagrams with these numbers.
+fn send(pair: &mut Pair, client: UdpId, to: &str, numbers: std::ops::Range<u16>) {
+    for number in numbers {
+        let (to, bytes) = (Some((address(to), 9)), number.to_be_bytes());
+        pair.a.host.stack.udp_send(pair.now, client, to, &bytes, &mut pair.a.pool).unwrap();
+    }
+}
+
+/// The numbers of the datagrams that have gone over the link.
+fn arrived(pair: &Pair) -> Vec<u16> {
+    let datagrams = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 0] && p[23] == 17);
+    datagrams.map(|(_, p)| u16::from_be_bytes([p[42], p[43]])).collect()
+}
+
+#[test]
+fn a_thousand_connections_to_a_peer_that_nobody_knows_are_opened_at_once() {
+    let mut pair = pair(12_000);
+    pair.b.host.stack.listen(None, 80, 2000).unwrap();
+    for _ in 0..1000 {
+        let to = (address("10.0.0.2"), 80);
+        pair.a.host.stack.connect(pair.now, (None, 0), to, &mut pair.a.pool).unwrap();
+    }
+    pair.settle();
+    let connected = pair.a.host.stack.events().filter(|event| matches!(event, Event::Connected(_))).count();
+    let counted = pair.a.host.stack.counters();
+    assert_eq!((connected, counted.tcp_retransmitted, counted.no_memory), (1000, 0, 0));
+}
+
+#[test]
+fn the_oldest_make_room_for_the_latest_and_hold_no_more_frames_than_are_free() {
+    let mut pair = pair(600);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    send(&mut pair, client, "10.0.0.2", 0..1000);
+    let free = pair.a.pool.free();
+    assert!((280..=310).contains(&free), "{free}");
+    pair.settle();
+    let arrived = arrived(&pair);
+    assert_eq!(arrived, (1000 - u16::try_from(arrived.len()).unwrap()..1000).collect::<Vec<_>>());
+    assert!((280..=310).contains(&arrived.len()), "{}", arrived.len());
+    pair.a.assert_nothing_leaked();
+}
+
+#[test]
+fn who_does_not_answer_leaves_room_for_others() {
+    let mut pair = pair(12_000);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    // Each has half of what is left.
+    for absent in ["10.0.0.7", "10.0.0.8", "10.0.0.9"] {
+        send(&mut pair, client, absent, 0..5000);
+    }
+    send(&mut pair, client, "10.0.0.2", 0..100);
+    pair.settle();
+    assert_eq!(arrived(&pair), (0..100).collect::<Vec<_>>());
+    (0..12).for_each(|_| pair.pass(Duration::from_millis(500)));
+    pair.a.assert_nothing_leaked();
+}
