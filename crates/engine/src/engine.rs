@@ -383,7 +383,7 @@ impl Engine {
             }
         }
         while let Some(request) = self.requests.pop_front() {
-            let brings = packet_of(&request).map_or(0, Packet::frames);
+            let brings = request.packet().map_or(0, Packet::frames);
             if let Err(Asked::Request(request)) = to_control.put(Asked::Request(request)) {
                 self.requests.push_front(request);
                 break;
@@ -393,7 +393,7 @@ impl Engine {
         while self.requests.len() > PENDING {
             self.counters.ring_full += 1;
             let oldest = self.requests.pop_front();
-            oldest.and_then(into_packet).into_iter().for_each(|packet| pool.give_packet(packet));
+            oldest.and_then(Request::into_packet).into_iter().for_each(|packet| pool.give_packet(packet));
         }
         self.repay();
         self.parts.to_control.flush();
@@ -511,24 +511,6 @@ fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut Engin
         return pool.give_packet(packet);
     }
     queues.waiting.push(packet);
-}
-
-fn packet_of(request: &Request) -> Option<&Packet> {
-    match request {
-        Request::Arp { packet, .. } | Request::Icmp { packet, .. } | Request::Report { packet, .. } => {
-            Some(packet)
-        }
-        _ => None,
-    }
-}
-
-fn into_packet(request: Request) -> Option<Packet> {
-    match request {
-        Request::Arp { packet, .. } | Request::Icmp { packet, .. } | Request::Report { packet, .. } => {
-            Some(packet)
-        }
-        _ => None,
-    }
 }
 
 impl Task for Engine {

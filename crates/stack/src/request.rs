@@ -57,6 +57,28 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The packet that it is about.
+    pub fn packet(&self) -> Option<&Packet> {
+        match self {
+            Self::Arp { packet, .. } | Self::Icmp { packet, .. } | Self::Report { packet, .. } => {
+                Some(packet)
+            }
+            Self::Resolve { .. } | Self::Used { .. } | Self::Confirmed { .. } => None,
+        }
+    }
+
+    /// The same, for who does not hand it over after all.
+    pub fn into_packet(self) -> Option<Packet> {
+        match self {
+            Self::Arp { packet, .. } | Self::Icmp { packet, .. } | Self::Report { packet, .. } => {
+                Some(packet)
+            }
+            Self::Resolve { .. } | Self::Used { .. } | Self::Confirmed { .. } => None,
+        }
+    }
+}
+
 /// Why a packet could not be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {

@@ -430,13 +430,9 @@ impl Stack {
         self.with_tcp(now, pool, |tcp, cx| tcp.abort(id, cx))
     }
 
-    /// Breaks all connections off, at the end: peers need not find out by themselves that nobody is there any more. Of thousands
-    /// the resets are more than the queues hold: [`Stack::abort_some`].
-    pub fn abort_all(&mut self, now: Timestamp, pool: &mut Pool) {
-        self.abort_some(now, 0, usize::MAX, pool);
-    }
-
-    /// Breaks off so many connections, those of `from` first, which is 0 at the beginning. Where to go on, if there are more.
+    /// Breaks off so many connections, those of `from` first, which is 0 at the beginning. Where to go on, if there are more: at the
+    /// end of all peers need not find out by themselves that nobody is there any more, but of thousands the resets are more than the
+    /// queues hold.
     pub fn abort_some(&mut self, now: Timestamp, from: u32, most: usize, pool: &mut Pool) -> Option<u32> {
         self.with_tcp(now, pool, |tcp, cx| tcp.abort_some(from, most, cx))
     }

@@ -131,7 +131,7 @@ impl<'a> Ours<'a> {
         let outcomes = self.ends.drain(..).map(End::outcome).collect();
         let checksum = self.host.stack.counters().checksum;
         let now = self.now();
-        self.host.stack.abort_all(now, self.pool);
+        self.host.stack.abort_some(now, 0, usize::MAX, self.pool);
         self.turn();
         self.rx.close(self.pool);
         self.tx.close(self.pool);

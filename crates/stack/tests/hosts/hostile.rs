@@ -282,7 +282,7 @@ fn gaps_that_nobody_fills_leave_memory_for_others() {
         t.peer("P. 1:501(500) ack 1 win 30000");
         let answered = t.output();
         assert!(answered[0].starts_with(". 1:1(0) ack 501"), "{answered:?}");
-        t.host.stack.abort_all(t.now, &mut t.pool);
+        t.host.stack.abort_some(t.now, 0, usize::MAX, &mut t.pool);
         t.output();
         t.events();
         assert_eq!(t.pool.free(), all);
@@ -334,7 +334,7 @@ fn peers_that_never_acknowledge_leave_memory_for_others() {
             t.peer(&format!(". 501:501(0) ack {} win 30000", sent + 1));
             assert_eq!(t.events(), if sent < bytes.len() { vec![Event::Writable(id)] } else { vec![] });
         }
-        t.host.stack.abort_all(t.now, &mut t.pool);
+        t.host.stack.abort_some(t.now, 0, usize::MAX, &mut t.pool);
         while !t.output().is_empty() {}
         t.events();
         assert_eq!(t.pool.free() + t.pool.arena().unused(), t.pool.arena().frames());
