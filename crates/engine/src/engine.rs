@@ -1,7 +1,7 @@
 //! One engine: a worker's turn with its queues, its stack and its program.
 //!
 //! Packets that another engine's stack has the flow of, and packets for a port that another engine sends for, go over
-//! by hand-off rings, as they are. A ring that is full loses them and counts it, like a NIC's.
+//! by hand-off rings, as they are. A ring that is full loses the ones and counts it, like a NIC's; the others wait.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -141,6 +141,10 @@ pub(crate) struct Parts {
     pub(crate) program: Box<dyn Program>,
     /// Programs that have not done all yet.
     pub(crate) unfinished: Arc<AtomicUsize>,
+    /// Engines that have begun to end.
+    pub(crate) ending: Arc<AtomicUsize>,
+    /// Engines that another one sends for, and that may still hand something over to it.
+    pub(crate) leaving: Arc<AtomicUsize>,
     pub(crate) figures: Arc<Shared>,
 }
 
@@ -193,7 +197,15 @@ impl Engine {
     }
 
     pub(crate) fn add_port(&mut self, queues: Queues) {
+        if queues.tx.is_empty() && !self.is_sent_for() {
+            self.parts.leaving.fetch_add(1, Ordering::Relaxed);
+        }
         self.parts.ports.push(queues);
+    }
+
+    /// Whether another engine sends for it on some port.
+    fn is_sent_for(&self) -> bool {
+        self.parts.ports.iter().any(|port| port.tx.is_empty())
     }
 
     /// Why its program could not begin.
@@ -238,13 +250,13 @@ impl Engine {
         received
     }
 
-    /// Takes what other engines have handed over.
-    fn take_over(&mut self, now: Timestamp) -> usize {
+    /// Takes what other engines have handed over, so much at most of each.
+    fn take_over(&mut self, now: Timestamp, most: usize) -> usize {
         let Parts { ports, pool, stack, from_engines, .. } = &mut self.parts;
         let mut taken = 0;
         for ring in from_engines {
             let mut last = None;
-            for _ in 0..BATCH {
+            for _ in 0..most {
                 let Some(handed) = ring.take() else { break };
                 taken += 1;
                 match handed {
@@ -429,11 +441,14 @@ impl Engine {
                 match tx.first_mut() {
                     Some(tx) => sent += tx.tx(pool, waiting),
                     None => {
+                        let room =
+                            to_engines.get(*sender).map_or(0, |ring| ring.as_ref().map_or(0, Sender::room));
+                        let ready = waiting.len().min(room);
                         let mut others = hand_over(to_engines, &mut self.counters, pool);
-                        for packet in waiting.drain() {
-                            sent += 1;
+                        for packet in waiting.drain_front(ready) {
                             others(*sender, Handed::ToSend(*port, packet));
                         }
+                        sent += ready;
                     }
                 }
                 if !waiting.is_empty() {
@@ -448,10 +463,19 @@ impl Engine {
         sent
     }
 
-    /// Sends all that waits, but not beyond a time.
+    /// Sends all that waits, also what others hand over, but not beyond a time.
     fn drain(&mut self, until: u64) {
         let until = until.min(monotonic() + DRAIN_NS);
-        while (self.transmit() > 0 || self.is_sending()) && monotonic() < until {
+        loop {
+            let now = self.parts.clock.now();
+            // Nothing is lost at the end that only has to wait.
+            let room = self.parts.ports.iter().map(|port| port.waiting.room()).min().unwrap_or(0);
+            let most = room / self.parts.from_engines.len().max(1);
+            let moved = self.take_over(now, most) + self.transmit();
+            let waits = moved > 0 || self.is_sending() || self.is_handing_over();
+            if !waits || monotonic() >= until {
+                return;
+            }
             std::thread::yield_now();
         }
     }
@@ -461,6 +485,18 @@ impl Engine {
             .ports
             .iter()
             .any(|port| !port.waiting.is_empty() || port.tx.iter().any(|tx| tx.in_flight() > 0))
+    }
+
+    fn all_are_ending(&self) -> bool {
+        self.parts.ending.load(Ordering::Acquire) == self.parts.steering.engines()
+    }
+
+    /// Whether an engine that sends for this one has not taken everything yet.
+    fn is_handing_over(&self) -> bool {
+        let Parts { ports, to_engines, .. } = &self.parts;
+        let senders = ports.iter().filter(|port| port.tx.is_empty()).map(|port| port.sender);
+        let mut rings = senders.filter_map(|sender| to_engines.get(sender)?.as_ref());
+        rings.any(|ring| !ring.is_empty())
     }
 
     fn publish(&mut self) {
@@ -521,7 +557,7 @@ impl Task for Engine {
         let now = self.parts.clock.now();
         let mut done = self.listen(now);
         done += self.receive(now);
-        done += self.take_over(now);
+        done += self.take_over(now, BATCH);
         self.give_whole(now);
         done += self.work(now);
         self.ask();
@@ -568,6 +604,11 @@ impl Task for Engine {
             program.end(now);
         }
         let until = monotonic() + END_NS;
+        // Who still goes about its turns loses what it is handed while its queue is full; who ends waits for the queue.
+        self.parts.ending.fetch_add(1, Ordering::Release);
+        while self.is_sent_for() && !self.all_are_ending() && monotonic() < until {
+            std::thread::yield_now();
+        }
         self.drain(until);
         let mut next = Some(0);
         while let Some(from) = next {
@@ -575,6 +616,15 @@ impl Task for Engine {
             next = stack.abort_some(now, from, RESETS, pool);
             self.drain(until);
         }
+        if self.is_sent_for() {
+            self.parts.leaving.fetch_sub(1, Ordering::Release);
+        }
+        // Resets of others may still come over.
+        while self.parts.leaving.load(Ordering::Acquire) > 0 && monotonic() < until {
+            self.drain(until);
+            std::thread::yield_now();
+        }
+        self.drain(until);
         self.publish();
     }
 }

@@ -124,6 +124,17 @@ impl<T> Sender<T> {
             self.bell.ring();
         }
     }
+
+    /// How much can be put in.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.ring.slots()
+    }
+
+    /// Whether all that was put in has been taken out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.room() == self.ring.buffer().capacity()
+    }
 }
 
 impl<T> Receiver<T> {

@@ -135,6 +135,7 @@ fn threads(
     }
     let snapshot = control.snapshot(&mut pool).clone();
     let unfinished = Arc::new(AtomicUsize::new(count));
+    let (ending, leaving) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let bell = Bell::new()?;
     let bells: Vec<Bell> = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>()?;
     let figures: Vec<Arc<Shared>> = (0..count).map(|_| Arc::new(Shared::new(ports.len()))).collect();
@@ -165,6 +166,8 @@ fn threads(
             from_engines,
             program,
             unfinished: unfinished.clone(),
+            ending: ending.clone(),
+            leaving: leaving.clone(),
             figures: figures[number].clone(),
         }));
     }
