@@ -14,7 +14,8 @@ pub trait Sockets {
     /// The time of this call.
     fn now(&self) -> Timestamp;
 
-    /// Opens a connection; the scope id of a link-local address is the number of its interface. [`Happened::Connected`] or [`Happened::Closed`] follows.
+    /// Opens a connection; [`Happened::Connected`] or [`Happened::Closed`] follows. The scope id of a link-local address is the number
+    /// of its interface.
     ///
     /// # Errors
     /// Why not, in a sentence.

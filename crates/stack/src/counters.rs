@@ -165,7 +165,7 @@ counters! {
         neighbour_solicitations_sent,
         /// Neighbour advertisements sent.
         neighbour_advertisements_sent,
-        /// Times a neighbour was asked for, so often as it is, and did not answer. One that is wanted again counts again.
+        /// Times a neighbour was asked for and did not answer: three questions each. One that is wanted again counts again.
         neighbours_failed,
         /// Times another station claimed an address of ours.
         address_conflicts,

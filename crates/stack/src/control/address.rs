@@ -294,8 +294,9 @@ impl Control {
         }
     }
 
-    /// Asks for new addresses, and lets old ones age. Of the questions that are due `most` are sent, for each of which there is a frame; how many were. The others keep their turns: an address whose
-    /// question has not gone out has not been asked for (RFC 4862, 5.4).
+    /// Asks for new addresses, and lets old ones age. Of the questions that are due `most` are sent, for each of which there is a
+    /// frame; how many were. The others keep their turns: an address whose question has not gone out has not been asked for (RFC
+    /// 4862, 5.4).
     pub(super) fn advance_addresses(&mut self, now: Timestamp, most: usize, pool: &mut Pool) -> usize {
         let mut probes = Vec::new();
         let mut changed = false;

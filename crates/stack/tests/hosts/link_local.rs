@@ -60,8 +60,8 @@ fn a_scope_id_says_which_of_two_hosts_with_one_address_is_meant() {
             stack.events().filter(|event| matches!(event, Event::Accepted { .. })).count()
         });
         assert_eq!(accepted, if link == 0 { [1, 0] } else { [0, 1] });
-        let sockets = a.host.stack.sockets(10);
-        let socket = sockets.iter().find(|socket| socket.remote == Some(remote)).unwrap();
+        let mut sockets = a.host.stack.sockets();
+        let socket = sockets.find(|socket| socket.remote == Some(remote)).unwrap();
         let ours = address(OURS[link]).with_zone(a.interface(link + 1));
         assert_eq!(socket.local.0, Some(ours), "from the link's own address");
     }

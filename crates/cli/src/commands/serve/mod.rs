@@ -231,7 +231,7 @@ impl Plan<'_> {
 
 /// Waits until all addresses are in use that can be: some are looked for on the link first.
 fn wait_for_addresses(handle: &Handle, stop: &Stop) {
-    // The longest is where no router answers: three solicitations (RFC 4861, 10), and a second before the first.
+    // The longest is where no router answers: three solicitations (RFC 4861, 10), and two seconds before the first.
     let until = Instant::now() + Duration::from_secs(16);
     let settling = || handle.control(|control, _| control.is_settling());
     while !stop.is_set() && Instant::now() < until && settling() == Ok(true) {
