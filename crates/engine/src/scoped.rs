@@ -119,13 +119,16 @@ impl ScopedEnd {
     /// What cannot be meant, in a sentence.
     pub fn of(text: &str) -> Result<Self, String> {
         if text.contains("://") {
-            return Err("it is a URL: write an address and a port alone, 10.0.0.2:80, say; a path follows --path"
-                .into());
+            return Err(
+                "it is a URL: write an address and a port alone, 10.0.0.2:80, say; a path follows --path"
+                    .into(),
+            );
         }
         if let Ok(address) = ScopedAddress::of(text.trim_matches(['[', ']'])) {
             return Err(format!("a port must follow: {}, say", Self { address, port: 80 }));
         }
-        let named = || "names are not looked up: write an address and a port, 10.0.0.2:80 or [fd00::2]:80, say";
+        let named =
+            || "names are not looked up: write an address and a port, 10.0.0.2:80 or [fd00::2]:80, say";
         let parts = match text.strip_prefix('[') {
             Some(rest) => rest.split_once("]:"),
             // Without brackets the last group of IPv6 would be taken for a port.
