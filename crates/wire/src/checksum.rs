@@ -154,7 +154,7 @@ fn sum_in_vectors(bytes: &[u8]) -> u64 {
         }
         total(sums, blocks.len())
     };
-    blocks.chunks(MOST_BLOCKS).map(sum_of).sum::<u64>() + sum_with_carry(rest)
+    blocks.chunks(MOST_BLOCKS).map(sum_of).sum::<u64>() + sum_short(rest)
 }
 
 /// The same while they are copied.
@@ -183,7 +183,7 @@ fn copy_in_vectors(bytes: &[u8], to: &mut [u8]) -> u64 {
         (Some(block), Some(place)) => *place = *block,
         _ => to.copy_from_slice(bytes),
     }
-    all + sum_with_carry(rest)
+    all + sum_short(rest)
 }
 
 #[cfg(target_arch = "x86_64")]
