@@ -47,7 +47,7 @@ const EARLY_SHARE: usize = 4;
 impl Connection {
     /// Takes a segment for this connection.
     pub(super) fn arrive(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
-        self.note_arrival(cx.now);
+        self.note_arrival();
         if self.is_predicted(segment) {
             return self.arrive_predicted(segment, packet, cx);
         }
@@ -56,12 +56,9 @@ impl Connection {
 
     /// The peer is there.
     #[inline]
-    pub(super) fn note_arrival(&mut self, now: Timestamp) {
+    pub(super) fn note_arrival(&mut self) {
         self.keepalive_sent = 0;
         self.tally.segments_in += 1;
-        if self.keepalive_at != NEVER {
-            self.keepalive_at = now + self.limits.keepalive_idle;
-        }
     }
 
     pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
@@ -406,6 +403,7 @@ impl Connection {
     fn take_waiting(&mut self, cx: &mut Context<'_>) {
         let before = self.receive.waiting_cost();
         let (next, twice) = self.receive.fill(self.rcv_nxt, cx.pool);
+        self.tally.bytes_received += u64::from(next - self.rcv_nxt);
         self.rcv_nxt = next;
         // What lies before it was noted first, and only one part is told of (RFC 2883, 4.2.2).
         self.duplicate = self.duplicate.or(twice);
@@ -462,7 +460,7 @@ impl Connection {
     /// Takes `len` bytes of payload that come next.
     #[inline(always)]
     pub(super) fn take_next(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
-        let (seq, gap) = (self.rcv_nxt, self.receive.has_gap());
+        let (bytes, gap) = (length(len), self.receive.has_gap());
         if self.receive.takes_whole(&packet, start, len) {
             self.receive.take_whole(packet, start, len);
         } else if self.receive.admit(&mut packet, start, len) {
@@ -470,14 +468,14 @@ impl Connection {
         } else {
             cx.pool.give_packet(packet);
         }
-        self.rcv_nxt = self.rcv_nxt + length(len);
+        self.rcv_nxt = self.rcv_nxt + bytes;
+        self.tally.bytes_received += u64::from(bytes);
         if gap {
             self.take_waiting(cx);
             self.ack_now = true;
         }
         self.tell_readable(cx);
-        self.tally.bytes_received += u64::from(self.rcv_nxt - seq);
-        self.unacknowledged += length(len);
+        self.unacknowledged += bytes;
         // SHLD-19: one acknowledgment for two full segments at least.
         let two = self.unacknowledged >= 2 * self.largest;
         if two || (self.quick > 0 && !self.answers) {

@@ -84,7 +84,7 @@ fn timer(c: &Connection) -> Option<SocketTimer> {
     let all = [
         (c.send_at, sending),
         (c.linger_at, (TimerKind::TimeWait, 0)),
-        (c.keepalive_at, (TimerKind::KeepAlive, c.keepalive_sent)),
+        (c.keepalive_due(), (TimerKind::KeepAlive, c.keepalive_sent)),
     ];
     let (at, (kind, repeats)) = all.into_iter().find(|(at, _)| *at != NEVER)?;
     Some(SocketTimer { kind, at, repeats })

@@ -20,9 +20,6 @@ const SUPER: u32 = 60_000;
 impl Connection {
     /// Sends what may be sent now; `true` when there is more for another turn.
     pub(super) fn output(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.sends_one(cx) && self.send_one(cx) {
-            return false;
-        }
         if self.state == State::Closed {
             return false;
         }
@@ -48,6 +45,13 @@ impl Connection {
         }
         self.arm(cx.now);
         more
+    }
+
+    /// Sends what is to be sent if that is a message; `false` when it is not, or could not go.
+    // A function of its own, as `arrive_by_way` is.
+    #[inline(never)]
+    pub(super) fn send_message(&mut self, cx: &mut Context<'_>) -> bool {
+        self.sends_one(cx) && self.send_one(cx)
     }
 
     /// Whether all there is to do is to send what the program has written since all before it was acknowledged, in one segment, and

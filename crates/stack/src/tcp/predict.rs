@@ -46,7 +46,7 @@ impl Connection {
         }
         cx.counters.tcp_received += 1;
         let segment = Segment::of(tcp, bytes, place.clone(), ecn);
-        self.note_arrival(cx.now);
+        self.note_arrival();
         if self.is_predicted(&segment) {
             self.arrive_predicted(&segment, packet, cx);
         } else {

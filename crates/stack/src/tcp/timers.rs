@@ -198,6 +198,11 @@ impl Connection {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
             return;
         }
+        let due = self.keepalive_due();
+        if due > cx.now {
+            self.keepalive_at = due;
+            return;
+        }
         if self.keepalive_sent >= self.limits.keepalive_count {
             self.send_reset(self.nxt, cx);
             return self.terminate(CloseReason::TimedOut, cx);
@@ -206,6 +211,17 @@ impl Connection {
         self.keepalive_at = cx.now + self.limits.keepalive_interval;
         let sent = self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
         cx.counters.tcp_keepalives += u64::from(sent);
+    }
+
+    /// When a probe of a silent peer goes out. What has come puts the first one off, which is seen only when it is due: most that
+    /// comes would set a timer that more of it sets anew.
+    pub(super) fn keepalive_due(&self) -> Timestamp {
+        match self.keepalive_sent {
+            0 if self.keepalive_at != NEVER => {
+                self.keepalive_at.max(self.last_acknowledged + self.limits.keepalive_idle)
+            }
+            _ => self.keepalive_at,
+        }
     }
 
     /// R2 and the user timeout (RFC 9293, 3.8.3): too long without an answer.
