@@ -442,24 +442,19 @@ impl Tcp {
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
             let connection = &mut self.connections[i];
-            let mut full = false;
-            if connection.send_message(cx) {
+            let more = !connection.send_message(cx) && connection.output(cx);
+            connection.dirty = more;
+            if connection.state == State::Closed {
                 connection.dirty = false;
-            } else {
-                let more = connection.output(cx);
-                connection.dirty = more;
-                if connection.state == State::Closed {
-                    connection.dirty = false;
-                    self.close_out(i, cx);
-                    continue;
-                }
-                full = connection.port_is_full(cx);
-                if more && full {
-                    // What else waits for a port waits with it: the port is emptied before the next round.
-                    self.dirty.push_front(i);
-                } else if more {
-                    self.dirty.push_back(i);
-                }
+                self.close_out(i, cx);
+                continue;
+            }
+            let full = connection.port_is_full(cx);
+            if more && full {
+                // What else waits for a port waits with it: the port is emptied before the next round.
+                self.dirty.push_front(i);
+            } else if more {
+                self.dirty.push_back(i);
             }
             // A deadline that has moved back is left in the wheel: it is looked at when it comes.
             let deadline = connection.deadline();
