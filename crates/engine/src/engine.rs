@@ -470,7 +470,7 @@ impl Engine {
             let now = self.parts.clock.now();
             // Nothing is lost at the end that only has to wait.
             let room = self.parts.ports.iter().map(|port| port.waiting.room()).min().unwrap_or(0);
-            let most = room / self.parts.from_engines.len().max(1);
+            let most = (room / self.parts.from_engines.len().max(1)).max(usize::from(room > 0));
             let moved = self.take_over(now, most) + self.transmit();
             let waits = moved > 0 || self.is_sending() || self.is_handing_over();
             if !waits || monotonic() >= until {

@@ -53,7 +53,7 @@ pub struct Interface {
     pub port: PortId,
     /// What its packets begin with.
     pub medium: Medium,
-    /// Bytes of the largest IP packet: 68 or more, and 1280 or more for IPv6.
+    /// Bytes of the largest IP packet: 68 or more. IPv6 goes on with 1280 where it is less.
     pub mtu: u16,
     /// What the port does for us.
     pub offloads: Offloads,

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
@@ -19,6 +20,9 @@ use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 /// finds room as well; and no more than are free, for the others. RFC 4861, 7.2.2 asks for one packet at least, RFC 1122, 2.3.2.2
 /// for the latest.
 const WAITING: usize = 4096;
+/// How long a line is looked at before it is dropped the next time: a neighbour that has not answered in seconds is known to be absent
+/// (RFC 4861, 10: three questions, a second each), unless nobody has asked for it, because too many were asked for at once.
+const WAIT: Duration = Duration::from_secs(5);
 /// Neighbours that the control is told of at once.
 const TOLD: usize = 1024;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
@@ -27,7 +31,7 @@ const QUEUE: usize = 4096;
 /// Neighbours that are remembered to have been vouched for, a power of two.
 const CONFIRMED: usize = 64;
 /// How often the control hears that a neighbour has our packets: RFC 4861, 10, believes it for 15 seconds at least.
-pub(crate) const CONFIRM: Span = Span::of(std::time::Duration::from_secs(5));
+pub(crate) const CONFIRM: Span = Span::of(Duration::from_secs(5));
 
 /// Destinations whose way is remembered, a power of two.
 const DIRECT: usize = 64;
@@ -112,6 +116,8 @@ struct Line {
     packets: VecDeque<Packet>,
     /// In all of them.
     frames: usize,
+    /// It was there when lines were last looked at.
+    seen: bool,
 }
 
 /// Packets on their way out, and what is to be told to the control.
@@ -124,6 +130,8 @@ pub(crate) struct Outbox {
     waiting: HashMap<(InterfaceId, Address), Line>,
     /// Frames in all lines.
     waiting_frames: usize,
+    /// When lines are looked at next, while there are any.
+    look_at: Option<Timestamp>,
     pub(crate) requests: Vec<Request>,
     /// Neighbours that the control has been told of since the last snapshot.
     told: HashSet<(InterfaceId, Address)>,
@@ -147,6 +155,7 @@ impl Outbox {
             to_ourselves: VecDeque::new(),
             waiting: HashMap::new(),
             waiting_frames: 0,
+            look_at: None,
             requests: Vec::new(),
             told: HashSet::new(),
             path_mtus: PathMtus::default(),
@@ -391,24 +400,52 @@ impl Outbox {
     }
 
     fn wait(&mut self, packet: Packet, path: Path, pool: &mut Pool) {
-        let frames = packet.frames();
-        let line = self.waiting.entry((path.interface, path.next_hop)).or_default();
-        // The oldest make room for the latest.
-        while !line.packets.is_empty()
-            && line.frames + frames > (WAITING - self.waiting_frames).min(pool.free())
-            && let Some(oldest) = line.packets.pop_front()
-        {
-            line.frames -= oldest.frames();
-            self.waiting_frames -= oldest.frames();
-            self.dropped += 1;
-            pool.give_packet(oldest);
+        let (key, frames) = ((path.interface, path.next_hop), packet.frames());
+        if let Some(line) = self.waiting.get_mut(&key) {
+            // The oldest make room for the latest.
+            while line.frames + frames > (WAITING - self.waiting_frames).min(pool.free())
+                && let Some(oldest) = line.packets.pop_front()
+            {
+                line.frames -= oldest.frames();
+                self.waiting_frames -= oldest.frames();
+                self.dropped += 1;
+                pool.give_packet(oldest);
+            }
         }
-        if self.waiting_frames + frames > WAITING {
+        if frames > (WAITING - self.waiting_frames).min(pool.free()) {
+            // Nothing stays of a line that has made room in vain.
+            if self.waiting.get(&key).is_some_and(|line| line.packets.is_empty()) {
+                self.waiting.remove(&key);
+            }
             return self.drop(packet, pool);
         }
+        let line = self.waiting.entry(key).or_default();
         line.frames += frames;
         self.waiting_frames += frames;
         line.packets.push_back(packet);
+    }
+
+    /// When [`Outbox::look_at_lines`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        if self.waiting.is_empty() { None } else { Some(self.look_at.unwrap_or(Timestamp::ZERO)) }
+    }
+
+    /// Drops lines that were there the last time.
+    pub(crate) fn look_at_lines(&mut self, now: Timestamp, pool: &mut Pool) {
+        if self.waiting.is_empty() {
+            self.look_at = None;
+            return;
+        }
+        if now < *self.look_at.get_or_insert(now + WAIT) {
+            return;
+        }
+        self.look_at = Some(now + WAIT);
+        let old: Vec<_> =
+            self.waiting.extract_if(|_, line| std::mem::replace(&mut line.seen, true)).collect();
+        for (_, line) in old {
+            self.waiting_frames -= line.frames;
+            line.packets.into_iter().for_each(|packet| self.drop(packet, pool));
+        }
     }
 }
 

@@ -163,6 +163,7 @@ impl Stack {
                 self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
             }
         }
+        self.out.look_at_lines(now, pool);
         let narrowed = std::mem::take(&mut self.narrowed);
         self.with_tcp(now, pool, |tcp, cx| {
             if narrowed {
@@ -188,7 +189,8 @@ impl Stack {
         if !self.out.to_ourselves.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline()).min()
+        let lines = self.out.next_deadline();
+        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline()).chain(lines).min()
     }
 
     /// Moves packets for a port into a batch, as many as there is room for.

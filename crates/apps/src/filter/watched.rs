@@ -1,6 +1,6 @@
 //! Files that rules were read from: whether they have changed since.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -34,5 +34,9 @@ impl Watched {
 
 fn looks(path: &Path) -> Option<Looks> {
     let metadata = std::fs::metadata(path).ok()?;
+    if metadata.file_type().is_fifo() {
+        // It changes while it is written and read, and could not be read anew.
+        return Some(Looks { inode: metadata.ino(), changed: SystemTime::UNIX_EPOCH, len: 0 });
+    }
     Some(Looks { inode: metadata.ino(), changed: metadata.modified().ok()?, len: metadata.len() })
 }

@@ -141,7 +141,7 @@ impl Control {
         true
     }
 
-    /// Whether it is still being found out what addresses and routers there are: for 14 seconds at most.
+    /// Whether it is still being found out what addresses and routers there are: for 16 seconds at most.
     pub fn is_settling(&self) -> bool {
         let tentative = |our: &OurAddress| our.state == AddressState::Tentative;
         // Where the link-local address is another station's, nobody is asked.

@@ -88,6 +88,9 @@ impl Control {
             return;
         }
         let group = address.solicited_node(interface);
+        // Of two addresses with one group the one that is asked for first may be the other.
+        let pending = self.listening.changes.iter().find(|change| change.told() == (interface, kind, group));
+        let at = pending.map_or(at, |pending| pending.at.min(at));
         self.listening.changes.retain(|change| change.group != group);
         self.listening.changes.push(Change { at, left: ROBUSTNESS, interface, group, kind });
     }

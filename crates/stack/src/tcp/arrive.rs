@@ -141,8 +141,6 @@ impl Connection {
             self.begin();
             self.step(Cause::Connected, cx);
             self.connected(cx);
-            // Nothing was read before: so it says since when data is missed (see `TcpInfo`).
-            self.read_since = cx.now;
             return On;
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
@@ -199,6 +197,8 @@ impl Connection {
     }
 
     fn connected(&mut self, cx: &mut Context<'_>) {
+        // Nothing was read before: so it says since when data is missed (see `TcpInfo`).
+        self.read_since = cx.now;
         if self.limits.keepalive {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }

@@ -376,8 +376,8 @@ impl Connection {
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
+        self.path_mss = self.path_mss.min(mss);
         if u32::from(mss) - options < self.window.mss {
-            self.path_mss = mss;
             self.set_mss(mss);
             self.board.lose_longer(self.window.mss);
         }

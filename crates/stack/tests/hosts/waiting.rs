@@ -8,7 +8,7 @@ use bywash_stack::{Event, Timestamp, UdpId};
 /// Two hosts with so many frames that have not spoken with each other.
 fn pair(frames: usize) -> Pair {
     let node = |number: u8| {
-        let own = format!("10.0.0.{number}/24");
+        let own = format!("10.0.0.{number}/16");
         Node::with_frames(number, frames).with_interface(0, number, None, 1500, &own)
     };
     let mut pair =
@@ -73,4 +73,20 @@ fn who_does_not_answer_leaves_room_for_others() {
     assert_eq!(arrived(&pair), (0..100).collect::<Vec<_>>());
     (0..12).for_each(|_| pair.pass(Duration::from_millis(500)));
     pair.a.assert_nothing_leaked();
+}
+
+#[test]
+fn neighbours_that_nobody_has_asked_for_do_not_keep_their_packets() {
+    let mut pair = pair(12_000);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    // More than are asked for at once.
+    for n in 0..3000u32 {
+        let absent = std::net::Ipv4Addr::from_bits(0x0a00_0100 + n).to_string();
+        send(&mut pair, client, &absent, 0..1);
+    }
+    (0..24).for_each(|_| pair.pass(Duration::from_millis(500)));
+    pair.a.assert_nothing_leaked();
+    send(&mut pair, client, "10.0.0.2", 0..100);
+    pair.settle();
+    assert_eq!(arrived(&pair), (0..100).collect::<Vec<_>>());
 }

@@ -59,6 +59,10 @@ fn piped(mut pipe: &File) -> io::Result<Vec<u8>> {
             return Err(io::Error::other(what));
         }
         match pipe.read(&mut piece) {
+            // What came by a pipe is there once: who reads it again is told so.
+            Ok(0) if bytes.is_empty() => {
+                return Err(io::Error::other("it is a pipe, and nothing comes through it (any more)"));
+            }
             Ok(0) => return Ok(bytes),
             Ok(count) => bytes.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -215,11 +215,13 @@ fn a_list_may_come_by_a_pipe_in_time() {
     let error = RuleFile::parse(text, &path).unwrap_err();
     assert_eq!((error.line, error.column), (3, 13));
     assert!(error.what.ends_with("it is a pipe, and not all of it has come within 5 s"), "{error}");
+    let before = Watched::now(&pipe);
     let file = std::thread::scope(|scope| {
         scope.spawn(|| std::fs::write(&pipe, "10.0.0.0/8\n".repeat(10_000)));
         RuleFile::parse(text, &path).unwrap()
     });
     assert_eq!(file.rules[0].condition.from.len(), 10_000);
+    assert!(!before.has_changed(), "that it was written and read is no reason to read it anew");
 }
 
 #[test]

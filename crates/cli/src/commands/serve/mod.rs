@@ -231,8 +231,9 @@ impl Plan<'_> {
 
 /// Waits until all addresses are in use that can be: some are looked for on the link first.
 fn wait_for_addresses(handle: &Handle, stop: &Stop) {
-    // The longest is where no router answers: three solicitations (RFC 4861, 10), and two seconds before the first.
-    let until = Instant::now() + Duration::from_secs(16);
+    // The longest is where a router answers the last of three solicitations (RFC 4861, 10), and an address is looked for then: two
+    // seconds before the first, twelve for all, two for the address.
+    let until = Instant::now() + Duration::from_secs(17);
     let settling = || handle.control(|control, _| control.is_settling());
     while !stop.is_set() && Instant::now() < until && settling() == Ok(true) {
         std::thread::sleep(Duration::from_millis(10));
