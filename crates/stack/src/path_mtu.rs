@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bywash_wire::IPV6_MTU;
+use bywash_wire::{IPV4_MTU, IPV6_MTU};
 
 use crate::{Address, Timestamp};
 
@@ -21,7 +21,7 @@ pub(crate) fn smallest(destination: Address) -> u16 {
 /// What no path is narrower than: what a connection believes, for an error must name a number of it that is in flight.
 /// IPv4: RFC 791, 3.2.
 pub(crate) fn least(destination: Address) -> u16 {
-    if destination.is_v4() { 68 } else { IPV6_MTU }
+    if destination.is_v4() { IPV4_MTU } else { IPV6_MTU }
 }
 
 /// Path MTUs by destination. Who asks has found the error to be about a packet of ours.

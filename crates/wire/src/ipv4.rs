@@ -33,6 +33,9 @@ pub struct Ipv4Header {
 /// Bytes of an IPv4 header without options.
 pub const IPV4_HEADER: usize = size_of::<Ipv4Header>();
 
+/// Bytes that every link takes whole (RFC 791, 3.2).
+pub const IPV4_MTU: u16 = 68;
+
 /// Don't fragment, in [`Ipv4Header::fragment`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bywash_frame::{Offload, Packet, Pool};
 use bywash_wire::checksum::{Sum, updated};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
-use bywash_wire::{ICMP_HEADER, IPV4_HEADER, IcmpHeader, Ipv4Header, MORE_FRAGMENTS, Protocol, icmpv4};
+use bywash_wire::{
+    ICMP_HEADER, IPV4_HEADER, IPV4_MTU, IcmpHeader, Ipv4Header, MORE_FRAGMENTS, Protocol, icmpv4,
+};
 
 use super::Control;
 use super::icmp6::{error6, notice6};
@@ -249,7 +251,7 @@ fn next_mtu(rest: u32, quoted: &[u8]) -> u16 {
     const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
     let named = u16::try_from(rest & 0xffff).unwrap_or(0);
     let length = Ipv4Header::ref_from_prefix(quoted).map_or(0, |(ip, _)| ip.total_length.get());
-    if named > 0 { named } else { PLATEAUS.into_iter().find(|p| *p < length).unwrap_or(68) }
+    if named > 0 { named } else { PLATEAUS.into_iter().find(|p| *p < length).unwrap_or(IPV4_MTU) }
 }
 
 /// What an error says of one of our packets, of which it quotes the beginning.

@@ -47,9 +47,6 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const BURST: usize = 64;
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What IPv4 needs of a link (RFC 791, 3.2).
-const LEAST_MTU: u16 = 68;
-
 /// Why the control refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -191,7 +188,7 @@ impl Control {
         if let Some(old) = self.interfaces.iter().find(same) {
             return Err(ControlError::Taken(old.name.clone()));
         }
-        if interface.mtu < LEAST_MTU {
+        if interface.mtu < bywash_wire::IPV4_MTU {
             return Err(ControlError::Mtu(interface.mtu));
         }
         let id = u16::try_from(self.interfaces.len()).map_err(|_| ControlError::NoInterface(u16::MAX))?;
@@ -208,7 +205,7 @@ impl Control {
     /// [`ControlError::NoInterface`], [`ControlError::Mtu`].
     pub fn set_mtu(&mut self, id: InterfaceId, mtu: u16) -> Result<(), ControlError> {
         self.check(id)?;
-        if mtu < LEAST_MTU {
+        if mtu < bywash_wire::IPV4_MTU {
             return Err(ControlError::Mtu(mtu));
         }
         let interface = &mut self.interfaces[usize::from(id.0)];
