@@ -25,6 +25,8 @@ const WAITING: usize = 4096;
 const WAIT: Duration = Duration::from_secs(5);
 /// Neighbours that the control is told of at once.
 const TOLD: usize = 1024;
+/// Packets in a port's queue beyond which connections hold their data back: more would only wait, too.
+const FULL: usize = 128;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
 const QUEUE: usize = 4096;
 
@@ -340,8 +342,24 @@ impl Outbox {
 
     /// Packets in a port's queue.
     #[inline]
-    pub(crate) fn queued(&self, port: PortId) -> usize {
+    fn queued(&self, port: PortId) -> usize {
         self.ports.get(usize::from(port.0)).map_or(0, |queue| queue.len)
+    }
+
+    /// Whether connections are to hold their data back from a port.
+    #[inline]
+    pub(crate) fn is_full(&self, port: PortId) -> bool {
+        self.queued(port) >= FULL
+    }
+
+    /// Whether they are to hold it back from any.
+    pub(crate) fn has_full_port(&self) -> bool {
+        self.ports.iter().any(|queue| queue.len >= FULL)
+    }
+
+    /// Packets that a port's queue takes before it counts as full.
+    pub(crate) fn room(&self, port: PortId) -> usize {
+        FULL.saturating_sub(self.queued(port))
     }
 
     /// Moves packets of a port into a batch, as many as there is room for.
@@ -351,12 +369,14 @@ impl Outbox {
         }
     }
 
-    /// Takes a new snapshot, and sends what has been waiting for it.
+    /// Takes a snapshot, and if it is new sends what has been waiting for it; `false` when it is the one before.
     #[inline]
-    pub(crate) fn update(&mut self, snapshot: &Arc<Snapshot>, pool: &mut Pool) {
-        if snapshot.generation != self.snapshot.generation {
+    pub(crate) fn update(&mut self, snapshot: &Arc<Snapshot>, pool: &mut Pool) -> bool {
+        let new = snapshot.generation != self.snapshot.generation;
+        if new {
             self.renew(snapshot.clone(), pool);
         }
+        new
     }
 
     fn renew(&mut self, snapshot: Arc<Snapshot>, pool: &mut Pool) {

@@ -139,7 +139,9 @@ impl Stack {
         let listeners = !Arc::ptr_eq(&snapshot.listeners, &self.out.snapshot.listeners);
         let links = !Arc::ptr_eq(&snapshot.interfaces, &self.out.snapshot.interfaces);
         self.narrowed |= links && snapshot.is_narrower_than(&self.out.snapshot);
-        self.out.update(snapshot, pool);
+        if self.out.update(snapshot, pool) {
+            self.tcp.follow_ways();
+        }
         if listeners {
             self.listen_as_told();
         }
@@ -184,13 +186,14 @@ impl Stack {
         !self.out.to_ourselves.is_empty()
     }
 
-    /// When [`Stack::advance`] is to be called next, if nothing comes in before.
+    /// When [`Stack::advance`] is to be called next, if nothing comes in before. Connections that wait for a port that has too many
+    /// packets already go on after [`Stack::transmit`]: it is to be asked after that.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if !self.out.to_ourselves.is_empty() {
             return Some(Timestamp::ZERO);
         }
         let lines = self.out.next_deadline();
-        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline()).chain(lines).min()
+        self.fragments.next_deadline().into_iter().chain(self.tcp.next_deadline(&self.out)).chain(lines).min()
     }
 
     /// Moves packets for a port into a batch, as many as there is room for.

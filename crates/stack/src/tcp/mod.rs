@@ -12,6 +12,7 @@ mod list;
 mod listen;
 mod open;
 mod output;
+mod parked;
 mod predict;
 mod receive_buffer;
 mod recovery;
@@ -44,6 +45,7 @@ pub(crate) use way::Way;
 
 use crate::flow::{Purpose, Secret};
 use crate::ip::{Inbound, checksum_right, pseudo};
+use crate::outbox::Outbox;
 use crate::pairs::Pairs;
 use crate::slab::Slab;
 use crate::stack::Context;
@@ -52,6 +54,7 @@ use crate::wheel::Wheel;
 use crate::{Address, Flow, Notice, Timestamp, Unreachable};
 use connection::{Connection, NEVER};
 use listen::HalfOpen;
+use parked::Parked;
 use segment::Segment;
 use time_wait::{TimeWait, Verdict};
 
@@ -229,6 +232,8 @@ pub(crate) struct Tcp {
     clocks: Pairs<u32>,
     /// Connections that have something to send, or that are to be looked at.
     dirty: VecDeque<u32>,
+    /// Of those, the ones that send to a port that is slow.
+    parked: Parked,
     /// Numbers from a wheel, kept so that it does not allocate.
     due: Vec<u32>,
     pub(crate) limits: Limits,
@@ -251,6 +256,7 @@ impl Tcp {
             wait_queue: time_wait::Queue::new(),
             clocks: Pairs::new(),
             dirty: VecDeque::new(),
+            parked: Parked::default(),
             due: Vec::new(),
             limits: Limits::default(),
             next_port: 0,
@@ -439,37 +445,80 @@ impl Tcp {
 
     /// Lets connections send, each in its turn, once around.
     pub(crate) fn output(&mut self, cx: &mut Context<'_>) {
+        self.output_parked(cx);
+        // A port that is full before anybody else has sent is slow: those who send to it are not to hold up others.
+        let slow = cx.out.has_full_port();
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
-            let connection = &mut self.connections[i];
-            let more = !connection.send_message(cx) && connection.output(cx);
-            connection.dirty = more;
-            if connection.state == State::Closed {
-                connection.dirty = false;
-                self.close_out(i, cx);
-                continue;
-            }
-            let full = connection.port_is_full(cx);
-            if more && full {
+            let (more, full) = self.take_turn(i, cx);
+            if !full {
+                if more {
+                    self.dirty.push_back(i);
+                }
+            } else if !slow {
                 // What else waits for a port waits with it: the port is emptied before the next round.
-                self.dirty.push_front(i);
-            } else if more {
-                self.dirty.push_back(i);
-            }
-            // A deadline that has moved back is left in the wheel: it is looked at when it comes.
-            let deadline = connection.deadline();
-            if deadline < connection.wheel_at {
-                connection.wheel_at = deadline;
-                self.wheel.set(i, deadline);
-            }
-            if full {
+                if more {
+                    self.dirty.push_front(i);
+                }
                 return;
+            } else if more {
+                self.park(i, cx);
             }
         }
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        if !self.dirty.is_empty() {
+    /// Lets those send whose ports have room again.
+    #[inline]
+    fn output_parked(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..self.parked.len() {
+            let Some(i) = self.parked.pop(|port| !cx.out.is_full(port)) else { break };
+            if let (true, _) = self.take_turn(i, cx) {
+                self.park(i, cx);
+            }
+        }
+    }
+
+    /// Lets one connection send: whether it has more, and is to be lined up again, and whether its port is full now.
+    #[inline(always)]
+    fn take_turn(&mut self, i: u32, cx: &mut Context<'_>) -> (bool, bool) {
+        let connection = &mut self.connections[i];
+        let more = !connection.send_message(cx) && connection.output(cx);
+        connection.dirty = more;
+        if connection.state == State::Closed {
+            connection.dirty = false;
+            self.close_out(i, cx);
+            return (false, false);
+        }
+        let full = connection.port_is_full(cx);
+        // A deadline that has moved back is left in the wheel: it is looked at when it comes.
+        let deadline = connection.deadline();
+        if deadline < connection.wheel_at {
+            connection.wheel_at = deadline;
+            self.wheel.set(i, deadline);
+        }
+        (more, full)
+    }
+
+    /// Lets a connection wait for its port, if that is full: its way may be of another snapshot.
+    #[cold]
+    fn park(&mut self, i: u32, cx: &mut Context<'_>) {
+        let connection = &mut self.connections[i];
+        let port = Way::current(&mut connection.way, &connection.flow, cx.out).map(|way| way.port);
+        match port.filter(|port| cx.out.is_full(*port)) {
+            Some(port) => self.parked.push(port, i),
+            None => self.dirty.push_back(i),
+        }
+    }
+
+    /// Ways may lead to other ports by a new snapshot: who waits for one is to find out.
+    #[inline]
+    pub(crate) fn follow_ways(&mut self) {
+        self.parked.leave(&mut self.dirty);
+    }
+
+    /// When [`Tcp::advance`] or [`Tcp::output`] has something to do.
+    pub(crate) fn next_deadline(&self, out: &Outbox) -> Option<Timestamp> {
+        if !self.dirty.is_empty() || self.parked.has_any(|port| !out.is_full(port)) {
             return Some(Timestamp::ZERO);
         }
         let waits = self.wait_queue.next_deadline(&self.time_wait);

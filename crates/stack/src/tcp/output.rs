@@ -6,14 +6,12 @@ use super::connection::{Connection, NEVER, Phase};
 use super::receive_buffer::length;
 use super::seq::Seq;
 use super::state::State;
-use crate::Timestamp;
 use crate::stack::Context;
 use crate::time::Span;
+use crate::{PortId, Timestamp};
 
 /// Packets a connection may send before others have their turn: a batch.
 const TURN: u32 = 64;
-/// Packets in a port's queue beyond which connections hold their data back.
-const BACKLOG: usize = 128;
 /// Bytes of a super-segment at most: with its headers it must fit IP's length, and with its frames a packet.
 const SUPER: u32 = 60_000;
 
@@ -123,13 +121,12 @@ impl Connection {
 
     /// Whether so many packets wait for the port that more would only wait, too.
     pub(super) fn port_is_full(&self, cx: &Context<'_>) -> bool {
-        self.way.as_ref().is_some_and(|way| cx.out.queued(way.port) >= BACKLOG)
+        cx.out.is_full(self.port())
     }
 
-    /// Packets that the port's queue takes before it counts as full.
-    fn port_room(&self, cx: &Context<'_>) -> u32 {
-        let queued = self.way.as_ref().map_or(0, |way| cx.out.queued(way.port));
-        length(BACKLOG.saturating_sub(queued))
+    /// The port that its way leads to: none as long as that is not known.
+    fn port(&self) -> PortId {
+        self.way.as_ref().map_or(PortId::NONE, |way| way.port)
     }
 
     /// Sends again what is lost, as far as the window goes; `false` when its turn is over before.
@@ -191,7 +188,7 @@ impl Connection {
         while let Some(len) = self.next_length() {
             let run = match self.run_of(len) {
                 0 | 1 => 0,
-                run => run.min(turn.saturating_sub(1)).min(self.port_room(cx)),
+                run => run.min(turn.saturating_sub(1)).min(length(cx.out.room(self.port()))),
             };
             let sent = if run > 1 { self.emit_run(run, cx) } else { 0 };
             if sent > 0 {

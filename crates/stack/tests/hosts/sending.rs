@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Event, Limits};
+use bywash_frame::Batch;
+use bywash_stack::{ConnectionId, Event, Interface, Limits, Medium, Offloads, PortId, Route};
 
 use crate::wire::trace::Trace;
+use crate::wire::{PORT, address};
 
 /// A connection the peer has opened.
 fn accepted(options: &str, clock: &str) -> (Trace, ConnectionId) {
@@ -202,4 +204,67 @@ fn connections_take_turns() {
     let turn = order.iter().take_while(|port| **port == first).count();
     assert!((32..=64).contains(&turn), "{turn} segments in a row, then the other");
     assert_eq!(order[turn..].iter().take_while(|port| **port != first).count(), turn);
+}
+
+/// What is sent on a port, by its source port.
+fn takes(t: &mut Trace, port: PortId) -> Vec<u16> {
+    let mut batch = Batch::new();
+    t.host.transmit(port, &mut batch);
+    let ports =
+        batch.iter().map(|packet| u16::from_be_bytes([packet.head()[20], packet.head()[21]])).collect();
+    t.pool.give_batch(&mut batch);
+    ports
+}
+
+#[test]
+fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
+    let mut t = Trace::new();
+    let slow = PortId(1);
+    let interface = Interface {
+        name: "slow".into(),
+        port: slow,
+        medium: Medium::Ip,
+        mtu: 1500,
+        offloads: Offloads::default(),
+    };
+    let interface = t.host.control.add_interface(interface).unwrap();
+    t.host.control.add_address(t.now, interface, "10.0.1.1/24".parse().unwrap()).unwrap();
+    t.host.advance(t.now, &mut t.pool);
+    let (stuck, free) = (address("10.0.1.9"), address("10.0.0.2"));
+    let connect = |t: &mut Trace, to, from| {
+        t.host.stack.connect(t.now, (None, from), (to, 80), &mut t.pool).unwrap();
+    };
+    (1000..1200).for_each(|from| connect(&mut t, stuck, from));
+    connect(&mut t, free, 2000);
+    t.host.advance(t.now, &mut t.pool);
+    assert_eq!(takes(&mut t, PORT), [2000]);
+    // All SYNs are due again: 200 wait for the slow port as it is.
+    t.pass(Duration::from_millis(1500));
+    t.host.advance(t.now, &mut t.pool);
+    assert_eq!(takes(&mut t, PORT), [2000]);
+    let waits = |t: &Trace| t.host.stack.next_deadline().is_none_or(|at| at > t.now);
+    assert!(waits(&t), "there is nothing to do before the port takes something");
+
+    // As many go on as there is room for when it does,
+    let first = [takes(&mut t, slow), takes(&mut t, slow)].concat();
+    assert_eq!(first, (1000..1128).collect::<Vec<_>>());
+    assert!(!waits(&t));
+    t.host.advance(t.now, &mut t.pool);
+    assert!(waits(&t));
+    // the others by another port, if the route leads there then.
+    let prefix = "10.0.1.9/32".parse().unwrap();
+    let interfaces = t.host.control.interfaces();
+    let interface = interfaces.filter(|(_, of)| of.port == PORT).map(|(id, _)| id).next().unwrap();
+    t.host.control.add_route(Route { prefix, gateway: Some(free), interface, metric: 0 }).unwrap();
+    let mut again: Vec<u16> = Vec::new();
+    for port in [PORT, PORT, PORT, PORT, slow, slow] {
+        t.host.advance(t.now, &mut t.pool);
+        let there = takes(&mut t, port);
+        again.extend(there);
+    }
+    let slow = again.split_off(200 - 56);
+    assert_eq!(slow[..72], (1128..1200).collect::<Vec<_>>());
+    again.extend(&slow[72..]);
+    again.sort_unstable();
+    assert_eq!(again, (1000..1200).collect::<Vec<_>>());
 }
