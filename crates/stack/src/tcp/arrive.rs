@@ -499,8 +499,14 @@ impl Connection {
 
     /// Eighth, check the FIN bit, of this segment, which ends at `end`, or of one that came early.
     pub(super) fn check_fin(&mut self, fin: bool, end: Seq, cx: &mut Context<'_>) {
-        if fin && self.state.takes_data() && self.fin_at.is_none() {
-            self.fin_at = Some(end - 1);
+        let at = end - 1;
+        if fin
+            && self.state.takes_data()
+            // One that lies before what has come since was none; one beyond the window is not taken, nor is what it follows.
+            && self.fin_at.is_none_or(|before| before.before(self.rcv_nxt))
+            && !at.after(self.edge)
+        {
+            self.fin_at = Some(at);
         }
         if self.fin_at != Some(self.rcv_nxt) || !self.state.takes_data() {
             if fin {

@@ -376,10 +376,14 @@ impl Connection {
         }
         let scale = if syn { 0 } else { self.rcv_scale };
         let window = if self.edge.after(self.rcv_nxt) { self.edge - self.rcv_nxt } else { 0 };
-        // Rounded up, or the edge would move left by what is cut off.
-        let field = u16::try_from((window + (1 << scale) - 1) >> scale).unwrap_or(u16::MAX);
         // What the field cannot say has not been told.
-        self.edge = self.rcv_nxt + (u32::from(field) << scale);
+        let window = window.min(u32::from(u16::MAX) << scale);
+        // Rounded up, or the edge would move left by what is cut off; but not from beyond what is free, or it would move right with
+        // each small segment that nobody reads.
+        let field = (window.min(free) + (1 << scale) - 1) >> scale;
+        self.edge = self.rcv_nxt + window.max(field << scale);
+        #[expect(clippy::cast_possible_truncation, reason = "the window is at most what fits")]
+        let field = field as u16;
         field
     }
 }

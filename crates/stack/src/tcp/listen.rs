@@ -20,12 +20,12 @@ use crate::stack::Context;
 use crate::{Flow, Timestamp, ip};
 
 /// Segment sizes a cookie can remember: three bits.
-const SIZES: [u16; 8] = [216, 536, 1024, 1220, 1380, 1440, 1460, 8960];
+const SIZES: [u16; 8] = [88, 536, 1024, 1220, 1380, 1440, 1460, 8960];
 /// How long a cookie holds is one to two of these.
 pub(super) const COOKIE_AGE: Duration = Duration::from_secs(64);
 /// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
 const OPTION_BITS: u32 = 6;
-const NO_SCALE: u32 = 15;
+const NO_SCALE: u8 = 15;
 
 /// A handshake that waits for its last segment.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,9 @@ pub(super) struct HalfOpen {
     pub(super) tries: u8,
     /// The peer's SYN: what it offered.
     mss: u16,
-    scale: Option<u8>,
+    /// At most 14, or [`NO_SCALE`]; what we offer for it.
+    scale: u8,
+    own_scale: u8,
     sack: bool,
     stamp: Option<u32>,
     /// It asked for congestion marks (RFC 3168, 6.1.1).
@@ -72,7 +74,11 @@ impl HalfOpen {
             sent: cx.now,
             tries: 0,
             mss: options.mss.unwrap_or(default_mss(&flow)),
-            scale: options.window_scale.filter(|_| limits.window_scaling),
+            scale: options
+                .window_scale
+                .filter(|_| limits.window_scaling)
+                .map_or(NO_SCALE, |scale| scale.min(14)),
+            own_scale: limits.scale(),
             sack: options.sack_permitted && limits.sack,
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
             ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
@@ -106,6 +112,11 @@ impl HalfOpen {
         Err(!reset)
     }
 
+    /// The scales of both windows, the peer's first, if it offered one.
+    fn scales(&self) -> Option<(u8, u8)> {
+        (self.scale != NO_SCALE).then_some((self.scale, self.own_scale))
+    }
+
     /// When our answer is to be repeated.
     pub(super) fn again(&self) -> Timestamp {
         self.sent + Duration::from_secs(1 << self.tries.min(7))
@@ -120,7 +131,7 @@ impl HalfOpen {
         cx.counters.tcp_challenge_acks += 1;
         let timestamps = self.stamp.map(|stamp| (self.clock(cx.now), stamp));
         let options = TcpOptions { timestamps, ..TcpOptions::default() };
-        let window = first_window(limits) >> self.scale.map_or(0, |_| limits.scale());
+        let window = first_window(limits) >> self.scales().map_or(0, |(_, own)| own);
         let window = u16::try_from(window).unwrap_or(u16::MAX);
         let (flow, seq, ack, flags) = (self.flow, self.iss + 1, self.irs + 1, TcpFlags::ACK);
         Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
@@ -146,7 +157,7 @@ impl HalfOpen {
     fn answer_with(&self, iss: Seq, clock: u32, limits: &Limits, cx: &mut Context<'_>) {
         let options = TcpOptions {
             mss: Some(offered_segment(&self.flow, limits, cx.out)),
-            window_scale: self.scale.map(|_| limits.scale()),
+            window_scale: self.scales().map(|(_, own)| own),
             sack_permitted: self.sack,
             timestamps: self.stamp.map(|stamp| (clock, stamp)),
             ..TcpOptions::default()
@@ -171,8 +182,7 @@ impl HalfOpen {
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
         connection.path_mss = largest_segment(&self.flow, limits, cx);
-        (connection.wnd_scale, connection.rcv_scale) =
-            self.scale.map_or((0, 0), |scale| (scale.min(14), limits.scale()));
+        (connection.wnd_scale, connection.rcv_scale) = self.scales().unwrap_or((0, 0));
         connection.sack = self.sack;
         connection.ecn = self.ecn;
         if let Some(stamp) = self.stamp {
@@ -197,8 +207,7 @@ impl HalfOpen {
         cx.counters.tcp_cookies_sent += 1;
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
-        let scale = self.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
-        let bits = (scale << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn);
+        let bits = (u32::from(self.scale) << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn);
         let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
         if Seq(clock).after(Seq(self.clock(cx.now))) {
             clock = clock.wrapping_sub(1 << OPTION_BITS);
@@ -207,7 +216,7 @@ impl HalfOpen {
         // Without timestamps nothing would say later what was agreed on: nothing is.
         let kept = match self.stamp {
             Some(_) => self.clone(),
-            None => Self { scale: None, sack: false, ecn: false, ..self.clone() },
+            None => Self { scale: NO_SCALE, sack: false, ecn: false, ..self.clone() },
         };
         kept.answer_with(iss, clock, limits, cx);
     }
@@ -217,7 +226,7 @@ impl HalfOpen {
         flow: Flow,
         segment: &Segment,
         hash: u64,
-        listener: ListenerId,
+        (listener, limits): (ListenerId, &Limits),
         cx: &mut Context<'_>,
     ) -> Option<Self> {
         let (iss, irs) = (segment.ack - 1, segment.seq - 1);
@@ -229,7 +238,6 @@ impl HalfOpen {
             return None;
         }
         let bits = segment.options.timestamps.map(|(_, echo)| echo & ((1 << OPTION_BITS) - 1));
-        let scale = bits.map(|bits| bits >> 2).filter(|scale| *scale != NO_SCALE);
         Some(Self {
             flow,
             hash,
@@ -240,7 +248,8 @@ impl HalfOpen {
             // Nothing was measured.
             tries: 1,
             mss: SIZES[size as usize],
-            scale: scale.and_then(|scale| u8::try_from(scale).ok()),
+            scale: bits.and_then(|bits| u8::try_from(bits >> 2).ok()).unwrap_or(NO_SCALE),
+            own_scale: limits.scale(),
             sack: bits.is_some_and(|bits| bits & 2 != 0),
             ecn: bits.is_some_and(|bits| bits & 1 != 0),
             stamp: segment.options.timestamps.map(|(value, _)| value),

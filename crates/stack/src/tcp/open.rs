@@ -172,15 +172,15 @@ impl Tcp {
             Some(listener) if segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::SYN) => {
                 // Where no cookie is on its way, none can be guessed.
                 let sent = self.listeners.get(&listener.0).and_then(|listener| listener.cookie_sent);
+                let limits = self.limits_of(listener);
                 if sent.is_some_and(|at| cx.now.since(at) <= 2 * listen::COOKIE_AGE)
-                    && let Some(half) = HalfOpen::from_cookie(flow, segment, hash, listener, cx)
+                    && let Some(half) = HalfOpen::from_cookie(flow, segment, hash, (listener, &limits), cx)
                 {
                     // The cookie is as good a little later.
                     return match self.room(cx) {
                         Some(place) => {
                             cx.counters.tcp_cookies_accepted += 1;
                             self.table.insert(hash, Entry::Connection(place).value());
-                            let limits = self.limits_of(listener);
                             self.establish(place, (half, &limits), segment, packet, cx);
                         }
                         None => cx.pool.give_packet(packet),
@@ -527,5 +527,30 @@ mod tests {
         assert!(host.control.remove_address(ours));
         let before = connect(&mut host);
         assert_eq!((before.is_ok(), connect(&mut host)), (true, Err(TcpError::NoRoute)), "from then on");
+    }
+
+    #[test]
+    fn numbers_that_come_round_again_are_of_bytes_and_not_of_the_syn() {
+        let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
+        let mut host = Host::new([5; 16], &mut pool);
+        host.stack.listen(None, 80, 4).unwrap();
+        let to = (std::net::Ipv4Addr::LOCALHOST.into(), 80);
+        let client = host.stack.connect(NOW, (None, 0), to, &mut pool).unwrap();
+        (0..6).for_each(|_| host.advance(NOW, &mut pool));
+        let accepted = host.stack.events().find_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(connection),
+            _ => None,
+        });
+        let server = accepted.expect("it is open");
+        // As if four gigabytes were over.
+        let connection = &mut host.stack.tcp.connections[client.index];
+        connection.iss = connection.una + 100;
+        for text in [[b'a'; 100], [b'b'; 100], [b'c'; 100]] {
+            let mut read = [0; 100];
+            host.stack.send(NOW, client, &text, &mut pool).unwrap();
+            (0..6).for_each(|_| host.advance(NOW, &mut pool));
+            assert_eq!(host.stack.receive_copy(NOW, server, &mut read, &mut pool), Ok(100));
+            assert_eq!(read, text);
+        }
     }
 }

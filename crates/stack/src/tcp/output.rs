@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// Notes that all up to `end` has been sent.
-    fn note_new(&mut self, end: Seq, now: Timestamp) {
+    pub(super) fn note_new(&mut self, end: Seq, now: Timestamp) {
         self.board.push(self.nxt, end, now, self.window.mss);
         self.stalled = self.stalled.or(Some(now));
         if self.phase == Phase::Recovery {

@@ -54,8 +54,9 @@ impl Connection {
             let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
             self.duplicates = most.min(self.duplicates.saturating_add(1));
         }
-        if self.board.is_empty() {
-            // MUST-37: a peer that answers may keep its window shut for as long as it likes.
+        if self.board.is_empty() || self.wnd == 0 {
+            // MUST-37: a peer that answers may keep its window shut for as long as it likes, also one that has shut it before what
+            // is in flight.
             self.stalled = None;
         }
         let bare = segment.ack == una && !window_changed && segment.length() == 0;
@@ -176,7 +177,8 @@ impl Connection {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
         self.tally.bytes_acked += u64::from(bytes);
-        self.una = ack;
+        // What has been acknowledged is no SYN when its number comes round again.
+        (self.una, self.iss) = (ack, ack - 1);
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
         self.stalled = (!self.board.is_empty()).then_some(cx.now);

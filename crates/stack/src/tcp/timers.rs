@@ -36,7 +36,8 @@ impl Connection {
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
-                (self.send_timer, self.send_at) = (SendTimer::Persist, now + self.rtt.timeout());
+                let at = (now + self.rtt.timeout()).min(self.gives_up_at());
+                (self.send_timer, self.send_at) = (SendTimer::Persist, at);
             }
             return;
         }
@@ -57,6 +58,9 @@ impl Connection {
     pub(super) fn set_timer(&mut self, now: Timestamp) {
         let rto = now + self.rtt.timeout();
         (self.send_timer, self.send_at, self.timeout_at) = (SendTimer::Retransmission, rto, rto);
+        if self.rtt.backoff() > 0 {
+            self.send_at = rto.min(self.gives_up_at());
+        }
         if let Some(wait) = self.probe_wait() {
             (self.send_timer, self.send_at) = (SendTimer::Probe, (now + wait).min(rto));
         }
@@ -119,6 +123,12 @@ impl Connection {
         if self.gives_up(cx) {
             return;
         }
+        if self.timeout_at > cx.now {
+            // An answer has come since this was the time to give up.
+            self.send_at = self.timeout_at.min(self.gives_up_at());
+            return;
+        }
+        self.stalled = self.stalled.or(Some(cx.now));
         cx.counters.tcp_timeouts += 1;
         self.held = false;
         self.tally.timeouts = self.tally.timeouts.saturating_add(1);
@@ -149,8 +159,7 @@ impl Connection {
             let end = self.nxt + unsent;
             let last = if end == self.data_end() { TcpFlags::PSH } else { TcpFlags::default() };
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(last), cx) {
-                self.board.push(self.nxt, end, cx.now, self.window.mss);
-                self.nxt = end;
+                self.note_new(end, cx.now);
                 cx.counters.tcp_loss_probes += 1;
                 self.probe = Some(Probe { end, copy: false, flight: self.nxt - self.una });
             }
@@ -179,8 +188,7 @@ impl Connection {
         let len = self.unsent().min(self.usable()).min(self.window.mss);
         if len > 0 {
             if self.emit(self.nxt, len, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
-                self.board.push(self.nxt, self.nxt + len, cx.now, self.window.mss);
-                self.nxt = self.nxt + len;
+                self.note_new(self.nxt + len, cx.now);
             }
             return;
         }
@@ -224,15 +232,18 @@ impl Connection {
         }
     }
 
-    /// R2 and the user timeout (RFC 9293, 3.8.3): too long without an answer.
-    fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
+    /// R2 and the user timeout (RFC 9293, 3.8.3): when it is too long without an answer.
+    fn gives_up_at(&self) -> Timestamp {
         let limit = match self.state {
             State::SynSent | State::SynReceived => SYN_TIMEOUT.min(self.limits.user_timeout),
             _ => self.limits.user_timeout,
         };
+        self.stalled.map_or(NEVER, |since| since + limit)
+    }
+
+    fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
         let tries = self.rtt.backoff() >= self.limits.syn_retries;
-        let over = (self.state == State::SynSent && tries)
-            || self.stalled.is_some_and(|since| cx.now.since(since) >= limit);
+        let over = (self.state == State::SynSent && tries) || self.gives_up_at() <= cx.now;
         if over {
             self.terminate(CloseReason::TimedOut, cx);
         }

@@ -32,4 +32,5 @@ mod timing;
 mod undo;
 mod urgent;
 mod waiting;
+mod windows;
 mod wire;

@@ -1,0 +1,117 @@
+//! Windows that shut: how long one is waited for, and how much comes in by ours.
+
+use std::time::Duration;
+
+use bywash_stack::{CloseReason, ConnectionId, Event, Limits};
+
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A connection the peer has opened, which is given up after ten seconds without an answer.
+fn accepted() -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { user_timeout: ms(10_000), ..Limits::default() });
+    let id = t.accept(30_000, "mss 1000", "");
+    (t, id)
+}
+
+/// When the connection has ended, since `start`; the peer says `answer` to whatever is sent, for some minutes.
+fn ends(t: &mut Trace, answer: Option<&str>) -> Option<Duration> {
+    let start = t.now;
+    while t.now < start + ms(300_000) {
+        t.now = t.host.next_deadline()?.max(t.now + ms(1));
+        if !t.output().is_empty() {
+            answer.into_iter().for_each(|answer| t.peer(answer));
+        }
+        if let Some(Event::Closed(_, reason)) = t.events().pop() {
+            assert_eq!(reason, CloseReason::TimedOut);
+            return Some(t.now.since(start));
+        }
+    }
+    None
+}
+
+/// The user timeout, as exactly as the wheel tells time.
+fn in_time(end: Option<Duration>) -> bool {
+    end.is_some_and(|end| (ms(10_000)..ms(10_050)).contains(&end))
+}
+
+#[test]
+fn a_silent_peer_is_given_up_when_the_user_timeout_is_over() {
+    let (mut t, id) = accepted();
+    t.send(id, 100);
+    assert!(in_time(ends(&mut t, None)));
+}
+
+#[test]
+fn what_a_small_window_let_out_late_is_given_up_in_time_as_well() {
+    let (mut t, id) = accepted();
+    t.peer(". 1:1(0) ack 1 win 500");
+    t.send(id, 5000);
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
+    let end = ends(&mut t, None);
+    assert!(in_time(end), "{end:?}");
+}
+
+#[test]
+fn a_peer_that_answers_may_keep_its_window_shut() {
+    // Before something is in flight, and after.
+    for early in [true, false] {
+        let (mut t, id) = accepted();
+        if early {
+            t.peer(". 1:1(0) ack 1 win 0");
+        }
+        t.send(id, 500);
+        assert_eq!(t.output().is_empty(), early);
+        assert_eq!(ends(&mut t, Some(". 1:1(0) ack 1 win 0")), None);
+        assert!(ends(&mut t, None).is_some(), "until it does not");
+    }
+}
+
+#[test]
+fn small_segments_that_nobody_reads_shut_the_window_too() {
+    let mut t = Trace::with_frames(3000);
+    let id = t.accept(30_000, "mss 1000,wscale 7", "");
+    let limit = 128 << 10;
+    let (mut next, mut window) = (1, limit);
+    for _ in 0..1400 {
+        t.peer(&format!("P. {next}:{}(100) ack 1 win 300", next + 100));
+        // At once, or late.
+        let mut answers = t.output();
+        t.pass(ms(50));
+        answers.extend(t.output());
+        let [answer] = &answers[..] else { panic!("{answers:?}") };
+        window = answer.rsplit_once("win ").unwrap().1.parse::<usize>().unwrap() << 7;
+        next = answer.split("ack ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        let held = t.host.stack.readable_bytes(id).unwrap();
+        assert!(held + window < limit + 128, "{held} and {window}");
+    }
+    assert!(window == 0 && next > limit - 200, "{window}, {next}");
+}
+
+#[test]
+fn a_fin_that_was_none_does_not_hide_the_one_that_is() {
+    let (mut t, id) = accepted();
+    // Its number is one of the bytes that follow.
+    t.peer("F. 101:101(0) ack 1 win 300");
+    t.peer("P. 1:501(500) ack 1 win 300");
+    t.output();
+    t.peer("F. 501:501(0) ack 1 win 300");
+    t.sends(&[". 1:1(0) ack 502 win 65535"]);
+    assert_eq!(t.events().last(), Some(&Event::PeerClosed(id)));
+}
+
+#[test]
+fn a_listener_that_changes_keeps_its_word_on_the_scale() {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("S 0:0(0) win 30000 <mss 1000,wscale 7>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460,wscale 7>"]);
+    t.host.stack.set_limits(Limits { receive_max: 1 << 28, ..Limits::default() });
+    t.peer("P. 1:101(100) ack 1 win 300");
+    t.sends(&[". 1:1(0) ack 101 win 1024"]);
+}
