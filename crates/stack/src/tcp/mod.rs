@@ -428,8 +428,15 @@ impl Tcp {
                 connection.wheel_at = NEVER;
                 // A deadline outlives its connection: to stop it costs more than to look at it once in vain.
                 if connection.state != State::Closed {
+                    let waits = connection.dirty;
                     connection.expire(cx);
                     self.settle(i, cx);
+                    if waits {
+                        // Its turn may be far: its port takes nothing.
+                        let connection = &mut self.connections[i];
+                        connection.arm(cx.now);
+                        connection.set_in(&mut self.wheel);
+                    }
                 }
             }
         }
@@ -490,12 +497,7 @@ impl Tcp {
             return (false, false);
         }
         let full = connection.port_is_full(cx);
-        // A deadline that has moved back is left in the wheel: it is looked at when it comes.
-        let deadline = connection.deadline();
-        if deadline < connection.wheel_at {
-            connection.wheel_at = deadline;
-            self.wheel.set(i, deadline);
-        }
+        connection.set_in(&mut self.wheel);
         (more, full)
     }
 

@@ -10,6 +10,7 @@ use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
 use crate::time::Span;
+use crate::wheel::Wheel;
 
 /// RFC 8985, 7.2: how long a peer may hold back an acknowledgment of a single segment.
 const WORST_DELAYED_ACK: Span = Span::of(Duration::from_millis(200));
@@ -50,6 +51,17 @@ impl Connection {
             if at < self.send_at {
                 (self.send_timer, self.send_at) = (SendTimer::Reordering, at);
             }
+        }
+    }
+
+    /// Sets the connection's timer in the wheel.
+    #[inline]
+    pub(super) fn set_in(&mut self, wheel: &mut Wheel) {
+        // A deadline that has moved back is left in the wheel: it is looked at when it comes.
+        let deadline = self.deadline();
+        if deadline < self.wheel_at {
+            self.wheel_at = deadline;
+            wheel.set(self.id.index, deadline);
         }
     }
 

@@ -206,6 +206,25 @@ fn connections_take_turns() {
     assert_eq!(order[turn..].iter().take_while(|port| **port != first).count(), turn);
 }
 
+#[test]
+fn who_waits_for_a_full_port_is_given_up_in_time() {
+    let limits = Limits { user_timeout: Duration::from_secs(10), ..Limits::default() };
+    let mut t = Trace::new();
+    t.host.stack.set_limits(limits);
+    let start = t.now;
+    for from in 1000..1200 {
+        t.host.stack.connect(t.now, (None, from), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    }
+    let mut ended = 0;
+    while let Some(next) = t.host.next_deadline().filter(|next| *next < start + Duration::from_secs(30)) {
+        assert!(next > t.now || ended == 0, "it is asked for again and again");
+        t.now = next.max(t.now);
+        t.host.advance(t.now, &mut t.pool);
+        ended += t.events().len();
+    }
+    assert_eq!((ended, t.now.since(start).as_secs()), (200, 10));
+}
+
 /// What is sent on a port, by its source port.
 fn takes(t: &mut Trace, port: PortId) -> Vec<u16> {
     let mut batch = Batch::new();
