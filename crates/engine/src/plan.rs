@@ -107,7 +107,7 @@ fn threads(
     let (count, steering) = (steering.engines(), Arc::new(steering));
     let clock = Clock::start();
     let mut pool = arena.pool(CONTROL_FRAMES)?;
-    let mut control = Control::new();
+    let mut control = Control::new(random::bytes()?);
     let (mut interfaces, mut kernels) = (Vec::with_capacity(ports.len()), Vec::new());
     let macs = ports.iter().map(|port| mac(&**port)).collect::<Result<Vec<_>, _>>()?;
     let untagged: Vec<(usize, Option<u16>)> = (0..ports.len()).map(|port| (port, None)).collect();
@@ -150,7 +150,7 @@ fn threads(
         let (to_engines, from_engines) = std::mem::take(&mut rings[number]);
         let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
         stack.set_limits(options.limits);
-        stack.set_stacks(count);
+        stack.set_stacks(number, count);
         engines.push(Engine::new(Parts {
             number,
             batch: options.batch,

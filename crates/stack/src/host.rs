@@ -22,7 +22,7 @@ pub struct Host {
 impl Host {
     /// A host with nothing but its loopback. `random`: see [`Stack::new`].
     pub fn new(random: [u8; 16], pool: &mut Pool) -> Self {
-        let mut control = Control::new();
+        let mut control = Control::new(random);
         let stack = Stack::new(control.snapshot(pool).clone(), random);
         Self { control, stack, requests: Vec::new() }
     }

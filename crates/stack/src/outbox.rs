@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn packets_leave_a_port_in_the_order_in_which_they_came_whole_batches_or_not() {
         let mut pool = bywash_frame::Arena::new(vec![0; 1 << 20]).unwrap().pool(300).unwrap();
-        let mut out = Outbox::new(crate::Control::new().snapshot(&mut pool).clone());
+        let mut out = Outbox::new(crate::Control::new([7; 16]).snapshot(&mut pool).clone());
         let (port, mut next) = (PortId(1), 0u8);
         let mut packets = |n: usize, pool: &mut Pool| {
             let mut batch = Batch::new();
@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_vouched_for_now_and_then_however_many_connections_there_are() {
         let mut pool = bywash_frame::Arena::new(vec![0; 1 << 20]).unwrap().pool(8).unwrap();
-        let mut out = Outbox::new(crate::Control::new().snapshot(&mut pool).clone());
+        let mut out = Outbox::new(crate::Control::new([7; 16]).snapshot(&mut pool).clone());
         let path =
             |last| Path { interface: InterfaceId::LOOPBACK, next_hop: Ipv4Addr::new(10, 0, 0, last).into() };
         let now = Timestamp::from_nanos(1);

@@ -80,6 +80,8 @@ const QUEUED_SHARE: usize = 2;
 /// What a stack needs to know of those that have the same addresses and packet memory.
 #[derive(Debug)]
 pub(crate) struct Share {
+    /// Which of them it is, from 0 on.
+    pub(crate) number: usize,
     /// How many they are, this one among them.
     pub(crate) stacks: usize,
     /// Bytes of frames that hold what has come out of order here, of all connections.
@@ -91,7 +93,7 @@ pub(crate) struct Share {
 impl Share {
     /// That of a stack that is alone.
     pub(crate) fn new() -> Self {
-        Self { stacks: 1, early: 0, queued: 0 }
+        Self { number: 0, stacks: 1, early: 0, queued: 0 }
     }
 
     /// Whether a send buffer may have one more than so many frames. The first is always its own; of half of all frames, which

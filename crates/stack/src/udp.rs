@@ -7,7 +7,7 @@ use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{IPV4_HEADER, Protocol, UDP_HEADER, UdpHeader};
 
 use crate::flow::Purpose;
-use crate::ip::{Fields, Inbound, fragment, fragment6, header_length, pseudo, put_header};
+use crate::ip::{Fields, Identifications, Inbound, fragment, fragment6, header_length, pseudo, put_header};
 use crate::packet::{slices, sum};
 use crate::path_mtu::smallest;
 use crate::stack::{Context, Event};
@@ -140,8 +140,7 @@ pub(crate) struct Udp {
     connected: HashMap<(u16, (Address, u16)), Vec<u32>>,
     next: u32,
     large: Large,
-    /// Counts datagrams that may be fragmented, so that identifications differ.
-    identification: u32,
+    identifications: Identifications,
 }
 
 impl Udp {
@@ -322,16 +321,18 @@ impl Udp {
         let offload = snapshot.interface(path.interface).offloads.checksum && fits;
         let mut packet = build(&flow, payload, context.pool).map_err(|NoRoom| UdpError::NoMemory)?;
         finish(&mut packet, &flow, offload);
-        self.identification = self.identification.wrapping_add(1);
-        #[expect(clippy::cast_possible_truncation, reason = "16 of its bits")]
-        let identification = (!fits).then_some(self.identification as u16);
+        // The control cuts packets of IPv6, too, where others of ICMP are not told apart.
+        let (number, stacks) = (context.share.number, context.share.stacks);
+        let mine = if remote.is_v4() { (number, stacks) } else { (2 * number, 2 * stacks) };
+        let identification =
+            (!fits).then(|| self.identifications.next(context.secret, (local, remote), mine));
         let fields = Fields {
             source: local,
             destination: remote,
             protocol: Protocol::UDP.0,
             class: 0,
             hop_limit: if remote.is_multicast() { 1 } else { snapshot.hop_limit(path) },
-            identification,
+            identification: identification.and_then(|number| u16::try_from(number).ok()),
         };
         if !put_header(&mut packet, &fields) {
             context.pool.give_packet(packet);
@@ -343,11 +344,7 @@ impl Udp {
         if remote.is_v4() {
             fragment(packet, mtu, context.pool, send);
         } else {
-            // RFC 7739, 5: numbers that a stranger cannot foresee, each destination's by itself.
-            let pair = Flow { local_port: 0, remote_port: 0, ..flow };
-            #[expect(clippy::cast_possible_truncation, reason = "half of the hash")]
-            let start = context.secret.hash(Purpose::Fragment, &pair) as u32;
-            fragment6(packet, mtu, start.wrapping_add(self.identification), context.pool, send);
+            fragment6(packet, mtu, identification.unwrap_or_default(), context.pool, send);
         }
         Ok(())
     }

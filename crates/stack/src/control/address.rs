@@ -101,7 +101,7 @@ impl OurAddress {
 }
 
 /// A time from zero to `most` that is another on each host and each time, so that hosts which were switched on together do
-/// not ask together (RFC 5227, 2.1.1). The control has no randomness; nobody gains by guessing this.
+/// not ask together (RFC 5227, 2.1.1). Nobody gains by guessing it.
 fn jitter(now: Timestamp, mac: Mac, most: Duration) -> Duration {
     let mut hasher = SipHasher13::new();
     hasher.write(&mac.0);

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn all_news_of_a_turn_make_one_snapshot() {
         let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(32).unwrap();
-        let mut control = Control::new();
+        let mut control = Control::new([7; 16]);
         let mac = |n: u8| Mac([2, 0, 0, 0, 0, n]);
         let interface = Interface {
             name: "test".into(),

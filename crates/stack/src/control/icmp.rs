@@ -125,11 +125,11 @@ impl Control {
 
     /// Turns an echo request into its reply: the same bytes the other way (RFC 1122, 3.2.2.6).
     fn echo(&mut self, now: Timestamp, mut packet: Packet, pool: &mut Pool) {
-        let reply = |head: &mut [u8]| {
+        let mut reply = |head: &mut [u8]| {
             let (ip, _) = Ipv4Header::ref_from_prefix(head).ok()?;
             let (from, to, start) = (ip.destination(), ip.source(), ip.header_length());
             // RFC 1812, 4.3.2.5: as the request is served; marks are of its way.
-            let (class, identification) = (ip.traffic_class & !3, ip.identification.get());
+            let class = ip.traffic_class & !3;
             let payload = ip.total_length.get() - u16::try_from(start).ok()?;
             let (icmp, _) = IcmpHeader::mut_from_prefix(&mut head[start..]).ok()?;
             let kind = |kind: u8| u16::from_be_bytes([kind, icmp.code]);
@@ -141,7 +141,8 @@ impl Control {
             let header = start - IPV4_HEADER;
             let mut ip = Ipv4Header::new(from, to, Protocol::ICMP.0, payload);
             // May be fragmented, as the request may have been.
-            (ip.fragment, ip.identification) = (0.into(), identification.into());
+            let number = self.identifications.next(&self.secret, (from.into(), to.into()), (0, 1));
+            (ip.fragment, ip.identification) = (0.into(), u16::try_from(number).ok()?.into());
             ip.traffic_class = class;
             ip.seal();
             head[header..start].copy_from_slice(ip.as_bytes());

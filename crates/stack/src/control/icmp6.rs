@@ -169,31 +169,32 @@ impl Control {
                 hop_limit: control.outbox.snapshot.hop_limit(path),
                 identification: None,
             };
-            put_header(packet, &fields).then_some((to, path))
+            put_header(packet, &fields).then_some(((from, to), path))
         };
         let reply = if self.may_reply(now) { reply(self, &mut packet) } else { None };
         match reply {
-            Some((to, path)) => {
+            Some((ends, path)) => {
                 self.counters.icmp_echo_replies += 1;
-                self.send_cut(now, packet, to, path, pool);
+                self.send_cut(now, packet, ends, path, pool);
             }
             None => pool.give_packet(packet),
         }
     }
 
     /// Sends an IPv6 packet of the control's, in pieces if it must be.
-    pub(super) fn send_cut(
+    fn send_cut(
         &mut self,
         now: Timestamp,
         packet: Packet,
-        to: Address,
+        (from, to): (Address, Address),
         path: Path,
         pool: &mut Pool,
     ) {
         let mtu = self.outbox.mtu_to(to, now);
-        self.identification = self.identification.wrapping_add(1);
+        // The even ones are the stacks'.
+        let number = self.identifications.next(&self.secret, (from, to), (1, 2));
         let outbox = &mut self.outbox;
-        fragment6(packet, mtu, self.identification, pool, |piece, pool| outbox.send(piece, path, pool));
+        fragment6(packet, mtu, number, pool, |piece, pool| outbox.send(piece, path, pool));
     }
 
     /// Puts in a message's checksum and sends it on its link; `false`: there is no frame.

@@ -26,11 +26,13 @@ pub use neighbour::NeighbourState;
 
 use crate::counters::ControlCounters;
 use crate::interface::LinkValues;
+use crate::ip::Identifications;
 use crate::outbox::Outbox;
 use crate::routes::{Fib, Route, Routes};
 use crate::snapshot::{Kept, Local, Passing};
 use crate::{
-    Address, Interface, InterfaceId, ListenerId, Medium, Notice, PortId, Prefix, Request, Snapshot, Timestamp,
+    Address, Interface, InterfaceId, ListenerId, Medium, Notice, PortId, Prefix, Request, Secret, Snapshot,
+    Timestamp,
 };
 use address::{FOR_EVER, OurAddress};
 use autoconf::Autoconf;
@@ -106,8 +108,9 @@ pub struct Control {
     addresses: Vec<OurAddress>,
     autoconf: Autoconf,
     listening: Listening,
-    /// Counts what may be fragmented.
-    identification: u32,
+    /// Of what may be cut: with it, a stranger cannot foresee its number.
+    secret: Secret,
+    identifications: Identifications,
     routes: Routes,
     redirects: Redirects,
     neighbours: Neighbours,
@@ -128,15 +131,9 @@ pub struct Control {
     counters: ControlCounters,
 }
 
-impl Default for Control {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Control {
-    /// A control with the loopback interface, and nothing else.
-    pub fn new() -> Self {
+    /// A control with the loopback interface, and nothing else. `random`: see [`crate::Stack::new`].
+    pub fn new(random: [u8; 16]) -> Self {
         let interfaces = vec![Interface::loopback()];
         let links = vec![LinkValues::unsaid()];
         let snapshot = Snapshot {
@@ -161,7 +158,8 @@ impl Control {
             addresses: Vec::new(),
             autoconf: Autoconf::default(),
             listening: Listening::default(),
-            identification: 0,
+            secret: Secret::new(random),
+            identifications: Identifications::default(),
             routes: Routes::default(),
             redirects: Redirects::default(),
             neighbours: Neighbours::default(),

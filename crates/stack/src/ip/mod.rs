@@ -2,6 +2,7 @@
 
 mod forward;
 mod fragment;
+mod identification;
 mod output;
 mod quick;
 mod reassembly;
@@ -16,6 +17,7 @@ use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{EtherType, EthernetHeader, Mac, Protocol, VlanTag};
 
 pub(crate) use fragment::{fragment, fragment6};
+pub(crate) use identification::Identifications;
 pub(crate) use output::{Fields, header_length, network_length, put_header, write_header};
 use quick::{Ahead, Known};
 pub(crate) use reassembly::Reassembly;
@@ -122,12 +124,12 @@ impl Reassembled {
 }
 
 impl Stack {
-    /// Says how many stacks, with this one, have our addresses and our packet memory; flows are dealt out among them. Pieces of a
-    /// packet show no ports, so they are all sent to one stack; what they become there is then not taken by one of several, but
+    /// Says how many stacks, with this one, have our addresses and our packet memory, and which of them it is, from 0 on; flows are
+    /// dealt out among them. Pieces of a packet show no ports, so they are all sent to one stack; what they become there is then not taken by one of several, but
     /// waits in [`Stack::reassembled`]. What arrives early and what waits to be sent may hold each stack's share of memory, and
     /// the control's listeners have its share of handshakes under way.
-    pub fn set_stacks(&mut self, stacks: usize) {
-        self.share.stacks = stacks.max(1);
+    pub fn set_stacks(&mut self, number: usize, stacks: usize) {
+        (self.share.number, self.share.stacks) = (number, stacks.max(1));
         self.listen_as_told();
     }
 

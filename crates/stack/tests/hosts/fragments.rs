@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
 use crate::{ip, ip6};
-use bywash_stack::Timestamp;
+use bywash_stack::{Stack, Timestamp};
+use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{FragmentHeader, Mac, Protocol, icmpv4, icmpv6};
+use bywash_wire::{
+    EtherType, EthernetHeader, FragmentHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4, icmpv6,
+};
 
 const A: &str = "fd00::1";
 const B: &str = "fd00::2";
@@ -76,5 +79,63 @@ fn no_error_is_sent_about_a_datagram_of_which_a_piece_came_to_many() {
             assert_eq!(errors(&mut host, now, v6), expected(late), "late, IPv6 {v6}, {to:?}");
         }
     }
+    host.assert_nothing_leaked();
+}
+
+/// The number of a packet on the wire that is a first piece: its protocol and number.
+fn number(bytes: &[u8]) -> Option<(u8, u32)> {
+    let word = |at: usize| u32::from_be_bytes(*bytes[at..].first_chunk().unwrap());
+    match (bytes[12..14] == [8, 0], word(18) & 0x3fff, bytes[20]) {
+        (true, 0x2000, _) => Some((bytes[23], word(16) & 0xffff)),
+        (false, _, 44) if bytes[56..58] == [0, 1] => Some((44, word(58))),
+        _ => None,
+    }
+}
+
+/// A request for an echo of 2000 bytes that was not cut on its way, from 10.0.0.2 or from b.
+fn long_echo(v6: bool) -> Vec<u8> {
+    let message =
+        [&[if v6 { icmpv6::ECHO_REQUEST } else { icmpv4::ECHO_REQUEST }, 0, 0, 0][..], &[7; 2000]].concat();
+    if v6 {
+        return ip6::icmp(OURS, B, A, 64, &message);
+    }
+    let mut icmp = IcmpHeader { kind: icmpv4::ECHO_REQUEST, code: 0, checksum: 0.into(), rest: 0.into() };
+    icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(&message[8..]).checksum().into();
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), Protocol::ICMP.0, 2004);
+    let link =
+        EthernetHeader { destination: OURS, source: Mac([2, 0, 0, 0, 0, 2]), kind: EtherType::IPV4.0.into() };
+    [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), &message[8..]].concat()
+}
+
+/// RFC 6864, 4.1; RFC 8200, 4.5.
+#[test]
+fn no_two_of_a_hosts_pieces_that_differ_have_one_number() {
+    const STACKS: usize = 3;
+    let (mut host, now) = host();
+    let (mut seen, mut first) = (Vec::new(), Vec::new());
+    let snapshot = host.host.control.snapshot(&mut host.pool).clone();
+    for stack in 0..STACKS {
+        let mut own = Stack::new(snapshot.clone(), [u8::try_from(stack).unwrap(); 16]);
+        own.set_stacks(stack, STACKS);
+        let client = own.udp_bind(None, 0).unwrap();
+        for to in ["10.0.0.2", B].repeat(500) {
+            let to = Some((address(to), 9));
+            own.udp_send(now, client, to, &[7; 2000], &mut host.pool).unwrap();
+            own.transmit(PORT, &mut host.batch);
+            seen.extend(host.batch.iter().filter_map(|packet| number(packet.head())));
+            host.pool.give_batch(&mut host.batch);
+        }
+        first.extend_from_slice(&seen[1000 * stack..][..2]);
+    }
+    // The control answers echoes for all of them.
+    for v6 in [true, false].repeat(25) {
+        host.put(now, PORT, &long_echo(v6));
+        seen.extend(host.take(now, PORT).iter().filter_map(|bytes| number(bytes)));
+    }
+    assert_eq!(seen.len(), STACKS * 1000 + 50);
+    first.extend_from_slice(&seen[STACKS * 1000..][..2]);
+    seen.sort_unstable();
+    assert!(seen.windows(2).all(|two| two[0] != two[1]));
+    assert!(first.iter().all(|(_, number)| *number > 100), "nobody begins where all do: {first:?}");
     host.assert_nothing_leaked();
 }

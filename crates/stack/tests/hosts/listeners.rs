@@ -75,7 +75,7 @@ fn stacks_share_a_backlog_and_give_connections_their_own_limits() {
         listener.send_queue
     };
     assert_eq!(backlog(&stack), 5);
-    stack.set_stacks(2);
+    stack.set_stacks(1, 2);
     assert_eq!(backlog(&stack), 3);
     // A listener that was there before the limits has them, too.
     t.sends(&[]);
