@@ -1,5 +1,7 @@
 //! IPv4 that comes in (RFC 791, RFC 1122, RFC 1812): checked, delivered or passed on.
 
+use std::net::Ipv4Addr;
+
 use bywash_frame::{Packet, Pool};
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{DONT_FRAGMENT, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
@@ -7,6 +9,9 @@ use bywash_wire::{DONT_FRAGMENT, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
 use super::reassembly::{Fragment, Whole};
 use super::{Arrival, Inbound, fragment};
 use crate::{Address, InterfaceId, Stack, Timestamp, Unreachable};
+
+/// The only group that is ours (RFC 1112, 4): programs join none.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 impl Stack {
     pub(super) fn ipv4_input(&mut self, now: Timestamp, arrival: Arrival, packet: Packet, pool: &mut Pool) {
@@ -33,7 +38,7 @@ impl Stack {
             return pool.give_packet(packet);
         }
         let snapshot = &self.out.snapshot;
-        let to_group = destination.is_multicast() || snapshot.is_broadcast(destination);
+        let to_group = ip.destination() == ALL_HOSTS || snapshot.is_broadcast(destination);
         if !to_group && !snapshot.is_ours(destination) {
             return self.forward4(arrival, packet, &ip, pool);
         }

@@ -778,3 +778,31 @@ fn what_is_only_passed_on_keeps_every_rule() {
     (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
     router.assert_nothing_leaked();
 }
+
+/// A datagram to port 9, from 10.0.0.2 and in a frame to `mac`.
+fn datagram(mac: Mac, to: [u8; 4]) -> Vec<u8> {
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), to.into(), Protocol::UDP.0, 8);
+    let link = EthernetHeader { destination: mac, ..ethernet(0x0800) };
+    [link.as_bytes(), ip.as_bytes(), &[0, 7, 0, 9, 0, 8, 0, 0]].concat()
+}
+
+/// RFC 1122, 3.2.1.3 (3) and 3.3.7; RFC 1112, 4.
+#[test]
+fn of_all_groups_only_that_of_all_hosts_is_ours() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    for (to, ours) in [
+        ([224, 0, 0, 1], true),
+        ([255; 4], true),
+        ([10, 0, 0, 255], true),
+        ([224, 0, 0, 251], false),
+        ([239, 1, 2, 3], false),
+    ] {
+        let before = node.host.stack.counters().not_for_us;
+        let mac = if to[3] == 255 { Mac::BROADCAST } else { Mac([1, 0, 0x5e, to[1] & 0x7f, to[2], to[3]]) };
+        node.put(now, PORT, &datagram(mac, to));
+        let not_for_us = node.host.stack.counters().not_for_us - before;
+        assert_eq!((read(&mut node, server).is_some(), not_for_us), (ours, u64::from(!ours)), "{to:?}");
+    }
+}
