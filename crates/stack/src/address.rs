@@ -134,6 +134,12 @@ impl Address {
         self.0 >> 118 == 0x3fa
     }
 
+    /// `169.254.0.0/16`, whose packets no router passes on (RFC 3927, 2.7).
+    #[inline]
+    pub(crate) const fn is_link_local_v4(self) -> bool {
+        self.is_v4() && self.0 >> 16 & 0xffff == 0xa9fe
+    }
+
     /// Whether it can be one host's address, and so a packet's source.
     #[inline]
     pub const fn is_unicast(self) -> bool {
@@ -141,7 +147,7 @@ impl Address {
         !self.is_unspecified() && !self.is_multicast() && !self.is_broadcast()
     }
 
-    /// Whether it can be given to a host: 0.0.0.0/8 means "this network" (RFC 1122, 3.2.1.3).
+    /// Whether it can be given to a host, and come in as a source: 0.0.0.0/8 means "this network" (RFC 1122, 3.2.1.3).
     pub(crate) const fn is_host(self) -> bool {
         self.is_unicast() && !(self.is_v4() && self.0 >> 24 & 0xff == 0)
     }

@@ -1,5 +1,6 @@
 //! What stacks read and the control thread writes: one immutable picture at a time.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_MTU, Mac};
@@ -143,8 +144,8 @@ impl Kept {
     }
 }
 
-/// Which IPv4 addresses packets have that are only passed on: those of one host, but for ours and those of everyone on
-/// our links.
+/// Which IPv4 addresses packets have that are only passed on: those of one host that mean the same everywhere, but for ours and
+/// those of everyone on our links.
 #[derive(Clone, Debug)]
 pub(crate) struct Passing {
     /// Whether an address is perhaps none of them, by its first byte and by its last. One access for each of the two is
@@ -163,7 +164,7 @@ impl Passing {
     pub(crate) fn but_for(kept: impl Iterator<Item = u32>) -> Self {
         let kept = Kept::of(kept);
         let mut doubt = [[false; 256]; 2];
-        for first in [0, 127, 255].into_iter().chain(0xe0..0xf0) {
+        for first in [0, 127, 169, 255].into_iter().chain(0xe0..0xf0) {
             doubt[0][first] = true;
         }
         for address in &kept.sorted {
@@ -188,10 +189,10 @@ impl Passing {
     }
 
     #[inline(never)]
-    fn holds_after_all(&self, address: u32) -> bool {
-        let first = address >> 24;
-        let one_host = first != 127 && !(0xe0..0xf0).contains(&first) && address != 0 && address != u32::MAX;
-        one_host && !self.kept.holds(address)
+    fn holds_after_all(&self, bits: u32) -> bool {
+        let address = Address::from(Ipv4Addr::from_bits(bits));
+        let one_host = address.is_host() && !address.is_loopback() && !address.is_link_local_v4();
+        one_host && !self.kept.holds(bits)
     }
 }
 

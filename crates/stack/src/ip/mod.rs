@@ -305,11 +305,7 @@ impl Stack {
         let snapshot = &self.out.snapshot;
         let loopback = (source.is_loopback() || destination.is_loopback()) && !inside;
         let ours = !inside && snapshot.is_ours(source);
-        loopback
-            || ours
-            || !source.is_unicast()
-            || snapshot.is_broadcast(source)
-            || destination.is_unspecified()
+        loopback || ours || !source.is_host() || snapshot.is_broadcast(source) || destination.is_unspecified()
     }
 
     /// Leaves it to the control to tell a packet's sender what became of it.

@@ -26,7 +26,7 @@ impl Stack {
             }
         };
         let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
-        // Nearly every packet is from one host, another one, to one that is not "this host" (RFC 1122, 3.2.1.3).
+        // Nearly every packet is from one host, another one and of no link alone, to one that is not "this host" (RFC 1122, 3.2.1.3).
         let ordinary = self.out.snapshot.is_passed_on(ip.source().to_bits())
             && !matches!(ip.destination().octets()[0], 0 | 127);
         if !ordinary && self.is_martian(arrival.interface == InterfaceId::LOOPBACK, source, destination) {
@@ -71,8 +71,10 @@ impl Stack {
 
     /// Passes a packet for another host on (RFC 1812, 5.2).
     fn forward4(&mut self, arrival: Arrival, mut packet: Packet, ip: &Ipv4Header, pool: &mut Pool) {
-        let destination = Address::from(ip.destination());
-        let passable = destination.is_unicast() && !destination.is_loopback();
+        let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
+        // RFC 1812, 5.3.7 and RFC 3927, 2.7.
+        let of_a_link = source.is_link_local_v4() || destination.is_link_local_v4();
+        let passable = destination.is_host() && !destination.is_loopback() && !of_a_link;
         if !self.out.snapshot.forwarding || arrival.group || !passable {
             self.counters.not_for_us += 1;
             return pool.give_packet(packet);

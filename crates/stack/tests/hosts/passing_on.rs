@@ -132,3 +132,66 @@ fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
     }
     router.assert_nothing_leaked();
 }
+
+/// A datagram to a port, of a host that is behind the router or on its link.
+fn datagram(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let ip = Ipv4Header::new(from.into(), to.into(), Protocol::UDP.0, 8);
+    framed(EtherType::IPV4, &[ip.as_bytes(), &[0, 7, 0, 9, 0, 8, 0, 0]].concat(), 0)
+}
+
+/// RFC 3927, 2.7; RFC 1122, 3.2.1.3; RFC 1812, 5.3.7.
+#[test]
+fn what_means_something_on_one_link_alone_is_not_passed_on_and_reaches_who_is_on_it() {
+    let (mut router, now) = router();
+    let (out, wire) = (router.interface(2), router.interface(1));
+    router.host.control.add_address(now, wire, "169.254.0.3/16".parse().unwrap()).unwrap();
+    router.host.control.add_neighbour(wire, address("169.254.0.7"), Mac([2, 0, 0, 0, 0, 7])).unwrap();
+    let mut router = router.with_route("0.0.0.0/0", "10.1.0.9", out);
+    // More of 169.254.0.0/16 than that leads to its link.
+    for part in ["169.254.128.0/17", "0.0.0.0/8"] {
+        router = router.with_route(part, "10.1.0.9", out);
+    }
+    // The new address is announced.
+    let now = (0..5).fold(now, |now, _| {
+        router.take(now, PORT);
+        now + Duration::from_secs(1)
+    });
+    let server = router.host.stack.udp_bind(None, 9).unwrap();
+    let (near, far, link) = ([172, 16, 0, 1], [192, 168, 7, 7], [169, 254, 0, 7]);
+    for (name, from, to, expected) in [
+        ("from one host to another", near, far, [1, 0, 0, 0]),
+        ("from a neighbour of 169.254.0.0/16", [169, 253, 255, 255], far, [1, 0, 0, 0]),
+        ("to another", near, [169, 255, 0, 1], [1, 0, 0, 0]),
+        ("from one link", link, far, [0, 1, 0, 0]),
+        ("to one link", near, [169, 254, 200, 9], [0, 1, 0, 0]),
+        ("to the link that it is on", near, link, [0, 1, 0, 0]),
+        ("from this network", [0, 1, 2, 3], far, [0, 0, 1, 0]),
+        ("to this network", near, [0, 1, 2, 3], [0, 1, 0, 0]),
+        ("from this network to us", [0, 1, 2, 3], [10, 1, 0, 3], [0, 0, 1, 0]),
+        ("from one link to us", link, [169, 254, 0, 3], [0, 0, 0, 1]),
+    ] {
+        let count = |router: &Node| {
+            let c = router.host.stack.counters();
+            [c.forwarded, c.not_for_us, c.martian, c.udp_received]
+        };
+        let before = count(&router);
+        router.put(now, PORT, &datagram(from, to));
+        let grown: Vec<u64> = before.iter().zip(count(&router)).map(|(old, new)| new - old).collect();
+        assert_eq!(grown, expected, "{name}");
+        assert_eq!(
+            (router.take(now, OUT).len() as u64, router.take(now, PORT).len()),
+            (expected[0], 0),
+            "{name}"
+        );
+    }
+    let (from, read) = match router.host.stack.udp_receive(server).unwrap() {
+        Some(datagram) => (datagram.source, datagram.release(&mut router.pool)),
+        None => panic!("it was received"),
+    };
+    assert_eq!((from, read), ((address("169.254.0.7"), 7), ()));
+    // And back, to who is on the link.
+    router.host.stack.udp_send(now, server, Some(from), b"x", &mut router.pool).unwrap();
+    let sent = router.take(now, PORT);
+    assert_eq!((sent.len(), &sent[0][..6]), (1, &[2, 0, 0, 0, 0, 7][..]));
+    router.assert_nothing_leaked();
+}
