@@ -28,7 +28,8 @@ use crate::steer::Steering;
 pub(crate) const HANDOFF: usize = 1024;
 /// What the control may have said to an engine that it has not heard yet, and the other way round.
 pub(crate) const MESSAGES: usize = 1024;
-/// Requests that wait for room in the ring to the control. Beyond, the oldest are dropped.
+/// Requests that wait for room in the ring to the control. Beyond, the oldest are dropped, and last those for neighbours that packets
+/// wait for: what is asked once is not asked again at once.
 const PENDING: usize = 4096;
 /// Frames of the control that an engine may keep: the next packet for the control brings them back, and wakes it for more.
 const KEPT: usize = 8;
@@ -402,10 +403,8 @@ impl Engine {
             }
             self.owed = self.owed.saturating_sub(brings);
         }
-        while self.requests.len() > PENDING {
-            self.counters.ring_full += 1;
-            let oldest = self.requests.pop_front();
-            oldest.and_then(Request::into_packet).into_iter().for_each(|packet| pool.give_packet(packet));
+        if self.requests.len() > PENDING {
+            self.counters.ring_full += shed(&mut self.requests, PENDING, pool);
         }
         self.repay();
         self.parts.to_control.flush();
@@ -534,6 +533,22 @@ fn hand_over<'a>(
     }
 }
 
+/// Drops the oldest requests beyond so many, those for neighbours last; says how many it has dropped.
+fn shed(requests: &mut VecDeque<Request>, most: usize, pool: &mut Pool) -> u64 {
+    let all = requests.len();
+    let mut beyond = all.saturating_sub(most);
+    for request in std::mem::take(requests) {
+        if beyond == 0 || matches!(request, Request::Resolve { .. } | Request::Used { .. }) {
+            requests.push_back(request);
+            continue;
+        }
+        beyond -= 1;
+        request.into_packet().into_iter().for_each(|packet| pool.give_packet(packet));
+    }
+    requests.drain(..beyond);
+    (all - requests.len()) as u64
+}
+
 /// Lays a packet of somebody else's beside our own.
 fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut EngineCounters, pool: &mut Pool) {
     let Some(queues) = ports.iter_mut().find(|queues| queues.port == port) else {
@@ -626,5 +641,46 @@ impl Task for Engine {
         }
         self.drain(until);
         self.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use bywash_stack::frame::Arena;
+
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_when_the_control_is_slow_is_no_question_for_a_neighbour() {
+        let mut pool = Arena::new(vec![0; 16 * 2304]).unwrap().pool(8).unwrap();
+        let interface = InterfaceId::default();
+        let address = |last| Ipv4Addr::new(10, 0, 0, last).into();
+        let mut requests: VecDeque<Request> = (0..3)
+            .flat_map(|last| {
+                let packet = Packet::new(pool.take().unwrap());
+                let address = address(last);
+                [
+                    Request::Resolve { interface, address },
+                    Request::Arp { interface, packet },
+                    Request::Used { interface, address },
+                    Request::Confirmed { interface, address },
+                ]
+            })
+            .collect();
+        let words = |requests: &VecDeque<Request>| {
+            let word = |request: &Request| match request {
+                Request::Resolve { .. } => 'r',
+                Request::Used { .. } => 'u',
+                Request::Confirmed { .. } => 'c',
+                _ => 'p',
+            };
+            requests.iter().map(word).collect::<String>()
+        };
+        assert_eq!((shed(&mut requests, 12, &mut pool), words(&requests).as_str()), (0, "rpucrpucrpuc"));
+        assert_eq!((shed(&mut requests, 9, &mut pool), words(&requests).as_str()), (3, "rurucrpuc"));
+        assert_eq!((shed(&mut requests, 2, &mut pool), words(&requests).as_str()), (7, "ru"));
+        assert_eq!(pool.free(), 8);
     }
 }

@@ -25,6 +25,9 @@ const WAITING: usize = 4096;
 const WAIT: Duration = Duration::from_secs(5);
 /// Neighbours that the control is told of at once.
 const TOLD: usize = 1024;
+/// How long nobody tells it of the same again, if no snapshot says what became of it: it may not have heard (RFC 1122, 2.3.2.1: once a
+/// second, which the control sees to).
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// Packets in a port's queue beyond which connections hold their data back: more would only wait, too.
 const FULL: usize = 128;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
@@ -135,8 +138,10 @@ pub(crate) struct Outbox {
     /// When lines are looked at next, while there are any.
     look_at: Option<Timestamp>,
     pub(crate) requests: Vec<Request>,
-    /// Neighbours that the control has been told of since the last snapshot.
+    /// Neighbours that the control has been told of, until the next snapshot or for a time.
     told: HashSet<(InterfaceId, Address)>,
+    /// When it may be told of them again.
+    tell_again: Option<Timestamp>,
     pub(crate) path_mtus: PathMtus,
     /// Neighbours that TCP has vouched for lately, and when: a place for each remainder of their addresses.
     confirmed: [(Timestamp, Option<Path>); CONFIRMED],
@@ -160,6 +165,7 @@ impl Outbox {
             look_at: None,
             requests: Vec::new(),
             told: HashSet::new(),
+            tell_again: None,
             path_mtus: PathMtus::default(),
             confirmed: [(Timestamp::ZERO, None); CONFIRMED],
             direct: [None; DIRECT],
@@ -406,6 +412,17 @@ impl Outbox {
     pub(crate) fn drop(&mut self, packet: Packet, pool: &mut Pool) {
         self.dropped += 1;
         pool.give_packet(packet);
+    }
+
+    /// Lets the control be told again of what it may not have heard.
+    #[inline]
+    pub(crate) fn forget_told(&mut self, now: Timestamp) {
+        if self.told.is_empty() {
+            self.tell_again = None;
+        } else if now >= *self.tell_again.get_or_insert(now + TELL_AGAIN) {
+            self.told.clear();
+            self.tell_again = None;
+        }
     }
 
     fn tell(&mut self, key: (InterfaceId, Address), request: Request) {

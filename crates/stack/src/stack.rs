@@ -167,6 +167,7 @@ impl Stack {
                 self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });
             }
         }
+        self.out.forget_told(now);
         self.out.look_at_lines(now, pool);
         let narrowed = std::mem::take(&mut self.narrowed);
         self.with_tcp(now, pool, |tcp, cx| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, Pair, address};
-use bywash_stack::{Event, Timestamp, UdpId};
+use bywash_stack::{Event, Request, Timestamp, UdpId};
 
 /// Two hosts with so many frames that have not spoken with each other.
 fn pair(frames: usize) -> Pair {
@@ -89,4 +89,25 @@ fn neighbours_that_nobody_has_asked_for_do_not_keep_their_packets() {
     send(&mut pair, client, "10.0.0.2", 0..100);
     pair.settle();
     assert_eq!(arrived(&pair), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_neighbour_whose_request_was_lost_is_asked_for_again() {
+    let mut pair = pair(600);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    let lost = |pair: &mut Pair| {
+        send(pair, client, "10.0.0.2", 0..3);
+        pair.a.host.stack.requests().filter(|request| matches!(request, Request::Resolve { .. })).count()
+    };
+    assert_eq!(lost(&mut pair), 1, "once for all of them");
+    for _ in 0..3 {
+        pair.now = pair.now + Duration::from_millis(600);
+        pair.a.host.stack.advance(pair.now, &mut pair.a.pool);
+    }
+    assert_eq!(lost(&mut pair), 1);
+    (0..3).for_each(|_| pair.pass(Duration::from_millis(600)));
+    send(&mut pair, client, "10.0.0.2", 3..4);
+    pair.settle();
+    assert_eq!(arrived(&pair).last(), Some(&3));
+    pair.a.assert_nothing_leaked();
 }
