@@ -87,6 +87,7 @@ pub(super) struct Neighbours {
     news: Limit,
     /// How many have not answered.
     pub(super) failed: u64,
+    /// Stacks are to be told something else than before.
     pub(super) changed: bool,
 }
 
@@ -202,7 +203,6 @@ impl Neighbours {
     pub(super) fn add(&mut self, key: Key, mac: Mac) {
         let state = NeighbourState::Permanent;
         self.put(key, Neighbour { state, mac, until: NEVER, questions: 0 });
-        self.changed = true;
     }
 
     /// Forgets a neighbour.
@@ -211,6 +211,7 @@ impl Neighbours {
         for key in &gone {
             self.take(key);
         }
+        // Stacks ask again for one that has not answered yet.
         self.changed |= !gone.is_empty();
         gone.len()
     }
@@ -227,8 +228,7 @@ impl Neighbours {
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Question> {
         let mut questions = Vec::new();
         while let Some((_, key)) = self.ends.first().filter(|(end, _)| *end <= now) {
-            let Some(mut neighbour) = self.take(&key) else { break };
-            self.changed = true;
+            let Some(mut neighbour) = self.entries.get(&key).copied() else { break };
             if neighbour.expire(now, self.times(&key).retransmit) {
                 // The state has just begun: a failed one that ends is forgotten.
                 self.failed += u64::from(neighbour.state == NeighbourState::Failed);
@@ -237,6 +237,8 @@ impl Neighbours {
                     questions.push(Question { interface: key.0, address: key.1, to });
                 }
                 self.put(key, neighbour);
+            } else {
+                self.take(&key);
             }
         }
         questions
@@ -248,14 +250,9 @@ impl Neighbours {
 
     /// What the stacks are told, sorted.
     pub(super) fn known(&self) -> Vec<(Key, Known)> {
-        let known = |neighbour: &Neighbour| match neighbour.state {
-            NeighbourState::Incomplete => None,
-            NeighbourState::Failed => Some(Known::Absent),
-            state => Some(Known::At { mac: neighbour.mac, stale: state == NeighbourState::Stale }),
-        };
         let entries = self.entries.iter();
         let mut all: Vec<_> =
-            entries.filter_map(|(key, neighbour)| Some((*key, known(neighbour)?))).collect();
+            entries.filter_map(|(key, neighbour)| Some((*key, neighbour.known()?))).collect();
         all.sort_unstable_by_key(|(key, _)| *key);
         all
     }
@@ -263,7 +260,6 @@ impl Neighbours {
     fn step(&mut self, key: Key, to: impl Fn(&Neighbour) -> Option<(NeighbourState, Timestamp)>) {
         let Some(neighbour) = self.entries.get(&key) else { return };
         if let Some((state, until)) = to(neighbour) {
-            self.changed |= state != neighbour.state;
             let mac = neighbour.mac;
             self.put(key, Neighbour { state, mac, until, questions: 0 });
         }
@@ -272,6 +268,7 @@ impl Neighbours {
     /// Enters a neighbour, in place of what was known of it.
     fn put(&mut self, key: Key, neighbour: Neighbour) {
         let old = self.entries.insert(key, neighbour);
+        self.changed |= old.and_then(|old| old.known()) != neighbour.known();
         if let Some(old) = old.filter(|old| old.until != neighbour.until) {
             self.ends.remove(old.until, key);
         }
@@ -282,6 +279,7 @@ impl Neighbours {
 
     fn take(&mut self, key: &Key) -> Option<Neighbour> {
         let neighbour = self.entries.remove(key)?;
+        self.changed |= neighbour.known().is_some();
         self.ends.remove(neighbour.until, *key);
         Some(neighbour)
     }
@@ -290,7 +288,6 @@ impl Neighbours {
         let permanent = self.entries.get(&key).is_some_and(|n| n.state == NeighbourState::Permanent);
         if !permanent && !mac.is_multicast() {
             self.put(key, Neighbour { state, mac, until, questions: 0 });
-            self.changed = true;
         }
     }
 
@@ -300,14 +297,20 @@ impl Neighbours {
         let spare =
             |key: &Key| self.entries.get(key).is_some_and(|n| matches!(n.state, Failed | Stale | Incomplete));
         let first = self.ends.iter().find(spare);
-        let taken = first.and_then(|key| self.take(&key));
-        // Stacks know nothing of one that has not answered yet.
-        self.changed |= taken.is_some_and(|neighbour| neighbour.state != Incomplete);
-        taken.is_some()
+        first.and_then(|key| self.take(&key)).is_some()
     }
 }
 
 impl Neighbour {
+    /// What stacks are told of it: nothing as long as it has not answered.
+    fn known(&self) -> Option<Known> {
+        match self.state {
+            NeighbourState::Incomplete => None,
+            NeighbourState::Failed => Some(Known::Absent),
+            state => Some(Known::At { mac: self.mac, stale: state == NeighbourState::Stale }),
+        }
+    }
+
     /// What a state becomes when its time is over; `false`: nothing, it is forgotten.
     fn expire(&mut self, now: Timestamp, retransmit: Duration) -> bool {
         use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
@@ -408,6 +411,31 @@ mod tests {
         all.heard(at(0), key(), MAC, true);
         all.changed = false;
         assert!(all.make_room() && all.changed && all.known().is_empty());
+    }
+
+    /// RFC 6583: who scans a link does not make a snapshot with each question.
+    #[test]
+    fn stacks_hear_only_of_what_they_see() {
+        let mut all = Neighbours::default();
+        let hears = |all: &mut Neighbours| std::mem::take(&mut all.changed);
+        all.resolve(at(0), key());
+        for (second, news) in [(0, false), (1, false), (2, false), (3, true), (4, false), (6, true)] {
+            all.advance(at(second));
+            assert_eq!(hears(&mut all), news, "asked for, absent, forgotten: {second}");
+        }
+        all.resolve(at(10), key());
+        all.answered(at(10), key(), MAC);
+        assert!(hears(&mut all), "it is there");
+        all.answered(at(11), key(), MAC);
+        assert!(!hears(&mut all), "it still is");
+        all.advance(at(41));
+        assert!(hears(&mut all), "its use is to be told");
+        all.used(at(41), key());
+        assert!(hears(&mut all), "its use is known");
+        for (second, news) in [(46, false), (47, false), (48, false), (49, true)] {
+            all.advance(at(second));
+            assert_eq!(hears(&mut all), news, "probed, and then absent: {second}");
+        }
     }
 
     #[test]

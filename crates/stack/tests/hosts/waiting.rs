@@ -111,3 +111,26 @@ fn a_neighbour_whose_request_was_lost_is_asked_for_again() {
     assert_eq!(arrived(&pair).last(), Some(&3));
     pair.a.assert_nothing_leaked();
 }
+
+#[test]
+fn who_does_not_answer_costs_stacks_two_snapshots_and_is_asked_for_again_later() {
+    let mut pair = pair(600);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    for _ in 0..2 {
+        let mut pictures = Vec::new();
+        pair.trace.clear();
+        send(&mut pair, client, "10.0.0.9", 0..1);
+        for _ in 0..14 {
+            pair.settle();
+            pictures.push(pair.a.host.control.snapshot(&mut pair.a.pool).clone());
+            pair.pass(Duration::from_millis(500));
+        }
+        let questions = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 6] && p[41] == 9).count();
+        pictures.dedup_by(|one, other| std::sync::Arc::ptr_eq(one, other));
+        assert_eq!(
+            (questions, pictures.len()),
+            (3, 3),
+            "before, that it is absent, and that nobody knows any more"
+        );
+    }
+}
