@@ -182,10 +182,14 @@ impl Control {
     ) {
         let v6 = is_v6(&packet);
         let sender = if v6 { self.may_report6(&packet, id, error) } else { self.may_report(&packet) };
-        let message = sender.filter(|_| self.may_send_error(now)).and_then(|(destination, source)| {
+        let message = sender.and_then(|(destination, source)| {
+            // Our own programs hear of it without a message, so without the limit that is for those.
             if self.outbox.snapshot.is_ours(source) {
                 let head = packet.head();
                 self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });
+                return None;
+            }
+            if !self.may_send_error(now) {
                 return None;
             }
             let ours = if self.outbox.snapshot.is_ours(destination) {

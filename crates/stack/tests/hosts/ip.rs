@@ -806,3 +806,27 @@ fn of_all_groups_only_that_of_all_hosts_is_ours() {
         assert_eq!((read(&mut node, server).is_some(), not_for_us), (ours, u64::from(!ours)), "{to:?}");
     }
 }
+
+#[test]
+fn who_makes_us_send_errors_keeps_none_from_our_own_programs() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    pair.pass(Duration::from_secs(1));
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    pair.a.host.stack.udp_connect(client, Some((address("10.0.0.9"), 53))).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"?", &mut pair.a.pool).unwrap();
+    let just = Duration::from_nanos(1);
+    for time in
+        [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(1), Duration::from_secs(1) - just]
+    {
+        pair.pass(time);
+    }
+    // More than are answered at once, right before the host counts as absent.
+    for _ in 0..60 {
+        pair.a.put(pair.now, PORT, &datagram(Mac([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1]));
+    }
+    assert!(pair.a.host.control.counters().icmp_error_messages_limited > 0);
+    pair.pass(just);
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::Host));
+}
