@@ -263,8 +263,9 @@ fn next_mtu(rest: u32, quoted: &[u8]) -> u16 {
 fn notice(quoted: &[u8], error: Unreachable) -> Option<Notice> {
     let (ip, _) = Ipv4Header::ref_from_prefix(quoted).ok()?;
     let (local, remote) = (Address::from(ip.source()), Address::from(ip.destination()));
-    // What fits cannot have been too big.
-    if matches!(error, Unreachable::TooBig(mtu) if mtu >= ip.total_length.get()) {
+    // What fits cannot have been too big, and only the first piece has ports.
+    if matches!(error, Unreachable::TooBig(mtu) if mtu >= ip.total_length.get()) || ip.fragment_offset() != 0
+    {
         return None;
     }
     let transport = quoted.get(ip.header_length()..)?;

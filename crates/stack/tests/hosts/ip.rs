@@ -830,3 +830,25 @@ fn who_makes_us_send_errors_keeps_none_from_our_own_programs() {
     let error = pair.a.host.stack.udp_receive(client).unwrap_err();
     assert_eq!(error, UdpError::Unreachable(Unreachable::Host));
 }
+
+#[test]
+fn an_error_about_a_later_piece_is_about_no_ports() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    node.host.stack.udp_connect(socket, Some((address("10.0.0.2"), 53))).unwrap();
+    for (offset, heard) in [(0x2000u16, true), (0x20b9, false), (0x00b9, false)] {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1480);
+        quoted.fragment = offset.into();
+        quoted.seal();
+        let mut icmp = IcmpHeader { kind: icmpv4::UNREACHABLE, code: 1, checksum: 0.into(), rest: 0.into() };
+        let payload = [0, 9, 0, 53, 0, 0, 0, 0];
+        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&payload);
+        icmp.checksum = sum.checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+        let link = ethernet(0x0800);
+        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &payload].concat();
+        node.put(now, PORT, &all);
+        assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
+    }
+}
