@@ -39,7 +39,7 @@ impl Stack {
         }
         let snapshot = &self.out.snapshot;
         let to_group = ip.destination() == ALL_HOSTS || snapshot.is_broadcast(destination);
-        if !to_group && !snapshot.is_ours(destination) {
+        if !to_group && (arrival.group || !snapshot.is_ours(destination)) {
             return self.forward4(arrival, packet, &ip, pool);
         }
         let inbound = Inbound {
@@ -50,7 +50,7 @@ impl Stack {
             start: ip.header_length(),
             end: usize::from(ip.total_length.get()),
             ecn: ip.traffic_class & 3,
-            group: arrival.group || to_group,
+            group: to_group,
             reassembled: false,
             packet,
         };
@@ -69,7 +69,8 @@ impl Stack {
         }
     }
 
-    /// Passes a packet for another host on (RFC 1812, 5.2).
+    /// Passes a packet for another host on (RFC 1812, 5.2), unless it came to many stations: then it is nobody's, and not ours either (RFC
+    /// 1122, 3.3.6).
     fn forward4(&mut self, arrival: Arrival, mut packet: Packet, ip: &Ipv4Header, pool: &mut Pool) {
         let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
         // RFC 1812, 5.3.7 and RFC 3927, 2.7.

@@ -852,3 +852,35 @@ fn an_error_about_a_later_piece_is_about_no_ports() {
         assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
     }
 }
+
+/// RFC 1122, 3.3.6.
+#[test]
+fn what_is_for_one_host_and_came_to_many_is_nobodys() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+    pair.a.host.stack.listen(None, 80, 4).unwrap();
+    let mut icmp = IcmpHeader { kind: icmpv4::ECHO_REQUEST, code: 0, checksum: 0.into(), rest: 7.into() };
+    icmp.checksum = Sum::new().bytes(icmp.as_bytes()).checksum().into();
+    let mut tcp = TcpHeader::new((5000, 80), 1, 0, TcpFlags::SYN, 1000, 0);
+    tcp.checksum = Sum::pseudo(&[10, 0, 0, 2], &[10, 0, 0, 1], 6, 20).bytes(tcp.as_bytes()).checksum().into();
+    for (many, mac) in
+        [(false, Mac([2, 0, 0, 0, 0, 1])), (true, Mac::BROADCAST), (true, Mac([1, 0, 0x5e, 0, 0, 1]))]
+    {
+        pair.trace.clear();
+        let link = EthernetHeader { destination: mac, ..ethernet(0x0800) };
+        for (protocol, bytes) in [(Protocol::ICMP, icmp.as_bytes()), (Protocol::TCP, tcp.as_bytes())] {
+            let length = u16::try_from(bytes.len()).unwrap();
+            let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), protocol.0, length);
+            pair.a.put(pair.now, PORT, &[link.as_bytes(), ip.as_bytes(), bytes].concat());
+        }
+        pair.a.put(pair.now, PORT, &datagram(mac, [10, 0, 0, 1]));
+        pair.settle();
+        let answers = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 0]).count();
+        let counted = pair.a.host.stack.counters().not_for_us;
+        assert_eq!((answers, read(&mut pair.a, server).is_none()), (if many { 0 } else { 2 }, many), "{mac}");
+        assert_eq!(counted % 3, 0, "{counted}");
+        pair.pass(Duration::from_secs(90));
+    }
+    assert_eq!(pair.a.host.stack.counters().not_for_us, 6);
+}
