@@ -1,6 +1,6 @@
 //! Where packets go that are to be sent: to a port, back to ourselves, or to wait for a neighbour's address.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,7 +132,8 @@ pub(crate) struct Outbox {
     ports: Vec<Queue>,
     /// With the link that link-local addresses are on.
     pub(crate) to_ourselves: VecDeque<(InterfaceId, Packet)>,
-    waiting: HashMap<(InterfaceId, Address), Line>,
+    /// Sorted, so that the order in which they leave depends on nothing else.
+    waiting: BTreeMap<(InterfaceId, Address), Line>,
     /// Frames in all lines.
     waiting_frames: usize,
     /// When lines are looked at next, while there are any.
@@ -160,7 +161,7 @@ impl Outbox {
             snapshot,
             ports: Vec::new(),
             to_ourselves: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
             waiting_frames: 0,
             look_at: None,
             requests: Vec::new(),
@@ -478,7 +479,7 @@ impl Outbox {
         }
         self.look_at = Some(now + WAIT);
         let old: Vec<_> =
-            self.waiting.extract_if(|_, line| std::mem::replace(&mut line.seen, true)).collect();
+            self.waiting.extract_if(.., |_, line| std::mem::replace(&mut line.seen, true)).collect();
         for (_, line) in old {
             self.waiting_frames -= line.frames;
             line.packets.into_iter().for_each(|packet| self.drop(packet, pool));

@@ -38,7 +38,8 @@ impl PathMtus {
             self.known.retain(|_, (_, until)| *until > now);
             if self.known.len() >= LIMIT {
                 // The longest known makes room: all of them are about packets of ours, and none is worth more.
-                let oldest = self.known.iter().min_by_key(|(_, (_, until))| *until).map(|(of, _)| *of);
+                let oldest =
+                    self.known.iter().min_by_key(|(of, (_, until))| (*until, **of)).map(|(of, _)| *of);
                 oldest.map(|of| self.known.remove(&of));
             }
         }

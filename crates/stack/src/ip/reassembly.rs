@@ -1,6 +1,6 @@
 //! Putting datagrams together again from fragments, within limits that a stranger cannot stretch.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bywash_frame::{FRAME_SIZE, Offload, Packet, Pool};
@@ -25,7 +25,7 @@ const FRAMES: usize = (4 << 20) / FRAME_SIZE;
 const FRAGMENTS: usize = 128;
 
 /// What the fragments of one datagram have in common (RFC 791, 3.2; RFC 8200, 4.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     source: Address,
     destination: Address,
@@ -106,7 +106,8 @@ enum Refusal {
 /// Datagrams that are not whole yet.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
-    datagrams: HashMap<Key, Datagram>,
+    /// Sorted, so that the order in which they are given up depends on nothing else.
+    datagrams: BTreeMap<Key, Datagram>,
     /// Frames that their pieces hold.
     frames: usize,
 }
@@ -234,7 +235,7 @@ impl Reassembly {
     ) -> Vec<(InterfaceId, Packet)> {
         let mut first = Vec::new();
         let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
-        for (_, datagram) in self.datagrams.extract_if(late) {
+        for (_, datagram) in self.datagrams.extract_if(.., late) {
             self.frames -= datagram.frames();
             counters.fragments_dropped += u64::from(!datagram.poisoned);
             for piece in datagram.pieces {

@@ -141,3 +141,15 @@ fn no_two_of_a_hosts_pieces_that_differ_have_one_number() {
     assert!(first.iter().all(|(_, number)| *number > 100), "nobody begins where all do: {first:?}");
     host.assert_nothing_leaked();
 }
+
+#[test]
+fn errors_about_pieces_that_came_late_have_an_order_that_does_not_change() {
+    let (mut host, now) = host();
+    for id in 0..16 {
+        host.put(now, PORT, &ip::fragment([10, 0, 0, 2], id * 7 % 16, 0, true, 16));
+    }
+    let late = host.take(now + Duration::from_secs(31), PORT);
+    // What an error quotes begins behind its own headers.
+    let order = late.iter().filter(|p| p[23] == 1).map(|p| u16::from_be_bytes([p[46], p[47]]));
+    assert_eq!(order.collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
+}

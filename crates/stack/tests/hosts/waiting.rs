@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::wire::{Node, Pair, address};
+use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{Event, Request, Timestamp, UdpId};
+use bywash_wire::Mac;
 
 /// Two hosts with so many frames that have not spoken with each other.
 fn pair(frames: usize) -> Pair {
@@ -133,4 +134,21 @@ fn who_does_not_answer_costs_stacks_two_snapshots_and_is_asked_for_again_later()
             "before, that it is absent, and that nobody knows any more"
         );
     }
+}
+
+#[test]
+fn packets_that_have_waited_leave_in_an_order_that_does_not_change() {
+    let order = || {
+        let mut pair = pair(600);
+        let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+        let to = |n: u8| format!("10.0.1.{n}");
+        (1..40).for_each(|n| send(&mut pair, client, &to(n), n.into()..u16::from(n) + 1));
+        let link = pair.a.interface(1);
+        for n in 1..40 {
+            pair.a.host.control.add_neighbour(link, address(&to(n)), Mac([2, 0, 0, 0, 1, n])).unwrap();
+        }
+        let sent = pair.a.take(pair.now, PORT);
+        sent.iter().map(|p| u16::from_be_bytes([p[42], p[43]])).collect::<Vec<_>>()
+    };
+    assert_eq!(order(), (1..40).collect::<Vec<_>>());
 }
