@@ -216,14 +216,12 @@ impl Control {
     fn take_mtu(&mut self, id: InterfaceId, option: &[u8]) {
         let Some(bytes) = option.get(4..8).and_then(|bytes| bytes.first_chunk::<4>()) else { return };
         let told = u32::from_be_bytes(*bytes);
-        let most = u32::from(self.interface(id).mtu);
         let link = &mut self.links[usize::from(id.0)];
-        // RFC 4861, 6.3.4: between what every link takes and what this one does.
-        if let Ok(mtu) = u16::try_from(told)
-            && (u32::from(IPV6_MTU)..=most).contains(&told)
-            && link.mtu != mtu
-        {
-            (link.mtu, self.changed) = (mtu, true);
+        // RFC 4861, 6.3.4: from what every link takes on. Where the interface takes less, that counts, as long as it does.
+        if told >= IPV6_MTU.into() {
+            let mtu = u16::try_from(told).unwrap_or(u16::MAX);
+            self.changed |= link.mtu != mtu;
+            link.mtu = mtu;
         }
     }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{ConnectionId, ControlError, Event, PortId, Timestamp, UdpError, Unreachable};
+use bywash_wire::Mac;
 
 const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
 
@@ -106,7 +108,7 @@ fn a_router_tells_of_a_link_that_has_become_narrower() {
     let (link, beyond) = (a.interface(1), router.interface(2));
     a = a.with_route("10.1.0.0/24", "10.0.0.3", link).with_route("fd01::/64", "fd00::3", link);
     for far in ["10.1.0.4", "fd01::4"] {
-        let mac = bywash_wire::Mac([2, 0, 0, 0, 0, 5]);
+        let mac = Mac([2, 0, 0, 0, 0, 5]);
         router.host.control.add_neighbour(beyond, address(far), mac).unwrap();
     }
     // What has come out beyond the router, in bytes.
@@ -136,4 +138,42 @@ fn a_router_tells_of_a_link_that_has_become_narrower() {
         let error = a.host.stack.udp_receive(client).unwrap_err();
         assert_eq!(error, UdpError::Unreachable(Unreachable::TooBig(1400)), "{far}");
     }
+}
+
+/// RFC 4861, 6.3.4.
+#[test]
+fn what_a_router_has_said_holds_when_a_link_is_wider_again() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1400, "10.0.0.1/24");
+    let (id, now) = (node.interface(1), Timestamp::from_nanos(5_000_000_000));
+    node.host.control.autoconfigure(now, id).unwrap();
+    let own = "fd00::1/64".parse().unwrap();
+    node.host.control.add_address(now, id, own).unwrap();
+    let mac = Mac([2, 0, 0, 0, 0, 2]);
+    node.host.control.add_neighbour(id, address("fd00::2"), mac).unwrap();
+    let mut now = now;
+    for _ in 0..10 {
+        now = now + Duration::from_secs(1);
+        node.take(now, PORT);
+    }
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    let longest = |node: &mut Node, mtu: u16| {
+        node.host.control.set_mtu(id, mtu).unwrap();
+        node.take(now, PORT);
+        let to = Some((address("fd00::2"), 9));
+        node.host.stack.udp_send(now, client, to, &[7; 3000], &mut node.pool).unwrap();
+        node.take(now, PORT).iter().map(|p| p.len() - 14).max().unwrap()
+    };
+    // Pieces are cut at eight bytes.
+    assert_eq!(longest(&mut node, 1400), 1400);
+    let advertise = |node: &mut Node, mtu: u32| {
+        let head = [134, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let option = [&[5, 1, 0, 0][..], &mtu.to_be_bytes()].concat();
+        let all = Mac([0x33, 0x33, 0, 0, 0, 1]);
+        let from = "fe80::ff:fe00:2";
+        node.put(now, PORT, &ip6::icmp(all, from, "ff02::1", 255, &[&head[..], &option].concat()));
+    };
+    advertise(&mut node, 1448);
+    assert_eq!([1400, 1500, 1400, 9000].map(|mtu| longest(&mut node, mtu)), [1400, 1448, 1400, 1448]);
+    advertise(&mut node, 1279);
+    assert_eq!(longest(&mut node, 1500), 1448, "no link may carry less than 1280");
 }
