@@ -35,6 +35,8 @@ pub(crate) struct Fib {
     v6: Table<true>,
     /// The first is none.
     hops: Arc<Vec<Hop>>,
+    /// How often a prefix has come to lead elsewhere.
+    changes: u64,
 }
 
 impl Fib {
@@ -67,6 +69,11 @@ impl Fib {
 
     pub(crate) fn hops(&self) -> &[Hop] {
         &self.hops
+    }
+
+    /// Whether all destinations have the hops that they had in an older one of the same routes.
+    pub(crate) fn leads_as(&self, old: &Self) -> bool {
+        self.changes == old.changes
     }
 }
 
@@ -125,6 +132,7 @@ pub(crate) struct Routes {
     hops: Hops,
     v4: Trie<false>,
     v6: Trie<true>,
+    changes: u64,
 }
 
 impl Routes {
@@ -186,7 +194,7 @@ impl Routes {
 
     /// What stacks are to read from now on.
     pub(crate) fn fib(&self) -> Fib {
-        Fib { v4: self.v4.table(), v6: self.v6.table(), hops: self.hops.list.clone() }
+        Fib { v4: self.v4.table(), v6: self.v6.table(), hops: self.hops.list.clone(), changes: self.changes }
     }
 
     /// All routes, the longest prefixes first.
@@ -201,6 +209,7 @@ impl Routes {
         if before == after {
             return;
         }
+        self.changes += 1;
         let (length, bits) = (prefix.length(), prefix.address().bits());
         let number = after.map(|after| self.hops.take(after));
         let shorter = if number.is_none() { self.shorter(prefix) } else { (0, 0) };

@@ -274,12 +274,20 @@ impl Snapshot {
         self.links[usize::from(path.interface.0)].mtu.min(own).max(IPV6_MTU)
     }
 
-    /// Whether a link takes only shorter packets than it did in an older picture.
+    /// Whether the first link of some destination takes, perhaps, only shorter packets than it did in an older picture.
     pub(crate) fn is_narrower_than(&self, old: &Self) -> bool {
         let narrower = |(new, old): (&Interface, &Interface)| new.mtu < old.mtu;
         let told = |(new, old): (&LinkValues, &LinkValues)| new.mtu < old.mtu;
         self.interfaces.iter().zip(&*old.interfaces).any(narrower)
             || self.links.iter().zip(&*old.links).any(told)
+            || !self.fib.leads_as(&old.fib) && self.has_links_that_differ()
+    }
+
+    /// Whether one link, but for the loopback, takes longer packets than another.
+    fn has_links_that_differ(&self) -> bool {
+        let mut widths =
+            self.interfaces.iter().zip(&*self.links).skip(1).map(|(own, said)| (own.mtu, said.mtu));
+        widths.next().is_some_and(|first| widths.any(|other| other != first))
     }
 
     /// What IPv6 packets along a path are told of routers.

@@ -70,7 +70,7 @@ pub struct Stack {
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
     pub(crate) share: Share,
-    /// A link takes only shorter packets by now.
+    /// A link takes only shorter packets by now, or a route leads to one that does, perhaps.
     narrowed: bool,
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{ConnectionId, ControlError, Event, PortId, Timestamp, UdpError, Unreachable};
+use bywash_stack::{
+    ConnectionId, ControlError, Entry, Event, PortId, Route, Timestamp, UdpError, Unreachable,
+};
 use bywash_wire::Mac;
 
 const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
@@ -176,4 +178,28 @@ fn what_a_router_has_said_holds_when_a_link_is_wider_again() {
     assert_eq!([1400, 1500, 1400, 9000].map(|mtu| longest(&mut node, mtu)), [1400, 1448, 1400, 1448]);
     advertise(&mut node, 1279);
     assert_eq!(longest(&mut node, 1500), 1448, "no link may carry less than 1280");
+}
+
+#[test]
+fn segments_fit_the_link_that_a_route_leads_to_by_now() {
+    let mut pair = pair();
+    pair.a = std::mem::replace(&mut pair.a, Node::new(9)).with_interface(1, 9, None, 1000, "10.1.0.1/24");
+    let (wide, narrow) = (pair.a.interface(1), pair.a.interface(2));
+    let server = pair.b.interface(1);
+    pair.b.host.control.add_address(pair.now, server, "192.168.0.2/24".parse().unwrap()).unwrap();
+    pair.a.host.control.add_neighbour(narrow, address("10.1.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let route = |interface, gateway| {
+        let prefix = "192.168.0.0/24".parse().unwrap();
+        Route { prefix, gateway: Some(address(gateway)), interface, metric: 0 }
+    };
+    pair.a.host.control.add_route(route(wide, "10.0.0.2")).unwrap();
+    pair.settle();
+    let (client, ..) = open(&mut pair, "192.168.0.2");
+    let segments = |pair: &mut Pair| {
+        pair.settle();
+        pair.a.host.stack.tcp_info(pair.now, client).unwrap().snd_mss
+    };
+    assert_eq!(segments(&mut pair), 1500 - 52);
+    pair.a.host.control.enter_route(Entry::Replace, route(narrow, "10.1.0.2")).unwrap();
+    assert_eq!(segments(&mut pair), 1000 - 52);
 }
