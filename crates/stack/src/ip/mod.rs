@@ -125,9 +125,9 @@ impl Reassembled {
 
 impl Stack {
     /// Says how many stacks, with this one, have our addresses and our packet memory, and which of them it is, from 0 on; flows are
-    /// dealt out among them. Pieces of a packet show no ports, so they are all sent to one stack; what they become there is then not taken by one of several, but
-    /// waits in [`Stack::reassembled`]. What arrives early and what waits to be sent may hold each stack's share of memory, and
-    /// the control's listeners have its share of handshakes under way.
+    /// dealt out among them. Pieces of a packet show no ports, so they are all sent to one stack; what they become there is then not
+    /// taken by one of several, but waits in [`Stack::reassembled`]. What arrives early and what waits to be sent may hold each
+    /// stack's share of memory, and the control's listeners have its share of handshakes under way.
     pub fn set_stacks(&mut self, number: usize, stacks: usize) {
         (self.share.number, self.share.stacks) = (number, stacks.max(1));
         self.listen_as_told();
