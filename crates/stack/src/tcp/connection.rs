@@ -103,6 +103,7 @@ pub(super) struct Connection {
     pub(super) wl1: Seq,
     pub(super) wl2: Seq,
     pub(super) max_wnd: u32,
+    /// Our first number until it is acknowledged, and then the one before the oldest that is not.
     pub(super) iss: Seq,
     pub(super) rcv_nxt: Seq,
     /// The right edge of the window that the peer was told of.
