@@ -43,8 +43,8 @@ const PUBLISH_TURNS: u32 = 256;
 const TX_POLL_NS: u64 = 1_000_000;
 /// Connections that are reset at once at the end: their resets fit every queue on the way.
 const RESETS: usize = 1024;
-/// How long the resets of so many may take to leave, and of all.
-const DRAIN_NS: u64 = 200_000_000;
+/// How long the end may take while nothing leaves, and in all.
+const STILL_NS: u64 = 200_000_000;
 const END_NS: u64 = 2_000_000_000;
 
 /// What one engine hands to another.
@@ -158,6 +158,24 @@ enum Course {
     Done,
     /// It could not begin.
     Failed(String),
+}
+
+/// How long an engine may go on to end: a time for all that it does then.
+struct End {
+    until: u64,
+    /// The same if nothing leaves until then.
+    still_until: u64,
+}
+
+impl End {
+    fn begin() -> Self {
+        let now = monotonic();
+        Self { until: now + END_NS, still_until: now + STILL_NS }
+    }
+
+    fn is_over(&self) -> bool {
+        monotonic() >= self.until.min(self.still_until)
+    }
 }
 
 pub(crate) struct Engine {
@@ -462,28 +480,32 @@ impl Engine {
         sent
     }
 
-    /// Sends all that waits, also what others hand over, but not beyond a time.
-    fn drain(&mut self, until: u64) {
-        let until = until.min(monotonic() + DRAIN_NS);
+    /// Sends all that waits, also what others hand over, while there is time.
+    fn drain(&mut self, end: &mut End) {
         loop {
             let now = self.parts.clock.now();
+            let before = self.in_flight();
             // Nothing is lost at the end that only has to wait.
             let room = self.parts.ports.iter().map(|port| port.waiting.room()).min().unwrap_or(0);
             let most = (room / self.parts.from_engines.len().max(1)).max(usize::from(room > 0));
             let moved = self.take_over(now, most) + self.transmit();
             let waits = moved > 0 || self.is_sending() || self.is_handing_over();
-            if !waits || monotonic() >= until {
+            if moved > 0 || self.in_flight() < before {
+                end.still_until = monotonic() + STILL_NS;
+            }
+            if !waits || end.is_over() {
                 return;
             }
             std::thread::yield_now();
         }
     }
 
+    fn in_flight(&self) -> usize {
+        self.parts.ports.iter().flat_map(|port| &port.tx).map(|tx| tx.in_flight()).sum()
+    }
+
     fn is_sending(&self) -> bool {
-        self.parts
-            .ports
-            .iter()
-            .any(|port| !port.waiting.is_empty() || port.tx.iter().any(|tx| tx.in_flight() > 0))
+        self.in_flight() > 0 || self.parts.ports.iter().any(|port| !port.waiting.is_empty())
     }
 
     fn all_are_ending(&self) -> bool {
@@ -618,28 +640,28 @@ impl Task for Engine {
         if matches!(self.course, Course::Running | Course::Done) {
             program.end(now);
         }
-        let until = monotonic() + END_NS;
+        let mut end = End::begin();
         // Who still goes about its turns loses what it is handed while its queue is full; who ends waits for the queue.
         self.parts.ending.fetch_add(1, Ordering::Release);
-        while self.is_sent_for() && !self.all_are_ending() && monotonic() < until {
+        while self.is_sent_for() && !self.all_are_ending() && monotonic() < end.until {
             std::thread::yield_now();
         }
-        self.drain(until);
+        self.drain(&mut end);
         let mut next = Some(0);
         while let Some(from) = next {
             let Parts { stack, pool, .. } = &mut self.parts;
             next = stack.abort_some(now, from, RESETS, pool);
-            self.drain(until);
+            self.drain(&mut end);
         }
         if self.is_sent_for() {
             self.parts.leaving.fetch_sub(1, Ordering::Release);
         }
         // Resets of others may still come over.
-        while self.parts.leaving.load(Ordering::Acquire) > 0 && monotonic() < until {
-            self.drain(until);
+        while self.parts.leaving.load(Ordering::Acquire) > 0 && monotonic() < end.until {
+            self.drain(&mut end);
             std::thread::yield_now();
         }
-        self.drain(until);
+        self.drain(&mut end);
         self.publish();
     }
 }

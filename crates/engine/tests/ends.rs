@@ -123,9 +123,24 @@ fn an_engine_that_has_no_queue_hands_its_resets_over_before_it_ends() {
     all_are_reset("loop:handed", vec![0, 0]);
 }
 
-/// Ends an instance of engines on these cores, of which the first alone has the port's queue, while many connections are open.
-fn all_are_reset(port: &str, cores: Vec<usize>) {
-    const CONNECTIONS: usize = 6000;
+#[test]
+fn an_end_does_not_wait_for_long_for_what_cannot_leave() {
+    for (port, cores) in [("loop:still", Vec::new()), ("loop:still-handed", vec![0, 0])] {
+        let (instance, peer) = connected(port, cores);
+        let began = Instant::now();
+        // More resets than the wire holds, and nobody takes one.
+        let summary = instance.close();
+        assert_eq!(summary.errors, Vec::<String>::new());
+        assert!(began.elapsed() < Duration::from_millis(900), "{port}: {:?}", began.elapsed());
+        drop(peer);
+    }
+}
+
+/// Connections that are open when an instance ends.
+const CONNECTIONS: usize = 6000;
+
+/// An instance of engines on these cores, of which the first alone has the port's queue, while many connections are open.
+fn connected(port: &str, cores: Vec<usize>) -> (Instance, Peer) {
     let arena = Arena::new(vec![0; 64 << 20]).unwrap();
     let open_end = || open(&port.parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
     let (ours, mut theirs) = (open_end(), open_end());
@@ -149,6 +164,11 @@ fn all_are_reset(port: &str, cores: Vec<usize>) {
         assert!(Instant::now() < until, "{} are established", established());
         peer.run(1, Duration::from_millis(5), |_| false);
     }
+    (instance, peer)
+}
+
+fn all_are_reset(port: &str, cores: Vec<usize>) {
+    let (instance, mut peer) = connected(port, cores);
     let closing = std::thread::spawn(move || instance.close());
     let reset = |event: &Event| matches!(event, Event::Closed(_, CloseReason::Reset));
     assert_eq!(peer.run(CONNECTIONS, Duration::from_secs(20), reset), CONNECTIONS);
