@@ -1,28 +1,30 @@
 //! The control socket: a Unix socket on which an instance is asked, one JSON object per line each way.
 //!
-//! Only the user whose instance it is, and root, are heard. Requests are answered one after the other: who says nothing,
-//! or does not listen, keeps the others waiting for a second and no longer.
+//! Only the user whose instance it is, and root, are heard. Requests are answered one after the other, as they are whole: who
+//! says nothing, or does not listen, keeps nobody waiting, and makes room when there are too many.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywash_sys::worker::Stop;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::answer::answer;
 use crate::instance::Handle;
 use crate::request::{Answer, Request};
 
 /// Bytes of a request at most.
-const REQUEST: u64 = 64 << 10;
-/// How long one who asks may take to do so, and to read the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REQUEST: usize = 64 << 10;
+/// Those who are heard at once. One more takes the place of who has been still for longest.
+const CLIENTS: usize = 64;
+/// How long one may be still, asking or reading the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an instance may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -93,7 +95,7 @@ impl ControlSocket {
         }
         // Left behind by one that was killed.
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(make(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(make(error)),
             _ => {}
         }
         let listener = UnixListener::bind(&path).map_err(make)?;
@@ -116,18 +118,40 @@ impl ControlSocket {
     }
 
     fn run(&self, handle: &Handle, stop: &Stop) {
+        let mut clients: Vec<Client> = Vec::new();
         while !stop.is_set() {
-            let mut fds = [
-                PollFd::new(&self.listener, PollFlags::IN),
+            let mut fds = vec![
                 PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+                PollFd::new(&self.listener, PollFlags::IN),
             ];
-            if poll(&mut fds, None).is_err() {
+            fds.extend(clients.iter().map(Client::waits_for));
+            let still = clients.iter().map(|client| client.moved).min();
+            let patience = still.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+            // No number of seconds is too long here.
+            let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+            if poll(&mut fds, patience.as_ref()).is_err() {
                 continue;
             }
-            if let Ok((stream, _)) = self.listener.accept() {
+            let ready: Vec<bool> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut ready = ready.into_iter();
+            clients.retain_mut(|client| match ready.next() {
                 // Whoever goes away before the answer does not want it.
-                let _ = attend(&stream, handle);
+                Some(true) => client.go_on(handle).is_ok_and(|over| !over),
+                _ => client.moved.elapsed() < PATIENCE,
+            });
+            self.accept(&mut clients);
+        }
+    }
+
+    fn accept(&self, clients: &mut Vec<Client>) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let Ok(client) = Client::new(stream) else { continue };
+            if clients.len() >= CLIENTS
+                && let Some((stillest, _)) = clients.iter().enumerate().min_by_key(|(_, client)| client.moved)
+            {
+                clients.remove(stillest);
             }
+            clients.push(client);
         }
     }
 }
@@ -139,28 +163,74 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Answers the requests of one connection.
-fn attend(stream: &UnixStream, handle: &Handle) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
-    if !peer.is_root() && peer != rustix::process::geteuid() {
-        return write(stream, &Answer::Error("only the user who runs the instance may ask it".into()));
-    }
-    let mut line = Vec::new();
-    BufReader::new(stream.take(REQUEST)).read_until(b'\n', &mut line)?;
-    let answered = match serde_json::from_slice::<Request>(&line) {
-        Ok(request) => answer(handle, request),
-        Err(error) => Answer::Error(format!("no request: {error}")),
-    };
-    write(stream, &answered)
+/// One who asks.
+struct Client {
+    stream: UnixStream,
+    request: Vec<u8>,
+    /// The answer, and how much of it was taken.
+    answer: Option<(Vec<u8>, usize)>,
+    /// When it said or took something last.
+    moved: Instant,
 }
 
-fn write(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
-    let mut text = serde_json::to_vec(answer)?;
+impl Client {
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        let is_heard = peer.is_root() || peer == rustix::process::geteuid();
+        let refused = || Answer::Error("only the user who runs the instance may ask it".into());
+        let answer = if is_heard { None } else { Some((line(&refused())?, 0)) };
+        Ok(Self { stream, request: Vec::new(), answer, moved: Instant::now() })
+    }
+
+    fn waits_for(&self) -> PollFd<'_> {
+        PollFd::new(&self.stream, if self.answer.is_some() { PollFlags::OUT } else { PollFlags::IN })
+    }
+
+    /// Reads the request and writes the answer, as far as that goes without waiting; says whether it is over.
+    fn go_on(&mut self, handle: &Handle) -> io::Result<bool> {
+        loop {
+            let moved = match &mut self.answer {
+                Some((text, taken)) => (&self.stream).write(&text[*taken..]).map(|n| {
+                    *taken += n;
+                    *taken == text.len()
+                }),
+                None => self.read(handle),
+            };
+            match moved {
+                Ok(false) => self.moved = Instant::now(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                over => return over,
+            }
+        }
+    }
+
+    /// Reads on, and answers when the request is whole; says whether there is none.
+    fn read(&mut self, handle: &Handle) -> io::Result<bool> {
+        let mut piece = [0; 4096];
+        let n = (&self.stream).read(&mut piece)?;
+        let ends = piece[..n].iter().position(|byte| *byte == b'\n');
+        self.request.extend_from_slice(&piece[..ends.unwrap_or(n)]);
+        if n == 0 && self.request.is_empty() {
+            return Ok(true);
+        }
+        if n == 0 || ends.is_some() || self.request.len() >= REQUEST {
+            let answered = match serde_json::from_slice::<Request>(&self.request) {
+                Ok(request) => answer(handle, request),
+                Err(error) => Answer::Error(format!("no request: {error}")),
+            };
+            self.answer = Some((line(&answered)?, 0));
+        }
+        Ok(false)
+    }
+}
+
+/// One JSON object, and the end of its line.
+fn line(of: &impl serde::Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(of)?;
     text.push(b'\n');
-    stream.write_all(&text)
+    Ok(text)
 }
 
 /// Asks an instance by its name.
@@ -173,9 +243,8 @@ pub fn ask(name: &str, request: &Request) -> Result<Answer, SocketError> {
         UnixStream::connect(&path).map_err(|source| SocketError::Absent { path: path.clone(), source })?;
     let silent = |error: &dyn std::fmt::Display| SocketError::Silent(error.to_string());
     stream.set_read_timeout(Some(ANSWER)).map_err(|error| silent(&error))?;
-    let mut line = serde_json::to_vec(request).map_err(|error| silent(&error))?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(|error| silent(&error))?;
+    let asked = line(request).map_err(|error| silent(&error))?;
+    stream.write_all(&asked).map_err(|error| silent(&error))?;
     let mut text = Vec::new();
     stream.read_to_end(&mut text).map_err(|error| silent(&error))?;
     serde_json::from_slice(&text).map_err(|error| silent(&error))

@@ -70,7 +70,7 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
         let _ = stream.read_to_string(&mut answer);
         assert!(answer.starts_with("{\"error\":") || request.len() > 65_536, "{request}: {answer}");
     }
-    // One who connects and says nothing does not keep the others waiting for long.
+    // One who connects and says nothing does not keep the others waiting.
     let _silent = UnixStream::connect(serve.socket()).unwrap();
     for (words, says) in [
         ("addr add 10.9.0.2/24", "is an address of ours already"),
