@@ -78,6 +78,7 @@ pub enum StartError {
 /// then finishes it. True when the aim was met.
 pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter: &mut Reporter) -> bool {
     let started = Instant::now();
+    reporter.heed(stop);
     reporter.start(&app.start());
     reporter.begin(|| app.snapshot());
     // A time that no clock reaches is no end.

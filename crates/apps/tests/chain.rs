@@ -183,7 +183,12 @@ fn a_time_that_no_clock_reaches_is_no_end() {
     let (arena, stop) = (arena(), stop());
     let options = generate::Options { duration: Some(Duration::MAX), ..generate(Frame::default(), 1000) };
     let generator = Generate::start(open("null:", 1, arena), &options, arena, &stop).unwrap();
-    assert!(bywash_apps::run(generator, options.patience(), &stop, &mut Reporter::stdio(Style::Quiet)));
+    assert!(bywash_apps::run(
+        generator,
+        options.patience(),
+        &stop,
+        &mut Reporter::stdio(Style::Quiet).unwrap()
+    ));
 }
 
 /// A queue that breaks what passes through it, in the ways networks do.

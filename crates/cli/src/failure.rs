@@ -71,6 +71,9 @@ pub(crate) enum Failure {
     /// Ctrl-C could not be caught.
     #[error("signals can't be caught: {0}")]
     Signals(std::io::Error),
+    /// There is nothing to report by.
+    #[error("no descriptor for standard output: {0}")]
+    Output(std::io::Error),
 }
 
 impl From<clap::Error> for Failure {

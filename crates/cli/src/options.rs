@@ -355,7 +355,8 @@ impl ReportArgs {
     /// # Errors
     /// When the address is taken, or there is no terminal for the page.
     pub(crate) fn reporter(&self) -> Result<Reporter, Failure> {
-        self.complete(Reporter::stdio(self.style()), true)
+        let reporter = Reporter::stdio(self.style(std::io::stderr().is_terminal()));
+        self.complete(reporter.map_err(Failure::Output)?, true)
     }
 
     /// The same on standard error alone, where standard output is for packets.
@@ -363,14 +364,26 @@ impl ReportArgs {
     /// # Errors
     /// When the address is taken, or the page is wanted: there is no room for it.
     pub(crate) fn reporter_beside_data(&self) -> Result<Reporter, Failure> {
+        self.on_stderr(std::io::stderr().is_terminal())
+    }
+
+    /// The same where what is typed is data, too: a line that changes would be written over it.
+    ///
+    /// # Errors
+    /// As those of [`Self::reporter_beside_data`].
+    pub(crate) fn reporter_beside_typing(&self) -> Result<Reporter, Failure> {
+        self.on_stderr(std::io::stderr().is_terminal() && !std::io::stdin().is_terminal())
+    }
+
+    fn on_stderr(&self, live: bool) -> Result<Reporter, Failure> {
         if self.tui {
             return Err(Failure::Usage(
                 "--tui needs standard output, which is for packets; leave it out".into(),
             ));
         }
-        let (out, err) = (Box::new(std::io::stderr()), Box::new(std::io::stderr()));
+        let reporter = Reporter::stderr(self.style(live)).map_err(Failure::Output)?;
         // What is typed may be packets or what a connection is to send.
-        self.complete(Reporter::new(self.style(), out, err), false)
+        self.complete(reporter, false)
     }
 
     /// The one for what sends to these ports: `pcap:-` has standard output for itself.
@@ -385,13 +398,13 @@ impl ReportArgs {
         if outputs.into_iter().any(is_stdout) { self.reporter_beside_data() } else { self.reporter() }
     }
 
-    fn style(&self) -> Style {
+    fn style(&self, live: bool) -> Style {
         if self.json {
             Style::Json
         } else if self.quiet {
             Style::Quiet
         } else {
-            Style::Human { live: std::io::stderr().is_terminal() }
+            Style::Human { live }
         }
     }
 

@@ -283,3 +283,27 @@ fn completions_name_every_command_and_option() {
     }
     assert_eq!(bywash(&["completions", "csh"]).status.code(), Some(2));
 }
+
+#[test]
+fn no_line_that_changes_is_written_over_what_is_typed_to_be_sent() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    for is_typed in [true, false] {
+        let Pty { mut master, slave } = Pty::open();
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        let mut connect = command(&format!("tcp connect {to} --kernel --duration 2500ms"));
+        connect.stdin(if is_typed { end() } else { Stdio::piped() }).stdout(Stdio::null()).stderr(end());
+        let mut child = connect.spawn().unwrap();
+        // What is typed ends with the client, and not before.
+        let typed = child.stdin.take();
+        assert!(self::end(&mut child).success());
+        drop((connect, typed, slave));
+        let (mut shown, mut buffer) = (Vec::new(), [0; 4096]);
+        // A terminal whose other end is closed has an error for who reads it.
+        while let Ok(n @ 1..) = master.read(&mut buffer) {
+            shown.extend_from_slice(&buffer[..n]);
+        }
+        let shown = String::from_utf8_lossy(&shown);
+        assert_eq!(shown.contains("\x1b[K"), !is_typed, "{shown:?}");
+    }
+}

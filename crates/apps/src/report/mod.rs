@@ -6,9 +6,11 @@
 //! be piped. A reader that goes away (`| head`) is no error: the run stops. Results that can't be written (a full disk) are one.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bywash_sys::worker::Stop;
@@ -18,6 +20,7 @@ mod asking;
 mod hdr;
 mod http;
 mod json;
+mod outlet;
 mod page;
 mod prometheus;
 #[cfg(test)]
@@ -33,6 +36,7 @@ pub use times::{Dial, Percentiles, Stopwatch, Times};
 use asking::Asking;
 use hdr::TimesLog;
 use http::Server;
+use outlet::Outlet;
 use page::Page;
 use screen::{Screen, Wish};
 
@@ -58,6 +62,8 @@ pub struct Reporter {
     style: Style,
     out: Box<dyn Write + Send>,
     err: Box<dyn Write + Send>,
+    /// What ends waiting for whoever reads them.
+    stop: Arc<OnceLock<Stop>>,
     /// The live line is on the screen.
     is_live: bool,
     gone: bool,
@@ -98,6 +104,7 @@ impl Reporter {
             style,
             out,
             err,
+            stop: Arc::default(),
             is_live: false,
             gone: false,
             last: None,
@@ -112,8 +119,34 @@ impl Reporter {
     }
 
     /// Standard output and standard error.
-    pub fn stdio(style: Style) -> Self {
-        Self::new(style, Box::new(io::stdout()), Box::new(io::stderr()))
+    ///
+    /// # Errors
+    /// The process is out of file descriptors.
+    pub fn stdio(style: Style) -> io::Result<Self> {
+        Self::beside(style, io::stdout().as_fd())
+    }
+
+    /// Standard error for both, where standard output is for something else.
+    ///
+    /// # Errors
+    /// The process is out of file descriptors.
+    pub fn stderr(style: Style) -> io::Result<Self> {
+        Self::beside(style, io::stderr().as_fd())
+    }
+
+    fn beside(style: Style, out: BorrowedFd<'_>) -> io::Result<Self> {
+        let stop = Arc::<OnceLock<Stop>>::default();
+        let out = BufWriter::new(Outlet::new(out.try_clone_to_owned()?, stop.clone()));
+        let err = Outlet::new(io::stderr().as_fd().try_clone_to_owned()?, stop.clone());
+        let mut reporter = Self::new(style, Box::new(out), Box::new(err));
+        reporter.stop = stop;
+        Ok(reporter)
+    }
+
+    /// From now on `stop` ends waiting for whoever is to read what is written.
+    pub fn heed(&mut self, stop: &Stop) {
+        // There is one for a run.
+        let _ = self.stop.set(stop.clone());
     }
 
     /// Serves the last snapshot to Prometheus at `address`, until the reporter is dropped, and says where.
@@ -266,7 +299,7 @@ impl Reporter {
             _ if self.page.is_some() => {}
             Style::Human { live: true } => {
                 // Nothing is lost when the terminal does not take a line that the next one replaces.
-                let _ = write!(self.err, "\r{event}\x1b[K");
+                let _ = self.err.write_all(format!("\r{event}\x1b[K").as_bytes());
                 let _ = self.err.flush();
                 self.is_live = true;
             }
@@ -351,7 +384,7 @@ impl Reporter {
         }
         self.clear_live();
         // There is nowhere to complain about standard error.
-        let _ = writeln!(self.err, "{line}");
+        let _ = self.err.write_all(format!("{line}\n").as_bytes());
     }
 
     fn result(&mut self, event: &impl Display) {

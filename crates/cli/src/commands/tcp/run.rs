@@ -62,7 +62,7 @@ pub(super) fn run<M: Make>(
     let tally = Tally::new(make.aim());
     // What `connect` receives goes to standard output.
     let mut reporter =
-        if make.is_single() { place.report.reporter_beside_data()? } else { place.report.reporter()? };
+        if make.is_single() { place.report.reporter_beside_typing()? } else { place.report.reporter()? };
     let Some(config) = config else {
         return on_kernel(command, &make, &place, tally, &mut reporter);
     };
