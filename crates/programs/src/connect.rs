@@ -1,6 +1,6 @@
-//! A client by hand: what is typed is sent, what comes is shown.
+//! A client by hand: what is typed is sent, what comes is shown. Neither waits for the other.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
@@ -8,15 +8,20 @@ use std::time::Duration;
 use bywash_engine::stack::Timestamp;
 
 use crate::counters::{Counted, Counters};
+use crate::output::Output;
 use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// How often it is looked whether something was typed.
 const LOOK: Duration = Duration::from_millis(10);
+/// How soon it is looked whether there is room again for what has come.
+const SOON: Duration = Duration::from_millis(1);
+/// How long what has come may take to be written at the end.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes read of the input at once, and pieces that wait to be sent.
 const PIECE: usize = 16 << 10;
 const PIECES: usize = 16;
 
-/// The client. It is done when the server has said all.
+/// The client. It is done when both ends have said all. A server that has may still listen: what is typed is sent on.
 #[derive(Debug)]
 pub struct Connect<Id> {
     to: Option<SocketAddr>,
@@ -24,12 +29,16 @@ pub struct Connect<Id> {
     open: bool,
     typed: Receiver<Vec<u8>>,
     pending: Vec<u8>,
+    /// Bytes handed to the connection.
+    sent: u64,
     /// Nothing more will be typed, and the peer was told.
-    input_ended: bool,
     shut: bool,
+    output: Option<Output>,
+    /// The output had no room for all that has come.
+    stalled: bool,
+    /// How the connection has ended; what came before may still wait for room.
+    ended: Option<Ended>,
     done: bool,
-    /// Something that came could not be written: that is told once.
-    unwritten: bool,
     look_at: Timestamp,
     counters: Counters,
 }
@@ -43,10 +52,12 @@ impl<Id: Copy + Eq> Connect<Id> {
             open: false,
             typed: sync_channel(0).1,
             pending: Vec::new(),
-            input_ended: false,
+            sent: 0,
             shut: false,
+            output: None,
+            stalled: false,
+            ended: None,
             done: to.is_none(),
-            unwritten: false,
             look_at: Timestamp::ZERO,
             counters,
         }
@@ -56,6 +67,7 @@ impl<Id: Copy + Eq> Connect<Id> {
         loop {
             let sent = sockets.send(id, &self.pending);
             self.pending.drain(..sent);
+            self.sent += sent as u64;
             self.counters.add(Counted { sent: sent as u64, ..Counted::default() });
             if !self.pending.is_empty() {
                 return;
@@ -64,7 +76,6 @@ impl<Id: Copy + Eq> Connect<Id> {
                 Ok(piece) => self.pending = piece,
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
-                    self.input_ended = true;
                     if !std::mem::replace(&mut self.shut, true) {
                         sockets.shutdown(id);
                     }
@@ -74,23 +85,43 @@ impl<Id: Copy + Eq> Connect<Id> {
         }
     }
 
-    fn show<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
-        let mut output = std::io::stdout().lock();
-        let mut written = Ok(());
+    /// Takes of what has come as much as the output has room for, and says whether there was nothing. The rest waits in the
+    /// connection, whose window says so.
+    fn show<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) -> bool {
+        let Some(output) = &self.output else { return true };
+        let mut stalled = false;
         let received = sockets.read(id, &mut |bytes| {
-            if written.is_ok() {
-                written = output.write_all(bytes);
-            }
-            bytes.len()
+            let taken = output.put(bytes);
+            stalled |= taken < bytes.len();
+            taken
         });
+        self.stalled = stalled;
         self.counters.add(Counted { received: received as u64, ..Counted::default() });
-        // Whoever reads no more wants to see no more.
-        if let Err(error) = written.and_then(|()| output.flush())
+        self.complain();
+        received == 0 && !stalled
+    }
+
+    /// Tells why nothing can be written. Whoever reads no more wants to see no more.
+    fn complain(&self) {
+        if let Some(error) = self.output.as_ref().and_then(Output::failure)
             && error.kind() != ErrorKind::BrokenPipe
-            && !std::mem::replace(&mut self.unwritten, true)
         {
             self.counters.unwritten(format!("standard output can't be written: {error}"));
         }
+    }
+
+    fn unwritten(&self) -> usize {
+        self.output.as_ref().map_or(0, Output::waiting)
+    }
+
+    fn end_with<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
+        // A peer may break off what it has closed before (RFC 9293, 3.10.7.4): that is an end in order if it had all.
+        let lost = sockets.acknowledged(id).is_some_and(|bytes| bytes < self.sent);
+        let ended = if ended == Ended::InOrder && lost { Ended::Reset } else { ended };
+        sockets.close(id);
+        self.counters.add(Counted::lost(ended, u64::from(ended != Ended::InOrder)));
+        self.complain();
+        self.done = true;
     }
 }
 
@@ -110,43 +141,49 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
         };
         let thread = std::thread::Builder::new().name("input".into()).spawn(read);
         thread.map_err(|error| format!("no thread to read standard input: {error}"))?;
+        let output =
+            Output::stdout().map_err(|error| format!("no thread to write standard output: {error}"))?;
+        self.output = Some(output);
         self.id = Some(sockets.connect(to)?);
         Ok(())
     }
 
     fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {
-        let Some(id) = self.id else { return };
+        let Some(id) = self.id.filter(|_| !self.done) else { return };
         for what in happened {
             match *what {
                 Happened::Connected(_) => {
                     self.open = true;
                     self.counters.add(Counted { connections: 1, ..Counted::default() });
                 }
-                Happened::PeerClosed(_) => {
-                    self.show(id, sockets);
-                    sockets.close(id);
-                    self.done = true;
-                }
-                Happened::Closed(_, ended) => {
-                    self.show(id, sockets);
-                    sockets.close(id);
-                    self.counters.add(Counted::lost(ended, u64::from(ended != Ended::InOrder)));
-                    self.done = true;
-                }
+                Happened::Closed(_, ended) => self.ended = Some(ended),
                 _ => {}
             }
         }
-        if !self.done {
-            self.show(id, sockets);
-            if self.open {
-                self.send(id, sockets);
-            }
+        let is_shown = self.show(id, sockets);
+        match self.ended {
+            None if self.open => self.send(id, sockets),
+            Some(ended) if is_shown && self.unwritten() == 0 => self.end_with(id, ended, sockets),
+            _ => {}
         }
-        self.look_at = sockets.now() + LOOK;
+        let waits = self.stalled || self.ended.is_some();
+        self.look_at = sockets.now() + if waits { SOON } else { LOOK };
+    }
+
+    fn end(&mut self, _: Timestamp) {
+        let Some(output) = self.output.as_ref().filter(|_| !self.done) else { return };
+        output.settle(PATIENCE);
+        self.complain();
+        let left = output.waiting();
+        if left > 0 || self.stalled {
+            self.counters.unwritten("standard output did not take all that had come".into());
+        }
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        (self.open && !self.input_ended && !self.done && self.pending.is_empty()).then_some(self.look_at)
+        let waits = self.stalled || self.ended.is_some();
+        let listens = self.open && !self.shut && self.pending.is_empty();
+        (!self.done && (waits || listens)).then_some(self.look_at)
     }
 
     fn is_done(&self) -> bool {

@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recv, send, shutdown, socket_with, sockopt,
+    getpeername, listen, recv, send, shutdown, socket_with, sockopt,
 };
 
 use crate::kernel_options::KernelOptions;
@@ -60,6 +60,8 @@ struct Socket {
     /// The service knows that the peer sends no more, or that all is over.
     told_end: bool,
     told_closed: bool,
+    /// The service sends no more.
+    shut: bool,
     full: bool,
     turn: InTurn,
 }
@@ -148,6 +150,7 @@ impl KernelSockets {
             rest: Vec::new(),
             told_end: false,
             told_closed: false,
+            shut: false,
             full: false,
             turn: InTurn::default(),
         });
@@ -202,6 +205,9 @@ impl KernelSockets {
                 if flags.contains(epoll::EventFlags::OUT) && std::mem::take(&mut socket.full) {
                     self.happened.push_back(Happened::Writable(id));
                 }
+                if flags.contains(epoll::EventFlags::HUP) {
+                    self.look_whether_over(id);
+                }
             }
         }
         if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR) {
@@ -222,10 +228,11 @@ impl KernelSockets {
         }
     }
 
-    /// The socket, if it may move more in this turn. Otherwise the service is told to go on in the next.
+    /// The socket, if it may move more in this turn. Otherwise the service is told to go on in the next. What came before the
+    /// connection broke can still be read.
     fn going_on(&mut self, id: KernelId, sends: bool) -> Option<&mut Socket> {
         let number = self.turn;
-        let socket = self.socket(id).filter(|socket| !socket.told_closed)?;
+        let socket = self.socket(id).filter(|socket| !(sends && socket.told_closed))?;
         if socket.turn.number != number {
             socket.turn = InTurn { number, ..InTurn::default() };
         }
@@ -243,9 +250,26 @@ impl KernelSockets {
 
     /// The peer sends no more.
     fn at_end(&mut self, id: KernelId) {
-        let Some(socket) = self.socket(id) else { return };
+        let Some(socket) = self.socket(id).filter(|socket| !socket.told_closed) else { return };
         if !std::mem::replace(&mut socket.told_end, true) {
             self.happened.push_back(Happened::PeerClosed(id));
+        }
+        self.look_whether_over(id);
+    }
+
+    /// Both have said all, and each has it from the other: then the socket has no peer any more.
+    fn look_whether_over(&mut self, id: KernelId) {
+        let both = |socket: &&mut Socket| socket.told_end && socket.shut && !socket.told_closed;
+        let Some(socket) = self.socket(id).filter(both) else { return };
+        if getpeername(&socket.fd).err() != Some(Errno::NOTCONN) {
+            return;
+        }
+        match sockopt::socket_error(&socket.fd) {
+            Ok(Err(why)) => self.broken(id, why),
+            _ => {
+                socket.told_closed = true;
+                self.happened.push_back(Happened::Closed(id, Ended::InOrder));
+            }
         }
     }
 
@@ -406,6 +430,7 @@ impl Sockets for KernelSockets {
 
     fn shutdown(&mut self, id: KernelId) {
         if let Some(socket) = self.socket(id) {
+            socket.shut = true;
             let _ = shutdown(&socket.fd, Shutdown::Write);
         }
     }

@@ -14,6 +14,7 @@ mod kernel;
 mod kernel_options;
 mod load;
 mod on_stack;
+mod output;
 mod server;
 mod sockets;
 mod stream;

@@ -141,6 +141,10 @@ impl Sockets for StackSockets<'_, '_> {
         self.io.read(id, take).unwrap_or(0)
     }
 
+    fn acknowledged(&self, id: ConnectionId) -> Option<u64> {
+        self.io.stack().tcp_info(self.io.now(), id).ok().map(|info| info.bytes_acked)
+    }
+
     fn shutdown(&mut self, id: ConnectionId) {
         let _ = self.io.shutdown(id);
     }

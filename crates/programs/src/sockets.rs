@@ -29,6 +29,12 @@ pub trait Sockets {
     /// how much was read.
     fn read(&mut self, id: Self::Id, take: &mut dyn FnMut(&[u8]) -> usize) -> usize;
 
+    /// Bytes sent that the peer has acknowledged, where that is known. Also when it has ended and is not closed yet.
+    fn acknowledged(&self, id: Self::Id) -> Option<u64> {
+        let _ = id;
+        None
+    }
+
     /// Sends no more; what the peer says is still heard.
     fn shutdown(&mut self, id: Self::Id);
 

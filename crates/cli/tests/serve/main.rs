@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;
+mod by_hand;
 mod changes;
 mod instance;
 mod link_local;
