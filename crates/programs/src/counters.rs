@@ -147,3 +147,5 @@ counted! {
     /// How long the oldest of `unanswered` has waited, in nanoseconds.
     oldest_ns: max,
 }
+    /// Connections that were still being opened at the end, and none before in their place.
+    never_opened: saturating_add,

@@ -68,6 +68,9 @@ impl Pace {
 pub trait Clockwork: Send + 'static {
     /// So many more, equally long.
     fn record(&mut self, ns: u64, requests: u64);
+
+    /// So many that have no answer at the end, and how long they have waited for it.
+    fn record_unanswered(&mut self, ns: u64, requests: u64);
 }
 
 /// The generator.
@@ -93,6 +96,8 @@ pub struct Load<Id, W> {
     slowest: Duration,
     /// When the last request was due and sent, if requests have times of their own.
     last: Option<(Timestamp, Timestamp)>,
+    /// Connections that have been open, at once or one after the other.
+    opened: usize,
     /// When to open those connections that are missing.
     open_at: Option<Timestamp>,
     /// Connections that ended before any was open; `None` as soon as one is.
@@ -129,6 +134,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             answered: 0,
             slowest: Duration::ZERO,
             last: None,
+            opened: 0,
             open_at: Some(Timestamp::ZERO),
             in_vain: Some(0),
         }
@@ -357,6 +363,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 Happened::Connected(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.open = true;
+                        self.opened += 1;
                         self.in_vain = None;
                         self.counters.add(Counted { connections: 1, ..Counted::default() });
                     }
@@ -398,7 +405,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
         let watch = &mut self.watch;
         let mut leave = |at: Timestamp, requests: u64| {
             let age = now.since(at);
-            watch.record(nanos(age), requests);
+            watch.record_unanswered(nanos(age), requests);
             (unanswered, oldest) = (unanswered + requests, oldest.max(age));
         };
         for at in self.connections.values().flat_map(|connection| &connection.waiting).chain(&self.again) {
@@ -419,8 +426,12 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 leave(begun + pace.due(told - 1), requests);
             }
         }
+        // One that takes the place of another is no such one.
+        let opening = self.connections.values().filter(|connection| !connection.open).count();
+        let never_opened = opening.min(self.plan.connections.saturating_sub(self.opened)) as u64;
         self.counters.add(Counted {
             unanswered,
+            never_opened,
             asking_ns: nanos(asking),
             late_ns: nanos(late),
             slowest_ns: nanos(self.slowest),

@@ -81,12 +81,20 @@ pub struct Dial(Arc<[AtomicU64]>);
 
 /// Times, and how often each was seen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Times(Histogram<u64>);
+pub struct Times {
+    all: Histogram<u64>,
+    /// How many of them are of what has not ended yet, which takes no less.
+    unfinished: u64,
+    /// The shortest of the others.
+    shortest: Option<u64>,
+}
 
 impl Default for Times {
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "the bounds are constants that a test tries")]
-        Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("1 <= LONGEST_NS / 2 and DIGITS <= 5"))
+        let all =
+            Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("1 <= LONGEST_NS / 2 and DIGITS <= 5");
+        Self { all, unfinished: 0, shortest: None }
     }
 }
 
@@ -98,38 +106,46 @@ impl Times {
             for (bucket, count) in dial.0.iter().enumerate() {
                 let count = count.load(Ordering::Relaxed);
                 if count > 0 {
-                    times.0.saturating_record_n(shortest(bucket), count);
+                    times.all.saturating_record_n(shortest(bucket), count);
                 }
             }
         }
         times
     }
 
+    /// The same, of which only these are of what has ended. The others are among all figures but the shortest.
+    #[must_use]
+    pub fn of_which_ended(mut self, ended: &Self) -> Self {
+        self.unfinished = self.count() - ended.count().min(self.count());
+        self.shortest = (ended.count() > 0).then(|| ended.all.min());
+        self
+    }
+
     /// Those that were not there yet in `before`, an earlier reading.
     pub fn since(&self, before: &Self) -> Self {
         let mut times = self.clone();
         // Counters only grow and the bounds are the same: it can't fail.
-        let _ = times.0.subtract(&before.0);
+        let _ = times.all.subtract(&before.all);
         times
     }
 
     /// How many.
     pub fn count(&self) -> u64 {
-        self.0.len()
+        self.all.len()
     }
 
     /// How many are no longer than `ns`, as exactly as the buckets are.
     pub fn count_up_to(&self, ns: u64) -> u64 {
-        self.0.count_between(0, ns)
+        self.all.count_between(0, ns)
     }
 
     /// All of them together, as exactly as the buckets are.
     #[expect(clippy::cast_precision_loss, reason = "three digits were kept")]
     pub fn total_seconds(&self) -> f64 {
-        self.0
+        self.all
             .iter_recorded()
             .map(|step| {
-                self.0.median_equivalent(step.value_iterated_to()) as f64 * step.count_at_value() as f64
+                self.all.median_equivalent(step.value_iterated_to()) as f64 * step.count_at_value() as f64
             })
             .sum::<f64>()
             / 1e9
@@ -137,21 +153,22 @@ impl Times {
 
     /// The whole distribution.
     pub fn histogram(&self) -> &Histogram<u64> {
-        &self.0
+        &self.all
     }
 
     /// The figures that are told; `None` where there are no times.
     pub fn percentiles(&self) -> Option<Percentiles> {
-        let at = |percent| self.0.value_at_percentile(percent);
-        (!self.0.is_empty()).then(|| Percentiles {
-            count: self.0.len(),
-            min_ns: self.0.min(),
+        let at = |percent| self.all.value_at_percentile(percent);
+        (!self.all.is_empty()).then(|| Percentiles {
+            count: self.all.len(),
+            unfinished: self.unfinished,
+            min_ns: self.shortest.unwrap_or_else(|| self.all.min()),
             p50_ns: at(50.0),
             p90_ns: at(90.0),
             p99_ns: at(99.0),
             p99_9_ns: at(99.9),
             p99_99_ns: at(99.99),
-            max_ns: self.0.max(),
+            max_ns: self.all.max(),
         })
     }
 }
@@ -161,7 +178,10 @@ impl Times {
 pub struct Percentiles {
     /// How many times there are.
     pub count: u64,
-    /// Shortest.
+    /// How many of them are of what has not ended yet, which takes no less.
+    #[serde(skip_serializing_if = "is_none")]
+    pub unfinished: u64,
+    /// Shortest of what has ended, if anything has.
     pub min_ns: u64,
     /// Half are no longer than this.
     pub p50_ns: u64,
@@ -192,8 +212,17 @@ impl Display for Percentiles {
         for (name, ns) in Self::NAMES.iter().zip(self.values()) {
             write!(f, " {name} {:.1}", microseconds(ns))?;
         }
-        f.write_str(" µs")
+        f.write_str(" µs")?;
+        if self.unfinished > 0 {
+            write!(f, " ({} of {} still under way)", self.unfinished, self.count)?;
+        }
+        Ok(())
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Nanoseconds as people read them.
@@ -212,7 +241,7 @@ mod tests {
         let mut at = 0;
         for bucket_number in 0..BUCKETS {
             assert_eq!((shortest(bucket_number), bucket(at)), (at, bucket_number));
-            let last = times.0.highest_equivalent(at);
+            let last = times.all.highest_equivalent(at);
             assert_eq!(bucket(last), bucket_number, "{at} to {last}");
             at = last + 1;
         }
@@ -234,5 +263,20 @@ mod tests {
         assert!(figures.max_ns >= LONGEST_NS && figures.max_ns < LONGEST_NS / 1000 * 1001);
         assert_eq!((now.count_up_to(499), now.count_up_to(6_000_000)), (500, 1001));
         assert_eq!(Times::default().percentiles(), None);
+    }
+
+    #[test]
+    fn what_has_not_ended_is_never_the_shortest() {
+        let (mut ended, mut waiting) = (Stopwatch::new(), Stopwatch::new());
+        ended.record_many(1000, 3);
+        waiting.record(10);
+        waiting.record(2000);
+        let finished = Times::read([&ended.dial()]);
+        let times = Times::read([&ended.dial(), &waiting.dial()]).of_which_ended(&finished);
+        let figures = times.percentiles().unwrap();
+        assert_eq!((figures.count, figures.unfinished), (5, 2));
+        assert_eq!((figures.min_ns, figures.p50_ns, figures.max_ns), (1000, 1000, 2000));
+        assert!(figures.to_string().ends_with(" max 2.0 µs (2 of 5 still under way)"), "{figures}");
+        assert_eq!(finished.of_which_ended(&times).percentiles().unwrap().unfinished, 0);
     }
 }

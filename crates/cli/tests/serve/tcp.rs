@@ -349,6 +349,7 @@ fn what_is_typed_comes_back_from_echo() {
         .command(BYWASH)
         .unwrap()
         .args(["tcp", "connect", "10.9.0.2:7", "--kernel", "--quiet", "--duration", "60s"])
+    assert_eq!((&hangs["latency"]["unfinished"], &hangs["never_opened"]), (&1.into(), &0.into()), "{hangs}");
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

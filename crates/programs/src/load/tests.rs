@@ -25,6 +25,10 @@ impl Clockwork for Watch {
     fn record(&mut self, ns: u64, requests: u64) {
         self.0.lock().unwrap().extend((0..requests).map(|_| ns));
     }
+
+    fn record_unanswered(&mut self, ns: u64, requests: u64) {
+        self.record(ns, requests);
+    }
 }
 
 /// A server of memcached's text protocol in virtual time: it answers within 0.1 ms, but for once, when it stands still.
@@ -181,7 +185,11 @@ fn too_many_to_be_recorded_one_by_one_are_recorded_in_groups() {
     #[derive(Clone, Default)]
     struct Groups(Arc<Mutex<(u64, u64, u64)>>);
     impl Clockwork for Groups {
-        fn record(&mut self, ns: u64, requests: u64) {
+        fn record(&mut self, _: u64, _: u64) {
+            panic!("nothing is answered");
+        }
+
+        fn record_unanswered(&mut self, ns: u64, requests: u64) {
             let mut all = self.0.lock().unwrap();
             *all = (all.0 + 1, all.1 + requests, all.2.max(ns));
         }
@@ -315,4 +323,19 @@ fn a_server_that_closes_after_an_answer_is_asked_by_another_connection() {
     let (counted, server) = play_closing(CLOSE, 1, false);
     assert_eq!((counted.requests, counted.errors()), (50, 0));
     assert!(server.closed.len() >= 50, "{}", server.closed.len());
+}
+
+#[test]
+fn connections_that_never_open_are_told_of() {
+    let counters = Counters::default();
+    let mut server = Server::default();
+    let wanted = Plan { connections: 8, requests: None, ..plan(None) };
+    let mut load = Load::new(wanted, counters.clone(), Watch::default());
+    load.start(&mut server).unwrap();
+    load.turn(&(0..5).map(Happened::Connected).collect::<Vec<_>>(), &mut server);
+    // What is opened in place of one that was open is no such one.
+    load.turn(&[Happened::PeerClosed(0), Happened::PeerClosed(1)], &mut server);
+    load.turn(&[Happened::Connected(8)], &mut server);
+    load.end(Timestamp::from_nanos(MS));
+    assert_eq!(counters.read().never_opened, 2);
 }

@@ -36,13 +36,20 @@ pub(super) trait Make {
     fn aim(&self) -> Aim;
 }
 
-/// Takes the times of answers.
-#[derive(Debug)]
-pub(super) struct Watch(pub(super) Stopwatch);
+/// Takes the times of answers, and at the end those of requests without one.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    pub(super) answered: Stopwatch,
+    pub(super) unanswered: Stopwatch,
+}
 
 impl Clockwork for Watch {
     fn record(&mut self, ns: u64, requests: u64) {
-        self.0.record_many(ns, requests);
+        self.answered.record_many(ns, requests);
+    }
+
+    fn record_unanswered(&mut self, ns: u64, requests: u64) {
+        self.unanswered.record_many(ns, requests);
     }
 }
 

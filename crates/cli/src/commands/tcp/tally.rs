@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bywash_apps::rate::{MAX_LAG_NS, per_second};
-use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Stopwatch, Times};
+use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Times};
 use bywash_programs::{Counted, Counters};
 
 use super::super::serve::Telling;
@@ -14,8 +14,16 @@ use super::make::Watch;
 /// The numbers of all services. Clones are the same.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
-    services: Arc<Mutex<Vec<(Counters, Dial)>>>,
+    services: Arc<Mutex<Vec<Service>>>,
     aim: Aim,
+}
+
+/// What one of them has done.
+#[derive(Debug)]
+struct Service {
+    counters: Counters,
+    answered: Dial,
+    unanswered: Dial,
 }
 
 /// What has to come of a command.
@@ -110,6 +118,14 @@ const ASKED: &[Column<Counted>] = &[
         of: |counted| counted.due - counted.asked.min(counted.due),
     },
     Column {
+        metric: Metric::fault(
+            "never_opened",
+            "connections never opened",
+            "Connections that were still being opened at the end",
+        ),
+        of: |counted| counted.never_opened,
+    },
+    Column {
         metric: Metric::fault("unanswered", "unanswered", "Requests that were due or under way at the end"),
         of: |counted| counted.unanswered,
     },
@@ -135,23 +151,27 @@ impl Tally {
 
     /// The numbers of one more service.
     pub(super) fn add(&self) -> (Counters, Watch) {
-        let (counters, watch) = (Counters::default(), Stopwatch::new());
+        let (counters, watch) = (Counters::default(), Watch::default());
         let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        services.push((counters.clone(), watch.dial()));
-        (counters, Watch(watch))
+        services.push(Service {
+            counters: counters.clone(),
+            answered: watch.answered.dial(),
+            unanswered: watch.unanswered.dial(),
+        });
+        (counters, watch)
     }
 
     fn counted(&self) -> Counted {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        services.iter().map(|(counters, _)| counters.read()).fold(Counted::default(), Counted::and)
+        services.iter().map(|service| service.counters.read()).fold(Counted::default(), Counted::and)
     }
 
     /// What failed and why, a sentence for each reason.
     fn failures(&self, counted: &Counted) -> Vec<String> {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let unopened = services.iter().find_map(|(counters, _)| counters.first_unopened());
-        let wrong = services.iter().find_map(|(counters, _)| counters.first_wrong());
-        let unwritten = services.iter().find_map(|(counters, _)| counters.unwritten_because());
+        let unopened = services.iter().find_map(|service| service.counters.first_unopened());
+        let wrong = services.iter().find_map(|service| service.counters.first_wrong());
+        let unwritten = services.iter().find_map(|service| service.counters.unwritten_because());
         let reasons = [
             (counted.refused, "connection refused".into()),
             (counted.reset, "connection reset by the peer".into()),
@@ -187,7 +207,9 @@ impl Telling for Tally {
 
     fn distributions(&self) -> Vec<Distribution> {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = Times::read(services.iter().map(|(_, dial)| dial));
+        let answered = Times::read(services.iter().map(|service| &service.answered));
+        let dials = services.iter().flat_map(|service| [&service.answered, &service.unanswered]);
+        let times = Times::read(dials).of_which_ended(&answered);
         if times.count() == 0 {
             return Vec::new();
         }
