@@ -25,6 +25,8 @@ macro_rules! counted {
         #[derive(Debug, Default)]
         struct Numbers {
             $($name: AtomicU64,)+
+            /// Bytes of payload received by each stream, of a service that has streams.
+            streams: OnceLock<Vec<AtomicU64>>,
             first_wrong: OnceLock<String>,
             first_unopened: OnceLock<String>,
             unwritten_because: OnceLock<String>,
@@ -49,6 +51,24 @@ macro_rules! counted {
 }
 
 impl Counters {
+    /// There are so many streams.
+    pub(crate) fn has_streams(&self, count: usize) {
+        self.0.streams.get_or_init(|| (0..count).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    /// Payload that the stream of this number has received.
+    pub(crate) fn add_to_stream(&self, number: usize, received: u64) {
+        if let Some(stream) = self.0.streams.get().and_then(|streams| streams.get(number)) {
+            stream.fetch_add(received, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of payload that each stream has received.
+    pub fn streams(&self) -> Vec<u64> {
+        let streams = self.0.streams.get().map_or(&[][..], Vec::as_slice);
+        streams.iter().map(|received| received.load(Ordering::Relaxed)).collect()
+    }
+
     /// An answer that was wrong, and how many requests are lost with it.
     pub(crate) fn wrong(&self, answer: String, lost: u64) {
         self.0.first_wrong.get_or_init(|| answer);
@@ -142,10 +162,10 @@ counted! {
     late_ns: max,
     /// Requests that were due or under way at the end.
     unanswered: saturating_add,
+    /// Connections that were still being opened at the end, and none before in their place.
+    never_opened: saturating_add,
     /// How long the slowest answer took, in nanoseconds. Known at the end.
     slowest_ns: max,
     /// How long the oldest of `unanswered` has waited, in nanoseconds.
     oldest_ns: max,
 }
-    /// Connections that were still being opened at the end, and none before in their place.
-    never_opened: saturating_add,

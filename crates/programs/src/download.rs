@@ -24,8 +24,8 @@ pub struct Wanted {
 pub struct Download<Id> {
     wanted: Wanted,
     counters: Counters,
-    /// How far the answer of each is, where one was asked for.
-    streams: HashMap<Id, Answer>,
+    /// The number of each, and how far its answer is, where one was asked for.
+    streams: HashMap<Id, (usize, Answer)>,
 }
 
 impl<Id: Copy + Eq + Hash> Download<Id> {
@@ -36,7 +36,8 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
 
     /// Takes what is there, and looks in it for the end of the answer if one was asked for.
     fn read<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
-        let mut answer = self.streams.get_mut(&id).filter(|_| !self.wanted.request.is_empty());
+        let Some((number, answer)) = self.streams.get_mut(&id) else { return };
+        let (number, mut answer) = (*number, (!self.wanted.request.is_empty()).then_some(answer));
         let mut said = None;
         let received = sockets.read(id, &mut |bytes| {
             if let (Some(answer), None) = (&mut answer, &said) {
@@ -45,6 +46,7 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
             bytes.len()
         });
         self.counters.add(Counted { received: received as u64, ..Counted::default() });
+        self.counters.add_to_stream(number, received as u64);
         if let Some(said) = said {
             self.streams.remove(&id);
             sockets.close(id);
@@ -53,7 +55,7 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
     }
 
     fn end<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
-        let Some(mut answer) = self.streams.remove(&id) else { return };
+        let Some((_, mut answer)) = self.streams.remove(&id) else { return };
         sockets.close(id);
         // Of an answer whose length is not told the end of its connection is the end, if it comes in order (RFC 9112, 8).
         let whole = self.wanted.request.is_empty() || answer.ended();
@@ -78,8 +80,9 @@ fn read_on(answer: &mut Answer, mut bytes: &[u8]) -> Option<Result<(), String>> 
 
 impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
-        for _ in 0..self.wanted.streams {
-            self.streams.insert(sockets.connect(self.wanted.from)?, Answer::default());
+        self.counters.has_streams(self.wanted.streams);
+        for number in 0..self.wanted.streams {
+            self.streams.insert(sockets.connect(self.wanted.from)?, (number, Answer::default()));
         }
         Ok(())
     }

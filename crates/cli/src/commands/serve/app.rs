@@ -15,6 +15,12 @@ pub(crate) trait Telling: Send {
     /// The numbers of everything together.
     fn row(&self, elapsed: Duration) -> Row;
 
+    /// The numbers of its parts.
+    fn tables(&self, elapsed: Duration) -> Vec<Table> {
+        let _ = elapsed;
+        Vec::new()
+    }
+
     /// Times that were measured.
     fn distributions(&self) -> Vec<bywash_apps::report::Distribution> {
         Vec::new()
@@ -97,6 +103,9 @@ impl Display for Start {
     }
 }
 
+/// Streams that are told of one by one.
+const STREAMS: usize = 16;
+
 /// What came of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
@@ -126,6 +135,15 @@ impl Display for Summary {
             "{seconds:.1} s: {}",
             if numbers.is_empty() { "nothing".into() } else { numbers.join(", ") }
         )?;
+        // Of more of them nobody reads each; programs have them all.
+        for row in
+            Some(self.snapshot.rows("streams")).filter(|rows| rows.len() <= STREAMS).into_iter().flatten()
+        {
+            let numbers = row.values.iter().map(|(metric, value)| format!("{value} {}", metric.noun));
+            let labels = row.labels.iter().map(|(name, label)| format!("{name} {label}"));
+            let (labels, numbers) = (labels.collect::<Vec<_>>(), numbers.collect::<Vec<_>>());
+            write!(f, "\n  {}: {}", labels.join(" "), numbers.join(", "))?;
+        }
         for distribution in &self.snapshot.distributions {
             if let Some(percentiles) = distribution.times.percentiles() {
                 write!(f, "\n  {}: {percentiles}", distribution.name)?;
@@ -252,7 +270,8 @@ fn snapshot(
     let rows = rows.map(|(number, engine)| Row::new(vec![("engine", number.into())], TOTAL, engine));
     let total = telling.row(elapsed).and(TOTAL, &all);
     let engines = Table::new("engines", "engine", usize::MAX, rows.collect());
-    Snapshot { command, elapsed, total, tables: vec![engines], distributions: telling.distributions() }
+    let tables = std::iter::once(engines).chain(telling.tables(elapsed)).collect();
+    Snapshot { command, elapsed, total, tables, distributions: telling.distributions() }
 }
 
 impl<T: Telling> App for Running<T> {

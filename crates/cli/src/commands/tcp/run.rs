@@ -60,7 +60,7 @@ pub(super) fn run<M: Make>(
         (make(&Links(config.links()))?, Some(config))
     };
     let tally = Tally::new(make.aim());
-    // What `connect` receives goes to standard output.
+    // What `connect` receives goes to standard output, and it sends what is typed.
     let mut reporter =
         if make.is_single() { place.report.reporter_beside_typing()? } else { place.report.reporter()? };
     let Some(config) = config else {
@@ -195,7 +195,7 @@ fn snapshot(command: &'static str, tally: &Tally, elapsed: Duration) -> Snapshot
         command,
         elapsed,
         total: tally.row(elapsed),
-        tables: Vec::new(),
+        tables: tally.tables(elapsed),
         distributions: tally.distributions(),
     }
 }

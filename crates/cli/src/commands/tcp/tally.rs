@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bywash_apps::rate::{MAX_LAG_NS, per_second};
-use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Times};
+use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Table, Times};
 use bywash_programs::{Counted, Counters};
 
 use super::super::serve::Telling;
@@ -39,6 +39,9 @@ pub(super) enum Aim {
     Answers { rate: Option<u64> },
 }
 
+const RECEIVED: Metric =
+    Metric::payload("received_bytes", "bytes of payload in", "Bytes of payload received");
+
 const COUNTED: &[Column<Counted>] = &[
     Column {
         metric: Metric::events("connections", "connections", "Connections opened"),
@@ -48,10 +51,7 @@ const COUNTED: &[Column<Counted>] = &[
         metric: Metric::events("requests", "requests", "Requests answered"),
         of: |counted| counted.requests,
     },
-    Column {
-        metric: Metric::payload("received_bytes", "bytes of payload in", "Bytes of payload received"),
-        of: |counted| counted.received,
-    },
+    Column { metric: RECEIVED, of: |counted| counted.received },
     Column {
         metric: Metric::payload("sent_bytes", "bytes of payload out", "Bytes of payload sent"),
         of: |counted| counted.sent,
@@ -203,6 +203,21 @@ impl Telling for Tally {
             row = row.and(ASKED, &counted);
         }
         row
+    }
+
+    fn tables(&self, elapsed: Duration) -> Vec<Table> {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams: Vec<u64> = services.iter().flat_map(|service| service.counters.streams()).collect();
+        if streams.len() < 2 {
+            return Vec::new();
+        }
+        let rate = |received: u64| per_second(received.saturating_mul(8), elapsed.as_secs_f64());
+        let row = |(number, received): (usize, u64)| Row {
+            labels: vec![("stream", number.into())],
+            values: vec![(RECEIVED, received), (RECEIVED_RATE, rate(received))],
+        };
+        let rows = streams.into_iter().enumerate().map(row).collect();
+        vec![Table::new("streams", "stream", usize::MAX, rows)]
     }
 
     fn distributions(&self) -> Vec<Distribution> {
