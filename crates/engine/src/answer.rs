@@ -14,7 +14,7 @@ use crate::request::{
     AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
     Stats, WayRow, protocol,
 };
-use crate::scoped::ScopedAddress;
+use crate::scoped::{ScopedAddress, as_typed};
 use crate::socket_rows;
 
 /// Does what is asked.
@@ -75,7 +75,7 @@ fn with_control(
                 (false, true) => control.add_address_if_free(now, id, prefix),
                 (false, false) => control.add_address(now, id, prefix),
             };
-            added.map_err(|error| error.to_string())?;
+            added.map_err(|error| as_typed(error).to_string())?;
         }
         Request::RemoveAddress { address, interface } if address == AUTO6 => {
             let id = interface_named(control, interface.as_deref())?;

@@ -4,9 +4,18 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use bywash_stack::{Address, Prefix};
+use bywash_stack::{Address, ControlError, Prefix};
 
 use crate::request;
+
+/// The same, where what no host has is told as it was typed: the number of a link says nothing there.
+#[must_use]
+pub fn as_typed(error: ControlError) -> ControlError {
+    match error {
+        ControlError::NoHost(address) => ControlError::NoHost(address.ip().into()),
+        error => error,
+    }
+}
 
 /// An address, and the interface whose link it is on, where that was said.
 #[derive(Clone, Debug, PartialEq, Eq)]

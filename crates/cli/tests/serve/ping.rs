@@ -29,6 +29,8 @@ fn the_kernel_pings_an_instance_over_a_veth() {
     let neighbours = serve.told("neigh --json");
     let kernel = neighbours.as_array().unwrap().iter().find(|row| row["address"] == "10.9.0.1");
     assert_eq!(kernel.unwrap()["mac"], pair.near.mac.to_string(), "{neighbours}");
+    let got = serve.told("neigh get 10.9.0.1 --json");
+    assert_eq!((&got[0]["address"], got.as_array().unwrap().len()), (&"10.9.0.1".into(), 1), "{got}");
     let routes = serve.told("route --json");
     assert!(routes.as_array().unwrap().iter().any(|row| row["prefix"] == "10.9.0.0/24"), "{routes}");
     let stats = serve.told("stats --json");
@@ -81,13 +83,19 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
         ("route del 10.7.0.0/16", "no such route"),
         ("neigh add 10.9.0.9 lladdr zz", "zz"),
         ("addr frob", "write show, add, replace"),
+        ("addr add ff02::1/64", "ff02::1 cannot be a host's address"),
+        ("addr show scope global", "'scope' is not supported"),
+        ("route add blackhole 10.7.0.0/16", "'blackhole' is not supported"),
+        ("neigh get 10.9.0.77", "10.9.0.77 is no neighbour that is known"),
     ] {
         let output = serve.ask(words);
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), complaint.lines().count()), (Some(2), 1), "{words}: {complaint}");
         assert!(complaint.contains(says), "{words}: {complaint}");
     }
-    assert_eq!(serve.told("addr --json").as_array().unwrap().len(), 1);
+    for words in ["addr --json", "addr s --json", "addr sh --json", "addr ls --json", "addr lst --json"] {
+        assert_eq!(serve.told(words).as_array().unwrap().len(), 1, "{words}");
+    }
     let name = serve.ask("stats --name ../x");
     assert!(String::from_utf8_lossy(&name.stderr).contains("is no name for an instance"));
     serve.end();

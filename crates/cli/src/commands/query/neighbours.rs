@@ -13,17 +13,19 @@ const PERMANENT: &str = "permanent";
 /// Shows or changes neighbours.
 pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
     let (verb, words) = Verb::of(&args.words)?;
-    if verb == Verb::Get {
-        let verbs = "show, add, replace, change, del or flush";
-        return Err(Failure::Usage(format!("for neighbours write {verbs}")));
-    }
-    let known = &["to", "dev", "nud", "lladdr"];
-    let known = if matches!(verb, Verb::Show | Verb::Flush | Verb::Delete) { &known[..3] } else { known };
+    let known = match verb {
+        Verb::Get => &["to", "dev"][..],
+        Verb::Show | Verb::Flush | Verb::Delete => &["to", "dev", "nud"],
+        Verb::Add | Verb::Replace | Verb::Change => &["to", "dev", "nud", "lladdr"],
+    };
     let words = Words::parse(words, known, &[])?;
     let interface = words.value("dev").map(String::from);
     let states = NEIGHBOUR_STATES.map(|(_, name)| name);
     let nud = one_of("nud", words.value("nud"), &states)?;
-    if matches!(verb, Verb::Show | Verb::Flush) {
+    if verb == Verb::Get {
+        ScopedAddress::of(words.needed()?).map_err(Failure::Usage)?;
+    }
+    if matches!(verb, Verb::Show | Verb::Flush | Verb::Get) {
         return select(args, verb, &words, interface);
     }
     if nud.is_some_and(|state| state != PERMANENT) {
@@ -56,7 +58,7 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>)
     let wanted = |row: &NeighbourRow| {
         // As with iproute2, what is permanent is flushed only where that is said.
         let state = match nud {
-            None => verb == Verb::Show || row.state != PERMANENT,
+            None => verb != Verb::Flush || row.state != PERMANENT,
             Some(state) => state == "all" || row.state == state,
         };
         state
@@ -69,8 +71,18 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>)
     if verb == Verb::Show {
         return show(&args.show, &request, wanted, line);
     }
-    words.check_flush()?;
+    if verb == Verb::Flush {
+        words.check_flush()?;
+    }
     let rows: Vec<NeighbourRow> = rows(&args.show, &request, wanted)?;
+    if verb == Verb::Get {
+        // One that is asked for by name is missed.
+        let address = words.needed()?;
+        if rows.is_empty() {
+            return Err(Failure::Usage(format!("{address} is no neighbour that is known")));
+        }
+        return show(&args.show, &request, wanted, line);
+    }
     let remove =
         |row: NeighbourRow| Request::RemoveNeighbour { address: row.address, interface: Some(row.interface) };
     flush(&args.show, rows.into_iter().map(remove))

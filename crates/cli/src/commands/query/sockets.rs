@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// How many there are of each kind, and nothing else
     #[arg(long, short, conflicts_with_all = ["tcp", "udp", "listening", "info", "memory", "options", "filter", "ipv4", "ipv6"])]
     summary: bool,
-    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst 10.0.0.1; 'or' between them
+    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst = 10.0.0.1, src :80; 'or' between them
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
     #[command(flatten)]
@@ -158,6 +158,7 @@ enum Test {
     Port(fn(&u16, &u16) -> bool, u16),
     /// A prefix, and a port, if there is one.
     Host(ScopedPrefix, Option<u16>),
+    Not(Box<Self>),
 }
 
 /// The names of states, as ss(8) has them, and what `bywash sockets` shows.
@@ -232,11 +233,15 @@ impl Filter {
                 }
                 "src" | "dst" => {
                     let end = if word == "src" { End::Local } else { End::Remote };
-                    let text = next("src 10.0.0.0/8, say")?;
+                    let mut text = next("src 10.0.0.0/8, say")?;
+                    let differs = matches!(text, "!=" | "ne" | "neq");
+                    if differs || matches!(text, "=" | "==" | "eq") {
+                        text = next("src = 10.0.0.0/8, say")?;
+                    }
                     let host = host(text).ok_or(format!(
-                        "'{text}' is no address: write {word} 10.0.0.1 or 10.0.0.0/8:80, say"
+                        "'{text}' is no address: write {word} 10.0.0.1, 10.0.0.0/8:80 or :80, say"
                     ))?;
-                    all.push((end, host));
+                    all.push((end, if differs { Test::Not(Box::new(host)) } else { host }));
                 }
                 _ => {
                     return Err(format!(
@@ -264,7 +269,8 @@ impl Test {
             End::Local => &row.local,
             End::Remote => &row.remote,
         };
-        let Some((address, port)) = text.rsplit_once(':') else { return false };
+        // A listener has no port at the other end.
+        let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
         let (address, port) = (ScopedAddress::of(address.trim_matches(['[', ']'])), port.parse::<u16>());
         match self {
             Self::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
@@ -272,6 +278,7 @@ impl Test {
                 wanted.is_none_or(|wanted| port == Ok(wanted))
                     && address.is_ok_and(|address| prefix.contains(&address))
             }
+            Self::Not(test) => !test.holds(end, row),
         }
     }
 }
@@ -288,8 +295,14 @@ fn compared(word: &str) -> Option<fn(&u16, &u16) -> bool> {
     }
 }
 
-/// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then; link-local ones with their interface or without.
+/// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then; link-local ones with their interface or without; `:80` and
+/// `*:80` are of any address.
 fn host(text: &str) -> Option<Test> {
+    if let Some(port) = text.strip_prefix('*').unwrap_or(text).strip_prefix(':')
+        && let Ok(port) = port.parse()
+    {
+        return Some(Test::Port(u16::eq, port));
+    }
     let prefix = |text: &str| ScopedPrefix::of(text.trim_matches(['[', ']'])).ok();
     if let Some(prefix) = prefix(text) {
         return Some(Test::Host(prefix, None));
@@ -366,6 +379,12 @@ mod tests {
             ("dst fe80::%eth1/64 src fe80::2", &[5]),
             ("dst [fe80::1%eth2]:443", &[]),
             ("src fd00::/64", &[2]),
+            ("src :80", &[0, 1, 3]),
+            ("src = *:80 dst = 10.0.0.1", &[1]),
+            ("dst eq 10.0.0.1:22", &[4]),
+            ("dst != 10.0.0.0/8", &[0, 2, 5]),
+            ("src ne :80", &[2, 4, 5]),
+            ("src ::1", &[]),
             ("dport = :443 or dport = :22", &[2, 4, 5]),
             ("sport = :80 dst 10.9.0.1 or src fd00::2 and dport = :443", &[2, 3]),
             ("state established sport = :80 or dport = :443 or dport = :22", &[1, 2]),
@@ -377,6 +396,8 @@ mod tests {
             ("sport", "nothing follows 'sport'"),
             ("sport = :http", "':http' is no port"),
             ("src eth1", "'eth1' is no address"),
+            ("dst > :80", "'>' is no address"),
+            ("dst =", "nothing follows 'dst'"),
             ("sport = :80 or", "nothing follows 'or'"),
             ("state listening or sport = :80", "nothing stands before 'or'"),
             ("sport = :80 but sport = :81", "'but' is not known"),

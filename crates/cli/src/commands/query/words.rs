@@ -14,23 +14,82 @@ pub(super) enum Verb {
     Flush,
 }
 
+/// As iproute2 has them: the first that begins as the word is meant, so `s`, `sh`, `l`, `ls` and `lst` all show.
+const VERBS: [(&str, Verb); 10] = [
+    ("list", Verb::Show),
+    ("show", Verb::Show),
+    ("lst", Verb::Show),
+    ("get", Verb::Get),
+    ("add", Verb::Add),
+    ("change", Verb::Change),
+    ("chg", Verb::Change),
+    ("replace", Verb::Replace),
+    ("delete", Verb::Delete),
+    ("flush", Verb::Flush),
+];
+
+/// Words of iproute2 that mean nothing here: no interface or prefix is called so.
+const UNSUPPORTED: &[&str] = &[
+    "scope",
+    "label",
+    "up",
+    "master",
+    "type",
+    "peer",
+    "broadcast",
+    "brd",
+    "anycast",
+    "home",
+    "nodad",
+    "noprefixroute",
+    "valid_lft",
+    "preferred_lft",
+    "blackhole",
+    "unreachable",
+    "prohibit",
+    "throw",
+    "unicast",
+    "local",
+    "multicast",
+    "nat",
+    "src",
+    "table",
+    "onlink",
+    "mtu",
+    "advmss",
+    "nexthop",
+    "nhid",
+    "pref",
+    "proxy",
+    "router",
+    "unused",
+    "dev",
+    "to",
+    "via",
+    "metric",
+    "proto",
+    "protocol",
+    "nud",
+    "lladdr",
+    "dad",
+    "from",
+    "iif",
+    "oif",
+    "vrf",
+    "root",
+    "match",
+    "exact",
+];
+
 impl Verb {
     /// The verb, and what follows it. There may be none.
     pub(super) fn of(words: &[String]) -> Result<(Self, &[String]), Failure> {
         let Some((first, rest)) = words.split_first() else { return Ok((Self::Show, words)) };
-        let verb = match first.as_str() {
-            "show" | "list" | "ls" => Self::Show,
-            "get" => Self::Get,
-            "add" => Self::Add,
-            "replace" => Self::Replace,
-            "change" => Self::Change,
-            "del" | "delete" => Self::Delete,
-            "flush" => Self::Flush,
-            word => {
-                let all = "show, add, replace, change, del, flush or get";
-                return Err(Failure::Usage(format!("'{word}' is not known: write {all}")));
-            }
-        };
+        let known = VERBS.iter().find(|(verb, _)| !first.is_empty() && verb.starts_with(first.as_str()));
+        let verb = known.map(|(_, verb)| *verb).ok_or_else(|| {
+            let all = "show, add, replace, change, del, flush or get";
+            Failure::Usage(format!("'{first}' is not known: write {all}"))
+        })?;
         Ok((verb, rest))
     }
 }
@@ -57,10 +116,11 @@ impl<'a> Words<'a> {
                     return Err(Failure::Usage(format!("'{word}' is there twice")));
                 }
                 all.pairs.push((word, value));
-            } else if all.bare.replace(word).is_some() {
+            } else if UNSUPPORTED.contains(&word) || all.bare.replace(word).is_some() {
                 let known = [known, flags].concat();
                 let known = if known.is_empty() { "nothing behind it".into() } else { known.join(", ") };
-                return Err(Failure::Usage(format!("'{word}' is not known: write {known}")));
+                let what = if UNSUPPORTED.contains(&word) { "is not supported" } else { "is not known" };
+                return Err(Failure::Usage(format!("'{word}' {what}: write {known}")));
             }
         }
         if all.bare.is_some() && all.value("to").is_some() {
@@ -130,6 +190,40 @@ mod tests {
         }
         for text in ["10.0.0.9 10.0.0.8", "10.0.0.9 to 10.0.0.8", "dev", "dev a dev b"] {
             assert!(Words::parse(&words(text), &["dev", "to"], &[]).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn verbs_are_cut_short_as_iproute2_takes_them() {
+        let verb = |word: &str| Verb::of(&[word.to_owned()]).map(|(verb, _)| verb);
+        for (words, meant) in [
+            ("s sh show l li list ls lst", Verb::Show),
+            ("g get", Verb::Get),
+            ("a add", Verb::Add),
+            ("r replace", Verb::Replace),
+            ("c ch change chg", Verb::Change),
+            ("d del delete", Verb::Delete),
+            ("f flush", Verb::Flush),
+        ] {
+            words.split(' ').for_each(|word| assert_eq!(verb(word).unwrap(), meant, "{word}"));
+        }
+        for word in ["", "shown", "append", "to", "lsx"] {
+            let why = verb(word).unwrap_err().to_string();
+            assert!(why.starts_with(&format!("'{word}' is not known")), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_word_that_is_wrong_is_blamed() {
+        for (text, known, blamed) in [
+            ("scope global", &["dev", "to"][..], "'scope' is not supported: write dev, to"),
+            ("blackhole 10.7.0.0/16", &["via"], "'blackhole' is not supported: write via"),
+            ("10.7.0.0/16 via 10.0.0.1 table 5", &["via"], "'table' is not supported: write via"),
+            ("eth1 eth2", &["dev"], "'eth2' is not known: write dev"),
+        ] {
+            let words: Vec<String> = text.split(' ').map(String::from).collect();
+            let why = Words::parse(&words, known, &[]).err().unwrap().to_string();
+            assert_eq!(why, blamed, "{text}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bywash_apps::text::{Garbled, place, text_of};
 use bywash_engine::request::{AUTO6, RouteWords};
+use bywash_engine::scoped::as_typed;
 use bywash_engine::socket;
 use bywash_engine::stack::{
     Address, Control, ControlError, InterfaceId, Prefix, PrefixError, Route, Timestamp,
@@ -435,7 +436,7 @@ impl Config {
                 What::Given { prefix, dad: false } => control.add_address(now, *id, *prefix),
                 What::Auto6 => control.autoconfigure(now, *id),
             };
-            done.map_err(|error| (*at, error))?;
+            done.map_err(|error| (*at, as_typed(error)))?;
         }
         for WantedRoute { prefix, gateway, interface, metric, at } in &self.routes {
             if let Some(id) = interfaces.get(*interface) {
