@@ -344,7 +344,9 @@ fn patience(fd: c_int, flags: c_int, writes: bool) -> impl FnOnce(&Machine) -> P
         let Ok(socket) = machine.sockets.get(fd) else { return Patience::None };
         let limit = if writes { socket.options.send_timeout } else { socket.options.receive_timeout };
         match limit {
-            _ if socket.nonblocking || flags & libc::MSG_DONTWAIT != 0 => Patience::None,
+            _ if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 => {
+                Patience::None
+            }
             Some(limit) => Patience::Until(machine.now + limit),
             None => Patience::Forever,
         }

@@ -79,6 +79,8 @@ fn limits(folder: &Path) -> Limits {
     Limits {
         receive_initial: number("tcp_rmem", 1).unwrap_or(old.receive_initial),
         receive_max: number("tcp_rmem", 2).unwrap_or(old.receive_max),
+        // Linux makes it larger as soon as there is a connection, to about what the stack begins with.
+        send_initial: number("tcp_wmem", 1).map_or(old.send_initial, |bytes| bytes.max(old.send_initial)),
         send_max: number("tcp_wmem", 2).unwrap_or(old.send_max),
         // As Linux has it where nobody has said anything.
         unsent: number("tcp_notsent_lowat", 0).unwrap_or(u32::MAX),
@@ -122,6 +124,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         for (name, text) in [
             ("tcp_rmem", "4096\t20000\t15728640\n"),
+            ("tcp_wmem", "4096\t300000\t2000000\n"),
             ("tcp_sack", "0\n"),
             ("tcp_ecn", "2\n"),
             ("tcp_congestion_control", "reno\n"),
@@ -134,6 +137,8 @@ mod tests {
         let expected = Limits {
             receive_initial: 20_000,
             receive_max: 15_728_640,
+            send_initial: 300_000,
+            send_max: 2_000_000,
             unsent: u32::MAX,
             sack: false,
             congestion: CongestionControl::NewReno,

@@ -278,6 +278,10 @@ impl Machine {
         if flags & libc::MSG_OOB != 0 {
             return Err(INVALID);
         }
+        // Nothing is ever queued there: what ICMP says is the connection's own affair.
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(AGAIN);
+        }
         match &mut socket.kind {
             Kind::Stream(id) => {
                 let id = *id;
@@ -343,6 +347,10 @@ impl Machine {
         to: Option<SocketAddr>,
     ) -> Result<usize> {
         let socket = self.sockets.get(fd)?;
+        // As a kernel says it that has no fast open (RFC 7413).
+        if flags & libc::MSG_FASTOPEN != 0 && matches!(socket.kind, Kind::Stream(_) | Kind::Fresh) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         match socket.kind {
             Kind::Stream(id) => {
                 let link = self.links.entry(id).or_default();
