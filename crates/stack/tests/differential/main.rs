@@ -33,6 +33,7 @@ use dropper::Dropper;
 use faults::Done;
 use kernel::Kernel;
 use ours::{Ours, Place};
+use seeds::Told;
 
 /// Of all packets of a group.
 const FRAMES: usize = 24_000;
@@ -107,6 +108,10 @@ fn lay(link: &Link, arena: &'static Arena) -> (Cable, Box<dyn Port>) {
 
 /// Runs connections that share a link, all at once.
 fn run_group(group: u64, seeds: &[u64], arena: &'static Arena, sum: &mut Sum) {
+    let _told = seeds
+        .first()
+        .zip(seeds.last())
+        .map(|(first, last)| Told(format!("a group of seeds; again: BYWASH_SEEDS={first}..{}", last + 1)));
     let mut pool = arena.pool(FRAMES).unwrap();
     let link = Link::draw(group);
     let cases: Vec<Case> = seeds.iter().map(|seed| Case::draw(*seed)).collect();

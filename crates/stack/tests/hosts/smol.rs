@@ -11,6 +11,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
+use crate::wire::seeds::Told;
 use crate::wire::{Node, PORT, address};
 
 #[derive(Default)]
@@ -126,10 +127,20 @@ fn payload(length: usize, seed: u64) -> Vec<u8> {
     (0..length as u64).map(|i| (i.wrapping_mul(seed | 1) >> 3).to_le_bytes()[0]).collect()
 }
 
-/// One connection, opened by us or by smoltcp, both streams compared byte by byte.
+/// Who closes when both have all: we and then smoltcp, the other way round, or both at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    We,
+    Smoltcp,
+    Both,
+}
+
+/// One connection, opened by us or by smoltcp, both streams compared byte by byte, and closed by both.
 /// `false` when smoltcp panics.
 fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) -> bool {
-    let told = format!("seed {seed}, chances {chances:?}, MTU {mtu}, we open: {we_open}");
+    let first = [First::We, First::Smoltcp, First::Both][usize::try_from(seed % 3).unwrap()];
+    let told = format!("seed {seed}, chances {chances:?}, MTU {mtu}, we open: {we_open}, closes: {first:?}");
+    let _told = Told(told.clone());
     let mut node = Node::new(1).with_interface(0, 1, None, mtu, "10.0.0.1/24");
     let mut peer = Peer::new(mtu.into());
     let mut between = Between { random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, chances };
@@ -146,6 +157,7 @@ fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) -> bool {
         peer.sockets.get_mut::<tcp::Socket>(peer.socket).connect(context, to, 5000).unwrap();
     }
     let (mut sent, mut sent_back) = (0, 0);
+    let (mut shut, mut peer_closed, mut closed) = (false, false, false);
     let (mut got, mut got_back) = (Vec::<u8>::new(), Vec::<u8>::new());
     let mut buffer = [0; 8192];
     for _ in 0..2_000_000 {
@@ -153,11 +165,16 @@ fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) -> bool {
         for event in node.host.stack.events().collect::<Vec<_>>() {
             match event {
                 Event::Connected(c) | Event::Accepted { connection: c, .. } => id = Some(c),
-                Event::Closed(_, reason) => assert_eq!(reason, CloseReason::Done, "{told}"),
+                Event::PeerClosed(_) => peer_closed = true,
+                Event::Closed(id, reason) => {
+                    assert_eq!((reason, shut), (CloseReason::Done, true), "{told}");
+                    node.host.stack.close(now, id, &mut node.pool).unwrap();
+                    closed = true;
+                }
                 _ => {}
             }
         }
-        if let Some(id) = id {
+        if let Some(id) = id.filter(|_| !shut) {
             sent += node.host.stack.send(now, id, &ours[sent..], &mut node.pool).unwrap();
             let n = node.host.stack.receive_copy(now, id, &mut buffer, &mut node.pool).unwrap();
             got_back.extend(&buffer[..n]);
@@ -172,7 +189,16 @@ fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) -> bool {
         }
         if got.len() == ours.len() && got_back.len() == theirs.len() {
             assert!(got == ours && got_back == theirs, "a stream is not intact: {told}");
-            return true;
+            if let Some(id) = id.filter(|_| !shut && (first != First::Smoltcp || peer_closed)) {
+                node.host.stack.shutdown(now, id, &mut node.pool).unwrap();
+                shut = true;
+            }
+            if first != First::We || socket.state() == tcp::State::CloseWait {
+                socket.close();
+            }
+            if closed && matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait) {
+                return all_is_gone(&mut node, now);
+            }
         }
         let forth = between.pass(node.take(now, PORT));
         peer.queues.receive.extend(forth);
@@ -186,7 +212,18 @@ fn run(seed: u64, chances: Chances, mtu: u16, we_open: bool) -> bool {
         let back = between.pass(peer.queues.send.drain(..).collect());
         back.iter().for_each(|packet| node.put(now, PORT, packet));
     }
-    panic!("stuck at {} of {} and {} of {}: {told}", got.len(), ours.len(), got_back.len(), theirs.len());
+    let ends = (shut, peer_closed, closed, peer.socket().state());
+    panic!("stuck at {} of {} and {} of {}: {ends:?}", got.len(), ours.len(), got_back.len(), theirs.len());
+}
+
+/// Nothing is left of a connection when TIME-WAIT is over.
+fn all_is_gone(node: &mut Node, now: Timestamp) -> bool {
+    let (connections, half_open, _) = node.host.stack.connections();
+    assert_eq!((connections, half_open), (0, 0));
+    node.take(now + Duration::from_secs(61), PORT);
+    assert_eq!(node.host.stack.connections(), (0, 0, 0));
+    node.assert_nothing_leaked();
+    true
 }
 
 /// Each fault alone, all at once, and some together that the seed draws. How often smoltcp panics.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::network::{Faults, Network};
+use crate::wire::seeds::Told;
 use crate::wire::{Node, address};
 use bywash_stack::{CongestionControl, ConnectionId, Event, Limits};
 use proptest::prelude::*;
@@ -58,6 +59,7 @@ impl End {
 
 /// Runs one connection to its end and returns how long that took.
 fn run(faults: Faults, mtu: u16, lengths: [usize; 2], limits: Limits, seed: u64) -> Duration {
+    let _told = Told(format!("seed {seed}, {faults:?}, MTU {mtu}, {lengths:?} bytes"));
     let a = Node::new(1).with_interface(0, 1, None, mtu, "10.0.0.1/24");
     let b = Node::new(2).with_interface(0, 2, None, mtu, "10.0.0.2/24");
     let mut network = Network::new(a, b, faults, seed);
