@@ -131,7 +131,7 @@ fn an_end_does_not_wait_for_long_for_what_cannot_leave() {
         // More resets than the wire holds, and nobody takes one.
         let summary = instance.close();
         assert_eq!(summary.errors, Vec::<String>::new());
-        assert!(began.elapsed() < Duration::from_millis(900), "{port}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_millis(1100), "{port}: {:?}", began.elapsed());
         drop(peer);
     }
 }
