@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
-use crate::{Counter, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RulePlace, Rules, SteerCount};
+use crate::{
+    Counter, LoadedRules, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RuleLoad, RulePlace, Rules, SteerCount,
+};
 
 /// One RX ring, owned by exactly one worker.
 pub trait RxQueue: Send {
@@ -131,12 +133,21 @@ pub trait Port: Send {
     /// What the port counts beside its queues: what the kernel or the NIC dropped, what stayed with the kernel.
     fn counters(&self) -> Vec<Counter>;
 
-    /// Puts other rules in the place of those that the port was opened with, in one step: each packet is decided by the
-    /// ones or by the others. A rule keeps its counter as long as there is one of its [`RuleId`].
+    /// Begins to put other rules in the place of those that it has: what is loaded then is for [`Port::set_rules`].
+    ///
+    /// # Errors
+    /// In one line why not.
+    fn load_rules(&mut self, rules: &Rules) -> Result<RuleLoad, String> {
+        let _ = rules;
+        Err(format!("{} has no rules", self.name()))
+    }
+
+    /// Puts rules that were loaded since others were set in the place of these, in one step: each packet is decided by the ones or by
+    /// the others. A rule keeps its counter as long as there is one of its [`RuleId`].
     ///
     /// # Errors
     /// In one line why not; the old rules are still there.
-    fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
+    fn set_rules(&mut self, rules: LoadedRules) -> Result<(), String> {
         let _ = rules;
         Err(format!("{} has no rules", self.name()))
     }

@@ -1,5 +1,6 @@
 //! The rules of a port, and what they count.
 
+use std::any::Any;
 use std::fmt::{self, Display};
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -18,6 +19,27 @@ pub struct Rules {
     /// What is kept of established flows, where a rule asks for them.
     pub flows: FlowOptions,
 }
+
+/// Rules on their way into a port: all about them that takes time, for who does not have the port meanwhile.
+pub struct RuleLoad(Box<dyn FnOnce() -> Result<LoadedRules, String> + Send>);
+
+impl RuleLoad {
+    /// What is to be done, by the port's driver.
+    pub fn new(load: impl FnOnce() -> Result<LoadedRules, String> + Send + 'static) -> Self {
+        Self(Box::new(load))
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// In one line why they can't be the port's rules.
+    pub fn load(self) -> Result<LoadedRules, String> {
+        (self.0)()
+    }
+}
+
+/// Rules that are ready for the port by which they were loaded. What it needs for them is its driver's own.
+pub struct LoadedRules(pub Box<dyn Any + Send>);
 
 /// What a rule has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

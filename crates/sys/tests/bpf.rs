@@ -123,7 +123,7 @@ fn a_refused_program_shows_the_verifiers_log() {
             assert_eq!(name, "bad");
             assert!(log.contains("R0"), "{log}");
         }
-        LoadError::Bpf(error) => panic!("no log: {error}"),
+        other => panic!("no log: {other}"),
     }
 }
 

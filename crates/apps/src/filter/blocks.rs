@@ -51,9 +51,18 @@ impl Blocks {
         self.with(taken)
     }
 
-    /// Adds to what each has had dropped: its next count begins at 0.
-    pub(super) fn remember(&self, packets: impl Fn(&Key) -> u64) {
-        self.with(|blocks| blocks.iter_mut().for_each(|(key, block)| block.before += packets(key)));
+    /// What each has had dropped, as somebody knows it.
+    pub(super) fn packets(&self, of: impl Fn(&Key) -> u64) -> HashMap<Key, u64> {
+        self.with(|blocks| blocks.keys().map(|key| (key.clone(), of(key))).collect())
+    }
+
+    /// Adds that to what each has had dropped before: its next count begins at 0.
+    pub(super) fn remember(&self, packets: &HashMap<Key, u64>) {
+        self.with(|blocks| {
+            for (key, block) in blocks {
+                block.before += packets.get(key).copied().unwrap_or(0);
+            }
+        });
     }
 
     /// Keeps those that stay blocked. Returns the others, and how many bits of each count.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::Per;
-use bywash_port::{Action, Limit, Port, RulePlace, Rules};
+use bywash_port::{Action, Limit, LoadedRules, Port, RuleLoad, RulePlace, Rules};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use rtrb::Consumer;
@@ -30,6 +30,9 @@ use crate::session;
 /// How soon a change is seen.
 const INTERVAL: Duration = Duration::from_millis(50);
 
+/// How often it looks after the rest while rules are loaded.
+const LOADING: Duration = Duration::from_millis(2);
+
 /// How often files are looked at.
 const WATCH: Duration = Duration::from_millis(250);
 
@@ -42,7 +45,7 @@ const GATEWAYS_SHARE: u32 = 20;
 /// How long it may be silent before it counts as hung.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The same while it reads rules, sets them or looks at routes: with hundreds of thousands that takes seconds.
+/// The same while it reads rules, gives them to the NIC or looks at routes: with hundreds of thousands that takes seconds.
 pub(super) const AT_WORK: Duration = Duration::from_secs(10);
 
 /// How long it may take to end.
@@ -82,6 +85,9 @@ pub(super) struct Control {
 }
 
 const THREAD: &str = "filter control";
+
+/// The thread that loads rules.
+const LOADER: &str = "filter load";
 
 /// How it all stood at the end.
 pub(super) struct Ended {
@@ -272,7 +278,8 @@ impl Work {
         self.seen.clone_from(read.as_ref().map_or_else(|refused| &refused.files, |file| &file.files));
         let read = read.map_err(|refused| refused.to_string());
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
-            Ok((file, places)) => {
+            Ok((_, None)) => {}
+            Ok((file, Some(places))) => {
                 let idle = file.idle_rules(SystemTime::now());
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).news.extend(idle);
                 self.note(&rules_line("reload", &self.shared.rules(), &places));
@@ -292,7 +299,8 @@ impl Work {
         self.shared.is_seen(AT_WORK);
         let before = self.shared.rules();
         match self.apply(&file) {
-            Ok(places) => {
+            Ok(None) => {}
+            Ok(Some(places)) => {
                 let now = self.shared.rules();
                 let [before, holds] =
                     [&before, &now].map(|rules| rules.set.rules().iter().map(|rule| rule.name.as_str()));
@@ -308,16 +316,19 @@ impl Work {
         }
     }
 
-    /// Puts the rules of a file in the place of those that hold. Returns where they are.
-    fn apply(&mut self, file: &RuleFile) -> Result<Vec<RulePlace>, String> {
+    /// Puts the rules of a file in the place of those that hold. Returns where they are, and nothing when the filter ends before
+    /// that.
+    fn apply(&mut self, file: &RuleFile) -> Result<Option<Vec<RulePlace>>, String> {
         let now = SystemTime::now();
         self.shared.is_seen(AT_WORK);
-        let places = self.hold(file.live(now)?).map_err(|why| file.located(&why))?;
+        let Some(places) = self.hold(file.live(now)?).map_err(|why| file.located(&why))? else {
+            return Ok(None);
+        };
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
         state.trouble = None;
-        Ok(places)
+        Ok(Some(places))
     }
 
     /// Has the rules that hold spare the default gateways that the machine has now.
@@ -328,7 +339,7 @@ impl Work {
         self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * GATEWAYS_SHARE);
         let held = found.and_then(|gateways| {
             let Some(gateways) = gateways else { return Ok(None) };
-            self.hold(self.shared.rules()).map(|_| Some(gateways))
+            self.hold(self.shared.rules()).map(|places| places.map(|_| gateways))
         });
         let why = held.as_ref().err();
         let trouble =
@@ -339,15 +350,18 @@ impl Work {
         }
     }
 
-    /// Puts these rules in the place of those that hold. Returns where they are.
-    fn hold(&mut self, rules: Rules) -> Result<Vec<RulePlace>, String> {
+    /// Puts these rules in the place of those that hold. Returns where they are, and nothing when the filter ends before that.
+    fn hold(&mut self, rules: Rules) -> Result<Option<Vec<RulePlace>>, String> {
+        let load = self.port.with(|port| port.load_rules(&rules)).flatten()?;
+        let Some(loaded) = self.load(load)? else { return Ok(None) };
         let before = self.shared.rules();
         let (shared, blocks) = (&self.shared, &self.blocks);
         let places = self.port.with(|port| {
-            blocks.remember(|(name, source)| port.blocked_packets(name, *source));
-            // Reading has had its time, and to wait for the port.
+            // Loading has had its time, and to wait for the port.
             shared.is_seen(AT_WORK);
-            port.set_rules(&rules)?;
+            let counted = blocks.packets(|(name, source)| port.blocked_packets(name, *source));
+            port.set_rules(loaded)?;
+            blocks.remember(&counted);
             // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
             let action = |rules: &Rules, name: &str| {
                 rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
@@ -369,7 +383,25 @@ impl Work {
         state.done.blocks = self.blocks.count();
         // Nobody may ask for a long time: the last ones are the ones that hold.
         state.news = places::lines(&places);
-        Ok(places)
+        Ok(Some(places))
+    }
+
+    /// Has rules loaded, which may take the kernel's verifier seconds. Until then the old ones hold, and sources are blocked and
+    /// unblocked by these. Nothing when the filter ends first: the kernel gives up with the process.
+    fn load(&mut self, load: RuleLoad) -> Result<Option<LoadedRules>, String> {
+        let thread = std::thread::Builder::new().name(LOADER.into()).spawn(move || load.load());
+        let thread = thread.map_err(|error| format!("no thread to load rules: {error}"))?;
+        while !thread.is_finished() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            self.shared.is_seen(SILENCE);
+            std::thread::sleep(LOADING);
+            self.block();
+            self.unblock();
+        }
+        let died = |_| Err("the thread that loads rules has died".into());
+        thread.join().unwrap_or_else(died).map(Some)
     }
 
     /// Has the port drop what workers have told of.

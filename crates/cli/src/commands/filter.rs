@@ -12,6 +12,7 @@ use bywash_apps::filter::{Audit, Filter, MOST_TOP, Options, RuleFile, TOP, Trial
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
+use bywash_drivers::xdp::{NotVerified, verify};
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{Action, Condition, OpenError, PortName, Prefix, Rule, RuleSet, Rules};
@@ -262,11 +263,26 @@ fn give_back() -> Result<Rules, Failure> {
     Ok(Rules { set: Arc::new(set), never: Vec::new(), flows: FlowOptions::default() })
 }
 
+/// Asks the kernel's verifier for its opinion of rules that are to go live, where it may be asked.
+fn verify_rules(file: &RuleFile) -> Result<(), Failure> {
+    let refused = |why: String| Failure::Usage(file.located(&why));
+    let rules = file.live(SystemTime::now()).map_err(refused)?;
+    match verify(&rules, &file.spared) {
+        Ok(()) => Ok(()),
+        Err(NotVerified::Refused(why)) => Err(refused(why)),
+        Err(NotVerified::NotAsked(why)) => {
+            warn(&format!("whether the kernel's verifier takes the rules was not tried: {why}"));
+            Ok(())
+        }
+    }
+}
+
 fn test(args: &TestArgs) -> Result<bool, Failure> {
     let mut file = RuleFile::read(&args.rules)?;
     file.spared.gateways.clone_from(&args.gateway);
     file.spared.sessions = args.ssh.iter().map(|ssh| (ssh.client, ssh.server)).collect();
     file.idle_rules(SystemTime::now()).iter().for_each(|line| warn(line));
+    verify_rules(&file)?;
     let failed = |why: String| Failure::Usage(format!("{}: {why}", args.pcap.display()));
     let capture: Box<dyn Read> = if args.pcap.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())

@@ -288,3 +288,17 @@ block_seconds = 1
 "#
     )
 }
+
+/// Rules that are alike, each of which walks along a packet's headers; the verifier has the more to do with them as there is one that
+/// joins lists.
+pub(crate) fn alike(count: u32) -> String {
+    let joins =
+        "[[rule]]\nname = 'both'\nfrom = ['10.1.0.0/16']\nto_ports = [7]\naction = 'drop'\n".to_owned();
+    let rule = |number: u32| {
+        let port = 100 + number;
+        format!(
+            "[[rule]]\nname = 'alike {number}'\nmatch = 'anyvlan and l4 udp port {port}'\naction = 'drop'\n"
+        )
+    };
+    joins + &(0..count).map(rule).collect::<String>()
+}

@@ -63,7 +63,8 @@ fn reload(hook: Hook) {
     let mut last = [0; 2];
     let started = Instant::now();
     for turn in 1..=RELOADS {
-        port.set_rules(&rules(turn)).unwrap();
+        let loaded = port.load_rules(&rules(turn)).unwrap().load().unwrap();
+        port.set_rules(loaded).unwrap();
         // Nothing comes, but the program wants to be sure that somebody is there.
         queues.rx.as_mut().unwrap().rx(&mut pool, &mut batch);
         assert!(batch.is_empty());

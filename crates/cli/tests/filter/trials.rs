@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use bywash_lab::Host;
 use serde_json::Value;
 
-use crate::bed::{BYWASH, Bed, arguments};
+use crate::bed::{BYWASH, Bed, alike, arguments};
 
 /// A capture file of these frames.
 fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
@@ -213,4 +213,19 @@ fn rules_that_can_do_nothing_are_told_with_their_place() {
     let many: String = (0..20).map(|n| rule(&n.to_string(), "match = \"arp\"\naction = \"drop\"")).collect();
     let lines = told(&many, "");
     assert_eq!((lines.lines().count(), lines.ends_with("4 more such rules\n")), (17, true), "{lines}");
+}
+
+#[test]
+fn rules_that_the_kernels_verifier_does_not_take_are_refused_by_a_trial_with_their_place() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let capture = pcap(&[ip([US, US], 17, [7, 7])]);
+    let fits = rules(folder.path(), &alike(10));
+    let told = try_out(&fits, &capture, "");
+    assert_eq!((told.status.code(), String::from_utf8_lossy(&told.stderr).as_ref()), (Some(0), ""));
+    let beyond = rules(folder.path(), &alike(60));
+    let refused = try_out(&beyond, &capture, "");
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!((refused.status.code(), why.lines().count()), (Some(2), 1), "{why}");
+    assert!(why.contains("rules.toml:9:10: ") && why.contains("the rule 'alike 0' most of all"), "{why}");
 }

@@ -10,7 +10,7 @@ use bywash_sys::route::Gateway;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER, Untouched, of_rule, summary, unchanged};
+use crate::bed::{Bed, Filter, SERVER, Untouched, alike, is_all, of_rule, sent, summary, unchanged};
 
 /// How long what becomes true again may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -119,6 +119,57 @@ fn a_flood_that_both_rule_files_drop_is_dropped_while_one_takes_the_place_of_the
             assert!(counts.is_sorted(), "{number} of '{name}': {counts:?}");
         }
     }
+}
+
+#[test]
+fn rules_that_are_too_large_for_the_verifier_are_refused_by_name_while_the_old_ones_go_on() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let old = "[[rule]]\nname = 'old'\nto_ports = [9]\naction = 'drop'\n";
+    let target = flooded(&bed, 9);
+    let mut filter = Filter::start(&bed, &format!("--attach xdp --rules {}", bed.rules(old).display()));
+    let flood = flood(&bed, "9");
+    let reloads = |filter: &mut Filter| filter.report()["reloads"].as_u64().unwrap();
+    bed.rules(&(old.to_owned() + &alike(6)));
+    let until = Instant::now() + PATIENCE * 3;
+    while reloads(&mut filter) == 0 {
+        assert!(Instant::now() < until, "what fits is taken");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bed.rules(&(old.to_owned() + &alike(60)));
+    let began = Instant::now();
+    let refused = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("verifier")
+    };
+    let why = filter.wait_for("warning", refused)["message"].as_str().unwrap().to_owned();
+    let took = began.elapsed();
+    assert!(why.contains("rules.toml:13:10: ") && why.contains("the rule 'alike 0' most of all"), "{why}");
+    assert!(!why.contains('\n') && why.contains("the rules stay as they were"), "{why}");
+    let (_, flood) = flood.end_anyhow();
+    let sent = summary(&flood)["tx_packets"].as_u64().unwrap();
+    let told = filter.end();
+    is_all(of_rule(summary(&told), "old", "dropped_packets"), sent, summary(&told));
+    assert_eq!(waiting(&target), 0, "in {took:?}");
+}
+
+#[test]
+fn who_ends_a_filter_while_it_verifies_rules_waits_for_nothing_and_keeps_the_counters() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let old = "[[rule]]\nname = 'old'\nto_ports = [9]\naction = 'drop'\n";
+    let audit = bed.folder.path().join("audit.log");
+    let words = format!("--attach xdp --rules {} --audit {}", bed.rules(old).display(), audit.display());
+    let filter = Filter::start(&bed, &words);
+    let sent = sent(bed.flood("--dport 9 --src 10.0.0.16/28 --rate 20k --count 4000"));
+    bed.rules(&(old.to_owned() + &alike(60)));
+    std::thread::sleep(Duration::from_millis(500));
+    let began = Instant::now();
+    let told = filter.end();
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    is_all(of_rule(summary(&told), "old", "dropped_packets"), sent, summary(&told));
+    assert_eq!(summary(&told)["warnings"].as_array().map_or(0, Vec::len), 0, "{told:?}");
+    let log = std::fs::read_to_string(audit).unwrap();
+    assert_eq!((log.matches("refused").count(), log.matches("stop").count()), (0, 1), "{log}");
 }
 
 /// Has the server answer so many questions: each is asked until it is answered, since the kernel may lose one in a flood.

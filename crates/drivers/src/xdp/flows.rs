@@ -26,7 +26,7 @@ pub(super) struct Flows {
 }
 
 /// The table, as this process has it.
-struct Table {
+pub(super) struct Table {
     map: Map,
     memory: Arc<Mapping>,
     layout: FlowLayout,
@@ -41,7 +41,7 @@ impl SentFlows for Table {
 
 impl Table {
     /// Makes a table with what is in `before`, if anything.
-    fn create(most: usize, before: Option<&Self>) -> Result<Self, String> {
+    pub(super) fn create(most: usize, before: Option<&Self>) -> Result<Self, String> {
         let random = random::bytes().map_err(|error| format!("no random numbers: {error}"))?;
         let secret = [0, 8].map(|at| random[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
         let layout = FlowLayout::new(most, secret);
@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// How programs reach it.
-    fn reached(&self) -> FlowMap {
+    pub(super) fn reached(&self) -> FlowMap {
         FlowMap { table: self.map.as_raw_fd(), layout: self.layout }
     }
 }

@@ -147,7 +147,7 @@ pub(super) fn open(
         queues: vec![queue],
         lives: Vec::new(),
         maps: Some(Arc::new(maps)),
-        ruled: Some(ruled),
+        ruled: Some(Arc::new(ruled)),
         steering: None,
         guard: Some(guard),
         link: Some(link),

@@ -31,6 +31,7 @@ mod slots;
 mod steered;
 mod tx;
 mod unsummed;
+mod verify;
 mod watch;
 mod whole;
 
@@ -41,14 +42,16 @@ use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
-    Capabilities, Counter, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RulePlace, Rules, SteerCount,
+    Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad, RulePlace,
+    Rules, SteerCount,
 };
-use bywash_sys::bpf::Link;
+use bywash_sys::bpf::{Link, Program};
 use bywash_sys::xsk::Statistics;
 
 pub use bywash_sys::xsk::CopyMode;
 pub use look::stride_for;
 pub use open::open;
+pub use verify::{NotVerified, verify};
 
 use crate::{Ntuple, OpenOptions, RulesInNic, XdpMode, ZeroCopy};
 
@@ -190,7 +193,7 @@ pub struct XdpPort {
     queues: Vec<QueuePair>,
     lives: Vec<Arc<Life>>,
     maps: Option<Arc<Maps>>,
-    ruled: Option<Ruled>,
+    ruled: Option<Arc<Ruled>>,
     /// The rules by which it steers; there are no others then.
     steering: Option<Ruled>,
     /// Where there are rules that may change.
@@ -203,6 +206,13 @@ pub struct XdpPort {
     /// Goes after the program: drivers restart when it is detached.
     steered: Steered,
     arena: &'static Arena,
+}
+
+/// Rules that wait for their port, with their program.
+struct Loaded {
+    ruled: Ruled,
+    program: Program,
+    rules: Rules,
 }
 
 impl XdpPort {
@@ -266,22 +276,31 @@ impl Port for XdpPort {
         counters
     }
 
-    fn set_rules(&mut self, rules: &Rules) -> Result<(), String> {
-        let (Some(ruled), Some(guard), Some(maps), Some(link)) =
-            (&self.ruled, &mut self.guard, &self.maps, &self.link)
-        else {
+    fn load_rules(&mut self, rules: &Rules) -> Result<RuleLoad, String> {
+        let (Some(ruled), Some(guard), Some(maps)) = (&self.ruled, &mut self.guard, &self.maps) else {
             return Err(format!("{} was opened without rules", self.name));
         };
         // The gateways that are known are better than no new rules.
         let never_take = guard.look().unwrap_or_else(|_| ruled.never_take().clone());
-        let (next, program) = ruled.next(maps, rules, never_take)?;
+        let (ruled, maps, rules) = (Arc::clone(ruled), Arc::clone(maps), rules.clone());
+        Ok(RuleLoad::new(move || {
+            let (ruled, program) = ruled.next(&maps, &rules, never_take)?;
+            Ok(LoadedRules(Box::new(Loaded { ruled, program, rules })))
+        }))
+    }
+
+    fn set_rules(&mut self, rules: LoadedRules) -> Result<(), String> {
+        let (Some(link), Ok(loaded)) = (&self.link, rules.0.downcast::<Loaded>()) else {
+            return Err(format!("{} has not loaded these rules", self.name));
+        };
+        let Loaded { ruled, program, rules } = *loaded;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
-        let before = self.steered.in_nic().change(|| next.in_nic(), rules)?;
+        let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules)?;
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
             return Err(error.to_string());
         }
-        self.ruled = Some(next);
+        self.ruled = Some(Arc::new(ruled));
         Ok(())
     }
 
@@ -303,7 +322,7 @@ impl Port for XdpPort {
     }
 
     fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
-        self.ruled.as_ref().and_then(Ruled::sent_flows)
+        self.ruled.as_ref().and_then(|ruled| ruled.sent_flows())
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {
@@ -337,7 +356,8 @@ impl Port for XdpPort {
     }
 
     fn rule_places(&self) -> Vec<RulePlace> {
-        let rules = self.ruled.as_ref().or(self.steering.as_ref()).map(Ruled::rules).unwrap_or_default();
+        let ruled = self.ruled.as_deref().or(self.steering.as_ref());
+        let rules = ruled.map(Ruled::rules).unwrap_or_default();
         self.steered.rule_places(rules, self.hook)
     }
 

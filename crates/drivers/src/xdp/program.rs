@@ -13,7 +13,7 @@ use bywash_filter::xdp::{
 use bywash_filter::{Expression, Hook, xdp};
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies, kernel_types,
+    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies, kernel_types,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
@@ -156,7 +156,7 @@ pub(super) fn load(
         buff: buff(),
     };
     let program = steering.program().map_err(|error| error.to_string())?;
-    load_words(Hook::Xdp, OUR_PROGRAM, &program.to_words())
+    load_words(Hook::Xdp, OUR_PROGRAM, &program.to_words()).map_err(|error| error.to_string())
 }
 
 /// How many jiffies a worker may be silent.
@@ -176,15 +176,16 @@ pub(super) fn buff() -> Option<XdpBuff> {
 
 /// Loads the program that leaves everything to the kernel: what some drivers want before they send without copies.
 pub(super) fn load_pass() -> Result<Program, String> {
-    load_words(Hook::Xdp, &format!("{OUR_PROGRAM}_pass"), &pass_program().to_words())
+    let loaded = load_words(Hook::Xdp, &format!("{OUR_PROGRAM}_pass"), &pass_program().to_words());
+    loaded.map_err(|error| error.to_string())
 }
 
 /// Loads a program that runs there.
-pub(super) fn load_words(hook: Hook, name: &str, instructions: &[u64]) -> Result<Program, String> {
+pub(super) fn load_words(hook: Hook, name: &str, instructions: &[u64]) -> Result<Program, LoadError> {
     let kind = match hook {
         Hook::Xdp => ProgramKind::XdpFrags,
         Hook::Tcx => ProgramKind::SchedCls,
     };
     let spec = ProgramSpec { kind, name, instructions };
-    Program::load(&spec).map_err(|error| error.to_string())
+    Program::load(&spec)
 }

@@ -12,9 +12,9 @@ use bywash_filter::rules::{
     in_nic,
 };
 use bywash_filter::xdp::{NeverTake, RULES_AT, Take};
-use bywash_filter::{Expression, Hook};
+use bywash_filter::{Expression, Hook, ebpf};
 use bywash_port::{Counter, RuleCount, RuleId, Rules};
-use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
+use bywash_sys::bpf::{BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
 
 use super::flows::Flows;
@@ -131,8 +131,7 @@ impl Ruled {
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
             flows: flows.as_ref().map(Flows::map),
         };
-        let program = program.program().map_err(|error| error.to_string())?;
-        let program = program::load_words(place.hook, &format!("{OUR_PROGRAM}_rules"), &program.to_words())?;
+        let program = load(&program)?;
         let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
         Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
     }
@@ -190,6 +189,23 @@ impl Ruled {
     }
 }
 
+/// Loads the program of rules; one that takes longer for a packet where the verifier finds the usual one too large.
+pub(super) fn load(rules: &RuleProgram<'_>) -> Result<Program, String> {
+    let name = format!("{OUR_PROGRAM}_rules");
+    let load = |program: &ebpf::Program| program::load_words(rules.hook, &name, &program.to_words());
+    let usual = rules.program().map_err(|error| error.to_string())?;
+    let mut loaded = load(&usual);
+    if let Err(LoadError::TooLarge { .. }) = loaded
+        && let Some(shorter) = rules.shorter_than(&usual).map_err(|error| error.to_string())?
+    {
+        loaded = load(&shorter);
+    }
+    loaded.map_err(|error| match error {
+        LoadError::TooLarge { .. } => rules.too_large().to_string(),
+        error => error.to_string(),
+    })
+}
+
 /// What answers to SYNs say, as the kernel would; `None` when no rule answers them.
 ///
 /// The kernel's settings are read each time: who changes them reads the rules again.
@@ -223,14 +239,14 @@ pub(super) fn syn_cookies(set: &RuleSet, mtu: u32) -> Result<Option<SynCookies>,
 const PLAIN_TIMESTAMPS: u32 = 2;
 
 /// The maps of a set's lists. The program that uses them keeps them.
-struct Lists {
+pub(super) struct Lists {
     array: Option<Map>,
     hash6: Option<Map>,
     blocks: Option<Map>,
 }
 
 impl Lists {
-    fn create(set: &RuleSet, slots: &[u32]) -> Result<Self, BpfError> {
+    pub(super) fn create(set: &RuleSet, slots: &[u32]) -> Result<Self, BpfError> {
         let tables = set.tables();
         let map = |kind, name, key_size, value_size: usize, entries: usize| {
             let [value_size, entries] = [value_size, entries].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -265,7 +281,7 @@ impl Lists {
         Ok(Self { array, hash6, blocks })
     }
 
-    fn descriptors(&self) -> MapSet {
+    pub(super) fn descriptors(&self) -> MapSet {
         let descriptor = |map: &Option<Map>| map.as_ref().map_or(-1, Map::as_raw_fd) as RawFd;
         MapSet {
             array: descriptor(&self.array),

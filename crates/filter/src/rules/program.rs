@@ -132,6 +132,30 @@ impl RuleProgram<'_> {
         self.assemble(&Plain::ALL)
     }
 
+    /// The same with fewer kinds of plain packets, for when the kernel's verifier finds that one too large: it takes longer for a
+    /// packet. `None` when there is nothing to leave out.
+    ///
+    /// # Errors
+    /// When the rules are too long for one program.
+    pub fn shorter_than(&self, program: &Program) -> Result<Option<Program>, ProgramError> {
+        let is_needed = |plain: &Plain| self.answers_syns() && plain.is_tcp();
+        let needed: Vec<Plain> = Plain::ALL.into_iter().filter(is_needed).collect();
+        let shorter = self.assemble(&needed)?;
+        Ok((shorter.instructions().len() < program.instructions().len()).then_some(shorter))
+    }
+
+    /// Why the kernel's verifier takes neither: the first of the rules that ask most.
+    pub fn too_large(&self) -> ProgramError {
+        let asks = |rule: &&Rule| {
+            rule.condition.expression.as_ref().map_or((0, 0), |expression| {
+                let graph = expression.graph();
+                (graph.walks.len(), graph.nodes.len())
+            })
+        };
+        let most = self.rules.rules().iter().rev().max_by_key(asks);
+        ProgramError::TooLarge { rule: most.map(|rule| rule.name.clone()).unwrap_or_default() }
+    }
+
     fn answers_syns(&self) -> bool {
         self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie)
     }

@@ -14,6 +14,12 @@ pub enum ProgramError {
         /// The jump.
         error: AssembleError,
     },
+    /// The kernel's verifier gives up.
+    #[error("too much for the kernel's verifier: the rules, and the rule '{rule}' most of all; {ALIKE}")]
+    TooLarge {
+        /// The rule whose expression asks most.
+        rule: String,
+    },
     /// Another reason, which is no single rule's.
     #[error("{0}; {ALIKE}")]
     Other(#[from] AssembleError),

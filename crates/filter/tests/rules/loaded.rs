@@ -1,6 +1,5 @@
 //! A set of rules in the kernel, with maps of its own.
 
-use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
@@ -68,9 +67,7 @@ impl Loaded {
     /// `None` where the program has more paths than the kernel follows, as a few rules by chance may have.
     pub(crate) fn unless_too_large(hook: Hook, set: &RuleSet) -> Option<Self> {
         match Self::try_with(hook, set, &[], (None, Rest::Kernel)) {
-            Err(LoadError::Verifier { source, .. }) if source.kind() == ErrorKind::ArgumentListTooLong => {
-                None
-            }
+            Err(LoadError::TooLarge { .. }) => None,
             loaded => Some(loaded.unwrap_or_else(|error| panic!("{error}"))),
         }
     }

@@ -45,6 +45,12 @@ pub enum LoadError {
         /// The verifier's log, its last part when it is long.
         log: String,
     },
+    /// The verifier has given up: there are more ways through the program than it follows.
+    #[error("the program '{name}' is too large for the kernel's verifier")]
+    TooLarge {
+        /// The program.
+        name: String,
+    },
     /// Anything else.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -181,7 +187,7 @@ impl Program {
     /// Loads a program, licensed `Dual MIT/GPL` so that all of the kernel's helpers are open to it.
     ///
     /// # Errors
-    /// [`LoadError::Verifier`] with its log; else what the kernel says.
+    /// [`LoadError::TooLarge`]; [`LoadError::Verifier`] with its log; else what the kernel says.
     pub fn load(spec: &ProgramSpec<'_>) -> Result<Self, LoadError> {
         let (prog_type, prog_flags, expected_attach_type) = match spec.kind {
             ProgramKind::XdpFrags => (TYPE_XDP, XDP_HAS_FRAGS, ATTACH_XDP),
@@ -213,6 +219,10 @@ impl Program {
             Ok(fd) => Ok(Self { fd: own(fd), name: spec.name.into() }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::ENOMEM)) => {
                 Err(BpfError::new(what(), error).into())
+            }
+            // Its log would take as long once more and end anywhere.
+            Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {
+                Err(LoadError::TooLarge { name: spec.name.into() })
             }
             Err(error) => match verifier_log(&attributes) {
                 log if log.is_empty() => Err(BpfError::new(what(), error).into()),
