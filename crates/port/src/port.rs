@@ -8,7 +8,8 @@ use bywash_filter::rules::SentFlows;
 use bywash_frame::{Batch, Pool};
 
 use crate::{
-    Counter, LoadedRules, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RuleLoad, RulePlace, Rules, SteerCount,
+    Counter, LoadedRules, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RuleLoad, RulePlace, Rules,
+    SteerCount,
 };
 
 /// One RX ring, owned by exactly one worker.

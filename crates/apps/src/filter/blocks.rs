@@ -38,17 +38,17 @@ impl Blocks {
         self.with(|blocks| blocks.insert(key, Block { bits, since, until: since + time, before: 0 }));
     }
 
-    /// Those whose time is over, which are no longer here, and how many bits of each count.
-    pub(super) fn take_over(&self) -> Vec<(Key, u8)> {
+    /// Those whose time is over, and how many bits of each count.
+    pub(super) fn over(&self) -> Vec<(Key, u8)> {
         let now = Instant::now();
-        self.take(|_, block| block.until <= now)
+        self.with(|blocks| {
+            let over = blocks.iter().filter(|(_, block)| block.until <= now);
+            over.map(|(key, block)| (key.clone(), block.bits)).collect()
+        })
     }
 
-    fn take(&self, mut goes: impl FnMut(&Key, &Block) -> bool) -> Vec<(Key, u8)> {
-        let taken = |blocks: &mut HashMap<Key, Block>| {
-            blocks.extract_if(|key, block| goes(key, block)).map(|(key, block)| (key, block.bits)).collect()
-        };
-        self.with(taken)
+    pub(super) fn remove(&self, key: &Key) {
+        self.with(|blocks| blocks.remove(key));
     }
 
     /// What each has had dropped, as somebody knows it.
@@ -67,7 +67,10 @@ impl Blocks {
 
     /// Keeps those that stay blocked. Returns the others, and how many bits of each count.
     pub(super) fn retain(&self, mut stays: impl FnMut(&Key) -> bool) -> Vec<(Key, u8)> {
-        self.take(|key, _| !stays(key))
+        let taken = |blocks: &mut HashMap<Key, Block>| {
+            blocks.extract_if(|key, _| !stays(key)).map(|(key, block)| (key, block.bits)).collect()
+        };
+        self.with(taken)
     }
 
     /// As they are now.

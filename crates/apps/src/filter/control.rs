@@ -39,6 +39,9 @@ const WATCH: Duration = Duration::from_millis(250);
 /// How often the default gateways are looked at.
 const GATEWAYS: Duration = Duration::from_secs(1);
 
+/// When it is tried again to take out a rule that has expired, or to unblock a source.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// Of its time, looking at the gateways takes one part in so many at most: a router has a million routes to look through.
 const GATEWAYS_SHARE: u32 = 20;
 
@@ -77,7 +80,7 @@ pub(super) struct Done {
 
 /// The thread that does it.
 pub(super) struct Control {
-    thread: JoinHandle<Vec<String>>,
+    thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
@@ -106,6 +109,10 @@ struct State {
     done: Done,
     /// Why the last rule file was refused, or a source could not be blocked.
     trouble: Option<String>,
+    /// Why a rule that has expired still holds.
+    expiry_trouble: Option<String>,
+    /// Why a source is blocked for longer than it should be.
+    unblock_trouble: Option<String>,
     /// Why the default gateways are not known.
     gateways_trouble: Option<String>,
     /// Why nothing is noted any more, or in the old file, and whether somebody has been told.
@@ -133,13 +140,14 @@ impl Control {
             state: Arc::clone(&state),
             reload: Arc::clone(&options.reload),
             expiry: file.as_ref().and_then(|file| file.next_expiry(SystemTime::now())),
+            expiry_due: Instant::now(),
+            unblocking_due: Instant::now(),
             file,
             seen,
             told: blocks,
             blocks: known.clone(),
             gateways_due: Instant::now() + GATEWAYS,
             audit: options.audit.clone(),
-            warnings: Vec::new(),
         };
         let start = work.port.with(|port| start_line(port, options))?;
         work.note(&start);
@@ -176,8 +184,9 @@ impl Control {
             *is_told = true;
             why.clone()
         });
-        let troubles = [state.trouble.clone(), state.gateways_trouble.clone(), audit];
-        let troubles: Vec<String> = troubles.into_iter().flatten().collect();
+        let State { trouble, expiry_trouble, unblock_trouble, gateways_trouble, .. } = &*state;
+        let troubles = [trouble, expiry_trouble, unblock_trouble, gateways_trouble].map(Option::clone);
+        let troubles: Vec<String> = troubles.into_iter().chain([audit]).flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join("; "))
     }
 
@@ -195,7 +204,7 @@ impl Control {
         }
         let (rules, done, blocked) = (self.shared.rules(), self.done(), self.blocks.now());
         let mut warnings = if self.thread.is_finished() {
-            self.thread.join().unwrap_or_else(|_| vec!["the control thread has died".into()])
+            self.thread.join().err().map(|_| "the control thread has died".into()).into_iter().collect()
         } else {
             vec![format!(
                 "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: does the \
@@ -221,17 +230,20 @@ struct Work {
     /// The files, as they were when they were last read.
     seen: Vec<Watched>,
     expiry: Option<SystemTime>,
+    /// When what has expired may be taken out, which did not come about before.
+    expiry_due: Instant,
+    /// When sources may be unblocked, which did not come about before.
+    unblocking_due: Instant,
     /// Who is to be blocked, as workers tell.
     told: Vec<Consumer<Block>>,
     blocks: Blocks,
     /// When the default gateways are looked at next.
     gateways_due: Instant,
     audit: Option<Audit>,
-    warnings: Vec<String>,
 }
 
 impl Work {
-    fn run(mut self) -> Vec<String> {
+    fn run(mut self) {
         let mut watched = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             self.shared.is_seen(SILENCE);
@@ -255,7 +267,8 @@ impl Work {
             if asked || (looks && self.has_changed()) {
                 self.read_again();
             }
-            if self.expiry.is_some_and(|end| end <= SystemTime::now()) {
+            let has_expired = self.expiry.is_some_and(|end| end <= SystemTime::now());
+            if has_expired && self.expiry_due <= Instant::now() {
                 self.expire();
             }
             if self.gateways_due <= Instant::now() {
@@ -263,7 +276,6 @@ impl Work {
             }
         }
         self.note(&json!({ "event": "stop" }));
-        self.warnings
     }
 
     fn has_changed(&self) -> bool {
@@ -310,8 +322,15 @@ impl Work {
                 self.note(&line);
             }
             Err(why) => {
-                self.expiry = None;
-                self.warnings.push(format!("a rule that has expired could not be taken out: {why}"));
+                self.expiry_due = Instant::now() + RETRY;
+                let trouble = Some(format!("a rule that has expired still holds: {why}"));
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_new = state.expiry_trouble != trouble;
+                state.expiry_trouble = trouble;
+                drop(state);
+                if is_new {
+                    self.note(&json!({ "event": "overdue", "why": why }));
+                }
             }
         }
     }
@@ -327,7 +346,7 @@ impl Work {
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
-        state.trouble = None;
+        (state.trouble, state.expiry_trouble) = (None, None);
         Ok(Some(places))
     }
 
@@ -439,15 +458,23 @@ impl Work {
 
     /// Ends what has been blocked for long enough.
     fn unblock(&mut self) {
-        for (key, bits) in self.blocks.take_over() {
+        if self.unblocking_due > Instant::now() {
+            return;
+        }
+        let mut trouble = None;
+        for (key, bits) in self.blocks.over() {
             let done = self.port.with(|port| port.block(&key.0, key.1, false)).flatten();
             if let Err(why) = done {
                 let who = Sender::Source { first: key.1, bits }.to_string();
-                self.warnings.push(format!("{who} stays blocked by '{}': {why}", key.0));
+                trouble = Some(format!("{who} is still blocked by '{}': {why}", key.0));
+                self.unblocking_due = Instant::now() + RETRY;
+                continue;
             }
+            self.blocks.remove(&key);
             self.note_unblocked(&key, bits);
             self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
         }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).unblock_trouble = trouble;
     }
 
     fn note_unblocked(&mut self, (rule, source): &Key, bits: u8) {
@@ -499,3 +526,6 @@ fn login_uid() -> Option<u32> {
 fn rules_line(event: &str, rules: &Rules, places: &[RulePlace]) -> Value {
     json!({ "event": event, "rules": rules.set.rules().len(), "places": places::placed(places) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,33 @@ fn an_audit_log_that_was_moved_away_goes_on_in_a_new_file_when_asked_and_loses_n
         (vec!["start".into(), "reload".into()], vec!["reload".into(), "stop".into()])
     );
 }
+
+#[test]
+fn a_rule_that_has_expired_and_can_not_be_taken_out_is_told_of_and_goes_as_soon_as_it_can() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let host = &bed.lab.hosts[1];
+    host.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let web = "[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"syncookie\"\n";
+    let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&(for_a_time(3) + web)));
+    let mut filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
+    // No set of rules with cookies holds from now on.
+    host.sysctl("net.ipv4.tcp_syncookies", "0").unwrap();
+    let still = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("expired still holds")
+    };
+    filter.wait_for("warning", still);
+    std::thread::sleep(Duration::from_millis(1500));
+    host.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    let log = loop {
+        let log = std::fs::read_to_string(&audit).unwrap();
+        if log.contains("\"expired\":[\"a while\"]") {
+            break log;
+        }
+        assert!(Instant::now() < until, "{log}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(log.matches("\"overdue\"").count(), 1, "{log}");
+    filter.end();
+}

@@ -42,8 +42,8 @@ use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
-    Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad, RulePlace,
-    Rules, SteerCount,
+    Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
+    RulePlace, Rules, SteerCount,
 };
 use bywash_sys::bpf::{Link, Program};
 use bywash_sys::xsk::Statistics;

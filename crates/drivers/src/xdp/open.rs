@@ -164,7 +164,8 @@ impl<'a> Opening<'a> {
         let (queues, lives) =
             self.hand_out(bound, beats, maps.as_ref(), &capabilities, (back.as_ref(), wholes));
         let mac = self.interface.mac.map(|mac| mac.0);
-        let (ruled, steering) = if self.options.steer.is_empty() { (ruled.map(Arc::new), None) } else { (None, ruled) };
+        let (ruled, steering) =
+            if self.options.steer.is_empty() { (ruled.map(Arc::new), None) } else { (None, ruled) };
         Ok(XdpPort {
             name,
             hook: Hook::Xdp,

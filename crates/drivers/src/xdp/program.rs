@@ -13,7 +13,8 @@ use bywash_filter::xdp::{
 use bywash_filter::{Expression, Hook, xdp};
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies, kernel_types,
+    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
+    kernel_types,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;

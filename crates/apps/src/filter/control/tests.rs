@@ -1,0 +1,155 @@
+//! What the thread does when a port refuses.
+
+use std::sync::atomic::AtomicU64;
+
+use bywash_port::filter::rules::FlowOptions;
+use bywash_port::{Capabilities, Condition, Counter, PortName, QueuePair, Rule, RuleSet};
+
+use super::*;
+
+/// A port that blocks, unblocks and takes rules as long as it is not told to refuse.
+struct Stubborn {
+    refuses: Arc<AtomicBool>,
+    /// Times it was asked to unblock.
+    asked: Arc<AtomicU64>,
+    name: PortName,
+    capabilities: Capabilities,
+}
+
+/// So many packets each has had dropped since there were other rules.
+const DROPPED: u64 = 7;
+
+impl Stubborn {
+    fn answer<T>(&self, done: T) -> Result<T, String> {
+        if self.refuses.load(Ordering::Relaxed) { Err("not now".into()) } else { Ok(done) }
+    }
+}
+
+impl Port for Stubborn {
+    fn name(&self) -> &PortName {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+
+    fn queues(&mut self) -> Vec<QueuePair> {
+        Vec::new()
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+
+    fn load_rules(&mut self, _: &Rules) -> Result<RuleLoad, String> {
+        Ok(RuleLoad::new(|| Ok(LoadedRules(Box::new(())))))
+    }
+
+    fn set_rules(&mut self, _: LoadedRules) -> Result<(), String> {
+        self.answer(())
+    }
+
+    fn block(&mut self, _: &str, _: IpAddr, on: bool) -> Result<(), String> {
+        self.asked.fetch_add(u64::from(!on), Ordering::Relaxed);
+        self.answer(())
+    }
+
+    fn blocked_packets(&self, _: &str, _: IpAddr) -> u64 {
+        DROPPED
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+}
+
+fn rules() -> Rules {
+    let limit =
+        Limit { rate: 1, burst: 1, per: Per::Source { v4: 32, v6: 64 }, block: Some(Duration::from_secs(1)) };
+    let condition = Condition { to_ports: vec![9..=9], ..Condition::default() };
+    let action = Action::Limit(limit);
+    let rule = Rule { name: "rate".into(), condition, action, sample: None, expires: None, dry_run: false };
+    let set = Arc::new(RuleSet::new(vec![rule]).unwrap());
+    Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+}
+
+/// The thread's work on such a port, by which one source is blocked for so long; and what the port goes by.
+fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
+    let (refuses, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let port = Stubborn {
+        refuses: Arc::clone(&refuses),
+        asked: Arc::clone(&asked),
+        name: "loop:stubborn".parse().unwrap(),
+        capabilities: Capabilities::default(),
+    };
+    let blocks = Blocks::default();
+    blocks.add(("rate".into(), [10, 0, 0, 1].into()), 32, time);
+    let work = Work {
+        port: SharedPort::new(Box::new(port)),
+        shared: Shared::new(Held { rules: rules(), flows: None }, AT_WORK),
+        stop: Arc::default(),
+        stop_all: Stop::new().unwrap(),
+        state: Arc::new(Mutex::new(State {
+            done: Done { blocks: 1, ..Done::default() },
+            ..State::default()
+        })),
+        reload: Arc::default(),
+        file: None,
+        seen: Vec::new(),
+        expiry: None,
+        expiry_due: Instant::now(),
+        unblocking_due: Instant::now(),
+        told: Vec::new(),
+        blocks,
+        gateways_due: Instant::now(),
+        audit: None,
+    };
+    (work, refuses, asked)
+}
+
+#[test]
+fn a_source_that_can_not_be_unblocked_is_told_of_and_tried_again_a_second_later() {
+    let (mut work, refuses, asked) = work(Duration::ZERO);
+    let stands = |work: &Work| {
+        let state = work.state.lock().unwrap();
+        (work.blocks.count(), state.done.blocks, state.unblock_trouble.clone())
+    };
+    work.unblock();
+    let trouble = Some("10.0.0.1/32 is still blocked by 'rate': not now".to_owned());
+    assert_eq!(stands(&work), (1, 1, trouble.clone()));
+    refuses.store(false, Ordering::Relaxed);
+    work.unblock();
+    assert_eq!((stands(&work), asked.load(Ordering::Relaxed)), ((1, 1, trouble), 1), "not yet");
+    work.unblocking_due = Instant::now();
+    work.unblock();
+    assert_eq!((stands(&work), asked.load(Ordering::Relaxed)), ((0, 0, None), 2));
+}
+
+#[test]
+fn what_sources_have_had_dropped_stays_as_it_was_when_other_rules_are_refused() {
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    let before = |work: &Work| work.blocks.now()[0].before;
+    assert!(work.hold(rules()).is_err());
+    assert_eq!(before(&work), 0, "the port counts them still");
+    refuses.store(false, Ordering::Relaxed);
+    assert!(work.hold(rules()).is_ok());
+    assert_eq!(before(&work), DROPPED);
+}
+
+#[test]
+fn the_end_of_the_filter_does_not_wait_for_rules_that_are_loaded() {
+    let (mut work, ..) = work(Duration::from_secs(60));
+    work.stop.store(true, Ordering::Relaxed);
+    let load = RuleLoad::new(|| {
+        std::thread::sleep(Duration::from_secs(5));
+        Ok(LoadedRules(Box::new(())))
+    });
+    let began = Instant::now();
+    assert!(matches!(work.load(load), Ok(None)));
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
