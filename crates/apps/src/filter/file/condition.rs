@@ -34,12 +34,12 @@ impl RuleFile {
     pub(super) fn condition(&mut self, raw: &RawRule, path: &Path) -> Result<Condition, Wrong> {
         let mut condition = Condition {
             expression: raw.expression.as_ref().map(expression).transpose()?,
-            from: prefixes(&raw.from)?,
-            to: prefixes(&raw.to)?,
-            from_ports: ports(&raw.from_ports)?,
-            to_ports: ports(&raw.to_ports)?,
-            names: names(&raw.names)?,
-            payload: raw.payload.iter().map(payload).collect::<Result<_, _>>()?,
+            from: list(raw.from.as_ref(), prefix)?,
+            to: list(raw.to.as_ref(), prefix)?,
+            from_ports: list(raw.from_ports.as_ref(), ports)?,
+            to_ports: list(raw.to_ports.as_ref(), ports)?,
+            names: list(raw.names.as_ref(), name)?,
+            payload: list(raw.payload.as_ref(), payload)?,
             established: established(raw)?,
         };
         self.add_file(&mut condition.from, raw.from_file.as_ref(), path, "prefix")?;
@@ -87,32 +87,42 @@ pub(super) fn expression(text: &Spanned<String>) -> Result<Expression, Fault> {
     })
 }
 
-fn prefixes(list: &[Spanned<String>]) -> Result<Vec<Prefix>, Fault> {
-    list.iter().map(|text| text.get_ref().parse().map_err(|error| fault(text, error))).collect()
+/// What stands in a list, if there is one.
+fn list<R, T>(
+    raw: Option<&Spanned<Vec<Spanned<R>>>>,
+    of: impl Fn(&Spanned<R>) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    match raw {
+        Some(raw) if raw.get_ref().is_empty() => {
+            Err(fault(raw, "there is nothing in this list, and without any it would match all: leave it out"))
+        }
+        Some(raw) => raw.get_ref().iter().map(of).collect(),
+        None => Ok(Vec::new()),
+    }
 }
 
-fn ports(list: &[Spanned<RawPorts>]) -> Result<Vec<RangeInclusive<u16>>, Fault> {
+fn prefix(text: &Spanned<String>) -> Result<Prefix, Fault> {
+    text.get_ref().parse().map_err(|error| fault(text, error))
+}
+
+fn ports(ports: &Spanned<RawPorts>) -> Result<RangeInclusive<u16>, Fault> {
     let read = |text: &str| {
         let (from, to) = text.split_once('-')?;
         let range = from.trim().parse().ok()?..=to.trim().parse().ok()?;
         (!range.is_empty()).then_some(range)
     };
-    let of = |ports: &Spanned<RawPorts>| match ports.get_ref() {
+    match ports.get_ref() {
         RawPorts::One(port) => match u16::try_from(*port) {
             Ok(port) => Ok(port..=port),
             Err(_) => Err(fault(ports, format!("{port} is no port: they go from 0 to 65535"))),
         },
         RawPorts::Range(text) => read(text)
             .ok_or_else(|| fault(ports, format!("'{text}' is no range of ports: write \"1000-2000\""))),
-    };
-    list.iter().map(of).collect()
+    }
 }
 
-fn names(list: &[Spanned<String>]) -> Result<Vec<NamePattern>, Fault> {
-    let of = |text: &Spanned<String>| {
-        text.get_ref().parse().map_err(|error: NamePatternError| within(text, error.at, error))
-    };
-    list.iter().map(of).collect()
+fn name(text: &Spanned<String>) -> Result<NamePattern, Fault> {
+    text.get_ref().parse().map_err(|error: NamePatternError| within(text, error.at, error))
 }
 
 /// How long ago this machine may have sent something of a packet's flow.

@@ -114,21 +114,15 @@ struct RawRule {
     action: Spanned<String>,
     #[serde(rename = "match")]
     expression: Option<Spanned<String>>,
-    #[serde(default)]
-    from: Vec<Spanned<String>>,
-    #[serde(default)]
-    to: Vec<Spanned<String>>,
+    from: Option<Spanned<Vec<Spanned<String>>>>,
+    to: Option<Spanned<Vec<Spanned<String>>>>,
     from_file: Option<Spanned<PathBuf>>,
     to_file: Option<Spanned<PathBuf>>,
-    #[serde(default)]
-    from_ports: Vec<Spanned<RawPorts>>,
-    #[serde(default)]
-    to_ports: Vec<Spanned<RawPorts>>,
-    #[serde(default)]
-    names: Vec<Spanned<String>>,
+    from_ports: Option<Spanned<Vec<Spanned<RawPorts>>>>,
+    to_ports: Option<Spanned<Vec<Spanned<RawPorts>>>>,
+    names: Option<Spanned<Vec<Spanned<String>>>>,
     names_file: Option<Spanned<PathBuf>>,
-    #[serde(default)]
-    payload: Vec<Spanned<RawPayload>>,
+    payload: Option<Spanned<Vec<Spanned<RawPayload>>>>,
     established: Option<Spanned<bool>>,
     idle_seconds: Option<Spanned<u32>>,
     sample: Option<Spanned<u32>>,

@@ -85,6 +85,16 @@ fn established_flows_are_asked_for_by_rules_and_kept_as_the_file_says() {
 }
 
 #[test]
+fn a_list_with_nothing_in_it_is_a_mistake_as_an_empty_file_is() {
+    for list in ["from", "to", "from_ports", "to_ports", "names", "payload"] {
+        let found =
+            error(&format!("[[rule]]\nname = \"a\"\naction = \"drop\"\nmatch = \"udp\"\n{list} = []"));
+        let place = format!("rules.toml:5:{}: there is nothing in this list", list.len() + 4);
+        assert!(found.starts_with(&place), "{found}");
+    }
+}
+
+#[test]
 fn each_mistake_is_named_with_its_place() {
     let rule = |more: &str| error(&format!("[[rule]]\nname = \"a\"\n{more}"));
     let with = |more: &str| rule(&format!("action = \"drop\"\n{more}"));
