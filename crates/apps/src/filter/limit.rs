@@ -259,7 +259,7 @@ impl Limiter {
     fn flow_key(&self, headers: &Headers, family: Family) -> u64 {
         let [source, destination] = headers.ports().unwrap_or_default().map(u64::from);
         let [from, to] = headers.halves();
-        let kind = u64::from(family == Family::V4);
+        let kind = u64::from(family == Family::V4) << 8 | u64::from(headers.protocol());
         self.hash([from[0], from[1], to[0], to[1], kind << 32 | source << 16 | destination])
     }
 
@@ -377,6 +377,20 @@ mod tests {
         assert_eq!(told(&hitters[1]), ("192.0.2.2/32".into(), 10_000));
         // One second at ten a second, and the burst.
         assert!((10..=20).contains(&hitters[0].within), "{hitters:?}");
+    }
+
+    #[test]
+    fn flows_between_the_same_ports_of_another_protocol_are_others() {
+        let mut limiter = limiter(1, 1, Per::Flow);
+        let of = |protocol| {
+            let mut packet = [0; 42];
+            packet[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol]);
+            Headers::of(&packet)
+        };
+        for protocol in [6, 17, 132, 47, 50] {
+            assert_eq!(limiter.measure(&of(protocol), SECOND), Measured::Within, "{protocol}");
+            assert_eq!(limiter.measure(&of(protocol), SECOND), Measured::Above, "{protocol}");
+        }
     }
 
     #[test]

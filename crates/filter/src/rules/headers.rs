@@ -1,4 +1,4 @@
-//! What lists ask of a packet: its addresses and ports, behind up to two VLAN tags.
+//! What lists and limits ask of a packet: its addresses, protocol and ports, behind up to two VLAN tags.
 //!
 //! Ports are those of TCP, UDP and SCTP in a first fragment, and over IPv6 directly behind its header: what `port` means in
 //! an expression.
@@ -18,7 +18,7 @@ pub(super) const WITH_PORTS: [u8; 3] = [6, 17, 132];
 /// In IPv4's fragment field: the offset, which later fragments have.
 const LATER: u16 = 0x1fff;
 
-/// A packet's addresses and ports, where it has them: in whole words, so that what was just written is quickly read again.
+/// A packet's addresses, protocol and ports, where it has them: in whole words, so that what was just written is quickly read again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Source and destination, each as its upper and lower half; an address of IPv4 in the lower one.
@@ -26,6 +26,8 @@ pub struct Headers {
     /// Source and destination.
     ports: [u16; 2],
     has_ports: bool,
+    /// The protocol, over IPv6 that of the first header behind it.
+    protocol: u8,
     family: Option<Family>,
 }
 
@@ -74,6 +76,12 @@ impl Headers {
         self.has_ports.then_some(self.ports)
     }
 
+    /// The number of the protocol that IP names; over IPv6 that of an extension header, where there is one. 0 where there is no IP.
+    #[inline]
+    pub fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
     /// Puts those of a packet in the place of what was there.
     #[inline(always)]
     pub(super) fn read(&mut self, packet: &[u8]) {
@@ -85,11 +93,12 @@ impl Headers {
 
     #[inline(always)]
     fn plain(&mut self, head: &[u8; PLAIN]) {
-        let [.., a, b, c, d, e, f, g, h, i, j, k, l] = *head;
+        let [.., protocol, _, _, a, b, c, d, e, f, g, h, i, j, k, l] = *head;
         let [from, to] = [[a, b, c, d], [e, f, g, h]].map(|address| u64::from(u32::from_be_bytes(address)));
         self.addresses = [[0, from], [0, to]];
         self.ports = [[i, j], [k, l]].map(u16::from_be_bytes);
         self.has_ports = true;
+        self.protocol = protocol;
         self.family = Some(Family::V4);
     }
 
@@ -110,7 +119,7 @@ impl Headers {
         let is_later = u16::from_be_bytes([header[6], header[7]]) & LATER != 0;
         let has_some = WITH_PORTS.contains(&header[9]) && !is_later;
         let ports = has_some.then(|| ports(network, usize::from(header[0] & 0xf) * 4)).flatten();
-        Some(Self::new(Family::V4, [[0, from], [0, to]], ports))
+        Some(Self::new(Family::V4, header[9], [[0, from], [0, to]], ports))
     }
 
     fn v6(network: &[u8]) -> Option<Self> {
@@ -119,12 +128,12 @@ impl Headers {
         let [a, b, c, d] = *halves.first_chunk()?;
         let [a, b, c, d] = [a, b, c, d].map(u64::from_be_bytes);
         let ports = WITH_PORTS.contains(&header[6]).then(|| ports(network, 40)).flatten();
-        Some(Self::new(Family::V6, [[a, b], [c, d]], ports))
+        Some(Self::new(Family::V6, header[6], [[a, b], [c, d]], ports))
     }
 
-    fn new(family: Family, addresses: [[u64; 2]; 2], ports: Option<[u16; 2]>) -> Self {
+    fn new(family: Family, protocol: u8, addresses: [[u64; 2]; 2], ports: Option<[u16; 2]>) -> Self {
         let (has_ports, ports) = (ports.is_some(), ports.unwrap_or_default());
-        Self { addresses, ports, has_ports, family: Some(family) }
+        Self { addresses, ports, has_ports, protocol, family: Some(family) }
     }
 }
 
