@@ -288,13 +288,9 @@ pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
 }
 
-/// Whether the interface of a port has gone away, or the way by which packets go back into it.
-pub(crate) fn is_gone(port: &dyn Port) -> bool {
-    has_gone(&port.counters()).is_some()
-}
-
-/// What has gone, and how, as it is told around the port's name.
-fn has_gone(counters: &[Counter]) -> Option<[&'static str; 2]> {
+/// What of a port has gone, its interface or the way by which packets go back into it, and how, as it is told around the port's
+/// name.
+pub(crate) fn has_gone(counters: &[Counter]) -> Option<[&'static str; 2]> {
     let set = |name| counters.iter().any(|counter| counter.name == name && counter.value > 0);
     let gone = [
         ("interface_gone", ["the interface of", "is gone"]),

@@ -252,6 +252,7 @@ impl Loaded {
             rest: Rest::Kernel,
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
+                longest: 2048,
                 heartbeat: heartbeat.as_raw_fd(),
                 queues: 1,
                 counters: counters.as_raw_fd(),

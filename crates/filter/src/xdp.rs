@@ -69,11 +69,13 @@ pub struct NeverTake {
     pub sessions: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// File descriptors of the maps. A program that was loaded keeps the maps themselves.
+/// File descriptors of the maps, and what lies in them. A program that was loaded keeps the maps themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maps {
     /// `BPF_MAP_TYPE_XSKMAP`: the socket of each queue. Not used at TCX.
     pub sockets: RawFd,
+    /// Bytes of the longest packet that sockets take.
+    pub longest: u32,
     /// `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` and one entry: a [`Heartbeat`] for each queue, one behind the other.
     pub heartbeat: RawFd,
     /// How many heartbeats there are; one at TCX.
@@ -122,11 +124,14 @@ pub enum Verdict {
     Hung,
     /// No socket was there for the queue: the kernel's.
     NoSocket,
+    /// Longer than sockets take, which would lose them: the kernel's.
+    TooLong,
 }
 
 impl Verdict {
     /// All of them, in the order of their index.
-    pub const ALL: [Self; 5] = [Self::Taken, Self::Left, Self::NeverTake, Self::Hung, Self::NoSocket];
+    pub const ALL: [Self; 6] =
+        [Self::Taken, Self::Left, Self::NeverTake, Self::Hung, Self::NoSocket, Self::TooLong];
 
     /// Its name, as counters are called.
     pub fn name(self) -> &'static str {
@@ -136,6 +141,7 @@ impl Verdict {
             Self::NeverTake => "never_take",
             Self::Hung => "hung",
             Self::NoSocket => "no_socket",
+            Self::TooLong => "too_long",
         }
     }
 }
@@ -370,6 +376,7 @@ pub(crate) fn check_heartbeat(
 
 /// Gives the packet to the socket of its queue.
 pub(crate) fn redirect(assembler: &mut Assembler, maps: &Maps, exits: &Exits) {
+    assembler.jump_if32(LENGTH, Condition::Greater, maps.longest, exits.of(Verdict::TooLong));
     assembler.map(Register::R1, maps.sockets);
     assembler.load(Width::Word, Register::R2, CONTEXT, MD_RX_QUEUE_INDEX);
     // Without a socket the function returns this, and the packet stays with the kernel.
@@ -441,7 +448,7 @@ fn lookup(assembler: &mut Assembler, map: RawFd, key: i16) {
 
 /// Where the program goes when a packet's fate is known.
 pub(crate) struct Exits {
-    verdicts: [Label; 5],
+    verdicts: [Label; Verdict::ALL.len()],
     /// To the socket.
     pub(crate) take: Label,
     /// The result is known, and the counter's key is on the stack.

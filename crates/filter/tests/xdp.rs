@@ -47,13 +47,14 @@ impl Fixture {
                 1,
                 true,
             ),
-            counters: map(MapKind::PerCpuArray, "test_counters", 16, 5, false),
+            counters: map(MapKind::PerCpuArray, "test_counters", 16, 6, false),
         }
     }
 
     fn maps(&self) -> Maps {
         Maps {
             sockets: self.sockets.as_raw_fd(),
+            longest: 200,
             heartbeat: self.heartbeat.as_raw_fd(),
             queues: QUEUES,
             counters: self.counters.as_raw_fd(),
@@ -114,6 +115,10 @@ fn every_fate_of_a_packet_is_counted_under_its_name() {
     assert_eq!(run(&packet(0x0800, 110)), 2);
     assert_eq!((fixture.counted(Verdict::NoSocket), fixture.counted(Verdict::Hung)), ([3, 280], [1, 100]));
     assert_eq!(fixture.counted(Verdict::Taken), [0, 0]);
+    // Sockets would lose it.
+    fixture.beat(2);
+    assert_eq!(run(&packet(0x0800, 201)), 2);
+    assert_eq!(fixture.counted(Verdict::TooLong), [1, 201]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::Per;
-use bywash_port::{Action, Limit, LoadedRules, Port, RuleLoad, RulePlace, Rules};
+use bywash_port::{Action, Counter, Limit, LoadedRules, Port, RuleLoad, RulePlace, Rules};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use rtrb::Consumer;
@@ -113,6 +113,8 @@ struct State {
     expiry_trouble: Option<String>,
     /// Why a source is blocked for longer than it should be.
     unblock_trouble: Option<String>,
+    /// Why packets are not judged by user space.
+    length_trouble: Option<String>,
     /// Why the default gateways are not known.
     gateways_trouble: Option<String>,
     /// Why nothing is noted any more, or in the old file, and whether somebody has been told.
@@ -184,8 +186,10 @@ impl Control {
             *is_told = true;
             why.clone()
         });
-        let State { trouble, expiry_trouble, unblock_trouble, gateways_trouble, .. } = &*state;
-        let troubles = [trouble, expiry_trouble, unblock_trouble, gateways_trouble].map(Option::clone);
+        let State { trouble, expiry_trouble, unblock_trouble, length_trouble, gateways_trouble, .. } =
+            &*state;
+        let troubles = [trouble, expiry_trouble, unblock_trouble, length_trouble, gateways_trouble];
+        let troubles = troubles.map(Option::clone);
         let troubles: Vec<String> = troubles.into_iter().chain([audit]).flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join("; "))
     }
@@ -254,7 +258,9 @@ impl Work {
             let looks = watched.elapsed() >= WATCH;
             if looks {
                 watched = Instant::now();
-                if self.port.with(|port| session::is_gone(port)).unwrap_or(false) {
+                let counters = self.port.with(|port| port.counters()).unwrap_or_default();
+                self.look_for_long_packets(&counters);
+                if session::has_gone(&counters).is_some() {
                     // No packet comes by it again, whatever comes in its place: whoever starts the filter must know.
                     self.note(&json!({ "event": "gone" }));
                     self.stop_all.set();
@@ -276,6 +282,16 @@ impl Work {
             }
         }
         self.note(&json!({ "event": "stop" }));
+    }
+
+    /// What user space should have judged and could not have without losing it.
+    fn look_for_long_packets(&self, counters: &[Counter]) {
+        if counters.iter().any(|counter| counter.name == "too_long" && counter.value > 0) {
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).length_trouble = Some(
+                "packets are longer than the MTU of the start lets them be, and are left to the kernel where user space should have                  judged them (too_long): start the filter again"
+                    .into(),
+            );
+        }
     }
 
     fn has_changed(&self) -> bool {

@@ -176,7 +176,7 @@ fn fit(rules: &Rules, spared: &Expression) -> Result<(), String> {
         only: None,
         never: &never,
         rest: Rest::Kernel,
-        maps: Maps { sockets: -1, heartbeat: -1, queues: 1, counters: -1 },
+        maps: Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
         sets: MapSet { array: -1, hash6: -1, blocks: -1 },
         hung_after_jiffies: 1,
         buff: None,

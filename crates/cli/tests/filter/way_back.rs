@@ -5,7 +5,7 @@ use std::process::Command;
 use bywash_lab::{Host, Snapshot};
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, Untouched, sent, summary, unchanged};
+use crate::bed::{Bed, Filter, SERVER, Untouched, sent, summary, unchanged};
 
 /// Counts what comes in, for conntrack to see, by the interface that it seems to come from.
 const FIREWALL: &str = "table inet seen {
@@ -72,4 +72,27 @@ fn a_million_packets_of_a_thousand_flows_come_back_in_order_by_the_interface_tha
         untouched.check();
     }
     unchanged(&before);
+}
+
+#[test]
+fn packets_that_are_longer_than_the_mtu_of_the_start_go_to_the_kernel_and_are_warned_of() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = "[[rule]]\nname = 'asked'\nto_ports = [7]\naction = 'limit'\nrate = 1000000\n";
+    let mut filter = Filter::start(&bed, &format!("--rules {}", bed.rules(rules).display()));
+    assert_eq!(bed.ask(10), 10, "short ones come back");
+    let pair = &bed.lab.pairs[0];
+    for (host, interface) in bed.lab.hosts.iter().zip([&pair.near, &pair.far]) {
+        host.route().set_mtu(interface.index, 9000).unwrap();
+    }
+    for len in [2000, 2100, 4000, 8900] {
+        bed.client.send_to(&vec![7; len], SERVER).unwrap();
+        assert_eq!(bed.server.recv(&mut [0; 9000]).unwrap(), len);
+    }
+    let warns = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("too_long")
+    };
+    filter.wait_for("warning", warns);
+    let told = filter.end();
+    assert_eq!(summary(&told)["port"]["counters"]["too_long"], 3, "{told:?}");
 }

@@ -123,6 +123,7 @@ impl<'a> Opening<'a> {
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some())
                 .map_err(|error| error.to_string())?;
+            let maps = if self.multi_buffer { maps.with_chains() } else { maps };
             let never_take = guard.as_ref().map(Guard::never_take);
             let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
             if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {

@@ -11,6 +11,7 @@ use bywash_filter::xdp::{
     Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
 };
 use bywash_filter::{Expression, Hook, xdp};
+use bywash_frame::FRAME_DATA;
 use bywash_port::Counter;
 use bywash_sys::bpf::{
     BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
@@ -26,6 +27,8 @@ const HUNG: Duration = Duration::from_millis(500);
 pub(super) struct Maps {
     /// At XDP.
     sockets: Option<Map>,
+    /// Bytes of the longest packet that they take.
+    longest: u32,
     heartbeat: Map,
     queues: u32,
     counters: Map,
@@ -76,11 +79,17 @@ impl Maps {
         };
         Ok(Self {
             sockets,
+            longest: u32::try_from(FRAME_DATA).unwrap_or(u32::MAX),
             counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
             beats: heartbeat.map_memory()?,
             heartbeat,
             queues,
         })
+    }
+
+    /// The same for sockets that take packets of several frames: of as many as there are.
+    pub(super) fn with_chains(self) -> Self {
+        Self { longest: u32::MAX, ..self }
     }
 
     /// From now on the queue's packets go to this socket.
@@ -116,6 +125,7 @@ impl Maps {
     pub(super) fn descriptors(&self) -> xdp::Maps {
         xdp::Maps {
             sockets: self.sockets.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            longest: self.longest,
             heartbeat: self.heartbeat.as_raw_fd(),
             queues: self.queues,
             counters: self.counters.as_raw_fd(),
@@ -140,6 +150,7 @@ fn bytes_name(verdict: Verdict) -> &'static str {
         Verdict::NeverTake => "never_take_bytes",
         Verdict::Hung => "hung_bytes",
         Verdict::NoSocket => "no_socket_bytes",
+        Verdict::TooLong => "too_long_bytes",
     }
 }
 

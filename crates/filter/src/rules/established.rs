@@ -34,9 +34,9 @@ pub struct FlowMap {
 #[repr(u32)]
 pub enum FlowCount {
     /// Flows that were noted anew.
-    Noted = 5,
+    Noted = 6,
     /// Flows that were forgotten to make room, though a rule would still have found them.
-    Forgotten = 6,
+    Forgotten = 7,
 }
 
 impl FlowCount {

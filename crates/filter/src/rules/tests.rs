@@ -111,7 +111,7 @@ fn of_rules_that_are_too_long_for_a_program_the_one_is_named_where_it_ends() {
         slots: &[],
         only: None,
         never: &[],
-        maps: Maps { sockets: -1, heartbeat: -1, queues: 1, counters: -1 },
+        maps: Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
         sets: MapSet { array: -1, hash6: -1, blocks: -1 },
         hung_after_jiffies: 1,
         buff: None,

@@ -102,6 +102,7 @@ impl Loaded {
             rest,
             maps: Maps {
                 sockets: sockets.as_raw_fd(),
+                longest: 2048,
                 heartbeat: heartbeat.as_raw_fd(),
                 queues: 1,
                 counters: counters.as_raw_fd(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use bywash_port::filter::rules::FlowOptions;
-use bywash_port::{Capabilities, Condition, Counter, PortName, QueuePair, Rule, RuleSet};
+use bywash_port::{Capabilities, Condition, PortName, QueuePair, Rule, RuleSet};
 
 use super::*;
 
