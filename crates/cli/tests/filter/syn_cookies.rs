@@ -81,6 +81,10 @@ fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("net.ipv4.tcp_syncookies=2"), "{refused:?}");
     hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
     hosts[1].sysctl("net.ipv4.tcp_timestamps", "2").unwrap();
+    let once =
+        hosts[1].command(BYWASH).unwrap().args(arguments(&format!("{all} --duration 1s"))).output().unwrap();
+    let told = String::from_utf8_lossy(&once.stderr).matches("SYN cookies leave by left, a veth").count();
+    assert_eq!((once.status.code(), told), (Some(0), 1), "{once:?}");
     let filter = Filter::on(&hosts[1], &words);
     let listeners = ["10.0.0.2:80", "[fd00::2]:80"].map(|address| {
         let listener = hosts[1].enter(|| TcpListener::bind(address)).unwrap().unwrap();

@@ -92,6 +92,13 @@ impl Opening<'_> {
                     .into(),
             );
         }
+        if cookies.is_some() && self.interface.kind.as_deref() == Some("veth") {
+            warnings.push(format!(
+                "SYN cookies leave by {}, a veth: they arrive only when its other end has an XDP program, too (any), which can't be \
+                 seen from here",
+                self.interface.name
+            ));
+        }
         let never_take = never_take.cloned().unwrap_or_default();
         let (ruled, program) = Ruled::load(maps, rules, scope, &never_take, place)?;
         Ok((Some(ruled), program))
