@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -51,6 +51,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The same while it reads rules, gives them to the NIC or looks at routes: with hundreds of thousands that takes seconds.
 pub(super) const AT_WORK: Duration = Duration::from_secs(10);
 
+/// How long it may take to have its turn, in nanoseconds.
+const TURN: u64 = clock::SECOND / 2;
+
 /// How long it may take to end.
 const END: Duration = Duration::from_secs(5);
 
@@ -85,6 +88,8 @@ pub(super) struct Control {
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
     blocks: Blocks,
+    /// Since when it is known that the thread has not been seen for too long; 0 when it has been.
+    alone_since: AtomicU64,
 }
 
 const THREAD: &str = "filter control";
@@ -155,7 +160,7 @@ impl Control {
         work.note(&start);
         let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || work.run());
         let thread = thread.map_err(|error| format!("no thread for its control: {error}"))?;
-        Ok(Self { thread, stop, shared, state, blocks: known })
+        Ok(Self { thread, stop, shared, state, blocks: known, alone_since: AtomicU64::new(0) })
     }
 
     /// The rules that hold now.
@@ -174,7 +179,7 @@ impl Control {
 
     /// Why nothing is filtered, or the last change did not come about.
     pub(super) fn trouble(&self) -> Option<String> {
-        if self.shared.is_left_alone(clock::monotonic()) {
+        if self.seems_to_hang(clock::monotonic()) {
             return Some(
                 "the thread that watches rules, blocks and gateways hangs (does the audit log take what is written?): packets \
                  are left to the kernel until it goes on"
@@ -192,6 +197,20 @@ impl Control {
         let troubles = troubles.map(Option::clone);
         let troubles: Vec<String> = troubles.into_iter().chain([audit]).flatten().collect();
         (!troubles.is_empty()).then(|| troubles.join("; "))
+    }
+
+    /// Whether the thread has not been seen for too long and has had time since: when the whole process was stopped and goes on, it may not
+    /// have had its turn yet.
+    fn seems_to_hang(&self, now: u64) -> bool {
+        if !self.shared.is_left_alone(now) {
+            self.alone_since.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let since = self.alone_since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.alone_since.store(now, Ordering::Relaxed);
+        }
+        since != 0 && now - since >= TURN
     }
 
     /// Where rules are by now, since this was last asked.

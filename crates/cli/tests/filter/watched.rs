@@ -52,6 +52,22 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
 }
 
 #[test]
+fn a_filter_that_was_stopped_and_goes_on_does_not_say_that_its_thread_hangs() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = bed.rules("[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n");
+    let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+    for _ in 0..3 {
+        filter.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(2200));
+        filter.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+    let told = filter.end();
+    assert!(!told.iter().any(hangs), "{told:?}");
+}
+
+#[test]
 fn an_audit_log_that_takes_nothing_does_not_keep_the_filter_from_its_end() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let before = Snapshot::take();

@@ -1,7 +1,5 @@
 //! What the thread does when a port refuses.
 
-use std::sync::atomic::AtomicU64;
-
 use bywash_port::filter::rules::FlowOptions;
 use bywash_port::{Capabilities, Condition, PortName, QueuePair, Rule, RuleSet};
 
