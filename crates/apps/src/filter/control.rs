@@ -307,7 +307,8 @@ impl Work {
     fn look_for_long_packets(&self, counters: &[Counter]) {
         if counters.iter().any(|counter| counter.name == "too_long" && counter.value > 0) {
             self.state.lock().unwrap_or_else(PoisonError::into_inner).length_trouble = Some(
-                "packets are longer than the MTU of the start lets them be, and are left to the kernel where user space should have                  judged them (too_long): start the filter again"
+                "packets are longer than the MTU of the start lets them be, and are left to the kernel where user space should \
+                 have judged them (too_long): start the filter again"
                     .into(),
             );
         }
