@@ -173,6 +173,11 @@ impl End {
         Self { until: now + END_NS, still_until: now + STILL_NS }
     }
 
+    /// Something has happened.
+    fn moves_on(&mut self) {
+        self.still_until = monotonic() + STILL_NS;
+    }
+
     fn is_over(&self) -> bool {
         monotonic() >= self.until.min(self.still_until)
     }
@@ -491,7 +496,7 @@ impl Engine {
             let moved = self.take_over(now, most) + self.transmit();
             let waits = moved > 0 || self.is_sending() || self.is_handing_over();
             if moved > 0 || self.in_flight() < before {
-                end.still_until = monotonic() + STILL_NS;
+                end.moves_on();
             }
             if !waits || end.is_over() {
                 return;
@@ -646,6 +651,7 @@ impl Task for Engine {
         while self.is_sent_for() && !self.all_are_ending() && monotonic() < end.until {
             std::thread::yield_now();
         }
+        end.moves_on();
         self.drain(&mut end);
         let mut next = Some(0);
         while let Some(from) = next {

@@ -25,9 +25,9 @@ const WAITING: usize = 4096;
 const WAIT: Duration = Duration::from_secs(5);
 /// Neighbours that the control is told of at once.
 const TOLD: usize = 1024;
-/// How long nobody tells it of the same again, if no snapshot says what became of it: it may not have heard (RFC 1122, 2.3.2.1: once a
-/// second, which the control sees to).
-const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// How long nobody tells it of the same again, if no snapshot says what became of it: it may not have heard. That neighbours are not
+/// asked for more than once a second (RFC 1122, 2.3.2.1) is seen to by the control.
+const TELL_AGAIN: Duration = Duration::from_millis(100);
 /// Packets in a port's queue beyond which connections hold their data back: more would only wait, too.
 const FULL: usize = 128;
 /// Packets that wait for one port. Connections hold their data back before; only what others cause comes this far.
@@ -61,6 +61,8 @@ struct Queue {
     spare: Vec<Batch>,
     /// Packets in all of them.
     len: usize,
+    /// There were still too many when packets were taken last.
+    slow: bool,
 }
 
 impl Queue {
@@ -104,6 +106,7 @@ impl Queue {
             pour(&mut self.last, to);
         }
         self.len -= to.len();
+        self.slow = self.len >= FULL;
     }
 }
 
@@ -359,9 +362,9 @@ impl Outbox {
         self.queued(port) >= FULL
     }
 
-    /// Whether they are to hold it back from any.
-    pub(crate) fn has_full_port(&self) -> bool {
-        self.ports.iter().any(|queue| queue.len >= FULL)
+    /// Whether some port was still full when packets were taken from it last.
+    pub(crate) fn has_slow_port(&self) -> bool {
+        self.ports.iter().any(|queue| queue.slow)
     }
 
     /// Packets that a port's queue takes before it counts as full.

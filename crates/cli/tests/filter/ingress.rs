@@ -330,6 +330,8 @@ fn rules_that_need_user_space_are_refused_later_and_the_old_ones_stay() {
     let texts: Vec<&str> = warned.map(|event| event["message"].as_str().unwrap()).collect();
     let why = "the rule 'rate' has a limit, which user space keeps, and a program at TCX decides alone: start with --attach xdp";
     assert!(texts.iter().any(|text| text.contains(why) && text.contains("stay as they were")), "{told:?}");
-    assert_eq!((&summary(&told)["refused_reloads"], &summary(&told)["reloads"]), (&1.into(), &1.into()));
+    // Once, or twice where the change was seen before the signal.
+    let counted = ["refused_reloads", "reloads"].map(|name| summary(&told)[name].as_u64().unwrap());
+    assert!(counted.iter().all(|n| (1..=2).contains(n)), "{counted:?}");
     assert_eq!(of_rule(summary(&told), "drop", "packets"), 2);
 }

@@ -176,7 +176,8 @@ fn synproxy_takes_the_acknowledgments_of_cookies() {
 
 /// Cookies that SYNPROXY has found right, on all CPUs.
 fn valid_cookies(host: &Host) -> u64 {
-    let text = host.enter(|| std::fs::read_to_string("/proc/thread-self/net/stat/synproxy")).unwrap().unwrap();
+    let text =
+        host.enter(|| std::fs::read_to_string("/proc/thread-self/net/stat/synproxy")).unwrap().unwrap();
     let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(3).unwrap(), 16).unwrap();
     text.lines().skip(1).map(column).sum()
 }

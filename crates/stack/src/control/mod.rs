@@ -330,6 +330,8 @@ impl Control {
         if now < self.rests_until && !self.changed && !self.neighbours.changed {
             return;
         }
+        self.outbox.forget_told(now);
+        self.outbox.look_at_lines(now, pool);
         self.publish(pool);
         self.use_unclaimed(now);
         // Before questions: a switch that has not heard of a group keeps the answers away (RFC 4862, 5.4.2).
@@ -361,6 +363,7 @@ impl Control {
             self.autoconf.next_deadline(),
             self.listening.next_deadline(),
             self.redirects.next_deadline(),
+            self.outbox.next_deadline(),
         ];
         self.neighbours.next_deadline().into_iter().chain(rest.into_iter().flatten()).min()
     }

@@ -487,8 +487,8 @@ impl Stack {
         })
     }
 
-    /// Gives one connection limits of its own: buffers, timeouts, keep-alive, congestion control. The scale of its
-    /// window stays, and with it the largest window the peer can be told of.
+    /// Gives one connection limits of its own: buffers, timeouts, keep-alive, congestion control. What its SYN offers stays, and with
+    /// the scale of its window the largest that the peer can be told of.
     ///
     /// # Errors
     /// [`TcpError::Closed`].
@@ -509,7 +509,9 @@ impl Stack {
             if let Some(mss) = limits.mss.filter(|_| connection.state.is_synchronized()) {
                 connection.set_mss(mss.min(connection.full_mss()));
             }
-            connection.limits = limits;
+            let Limits { window_scaling, timestamps, sack, .. } = connection.limits;
+            connection.limits = Limits { window_scaling, timestamps, sack, ..limits };
+            connection.give_up_in_time();
         })
     }
 

@@ -155,7 +155,8 @@ impl Connection {
         match options.window_scale {
             // RFC 7323, 2.3: more than 14 is 14.
             Some(scale) if self.limits.window_scaling => {
-                (self.wnd_scale, self.rcv_scale) = (scale.min(14), self.limits.scale());
+                // Ours is the one that our SYN offers.
+                self.wnd_scale = scale.min(14);
             }
             _ => (self.wnd_scale, self.rcv_scale) = (0, 0),
         }

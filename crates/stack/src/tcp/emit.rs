@@ -351,7 +351,7 @@ impl Connection {
             options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out));
             let asks = !flags.has(TcpFlags::ACK);
             options.window_scale =
-                (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.limits.scale());
+                (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.rcv_scale);
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
             // Beside payload there is no room: `output` sends them by themselves.
@@ -378,12 +378,14 @@ impl Connection {
         let window = if self.edge.after(self.rcv_nxt) { self.edge - self.rcv_nxt } else { 0 };
         // What the field cannot say has not been told.
         let window = window.min(u32::from(u16::MAX) << scale);
-        // Rounded up, or the edge would move left by what is cut off; but not from beyond what is free, or it would move right with
-        // each small segment that nobody reads.
-        let field = (window.min(free) + (1 << scale) - 1) >> scale;
-        self.edge = self.rcv_nxt + window.max(field << scale);
+        // Rounded up, or the edge would move left by what is cut off; but not beyond what is free, or it would move right with each
+        // small segment that nobody reads.
+        let cut_off = (1 << scale) - 1;
+        let up = |bytes: u32| (bytes + cut_off) & !cut_off;
+        let told = if up(window) <= up(free) { up(window) } else { window & !cut_off };
+        self.edge = self.rcv_nxt + window.max(told);
         #[expect(clippy::cast_possible_truncation, reason = "the window is at most what fits")]
-        let field = field as u16;
+        let field = (told >> scale) as u16;
         field
     }
 }

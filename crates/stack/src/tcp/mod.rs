@@ -453,8 +453,8 @@ impl Tcp {
     /// Lets connections send, each in its turn, once around.
     pub(crate) fn output(&mut self, cx: &mut Context<'_>) {
         self.output_parked(cx);
-        // A port that is full before anybody else has sent is slow: those who send to it are not to hold up others.
-        let slow = cx.out.has_full_port();
+        // Those who send to a slow port are not to hold up others.
+        let slow = cx.out.has_slow_port();
         for _ in 0..self.dirty.len() {
             let Some(i) = self.dirty.pop_front() else { return };
             let (more, full) = self.take_turn(i, cx);

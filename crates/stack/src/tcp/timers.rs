@@ -253,6 +253,13 @@ impl Connection {
         self.stalled.map_or(NEVER, |since| since + limit)
     }
 
+    /// A timer that is set goes off by then, too.
+    pub(super) fn give_up_in_time(&mut self) {
+        if self.send_at != NEVER {
+            self.send_at = self.send_at.min(self.gives_up_at());
+        }
+    }
+
     fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
         let tries = self.rtt.backoff() >= self.limits.syn_retries;
         let over = (self.state == State::SynSent && tries) || self.gives_up_at() <= cx.now;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_frame::Batch;
+use bywash_frame::{Batch, Packet};
 use bywash_stack::{ConnectionId, Event, Interface, Limits, Medium, Offloads, PortId, Route};
 
 use crate::wire::trace::Trace;
@@ -216,6 +216,7 @@ fn who_waits_for_a_full_port_is_given_up_in_time() {
         t.host.stack.connect(t.now, (None, from), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
     }
     let mut ended = 0;
+    takes_nothing(&mut t, PORT);
     while let Some(next) = t.host.next_deadline().filter(|next| *next < start + Duration::from_secs(30)) {
         assert!(next > t.now || ended == 0, "it is asked for again and again");
         t.now = next.max(t.now);
@@ -223,6 +224,15 @@ fn who_waits_for_a_full_port_is_given_up_in_time() {
         ended += t.events().len();
     }
     assert_eq!((ended, t.now.since(start).as_secs()), (200, 10));
+}
+
+/// A port that has no room is asked to send.
+fn takes_nothing(t: &mut Trace, port: PortId) {
+    let mut batch = Batch::with_limit(1);
+    batch.push(Packet::new(t.pool.take().unwrap()));
+    t.host.transmit(port, &mut batch);
+    assert_eq!(batch.len(), 1);
+    t.pool.give_batch(&mut batch);
 }
 
 /// What is sent on a port, by its source port.
@@ -257,6 +267,7 @@ fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
     connect(&mut t, free, 2000);
     t.host.advance(t.now, &mut t.pool);
     assert_eq!(takes(&mut t, PORT), [2000]);
+    takes_nothing(&mut t, slow);
     // All SYNs are due again: 200 wait for the slow port as it is.
     t.pass(Duration::from_millis(1500));
     t.host.advance(t.now, &mut t.pool);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bywash_stack::{CloseReason, ConnectionId, Event, Limits};
 
+use crate::wire::address;
 use crate::wire::trace::Trace;
 
 const fn ms(ms: u64) -> Duration {
@@ -114,4 +115,50 @@ fn a_listener_that_changes_keeps_its_word_on_the_scale() {
     t.host.stack.set_limits(Limits { receive_max: 1 << 28, ..Limits::default() });
     t.peer("P. 1:101(100) ack 1 win 300");
     t.sends(&[". 1:1(0) ack 101 win 1024"]);
+}
+
+#[test]
+fn the_window_that_was_told_of_stays_when_the_limit_shrinks() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000,wscale 7", "");
+    t.peer("P. 1:1001(1000) ack 1 win 300");
+    t.sends(&[". 1:1(0) ack 1001 win 1017"]);
+    let limits = Limits { receive_max: 10_000, ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    for i in 1..5 {
+        t.peer(&format!("P. {}:{}(1000) ack 1 win 300", 1 + i * 1000, 1001 + i * 1000));
+        // 1000 bytes less each, but for what is cut off.
+        let window = (1017 * 128 - i * 1000) / 128;
+        t.sends(&[&format!(". 1:1(0) ack {} win {window}", 1001 + i * 1000)]);
+    }
+}
+
+#[test]
+fn a_shorter_user_timeout_holds_for_what_waits_already() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000", "");
+    t.send(id, 100);
+    // Repeats are a minute and more apart by then.
+    let start = t.now;
+    while t.now < start + ms(200_000) {
+        t.now = t.host.next_deadline().unwrap().max(t.now + ms(1));
+        t.output();
+    }
+    let limits = Limits { user_timeout: t.now.since(start) + ms(5000), ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    t.output();
+    let end = ends(&mut t, None);
+    assert!(end.is_some_and(|end| end < ms(5050)), "{end:?}");
+}
+
+#[test]
+fn the_scale_is_the_one_that_the_syn_offered() {
+    let mut t = Trace::new();
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.sends(&["S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0,wscale 7>"]);
+    let limits = Limits { receive_max: 60_000, timestamps: false, ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,wscale 0>");
+    t.sends(&[". 1:1(0) ack 1 win 511"]);
 }
