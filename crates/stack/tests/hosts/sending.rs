@@ -268,6 +268,7 @@ fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
     t.host.advance(t.now, &mut t.pool);
     assert_eq!(takes(&mut t, PORT), [2000]);
     takes_nothing(&mut t, slow);
+    t.host.advance(t.now, &mut t.pool);
     // All SYNs are due again: 200 wait for the slow port as it is.
     t.pass(Duration::from_millis(1500));
     t.host.advance(t.now, &mut t.pool);
@@ -282,6 +283,7 @@ fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
     t.host.advance(t.now, &mut t.pool);
     assert!(waits(&t));
     // the others by another port, if the route leads there then.
+    takes_nothing(&mut t, slow);
     let prefix = "10.0.1.9/32".parse().unwrap();
     let interfaces = t.host.control.interfaces();
     let interface = interfaces.filter(|(_, of)| of.port == PORT).map(|(id, _)| id).next().unwrap();

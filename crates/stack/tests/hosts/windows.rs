@@ -160,5 +160,5 @@ fn the_scale_is_the_one_that_the_syn_offered() {
     let limits = Limits { receive_max: 60_000, timestamps: false, ..Limits::default() };
     t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
     t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,wscale 0>");
-    t.sends(&[". 1:1(0) ack 1 win 511"]);
+    t.sends(&[". 1:1(0) ack 1 win 469"]);
 }
