@@ -96,8 +96,8 @@ pub struct Load<Id, W> {
     slowest: Duration,
     /// When the last request was due and sent, if requests have times of their own.
     last: Option<(Timestamp, Timestamp)>,
-    /// Connections that have been open, at once or one after the other.
-    opened: usize,
+    /// Of those connections that are missing, the ones that have been open.
+    lost: usize,
     /// When to open those connections that are missing.
     open_at: Option<Timestamp>,
     /// Connections that ended before any was open; `None` as soon as one is.
@@ -107,6 +107,8 @@ pub struct Load<Id, W> {
 #[derive(Debug, Default)]
 struct Connection {
     open: bool,
+    /// It takes the place of one that was open.
+    replaces: bool,
     /// It is in `free`, once for all.
     listed: bool,
     /// Requests that are not sent whole, and how much of them is.
@@ -134,7 +136,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             answered: 0,
             slowest: Duration::ZERO,
             last: None,
-            opened: 0,
+            lost: 0,
             open_at: Some(Timestamp::ZERO),
             in_vain: Some(0),
         }
@@ -144,7 +146,8 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         self.open_at = None;
         while self.connections.len() < self.plan.connections {
             let id = sockets.connect(self.plan.to)?;
-            self.connections.insert(id, Connection::default());
+            self.connections.insert(id, Connection { replaces: self.lost > 0, ..Connection::default() });
+            self.lost = self.lost.saturating_sub(1);
         }
         Ok(())
     }
@@ -317,6 +320,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             self.free.retain(|other| *other != id);
         }
         self.answered += connection.waiting.len() as u64;
+        self.lost += usize::from(connection.open || connection.replaces);
         let soon = if connection.open { now } else { now + AGAIN };
         self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
         Some(connection)
@@ -363,7 +367,6 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 Happened::Connected(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.open = true;
-                        self.opened += 1;
                         self.in_vain = None;
                         self.counters.add(Counted { connections: 1, ..Counted::default() });
                     }
@@ -426,9 +429,9 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 leave(begun + pace.due(told - 1), requests);
             }
         }
-        // One that takes the place of another is no such one.
-        let opening = self.connections.values().filter(|connection| !connection.open).count();
-        let never_opened = opening.min(self.plan.connections.saturating_sub(self.opened)) as u64;
+        let never_opened =
+            self.connections.values().filter(|connection| !connection.open && !connection.replaces);
+        let never_opened = never_opened.count() as u64;
         self.counters.add(Counted {
             unanswered,
             never_opened,

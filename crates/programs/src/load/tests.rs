@@ -336,6 +336,11 @@ fn connections_that_never_open_are_told_of() {
     // What is opened in place of one that was open is no such one.
     load.turn(&[Happened::PeerClosed(0), Happened::PeerClosed(1)], &mut server);
     load.turn(&[Happened::Connected(8)], &mut server);
-    load.end(Timestamp::from_nanos(MS));
-    assert_eq!(counters.read().never_opened, 2);
+    // Nor what takes the place of that.
+    load.turn(&[Happened::Closed(9, Ended::Refused)], &mut server);
+    server.now = 200 * MS;
+    load.turn(&[], &mut server);
+    assert_eq!(server.connections, 11);
+    load.end(Timestamp::from_nanos(server.now));
+    assert_eq!(counters.read().never_opened, 3);
 }
