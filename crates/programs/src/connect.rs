@@ -1,11 +1,14 @@
 //! A client by hand: what is typed is sent, what comes is shown. Neither waits for the other.
 
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use bywash_engine::stack::Timestamp;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 
 use crate::counters::{Counted, Counters};
 use crate::output::Output;
@@ -114,14 +117,35 @@ impl<Id: Copy + Eq> Connect<Id> {
         self.output.as_ref().map_or(0, Output::waiting)
     }
 
-    fn end_with<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
+    /// Notes how the connection has ended.
+    fn note<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &S) {
         // A peer may break off what it has closed before (RFC 9293, 3.10.7.4): that is an end in order if it had all.
         let lost = sockets.acknowledged(id).is_some_and(|bytes| bytes < self.sent);
-        let ended = if ended == Ended::InOrder && lost { Ended::Reset } else { ended };
-        sockets.close(id);
+        self.ended = Some(if ended == Ended::InOrder && lost { Ended::Reset } else { ended });
+    }
+
+    fn count(&self, ended: Ended) {
         self.counters.add(Counted::lost(ended, u64::from(ended != Ended::InOrder)));
+    }
+
+    fn end_with<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
+        sockets.close(id);
+        self.count(ended);
         self.complain();
         self.done = true;
+    }
+}
+
+/// Reads what there is, also where another process has made the file one that does not wait.
+fn read(input: &mut (impl Read + AsFd), buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match input.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                retry_on_intr(|| poll(&mut [PollFd::new(&*input, PollFlags::IN)], None))?;
+            }
+            read => return read,
+        }
     }
 }
 
@@ -131,15 +155,15 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
         let (tell, typed) = sync_channel(PIECES);
         self.typed = typed;
         // It ends with its input, or when nobody listens any more.
-        let read = move || {
+        let type_on = move || {
             let mut buffer = vec![0; PIECE];
-            while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
+            while let Ok(n @ 1..) = read(&mut io::stdin(), &mut buffer) {
                 if tell.send(buffer[..n].to_vec()).is_err() {
                     break;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("input".into()).spawn(read);
+        let thread = std::thread::Builder::new().name("input".into()).spawn(type_on);
         thread.map_err(|error| format!("no thread to read standard input: {error}"))?;
         let output =
             Output::stdout().map_err(|error| format!("no thread to write standard output: {error}"))?;
@@ -156,7 +180,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
                     self.open = true;
                     self.counters.add(Counted { connections: 1, ..Counted::default() });
                 }
-                Happened::Closed(_, ended) => self.ended = Some(ended),
+                Happened::Closed(_, ended) => self.note(id, ended, sockets),
                 _ => {}
             }
         }
@@ -178,6 +202,8 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
         if left > 0 || self.stalled {
             self.counters.unwritten("standard output did not take all that had come".into());
         }
+        // It was to be told when all had been shown.
+        self.ended.into_iter().for_each(|ended| self.count(ended));
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
@@ -188,5 +214,83 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
 
     fn is_done(&self) -> bool {
         self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    /// A connection by which more comes than anybody shows.
+    struct Endless;
+
+    impl Sockets for Endless {
+        type Id = ();
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
+        }
+
+        fn connect(&mut self, _to: SocketAddr) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn send(&mut self, (): (), _bytes: &[u8]) -> usize {
+            0
+        }
+
+        fn read(&mut self, (): (), take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+            let piece = vec![b'!'; 1 << 16];
+            let mut read = 0;
+            loop {
+                let taken = take(&piece);
+                read += taken;
+                if taken < piece.len() {
+                    return read;
+                }
+            }
+        }
+
+        fn shutdown(&mut self, (): ()) {}
+
+        fn close(&mut self, (): ()) {}
+
+        fn abort(&mut self, (): ()) {}
+    }
+
+    #[test]
+    fn a_reset_is_told_of_though_the_run_ends_before_all_is_shown() {
+        for (ended, errors) in [(Ended::Reset, 2), (Ended::InOrder, 1)] {
+            let (_reader, writer) = io::pipe().unwrap();
+            let counters = Counters::default();
+            let mut connect = Connect::new(Some("10.0.0.2:7".parse().unwrap()), counters.clone());
+            connect.id = Some(());
+            connect.output = Some(Output::new(OwnedFd::from(writer).into()).unwrap());
+            connect.turn(&[Happened::Connected(()), Happened::Closed((), ended)], &mut Endless);
+            assert!(!connect.is_done() && counters.read().errors() == 0, "it waits for who reads");
+            connect.end(Timestamp::ZERO);
+            let counted = counters.read();
+            assert_eq!((counted.errors(), counted.unwritten), (errors, 1), "{ended:?}");
+            assert_eq!(counted.reset, errors - 1);
+        }
+    }
+
+    #[test]
+    fn input_that_does_not_wait_is_waited_for() {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        let mut buffer = [0; 16];
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| read(&mut reader, &mut buffer).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!read.is_finished());
+            writer.write_all(b"typed").unwrap();
+            assert_eq!(read.join().unwrap(), 5);
+        });
+        drop(writer);
+        assert_eq!(read(&mut reader, &mut buffer).unwrap(), 0, "the end");
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 
 /// Bytes that wait to be written at most.
 const ROOM: usize = 1 << 20;
@@ -72,7 +73,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
             Ok(n) => bytes = &bytes[n..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None)?;
+                retry_on_intr(|| poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None))?;
             }
             Err(error) => return Err(error),
         }
@@ -89,7 +90,11 @@ impl Output {
         Self::new(io::stdout().as_fd().try_clone_to_owned()?.into())
     }
 
-    fn new(file: File) -> io::Result<Self> {
+    /// This file.
+    ///
+    /// # Errors
+    /// No thread for it.
+    pub(crate) fn new(file: File) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let writes = shared.clone();
         std::thread::Builder::new().name("output".into()).spawn(move || writes.write(file))?;
