@@ -83,10 +83,8 @@ pub struct Dial(Arc<[AtomicU64]>);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Times {
     all: Histogram<u64>,
-    /// How many of them are of what has not ended yet, which takes no less.
-    unfinished: u64,
-    /// The shortest of the others.
-    shortest: Option<u64>,
+    /// Of them those of what has ended; all where there is nothing else. The others are of what takes no less.
+    ended: Option<Histogram<u64>>,
 }
 
 impl Default for Times {
@@ -94,7 +92,7 @@ impl Default for Times {
         #[expect(clippy::expect_used, reason = "the bounds are constants that a test tries")]
         let all =
             Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("1 <= LONGEST_NS / 2 and DIGITS <= 5");
-        Self { all, unfinished: 0, shortest: None }
+        Self { all, ended: None }
     }
 }
 
@@ -113,19 +111,23 @@ impl Times {
         times
     }
 
-    /// The same, of which only these are of what has ended. The others are among all figures but the shortest.
+    /// These, of what has ended, and those of what has not yet, which are among all figures but the shortest.
     #[must_use]
-    pub fn of_which_ended(mut self, ended: &Self) -> Self {
-        self.unfinished = self.count() - ended.count().min(self.count());
-        self.shortest = (ended.count() > 0).then(|| ended.all.min());
-        self
+    pub fn and_unfinished(self, unfinished: &Self) -> Self {
+        let mut all = self.all.clone();
+        // The bounds are the same: it can't fail.
+        let _ = all.add(&unfinished.all);
+        Self { all, ended: Some(self.all) }
     }
 
-    /// Those that were not there yet in `before`, an earlier reading.
+    /// Those that were not there yet in `before`, an earlier reading of the same.
     pub fn since(&self, before: &Self) -> Self {
         let mut times = self.clone();
         // Counters only grow and the bounds are the same: it can't fail.
         let _ = times.all.subtract(&before.all);
+        if let Some((ended, before)) = times.ended.as_mut().zip(before.ended.as_ref()) {
+            let _ = ended.subtract(before);
+        }
         times
     }
 
@@ -159,10 +161,11 @@ impl Times {
     /// The figures that are told; `None` where there are no times.
     pub fn percentiles(&self) -> Option<Percentiles> {
         let at = |percent| self.all.value_at_percentile(percent);
+        let ended = self.ended.as_ref().unwrap_or(&self.all);
         (!self.all.is_empty()).then(|| Percentiles {
             count: self.all.len(),
-            unfinished: self.unfinished,
-            min_ns: self.shortest.unwrap_or_else(|| self.all.min()),
+            unfinished: self.all.len() - ended.len(),
+            min_ns: if ended.is_empty() { self.all.min() } else { ended.min() },
             p50_ns: at(50.0),
             p90_ns: at(90.0),
             p99_ns: at(99.0),
@@ -271,12 +274,42 @@ mod tests {
         ended.record_many(1000, 3);
         waiting.record(10);
         waiting.record(2000);
-        let finished = Times::read([&ended.dial()]);
-        let times = Times::read([&ended.dial(), &waiting.dial()]).of_which_ended(&finished);
-        let figures = times.percentiles().unwrap();
+        let read = || Times::read([&ended.dial()]).and_unfinished(&Times::read([&waiting.dial()]));
+        let figures = read().percentiles().unwrap();
         assert_eq!((figures.count, figures.unfinished), (5, 2));
         assert_eq!((figures.min_ns, figures.p50_ns, figures.max_ns), (1000, 1000, 2000));
         assert!(figures.to_string().ends_with(" max 2.0 µs (2 of 5 still under way)"), "{figures}");
-        assert_eq!(finished.of_which_ended(&times).percentiles().unwrap().unfinished, 0);
+        let none = Times::default();
+        assert_eq!(
+            none.clone().and_unfinished(&read()).percentiles().unwrap().min_ns,
+            10,
+            "nothing has ended"
+        );
+        assert_eq!(read().and_unfinished(&none).percentiles().unwrap().unfinished, 0);
+    }
+
+    #[test]
+    fn what_an_interval_tells_of_the_unfinished_and_the_shortest_is_its_own() {
+        let (mut ended, mut waiting) = (Stopwatch::new(), Stopwatch::new());
+        let dials = [ended.dial(), waiting.dial()];
+        let read = || Times::read([&dials[0]]).and_unfinished(&Times::read([&dials[1]]));
+        let told = |times: Times| {
+            let figures = times.percentiles().unwrap();
+            (figures.count, figures.unfinished, figures.min_ns)
+        };
+        ended.record(100);
+        waiting.record_many(50, 3);
+        let first = read();
+        ended.record_many(2000, 5);
+        let second = read();
+        waiting.record(10);
+        let third = read();
+        assert_eq!(
+            [&first, &second, &third].map(|times| told(times.clone())),
+            [(4, 3, 100), (9, 3, 100), (10, 4, 100)]
+        );
+        assert_eq!(told(second.since(&first)), (5, 0, 2000));
+        assert_eq!(told(third.since(&second)), (1, 1, 10), "nothing has ended");
+        assert_eq!(third.since(&third).percentiles(), None);
     }
 }

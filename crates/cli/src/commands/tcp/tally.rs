@@ -222,9 +222,8 @@ impl Telling for Tally {
 
     fn distributions(&self) -> Vec<Distribution> {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let answered = Times::read(services.iter().map(|service| &service.answered));
-        let dials = services.iter().flat_map(|service| [&service.answered, &service.unanswered]);
-        let times = Times::read(dials).of_which_ended(&answered);
+        let read = |dial: fn(&Service) -> &Dial| Times::read(services.iter().map(dial));
+        let times = read(|service| &service.answered).and_unfinished(&read(|service| &service.unanswered));
         if times.count() == 0 {
             return Vec::new();
         }
