@@ -1,7 +1,7 @@
 //! The control socket: a Unix socket on which an instance is asked, one JSON object per line each way.
 //!
 //! Only the user whose instance it is, and root, are heard. Requests are answered one after the other, as they are whole: who
-//! says nothing, or does not listen, keeps nobody waiting, and makes room when there are too many.
+//! says nothing, or does not listen, keeps nobody waiting for long, and makes room when there are too many.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,10 +21,16 @@ use crate::request::{Answer, Request};
 
 /// Bytes of a request at most.
 const REQUEST: usize = 64 << 10;
-/// Those who are heard at once. One more takes the place of who has been still for longest.
-const CLIENTS: usize = 64;
+/// Bytes that are read of what is longer, before its sender is told.
+const TOO_LONG: usize = 1 << 20;
+/// Those who are heard at once.
+const CLIENTS: usize = 256;
 /// How long one may be still, asking or reading the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same where there are too many: one more takes the place of who has been still for longest, or waits for it.
+const GRACE: Duration = Duration::from_secs(1);
+/// How soon those who wait are let in again when the kernel did not let them: we may be out of descriptors.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long an instance may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -114,44 +120,64 @@ impl ControlSocket {
     /// # Errors
     /// The kernel gave no thread.
     pub fn serve(self, handle: Handle, stop: Stop) -> io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name("control socket".into()).spawn(move || self.run(&handle, &stop))
+        std::thread::Builder::new().name("control socket".into()).spawn(move || {
+            self.run(&|request| answer(&handle, request), &stop);
+        })
     }
 
-    fn run(&self, handle: &Handle, stop: &Stop) {
+    /// `does` what is asked.
+    fn run(&self, does: &dyn Fn(Request) -> Answer, stop: &Stop) {
         let mut clients: Vec<Client> = Vec::new();
+        let mut lets_in_at = None;
         while !stop.is_set() {
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
-            ];
-            fds.extend(clients.iter().map(Client::waits_for));
+            let now = Instant::now();
             let still = clients.iter().map(|client| client.moved).min();
-            let patience = still.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+            let has_room_at = still.filter(|_| clients.len() >= CLIENTS).map(|since| since + GRACE);
+            let closed = [has_room_at, lets_in_at].into_iter().flatten().filter(|at| *at > now).max();
+            let mut fds = vec![PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+            fds.extend(clients.iter().map(Client::waits_for));
+            // Polled while nobody is let in, it would tell of them again and again.
+            fds.extend(closed.is_none().then(|| PollFd::new(&self.listener, PollFlags::IN)));
+            let until = still.map(|since| since + PATIENCE).into_iter().chain(closed).min();
+            let patience = until.map(|until| until.saturating_duration_since(now));
             // No number of seconds is too long here.
             let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
             if poll(&mut fds, patience.as_ref()).is_err() {
                 continue;
             }
-            let ready: Vec<bool> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
-            let mut ready = ready.into_iter();
+            let mut ready =
+                fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
             clients.retain_mut(|client| match ready.next() {
                 // Whoever goes away before the answer does not want it.
-                Some(true) => client.go_on(handle).is_ok_and(|over| !over),
+                Some(true) => client.go_on(does).is_ok_and(|over| !over),
                 _ => client.moved.elapsed() < PATIENCE,
             });
-            self.accept(&mut clients);
+            if closed.is_none() {
+                lets_in_at = self.accept(&mut clients).err().map(|_| Instant::now() + AGAIN);
+            }
         }
     }
 
-    fn accept(&self, clients: &mut Vec<Client>) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let Ok(client) = Client::new(stream) else { continue };
-            if clients.len() >= CLIENTS
-                && let Some((stillest, _)) = clients.iter().enumerate().min_by_key(|(_, client)| client.moved)
-            {
-                clients.remove(stillest);
+    /// Lets those in who wait, as far as there is room.
+    fn accept(&self, clients: &mut Vec<Client>) -> io::Result<()> {
+        loop {
+            let stillest = clients.iter().enumerate().min_by_key(|(_, client)| client.moved);
+            let stillest = stillest.filter(|_| clients.len() >= CLIENTS);
+            if stillest.is_some_and(|(_, client)| client.moved.elapsed() < GRACE) {
+                return Ok(());
             }
-            clients.push(client);
+            let leaves = stillest.map(|(number, _)| number);
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if let Some(number) = leaves {
+                        clients.remove(number);
+                    }
+                    clients.extend(Client::new(stream).ok());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 }
@@ -166,7 +192,10 @@ impl Drop for ControlSocket {
 /// One who asks.
 struct Client {
     stream: UnixStream,
+    is_heard: bool,
+    /// The request, and how many bytes of it have come: more than are kept where it is too long.
     request: Vec<u8>,
+    said: usize,
     /// The answer, and how much of it was taken.
     answer: Option<(Vec<u8>, usize)>,
     /// When it said or took something last.
@@ -178,9 +207,7 @@ impl Client {
         stream.set_nonblocking(true)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
         let is_heard = peer.is_root() || peer == rustix::process::geteuid();
-        let refused = || Answer::Error("only the user who runs the instance may ask it".into());
-        let answer = if is_heard { None } else { Some((line(&refused())?, 0)) };
-        Ok(Self { stream, request: Vec::new(), answer, moved: Instant::now() })
+        Ok(Self { stream, is_heard, request: Vec::new(), said: 0, answer: None, moved: Instant::now() })
     }
 
     fn waits_for(&self) -> PollFd<'_> {
@@ -188,14 +215,14 @@ impl Client {
     }
 
     /// Reads the request and writes the answer, as far as that goes without waiting; says whether it is over.
-    fn go_on(&mut self, handle: &Handle) -> io::Result<bool> {
+    fn go_on(&mut self, does: &dyn Fn(Request) -> Answer) -> io::Result<bool> {
         loop {
             let moved = match &mut self.answer {
                 Some((text, taken)) => (&self.stream).write(&text[*taken..]).map(|n| {
                     *taken += n;
                     *taken == text.len()
                 }),
-                None => self.read(handle),
+                None => self.read(does),
             };
             match moved {
                 Ok(false) => self.moved = Instant::now(),
@@ -206,23 +233,37 @@ impl Client {
         }
     }
 
-    /// Reads on, and answers when the request is whole; says whether there is none.
-    fn read(&mut self, handle: &Handle) -> io::Result<bool> {
+    /// Reads on, and answers when the request is whole; says whether there is none. What will be refused is read as well: the kernel
+    /// resets a connection that ends with something unread, and its peer would have no answer.
+    fn read(&mut self, does: &dyn Fn(Request) -> Answer) -> io::Result<bool> {
         let mut piece = [0; 4096];
         let n = (&self.stream).read(&mut piece)?;
         let ends = piece[..n].iter().position(|byte| *byte == b'\n');
-        self.request.extend_from_slice(&piece[..ends.unwrap_or(n)]);
-        if n == 0 && self.request.is_empty() {
+        let piece = &piece[..ends.unwrap_or(n)];
+        self.said += piece.len();
+        if self.said <= REQUEST {
+            self.request.extend_from_slice(piece);
+        }
+        if n == 0 && self.said == 0 {
             return Ok(true);
         }
-        if n == 0 || ends.is_some() || self.request.len() >= REQUEST {
-            let answered = match serde_json::from_slice::<Request>(&self.request) {
-                Ok(request) => answer(handle, request),
-                Err(error) => Answer::Error(format!("no request: {error}")),
-            };
-            self.answer = Some((line(&answered)?, 0));
+        if n == 0 || ends.is_some() || self.said >= TOO_LONG {
+            self.answer = Some((line(&self.answered(does))?, 0));
         }
         Ok(false)
+    }
+
+    fn answered(&self, does: &dyn Fn(Request) -> Answer) -> Answer {
+        if !self.is_heard {
+            return Answer::Error("only the user who runs the instance may ask it".into());
+        }
+        if self.said > REQUEST {
+            return Answer::Error(format!("a request has {REQUEST} bytes at most"));
+        }
+        match serde_json::from_slice::<Request>(&self.request) {
+            Ok(request) => does(request),
+            Err(error) => Answer::Error(format!("no request: {error}")),
+        }
     }
 }
 
@@ -248,4 +289,65 @@ pub fn ask(name: &str, request: &Request) -> Result<Answer, SocketError> {
     let mut text = Vec::new();
     stream.read_to_end(&mut text).map_err(|error| silent(&error))?;
     serde_json::from_slice(&text).map_err(|error| silent(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(_: Request) -> Answer {
+        Answer::Ok("done".into())
+    }
+
+    fn heard(stream: &mut UnixStream) -> String {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn more_askers_at_once_than_are_heard_at_once_are_all_answered() {
+        let path = std::env::temp_dir().join(format!("bywash-test-askers-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let stop = Stop::new().unwrap();
+        let socket = ControlSocket { path: path.clone(), listener };
+        let ends = stop.clone();
+        let thread = std::thread::spawn(move || socket.run(&done, &ends));
+        let askers = (0..CLIENTS + 44).map(|_| UnixStream::connect(&path).unwrap());
+        let mut askers: Vec<UnixStream> = askers.collect();
+        for asker in askers.iter_mut().rev() {
+            asker.write_all(b"{\"request\":\"stats\"}\n").unwrap();
+        }
+        for asker in &mut askers {
+            assert_eq!(heard(asker), "{\"ok\":\"done\"}\n");
+        }
+        stop.set();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn who_is_refused_hears_why() {
+        let long = format!("{}\n", "[".repeat(REQUEST + 1));
+        for (is_heard, request, why) in [
+            (false, "{\"request\":\"stats\"}\n", "only the user who runs the instance may ask it"),
+            (true, &*long, "a request has 65536 bytes at most"),
+            (true, &"[".repeat(TOO_LONG), "a request has 65536 bytes at most"),
+            (true, "[1\n", "no request: "),
+        ] {
+            let (stream, mut peer) = UnixStream::pair().unwrap();
+            let mut client = Client { is_heard, ..Client::new(stream).unwrap() };
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !client.go_on(&done).unwrap() {
+                        std::thread::yield_now();
+                    }
+                    drop(client);
+                });
+                peer.write_all(request.as_bytes()).unwrap();
+                let answer = heard(&mut peer);
+                assert!(answer.starts_with(&format!("{{\"error\":\"{why}")), "{answer}");
+            });
+        }
+    }
 }

@@ -101,9 +101,13 @@ impl Instance {
         self.folder.path().join("bywash/default.sock")
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Ends it, and returns its summary.
     pub(crate) fn end(mut self) -> Value {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        kill_process(self.pid(), Signal::INT).unwrap();
         let last = self.lines.by_ref().map(Result::unwrap).last().unwrap();
         assert!(self.child.wait().unwrap().success(), "{last}");
         serde_json::from_str(&last).unwrap()

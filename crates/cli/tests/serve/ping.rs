@@ -66,11 +66,10 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
         &format!("{}\n", "[".repeat(100_000)),
     ] {
         let mut stream = UnixStream::connect(serve.socket()).unwrap();
-        // The instance may have heard enough before the end of a long one.
-        let _ = stream.write_all(request.as_bytes());
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
-        assert!(answer.starts_with("{\"error\":") || request.len() > 65_536, "{request}: {answer}");
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"error\":"), "{request}: {answer}");
     }
     // One who connects and says nothing does not keep the others waiting.
     let _silent = UnixStream::connect(serve.socket()).unwrap();
