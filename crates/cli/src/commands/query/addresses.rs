@@ -39,6 +39,9 @@ pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
 
 fn select(args: &Args, verb: Verb, words: &Words<'_>) -> Result<bool, Failure> {
     // A bare word is an interface, as `ip addr show eth1` has it.
+    if let (Some(_), Some(word)) = (words.value("dev"), words.bare()) {
+        return Err(Failure::Usage(format!("'{word}' is not known: write dev, to")));
+    }
     let interface = words.value("dev").or(words.bare()).map(Into::into);
     let to = words.value("to").map(prefix).transpose().map_err(Failure::Usage)?;
     let within = |row: &AddressRow| {

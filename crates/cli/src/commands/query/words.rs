@@ -28,7 +28,8 @@ const VERBS: [(&str, Verb); 10] = [
     ("flush", Verb::Flush),
 ];
 
-/// Words of iproute2 that mean nothing here: no interface or prefix is called so.
+/// Words of iproute2 that mean nothing here, or not behind each verb. Of two that stand alone, such a one is to blame; alone, one may
+/// be the name of an interface.
 const UNSUPPORTED: &[&str] = &[
     "scope",
     "label",
@@ -116,11 +117,14 @@ impl<'a> Words<'a> {
                     return Err(Failure::Usage(format!("'{word}' is there twice")));
                 }
                 all.pairs.push((word, value));
-            } else if UNSUPPORTED.contains(&word) || all.bare.replace(word).is_some() {
+            } else if let Some(before) = all.bare.replace(word) {
                 let known = [known, flags].concat();
                 let known = if known.is_empty() { "nothing behind it".into() } else { known.join(", ") };
-                let what = if UNSUPPORTED.contains(&word) { "is not supported" } else { "is not known" };
-                return Err(Failure::Usage(format!("'{word}' {what}: write {known}")));
+                let unsupported = [before, word].into_iter().find(|word| UNSUPPORTED.contains(word));
+                return Err(Failure::Usage(match unsupported {
+                    Some(word) => format!("'{word}' is not supported: write {known}"),
+                    None => format!("'{word}' is not known: write {known}"),
+                }));
             }
         }
         if all.bare.is_some() && all.value("to").is_some() {
@@ -219,11 +223,16 @@ mod tests {
             ("scope global", &["dev", "to"][..], "'scope' is not supported: write dev, to"),
             ("blackhole 10.7.0.0/16", &["via"], "'blackhole' is not supported: write via"),
             ("10.7.0.0/16 via 10.0.0.1 table 5", &["via"], "'table' is not supported: write via"),
+            ("10.0.0.9/24 nodad", &[], "'nodad' is not supported: write nothing behind it"),
             ("eth1 eth2", &["dev"], "'eth2' is not known: write dev"),
         ] {
             let words: Vec<String> = text.split(' ').map(String::from).collect();
             let why = Words::parse(&words, known, &[]).err().unwrap().to_string();
             assert_eq!(why, blamed, "{text}");
+        }
+        for name in ["router", "local", "up", "home"] {
+            let words = [name.to_owned()];
+            assert_eq!(Words::parse(&words, &["dev", "to"], &[]).unwrap().bare(), Some(name), "an interface");
         }
     }
 }
