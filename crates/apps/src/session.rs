@@ -78,8 +78,7 @@ pub enum StartError {
 /// then finishes it. True when the aim was met.
 pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter: &mut Reporter) -> bool {
     let started = Instant::now();
-    reporter.heed(stop);
-    reporter.start(&app.start());
+    reporter.start(&app.start(), stop);
     reporter.begin(|| app.snapshot());
     // A time that no clock reaches is no end.
     let end = duration.and_then(|d| started.checked_add(d));
@@ -126,6 +125,7 @@ fn wait<A: App>(app: &mut A, until: Instant, stop: &Stop, reporter: &mut Reporte
         let left = until.saturating_duration_since(Instant::now());
         let over = app.wait(reporter.patience().map_or(left, |most| most.min(left)));
         reporter.attend(stop);
+        reporter.catch_up();
         reporter.answer_if_asked(|| app.snapshot());
         if over || stop.is_set() || reporter.is_gone() || Instant::now() >= until {
             return over;

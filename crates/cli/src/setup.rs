@@ -58,7 +58,6 @@ pub(crate) fn set_up_until(
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    reporter.heed(&stop);
     let for_rings = reserve_for_rings(args, options)?;
     let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
     let arena = Arena::with_stride(allocation.memory, args.stride(names))?;

@@ -244,6 +244,50 @@ fn drop_counts_everything_and_judges_nothing() {
     assert_eq!((&summary["foreign_packets"], &summary["right_packets"]), (&0.into(), &0.into()));
 }
 
+/// A pipe that is full, and who would have to read it.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[b'\n'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_run_whose_reports_nobody_reads_ends_at_its_time() {
+    for words in ["receive null: --duration 2500ms", "generate null: --rate 1k --count 2500"] {
+        let (_reader, writer) = full_pipe();
+        let mut run = command(&format!("{words} --json"));
+        let began = Instant::now();
+        let mut child = run.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        assert_eq!(end(&mut child).code(), Some(1), "{words}");
+        let took = began.elapsed();
+        assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{words}: {took:?}");
+        let mut said = String::new();
+        child.stderr.unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "not met: results can't be written: nobody reads them\n", "{words}");
+    }
+}
+
+#[test]
+fn who_reads_again_has_missed_intervals_and_nothing_else() {
+    let (mut reader, writer) = full_pipe();
+    let mut run = command("receive null: --duration 3500ms --json");
+    let mut child = run.stdout(writer).stderr(Stdio::null()).spawn().unwrap();
+    drop(run);
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut told = String::new();
+    reader.read_to_string(&mut told).unwrap();
+    assert_eq!(end(&mut child).code(), Some(0));
+    let lines = told.lines().filter(|line| !line.is_empty());
+    let lines: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
+    assert_eq!((events[0], *events.last().unwrap()), ("start", "summary"), "{events:?}");
+    let last = lines.iter().rfind(|line| line["event"] == "interval").unwrap();
+    let [elapsed, since] = ["elapsed_s", "interval_s"].map(|field| last[field].as_f64().unwrap());
+    assert!(elapsed > 2.5 && since < 2.0 && events.len() < 5, "{told}");
+}
+
 #[test]
 fn each_command_has_a_manual_page_with_its_examples() {
     let directory = temporary("man");

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bywash_sys::worker::Stop;
@@ -36,7 +36,7 @@ pub use times::{Dial, Percentiles, Stopwatch, Times};
 use asking::Asking;
 use hdr::TimesLog;
 use http::Server;
-use outlet::Outlet;
+use outlet::{Backlog, Outlet};
 use page::Page;
 use screen::{Screen, Wish};
 
@@ -62,8 +62,8 @@ pub struct Reporter {
     style: Style,
     out: Box<dyn Write + Send>,
     err: Box<dyn Write + Send>,
-    /// What ends waiting for whoever reads them.
-    stop: Arc<OnceLock<Stop>>,
+    /// What whoever reads has not taken yet.
+    backlog: Arc<Backlog>,
     /// The live line is on the screen.
     is_live: bool,
     gone: bool,
@@ -104,7 +104,7 @@ impl Reporter {
             style,
             out,
             err,
-            stop: Arc::default(),
+            backlog: Arc::default(),
             is_live: false,
             gone: false,
             last: None,
@@ -135,18 +135,12 @@ impl Reporter {
     }
 
     fn beside(style: Style, out: BorrowedFd<'_>) -> io::Result<Self> {
-        let stop = Arc::<OnceLock<Stop>>::default();
-        let out = BufWriter::new(Outlet::new(out.try_clone_to_owned()?, stop.clone()));
-        let err = Outlet::new(io::stderr().as_fd().try_clone_to_owned()?, stop.clone());
+        let backlog = Arc::<Backlog>::default();
+        let out = BufWriter::new(Outlet::new(out.try_clone_to_owned()?, backlog.clone()));
+        let err = Outlet::new(io::stderr().as_fd().try_clone_to_owned()?, backlog.clone());
         let mut reporter = Self::new(style, Box::new(out), Box::new(err));
-        reporter.stop = stop;
+        reporter.backlog = backlog;
         Ok(reporter)
-    }
-
-    /// From now on `stop` ends waiting for whoever is to read what is written.
-    pub fn heed(&mut self, stop: &Stop) {
-        // There is one for a run.
-        let _ = self.stop.set(stop.clone());
     }
 
     /// Serves the last snapshot to Prometheus at `address`, until the reporter is dropped, and says where.
@@ -209,6 +203,16 @@ impl Reporter {
         (self.page.is_some() || self.asking.is_some()).then_some(KEY_PATIENCE)
     }
 
+    /// Writes on what nobody has taken yet.
+    pub(crate) fn catch_up(&mut self) {
+        if !self.backlog.is_empty() {
+            // There is nowhere to complain about standard error.
+            let _ = self.err.flush();
+            let written = self.out.flush();
+            self.note(written);
+        }
+    }
+
     /// Says how it stands, if somebody has asked.
     pub(crate) fn answer_if_asked(&mut self, now: impl FnOnce() -> Snapshot) {
         let Some(mut asking) = self.asking.take_if(|asking| asking.has_asked()) else { return };
@@ -254,8 +258,9 @@ impl Reporter {
         self.steered.push(message);
     }
 
-    /// What is about to happen.
-    pub fn start(&mut self, event: &(impl Serialize + Display)) {
+    /// What is about to happen, until `stop` is set: then whoever reads is waited for, and not for long.
+    pub fn start(&mut self, event: &(impl Serialize + Display), stop: &Stop) {
+        self.backlog.heed(stop);
         for warning in std::mem::take(&mut self.at_start) {
             self.warning(&warning);
         }
@@ -291,12 +296,12 @@ impl Reporter {
         }
     }
 
-    /// What has happened since the last call, or since the start.
+    /// What has happened since the last call, or since the start. Whoever has not taken what was said before misses it.
     pub fn interval(&mut self, now: Snapshot) {
         let last = self.last.take();
         let event = &now.since(last.as_ref());
         match self.style {
-            _ if self.page.is_some() => {}
+            _ if self.page.is_some() || !self.backlog.is_empty() => {}
             Style::Human { live: true } => {
                 // Nothing is lost when the terminal does not take a line that the next one replaces.
                 let _ = self.err.write_all(format!("\r{event}\x1b[K").as_bytes());
@@ -382,12 +387,18 @@ impl Reporter {
             page.messages.push(line.to_owned());
             return;
         }
+        if !self.backlog.has_room() {
+            return;
+        }
         self.clear_live();
         // There is nowhere to complain about standard error.
         let _ = self.err.write_all(format!("{line}\n").as_bytes());
     }
 
     fn result(&mut self, event: &impl Display) {
+        if !self.backlog.has_room() {
+            return;
+        }
         self.clear_live();
         let written = writeln!(self.out, "{event}").and_then(|()| self.out.flush());
         self.note(written);
@@ -400,6 +411,9 @@ impl Reporter {
     }
 
     fn json<T: Serialize>(&mut self, event: &'static str, body: &T) {
+        if !self.backlog.has_room() {
+            return;
+        }
         let written = serde_json::to_writer(&mut self.out, &Line { event, body })
             .map_err(io::Error::from)
             .and_then(|()| writeln!(self.out))
