@@ -7,6 +7,7 @@
 //!     matched by the rule?    ── no ───► XDP_PASS, counted as left
 //!     has it a worker?        ── no ───► XDP_PASS, counted as no_socket
 //!     is the worker alive?    ── no ───► XDP_PASS, counted as hung
+//!     too long for a socket?  ── yes ──► XDP_PASS, counted as too_long
 //!     is a socket there?      ── no ───► XDP_PASS, counted as no_socket
 //!     bpf_redirect_map        ─────────► XDP_REDIRECT, counted as taken
 //! ```
@@ -133,6 +134,9 @@ impl Verdict {
     pub const ALL: [Self; 6] =
         [Self::Taken, Self::Left, Self::NeverTake, Self::Hung, Self::NoSocket, Self::TooLong];
 
+    /// The last one.
+    pub(crate) const LAST: Self = Self::ALL[Self::ALL.len() - 1];
+
     /// Its name, as counters are called.
     pub fn name(self) -> &'static str {
         match self {
@@ -146,7 +150,7 @@ impl Verdict {
     }
 }
 
-/// Where the counters of rules begin in the map of counters, behind those of verdicts.
+/// Where the counters of rules begin in the map of counters, behind those of verdicts and of flows.
 pub const RULES_AT: u32 = 8;
 
 /// One entry of the map of counters, for each CPU.

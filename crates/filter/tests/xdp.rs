@@ -47,7 +47,13 @@ impl Fixture {
                 1,
                 true,
             ),
-            counters: map(MapKind::PerCpuArray, "test_counters", 16, 6, false),
+            counters: map(
+                MapKind::PerCpuArray,
+                "test_counters",
+                16,
+                u32::try_from(Verdict::ALL.len()).unwrap(),
+                false,
+            ),
         }
     }
 

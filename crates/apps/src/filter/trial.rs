@@ -9,12 +9,10 @@ use std::slice;
 use std::time::SystemTime;
 
 use bywash_pcap::{Link, ReadError, Reader};
+use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{
-    Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, MapSet, Rest, RuleProgram, SynCookies, Way,
-    time,
+    Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, RuleProgram, Way, time,
 };
-use bywash_port::filter::xdp::Maps;
-use bywash_port::filter::{Expression, Hook};
 use bywash_port::{Prefix, Rule, Rules};
 use serde::Serialize;
 
@@ -170,18 +168,8 @@ fn fit(rules: &Rules, spared: &Expression) -> Result<(), String> {
     let never = [slice::from_ref(spared), &rules.never[..]].concat();
     // It is only made, and not loaded: no map has to be there.
     let program = RuleProgram {
-        hook: Hook::Xdp,
-        rules: &rules.set,
-        slots: &slots,
-        only: None,
-        never: &never,
-        rest: Rest::Kernel,
-        maps: Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
-        sets: MapSet { array: -1, hash6: -1, blocks: -1 },
-        hung_after_jiffies: 1,
-        buff: None,
-        cookies: SynCookies::default(),
         flows: Some(FlowMap { table: -1, layout: FlowLayout::new(rules.flows.most, NO_SECRET) }),
+        ..RuleProgram::on_trial(&rules.set, &slots, &never)
     };
     program.program().map(drop).map_err(|error| error.to_string())
 }

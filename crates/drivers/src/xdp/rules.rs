@@ -3,6 +3,7 @@
 //! Each set has maps of its own for its lists, filled before its program is attached; the program is then changed in one
 //! step, so that no packet is decided by half a set. Counters lie in one map for as long as the port is open.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use bywash_sys::sysctl;
 use super::flows::Flows;
 use super::program::{self, Maps};
 use super::slots::Slots;
+use super::verify::NotVerified;
 
 /// The rules that a port runs.
 pub(super) struct Ruled {
@@ -131,7 +133,7 @@ impl Ruled {
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
             flows: flows.as_ref().map(Flows::map),
         };
-        let program = load(&program)?;
+        let program = load(&program).map_err(|error| error.to_string())?;
         let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
         Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
     }
@@ -190,19 +192,21 @@ impl Ruled {
 }
 
 /// Loads the program of rules; one that takes longer for a packet where the verifier finds the usual one too large.
-pub(super) fn load(rules: &RuleProgram<'_>) -> Result<Program, String> {
+pub(super) fn load(rules: &RuleProgram<'_>) -> Result<Program, NotVerified> {
+    let refused = |error: &dyn Display| NotVerified::Refused(error.to_string());
     let name = format!("{OUR_PROGRAM}_rules");
     let load = |program: &ebpf::Program| program::load_words(rules.hook, &name, &program.to_words());
-    let usual = rules.program().map_err(|error| error.to_string())?;
+    let usual = rules.program().map_err(|error| refused(&error))?;
     let mut loaded = load(&usual);
     if let Err(LoadError::TooLarge { .. }) = loaded
-        && let Some(shorter) = rules.shorter_than(&usual).map_err(|error| error.to_string())?
+        && let Some(shorter) = rules.shorter_than(&usual).map_err(|error| refused(&error))?
     {
         loaded = load(&shorter);
     }
     loaded.map_err(|error| match error {
-        LoadError::TooLarge { .. } => rules.too_large().to_string(),
-        error => error.to_string(),
+        LoadError::TooLarge { .. } => refused(&rules.too_large()),
+        LoadError::Verifier { .. } => refused(&error),
+        LoadError::Bpf(error) => NotVerified::NotAsked(error.to_string()),
     })
 }
 

@@ -2,7 +2,7 @@
 //! yet.
 
 use bywash_filter::Hook;
-use bywash_filter::rules::{Rest, RuleProgram, SynCookies};
+use bywash_filter::rules::RuleProgram;
 use bywash_filter::xdp::NeverTake;
 use bywash_port::Rules;
 use bywash_sys::bpf::BpfError;
@@ -27,6 +27,15 @@ pub enum NotVerified {
 /// # Errors
 /// [`NotVerified`]
 pub fn verify(rules: &Rules, never_take: &NeverTake) -> Result<(), NotVerified> {
+    on_trial(rules, never_take, |program| load(program).map(drop))
+}
+
+/// Does something with their program, while its maps are there.
+fn on_trial<T>(
+    rules: &Rules,
+    never_take: &NeverTake,
+    what: impl FnOnce(&RuleProgram<'_>) -> Result<T, NotVerified>,
+) -> Result<T, NotVerified> {
     let not_asked = |error: BpfError| NotVerified::NotAsked(error.to_string());
     let maps = Maps::create(Hook::Xdp, 1, true).map_err(not_asked)?;
     let slots: Vec<u32> = (0..).take(rules.set.rules().len()).collect();
@@ -35,19 +44,67 @@ pub fn verify(rules: &Rules, never_take: &NeverTake) -> Result<(), NotVerified> 
     let flows = flows.transpose().map_err(NotVerified::NotAsked)?;
     let never = [&[never_take.expression()], &rules.never[..]].concat();
     let program = RuleProgram {
-        hook: Hook::Xdp,
-        rules: &rules.set,
-        slots: &slots,
-        only: None,
-        never: &never,
-        rest: Rest::Kernel,
         maps: maps.descriptors(),
         sets: lists.descriptors(),
         hung_after_jiffies: program::hung_after(),
         buff: program::buff(),
-        cookies: SynCookies::default(),
         flows: flows.as_ref().map(Table::reached),
+        ..RuleProgram::on_trial(&rules.set, &slots, &never)
     };
-    // Whoever may make maps may load programs: it is the same right, but for CAP_NET_ADMIN.
-    load(&program).map(drop).map_err(NotVerified::Refused)
+    what(&program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bywash_filter::rules::{Action, Condition, FlowOptions, Rule, RuleSet};
+    use bywash_sys::bpf::LoadError;
+
+    use super::*;
+
+    /// Rules that are alike, each of which walks along a packet's headers, behind one that joins lists.
+    fn alike(count: u32) -> Rules {
+        let about = |name: String, condition| Rule {
+            name,
+            condition,
+            action: Action::Drop,
+            sample: None,
+            expires: None,
+            dry_run: false,
+        };
+        let joins = Condition {
+            from: vec!["10.1.0.0/16".parse().unwrap()],
+            to_ports: vec![7..=7],
+            ..Condition::default()
+        };
+        let walks = |number: u32| {
+            let expression = Some(format!("anyvlan and l4 udp port {number}").parse().unwrap());
+            about(number.to_string(), Condition { expression, ..Condition::default() })
+        };
+        let rules = std::iter::once(about("both".into(), joins)).chain((0..count).map(walks));
+        let set = Arc::new(RuleSet::new(rules.collect()).unwrap());
+        Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+    }
+
+    #[test]
+    fn rules_whose_usual_program_is_too_large_are_taken_with_a_shorter_one_as_long_as_there_is_one() {
+        let Some(_guard) = bywash_lab::lock() else { return };
+        let never_take = NeverTake::default();
+        let usual = |rules: &Rules| {
+            let load = |program: &RuleProgram<'_>| {
+                let words = program.program().unwrap().to_words();
+                Ok(program::load_words(Hook::Xdp, "usual", &words).map(drop))
+            };
+            on_trial(rules, &never_take, load).unwrap()
+        };
+        assert!(usual(&alike(1)).is_ok());
+        assert!(matches!(usual(&alike(10)), Err(LoadError::TooLarge { .. })));
+        assert_eq!(verify(&alike(10), &never_take), Ok(()));
+        let refused = verify(&alike(60), &never_take).unwrap_err();
+        assert!(
+            matches!(&refused, NotVerified::Refused(why) if why.contains("'0' most of all")),
+            "{refused}"
+        );
+    }
 }

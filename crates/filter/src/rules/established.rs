@@ -18,7 +18,7 @@ use crate::ebpf::{
 use crate::hook::{Hook, SKB_LEN, TCX_NEXT, bring_to_front, unless_in_front};
 use crate::plain::{NETWORK, Plain};
 use crate::walk::Family;
-use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH};
+use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH, RULES_AT, Verdict};
 
 /// The table of established flows, as programs reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,12 @@ pub struct FlowMap {
 #[repr(u32)]
 pub enum FlowCount {
     /// Flows that were noted anew.
-    Noted = 6,
+    Noted = Verdict::LAST as u32 + 1,
     /// Flows that were forgotten to make room, though a rule would still have found them.
-    Forgotten = 7,
+    Forgotten,
 }
+
+const _: () = assert!(Verdict::ALL.len() + FlowCount::ALL.len() <= RULES_AT as usize);
 
 impl FlowCount {
     /// All of them.

@@ -6,7 +6,8 @@
 //!     matched by what rules are about? ── no ───► passed, counted as left
 //!     lists: one search for each kind
 //!     rules in order, until one decides ────────► dropped or passed, counted by the rule;
-//!                                                 or to the queue, counted as taken (XDP alone)
+//!                                                 or to the queue, counted as taken (XDP alone): what is longer
+//!                                                 than its socket takes is passed, counted as too_long
 //!     no rule decides ──────────────────────────► passed, counted as left; or what [`Rest`] says
 //! ```
 //!
@@ -34,7 +35,7 @@ use crate::ebpf::{
 };
 use crate::hook::{put_tag_back, take_tag_off};
 use crate::plain::Plain;
-use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, RESULT, RULES_AT, Take, Verdict, XdpBuff};
+use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, LENGTH, RESULT, RULES_AT, Take, Verdict, XdpBuff};
 use crate::{Expression, Hook};
 
 /// What an interface's program shall do by rules.
@@ -115,21 +116,37 @@ pub(super) const KEY6: i16 = -32;
 
 /// Programs that are longer than this stay as they are: each kind of plain packets would add as much, and the verifier's
 /// patience is bounded.
-const MOST_FOR_PLAIN: usize = 4096;
+pub(super) const MOST_FOR_PLAIN: usize = 4096;
 
-impl RuleProgram<'_> {
+impl<'a> RuleProgram<'a> {
+    /// Of rules that are to be tried and are on no interface: it has no maps, and the longest answers to SYNs.
+    pub fn on_trial(rules: &'a RuleSet, slots: &'a [u32], never: &'a [Expression]) -> Self {
+        Self {
+            hook: Hook::Xdp,
+            rules,
+            slots,
+            only: None,
+            never,
+            rest: Rest::Kernel,
+            maps: xdp::Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
+            sets: MapSet { array: -1, hash6: -1, blocks: -1 },
+            hung_after_jiffies: 1,
+            buff: None,
+            cookies: SynCookies::LONGEST,
+            flows: None,
+        }
+    }
+
     /// The program.
     ///
     /// # Errors
     /// When the rules are too long for one program.
     pub fn program(&self) -> Result<Program, ProgramError> {
         let program = self.assemble(&[])?;
-        // SYNs are answered on the way of plain packets alone.
-        let answers = self.answers_syns();
-        if program.instructions().len() > MOST_FOR_PLAIN && !answers {
+        if program.instructions().len() > MOST_FOR_PLAIN && !self.answers_syns() {
             return Ok(program);
         }
-        self.assemble(&Plain::ALL)
+        self.assemble(&Plain::ALL).or_else(|_| self.shortest())
     }
 
     /// The same with fewer kinds of plain packets, for when the kernel's verifier finds that one too large: it takes longer for a
@@ -138,22 +155,24 @@ impl RuleProgram<'_> {
     /// # Errors
     /// When the rules are too long for one program.
     pub fn shorter_than(&self, program: &Program) -> Result<Option<Program>, ProgramError> {
-        let is_needed = |plain: &Plain| self.answers_syns() && plain.is_tcp();
-        let needed: Vec<Plain> = Plain::ALL.into_iter().filter(is_needed).collect();
-        let shorter = self.assemble(&needed)?;
+        let shorter = self.shortest()?;
         Ok((shorter.instructions().len() < program.instructions().len()).then_some(shorter))
     }
 
-    /// Why the kernel's verifier takes neither: the first of the rules that ask most.
+    /// With the kinds of plain packets alone that are needed: SYNs are answered on the way of TCP's.
+    fn shortest(&self) -> Result<Program, ProgramError> {
+        let is_needed = |plain: &Plain| self.answers_syns() && plain.is_tcp();
+        self.assemble(&Plain::ALL.into_iter().filter(is_needed).collect::<Vec<_>>())
+    }
+
+    /// Why the kernel's verifier takes neither: the first of the rules whose expressions ask most, where there are some.
     pub fn too_large(&self) -> ProgramError {
-        let asks = |rule: &&Rule| {
-            rule.condition.expression.as_ref().map_or((0, 0), |expression| {
-                let graph = expression.graph();
-                (graph.walks.len(), graph.nodes.len())
-            })
+        let asks = |rule: &'a Rule| {
+            let graph = rule.condition.expression.as_ref()?.graph();
+            Some(((graph.walks.len(), graph.nodes.len()), rule))
         };
-        let most = self.rules.rules().iter().rev().max_by_key(asks);
-        ProgramError::TooLarge { rule: most.map(|rule| rule.name.clone()).unwrap_or_default() }
+        let most = self.rules.rules().iter().filter_map(asks).rev().max_by_key(|(asked, _)| *asked);
+        ProgramError::TooLarge { rule: most.map(|(_, rule)| rule.name.clone()) }
     }
 
     fn answers_syns(&self) -> bool {
@@ -449,16 +468,25 @@ impl Coder<'_> {
     fn decide(&mut self, result: i32, sample: Option<NonZeroU32>) {
         if sample.is_some() || self.drawn_at().is_some() {
             xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
+            self.assembler.mov(RESULT, result);
+            if result == self.rules.hook.drops() {
+                self.end_if_too_long();
+            }
             if let Some(sample) = sample {
                 self.draw(sample);
                 self.assembler.jump_if32(Register::R0, Condition::Equal, 0_u32, self.exits.take);
             }
             self.take_if_drawn();
-            self.assembler.mov(RESULT, result);
             return self.assembler.jump(self.exits.end);
         }
         self.assembler.mov(RESULT, result);
         self.assembler.jump(self.exits.count);
+    }
+
+    /// Ends with the result what a socket does not take: on the way to one it would be passed.
+    fn end_if_too_long(&mut self) {
+        let longest = self.rules.maps.longest;
+        self.assembler.jump_if32(LENGTH, Condition::Greater, longest, self.exits.end);
     }
 
     /// r0 = 0 for one packet in so many.
@@ -489,6 +517,10 @@ impl Coder<'_> {
             return self.assembler.jump(self.exits.count);
         }
         xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
+        let kept = self.assembler.label();
+        self.assembler.jump_if(RESULT, Condition::NotEqual, drops, kept);
+        self.end_if_too_long();
+        self.assembler.place(kept);
         self.take_if_drawn();
         self.assembler.jump(self.exits.end);
     }

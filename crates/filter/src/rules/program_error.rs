@@ -15,10 +15,10 @@ pub enum ProgramError {
         error: AssembleError,
     },
     /// The kernel's verifier gives up.
-    #[error("too much for the kernel's verifier: the rules, and the rule '{rule}' most of all; {ALIKE}")]
+    #[error("too much for the kernel's verifier: the rules{}; {ALIKE}", most_of_all(rule.as_deref()))]
     TooLarge {
-        /// The rule whose expression asks most.
-        rule: String,
+        /// The rule whose expression asks most, where one has an expression.
+        rule: Option<String>,
     },
     /// Another reason, which is no single rule's.
     #[error("{0}; {ALIKE}")]
@@ -27,6 +27,10 @@ pub enum ProgramError {
 
 /// What helps.
 const ALIKE: &str = "put rules that are alike into lists (from, to, from_ports, to_ports)";
+
+fn most_of_all(rule: Option<&str>) -> String {
+    rule.map_or_else(String::new, |rule| format!(", and the rule '{rule}' most of all"))
+}
 
 impl ProgramError {
     /// Names the last rule that a jump which is too long would still have reached. `begun` says of rules behind how many

@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::prefix::mask32;
+use super::program::MOST_FOR_PLAIN;
 use super::*;
-use crate::Hook;
-use crate::xdp::Maps;
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -104,26 +103,40 @@ fn of_rules_that_are_too_long_for_a_program_the_one_is_named_where_it_ends() {
         rule(&index.to_string(), Action::Drop, Condition { expression, ..Condition::default() })
     };
     let set = RuleSet::new((0..4000).map(long).collect()).unwrap();
-    let program = RuleProgram {
-        rest: Rest::Kernel,
-        hook: Hook::Xdp,
-        rules: &set,
-        slots: &[],
-        only: None,
-        never: &[],
-        maps: Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
-        sets: MapSet { array: -1, hash6: -1, blocks: -1 },
-        hung_after_jiffies: 1,
-        buff: None,
-        cookies: SynCookies::default(),
-        flows: None,
-    };
-    let why = program.program().unwrap_err().to_string();
+    let why = RuleProgram::on_trial(&set, &[], &[]).program().unwrap_err().to_string();
     let named = why.strip_prefix("the rule '").and_then(|rest| rest.split('\'').next()?.parse().ok());
     // The jump that had to be longer leads behind the last rule.
     let distance: usize = why.split("skip ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     let right = 4000 * 32767 / distance;
     assert!(named.is_some_and(|named: usize| named.abs_diff(right) < 100), "about {right}: {why}");
+}
+
+#[test]
+fn rules_that_are_too_long_with_ways_for_plain_packets_do_without() {
+    let long = |index: usize| {
+        let expression = Some(format!("ether[100:4] = {index} or ether[104:4] = {index}").parse().unwrap());
+        rule(&index.to_string(), Action::Drop, Condition { expression, ..Condition::default() })
+    };
+    let both = Condition { to_ports: vec![7..=7], ..from(&["10.0.0.0/8"]) };
+    let set = RuleSet::new((0..270).map(long).chain([rule("both", Action::Drop, both)]).collect()).unwrap();
+    let trial = RuleProgram::on_trial(&set, &[], &[]);
+    let program = trial.program().unwrap();
+    assert!(program.instructions().len() <= MOST_FOR_PLAIN, "{}", program.instructions().len());
+    assert_eq!(trial.shorter_than(&program), Ok(None));
+}
+
+#[test]
+fn what_is_too_large_is_blamed_on_the_expression_that_asks_most_and_on_no_rule_without_one() {
+    let about = |text: &str| Condition { expression: Some(text.parse().unwrap()), ..Condition::default() };
+    let blamed = |rules: Vec<Rule>| {
+        let set = RuleSet::new(rules).unwrap();
+        RuleProgram::on_trial(&set, &[], &[]).too_large().to_string()
+    };
+    let listed = || rule("listed", Action::Drop, from(&["10.0.0.0/8"]));
+    let [little, much] = ["udp", "anyvlan and l4 udp port 9"].map(about);
+    let rules = vec![listed(), rule("little", Action::Drop, little), rule("much", Action::Drop, much)];
+    assert!(blamed(rules).contains("the rules, and the rule 'much' most of all; "));
+    assert!(blamed(vec![listed()]).contains("the rules; "));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use bywash_filter::rules::{Action, Condition, Rule, RuleSet};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use super::loaded::{Loaded, rights, rule};
+use super::loaded::{Form, Loaded, rights, rule};
 use super::{Shape, judge, plain, prefixes, rules, shapes};
 
 /// Rules that ask for lists alone; most join several.
@@ -58,7 +58,11 @@ fn the_kernel_decides_and_counts_by_many_rules_of_lists_as_this_process_does() {
         };
         let decided = RuleSet::new(rules.iter().map(without_queue).collect()).unwrap();
         let set = RuleSet::new(rules).unwrap();
-        match judge(Hook::Xdp, &set, &shapes).and_then(|()| judge(Hook::Tcx, &decided, &shapes)) {
+        let judge_both = |form| {
+            judge(Hook::Xdp, &set, &shapes, form)?;
+            judge(Hook::Tcx, &decided, &shapes, form)
+        };
+        match [Form::Usual, Form::Shorter].into_iter().try_for_each(judge_both) {
             // A program of other rules may have more paths than the kernel follows.
             Err(TestCaseError::Reject(_)) => Ok(()),
             outcome => {

@@ -23,6 +23,14 @@ pub(crate) fn rights() -> bool {
 /// Where the programs of rules run.
 pub(crate) const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 
+/// Which program of a set it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Usual,
+    /// The one for when the kernel finds that one too large.
+    Shorter,
+}
+
 /// A loaded set of rules, and its maps.
 pub(crate) struct Loaded {
     hook: Hook,
@@ -56,17 +64,19 @@ impl Loaded {
         never: &[Expression],
         flows: Option<FlowMap>,
     ) -> Self {
-        Self::try_with(hook, set, never, (flows, Rest::Kernel)).unwrap_or_else(|error| panic!("{error}"))
+        Self::try_with(hook, set, never, (flows, Rest::Kernel, Form::Usual))
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Where packets that no rule decides may be ours. There is no socket for them.
     pub(crate) fn with_rest(set: &RuleSet, never: &[Expression], rest: Rest<'_>) -> Self {
-        Self::try_with(Hook::Xdp, set, never, (None, rest)).unwrap_or_else(|error| panic!("{error}"))
+        Self::try_with(Hook::Xdp, set, never, (None, rest, Form::Usual))
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// `None` where the program has more paths than the kernel follows, as a few rules by chance may have.
-    pub(crate) fn unless_too_large(hook: Hook, set: &RuleSet) -> Option<Self> {
-        match Self::try_with(hook, set, &[], (None, Rest::Kernel)) {
+    pub(crate) fn unless_too_large(hook: Hook, set: &RuleSet, form: Form) -> Option<Self> {
+        match Self::try_with(hook, set, &[], (None, Rest::Kernel, form)) {
             Err(LoadError::TooLarge { .. }) => None,
             loaded => Some(loaded.unwrap_or_else(|error| panic!("{error}"))),
         }
@@ -76,7 +86,7 @@ impl Loaded {
         hook: Hook,
         set: &RuleSet,
         never: &[Expression],
-        (flows, rest): (Option<FlowMap>, Rest<'_>),
+        (flows, rest, form): (Option<FlowMap>, Rest<'_>, Form),
     ) -> Result<Self, LoadError> {
         let rules = set.rules().len();
         let sockets = map(MapKind::XskMap, 4, 4, 1);
@@ -110,10 +120,15 @@ impl Loaded {
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
-            cookies: SynCookies { mss: [1460, 1440], window_scale: Some(7) },
+            cookies: SynCookies::LONGEST,
             flows,
         };
-        let instructions = program.program().unwrap().to_words();
+        let usual = program.program().unwrap();
+        let chosen = match form {
+            Form::Usual => usual,
+            Form::Shorter => program.shorter_than(&usual).unwrap().unwrap_or(usual),
+        };
+        let instructions = chosen.to_words();
         let kind = match hook {
             Hook::Xdp => ProgramKind::XdpFrags,
             Hook::Tcx => ProgramKind::SchedCls,

@@ -14,7 +14,7 @@ use bywash_filter::xdp::{NeverTake, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use loaded::{HOOKS, Loaded, expression, rights, rule};
+use loaded::{Form, HOOKS, Loaded, expression, rights, rule};
 
 /// What a random packet is made of: addresses of few values, so that they meet prefixes.
 #[derive(Clone, Debug)]
@@ -158,15 +158,19 @@ fn the_kernel_decides_and_counts_as_this_process_does() {
             _ => rule.clone(),
         };
         let decided = RuleSet::new(rules.iter().map(without_queue).collect()).unwrap();
-        judge(Hook::Xdp, &RuleSet::new(rules).unwrap(), &shapes)?;
-        judge(Hook::Tcx, &decided, &shapes)
+        let rules = RuleSet::new(rules).unwrap();
+        for form in [Form::Usual, Form::Shorter] {
+            judge(Hook::Xdp, &rules, &shapes, form)?;
+            judge(Hook::Tcx, &decided, &shapes, form)?;
+        }
+        Ok(())
     });
     run.unwrap();
 }
 
 /// Has both decide about packets.
-fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape]) -> Result<(), TestCaseError> {
-    let Some(loaded) = Loaded::unless_too_large(hook, set) else {
+fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape], form: Form) -> Result<(), TestCaseError> {
+    let Some(loaded) = Loaded::unless_too_large(hook, set, form) else {
         return Err(TestCaseError::reject("more paths than the kernel follows"));
     };
     let mut counts = vec![[0_u64; 2]; set.rules().len()];
@@ -338,6 +342,33 @@ fn a_sample_of_what_is_only_counted_is_taken_when_all_rules_have_counted_it() {
     assert_eq!([0, 1, 2, 3].map(|rule| loaded.counted(rule)[0]), [3, 3, 1, 1]);
     assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.verdict(Verdict::Left)), (3, 0));
     assert!(loaded.drops(&shape(1, 6).packet()), "the rule that counts is not about it");
+}
+
+#[test]
+fn what_no_socket_takes_is_dropped_without_a_sample() {
+    if !rights() {
+        return;
+    }
+    let udp = || Condition { expression: expression("udp"), ..Condition::default() };
+    let listed = Condition { from: vec!["10.1.0.0/16".parse().unwrap()], ..Condition::default() };
+    let sample = NonZeroU32::new(1);
+    let drawn = |action| Rule { sample, ..rule("drawn", action, udp()) };
+    // Drawn by the rule that drops, or by one before it.
+    for rules in [
+        vec![drawn(Action::Drop)],
+        vec![drawn(Action::Count), rule("coded", Action::Drop, udp())],
+        vec![drawn(Action::Count), rule("listed", Action::Drop, listed)],
+    ] {
+        let last = u32::try_from(rules.len()).unwrap() - 1;
+        let loaded = Loaded::new(Hook::Xdp, &RuleSet::new(rules).unwrap(), &[]);
+        let mut packet = plain(false, 17).packet();
+        packet.resize(2048, 0);
+        assert!(!loaded.drops(&packet), "without a socket it stays with the kernel");
+        packet.push(0);
+        assert!(loaded.drops(&packet));
+        let verdicts = [Verdict::NoSocket, Verdict::TooLong].map(|verdict| loaded.verdict(verdict));
+        assert_eq!((verdicts, loaded.counted(last)[0]), ([1, 0], 2));
+    }
 }
 
 #[test]
