@@ -3,9 +3,11 @@
 //! The kernel leaves a TCP or UDP checksum to whoever takes a packet off the machine, and notes so beside the packet. An
 //! XDP program sees the bytes and not the note: the field holds the sum of the pseudo-header alone. A packet that is
 //! forwarded like that is dropped where it arrives. So the note is written again, by that sum. Where a right checksum
-//! looks the same by chance, nothing is lost: to complete it gives the same one.
+//! looks the same by chance, to complete it gives the same one.
 //!
-//! Of a packet in a tunnel it is the inner checksum that waits, so tunnels are followed that the kernel itself makes.
+//! Of a packet in a tunnel it is the inner checksum that waits where there is one, so tunnels are followed that the kernel itself makes,
+//! and the innermost that looks so is taken. When the kernel has none inside it is the tunnel's own that waits; it is missed, and the
+//! packet lost, where a right one inside looks the same by chance: one in 65 536 of these.
 
 use bywash_frame::{Checksum, Packet};
 
@@ -46,22 +48,21 @@ pub(super) fn note(packet: &mut Packet) {
 /// pseudo-header's sum. `head` are its first bytes.
 #[inline]
 fn find(head: &[u8], len: usize) -> Option<(u16, u16)> {
-    let mut inner = ethernet(head, 0)?;
+    let mut next = ethernet(head, 0);
+    let mut found = None;
     for _ in 0..=TUNNELS {
-        let upper = upper(head, inner, len)?;
-        let offset: Option<u16> = match upper.protocol {
-            TCP => Some(16),
+        let Some(upper) = next.and_then(|next| upper(head, next, len)) else { break };
+        let offset = match upper.protocol {
+            TCP => Some(16_u16),
             UDP => Some(6),
             _ => None,
         };
-        if let Some(offset) = offset
-            && upper.sum == number(head, upper.at + usize::from(offset))?
-        {
-            return Some((u16::try_from(upper.at).ok()?, offset));
-        }
-        inner = inside(head, &upper)?;
+        let waits = |offset: &u16| number(head, upper.at + usize::from(*offset)) == Some(upper.sum);
+        found =
+            offset.filter(waits).and_then(|offset| Some((u16::try_from(upper.at).ok()?, offset))).or(found);
+        next = inside(head, &upper);
     }
-    None
+    found
 }
 
 /// A header of a packet's: its EtherType, and where it begins.
@@ -266,6 +267,11 @@ mod tests {
                 assert_eq!(found(&packet[..len]), None, "{len}");
             }
         }
+        // 0x0a00 + 1 + 0x0a00 + 2 + 17 + 8 + 8 + 64.
+        let mut both = vxlan;
+        both[6..8].copy_from_slice(&[0x14, 0x64]);
+        assert_eq!(found(&tunnel(UDP, &both, &frame)), Some((84, 16)), "the innermost of two");
+        assert_eq!(found(&tunnel(UDP, &both, &ipv4(TCP, 0x1428))), Some((34, 6)), "the tunnel's own");
         let deep =
             (0..3).fold(frame[14..].to_vec(), |inner, _| tunnel(IPV4_IN_IP, &[], &inner)[14..].to_vec());
         assert_eq!(found(&[&frame[..14], &deep].concat()), None, "too deep");
