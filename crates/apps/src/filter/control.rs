@@ -23,6 +23,7 @@ use super::heavy::Sender;
 use super::shared::{Held, Shared};
 use super::shared_port::SharedPort;
 use super::top::Blocked;
+use super::trouble::Trouble;
 use super::watched::Watched;
 use super::{Options, RuleFile, places};
 use crate::session;
@@ -30,7 +31,7 @@ use crate::session;
 /// How soon a change is seen.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often it looks after the rest while rules are loaded.
+/// How soon it is seen that rules are loaded.
 const LOADING: Duration = Duration::from_millis(2);
 
 /// How often files are looked at.
@@ -39,11 +40,12 @@ const WATCH: Duration = Duration::from_millis(250);
 /// How often the default gateways are looked at.
 const GATEWAYS: Duration = Duration::from_secs(1);
 
-/// When it is tried again to take out a rule that has expired, or to unblock a source.
+/// When it is tried again to take out a rule that has expired, to spare other gateways, or to unblock a source.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Of its time, looking at the gateways takes one part in so many at most: a router has a million routes to look through.
-const GATEWAYS_SHARE: u32 = 20;
+/// Of its time, looking at the gateways takes one part in so many at most, since a router has a million routes to look through; and so
+/// does what is tried again, since the kernel's verifier may have much to do.
+const SHARE: u32 = 20;
 
 /// How long it may be silent before it counts as hung.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -112,19 +114,36 @@ pub(super) struct Ended {
 #[derive(Default)]
 struct State {
     done: Done,
-    /// Why the last rule file was refused, or a source could not be blocked.
-    trouble: Option<String>,
+    /// Why the last rule file was refused.
+    reload_trouble: Trouble,
+    /// Why a source could not be blocked.
+    block_trouble: Trouble,
     /// Why a rule that has expired still holds.
-    expiry_trouble: Option<String>,
+    expiry_trouble: Trouble,
     /// Why a source is blocked for longer than it should be.
-    unblock_trouble: Option<String>,
+    unblock_trouble: Trouble,
     /// Why packets are not judged by user space.
-    length_trouble: Option<String>,
+    length_trouble: Trouble,
     /// Why the default gateways are not known.
-    gateways_trouble: Option<String>,
-    /// Why nothing is noted any more, or in the old file, and whether somebody has been told.
-    audit_trouble: Option<(String, bool)>,
+    gateways_trouble: Trouble,
+    /// Why nothing is noted any more, or in the old file.
+    audit_trouble: Trouble,
     news: Vec<String>,
+}
+
+impl State {
+    /// All that may be wrong, in the order in which it is told.
+    fn troubles(&mut self) -> [&mut Trouble; 7] {
+        [
+            &mut self.reload_trouble,
+            &mut self.block_trouble,
+            &mut self.expiry_trouble,
+            &mut self.unblock_trouble,
+            &mut self.length_trouble,
+            &mut self.gateways_trouble,
+            &mut self.audit_trouble,
+        ]
+    }
 }
 
 impl Control {
@@ -187,15 +206,7 @@ impl Control {
             );
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let audit = state.audit_trouble.as_mut().map(|(why, is_told)| {
-            *is_told = true;
-            why.clone()
-        });
-        let State { trouble, expiry_trouble, unblock_trouble, length_trouble, gateways_trouble, .. } =
-            &*state;
-        let troubles = [trouble, expiry_trouble, unblock_trouble, length_trouble, gateways_trouble];
-        let troubles = troubles.map(Option::clone);
-        let troubles: Vec<String> = troubles.into_iter().chain([audit]).flatten().collect();
+        let troubles: Vec<String> = state.troubles().into_iter().filter_map(Trouble::tell).collect();
         (!troubles.is_empty()).then(|| troubles.join("; "))
     }
 
@@ -235,8 +246,9 @@ impl Control {
                 END.as_secs()
             )]
         };
-        let audit_trouble = self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble.take();
-        warnings.extend(audit_trouble.filter(|(_, is_told)| !is_told).map(|(why, _)| why));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        warnings.extend(state.troubles().into_iter().filter_map(Trouble::untold));
+        drop(state);
         Ended { rules, done, blocked, warnings, until }
     }
 }
@@ -306,11 +318,10 @@ impl Work {
     /// What user space should have judged and could not have without losing it.
     fn look_for_long_packets(&self, counters: &[Counter]) {
         if counters.iter().any(|counter| counter.name == "too_long" && counter.value > 0) {
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).length_trouble = Some(
-                "packets are longer than the MTU of the start lets them be, and are left to the kernel where user space should \
-                 have judged them (too_long): start the filter again"
-                    .into(),
-            );
+            let why = "packets are longer than 2048 bytes, which the MTU of the start did not ask for: they are left to the \
+                       kernel where user space should have judged them (too_long); start the filter again";
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.length_trouble.set(Some(why.into()));
         }
     }
 
@@ -337,7 +348,7 @@ impl Work {
                 self.note(&json!({ "event": "refused", "why": why }));
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.done.refused += 1;
-                state.trouble = Some(format!("{why}; the rules stay as they were"));
+                state.reload_trouble.set(Some(format!("{why}; the rules stay as they were")));
             }
         }
     }
@@ -345,7 +356,7 @@ impl Work {
     fn expire(&mut self) {
         let Some(file) = self.file.clone() else { return };
         self.shared.is_seen(AT_WORK);
-        let before = self.shared.rules();
+        let (before, began) = (self.shared.rules(), Instant::now());
         match self.apply(&file) {
             Ok(None) => {}
             Ok(Some(places)) => {
@@ -358,11 +369,10 @@ impl Work {
                 self.note(&line);
             }
             Err(why) => {
-                self.expiry_due = Instant::now() + RETRY;
+                self.expiry_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
                 let trouble = Some(format!("a rule that has expired still holds: {why}"));
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_new = state.expiry_trouble != trouble;
-                state.expiry_trouble = trouble;
+                let is_new = state.expiry_trouble.set(trouble);
                 drop(state);
                 if is_new {
                     self.note(&json!({ "event": "overdue", "why": why }));
@@ -382,7 +392,8 @@ impl Work {
         self.expiry = file.next_expiry(now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
-        (state.trouble, state.expiry_trouble) = (None, None);
+        state.reload_trouble.set(None);
+        state.expiry_trouble.set(None);
         Ok(Some(places))
     }
 
@@ -391,15 +402,18 @@ impl Work {
         self.shared.is_seen(AT_WORK);
         let began = Instant::now();
         let found = self.port.with(|port| port.new_gateways()).flatten();
-        self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * GATEWAYS_SHARE);
+        self.gateways_due = Instant::now() + GATEWAYS.max(began.elapsed() * SHARE);
         let held = found.and_then(|gateways| {
             let Some(gateways) = gateways else { return Ok(None) };
             self.hold(self.shared.rules()).map(|places| places.map(|_| gateways))
         });
         let why = held.as_ref().err();
+        if why.is_some() {
+            self.gateways_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
+        }
         let trouble =
             why.map(|why| format!("the default gateways that are never dropped stay as they were: {why}"));
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).gateways_trouble = trouble;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).gateways_trouble.set(trouble);
         if let Ok(Some(gateways)) = held {
             self.note(&json!({ "event": "gateways", "gateways": gateways }));
         }
@@ -446,14 +460,18 @@ impl Work {
     fn load(&mut self, load: RuleLoad) -> Result<Option<LoadedRules>, String> {
         let thread = std::thread::Builder::new().name(LOADER.into()).spawn(move || load.load());
         let thread = thread.map_err(|error| format!("no thread to load rules: {error}"))?;
+        let mut looked = Instant::now();
         while !thread.is_finished() {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             self.shared.is_seen(SILENCE);
             std::thread::sleep(LOADING);
-            self.block();
-            self.unblock();
+            if looked.elapsed() >= INTERVAL {
+                looked = Instant::now();
+                self.block();
+                self.unblock();
+            }
         }
         let died = |_| Err("the thread that loads rules has died".into());
         thread.join().unwrap_or_else(died).map(Some)
@@ -461,12 +479,14 @@ impl Work {
 
     /// Has the port drop what workers have told of.
     fn block(&mut self) {
-        let generation = self.shared.generation();
-        let rules = self.shared.rules();
         let mut told = Vec::new();
         for waiting in &mut self.told {
             told.extend(std::iter::from_fn(|| waiting.pop().ok()).take(MOST_WAITING));
         }
+        if told.is_empty() {
+            return;
+        }
+        let (generation, rules) = (self.shared.generation(), self.shared.rules());
         for block in told.into_iter().filter(|block| block.generation == generation) {
             let Some(rule) = rules.set.rules().get(block.rule) else { continue };
             let Action::Limit(Limit { per: Per::Source { v4, v6 }, block: Some(time), .. }) = rule.action
@@ -479,7 +499,7 @@ impl Work {
             }
             let done = self.port.with(|port| port.block(&key.0, key.1, true)).flatten();
             if let Err(why) = done {
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble = Some(why);
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).block_trouble.set(Some(why));
                 continue;
             }
             let bits = if block.source.is_ipv4() { v4 } else { v6 };
@@ -487,6 +507,7 @@ impl Work {
             self.note(&json!({ "event": "block", "rule": key.0, "source": who, "seconds": seconds }));
             self.blocks.add(key, bits, time);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.block_trouble.set(None);
             state.done.blocked += 1;
             state.done.blocks += 1;
         }
@@ -510,7 +531,7 @@ impl Work {
             self.note_unblocked(&key, bits);
             self.state.lock().unwrap_or_else(PoisonError::into_inner).done.blocks -= 1;
         }
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).unblock_trouble = trouble;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).unblock_trouble.set(trouble);
     }
 
     fn note_unblocked(&mut self, (rule, source): &Key, bits: u8) {
@@ -537,7 +558,7 @@ impl Work {
     }
 
     fn set_audit_trouble(&self, why: Option<String>) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble = why.map(|why| (why, false));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble.set(why);
     }
 }
 

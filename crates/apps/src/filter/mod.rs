@@ -35,6 +35,7 @@ mod shared;
 mod shared_port;
 mod top;
 mod trial;
+mod trouble;
 mod watched;
 mod worker;
 

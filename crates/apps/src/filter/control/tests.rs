@@ -14,6 +14,9 @@ struct Stubborn {
     capabilities: Capabilities,
 }
 
+/// How long loading takes: a share of the time that is more than [`RETRY`].
+const LOAD: Duration = Duration::from_millis(60);
+
 /// So many packets each has had dropped since there were other rules.
 const DROPPED: u64 = 7;
 
@@ -45,7 +48,14 @@ impl Port for Stubborn {
     }
 
     fn load_rules(&mut self, _: &Rules) -> Result<RuleLoad, String> {
-        Ok(RuleLoad::new(|| Ok(LoadedRules(Box::new(())))))
+        Ok(RuleLoad::new(|| {
+            std::thread::sleep(LOAD);
+            Ok(LoadedRules(Box::new(())))
+        }))
+    }
+
+    fn new_gateways(&mut self) -> Result<Option<Vec<IpAddr>>, String> {
+        Ok(Some(Vec::new()))
     }
 
     fn set_rules(&mut self, _: LoadedRules) -> Result<(), String> {
@@ -74,6 +84,13 @@ fn rules() -> Rules {
     let rule = Rule { name: "rate".into(), condition, action, sample: None, expires: None, dry_run: false };
     let set = Arc::new(RuleSet::new(vec![rule]).unwrap());
     Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+}
+
+/// A file that says the same.
+fn file() -> RuleFile {
+    let limit = "action = 'limit'\nrate = 1\nper = 'source/32'\nblock_seconds = 1";
+    let text = format!("[[rule]]\nname = 'rate'\nto_ports = [9]\n{limit}\n");
+    RuleFile::parse(&text, std::path::Path::new("rules.toml")).unwrap()
 }
 
 /// The thread's work on such a port, by which one source is blocked for so long; and what the port goes by.
@@ -115,7 +132,7 @@ fn a_source_that_can_not_be_unblocked_is_told_of_and_tried_again_a_second_later(
     let (mut work, refuses, asked) = work(Duration::ZERO);
     let stands = |work: &Work| {
         let state = work.state.lock().unwrap();
-        (work.blocks.count(), state.done.blocks, state.unblock_trouble.clone())
+        (work.blocks.count(), state.done.blocks, state.unblock_trouble.why.clone())
     };
     work.unblock();
     let trouble = Some("10.0.0.1/32 is still blocked by 'rate': not now".to_owned());
@@ -126,6 +143,36 @@ fn a_source_that_can_not_be_unblocked_is_told_of_and_tried_again_a_second_later(
     work.unblocking_due = Instant::now();
     work.unblock();
     assert_eq!((stands(&work), asked.load(Ordering::Relaxed)), ((0, 0, None), 2));
+}
+
+#[test]
+fn a_source_that_can_not_be_blocked_is_told_of_also_when_other_rules_hold_until_one_can() {
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    let (mut teller, told) = rtrb::RingBuffer::new(2);
+    work.told = vec![told];
+    let mut tell = |work: &mut Work| {
+        let generation = work.shared.generation();
+        teller.push(Block { generation, rule: 0, source: [10, 0, 0, 2].into() }).unwrap();
+        work.block();
+        work.state.lock().unwrap().block_trouble.why.clone()
+    };
+    let trouble = Some("not now".to_owned());
+    assert_eq!(tell(&mut work), trouble);
+    refuses.store(false, Ordering::Relaxed);
+    assert!(work.apply(&file()).is_ok_and(|places| places.is_some()));
+    work.block();
+    assert_eq!(work.state.lock().unwrap().block_trouble.why, trouble, "nobody is blocked yet");
+    assert_eq!(tell(&mut work), None);
+}
+
+#[test]
+fn rules_that_take_long_to_load_and_are_refused_are_tried_again_the_later() {
+    let (mut work, ..) = work(Duration::from_secs(60));
+    work.file = Some(file());
+    let began = Instant::now();
+    work.expire();
+    work.look_at_gateways();
+    assert!(work.expiry_due >= began + LOAD * SHARE && work.gateways_due >= began + LOAD * SHARE);
 }
 
 #[test]
