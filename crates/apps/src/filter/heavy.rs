@@ -8,6 +8,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
 use bywash_sys::clock::SECOND;
+use bywash_wire::Protocol;
 
 /// So many are known of each limit, and of each worker's, at most.
 pub(super) const MOST: usize = super::MOST_TOP as usize;
@@ -17,18 +18,23 @@ pub(super) const MOST: usize = super::MOST_TOP as usize;
 pub(super) enum Sender {
     /// A prefix, by its first address.
     Source { first: IpAddr, bits: u8 },
-    /// All with these addresses and, where they have some, ports, from and to.
-    Flow { from: IpAddr, to: IpAddr, ports: Option<[u16; 2]> },
+    /// All of a protocol with these addresses and, where they have some, ports, from and to.
+    Flow { protocol: u8, from: IpAddr, to: IpAddr, ports: Option<[u16; 2]> },
 }
 
 impl Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Source { first, bits } => write!(f, "{first}/{bits}"),
-            Self::Flow { from, to, ports: Some([source, destination]) } => {
-                write!(f, "{} -> {}", SocketAddr::new(from, source), SocketAddr::new(to, destination))
+            Self::Flow { protocol, from, to, ports } => {
+                write!(f, "{} ", Protocol(protocol))?;
+                match ports {
+                    Some([source, destination]) => {
+                        write!(f, "{} -> {}", SocketAddr::new(from, source), SocketAddr::new(to, destination))
+                    }
+                    None => write!(f, "{from} -> {to}"),
+                }
             }
-            Self::Flow { from, to, ports: None } => write!(f, "{from} -> {to}"),
         }
     }
 }
@@ -155,15 +161,15 @@ mod tests {
         let six = "2001:db8::1".parse().unwrap();
         let told = [
             Sender::Source { first: from, bits: 24 },
-            Sender::Flow { from: to, to: from, ports: Some([5000, 53]) },
-            Sender::Flow { from: six, to: six, ports: Some([1, 2]) },
-            Sender::Flow { from: six, to: six, ports: None },
+            Sender::Flow { protocol: 17, from: to, to: from, ports: Some([5000, 53]) },
+            Sender::Flow { protocol: 6, from: six, to: six, ports: Some([1, 2]) },
+            Sender::Flow { protocol: 47, from: six, to: six, ports: None },
         ];
         let expected = [
             "192.0.2.0/24",
-            "192.0.2.9:5000 -> 192.0.2.0:53",
-            "[2001:db8::1]:1 -> [2001:db8::1]:2",
-            "2001:db8::1 -> 2001:db8::1",
+            "UDP 192.0.2.9:5000 -> 192.0.2.0:53",
+            "TCP [2001:db8::1]:1 -> [2001:db8::1]:2",
+            "GRE 2001:db8::1 -> 2001:db8::1",
         ];
         assert_eq!(told.map(|sender| sender.to_string()), expected);
     }

@@ -226,7 +226,7 @@ impl Limiter {
             }
             Per::Flow => {
                 let [from, to] = headers.addresses()?;
-                Some(Sender::Flow { from, to, ports: headers.ports() })
+                Some(Sender::Flow { protocol: headers.protocol(), from, to, ports: headers.ports() })
             }
             Per::Rule => None,
         }
@@ -401,7 +401,7 @@ mod tests {
             all.measure(&from([10, 0, 0, 1]), SECOND);
         }
         let told: Vec<_> = flows.hitters().map(|hitter| (hitter.who.to_string(), hitter.within)).collect();
-        assert_eq!(told, [("10.0.0.1:0 -> 1.1.1.1:0".to_owned(), 1)]);
+        assert_eq!(told, [("UDP 10.0.0.1:0 -> 1.1.1.1:0".to_owned(), 1)]);
         assert_eq!(all.hitters().count(), 0);
     }
 }

@@ -69,7 +69,7 @@ fn who_is_above_a_limit_and_who_is_blocked_is_told_with_all_packets() {
     let is_told = |event: &Value| {
         let (blocked, taken) = all(event);
         let of = |who: &str| row(event, "heavy_hitters", "source", who).map_or(0, packets);
-        let flow = row(event, "heavy_hitters", "flow", "10.9.4.1:77 -> 10.0.0.2:10").map_or(0, packets);
+        let flow = row(event, "heavy_hitters", "flow", "UDP 10.9.4.1:77 -> 10.0.0.2:10").map_or(0, packets);
         let sum = blocked + taken + of("10.9.2.0/24") + of("10.9.3.0/24") + flow;
         blocked > 0 && sum + hung(event) >= 16_000
     };
