@@ -72,7 +72,8 @@ impl RuleFile {
             _ => Wrong::Elsewhere(error),
         })?;
         if more.is_empty() {
-            let what = format!("this file has no {kind}: a list without any would match all");
+            let why = if list.is_empty() { "a list without any would match all" } else { "leave it out" };
+            let what = format!("this file has no {kind}: {why}");
             return Err(fault(named, what).into());
         }
         list.extend(more);
@@ -94,7 +95,7 @@ fn list<R, T>(
 ) -> Result<Vec<T>, Fault> {
     match raw {
         Some(raw) if raw.get_ref().is_empty() => {
-            Err(fault(raw, "there is nothing in this list, and without any it would match all: leave it out"))
+            Err(fault(raw, "there is nothing in this list: leave it out"))
         }
         Some(raw) => raw.get_ref().iter().map(of).collect(),
         None => Ok(Vec::new()),

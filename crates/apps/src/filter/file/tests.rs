@@ -112,6 +112,8 @@ fn a_list_with_nothing_in_it_is_a_mistake_as_an_empty_file_is() {
         let place = format!("rules.toml:5:{}: there is nothing in this list", list.len() + 4);
         assert!(found.starts_with(&place), "{found}");
     }
+    let beside = "[[rule]]\nname = \"a\"\naction = \"drop\"\nfrom = []\nfrom_file = \"nets.txt\"";
+    assert_eq!(error(beside), "rules.toml:4:8: there is nothing in this list: leave it out");
 }
 
 #[test]
@@ -225,6 +227,8 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     assert_eq!((&refused.error, &refused.files[1..]), (&error, &[Watched::now(&list)][..]));
     std::fs::write(&list, "").unwrap();
     assert!(RuleFile::parse(text, &path).unwrap_err().what.contains("no prefix"));
+    let beside = text.replace("from_file", "from = [\"10.0.0.0/8\"]\nfrom_file");
+    assert_eq!(RuleFile::parse(&beside, &path).unwrap_err().what, "this file has no prefix: leave it out");
     let text = text.replace("from_file", "names_file");
     assert!(RuleFile::parse(&text, &path).unwrap_err().what.contains("no name"));
     std::fs::write(&list, "# bad ones\nExample.org\n*.example.org # all below\n").unwrap();
