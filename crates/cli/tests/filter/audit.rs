@@ -134,9 +134,9 @@ fn a_rule_that_has_expired_and_can_not_be_taken_out_is_told_of_and_goes_as_soon_
     let host = &bed.lab.hosts[1];
     host.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
     let web = "[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"syncookie\"\n";
-    let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&(for_a_time(3) + web)));
+    let (audit, rules) = (bed.folder.path().join("audit.log"), bed.rules(&(for_a_time(8) + web)));
     let mut filter = Filter::start(&bed, &format!("--rules {} --audit {}", rules.display(), audit.display()));
-    // No set of rules with cookies holds from now on.
+    // No set of rules with cookies is taken from now on.
     host.sysctl("net.ipv4.tcp_syncookies", "0").unwrap();
     let still = |event: &Value| {
         event["event"] == "warning" && event["message"].as_str().unwrap().contains("expired still holds")

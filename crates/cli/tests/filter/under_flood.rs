@@ -162,7 +162,11 @@ fn who_ends_a_filter_while_it_verifies_rules_waits_for_nothing_and_keeps_the_cou
     let filter = Filter::start(&bed, &words);
     let sent = sent(bed.flood("--dport 9 --src 10.0.0.16/28 --rate 20k --count 4000"));
     bed.rules(&(old.to_owned() + &alike(60)));
-    std::thread::sleep(Duration::from_millis(500));
+    let until = Instant::now() + PATIENCE;
+    while !has_thread(&filter, "filter load") {
+        assert!(Instant::now() < until, "nothing is loaded");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let began = Instant::now();
     let told = filter.end();
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
@@ -170,6 +174,14 @@ fn who_ends_a_filter_while_it_verifies_rules_waits_for_nothing_and_keeps_the_cou
     assert_eq!(summary(&told)["warnings"].as_array().map_or(0, Vec::len), 0, "{told:?}");
     let log = std::fs::read_to_string(audit).unwrap();
     assert_eq!((log.matches("refused").count(), log.matches("stop").count()), (0, 1), "{log}");
+}
+
+/// Whether the filter has a thread of that name.
+fn has_thread(filter: &Filter, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", filter.child.id())).unwrap();
+    // One that ends meanwhile has no name any more.
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.into_iter().any(|known| known.trim_end() == name)
 }
 
 /// Has the server answer so many questions: each is asked until it is answered, since the kernel may lose one in a flood.
