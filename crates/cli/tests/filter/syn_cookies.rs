@@ -171,7 +171,7 @@ fn synproxy_takes_the_acknowledgments_of_cookies() {
         assert!(client.len() == 2 && kept, "{client:?}: timestamps and SACK come through");
         assert_eq!(valid_cookies(&hosts[1]), n as u64 + 1);
     }
-    assert!(of_rule(summary(&filter.end()), "web", "packets") >= 4, "a SYN and an ACK of each");
+    assert!(of_rule(summary(&filter.end()), "web", "packets") >= 2, "a SYN of each: ACKs go on");
 }
 
 /// Cookies that SYNPROXY has found right, on all CPUs.
