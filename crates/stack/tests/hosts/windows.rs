@@ -162,3 +162,16 @@ fn the_scale_is_the_one_that_the_syn_offered() {
     t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000,wscale 0>");
     t.sends(&[". 1:1(0) ack 1 win 469"]);
 }
+
+#[test]
+fn who_does_not_scale_offers_no_scale_and_takes_none() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { window_scaling: false, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.sends(&["S 0:0(0) win 65535 <mss 1460,sackOK,TS ecr 0>"]);
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    t.send(id, 10_000);
+    assert_eq!(t.output().len(), 5, "as many bytes as the window says");
+}
