@@ -1,6 +1,7 @@
 //! The reports of a run as a user sees them: the page in a terminal, metrics by HTTP, the file of delays; and the manual.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod full_pipe;
 mod pty;
 
 use std::fs::File;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Termios, tcgetattr};
 
+use full_pipe::full_pipe;
 use pty::{Pty, read_until_it};
 
 /// Ordinary pages, so that nothing is said about them.
@@ -242,15 +244,6 @@ fn drop_counts_everything_and_judges_nothing() {
     assert_eq!((output.status.code(), &summary["met"]), (Some(0), &true.into()));
     assert!(summary["rx_packets"].as_u64().unwrap() >= 100_000);
     assert_eq!((&summary["foreign_packets"], &summary["right_packets"]), (&0.into(), &0.into()));
-}
-
-/// A pipe that is full, and who would have to read it.
-fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    while writer.write(&[b'\n'; 4096]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    (reader, writer)
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bywash_lab::{Host, lock};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
+use crate::full_pipe::full_pipe;
 use crate::instance::{BYWASH, Instance, host, pair, payload, run};
 
 /// A client in this folder, with pipes for all that it reads and writes.
@@ -108,15 +109,6 @@ fn who_does_not_read_what_comes_stops_the_server_alone() {
         let why = "not met: standard output did not take all that had come\n";
         assert_eq!((output.status.code(), &*said), (Some(1), why));
     }
-}
-
-/// A pipe that is full, and who would have to read it.
-fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    while writer.write(&[b'\n'; 4096]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    (reader, writer)
 }
 
 #[test]

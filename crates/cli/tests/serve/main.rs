@@ -4,6 +4,8 @@
 mod answers;
 mod by_hand;
 mod changes;
+#[path = "../full_pipe/mod.rs"]
+mod full_pipe;
 mod instance;
 mod link_local;
 mod link_mtu;
