@@ -58,6 +58,8 @@ pub struct OpenOptions {
     pub rules: Option<Rules>,
     /// Where the program of these rules runs; where it costs packets that pass least, as far as the rules allow, when `None`.
     pub hook: Option<Hook>,
+    /// Somebody keeps what rules draw as samples ([`Port::samples`]); else they draw none.
+    pub samples: bool,
     /// Whether the NIC drops what rules drop; it does not when `None`.
     pub rules_in_nic: Option<RulesInNic>,
     /// Zero-copy where the driver has it, else copy, when `None`.

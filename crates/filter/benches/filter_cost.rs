@@ -258,6 +258,7 @@ impl Loaded {
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
+            samples: None,
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
             cookies: SynCookies::default(),

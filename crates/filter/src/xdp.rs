@@ -150,8 +150,11 @@ impl Verdict {
     }
 }
 
-/// Where the counters of rules begin in the map of counters, behind those of verdicts and of flows.
-pub const RULES_AT: u32 = 8;
+/// The counter of samples that the ring had no room for, behind those of verdicts and of flows.
+pub const LOST_SAMPLES: u32 = 8;
+
+/// Where the counters of rules begin in the map of counters, behind all others.
+pub const RULES_AT: u32 = LOST_SAMPLES + 1;
 
 /// One entry of the map of counters, for each CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub use bywash_frame as frame;
 pub use bywash_filter::rules::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet};
 pub use counters::{Counter, QueueCounters};
 pub use name::{FdirFilters, MTUS, NameError, NicOptions, PortName, QueueChoice};
-pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, SentLen, TxQueue};
+pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, Samples, SentLen, TxQueue};
 pub use rss::RssSpread;
 pub use rules::{Decider, LoadedRules, RuleCount, RuleId, RuleLoad, RulePlace, Rules, SteerCount};
 pub use steer::{

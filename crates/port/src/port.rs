@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use bywash_filter::rules::SentFlows;
+use bywash_filter::rules::{Drawn, SentFlows};
 use bywash_frame::{Batch, Pool};
 
 use crate::{
@@ -185,6 +185,16 @@ pub trait Port: Send {
         None
     }
 
+    /// What its program draws for rules, where it was opened for that. Given out once.
+    fn samples(&mut self) -> Option<Box<dyn Samples>> {
+        None
+    }
+
+    /// By which numbers samples name the rules that it has now, in order. A rule keeps its own as its counter.
+    fn rule_slots(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Whether no packet ever comes to its queues: a program in the kernel decides all of them, as long as there is a worker.
     fn is_in_kernel(&self) -> bool {
         false
@@ -216,6 +226,15 @@ pub trait Port: Send {
     /// # Errors
     /// A sentence for each thing that could not be undone; everything else was.
     fn close(self: Box<Self>) -> Result<(), Vec<String>>;
+}
+
+/// Packets that a port's program has drawn for rules with `sample`. They were copied, and have gone on.
+pub trait Samples: Send {
+    /// Shows the next ones, so many at most, and returns how many there were.
+    fn each(&mut self, most: usize, show: &mut dyn FnMut(Drawn<'_>)) -> usize;
+
+    /// What becomes readable when there are some.
+    fn wake_fd(&self) -> BorrowedFd<'_>;
 }
 
 /// Why a port could not be opened: what was wrong, why, and what to do, for the user. Nothing was changed.

@@ -86,7 +86,7 @@ pub fn watch(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Mapping>, RegionErr
     if is != len as u64 {
         return Err(RegionError::Size { is, should: len });
     }
-    Ok(Mapping::read_only(file, len)?)
+    Ok(Mapping::read_only(file, 0, len)?)
 }
 
 #[cfg(test)]

@@ -42,14 +42,15 @@ impl Mapping {
         Self::map(len, true, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd(), offset)
     }
 
-    /// Maps the first `len` bytes of `file` read-only. Whoever else has the file must not be able to shorten it: reading
+    /// Maps `len` bytes of `file` from `offset` on, read-only. Whoever else has the file must not be able to shorten it: reading
     /// what was cut off would end the process.
     ///
     /// # Errors
     /// What mmap(2) says.
-    pub(crate) fn read_only(file: BorrowedFd<'_>, len: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn read_only(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Arc<Self>> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // Its pages are not made present: that would be memory of ours for what the other side never wrote.
-        Self::map(len, false, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        Self::map(len, false, libc::MAP_SHARED, file.as_raw_fd(), offset)
     }
 
     /// Maps `len` zeroed bytes of no file: what a test uses in place of the kernel's ring.
@@ -262,6 +263,14 @@ impl Word<AtomicU64> {
     pub fn u64_at(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Self> {
         Ok(Self { at: mapping.locate_own(offset, 1)?, _mapping: mapping.clone() })
     }
+
+    /// The 64-bit integer at `offset`, which only the other side writes.
+    ///
+    /// # Errors
+    /// When it does not lie in the mapping, aligned.
+    pub fn watch_u64(mapping: &Arc<Mapping>, offset: usize) -> io::Result<Watched<Self>> {
+        Ok(Watched(Self { at: mapping.locate(offset, 1)?, _mapping: mapping.clone() }))
+    }
 }
 
 impl<A> Deref for Word<A> {
@@ -344,6 +353,14 @@ impl Watched<Word<AtomicU32>> {
     }
 }
 
+impl Watched<Word<AtomicU64>> {
+    /// As [`Watched::load`] of 32 bits.
+    #[inline]
+    pub fn load_u64(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl<T: FromBytes + IntoBytes + Copy> Watched<Slots<T>> {
     /// Copies out the entry at `index`, which wraps.
     #[inline]
@@ -400,7 +417,7 @@ mod tests {
         let file = rustix::fs::memfd_create(c"watched", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
         let ours = Mapping::of_file(file.as_fd(), 0, 8192).unwrap();
-        let theirs = Mapping::read_only(file.as_fd(), 8192).unwrap();
+        let theirs = Mapping::read_only(file.as_fd(), 0, 8192).unwrap();
         assert!(Word::u32_at(&theirs, 0).is_err() && Word::u64_at(&theirs, 0).is_err());
         assert!(Slots::<u32>::new(&theirs, 0, 1).is_err());
         assert!(std::panic::catch_unwind(|| theirs.copy_in(0, b"x")).is_err());

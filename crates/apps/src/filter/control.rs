@@ -439,10 +439,9 @@ impl Work {
                 let stays = action(&before, name) == action(&rules, name);
                 stays && port.block(name, *source, true).is_ok()
             });
-            let (flows, places) = (port.sent_flows(), port.rule_places());
             // Before anybody else has the port: what it counts it counts for these.
-            shared.set(Held { rules, flows });
-            Ok::<_, String>((places, ended))
+            shared.set(Held::of(port, rules));
+            Ok::<_, String>((port.rule_places(), ended))
         });
         let (places, ended) = places.flatten()?;
         for (key, bits) in ended {

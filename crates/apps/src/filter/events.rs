@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::{Port, Rule, RuleCount, RuleId, Rules};
+use bywash_port::{Counter, Port, Rule, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
 use serde::Serialize;
 
@@ -168,7 +168,7 @@ const TOTAL: &[Column<Total>] = &[
     Column {
         metric: Metric::fault(
             "lost_samples",
-            "samples lost: the disk is too slow",
+            "samples lost: too many for the disk, or for the worker",
             "Samples there was no room for",
         ),
         of: |total| total.lost_samples,
@@ -219,13 +219,16 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
     lanes.sort_by_key(|lane| lane.number);
     let queues = lanes.iter().map(|lane| Row::new(vec![("queue", lane.number.into())], LANE, lane));
     let real = accounts.iter().filter(|(rule, _)| !rule.dry_run);
+    let counters = port.counters();
+    let lost = counters.iter().filter(|counter| counter.name == Counter::LOST_SAMPLES);
+    let drawn_and_lost: u64 = lost.map(|counter| counter.value).sum();
     let total = Total {
         dropped: RuleCount { packets: real.map(|(_, figures)| figures.dropped).sum(), bytes: 0 },
         taken: lanes.iter().map(|lane| lane.received.packets).sum(),
         given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
         lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
         samples: figures.iter().map(|worker| worker.samples).sum(),
-        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
+        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum::<u64>() + drawn_and_lost,
         done: *done,
     };
     Snapshot {

@@ -53,10 +53,7 @@ pub(super) struct Judge {
     /// What rules have counted that hold no longer.
     past: HashMap<RuleId, Counted>,
     flood: Option<(usize, IpAddr)>,
-    /// Of the packet that was judged last: the first rule that draws samples and is about it, and the first that has drawn it. Not in
-    /// registers, of which the loop has too few.
-    may_sample: usize,
-    has_drawn: usize,
+    /// The rule that has drawn the packet that was judged last, if one has.
     sampler: usize,
 }
 
@@ -81,15 +78,6 @@ enum Does {
     LetGo,
     Nothing,
     SynCookie,
-}
-
-/// What rules that draw samples say of a packet.
-#[derive(Default)]
-struct Drawn {
-    /// There is one that is about it.
-    may_be_it: bool,
-    /// It is the one that a rule has drawn.
-    is_it: bool,
 }
 
 impl Kept {
@@ -153,7 +141,7 @@ impl Judge {
         if counted.len() > MOST_RULES {
             counted = nameless(counted);
         }
-        Self { kept, past: counted, flood: None, may_sample: 0, has_drawn: 0, sampler: 0 }
+        Self { kept, past: counted, flood: None, sampler: 0 }
     }
 
     /// What rules have counted that hold no longer.
@@ -177,8 +165,7 @@ impl Judge {
         self.flood.take()
     }
 
-    /// The rule that asked for the packet that was just judged as a sample. Of one that the kernel drew it is the first that may
-    /// have: it does not say which.
+    /// The rule that asked for the packet that was just judged as a sample.
     pub(super) fn sampler(&self) -> usize {
         self.sampler
     }
@@ -218,8 +205,7 @@ impl Judge {
     }
 
     /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
-    /// before: else the kernel has counted it for the rules before the one that asks user space. When none does, it is a
-    /// sample that the kernel drew.
+    /// before: else the kernel has counted it, and drawn its samples, for the rules before the one that asks user space.
     // The arguments are one by one, for a register each: what was just written in pieces would be read as a whole. And it is a
     // part of the loop over a batch: what is the same for all its packets is loaded once.
     #[inline(always)]
@@ -233,28 +219,23 @@ impl Judge {
         is_first: bool,
     ) -> Judgement {
         let mut course = set.course(lookup, (packet, wire_len), seen);
-        let mut drawn = Drawn::default();
         let mut judgement = Judgement::default();
         loop {
             let index = course.next_index();
             let Some(kept) = self.kept.get_mut(index) else { break };
-            if kept.sample != 0 {
-                if !drawn.may_be_it {
-                    (drawn.may_be_it, self.may_sample) = (true, index);
-                }
-                if kept.draws() && !drawn.is_it {
-                    (drawn.is_it, self.has_drawn) = (true, index);
-                }
-            }
             if kept.does == Does::SynCookie && !is_first {
                 // What the kernel's program has not answered is none of its business.
                 continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
-            let is_counted = !(is_first || course.has_asked()) && (drawn.may_be_it || !kept.decides);
+            let is_counted = !(is_first || course.has_asked() || kept.decides);
             if !is_counted {
                 kept.counted.about.packets += 1;
                 kept.counted.about.bytes += wire_len as u64;
+                if kept.sample != 0 && kept.draws() && !judgement.is_sample {
+                    judgement.is_sample = true;
+                    self.sampler = index;
+                }
             }
             let measured = match &mut kept.limiter {
                 Some(limiter) => limiter.measure(&lookup.headers, seen.now),
@@ -277,11 +258,6 @@ impl Judge {
                 self.flood = kept.source(&lookup.headers).map(|source| (index, source));
             }
             break;
-        }
-        let is_asked = is_first || course.has_asked();
-        judgement.is_sample = if is_asked { drawn.is_it } else { drawn.may_be_it };
-        if judgement.is_sample {
-            self.sampler = if is_asked { self.has_drawn } else { self.may_sample };
         }
         judgement
     }
@@ -343,47 +319,42 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_what_the_kernel_drops_is_kept_and_dropped() {
+    fn what_user_space_counts_it_draws_and_what_the_kernel_has_counted_it_does_not() {
+        let limit = Limit { rate: 1000, burst: 1000, per: Per::Rule, block: None };
+        let names = vec!["*.bad.example".parse().unwrap()];
+        let sample = NonZeroU32::new(50);
+        let set = RuleSet::new(vec![
+            Rule { sample, ..rule("seen", Action::Count, "") },
+            Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") },
+            Rule { sample, ..rule("behind", Action::Count, "") },
+            Rule { sample, ..rule("limited", Action::Limit(limit), "") },
+        ])
+        .unwrap();
+        let packet = udp(1, 53, &[0; 40]);
+        let by = |is_first: bool| {
+            let mut judge = Judge::new(&set, None);
+            let mut drawn = [0; 4];
+            for _ in 0..100 {
+                if judge.judge(&set, (&packet, 99), at(9), is_first).is_sample {
+                    drawn[judge.sampler()] += 1;
+                }
+            }
+            drawn
+        };
+        // Of those that draw the same packet it is the first.
+        assert_eq!(by(true), [2, 0, 0, 0]);
+        assert_eq!(by(false), [0, 0, 2, 0]);
+    }
+
+    #[test]
+    fn a_packet_that_rules_have_taken_which_are_gone_is_counted_drawn_and_dropped_here() {
         let sampled = Rule { sample: NonZeroU32::new(10), ..rule("flood", Action::Drop, "") };
         let set = RuleSet::new(vec![sampled]).unwrap();
         let mut judge = Judge::new(&set, None);
-        let packet = ([0; 60].as_slice(), 60);
-        let judgement = judge.judge(&set, packet, at(9), false);
-        assert_eq!((judgement.is_dropped, judgement.is_sample, packets(&judge)), (true, true, vec![0]));
-        assert_eq!(judge.kept[0].counted.dropped, 0, "the kernel has counted it as dropped");
-        let all: Vec<_> = (0..20).map(|_| judge.judge(&set, packet, at(9), true)).collect();
+        let all: Vec<_> = (0..20).map(|_| judge.judge(&set, (&[0; 60], 60), at(9), false)).collect();
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
+        assert!(all.iter().all(|judgement| judgement.is_dropped));
         assert_eq!(packets(&judge), [20]);
-    }
-
-    #[test]
-    fn what_comes_by_a_later_rule_is_no_sample_of_an_earlier_one() {
-        let limit = Limit { rate: 1000, burst: 1000, per: Per::Rule, block: None };
-        let set = RuleSet::new(vec![
-            Rule { sample: NonZeroU32::new(50), ..rule("seen", Action::Count, "") },
-            rule("also seen", Action::Count, ""),
-            rule("limited", Action::Limit(limit), ""),
-        ])
-        .unwrap();
-        let mut judge = Judge::new(&set, None);
-        let packet = ([0; 60].as_slice(), 60);
-        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, packet, at(9), false)).collect();
-        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
-        assert_eq!(packets(&judge), [0, 0, 100]);
-    }
-
-    #[test]
-    fn what_comes_by_a_rule_that_looks_is_no_sample_of_an_earlier_one_though_it_finds_nothing() {
-        let names = vec!["*.bad.example".parse().unwrap()];
-        let set = RuleSet::new(vec![
-            Rule { sample: NonZeroU32::new(50), ..rule("seen", Action::Count, "") },
-            Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") },
-        ])
-        .unwrap();
-        let mut judge = Judge::new(&set, None);
-        let packet = udp(1, 53, &[0; 40]);
-        let all: Vec<_> = (0..100).map(|_| judge.judge(&set, (&packet, 99), at(9), false)).collect();
-        assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
     }
 
     /// A packet of UDP over IPv4.
@@ -407,8 +378,12 @@ mod tests {
             Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") };
         let list = |port| Condition { to_ports: vec![port..=port], ..Condition::default() };
         let set = RuleSet::new(vec![
-            Rule { sample: NonZeroU32::new(7), ..rule("seen", Action::Count, "udp") },
-            Rule { condition: list(53), ..rule("queries", limit(per, block), "") },
+            rule("seen", Action::Count, "udp"),
+            Rule {
+                condition: list(53),
+                sample: NonZeroU32::new(7),
+                ..rule("queries", limit(per, block), "")
+            },
             bad,
             Rule { condition: list(9), ..rule("flows", limit(Per::Flow, None), "") },
             rule("in all", limit(Per::Rule, None), "udp dst port 10"),

@@ -131,8 +131,8 @@ impl Filter {
         let options = &options;
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
-        let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() }, AT_WORK);
-        let planned = deal(&mut queues, options, &shared, &name, arena);
+        let shared = Shared::new(Held::of(&*port, options.rules.clone()), AT_WORK);
+        let planned = deal(&mut queues, options, (&shared, port.samples()), &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
             Ok((tasks, blocks, samples)) => (Ok(tasks), blocks, samples),
@@ -179,7 +179,7 @@ type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<Spool
 fn deal(
     queues: &mut Halves,
     options: &Options,
-    shared: &Arc<Shared>,
+    (shared, mut drawn): (&Arc<Shared>, Option<Box<dyn bywash_port::Samples>>),
     port: &str,
     arena: &'static Arena,
 ) -> Result<Planned, String> {
@@ -203,7 +203,9 @@ fn deal(
     let (mut tasks, mut blocks) = (Vec::new(), Vec::new());
     for (lanes, pool) in hands.into_iter().zip(pools) {
         let (tell, told) = rtrb::RingBuffer::new(control::MOST_WAITING);
-        tasks.push(Filterer::new(lanes, (pool, options.batch), Arc::clone(shared), tell, producers.next()));
+        // The first one keeps what the port draws.
+        let samples = (producers.next(), drawn.take());
+        tasks.push(Filterer::new(lanes, (pool, options.batch), Arc::clone(shared), tell, samples));
         blocks.push(told);
     }
     Ok((tasks, blocks, samples))

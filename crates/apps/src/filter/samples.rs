@@ -1,19 +1,21 @@
 //! Samples on their way to a pcapng file, each with the name of the rule that asked for it as its comment.
 
+use std::collections::HashMap;
+
 use bywash_pcap::Comment;
 use bywash_port::RuleSet;
+use bywash_port::filter::rules::Drawn;
 use bywash_port::frame::Packet;
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
-
-/// Bytes of a sample, at most.
-const SNAP: usize = 256;
 
 /// One worker's samples; where nobody wants them there are none.
 pub(super) struct Samples {
     producer: Option<Producer>,
     /// Of each rule, made when rules are: not while packets come.
     comments: Vec<Comment>,
+    /// The same by the numbers that the port has for rules, also of those that hold no longer.
+    by_slot: HashMap<u32, Comment>,
     /// Those that were kept.
     pub(super) kept: u64,
     /// Those there was no room for.
@@ -22,28 +24,39 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(producer: Option<Producer>) -> Self {
-        Self { producer, comments: Vec::new(), kept: 0, lost: 0 }
+        Self { producer, comments: Vec::new(), by_slot: HashMap::new(), kept: 0, lost: 0 }
     }
 
-    /// These are the rules from now on.
-    pub(super) fn name(&mut self, set: &RuleSet) {
-        let names = set.rules().iter().filter(|_| self.producer.is_some()).map(|rule| &rule.name);
-        self.comments = names.map(|name| Comment::new(name)).collect();
+    /// These are the rules from now on, by these numbers at the port.
+    pub(super) fn name(&mut self, set: &RuleSet, slots: &[u32]) {
+        let sampled = set.rules().iter().filter(|_| self.producer.is_some());
+        self.comments = sampled.map(|rule| Comment::new(&rule.name)).collect();
+        let drawn = set.rules().iter().zip(slots).filter(|(rule, _)| rule.sample.is_some());
+        self.by_slot.extend(drawn.map(|(rule, slot)| (*slot, Comment::new(&rule.name))));
     }
 
     /// Keeps a sample that this rule asked for.
     pub(super) fn keep(&mut self, rule: usize, packet: &Packet) {
         let (Some(producer), Some(comment)) = (&mut self.producer, self.comments.get(rule)) else { return };
-        let bytes = &packet.head()[..packet.head().len().min(SNAP)];
-        let [captured, original] =
-            [bytes.len(), packet.len()].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
-        if !producer.has_room(comment.record_len(captured)) {
-            self.lost += 1;
+        let bytes = &packet.head()[..packet.head().len().min(Drawn::MOST)];
+        let wire_len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        let is_kept = put(producer, comment, (bytes, wire_len), clock::realtime());
+        self.count(is_kept);
+    }
+
+    /// Keeps one that the port has drawn.
+    pub(super) fn keep_drawn(&mut self, drawn: Drawn<'_>) {
+        let (Some(producer), Some(comment)) = (&mut self.producer, self.by_slot.get(&drawn.slot)) else {
             return;
-        }
-        comment.write_record(clock::realtime(), bytes, original, |piece| producer.put(piece));
-        producer.end();
-        self.kept += 1;
+        };
+        let time = clock::realtime().saturating_sub(clock::monotonic().saturating_sub(drawn.time));
+        let is_kept = put(producer, comment, (drawn.bytes, drawn.wire_len), time);
+        self.count(is_kept);
+    }
+
+    fn count(&mut self, is_kept: bool) {
+        self.kept += u64::from(is_kept);
+        self.lost += u64::from(!is_kept);
     }
 
     /// Has what is kept so far soon in the file.
@@ -52,4 +65,15 @@ impl Samples {
             producer.flush();
         }
     }
+}
+
+/// Whether there was room for it.
+fn put(producer: &mut Producer, comment: &Comment, (bytes, wire_len): (&[u8], u32), time: u64) -> bool {
+    let captured = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    if !producer.has_room(comment.record_len(captured)) {
+        return false;
+    }
+    comment.write_record(time, bytes, wire_len, |piece| producer.put(piece));
+    producer.end();
+    true
 }

@@ -88,6 +88,8 @@ pub(super) struct Filterer {
     judge: Judge,
     tell: Teller<Block>,
     samples: Samples,
+    /// What the port draws by itself; one worker has it.
+    drawn: Option<Box<dyn bywash_port::Samples>>,
     live: Live<Figures>,
     publication: Publication,
     /// When it is told again who sends most; `None` when there was no packet after that was told.
@@ -100,7 +102,7 @@ impl Filterer {
         (pool, batch): (Pool, usize),
         shared: Arc<Shared>,
         tell: Teller<Block>,
-        samples: Option<Producer>,
+        (samples, drawn): (Option<Producer>, Option<Box<dyn bywash_port::Samples>>),
     ) -> Self {
         let lane = |(number, rx, tx)| Lane {
             number,
@@ -112,7 +114,7 @@ impl Filterer {
             lost: 0,
         };
         let generation = shared.generation();
-        let Held { rules: Rules { set, .. }, flows } = shared.held();
+        let Held { rules: Rules { set, .. }, flows, slots } = shared.held();
         let judge = Judge::new(&set, None);
         let mut filterer = Self {
             lanes: queues.into_iter().map(lane).collect(),
@@ -127,11 +129,12 @@ impl Filterer {
             judge,
             tell,
             samples: Samples::new(samples),
+            drawn,
             live: Live::new(Figures::default()),
             publication: Publication::default(),
             hitters_due: None,
         };
-        filterer.name_rules();
+        filterer.name_rules(&slots);
         filterer
     }
 
@@ -152,10 +155,10 @@ impl Filterer {
     #[cold]
     fn change_rules(&mut self) {
         self.generation = self.shared.generation();
-        let Held { rules: Rules { set, .. }, flows } = self.shared.held();
+        let Held { rules: Rules { set, .. }, flows, slots } = self.shared.held();
         let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
         (self.set, self.flows, self.judge) = (set, flows, judge);
-        self.name_rules();
+        self.name_rules(&slots);
     }
 
     /// Has the port leave all packets to the kernel when nobody looks after the rules, and no longer when somebody does.
@@ -168,8 +171,8 @@ impl Filterer {
     }
 
     /// Makes room in the figures for the rules that hold now, and fills it at once: nobody sees a counter go back.
-    fn name_rules(&mut self) {
-        self.samples.name(&self.set);
+    fn name_rules(&mut self, slots: &[u32]) {
+        self.samples.name(&self.set, slots);
         self.live.replace(|figures| {
             let rules = self.set.rules().iter();
             figures.rules = rules.map(|rule| (RuleId::from(rule), Counted::default())).collect();
@@ -212,6 +215,12 @@ impl Filterer {
             *to = *counted;
         }
         (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost);
+    }
+
+    /// Keeps what the port has drawn, a batch at most.
+    fn keep_drawn(&mut self) -> usize {
+        let Self { drawn: Some(drawn), samples, .. } = self else { return 0 };
+        drawn.each(BATCH, &mut |drawn| samples.keep_drawn(drawn))
     }
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
@@ -302,6 +311,7 @@ impl Task for Filterer {
                 self.lanes[index].give_back(&mut self.pool);
             }
         }
+        moved += self.keep_drawn();
         let busy = moved > 0;
         let is_due = self.publication.is_due(busy);
         if is_due || !busy {
@@ -328,6 +338,7 @@ impl Task for Filterer {
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.extend(self.lanes.iter().filter_map(|lane| lane.rx.wake_fd()));
+        fds.extend(self.drawn.iter().map(|drawn| drawn.wake_fd()));
     }
 
     fn next_deadline(&self, now: u64) -> Option<u64> {
@@ -339,6 +350,12 @@ impl Task for Filterer {
         // What came before the end goes back as well.
         for _ in 0..self.lanes.len() * 64 {
             if self.turn() != Turn::Busy {
+                break;
+            }
+        }
+        // As many as may wait, and not for ever: the port goes on drawing.
+        for _ in 0..1024 {
+            if self.keep_drawn() == 0 {
                 break;
             }
         }

@@ -120,16 +120,13 @@ enum AttachArg {
 }
 
 impl AttachArg {
-    /// As the port wants it. Samples come from user space, also when no rule takes some yet.
-    fn hook(self, has_rules: bool, has_samples: bool) -> Result<Option<Hook>, Failure> {
+    /// As the port wants it.
+    fn hook(self, has_rules: bool) -> Result<Option<Hook>, Failure> {
         match self {
-            Self::Auto => Ok(has_samples.then_some(Hook::Xdp)),
+            Self::Auto => Ok(None),
             Self::Xdp => Ok(Some(Hook::Xdp)),
             Self::Tcx if !has_rules => Err(Failure::Usage(
                 "--attach tcx is for --rules: without them all comes to user space".into(),
-            )),
-            Self::Tcx if has_samples => Err(Failure::Usage(
-                "--samples come from user space, to which nothing comes by --attach tcx".into(),
             )),
             Self::Tcx => Ok(Some(Hook::Tcx)),
         }
@@ -185,7 +182,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
             "{name}: filter needs an xdp: port, which leaves the rest to the kernel"
         )));
     }
-    let hook = args.attach.hook(args.rules.is_some(), args.samples.is_some())?;
+    let hook = args.attach.hook(args.rules.is_some())?;
     let mut file = args.rules.as_deref().map(RuleFile::read).transpose()?;
     if let Some(file) = &mut file {
         file.spared.gateways = gateways();
@@ -221,6 +218,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     };
     for open in &mut open {
         (open.rules, open.rules_in_nic, open.hook) = (Some(rules.clone()), rules_in_nic, hook);
+        open.samples = options.samples.is_some();
     }
     let mut reporter = args.report.reporter()?;
     idle.into_iter().for_each(|line| reporter.warn_at_start(line));

@@ -266,20 +266,16 @@ fn the_filter_is_where_its_rules_can_be_and_says_where() {
             "where packets are as long as on the wire"
         );
         assert_eq!(mode(&format!("--rules {length} --attach tcx")), "TCX");
-        let samples = with("match = \"udp\"\naction = \"sample\"\nsample = 9");
-        assert_eq!(mode(&format!("--rules {samples} --attach tcx")), "TCX", "nobody keeps them");
         let rules = bed.rules(drop).display().to_string();
         // One worker is enough, whatever was meant for more.
         assert_eq!(mode(&format!("--rules {rules} --cores 0,1")), "TCX");
         assert_eq!(mode(&format!("--rules {rules} --only 'udp'")), "TCX");
-        for words in ["--attach xdp", "--xdp native", "--queues 2", "--zero-copy off", "--samples /dev/null"]
-        {
+        for words in ["--attach xdp", "--xdp native", "--queues 2", "--zero-copy off"] {
             assert_eq!(mode(&format!("--rules {rules} {words}")), "native XDP", "{words}");
         }
         for (words, why) in [
             ("--attach tcx", "for --rules"),
             (&*format!("--rules {rules} --attach tcx --queues 1"), "--queues is for XDP"),
-            (&*format!("--rules {rules} --attach tcx --samples /dev/null"), "--samples come from user space"),
         ] {
             assert!(refused(words).contains(why), "{words}");
         }

@@ -1,10 +1,11 @@
-//! Samples of what rules are about: also of what XDP drops, with the names of the rules, in one file or one after the other.
+//! Samples of what rules are about: also of what the kernel drops, with the names of the rules, in one file or one after the other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bywash_pcap::Reader;
+use bywash_sys::clock::realtime;
 
 use crate::bed::{BYWASH, Bed, Filter, arguments, is_all, of_rule, summary};
 
@@ -31,44 +32,77 @@ fn comments(file: &Path) -> BTreeMap<String, u64> {
     counts
 }
 
-/// The packets of a file, whole as it must be.
-fn packets(file: &Path) -> Vec<Vec<u8>> {
+/// The packets of a file, whole as it must be, with their times.
+fn packets(file: &Path) -> Vec<(u64, Vec<u8>)> {
     let mut reader = Reader::new(std::fs::File::open(file).unwrap()).unwrap();
-    std::iter::from_fn(|| reader.next_record().unwrap().map(|record| record.bytes.to_vec())).collect()
+    let next = || reader.next_record().unwrap().map(|record| (record.time.unwrap(), record.bytes.to_vec()));
+    std::iter::from_fn(next).collect()
 }
 
 #[test]
-fn samples_of_what_xdp_drops_have_their_rules_name() {
+fn samples_of_what_the_kernel_decides_have_their_rules_name_and_hold_nothing_up() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for attach in ["xdp", "tcx"] {
+        let bed = Bed::new(1);
+        let rules = bed.rules(
+            "[[rule]]\nname = \"flood\"\nto_ports = [9]\naction = \"drop\"\nsample = 20\n\
+             [[rule]]\nname = \"another one\"\nmatch = \"udp dst port 10\"\naction = \"drop\"\nsample = 5\n\
+             [[rule]]\nname = \"seen\"\nto_ports = [7]\naction = \"count\"\nsample = 1\n",
+        );
+        let file = bed.folder.path().join("samples.pcapng");
+        let words = format!("--rules {} --samples {} --attach {attach}", rules.display(), file.display());
+        let filter = Filter::start(&bed, &words);
+        let began = realtime();
+        bed.flood("--dport 9 --src 10.1.0.0/24 --rate 20k --count 20000");
+        bed.flood("--dport 10 --src 10.1.0.0/24 --rate 20k --count 2000");
+        assert_eq!(bed.ask(30), 30);
+        let told = filter.end();
+        let summary = summary(&told);
+        is_all(of_rule(summary, "flood", "dropped_packets"), 20_000, summary);
+        is_all(of_rule(summary, "another one", "dropped_packets"), 2000, summary);
+        let comments = comments(&file);
+        let named = |name: &str| comments.get(name).copied().unwrap_or(0);
+        // The kernel draws by chance: the deviation is 31 in the first, 18 in the second.
+        assert!((700..1300).contains(&named("flood")), "{comments:?} {summary}");
+        assert!((250..550).contains(&named("another one")), "{comments:?} {summary}");
+        assert_eq!((named("seen"), comments.len()), (30, 3), "{comments:?} {summary}");
+        let count = |name: &str| summary[name].as_u64().unwrap();
+        assert_eq!(comments.values().sum::<u64>(), count("sampled_packets"));
+        assert_eq!((count("lost_samples"), count("taken_packets")), (0, 0), "they were copied: {summary}");
+        let action = |index: usize| &summary["rules"][index]["action"];
+        assert_eq!([action(0), action(2)], ["drop", "sample"]);
+        let packets = packets(&file);
+        let ports = packets.iter().fold(BTreeMap::new(), |mut ports, (_, packet)| {
+            *ports.entry(u16::from_be_bytes([packet[36], packet[37]])).or_insert(0) += 1;
+            ports
+        });
+        assert_eq!(ports, [(7, 30), (9, named("flood")), (10, named("another one"))].into());
+        let times: Vec<u64> = packets.iter().map(|(time, _)| *time).collect();
+        assert!(times.iter().all(|time| (began..realtime()).contains(time)), "{began} {times:?}");
+    }
+}
+
+#[test]
+fn after_a_reload_samples_have_the_names_of_the_rules_that_drew_them() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
-    let rules = bed.rules(
-        "[[rule]]\nname = \"flood\"\nto_ports = [9]\naction = \"drop\"\nsample = 20\n\
-         [[rule]]\nname = \"another one\"\nmatch = \"udp dst port 10\"\naction = \"drop\"\nsample = 5\n\
-         [[rule]]\nname = \"seen\"\nto_ports = [7]\naction = \"count\"\nsample = 1\n",
-    );
+    let drawn = |name: &str, port: u16| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nmatch = \"udp dst port {port}\"\naction = \"drop\"\nsample = 1\n"
+        )
+    };
+    let rules = bed.rules(&[drawn("first", 9), drawn("second", 10)].concat());
     let file = bed.folder.path().join("samples.pcapng");
-    let filter = Filter::start(&bed, &format!("--rules {} --samples {}", rules.display(), file.display()));
-    bed.flood("--dport 9 --src 10.1.0.0/24 --rate 20k --count 20000");
-    bed.flood("--dport 10 --src 10.1.0.0/24 --rate 20k --count 2000");
-    assert_eq!(bed.ask(30), 30, "a sample of what is only counted goes on");
+    let words = format!("--rules {} --samples {}", rules.display(), file.display());
+    let mut filter = Filter::start(&bed, &words);
+    bed.flood("--dport 9,10 --src 10.1.0.0/24 --rate 2k --count 200");
+    bed.rules(&[drawn("third", 10), drawn("first", 9)].concat());
+    filter.wait_for("a reload", |event| event["reloads"] == 1);
+    bed.flood("--dport 9,10 --src 10.1.0.0/24 --rate 2k --count 200");
     let told = filter.end();
-    let summary = summary(&told);
-    is_all(of_rule(summary, "flood", "dropped_packets"), 20_000, summary);
-    is_all(of_rule(summary, "another one", "dropped_packets"), 2000, summary);
-    let comments = comments(&file);
-    let named = |name: &str| comments.get(name).copied().unwrap_or(0);
-    // The kernel draws by chance: the deviation is 31 in the first, 18 in the second.
-    assert!((700..1300).contains(&named("flood")), "{comments:?} {summary}");
-    assert!((250..550).contains(&named("another one")), "{comments:?} {summary}");
-    assert_eq!((named("seen"), comments.len()), (30, 3), "{comments:?} {summary}");
-    assert_eq!(comments.values().sum::<u64>(), summary["sampled_packets"].as_u64().unwrap());
-    let action = |index: usize| &summary["rules"][index]["action"];
-    assert_eq!([action(0), action(2)], ["drop", "sample"]);
-    let ports = packets(&file).iter().fold(BTreeMap::new(), |mut ports, packet| {
-        *ports.entry(u16::from_be_bytes([packet[36], packet[37]])).or_insert(0) += 1;
-        ports
-    });
-    assert_eq!(ports, [(7, 30), (9, named("flood")), (10, named("another one"))].into());
+    assert_eq!(summary(&told)["lost_samples"], 0, "{told:?}");
+    let right = [("first", 200), ("second", 100), ("third", 100)];
+    assert_eq!(comments(&file), right.map(|(name, count)| (name.to_string(), count)).into());
 }
 
 #[test]

@@ -126,6 +126,7 @@ pub(super) fn open(
     let mut warnings = Vec::new();
     let guard = Guard::open(&mut warnings)?;
     let maps = Maps::create(Hook::Tcx, QUEUE + 1, true).map_err(|error| error.to_string())?;
+    let (maps, samples) = maps.with_samples(options.samples).map_err(|error| error.to_string())?;
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };
     let scope = Scope::Filter(options.only.clone());
     let (ruled, program) = Ruled::load(&maps, rules, scope, guard.never_take(), place)?;
@@ -147,6 +148,7 @@ pub(super) fn open(
         queues: vec![queue],
         lives: Vec::new(),
         maps: Some(Arc::new(maps)),
+        samples,
         ruled: Some(Arc::new(ruled)),
         steering: None,
         guard: Some(guard),

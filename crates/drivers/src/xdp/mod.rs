@@ -27,6 +27,7 @@ mod open;
 mod program;
 mod rules;
 mod rx;
+mod samples;
 mod slots;
 mod steered;
 mod tx;
@@ -43,7 +44,7 @@ use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
     Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
-    RulePlace, Rules, SteerCount,
+    RulePlace, Rules, Samples, SteerCount,
 };
 use bywash_sys::bpf::{Link, Program};
 use bywash_sys::xsk::Statistics;
@@ -61,6 +62,7 @@ use guard::Guard;
 use life::Life;
 use program::Maps;
 use rules::Ruled;
+use samples::Ring;
 use steered::Steered;
 use watch::Watch;
 
@@ -108,6 +110,8 @@ pub struct Options {
     /// Where their program runs; at TCX where XDP would have packets that pass copied and the rules allow it, else at XDP, when
     /// absent.
     pub hook: Option<Hook>,
+    /// Somebody keeps what these draw as samples; else they draw none.
+    pub samples: bool,
     /// Whether the NIC drops what these drop, where it can; it does not when absent.
     pub rules_in_nic: Option<RulesInNic>,
     /// What becomes of packets before anything else is asked of them, in the NIC where it can, else in the program; for a port
@@ -138,6 +142,7 @@ impl Default for Options {
             ntuple: None,
             rules: None,
             hook: None,
+            samples: false,
             rules_in_nic: None,
             steer: Vec::new(),
             copy: CopyMode::default(),
@@ -161,6 +166,7 @@ impl From<&OpenOptions> for Options {
             ntuple: options.ntuple,
             rules: options.rules.clone(),
             hook: options.hook,
+            samples: options.samples,
             rules_in_nic: options.rules_in_nic,
             steer: options.steer.clone(),
             copy: match options.zero_copy {
@@ -193,6 +199,8 @@ pub struct XdpPort {
     queues: Vec<QueuePair>,
     lives: Vec<Arc<Life>>,
     maps: Option<Arc<Maps>>,
+    /// Until somebody has it.
+    samples: Option<Ring>,
     ruled: Option<Arc<Ruled>>,
     /// The rules by which it steers; there are no others then.
     steering: Option<Ruled>,
@@ -323,6 +331,14 @@ impl Port for XdpPort {
 
     fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
         self.ruled.as_ref().and_then(|ruled| ruled.sent_flows())
+    }
+
+    fn samples(&mut self) -> Option<Box<dyn Samples>> {
+        self.samples.take().map(|ring| Box::new(ring) as _)
+    }
+
+    fn rule_slots(&self) -> Vec<u32> {
+        self.ruled.as_ref().map_or_else(Vec::new, |ruled| ruled.slots())
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {

@@ -120,9 +120,12 @@ impl<'a> Opening<'a> {
         let mut steered = self.wanted().steer()?;
         let rules = self.rules()?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
+        let mut samples = None;
         let (maps, ruled, mut link, mut generic) = if takes {
-            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some())
-                .map_err(|error| error.to_string())?;
+            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some());
+            let maps = maps.and_then(|maps| maps.with_samples(self.options.samples));
+            let (maps, ring) = maps.map_err(|error| error.to_string())?;
+            samples = ring;
             let maps = if self.multi_buffer { maps.with_chains() } else { maps };
             let never_take = guard.as_ref().map(Guard::never_take);
             let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
@@ -176,6 +179,7 @@ impl<'a> Opening<'a> {
             queues,
             lives,
             maps,
+            samples,
             guard: guard.filter(|_| ruled.is_some()),
             ruled,
             steering,

@@ -1,27 +1,32 @@
 //! The program of a port: made by `filter` for what this port is to take, and what it counts.
 
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bywash_filter::rules::MOST_RULES;
 use bywash_filter::xdp::{
-    Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
+    Count, Heartbeat, LOST_SAMPLES, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
 };
 use bywash_filter::{Expression, Hook, xdp};
 use bywash_frame::FRAME_DATA;
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
-    kernel_types,
+    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, RingReader,
+    jiffies, kernel_types,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
 
+use super::samples::Ring;
+
 /// After so long without a call of `rx` a process counts as hung, and its packets stay with the kernel.
 const HUNG: Duration = Duration::from_millis(500);
+
+/// Bytes of samples that wait for whoever keeps them: some thousand.
+const SAMPLE_BYTES: u32 = 4 << 20;
 
 /// What the program and we share.
 pub(super) struct Maps {
@@ -32,6 +37,8 @@ pub(super) struct Maps {
     heartbeat: Map,
     queues: u32,
     counters: Map,
+    /// Where samples are kept.
+    samples: Option<Map>,
     beats: Arc<Mapping>,
 }
 
@@ -81,10 +88,29 @@ impl Maps {
             sockets,
             longest: u32::try_from(FRAME_DATA).unwrap_or(u32::MAX),
             counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
+            samples: None,
             beats: heartbeat.map_memory()?,
             heartbeat,
             queues,
         })
+    }
+
+    /// The same with a ring for what rules draw, and who reads it, if that is wanted.
+    pub(super) fn with_samples(self, wanted: bool) -> Result<(Self, Option<Ring>), BpfError> {
+        if !wanted {
+            return Ok((self, None));
+        }
+        let (kind, name) = (MapKind::RingBuf, "bywash_samples");
+        let entries = SAMPLE_BYTES;
+        let ring =
+            Map::create(&MapSpec { kind, name, key_size: 0, value_size: 0, entries, mappable: false })?;
+        let reader = Ring::new(RingReader::new(&ring)?);
+        Ok((Self { samples: Some(ring), ..self }, Some(reader)))
+    }
+
+    /// The ring, for programs.
+    pub(super) fn samples(&self) -> Option<RawFd> {
+        self.samples.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// The same for sockets that take packets of several frames: of as many as there are.
@@ -139,7 +165,11 @@ impl Maps {
             let counter = |name, value| Counter { name, value };
             [counter(verdict.name(), packets), counter(bytes_name(verdict), bytes)]
         };
-        Verdict::ALL.into_iter().flat_map(named).collect()
+        let lost = self.samples.iter().map(|_| {
+            let [value, _] = self.counted(LOST_SAMPLES);
+            Counter { name: Counter::LOST_SAMPLES, value }
+        });
+        Verdict::ALL.into_iter().flat_map(named).chain(lost).collect()
     }
 }
 

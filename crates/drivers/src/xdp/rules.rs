@@ -115,7 +115,7 @@ impl Ruled {
             return Err(why);
         }
         let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
-        let numbers: Vec<u32> = rules.set.rules().iter().map(|rule| slots.number(&rule.name)).collect();
+        let numbers = slots.numbers(&rules.set);
         let lists = Lists::create(&rules.set, &numbers).map_err(|error| error.to_string())?;
         let flows = Flows::open(&rules.set, &rules.flows, place.interface, maps, self.flows.as_ref())?;
         let never = [&[never_take.expression()], &rules.never[..]].concat();
@@ -128,6 +128,7 @@ impl Ruled {
             rest: self.scope.rest(),
             maps: maps.descriptors(),
             sets: lists.descriptors(),
+            samples: maps.samples(),
             hung_after_jiffies: program::hung_after(),
             buff: program::buff(),
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
@@ -173,6 +174,11 @@ impl Ruled {
     /// Who knows which flows are established, where a rule asks for that.
     pub(super) fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
         self.flows.as_ref().map(Flows::sent)
+    }
+
+    /// The number of each rule's counter, in order.
+    pub(super) fn slots(&self) -> Vec<u32> {
+        self.slots.numbers(&self.set)
     }
 
     /// What the port counts for the rules as a whole.

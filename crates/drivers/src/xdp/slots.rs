@@ -74,6 +74,11 @@ impl Slots {
         self.now.get(name).map_or(0, |slot| slot.number)
     }
 
+    /// The same of all rules of `set`, in order.
+    pub(super) fn numbers(&self, set: &RuleSet) -> Vec<u32> {
+        set.rules().iter().map(|rule| self.number(&rule.name)).collect()
+    }
+
     /// What the rules of `set` have counted, in order.
     pub(super) fn counts(&self, set: &RuleSet, counted: impl Fn(u32) -> [u64; 2]) -> Vec<RuleCount> {
         let count = |name: &str| self.now.get(name).map(|slot| slot.count(counted(slot.number)));

@@ -37,7 +37,8 @@ fn on_trial<T>(
     what: impl FnOnce(&RuleProgram<'_>) -> Result<T, NotVerified>,
 ) -> Result<T, NotVerified> {
     let not_asked = |error: BpfError| NotVerified::NotAsked(error.to_string());
-    let maps = Maps::create(Hook::Xdp, 1, true).map_err(not_asked)?;
+    let maps = Maps::create(Hook::Xdp, 1, true).and_then(|maps| maps.with_samples(true));
+    let (maps, _) = maps.map_err(not_asked)?;
     let slots: Vec<u32> = (0..).take(rules.set.rules().len()).collect();
     let lists = Lists::create(&rules.set, &slots).map_err(not_asked)?;
     let flows = rules.set.longest_idle().map(|_| Table::create(rules.flows.most, None));
@@ -46,6 +47,7 @@ fn on_trial<T>(
     let program = RuleProgram {
         maps: maps.descriptors(),
         sets: lists.descriptors(),
+        samples: maps.samples(),
         hung_after_jiffies: program::hung_after(),
         buff: program::buff(),
         flows: flows.as_ref().map(Table::reached),

@@ -79,6 +79,8 @@ pub enum Helper {
     PopVlan = 19,
     /// `bpf_redirect(interface, flags)`.
     Redirect = 23,
+    /// `bpf_skb_load_bytes(context, offset, to, length)`.
+    LoadBytes = 26,
     /// `bpf_csum_diff(from, from_size, to, to_size, seed)`: a sum of 32 bits, not folded.
     ChecksumDifference = 28,
     /// `bpf_skb_pull_data(context, length)`: so many bytes then lie where the context says.
@@ -97,10 +99,16 @@ pub enum Helper {
     MakeSynCookie = 110,
     /// `bpf_jiffies64()`.
     Jiffies = 118,
+    /// `bpf_ringbuf_reserve(map, size, flags)`: room for a record, or 0.
+    RingReserve = 131,
+    /// `bpf_ringbuf_submit(record, flags)`: its reader may have it.
+    RingSubmit = 132,
     /// `bpf_ktime_get_coarse_ns()`: `CLOCK_MONOTONIC_COARSE`.
     MonotonicCoarse = 160,
     /// `bpf_xdp_get_buff_len(context)`.
     XdpLength = 188,
+    /// `bpf_xdp_load_bytes(context, offset, to, length)`.
+    XdpLoadBytes = 189,
 }
 
 impl Assembler {

@@ -18,7 +18,7 @@ use crate::ebpf::{
 use crate::hook::{Hook, SKB_LEN, TCX_NEXT, bring_to_front, unless_in_front};
 use crate::plain::{NETWORK, Plain};
 use crate::walk::Family;
-use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH, RULES_AT, Verdict};
+use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH, LOST_SAMPLES, Verdict};
 
 /// The table of established flows, as programs reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum FlowCount {
     Forgotten,
 }
 
-const _: () = assert!(Verdict::ALL.len() + FlowCount::ALL.len() <= RULES_AT as usize);
+const _: () = assert!(Verdict::ALL.len() + FlowCount::ALL.len() <= LOST_SAMPLES as usize);
 
 impl FlowCount {
     /// All of them.

@@ -18,6 +18,7 @@ mod cookie;
 mod counting;
 mod course;
 mod crossed;
+mod drawn;
 mod established;
 mod exact;
 mod flow;
@@ -47,6 +48,7 @@ use crate::Expression;
 pub use crate::walk::Family;
 pub use cookie::SynCookies;
 pub use course::Course;
+pub use drawn::Drawn;
 pub use established::{FlowCount, FlowMap, note_program};
 pub use exact::{Inexact, Known, exact};
 pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
@@ -393,7 +395,7 @@ impl Rule {
         !self.dry_run && self.action != Action::Count
     }
 
-    /// What rule files call that for which [`Self::needs_xdp`] has a reason; samples, too, where somebody keeps them.
+    /// What rule files call that for which [`Self::needs_xdp`] has a reason.
     pub const FOR_XDP_ALONE: &str = "limit, names, payload, syncookie and queue";
 
     /// Why a program at TCX can't do what the rule says; `None` where it can.
@@ -405,7 +407,6 @@ impl Rule {
             Action::Steer(_) => Some("gives its packets to a queue of the NIC's"),
             _ if !self.condition.names.is_empty() => Some("asks for names, which user space reads"),
             _ if !self.condition.payload.is_empty() => Some("asks for payload, which user space searches"),
-            _ if self.sample.is_some() => Some("takes samples, which user space writes"),
             _ => None,
         }
     }

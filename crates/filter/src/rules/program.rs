@@ -19,7 +19,6 @@
 //! is known, and for all others. What is to be done at TCX beside that stands in `front.rs`.
 
 use std::borrow::Cow;
-use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 use super::classes::Fate;
@@ -30,12 +29,10 @@ use super::flow_table::most_age;
 use super::program_error::ProgramError;
 use super::tables::Layout;
 use super::{Action, Limit, Per, Plan, Rule, RuleSet, Steps};
-use crate::ebpf::{
-    AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
-};
+use crate::ebpf::{AssembleError, Assembler, Condition, Label, Operation, Program, Register, Width, filter};
 use crate::hook::{put_tag_back, take_tag_off};
 use crate::plain::Plain;
-use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, LENGTH, RESULT, RULES_AT, Take, Verdict, XdpBuff};
+use crate::xdp::{self, BASES, CONTEXT, Exits, KEY, RESULT, RULES_AT, Take, Verdict, XdpBuff};
 use crate::{Expression, Hook};
 
 /// What an interface's program shall do by rules.
@@ -57,6 +54,8 @@ pub struct RuleProgram<'a> {
     pub maps: xdp::Maps,
     /// The maps of these rules.
     pub sets: MapSet,
+    /// `BPF_MAP_TYPE_RINGBUF`: for each sample a [`Drawn`](super::Drawn). Without it none are drawn.
+    pub samples: Option<RawFd>,
     /// How many jiffies a worker may be silent before all packets go to the kernel.
     pub hung_after_jiffies: u64,
     /// At XDP, where it is known: how a packet's length is found without a call.
@@ -100,8 +99,7 @@ pub(super) const FIRST: Register = Register::R8;
 const NO_INDEX: u32 = u32::MAX;
 
 /// The stack, from the bottom up: the first rule that a list alone has met, the context, the bits of the other lists,
-/// whether the packet was drawn as a sample by a rule that only counts, and the age of its flow. What expressions put on the stack comes from the top
-/// down.
+/// where a sample is copied to, and the age of the packet's flow. What expressions put on the stack comes from the top down.
 const FIRST_AT: i16 = -512;
 
 /// While rules are asked its register holds the first rule.
@@ -130,6 +128,7 @@ impl<'a> RuleProgram<'a> {
             rest: Rest::Kernel,
             maps: xdp::Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
             sets: MapSet { array: -1, hash6: -1, blocks: -1 },
+            samples: None,
             hung_after_jiffies: 1,
             buff: None,
             cookies: SynCookies::LONGEST,
@@ -320,22 +319,10 @@ impl Coder<'_> {
         self.assembler.place(some);
     }
 
-    /// Where it stands whether the packet was drawn as a sample by a rule that does not decide; `None` when there is no such
-    /// rule. All rules before one that asks user space have counted the packet when it goes there, so that who looks at it
-    /// again knows what was counted.
-    fn drawn_at(&self) -> Option<i16> {
-        let draws = |rule: &Rule| rule.sample.is_some() && !rule.decides();
-        let any = self.rules.rules.rules().iter().any(draws);
-        any.then(|| bits_at(self.rules.rules.tables().words()))
-    }
-
     /// The rules in order; with or without those that join lists.
     fn rules(&mut self, joined: bool) {
         let set = self.rules.rules;
         let [listed, left, rest] = [(); 3].map(|()| self.assembler.label());
-        if let Some(drawn) = self.drawn_at() {
-            self.assembler.store(Width::Double, Register::R10, drawn, 0);
-        }
         // Whether a rule that is one list stands between the last one that is not and here.
         let mut passed = false;
         let mut is_looked_up = false;
@@ -367,7 +354,6 @@ impl Coder<'_> {
         self.assembler.place(left);
         self.count_before(i32::MAX);
         self.assembler.place(rest);
-        self.take_if_drawn();
         self.decide_the_rest();
     }
 
@@ -392,13 +378,6 @@ impl Coder<'_> {
         match self.rules.flows {
             Some(flows) => look_up(&mut self.assembler, flows, self.plain, header, to),
             None => self.assembler.store(Width::Double, Register::R10, to, NEVER),
-        }
-    }
-
-    fn take_if_drawn(&mut self) {
-        if let Some(drawn) = self.drawn_at() {
-            self.assembler.load(Width::Double, Register::R1, Register::R10, drawn);
-            self.assembler.jump_if(Register::R1, Condition::NotEqual, 0, self.exits.take);
         }
     }
 
@@ -453,46 +432,22 @@ impl Coder<'_> {
             }
             _ => Some(hook.passes()),
         };
-        if let Some(result) = result {
-            return self.decide(result, rule.sample);
-        }
-        xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
-        if let Some((sample, drawn)) = rule.sample.zip(self.drawn_at()) {
-            self.draw(sample);
-            self.assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, next);
-            self.assembler.store(Width::Double, Register::R10, drawn, 1);
-        }
-    }
-
-    /// Ends with this result; what was drawn as a sample goes to user space, which does the same.
-    fn decide(&mut self, result: i32, sample: Option<NonZeroU32>) {
-        if sample.is_some() || self.drawn_at().is_some() {
+        if let Some(sample) = rule.sample {
             xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
-            self.assembler.mov(RESULT, result);
-            if result == self.rules.hook.drops() {
-                self.end_if_too_long();
+            self.draw(sample, slot);
+            if let Some(result) = result {
+                self.assembler.mov(RESULT, result);
+                self.assembler.jump(self.exits.end);
             }
-            if let Some(sample) = sample {
-                self.draw(sample);
-                self.assembler.jump_if32(Register::R0, Condition::Equal, 0_u32, self.exits.take);
-            }
-            self.take_if_drawn();
-            return self.assembler.jump(self.exits.end);
+            return;
         }
-        self.assembler.mov(RESULT, result);
-        self.assembler.jump(self.exits.count);
-    }
-
-    /// Ends with the result what a socket does not take: on the way to one it would be passed.
-    fn end_if_too_long(&mut self) {
-        let longest = self.rules.maps.longest;
-        self.assembler.jump_if32(LENGTH, Condition::Greater, longest, self.exits.end);
-    }
-
-    /// r0 = 0 for one packet in so many.
-    fn draw(&mut self, sample: NonZeroU32) {
-        self.assembler.call(Helper::Random);
-        self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
+        match result {
+            Some(result) => {
+                self.assembler.mov(RESULT, result);
+                self.assembler.jump(self.exits.count);
+            }
+            None => xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters),
+        }
     }
 
     /// What the rule does that a list alone has met.
@@ -513,15 +468,6 @@ impl Coder<'_> {
         self.assembler.operate32(Operation::ShiftRight, Register::R1, 1_u32);
         self.assembler.operate(Operation::Add, Register::R1, RULES_AT.cast_signed());
         self.assembler.store(Width::Word, Register::R10, KEY, Register::R1);
-        if self.drawn_at().is_none() {
-            return self.assembler.jump(self.exits.count);
-        }
-        xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
-        let kept = self.assembler.label();
-        self.assembler.jump_if(RESULT, Condition::NotEqual, drops, kept);
-        self.end_if_too_long();
-        self.assembler.place(kept);
-        self.take_if_drawn();
-        self.assembler.jump(self.exits.end);
+        self.assembler.jump(self.exits.count);
     }
 }

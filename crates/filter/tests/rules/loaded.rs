@@ -38,6 +38,8 @@ pub(crate) struct Loaded {
     counters: Map,
     heartbeat: Map,
     pub(crate) blocks: Map,
+    /// What rules draw.
+    pub(crate) samples: Map,
     _kept: Vec<Map>,
 }
 
@@ -103,6 +105,7 @@ impl Loaded {
             hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
         }
         let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 8, 4);
+        let samples = map(MapKind::RingBuf, 0, 0, 4096);
         let program = RuleProgram {
             hook,
             rules: set,
@@ -118,6 +121,7 @@ impl Loaded {
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
+            samples: Some(samples.as_raw_fd()),
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
             cookies: SynCookies::LONGEST,
@@ -135,7 +139,8 @@ impl Loaded {
         };
         let spec = ProgramSpec { kind, name: "rules_test", instructions: &instructions };
         let program = Program::load(&spec)?;
-        let loaded = Self { hook, program, counters, heartbeat, blocks, _kept: vec![sockets, array, hash6] };
+        let kept = vec![sockets, array, hash6];
+        let loaded = Self { hook, program, counters, heartbeat, blocks, samples, _kept: kept };
         loaded.beat(1);
         Ok(loaded)
     }

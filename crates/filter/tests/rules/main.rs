@@ -2,11 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 mod crossed;
+mod drawn;
 mod established;
 mod loaded;
 mod rest;
-
-use std::num::NonZeroU32;
 
 use bywash_filter::Hook;
 use bywash_filter::rules::{Action, BlockKey, Condition, Established, Limit, Per, Prefix, Rule, RuleSet};
@@ -309,66 +308,6 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
     }
     assert_eq!((loaded.counted(0)[0], loaded.verdict(Verdict::NoSocket)), (4, 2));
     assert_eq!(["10.1.0.0", "2001::"].map(dropped), [2, 2], "of each source");
-}
-
-#[test]
-fn a_sample_of_what_is_only_counted_is_taken_when_all_rules_have_counted_it() {
-    if !rights() {
-        return;
-    }
-    let udp = || Condition { expression: expression("anyvlan and udp"), ..Condition::default() };
-    let listed = |net: &str| Condition { from: vec![net.parse().unwrap()], ..Condition::default() };
-    let set = RuleSet::new(vec![
-        Rule { sample: NonZeroU32::new(1), ..rule("seen", Action::Count, udp()) },
-        rule("also seen", Action::Count, udp()),
-        rule("listed", Action::Drop, listed("10.1.0.0/16")),
-        rule("coded", Action::Drop, Condition { expression: expression("udp"), ..listed("10.2.0.0/16") }),
-    ]);
-    let loaded = Loaded::new(Hook::Xdp, &set.unwrap(), &[]);
-    let shape = |net, protocol| Shape {
-        tags: 0,
-        six: false,
-        addresses: [net, 1, 0, 2],
-        protocol,
-        fragment: 0,
-        options: 5,
-        ports: [1, 2],
-        cut: 0,
-    };
-    // Whatever becomes of it, each is drawn; without a socket it stays with the kernel.
-    for net in 0..3 {
-        assert!(!loaded.drops(&shape(net, 17).packet()));
-    }
-    assert_eq!([0, 1, 2, 3].map(|rule| loaded.counted(rule)[0]), [3, 3, 1, 1]);
-    assert_eq!((loaded.verdict(Verdict::NoSocket), loaded.verdict(Verdict::Left)), (3, 0));
-    assert!(loaded.drops(&shape(1, 6).packet()), "the rule that counts is not about it");
-}
-
-#[test]
-fn what_no_socket_takes_is_dropped_without_a_sample() {
-    if !rights() {
-        return;
-    }
-    let udp = || Condition { expression: expression("udp"), ..Condition::default() };
-    let listed = Condition { from: vec!["10.1.0.0/16".parse().unwrap()], ..Condition::default() };
-    let sample = NonZeroU32::new(1);
-    let drawn = |action| Rule { sample, ..rule("drawn", action, udp()) };
-    // Drawn by the rule that drops, or by one before it.
-    for rules in [
-        vec![drawn(Action::Drop)],
-        vec![drawn(Action::Count), rule("coded", Action::Drop, udp())],
-        vec![drawn(Action::Count), rule("listed", Action::Drop, listed)],
-    ] {
-        let last = u32::try_from(rules.len()).unwrap() - 1;
-        let loaded = Loaded::new(Hook::Xdp, &RuleSet::new(rules).unwrap(), &[]);
-        let mut packet = plain(false, 17).packet();
-        packet.resize(2048, 0);
-        assert!(!loaded.drops(&packet), "without a socket it stays with the kernel");
-        packet.push(0);
-        assert!(loaded.drops(&packet));
-        let verdicts = [Verdict::NoSocket, Verdict::TooLong].map(|verdict| loaded.verdict(verdict));
-        assert_eq!((verdicts, loaded.counted(last)[0]), ([1, 0], 2));
-    }
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub enum MapKind {
     DevMap = 14,
     /// AF_XDP sockets by index: where `bpf_redirect_map` sends packets.
     XskMap = 17,
+    /// Records that programs write and one reader reads, see [`RingReader`](super::RingReader). It has no keys, and as many
+    /// entries as bytes, a power of two and whole pages.
+    RingBuf = 27,
 }
 
 /// A map to be made.

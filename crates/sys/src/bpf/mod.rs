@@ -7,6 +7,7 @@
 mod link;
 mod map;
 mod program;
+mod ring;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -22,6 +23,7 @@ pub use map::{Map, MapKind, MapSpec, loaded_maps, possible_cpus};
 pub use program::{
     LoadError, Program, ProgramInfo, ProgramKind, ProgramSpec, TestInput, TestOutput, program_ids,
 };
+pub use ring::RingReader;
 
 /// What a bpf(2) call failed at, and what to do where we know.
 #[derive(Debug, thiserror::Error)]

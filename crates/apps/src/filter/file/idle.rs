@@ -2,16 +2,14 @@
 
 use std::time::SystemTime;
 
-use bywash_port::Action;
-
 use super::RuleFile;
 
 /// So many rules are told of one by one.
 const TOLD: usize = 16;
 
 impl RuleFile {
-    /// The rules that can do nothing from `now` on, and those whose samples nobody keeps or change the order of packets, a line for
-    /// each of the first, and one for all others.
+    /// The rules that can do nothing from `now` on, and those whose samples nobody keeps, a line for each of the first,
+    /// and one for all others.
     pub fn idle_rules(&self, now: SystemTime) -> Vec<String> {
         if self.rules.is_empty() {
             return vec![self.at(0, "there is no rule: nothing is dropped".into()).to_string()];
@@ -41,15 +39,6 @@ impl RuleFile {
                     idle.push((
                         at,
                         format!("the rule '{name}' draws no samples: without --samples nobody keeps them"),
-                    ));
-                }
-                let passes = !rule.asks_user_space() && (rule.action != Action::Drop || rule.dry_run);
-                if let Some(at) = places.sample.filter(|_| self.keeps_samples && passes) {
-                    idle.push((
-                        at,
-                        format!(
-                            "the rule '{name}' draws samples of packets that pass: these come back behind others of their flow"
-                        ),
                     ));
                 }
                 if rule.ends_all() && rule.expires.is_none() {

@@ -85,26 +85,6 @@ fn established_flows_are_asked_for_by_rules_and_kept_as_the_file_says() {
 }
 
 #[test]
-fn that_samples_change_the_order_of_packets_that_pass_is_told() {
-    let told = |action: &str, keeps_samples| {
-        let text = format!("[[rule]]\nname = \"a\"\nmatch = \"udp\"\nsample = 9\naction = {action}\n");
-        let file = RuleFile { keeps_samples, ..parse(&text).unwrap() };
-        file.idle_rules(SystemTime::UNIX_EPOCH)
-    };
-    for action in ["\"count\"", "\"pass\"", "\"sample\"", "\"drop\"\ndry_run = true"] {
-        let told = told(action, true);
-        assert!(
-            told[0].starts_with("rules.toml:4:10: the rule 'a' draws samples of packets that pass"),
-            "{told:?}"
-        );
-    }
-    for action in ["\"drop\"", "\"limit\"\nrate = 9"] {
-        assert_eq!(told(action, true), [""; 0], "{action}");
-    }
-    assert!(told("\"count\"", false)[0].contains("nobody keeps them"));
-}
-
-#[test]
 fn a_list_with_nothing_in_it_is_a_mistake_as_an_empty_file_is() {
     for list in ["from", "to", "from_ports", "to_ports", "names", "payload"] {
         let found =

@@ -1,0 +1,137 @@
+//! Samples that rules draw: each is copied to a ring, and the packet goes on as if nothing had happened.
+//!
+//! Who counts a packet for a rule draws it for that rule: the kernel's program what it decides or only counts, user space what it
+//! is asked about.
+
+use std::num::NonZeroU32;
+use std::os::fd::RawFd;
+
+use super::Rule;
+use super::program::{CONTEXT_AT, Coder, bits_at};
+use crate::Hook;
+use crate::ebpf::{Condition, Helper, Operation, Register, Width};
+use crate::xdp::{KEY, LENGTH, LOST_SAMPLES, add_to_counter};
+
+/// Where a record of the ring has what: four bytes, four, eight and eight, and the packet. The bytes of numbers are in the order of the
+/// machine.
+const SLOT_AT: usize = 0;
+const LEN_AT: usize = 4;
+const TIME_AT: usize = 8;
+const FAILED_AT: usize = 16;
+const BYTES_AT: usize = 24;
+
+/// A packet that the kernel's program has drawn for a rule, as it lies in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn<'a> {
+    /// The rule's counter, from 0 on.
+    pub slot: u32,
+    /// Bytes on the wire, without FCS.
+    pub wire_len: u32,
+    /// When it was drawn, nanoseconds of `CLOCK_MONOTONIC`.
+    pub time: u64,
+    /// Its first bytes, [`Drawn::MOST`] at most.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Drawn<'a> {
+    /// Bytes of a packet that are kept.
+    pub const MOST: usize = 256;
+
+    /// Bytes of a record.
+    pub const RECORD: usize = BYTES_AT + Self::MOST;
+
+    /// Reads a record; `None` where there is no packet in it.
+    pub fn from_record(record: &'a [u8]) -> Option<Self> {
+        let four = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+        let eight = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let wire_len = four(LEN_AT)?;
+        let len = usize::try_from(wire_len).unwrap_or(usize::MAX).min(Self::MOST);
+        let bytes = record.get(BYTES_AT..BYTES_AT + len)?;
+        let drawn = Self { slot: four(SLOT_AT)?, wire_len, time: eight(TIME_AT)?, bytes };
+        (eight(FAILED_AT)? == 0).then_some(drawn)
+    }
+}
+
+fn at(offset: usize) -> i16 {
+    i16::try_from(offset).unwrap_or(0)
+}
+
+fn number(bytes: usize) -> i32 {
+    i32::try_from(bytes).unwrap_or(0)
+}
+
+impl Coder<'_> {
+    /// The ring, where there is one and rules draw of what this program counts.
+    fn ring(&self) -> Option<RawFd> {
+        let draws = |rule: &Rule| rule.sample.is_some() && !rule.asks_user_space();
+        self.rules.rules.rules().iter().any(draws).then_some(self.rules.samples).flatten()
+    }
+
+    /// Copies one packet in so many to the ring, for the rule of this counter. Uses r0 to r5, and the key on the stack when there is
+    /// no room.
+    pub(super) fn draw(&mut self, sample: NonZeroU32, slot: u32) {
+        let Some(ring) = self.ring() else { return };
+        let record = bits_at(self.rules.rules.tables().words());
+        let [few, done, lost, end] = [(); 4].map(|()| self.assembler.label());
+        let assembler = &mut self.assembler;
+        assembler.call(Helper::Random);
+        assembler.operate32(Operation::Modulo, Register::R0, sample.get());
+        assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, end);
+        assembler.map(Register::R1, ring);
+        assembler.mov(Register::R2, number(Drawn::RECORD));
+        assembler.mov(Register::R3, 0);
+        assembler.call(Helper::RingReserve);
+        assembler.jump_if(Register::R0, Condition::Equal, 0, lost);
+        assembler.store(Width::Double, Register::R10, record, Register::R0);
+        assembler.store(Width::Word, Register::R0, at(SLOT_AT), slot.cast_signed());
+        assembler.store(Width::Word, Register::R0, at(LEN_AT), LENGTH);
+        assembler.call(Helper::Monotonic);
+        assembler.load(Width::Double, Register::R3, Register::R10, record);
+        assembler.store(Width::Double, Register::R3, at(TIME_AT), Register::R0);
+        assembler.mov(Register::R4, LENGTH);
+        assembler.jump_if(Register::R4, Condition::LessOrEqual, number(Drawn::MOST), few);
+        assembler.mov(Register::R4, number(Drawn::MOST));
+        assembler.place(few);
+        // The verifier wants to know that there is something to copy. The time, which is not 0, says then that there is nothing.
+        assembler.jump_if(Register::R4, Condition::Less, 1, done);
+        assembler.load(Width::Double, Register::R1, Register::R10, CONTEXT_AT);
+        assembler.mov(Register::R2, 0);
+        assembler.operate(Operation::Add, Register::R3, number(BYTES_AT));
+        assembler.call(match self.rules.hook {
+            Hook::Xdp => Helper::XdpLoadBytes,
+            Hook::Tcx => Helper::LoadBytes,
+        });
+        assembler.place(done);
+        assembler.load(Width::Double, Register::R1, Register::R10, record);
+        assembler.store(Width::Double, Register::R1, at(FAILED_AT), Register::R0);
+        assembler.mov(Register::R2, 0);
+        assembler.call(Helper::RingSubmit);
+        assembler.jump(end);
+        assembler.place(lost);
+        assembler.store(Width::Word, Register::R10, KEY, LOST_SAMPLES.cast_signed());
+        add_to_counter(assembler, self.rules.maps.counters);
+        assembler.place(end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_one_without_a_packet_is_none() {
+        let mut record = vec![0; Drawn::RECORD];
+        record[SLOT_AT..LEN_AT].copy_from_slice(&7_u32.to_ne_bytes());
+        record[TIME_AT..FAILED_AT].copy_from_slice(&9_u64.to_ne_bytes());
+        record[BYTES_AT..].fill(5);
+        for (wire_len, len) in [(60, 60), (256, 256), (1514, 256)] {
+            record[LEN_AT..TIME_AT].copy_from_slice(&u32::to_ne_bytes(wire_len));
+            let drawn = Drawn { slot: 7, wire_len, time: 9, bytes: &vec![5; len] };
+            assert_eq!(Drawn::from_record(&record), Some(drawn));
+        }
+        assert_eq!(Drawn::from_record(&record[..BYTES_AT + 255]), None);
+        record[FAILED_AT..BYTES_AT].copy_from_slice(&(-22_i64).to_ne_bytes());
+        assert_eq!(Drawn::from_record(&record), None);
+        assert_eq!(Drawn::from_record(&[]), None);
+    }
+}

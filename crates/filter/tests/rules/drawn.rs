@@ -1,0 +1,100 @@
+//! Samples: packets that are drawn go on as those that are not, and what is copied is what came.
+
+use std::num::NonZeroU32;
+
+use bywash_filter::rules::{Action, Condition, Drawn, Rule, RuleSet};
+use bywash_filter::xdp::{LOST_SAMPLES, Verdict};
+use bywash_sys::bpf::RingReader;
+use bywash_sys::clock;
+
+use crate::loaded::{HOOKS, Loaded, expression, rights, rule};
+use crate::plain;
+
+/// The rule, the length on the wire, and the bytes of all that were drawn.
+fn drawn(loaded: &Loaded) -> Vec<(u32, u32, Vec<u8>)> {
+    let now = clock::monotonic();
+    let (mut record, mut all) = ([0; Drawn::RECORD], Vec::new());
+    let count = RingReader::new(&loaded.samples).unwrap().read(usize::MAX, &mut record, |record| {
+        let drawn = Drawn::from_record(record).unwrap();
+        assert!(now - drawn.time < 10 * clock::SECOND, "{now} {}", drawn.time);
+        all.push((drawn.slot, drawn.wire_len, drawn.bytes.to_vec()));
+    });
+    assert_eq!(count, all.len());
+    all
+}
+
+fn udp() -> Condition {
+    Condition { expression: expression("udp"), ..Condition::default() }
+}
+
+#[test]
+fn what_is_drawn_is_copied_for_each_rule_that_draws_it_and_goes_on() {
+    if !rights() {
+        return;
+    }
+    let listed = |net: &str| Condition { from: vec![net.parse().unwrap()], ..Condition::default() };
+    let sample = NonZeroU32::new(1);
+    let set = RuleSet::new(vec![
+        Rule { sample, ..rule("seen", Action::Count, udp()) },
+        rule("listed", Action::Drop, listed("10.1.0.0/16")),
+        Rule { sample, ..rule("drawn list", Action::Drop, listed("10.2.0.0/16")) },
+        Rule { sample, dry_run: true, ..rule("dry", Action::Drop, listed("10.3.0.0/16")) },
+        Rule { sample, ..rule("passed", Action::Pass, listed("10.3.0.0/16")) },
+        rule("behind", Action::Drop, listed("10.3.0.0/16")),
+    ])
+    .unwrap();
+    for hook in HOOKS {
+        let loaded = Loaded::new(hook, &set, &[]);
+        let packet = |net, len| {
+            let mut packet = plain(false, 17).packet();
+            packet[27] = net;
+            packet.resize(len, 7);
+            packet
+        };
+        for (net, len, drops, by) in [
+            (1, 60, true, vec![0]),
+            (2, 60, true, vec![0, 2]),
+            (3, 256, false, vec![0, 3, 4]),
+            (4, 1500, false, vec![0]),
+        ] {
+            let packet = packet(net, len);
+            assert_eq!(loaded.drops(&packet), drops, "{hook:?} {net}");
+            let right = by
+                .into_iter()
+                .map(|slot| (slot, u32::try_from(len).unwrap(), packet[..len.min(256)].to_vec()));
+            assert_eq!(drawn(&loaded), right.collect::<Vec<_>>(), "{hook:?} {net}");
+        }
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|rule| loaded.counted(rule)[0]), [4, 1, 1, 1, 1, 0], "{hook:?}");
+        assert_eq!((loaded.verdict(Verdict::Left), loaded.verdict(Verdict::NoSocket)), (1, 0));
+    }
+}
+
+#[test]
+fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
+    if !rights() {
+        return;
+    }
+    let packet = plain(true, 17).packet();
+    for hook in HOOKS {
+        let load = |sample| {
+            let sampled = Rule { sample: NonZeroU32::new(sample), ..rule("drawn", Action::Drop, udp()) };
+            Loaded::new(hook, &RuleSet::new(vec![sampled]).unwrap(), &[])
+        };
+        let lost = |loaded: &Loaded| loaded.counters().sum::<2>(LOST_SAMPLES).unwrap()[0];
+        let loaded = load(4);
+        let mut count = 0;
+        for _ in 0..4000 {
+            assert!(loaded.drops(&packet));
+            count += drawn(&loaded).len();
+        }
+        // The deviation is 27.
+        assert!((860..1140).contains(&count), "{hook:?} {count}");
+        assert_eq!((loaded.counted(0)[0], lost(&loaded)), (4000, 0));
+        let loaded = load(1);
+        (0..50).for_each(|_| assert!(loaded.drops(&packet)));
+        let kept = drawn(&loaded).len() as u64;
+        assert_eq!((kept + lost(&loaded), loaded.counted(0)[0]), (50, 50), "{hook:?}");
+        // The ring of these tests has 4096 bytes.
+        assert_eq!(kept, 4096 / (Drawn::RECORD as u64 + 8));
+    }
+}
