@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
-use crate::{ip, ip6};
+use crate::{ip6, pieces};
 use bywash_stack::{Stack, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
@@ -39,7 +39,7 @@ fn piece(v6: bool, number: u8, to: Mac) -> Vec<u8> {
         let part = &ip6::udp(B, A, 9, &[7; 16])[usize::from(offset)..][..8];
         ip6::frame(to, B, A, Protocol::FRAGMENT, 64, &[header.as_bytes(), part].concat())
     } else {
-        ip::fragment([10, 0, 0, 2], 7, offset, number < 2, 8)
+        pieces::fragment([10, 0, 0, 2], 7, offset, number < 2, 8)
     };
     bytes[..6].copy_from_slice(&to.0);
     bytes
@@ -146,7 +146,7 @@ fn no_two_of_a_hosts_pieces_that_differ_have_one_number() {
 fn errors_about_pieces_that_came_late_have_an_order_that_does_not_change() {
     let (mut host, now) = host();
     for id in 0..16 {
-        host.put(now, PORT, &ip::fragment([10, 0, 0, 2], id * 7 % 16, 0, true, 16));
+        host.put(now, PORT, &pieces::fragment([10, 0, 0, 2], id * 7 % 16, 0, true, 16));
     }
     let late = host.take(now + Duration::from_secs(31), PORT);
     // What an error quotes begins behind its own headers.

@@ -8,6 +8,7 @@ mod counters;
 mod entries;
 mod fragments;
 mod hostile;
+mod icmp;
 mod ip;
 mod ip6;
 mod link_local;
@@ -15,6 +16,7 @@ mod link_mtu;
 mod listeners;
 mod opening;
 mod passing_on;
+mod pieces;
 mod programs;
 #[path = "../random/mod.rs"]
 mod random;

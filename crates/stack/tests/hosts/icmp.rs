@@ -1,0 +1,211 @@
+//! ICMP: what is answered and reported, to whom, and what is believed of what others report.
+
+use std::time::Duration;
+
+use crate::ip::{datagram, ethernet};
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_stack::{UdpError, Unreachable};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
+
+#[test]
+fn a_closed_port_is_refused_and_the_error_comes_back() {
+    let mut pair = Pair::new(1500);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    pair.a.host.stack.udp_connect(client, Some((address("10.0.0.2"), 7))).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"anyone?", &mut pair.a.pool).unwrap();
+    pair.settle();
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::Port));
+    assert!(pair.a.host.stack.udp_receive(client).unwrap().is_none(), "told once");
+}
+
+#[test]
+fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    pair.pass(Duration::from_secs(1));
+    pair.trace.clear();
+    let echo = |to: [u8; 4], mac: Mac| {
+        let payload = b"abcdefgh";
+        let mut icmp =
+            IcmpHeader { kind: icmpv4::ECHO_REQUEST, code: 0, checksum: 0.into(), rest: 0x1234_0001.into() };
+        icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(payload).checksum().into();
+        let mut ip = Ipv4Header::new([10, 0, 0, 2].into(), to.into(), Protocol::ICMP.0, 16);
+        // A class, and a mark of its way.
+        ip.traffic_class = 0xb8 | 3;
+        ip.seal();
+        let mut link = ethernet(0x0800);
+        link.destination = mac;
+        [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), payload].concat()
+    };
+    let me = Mac([2, 0, 0, 0, 0, 1]);
+    pair.a.put(pair.now, PORT, &echo([10, 0, 0, 1], me));
+    pair.a.put(pair.now, PORT, &echo([10, 0, 0, 255], Mac::BROADCAST));
+    let mut broken = echo([10, 0, 0, 1], me);
+    broken[45] ^= 1;
+    pair.a.put(pair.now, PORT, &broken);
+    pair.settle();
+    let replies: Vec<_> = pair.trace.iter().filter(|(a, p)| *a && p[23] == 1).collect();
+    assert_eq!(replies.len(), 1);
+    let reply = &replies[0].1;
+    assert_eq!((reply[34], reply[15]), (icmpv4::ECHO_REPLY, 0xb8));
+    assert_eq!(Sum::new().bytes(&reply[34..]).checksum(), 0);
+    assert_eq!(reply[42..], *b"abcdefgh");
+    Ipv4Header::parse(&reply[14..], reply.len() - 14).unwrap();
+    pair.trace.clear();
+    for _ in 0..200 {
+        pair.a.put(pair.now, PORT, &echo([10, 0, 0, 1], me));
+    }
+    // Whoever asks for more echoes than there are keeps nobody from errors: a closed port.
+    let udp = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), Protocol::UDP.0, 8);
+    let mut link = ethernet(0x0800);
+    link.destination = me;
+    pair.a.put(pair.now, PORT, &[link.as_bytes(), udp.as_bytes(), &[0, 7, 0, 9, 0, 8, 0, 0]].concat());
+    pair.settle();
+    let count = |kind: u8| pair.trace.iter().filter(|(a, p)| *a && p[34] == kind).count();
+    assert!(count(icmpv4::ECHO_REPLY) <= 50, "{} at one moment", pair.trace.len());
+    assert_eq!(count(icmpv4::UNREACHABLE), 1);
+}
+
+/// RFC 1122, 3.2.2 and RFC 1812, 4.3.2.7, line by line: about what no error may be sent.
+#[test]
+fn errors_are_sent_only_about_what_they_may_be_about() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24");
+    let wire = router.interface(1);
+    let mut router = router.with_route("0.0.0.0/0", "10.0.0.2", wire);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PORT);
+    let (us, far) = ([10, 0, 0, 3], [192, 168, 0, 1]);
+    let port = vec![0, 1, 0, 7, 0, 8, 0, 0];
+    let icmp = |kind: u8| vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    let mac = Mac([2, 0, 0, 0, 0, 3]);
+    let usual = (mac, [172, 16, 0, 1], us, 17, 64, 0, port.clone());
+    for (why, errors, (mac, source, to, protocol, hops, fragment, payload)) in [
+        ("a closed port", 1, usual.clone()),
+        ("a protocol that nobody speaks", 1, (mac, usual.1, us, 99, 64, 0, port.clone())),
+        ("hops are over", 1, (mac, usual.1, far, 17, 1, 0, port.clone())),
+        ("of a first piece, too", 1, (mac, usual.1, far, 17, 1, 0x2000, port.clone())),
+        ("of a later piece", 0, (mac, usual.1, far, 17, 1, 0x2001, port.clone())),
+        ("of the last piece", 0, (mac, usual.1, far, 17, 1, 1, port.clone())),
+        ("of an echo", 1, (mac, usual.1, far, 1, 1, 0, icmp(8))),
+        ("of an echo's reply", 1, (mac, usual.1, far, 1, 1, 0, icmp(0))),
+        ("of an error: unreachable", 0, (mac, usual.1, far, 1, 1, 0, icmp(3))),
+        ("of an error: source quench", 0, (mac, usual.1, far, 1, 1, 0, icmp(4))),
+        ("of an error: redirect", 0, (mac, usual.1, far, 1, 1, 0, icmp(5))),
+        ("of an error: time exceeded", 0, (mac, usual.1, far, 1, 1, 0, icmp(11))),
+        ("of an error: parameter problem", 0, (mac, usual.1, far, 1, 1, 0, icmp(12))),
+        ("of a message of unknown sort", 0, (mac, usual.1, far, 1, 1, 0, icmp(77))),
+        ("to everyone on the link", 0, (mac, usual.1, [10, 0, 0, 255], 17, 64, 0, port.clone())),
+        ("to everyone", 0, (mac, usual.1, [255; 4], 17, 64, 0, port.clone())),
+        ("to a group", 0, (mac, usual.1, [224, 0, 0, 1], 17, 64, 0, port.clone())),
+        ("to everyone's Ethernet address", 0, (Mac::BROADCAST, usual.1, us, 17, 64, 0, port.clone())),
+        ("to a group's", 0, (Mac([1, 0, 0x5e, 0, 0, 1]), usual.1, us, 17, 64, 0, port.clone())),
+        ("from nobody", 0, (mac, [0; 4], us, 17, 64, 0, port.clone())),
+        ("from loopback", 0, (mac, [127, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from everyone", 0, (mac, [255; 4], us, 17, 64, 0, port.clone())),
+        ("from everyone on the link", 0, (mac, [10, 0, 0, 255], us, 17, 64, 0, port.clone())),
+        ("from a group", 0, (mac, [224, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from ourselves", 0, (mac, us, us, 17, 64, 0, port.clone())),
+        ("a closed port, still", 1, usual.clone()),
+    ] {
+        let length = u16::try_from(payload.len()).unwrap();
+        let mut ip = Ipv4Header::new(source.into(), to.into(), protocol, length);
+        (ip.time_to_live, ip.fragment) = (hops, fragment.into());
+        ip.seal();
+        let link = EthernetHeader { destination: mac, ..ethernet(0x0800) };
+        router.put(now, PORT, &[link.as_bytes(), ip.as_bytes(), &payload].concat());
+        let sent = router.take(now, PORT);
+        let about = |p: &&Vec<u8>| p[23] == 1 && matches!(p[34], 3 | 11);
+        assert_eq!((sent.len(), sent.iter().filter(about).count()), (errors, errors), "{why}");
+        now = now + Duration::from_millis(1);
+    }
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn a_narrow_path_is_believed_only_of_where_something_large_went() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let wire = node.interface(1);
+    node.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    let send = |node: &mut Node, length: usize| {
+        let to = Some((address("10.0.0.2"), 53));
+        node.host.stack.udp_send(now, socket, to, &vec![0; length], &mut node.pool).unwrap();
+        node.take(now, PORT).len()
+    };
+    let error = |node: &mut Node, length: u16, mtu: u32| {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+        quoted.total_length = length.into();
+        quoted.seal();
+        let udp = [0, 9, 0, 53, 0, 0, 0, 0];
+        let mut icmp =
+            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
+        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&udp);
+        icmp.checksum = sum.checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+        let link = ethernet(0x0800);
+        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &udp].concat();
+        node.put(now, PORT, &all);
+    };
+    assert_eq!(send(&mut node, 100), 1);
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 1, "nothing of that size had gone there");
+    error(&mut node, 600, 600);
+    assert_eq!(send(&mut node, 1372), 1, "what was quoted fits");
+    error(&mut node, 1400, 600);
+    assert_eq!(send(&mut node, 1372), 3, "576 bytes of payload in each");
+    error(&mut node, 600, 100);
+    assert_eq!(send(&mut node, 572), 3, "never less than 296 bytes, 272 of payload");
+}
+
+#[test]
+fn who_makes_us_send_errors_keeps_none_from_our_own_programs() {
+    let mut pair = Pair::new(1500);
+    pair.settle();
+    pair.pass(Duration::from_secs(1));
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    pair.a.host.stack.udp_connect(client, Some((address("10.0.0.9"), 53))).unwrap();
+    pair.a.host.stack.udp_send(pair.now, client, None, b"?", &mut pair.a.pool).unwrap();
+    let just = Duration::from_nanos(1);
+    for time in
+        [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(1), Duration::from_secs(1) - just]
+    {
+        pair.pass(time);
+    }
+    // More than are answered at once, right before the host counts as absent.
+    for _ in 0..60 {
+        pair.a.put(pair.now, PORT, &datagram(Mac([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1]));
+    }
+    assert!(pair.a.host.control.counters().icmp_error_messages_limited > 0);
+    pair.pass(just);
+    let error = pair.a.host.stack.udp_receive(client).unwrap_err();
+    assert_eq!(error, UdpError::Unreachable(Unreachable::Host));
+}
+
+#[test]
+fn an_error_about_a_later_piece_is_about_no_ports() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    node.host.stack.udp_connect(socket, Some((address("10.0.0.2"), 53))).unwrap();
+    for (offset, heard) in [(0x2000u16, true), (0x20b9, false), (0x00b9, false)] {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1480);
+        quoted.fragment = offset.into();
+        quoted.seal();
+        let mut icmp = IcmpHeader { kind: icmpv4::UNREACHABLE, code: 1, checksum: 0.into(), rest: 0.into() };
+        let payload = [0, 9, 0, 53, 0, 0, 0, 0];
+        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&payload);
+        icmp.checksum = sum.checksum().into();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+        let link = ethernet(0x0800);
+        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &payload].concat();
+        node.put(now, PORT, &all);
+        assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
+    }
+}

@@ -1,0 +1,208 @@
+//! IPv4 datagrams that are cut and put together.
+
+use std::time::Duration;
+
+use crate::ip::{ethernet, read};
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_stack::{PortId, UdpError};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{Ipv4Header, Mac};
+
+#[test]
+fn long_datagrams_are_cut_and_put_together() {
+    for (mtu, length) in [(1500, 1472), (1500, 1473), (1500, 65_507), (576, 65_507), (68, 3000)] {
+        let mut pair = Pair::new(mtu);
+        let server = pair.b.host.stack.udp_bind(None, 9).unwrap();
+        let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+        let payload: Vec<u8> = (0..length).map(|i: u32| i.wrapping_mul(7).to_le_bytes()[0]).collect();
+        let to = Some((address("10.0.0.2"), 9));
+        pair.a.host.stack.udp_send(pair.now, client, to, &payload, &mut pair.a.pool).unwrap();
+        pair.settle();
+        assert_eq!(
+            read(&mut pair.b, server).map(|b| b == payload),
+            Some(true),
+            "{length} bytes at MTU {mtu}"
+        );
+        assert!(pair.trace.iter().all(|(_, packet)| packet.len() <= 14 + usize::from(mtu)));
+        pair.b.assert_nothing_leaked();
+        assert_eq!(
+            pair.a.host.stack.udp_send(pair.now, client, to, &[0; 65_508], &mut pair.a.pool),
+            Err(UdpError::TooLong)
+        );
+    }
+}
+
+#[test]
+fn fragments_that_overlap_spoil_their_datagram_and_late_ones_are_given_up() {
+    let mut pair = Pair::new(1500);
+    let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+    let piece = |id: u16, offset: u16, more: bool, payload: &[u8]| {
+        let (from, to) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let mut ip = Ipv4Header::new(from, to, 17, payload.len().try_into().unwrap());
+        (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
+        ip.seal();
+        [ethernet(0x0800).as_bytes(), ip.as_bytes(), payload].concat()
+    };
+    let mut first = [0; 16];
+    first[..8].copy_from_slice(&[0, 1, 0, 9, 0, 24, 0, 0]);
+    for (id, second) in [
+        (1, piece(1, 8, false, &[1; 16])),
+        (2, piece(2, 16, true, &[1; 7])),
+        (3, piece(3, 65_528, false, &[1; 8])),
+    ] {
+        pair.a.put(pair.now, PORT, &piece(id, 0, true, &first));
+        pair.a.put(pair.now, PORT, &second);
+    }
+    // The rest of the first one would complete it, had it not been spoilt.
+    pair.a.put(pair.now, PORT, &piece(1, 16, false, &[1; 8]));
+    assert_eq!(read(&mut pair.a, server), None);
+    // In any order, and twice, they make a datagram.
+    for (offset, more) in [(16, false), (0, true), (0, true)] {
+        let payload = if offset == 0 { &first[..] } else { &[1; 8] };
+        pair.a.put(pair.now, PORT, &piece(4, offset, more, payload));
+    }
+    assert_eq!(read(&mut pair.a, server), Some([&first[8..], &[1; 8]].concat()));
+    assert!(pair.a.pool.free() < 1990, "unfinished ones hold frames");
+    pair.trace.clear();
+    pair.pass(Duration::from_secs(31));
+    let errors = pair.trace.iter().filter(|(a, p)| *a && p[12..14] == [8, 0] && p[34..36] == [11, 1]).count();
+    assert_eq!(
+        errors, 3,
+        "for 2, 3 and the duplicate of 4: their first fragment came, and they were not spoilt"
+    );
+    pair.a.assert_nothing_leaked();
+}
+
+/// A fragment of a datagram to 10.0.0.1, of `length` bytes of a payload whose first eight are the UDP header of 24 bytes to
+/// port 9.
+pub(crate) fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length: usize) -> Vec<u8> {
+    let mut ip = Ipv4Header::new(source.into(), [10, 0, 0, 1].into(), 17, length.try_into().unwrap());
+    (ip.identification, ip.fragment) = (id.into(), ((offset / 8) | (u16::from(more) << 13)).into());
+    ip.seal();
+    let mut payload = vec![1; length];
+    if offset == 0 {
+        payload[..8].copy_from_slice(&[0, 1, 0, 9, 0, 24, 0, 0]);
+    }
+    [ethernet(0x0800).as_bytes(), ip.as_bytes(), &payload].concat()
+}
+
+#[test]
+fn who_never_ends_his_datagrams_keeps_nobody_from_his() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 9000, "10.0.0.1/24");
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let begin = |node: &mut Node, now, source, id| node.put(now, PORT, &fragment(source, id, 0, true, 16));
+    let end = |node: &mut Node, now, source, id| {
+        node.put(now, PORT, &fragment(source, id, 16, false, 8));
+        read(node, server).is_some()
+    };
+    // Of one source sixteen are kept: the seventeenth pushes out the first, and nobody else's.
+    begin(&mut node, now, [10, 0, 0, 7], 1);
+    for id in 0..17 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 0, 0, 2], id);
+    }
+    assert!(!end(&mut node, now, [10, 0, 0, 2], 0), "pushed out by the seventeenth");
+    assert!(end(&mut node, now, [10, 0, 0, 2], 16) && end(&mut node, now, [10, 0, 0, 7], 1));
+    // Of all sources 256: the table is full of strangers', and the oldest of them make room.
+    for i in 0..300u16 {
+        now = now + Duration::from_millis(1);
+        begin(&mut node, now, [10, 1, u8::try_from(i / 8).unwrap(), 9], i);
+    }
+    begin(&mut node, now, [10, 0, 0, 8], 1);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 1), "strangers fill the table, and it is taken all the same");
+    assert!(!end(&mut node, now, [10, 1, 0, 9], 0), "the oldest is gone");
+    // Frames: no more than a quarter of all, whatever the pieces are.
+    now = now + Duration::from_secs(61);
+    node.take(now, PORT);
+    let (all, free) = (node.pool.arena().frames(), node.pool.free());
+    for i in 0..200u16 {
+        now = now + Duration::from_millis(1);
+        for piece in 0..7 {
+            let [high, low] = (i / 8).to_be_bytes();
+            node.put(now, PORT, &fragment([10, 2, high, low], i, piece * 8000, true, 8000));
+        }
+    }
+    let held = free - node.pool.free();
+    assert!((all / 5..=all / 4).contains(&held), "{held} of {all} frames are held");
+    begin(&mut node, now, [10, 0, 0, 8], 2);
+    assert!(end(&mut node, now, [10, 0, 0, 8], 2));
+    now = now + Duration::from_secs(61);
+    (0..9).for_each(|second| drop(node.take(now + Duration::from_secs(second), PORT)));
+    node.assert_nothing_leaked();
+}
+
+#[test]
+fn marks_on_pieces_count_for_the_whole_unless_its_sender_would_not_slow_down() {
+    let mut pair = Pair::new(1500);
+    let server = pair.a.host.stack.udp_bind(None, 9).unwrap();
+    let mut payload = [0; 16];
+    payload[..8].copy_from_slice(&[0, 1, 0, 9, 0, 16, 0, 0]);
+    for (number, (marks, whole)) in
+        [([2, 3], true), ([3, 1], true), ([0, 3], false), ([3, 0], false)].into_iter().enumerate()
+    {
+        for (at, mark) in marks.into_iter().enumerate() {
+            let mut ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+            ip.identification = u16::try_from(number).unwrap().into();
+            ip.fragment = if at == 0 { 0x2000 } else { 1 }.into();
+            ip.traffic_class = mark;
+            ip.seal();
+            let piece = [ethernet(0x0800).as_bytes(), ip.as_bytes(), &payload[8 * at..8 * at + 8]].concat();
+            pair.a.put(pair.now, PORT, &piece);
+        }
+        assert_eq!(read(&mut pair.a, server).is_some(), whole, "{marks:?}");
+    }
+}
+
+#[test]
+fn options_go_with_the_pieces_they_belong_to() {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    let out = router.interface(2);
+    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    let packet = |options: &[u8], length: u16| {
+        let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), 17, length);
+        ip.set_header_length(u8::try_from(20 + options.len()).unwrap());
+        ip.total_length = (20 + u16::try_from(options.len()).unwrap() + length).into();
+        (ip.fragment, ip.checksum) = (0.into(), 0.into());
+        ip.checksum = Sum::new().bytes(ip.as_bytes()).bytes(options).checksum().into();
+        let mut link = ethernet(0x0800);
+        link.destination = Mac([2, 0, 0, 0, 0, 3]);
+        let payload: Vec<u8> = (0..length).map(|i| i.to_le_bytes()[0]).collect();
+        [link.as_bytes(), ip.as_bytes(), options, &payload].concat()
+    };
+    // Record route, which only the first has; router alert and a stream identifier, which all have.
+    let options = [7, 7, 4, 0, 0, 0, 0, 1, 148, 4, 0, 0, 136, 4, 0, 9];
+    router.put(now, PORT, &packet(&options, 1100));
+    let pieces = router.take(now, PortId(1));
+    let mut payload = Vec::<u8>::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        let ip = Ipv4Header::parse(&piece[14..], piece.len() - 14).expect("a right header, and its checksum");
+        let expected: &[u8] = if i == 0 { &options } else { &[148, 4, 0, 0, 136, 4, 0, 9] };
+        assert_eq!(&piece[34..14 + ip.header_length()], expected, "piece {i}");
+        assert_eq!((ip.fragment_offset(), ip.time_to_live), (payload.len(), 63));
+        assert!(piece.len() <= 14 + 576);
+        payload.extend(&piece[14 + ip.header_length()..]);
+    }
+    assert!(payload == packet(&[], 1100)[34..]);
+    router.put(now, PORT, &packet(&options, 100));
+    assert_eq!(router.take(now, PortId(1))[0][34..50], options, "and with what is not cut");
+    // RFC 7126: source routes, loose and strict, wherever they stand, go nowhere.
+    for route in [[131, 3, 4, 0], [137, 3, 4, 0], [1, 131, 3, 4]] {
+        router.put(now, PORT, &packet(&route, 100));
+        assert_eq!(router.take(now, PortId(1)), Vec::<Vec<u8>>::new());
+    }
+    assert_eq!(router.host.stack.counters().source_route, 3);
+    router.take(now, PORT);
+    router.assert_nothing_leaked();
+}
