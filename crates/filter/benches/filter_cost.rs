@@ -1,5 +1,5 @@
 //! What a dropped packet costs by rules: 1 rule, 100 mixed ones, 10000 prefixes, beside an empty program and xdp-filter;
-//! and one rule behind another one that lets established flows in.
+//! one rule behind another one that lets established flows in; and one that draws samples, which are read in between.
 //!
 //! The heartbeat, the list of what is never dropped, with two gateways and an ssh connection, and the counter are part of it.
 //! Each figure is the mean over sixteen packets that are all dropped, spread over the rules; the median of runs in which all
@@ -10,6 +10,7 @@
 mod kernel;
 
 use std::io::{BufRead, BufReader};
+use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Stdio};
 
@@ -19,7 +20,7 @@ use bywash_filter::rules::{
 use bywash_filter::xdp::{Count, Heartbeat, Maps, NeverTake, RULES_AT, XdpBuff, pass_program};
 use bywash_filter::{Expression, Hook, NoNames, Options};
 use bywash_lab::{Lab, PairOptions};
-use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, TestInput, kernel_types, program_ids};
+use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, RingReader, TestInput, kernel_types, program_ids};
 use kernel::{load, run};
 
 /// How often each program is run on all packets, in turn.
@@ -43,6 +44,8 @@ struct Case {
     /// Its length, where it is known.
     instructions: String,
     packets: Vec<Vec<u8>>,
+    /// What it draws.
+    ring: Option<RingReader>,
 }
 
 fn main() {
@@ -54,6 +57,8 @@ fn main() {
         ours("100 rules", mixed(), hundred()),
         ours("10000 prefixes", prefixes(), many),
         ours("1 rule, established", behind_established(), one()),
+        ours("1 rule, 1 in 1000 sampled", drawing(1000), one()),
+        ours("1 rule, all sampled, no room", drawing(1), one()),
     ]
     .into_iter()
     .unzip();
@@ -61,7 +66,7 @@ fn main() {
         [("xdp-filter, 1 port", one_port(), one()), ("xdp-filter, 100 rules", hundred_rules(), hundred())]
             .map(|(name, rules, packets)| {
                 XdpFilter::start(&rules).map(|(filter, program)| {
-                    (filter, Case { name, program, instructions: String::new(), packets })
+                    (filter, Case { name, program, instructions: String::new(), packets, ring: None })
                 })
             });
     let mut running = Vec::new();
@@ -70,12 +75,12 @@ fn main() {
         cases.insert(2 * index + 1, case);
         running.push(filter);
     }
-    measure(&cases);
+    measure(&mut cases);
 }
 
-fn measure(cases: &[Case]) {
+fn measure(cases: &mut [Case]) {
     let empty = load(&pass_program());
-    for Case { name, program, packets, .. } in cases {
+    for Case { name, program, packets, .. } in &*cases {
         for packet in packets {
             let dropped = program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap();
             assert_eq!(dropped.verdict, 1, "{name}");
@@ -83,8 +88,12 @@ fn measure(cases: &[Case]) {
     }
     let mut more = vec![Vec::new(); cases.len()];
     for _ in 0..TURNS {
-        for (case, more) in cases.iter().zip(&mut more) {
+        for (case, more) in cases.iter_mut().zip(&mut more) {
             more.push(run(&case.program, &case.packets) - run(&empty, &case.packets));
+            // What is read is not part of it.
+            if let Some(ring) = &mut case.ring {
+                ring.read(usize::MAX, &mut [], |_| ());
+            }
         }
     }
     for (Case { name, instructions, .. }, mut more) in cases.iter().zip(more) {
@@ -95,8 +104,8 @@ fn measure(cases: &[Case]) {
 }
 
 fn ours(name: &'static str, rules: Vec<Rule>, packets: Vec<Vec<u8>>) -> (Vec<Map>, Case) {
-    let Loaded { program, instructions, maps } = Loaded::new(&RuleSet::new(rules).unwrap());
-    (maps, Case { name, program, instructions: instructions.to_string(), packets })
+    let Loaded { program, instructions, maps, ring } = Loaded::new(&RuleSet::new(rules).unwrap());
+    (maps, Case { name, program, instructions: instructions.to_string(), packets, ring })
 }
 
 /// A running xdp-filter, on an interface of its own.
@@ -150,6 +159,11 @@ fn hundred_rules() -> Vec<String> {
     let sources = (0..PACKETS).map(|n| format!("ip 172.16.{}.1 --mode src", 6 * n));
     let ports = (PACKETS..100).map(|n| format!("port {} --mode dst --proto udp", 10_000 + n));
     sources.chain(ports).collect()
+}
+
+/// A rule that draws one packet in so many.
+fn drawing(sample: u32) -> Vec<Rule> {
+    vec![Rule { sample: NonZeroU32::new(sample), ..rule(0, expression("udp dst port 9")) }]
 }
 
 fn expression(text: &str) -> Condition {
@@ -222,6 +236,8 @@ struct Loaded {
     program: Program,
     instructions: usize,
     maps: Vec<Map>,
+    /// What it draws.
+    ring: Option<RingReader>,
 }
 
 impl Loaded {
@@ -229,7 +245,8 @@ impl Loaded {
         let map = |kind, value_size: usize, entries: usize| {
             let [value_size, entries] = [value_size, entries].map(|n| u32::try_from(n).unwrap());
             let mappable = kind == MapKind::Array;
-            Map::create(&MapSpec { kind, name: "filter_cost", key_size: 4, value_size, entries, mappable })
+            let key_size = if kind == MapKind::RingBuf { 0 } else { 4 };
+            Map::create(&MapSpec { kind, name: "filter_cost", key_size, value_size, entries, mappable })
                 .unwrap()
         };
         let slots: Vec<u32> = (0..u32::try_from(set.rules().len()).unwrap()).collect();
@@ -243,6 +260,8 @@ impl Loaded {
         heartbeat.map_memory().unwrap().copy_in(0, &1_u64.to_ne_bytes());
         let layout = FlowLayout::new(FlowOptions::default().most, [1, 0x9e37_79b9_7f4a_7c15]);
         let flows = set.longest_idle().map(|_| map(MapKind::Array, layout.bytes(), 1));
+        let draws = set.rules().iter().any(|rule| rule.sample.is_some());
+        let samples = draws.then(|| map(MapKind::RingBuf, 0, 4 << 20));
         let program = RuleProgram {
             hook: Hook::Xdp,
             rules: set,
@@ -258,7 +277,7 @@ impl Loaded {
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
-            samples: None,
+            samples: samples.as_ref().map(|ring| ring.as_raw_fd()),
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
             cookies: SynCookies::default(),
@@ -267,7 +286,8 @@ impl Loaded {
         let program = program.program().unwrap();
         let instructions = program.instructions().len();
         let program = load(&program);
-        let maps = [sockets, heartbeat, counters, array].into_iter().chain(flows).collect();
-        Self { program, instructions, maps }
+        let ring = samples.as_ref().map(|ring| RingReader::new(ring).unwrap());
+        let maps = [sockets, heartbeat, counters, array].into_iter().chain(flows).chain(samples).collect();
+        Self { program, instructions, maps, ring }
     }
 }

@@ -9,11 +9,6 @@ pub struct Counter {
     pub value: u64,
 }
 
-impl Counter {
-    /// The name of the counter of samples that were drawn when there was no room for them ([`Port::samples`](crate::Port::samples)).
-    pub const LOST_SAMPLES: &str = "lost_samples";
-}
-
 /// What one RX or TX queue has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {

@@ -190,11 +190,6 @@ pub trait Port: Send {
         None
     }
 
-    /// By which numbers samples name the rules that it has now, in order. A rule keeps its own as its counter.
-    fn rule_slots(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     /// Whether no packet ever comes to its queues: a program in the kernel decides all of them, as long as there is a worker.
     fn is_in_kernel(&self) -> bool {
         false
@@ -230,8 +225,11 @@ pub trait Port: Send {
 
 /// Packets that a port's program has drawn for rules with `sample`. They were copied, and have gone on.
 pub trait Samples: Send {
-    /// Shows the next ones, so many at most, and returns how many there were.
-    fn each(&mut self, most: usize, show: &mut dyn FnMut(Drawn<'_>)) -> usize;
+    /// Shows the next ones, so many at most, each with the name of its rule, and returns how many there were.
+    fn each(&mut self, most: usize, show: &mut dyn FnMut(&str, Drawn<'_>)) -> usize;
+
+    /// How many were drawn when there was no room for them.
+    fn lost(&self) -> u64;
 
     /// What becomes readable when there are some.
     fn wake_fd(&self) -> BorrowedFd<'_>;

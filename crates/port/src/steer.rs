@@ -223,7 +223,7 @@ impl From<Ipv4Addr> for Ipv4Prefix {
     }
 }
 
-/// Words of rule files by which packets come to user space; no expression has them.
+/// Words of rule files that ask for `bywash filter`; no expression has them.
 const FOR_FILTER: [&str; 2] = ["sample", "limit"];
 
 /// Reads a rule that is one line: an expression, and behind it `drop`, `pass`, `count` or `queue N`. It is called as it was written.

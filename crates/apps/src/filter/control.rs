@@ -440,7 +440,7 @@ impl Work {
                 stays && port.block(name, *source, true).is_ok()
             });
             // Before anybody else has the port: what it counts it counts for these.
-            shared.set(Held::of(port, rules));
+            shared.set(Held { rules, flows: port.sent_flows() });
             Ok::<_, String>((port.rule_places(), ended))
         });
         let (places, ended) = places.flatten()?;

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::{Counter, Port, Rule, RuleCount, RuleId, Rules};
+use bywash_port::{Port, Rule, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
 use serde::Serialize;
 
@@ -219,16 +219,13 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
     lanes.sort_by_key(|lane| lane.number);
     let queues = lanes.iter().map(|lane| Row::new(vec![("queue", lane.number.into())], LANE, lane));
     let real = accounts.iter().filter(|(rule, _)| !rule.dry_run);
-    let counters = port.counters();
-    let lost = counters.iter().filter(|counter| counter.name == Counter::LOST_SAMPLES);
-    let drawn_and_lost: u64 = lost.map(|counter| counter.value).sum();
     let total = Total {
         dropped: RuleCount { packets: real.map(|(_, figures)| figures.dropped).sum(), bytes: 0 },
         taken: lanes.iter().map(|lane| lane.received.packets).sum(),
         given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
         lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
         samples: figures.iter().map(|worker| worker.samples).sum(),
-        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum::<u64>() + drawn_and_lost,
+        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
         done: *done,
     };
     Snapshot {

@@ -232,7 +232,7 @@ impl Judge {
             if !is_counted {
                 kept.counted.about.packets += 1;
                 kept.counted.about.bytes += wire_len as u64;
-                if kept.sample != 0 && kept.draws() && !judgement.is_sample {
+                if kept.sample != 0 && !judgement.is_sample && kept.draws() {
                     judgement.is_sample = true;
                     self.sampler = index;
                 }
@@ -341,9 +341,9 @@ mod tests {
             }
             drawn
         };
-        // Of those that draw the same packet it is the first.
-        assert_eq!(by(true), [2, 0, 0, 0]);
-        assert_eq!(by(false), [0, 0, 2, 0]);
+        // A packet is drawn for one rule; the others have their turn by the next ones.
+        assert_eq!(by(true), [2, 0, 2, 2]);
+        assert_eq!(by(false), [0, 0, 2, 2]);
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Filter {
         let options = &options;
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
-        let shared = Shared::new(Held::of(&*port, options.rules.clone()), AT_WORK);
+        let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() }, AT_WORK);
         let planned = deal(&mut queues, options, (&shared, port.samples()), &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
@@ -153,13 +153,13 @@ impl Filter {
         };
         let started = Instant::now();
         let (crew, [port]) =
-            launch("filter", &options.workers, tasks, [port], stop, |task: Filterer| drop(task.close()))?;
+            launch("filter", &options.workers, tasks, [port], stop, |mut task: Filterer| task.close())?;
         let port = SharedPort::new(port);
         let control = match Control::start(port.clone(), shared, options, blocks, stop) {
             Ok(control) => control,
             Err(reason) => {
                 stop.set();
-                crew.join().0.into_iter().for_each(|task| drop(task.close()));
+                crew.join().0.iter_mut().for_each(Filterer::close);
                 // Why it did not start matters more than what could not be undone.
                 drop(port.take(Instant::now()).map(Port::close));
                 return Err(StartError::Refused(reason));
@@ -272,10 +272,11 @@ impl App for Filter {
     }
 
     fn finish(self) -> Summary {
-        let (tasks, failures) = self.crew.join();
+        let (mut tasks, failures) = self.crew.join();
         let Ended { rules, done, blocked, mut warnings, until } = self.control.finish();
         let elapsed = self.started.elapsed();
-        let figures: Vec<Figures> = tasks.into_iter().map(Filterer::close).collect();
+        tasks.iter_mut().for_each(Filterer::close);
+        let figures: Vec<Figures> = tasks.into_iter().map(Filterer::end).collect();
         let mut unmet = reasons(&failures);
         unmet.extend(self.samples.map(Spool::finish).and_then(|written| written.failure));
         let count = rules.set.rules().len();

@@ -14,8 +14,8 @@ pub(super) struct Samples {
     producer: Option<Producer>,
     /// Of each rule, made when rules are: not while packets come.
     comments: Vec<Comment>,
-    /// The same by the numbers that the port has for rules, also of those that hold no longer.
-    by_slot: HashMap<u32, Comment>,
+    /// Of each rule that the port has drawn for, made then.
+    of_drawn: HashMap<String, Comment>,
     /// Those that were kept.
     pub(super) kept: u64,
     /// Those there was no room for.
@@ -24,15 +24,14 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(producer: Option<Producer>) -> Self {
-        Self { producer, comments: Vec::new(), by_slot: HashMap::new(), kept: 0, lost: 0 }
+        Self { producer, comments: Vec::new(), of_drawn: HashMap::new(), kept: 0, lost: 0 }
     }
 
-    /// These are the rules from now on, by these numbers at the port.
-    pub(super) fn name(&mut self, set: &RuleSet, slots: &[u32]) {
-        let sampled = set.rules().iter().filter(|_| self.producer.is_some());
-        self.comments = sampled.map(|rule| Comment::new(&rule.name)).collect();
-        let drawn = set.rules().iter().zip(slots).filter(|(rule, _)| rule.sample.is_some());
-        self.by_slot.extend(drawn.map(|(rule, slot)| (*slot, Comment::new(&rule.name))));
+    /// These are the rules from now on.
+    pub(super) fn name(&mut self, set: &RuleSet) {
+        let names = set.rules().iter().filter(|_| self.producer.is_some()).map(|rule| &rule.name);
+        self.comments = names.map(|name| Comment::new(name)).collect();
+        self.of_drawn.clear();
     }
 
     /// Keeps a sample that this rule asked for.
@@ -44,11 +43,13 @@ impl Samples {
         self.count(is_kept);
     }
 
-    /// Keeps one that the port has drawn.
-    pub(super) fn keep_drawn(&mut self, drawn: Drawn<'_>) {
-        let (Some(producer), Some(comment)) = (&mut self.producer, self.by_slot.get(&drawn.slot)) else {
-            return;
-        };
+    /// Keeps one that the port has drawn for the rule of this name.
+    pub(super) fn keep_drawn(&mut self, rule: &str, drawn: Drawn<'_>) {
+        let Some(producer) = &mut self.producer else { return };
+        if !self.of_drawn.contains_key(rule) {
+            self.of_drawn.insert(rule.into(), Comment::new(rule));
+        }
+        let Some(comment) = self.of_drawn.get(rule) else { return };
         let time = clock::realtime().saturating_sub(clock::monotonic().saturating_sub(drawn.time));
         let is_kept = put(producer, comment, (drawn.bytes, drawn.wire_len), time);
         self.count(is_kept);

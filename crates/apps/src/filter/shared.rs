@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bywash_port::Rules;
 use bywash_port::filter::rules::SentFlows;
-use bywash_port::{Port, Rules};
 use bywash_sys::clock;
 
 /// The rules that hold now, for the workers, and whether somebody looks after them.
@@ -22,15 +22,6 @@ pub(super) struct Held {
     pub(super) rules: Rules,
     /// Who knows which flows are established.
     pub(super) flows: Option<Arc<dyn SentFlows>>,
-    /// By which numbers its samples name rules.
-    pub(super) slots: Arc<[u32]>,
-}
-
-impl Held {
-    /// Those that the port has now.
-    pub(super) fn of(port: &dyn Port, rules: Rules) -> Self {
-        Self { rules, flows: port.sent_flows(), slots: port.rule_slots().into() }
-    }
 }
 
 impl Shared {

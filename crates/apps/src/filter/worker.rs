@@ -26,6 +26,9 @@ const RETRY_NS: u64 = 100_000;
 /// hung.
 const PATIENCE_NS: u64 = 100_000_000;
 
+/// Batches of samples that may wait, and more.
+const MOST_WAITING: usize = 1024;
+
 /// How often it is told who sends most above limits, which takes a while.
 const HITTERS_NS: u64 = 200_000_000;
 
@@ -53,7 +56,7 @@ pub(super) struct Figures {
     /// Who sends most above limits, with the number of the rule in these.
     pub(super) hitters: Vec<(usize, Hitter)>,
     pub(super) samples: u64,
-    /// Samples for which there was no room: the disk is too slow.
+    /// Samples for which there was no room: there were too many for the disk, or for the worker.
     pub(super) lost_samples: u64,
 }
 
@@ -114,7 +117,7 @@ impl Filterer {
             lost: 0,
         };
         let generation = shared.generation();
-        let Held { rules: Rules { set, .. }, flows, slots } = shared.held();
+        let Held { rules: Rules { set, .. }, flows } = shared.held();
         let judge = Judge::new(&set, None);
         let mut filterer = Self {
             lanes: queues.into_iter().map(lane).collect(),
@@ -134,7 +137,7 @@ impl Filterer {
             publication: Publication::default(),
             hitters_due: None,
         };
-        filterer.name_rules(&slots);
+        filterer.name_rules();
         filterer
     }
 
@@ -142,23 +145,36 @@ impl Filterer {
         self.live.clone()
     }
 
-    /// The last figures; closes the queues.
-    pub(super) fn close(mut self) -> Figures {
+    /// Closes the queues. When all are closed, the port's program decides nothing, and draws nothing.
+    pub(super) fn close(&mut self) {
         self.publish();
         self.live.replace(|figures| self.fill_hitters(figures));
-        let ours = self.lanes.into_iter().map(|lane| QueuePair { rx: Some(lane.rx), tx: Some(lane.tx) });
+        let lanes = self.lanes.drain(..);
+        let ours = lanes.map(|lane| QueuePair { rx: Some(lane.rx), tx: Some(lane.tx) });
         close_queues(ours, &mut self.pool);
-        self.live.read()
+    }
+
+    /// The last figures, when all queues are closed: what was drawn until then is kept.
+    pub(super) fn end(mut self) -> Figures {
+        // As many as may wait: a worker that has died has not closed its queue.
+        for _ in 0..MOST_WAITING {
+            if self.keep_drawn() == 0 {
+                break;
+            }
+        }
+        let mut figures = self.live.read();
+        self.fill_samples(&mut figures);
+        figures
     }
 
     /// Takes over other rules. Not in the path of a packet: once for each change.
     #[cold]
     fn change_rules(&mut self) {
         self.generation = self.shared.generation();
-        let Held { rules: Rules { set, .. }, flows, slots } = self.shared.held();
+        let Held { rules: Rules { set, .. }, flows } = self.shared.held();
         let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
         (self.set, self.flows, self.judge) = (set, flows, judge);
-        self.name_rules(&slots);
+        self.name_rules();
     }
 
     /// Has the port leave all packets to the kernel when nobody looks after the rules, and no longer when somebody does.
@@ -171,8 +187,8 @@ impl Filterer {
     }
 
     /// Makes room in the figures for the rules that hold now, and fills it at once: nobody sees a counter go back.
-    fn name_rules(&mut self, slots: &[u32]) {
-        self.samples.name(&self.set, slots);
+    fn name_rules(&mut self) {
+        self.samples.name(&self.set);
         self.live.replace(|figures| {
             let rules = self.set.rules().iter();
             figures.rules = rules.map(|rule| (RuleId::from(rule), Counted::default())).collect();
@@ -214,13 +230,18 @@ impl Filterer {
         for ((_, to), counted) in figures.rules.iter_mut().zip(self.judge.counted()) {
             *to = *counted;
         }
-        (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost);
+        self.fill_samples(figures);
+    }
+
+    fn fill_samples(&self, figures: &mut Figures) {
+        let drawn_and_lost = self.drawn.as_ref().map_or(0, |drawn| drawn.lost());
+        (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost + drawn_and_lost);
     }
 
     /// Keeps what the port has drawn, a batch at most.
     fn keep_drawn(&mut self) -> usize {
         let Self { drawn: Some(drawn), samples, .. } = self else { return 0 };
-        drawn.each(BATCH, &mut |drawn| samples.keep_drawn(drawn))
+        drawn.each(BATCH, &mut |rule, drawn| samples.keep_drawn(rule, drawn))
     }
 
     /// Judges what has come by a queue: what stays goes to the batch on its way back.
@@ -350,12 +371,6 @@ impl Task for Filterer {
         // What came before the end goes back as well.
         for _ in 0..self.lanes.len() * 64 {
             if self.turn() != Turn::Busy {
-                break;
-            }
-        }
-        // As many as may wait, and not for ever: the port goes on drawing.
-        for _ in 0..1024 {
-            if self.keep_drawn() == 0 {
                 break;
             }
         }

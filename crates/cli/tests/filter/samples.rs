@@ -15,9 +15,17 @@ const PACKET_AT: usize = 28;
 
 /// How many packets of a pcapng file that we wrote have which comment.
 fn comments(file: &Path) -> BTreeMap<String, u64> {
+    commented_ports(file).into_iter().fold(BTreeMap::new(), |mut counts, (comment, _)| {
+        *counts.entry(comment).or_insert(0) += 1;
+        counts
+    })
+}
+
+/// The comments of such a file's packets, each with where the packet went to.
+fn commented_ports(file: &Path) -> Vec<(String, u16)> {
     let bytes = std::fs::read(file).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let (mut counts, mut at) = (BTreeMap::new(), 0);
+    let (mut all, mut at) = (Vec::new(), 0);
     while at < bytes.len() {
         let (kind, length) = (word(at), word(at + 4) as usize);
         if kind == PACKET {
@@ -25,11 +33,11 @@ fn comments(file: &Path) -> BTreeMap<String, u64> {
             let [code, len] = [option, option + 2].map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
             assert_eq!(code, 1, "a comment");
             let text = String::from_utf8(bytes[option + 4..][..len.into()].to_vec()).unwrap();
-            *counts.entry(text).or_insert(0) += 1;
+            all.push((text, u16::from_be_bytes([bytes[at + PACKET_AT + 36], bytes[at + PACKET_AT + 37]])));
         }
         at += length;
     }
-    counts
+    all
 }
 
 /// The packets of a file, whole as it must be, with their times.
@@ -83,26 +91,54 @@ fn samples_of_what_the_kernel_decides_have_their_rules_name_and_hold_nothing_up(
 }
 
 #[test]
-fn after_a_reload_samples_have_the_names_of_the_rules_that_drew_them() {
+fn under_a_flood_and_reloads_each_packet_that_is_dropped_is_kept_by_its_rules_name_or_counted_as_lost() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    let bed = Bed::new(1);
-    let drawn = |name: &str, port: u16| {
-        format!(
-            "[[rule]]\nname = \"{name}\"\nmatch = \"udp dst port {port}\"\naction = \"drop\"\nsample = 1\n"
-        )
-    };
-    let rules = bed.rules(&[drawn("first", 9), drawn("second", 10)].concat());
-    let file = bed.folder.path().join("samples.pcapng");
-    let words = format!("--rules {} --samples {}", rules.display(), file.display());
-    let mut filter = Filter::start(&bed, &words);
-    bed.flood("--dport 9,10 --src 10.1.0.0/24 --rate 2k --count 200");
-    bed.rules(&[drawn("third", 10), drawn("first", 9)].concat());
-    filter.wait_for("a reload", |event| event["reloads"] == 1);
-    bed.flood("--dport 9,10 --src 10.1.0.0/24 --rate 2k --count 200");
-    let told = filter.end();
-    assert_eq!(summary(&told)["lost_samples"], 0, "{told:?}");
-    let right = [("first", 200), ("second", 100), ("third", 100)];
-    assert_eq!(comments(&file), right.map(|(name, count)| (name.to_string(), count)).into());
+    for attach in ["xdp", "tcx"] {
+        let bed = Bed::new(1);
+        let drawn = |name: &str, port: u16| {
+            format!(
+                "[[rule]]\nname = \"{name}\"\nmatch = \"udp dst port {port}\"\naction = \"drop\"\nsample = 1\n"
+            )
+        };
+        let sets = [
+            [drawn("nine", 9), drawn("ten", 10)].concat(),
+            [drawn("also ten", 10), drawn("nine", 9)].concat(),
+            "[[rule]]\nname = \"nine and ten\"\nto_ports = [9, 10]\naction = \"drop\"\nsample = 1\n".into(),
+        ];
+        let rules = bed.rules(&sets[0]);
+        let file = bed.folder.path().join("samples.pcapng");
+        let words = format!("--rules {} --samples {} --attach {attach}", rules.display(), file.display());
+        let mut filter = Filter::start(&bed, &words);
+        let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2 --dport 9,10 --src 10.1.0.0/24 --rate 10k";
+        let flood = Filter::tool(&bed.lab.hosts[0], words);
+        for (reloads, set) in (1..).zip(sets.iter().cycle().skip(1).take(5)) {
+            bed.rules(set);
+            while filter.report()["reloads"] != reloads {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        bed.rules("[[rule]]\nname = \"none\"\naction = \"nothing\"\n");
+        filter.wait_for("a rule file that is refused", |event| event["event"] == "warning");
+        // It goes on while the filter ends.
+        let (_, told) = filter.end_anyhow();
+        flood.end_anyhow();
+        let summary = summary(&told);
+        let count = |name: &str| summary[name].as_u64().unwrap();
+        let comments = comments(&file);
+        assert_eq!(comments.values().sum::<u64>(), count("sampled_packets"));
+        assert_eq!(count("sampled_packets") + count("lost_samples"), count("dropped_packets"), "{summary}");
+        assert!(count("dropped_packets") > 1000, "{summary}");
+        let names: Vec<&str> = comments.keys().map(String::as_str).collect();
+        assert_eq!(names, ["also ten", "nine", "nine and ten", "ten"]);
+        for (comment, port) in commented_ports(&file) {
+            let is_its = match &comment[..] {
+                "nine" => port == 9,
+                "ten" | "also ten" => port == 10,
+                _ => true,
+            };
+            assert!(is_its, "{comment} {port}");
+        }
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use super::guard::Guard;
 use super::look::{find, no_native_xdp};
 use super::program::{Beat, Maps};
 use super::rules::{Place, Ruled, Scope};
+use super::samples::{Names, Ring};
 use super::steered::Steered;
 use super::watch::Watch;
 use super::{Attach, Options, XdpPort};
@@ -126,10 +127,13 @@ pub(super) fn open(
     let mut warnings = Vec::new();
     let guard = Guard::open(&mut warnings)?;
     let maps = Maps::create(Hook::Tcx, QUEUE + 1, true).map_err(|error| error.to_string())?;
-    let (maps, samples) = maps.with_samples(options.samples).map_err(|error| error.to_string())?;
+    let maps = maps.with_samples(options.samples).map_err(|error| error.to_string())?;
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };
     let scope = Scope::Filter(options.only.clone());
     let (ruled, program) = Ruled::load(&maps, rules, scope, guard.never_take(), place)?;
+    let (maps, names) = (Arc::new(maps), Names::default());
+    names.add(ruled.numbered());
+    let samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?;
     let watch = Watch::open(&interface, None)?;
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
@@ -147,8 +151,9 @@ pub(super) fn open(
         warnings,
         queues: vec![queue],
         lives: Vec::new(),
-        maps: Some(Arc::new(maps)),
+        maps: Some(maps),
         samples,
+        names,
         ruled: Some(Arc::new(ruled)),
         steering: None,
         guard: Some(guard),

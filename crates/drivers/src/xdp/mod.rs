@@ -62,7 +62,7 @@ use guard::Guard;
 use life::Life;
 use program::Maps;
 use rules::Ruled;
-use samples::Ring;
+use samples::{Names, Ring};
 use steered::Steered;
 use watch::Watch;
 
@@ -201,6 +201,8 @@ pub struct XdpPort {
     maps: Option<Arc<Maps>>,
     /// Until somebody has it.
     samples: Option<Ring>,
+    /// Whom samples are drawn for.
+    names: Names,
     ruled: Option<Arc<Ruled>>,
     /// The rules by which it steers; there are no others then.
     steering: Option<Ruled>,
@@ -304,6 +306,7 @@ impl Port for XdpPort {
         let Loaded { ruled, program, rules } = *loaded;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
         let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules)?;
+        self.names.add(ruled.numbered());
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
             return Err(error.to_string());
@@ -335,10 +338,6 @@ impl Port for XdpPort {
 
     fn samples(&mut self) -> Option<Box<dyn Samples>> {
         self.samples.take().map(|ring| Box::new(ring) as _)
-    }
-
-    fn rule_slots(&self) -> Vec<u32> {
-        self.ruled.as_ref().map_or_else(Vec::new, |ruled| ruled.slots())
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {

@@ -21,6 +21,7 @@ use super::life::Life;
 use super::load;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
 use super::program::{self, Beat, Maps};
+use super::samples::{Names, Ring};
 use super::steered::Wanted;
 use super::watch::Watch;
 use super::{Attach, Options, XdpPort, rx, tx, whole};
@@ -120,20 +121,21 @@ impl<'a> Opening<'a> {
         let mut steered = self.wanted().steer()?;
         let rules = self.rules()?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
-        let mut samples = None;
+        let (mut samples, names) = (None, Names::default());
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some());
             let maps = maps.and_then(|maps| maps.with_samples(self.options.samples));
-            let (maps, ring) = maps.map_err(|error| error.to_string())?;
-            samples = ring;
-            let maps = if self.multi_buffer { maps.with_chains() } else { maps };
+            let maps = maps.map_err(|error| error.to_string())?;
+            let maps = Arc::new(if self.multi_buffer { maps.with_chains() } else { maps });
+            samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?;
             let never_take = guard.as_ref().map(Guard::never_take);
             let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
             if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {
+                names.add(ruled.numbered());
                 self.give_to_nic(&mut steered, ruled, rules)?;
             }
             let (link, mode) = self.attach(&program, &mut warnings)?;
-            (Some(Arc::new(maps)), ruled, Some(link), mode == XdpMode::Generic)
+            (Some(maps), ruled, Some(link), mode == XdpMode::Generic)
         } else {
             (None, None, None, self.options.attach == Attach::Generic)
         };
@@ -180,6 +182,7 @@ impl<'a> Opening<'a> {
             lives,
             maps,
             samples,
+            names,
             guard: guard.filter(|_| ruled.is_some()),
             ruled,
             steering,

@@ -1,26 +1,27 @@
 //! The program of a port: made by `filter` for what this port is to take, and what it counts.
 
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bywash_filter::rules::MOST_RULES;
 use bywash_filter::xdp::{
-    Count, Heartbeat, LOST_SAMPLES, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
+    Count, Heartbeat, NeverTake, RULES_AT, Steering, Take, Verdict, XdpBuff, pass_program,
 };
 use bywash_filter::{Expression, Hook, xdp};
 use bywash_frame::FRAME_DATA;
 use bywash_port::Counter;
 use bywash_sys::bpf::{
-    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, RingReader,
-    jiffies, kernel_types,
+    BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, jiffies,
+    kernel_types,
 };
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::xsk::Socket;
-
-use super::samples::Ring;
 
 /// After so long without a call of `rx` a process counts as hung, and its packets stay with the kernel.
 const HUNG: Duration = Duration::from_millis(500);
@@ -45,6 +46,8 @@ pub(super) struct Maps {
 /// A queue's heartbeat: shows the program that somebody takes its packets.
 pub(super) struct Beat {
     word: Word<AtomicU64>,
+    /// When the program has looked at that last.
+    looked: Word<AtomicU64>,
     count: u64,
     /// 0 while it stands still.
     step: u64,
@@ -63,9 +66,10 @@ impl Beat {
         self.step = u64::from(goes_on);
     }
 
-    /// Nobody is there any more.
+    /// Nobody is there any more, from the next packet on.
     pub(super) fn stop(&self) {
-        self.word.store(0, Relaxed);
+        self.word.store(0, Release);
+        self.looked.store(0, Relaxed);
     }
 }
 
@@ -95,22 +99,21 @@ impl Maps {
         })
     }
 
-    /// The same with a ring for what rules draw, and who reads it, if that is wanted.
-    pub(super) fn with_samples(self, wanted: bool) -> Result<(Self, Option<Ring>), BpfError> {
+    /// The same with a ring for what rules draw, if that is wanted.
+    pub(super) fn with_samples(self, wanted: bool) -> Result<Self, BpfError> {
         if !wanted {
-            return Ok((self, None));
+            return Ok(self);
         }
         let (kind, name) = (MapKind::RingBuf, "bywash_samples");
         let entries = SAMPLE_BYTES;
         let ring =
             Map::create(&MapSpec { kind, name, key_size: 0, value_size: 0, entries, mappable: false })?;
-        let reader = Ring::new(RingReader::new(&ring)?);
-        Ok((Self { samples: Some(ring), ..self }, Some(reader)))
+        Ok(Self { samples: Some(ring), ..self })
     }
 
-    /// The ring, for programs.
-    pub(super) fn samples(&self) -> Option<RawFd> {
-        self.samples.as_ref().map(AsRawFd::as_raw_fd)
+    /// The ring for what rules draw.
+    pub(super) fn ring(&self) -> Option<&Map> {
+        self.samples.as_ref()
     }
 
     /// The same for sockets that take packets of several frames: of as many as there are.
@@ -127,20 +130,24 @@ impl Maps {
     pub(super) fn remove_socket(&self, queue: u32) {
         // When it is not there any more, nothing is left to be done.
         self.sockets.as_ref().and_then(|sockets| sockets.delete(&queue.to_ne_bytes()).ok());
-        if let Ok(word) = self.beat_word(queue) {
-            word.store(0, Relaxed);
+        if let Ok(beat) = self.silent(queue) {
+            beat.stop();
         }
     }
 
     /// The heartbeat of a queue, which has beaten once: a queue just opened is as good as one just called.
     pub(super) fn beat(&self, queue: u32) -> std::io::Result<Beat> {
-        let mut beat = Beat { word: self.beat_word(queue)?, count: 0, step: 1 };
+        let mut beat = self.silent(queue)?;
         beat.beat();
         Ok(beat)
     }
 
-    fn beat_word(&self, queue: u32) -> std::io::Result<Word<AtomicU64>> {
-        Word::u64_at(&self.beats, queue as usize * size_of::<Heartbeat>() + offset_of!(Heartbeat, beat))
+    /// The same before it has beaten.
+    fn silent(&self, queue: u32) -> std::io::Result<Beat> {
+        let begin = queue as usize * size_of::<Heartbeat>();
+        let [word, looked] = [offset_of!(Heartbeat, beat), offset_of!(Heartbeat, looked)]
+            .map(|field| Word::u64_at(&self.beats, begin + field));
+        Ok(Beat { word: word?, looked: looked?, count: 0, step: 1 })
     }
 
     /// Packets and bytes of the counter with this number.
@@ -165,11 +172,7 @@ impl Maps {
             let counter = |name, value| Counter { name, value };
             [counter(verdict.name(), packets), counter(bytes_name(verdict), bytes)]
         };
-        let lost = self.samples.iter().map(|_| {
-            let [value, _] = self.counted(LOST_SAMPLES);
-            Counter { name: Counter::LOST_SAMPLES, value }
-        });
-        Verdict::ALL.into_iter().flat_map(named).chain(lost).collect()
+        Verdict::ALL.into_iter().flat_map(named).collect()
     }
 }
 

@@ -128,7 +128,7 @@ impl Ruled {
             rest: self.scope.rest(),
             maps: maps.descriptors(),
             sets: lists.descriptors(),
-            samples: maps.samples(),
+            samples: maps.ring().map(AsRawFd::as_raw_fd),
             hung_after_jiffies: program::hung_after(),
             buff: program::buff(),
             cookies: syn_cookies(&rules.set, place.mtu)?.unwrap_or_default(),
@@ -176,9 +176,9 @@ impl Ruled {
         self.flows.as_ref().map(Flows::sent)
     }
 
-    /// The number of each rule's counter, in order.
-    pub(super) fn slots(&self) -> Vec<u32> {
-        self.slots.numbers(&self.set)
+    /// The rules with the numbers of their counters, in order.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (&Rule, u32)> {
+        self.set.rules().iter().zip(self.slots.numbers(&self.set))
     }
 
     /// What the port counts for the rules as a whole.

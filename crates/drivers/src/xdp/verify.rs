@@ -1,6 +1,8 @@
 //! Whether the kernel's verifier takes the program of rules, which it says when it is given it: for rules that are on no interface
 //! yet.
 
+use std::os::fd::AsRawFd;
+
 use bywash_filter::Hook;
 use bywash_filter::rules::RuleProgram;
 use bywash_filter::xdp::NeverTake;
@@ -37,8 +39,9 @@ fn on_trial<T>(
     what: impl FnOnce(&RuleProgram<'_>) -> Result<T, NotVerified>,
 ) -> Result<T, NotVerified> {
     let not_asked = |error: BpfError| NotVerified::NotAsked(error.to_string());
-    let maps = Maps::create(Hook::Xdp, 1, true).and_then(|maps| maps.with_samples(true));
-    let (maps, _) = maps.map_err(not_asked)?;
+    let draws = rules.set.rules().iter().any(|rule| rule.sample.is_some());
+    let maps = Maps::create(Hook::Xdp, 1, true).and_then(|maps| maps.with_samples(draws));
+    let maps = maps.map_err(not_asked)?;
     let slots: Vec<u32> = (0..).take(rules.set.rules().len()).collect();
     let lists = Lists::create(&rules.set, &slots).map_err(not_asked)?;
     let flows = rules.set.longest_idle().map(|_| Table::create(rules.flows.most, None));
@@ -47,7 +50,7 @@ fn on_trial<T>(
     let program = RuleProgram {
         maps: maps.descriptors(),
         sets: lists.descriptors(),
-        samples: maps.samples(),
+        samples: maps.ring().map(AsRawFd::as_raw_fd),
         hung_after_jiffies: program::hung_after(),
         buff: program::buff(),
         flows: flows.as_ref().map(Table::reached),

@@ -1,14 +1,15 @@
 //! The part of the program that drops sources which a limit has blocked.
 
+use std::num::NonZeroU32;
+
 use super::prefix::mask32;
 use super::program::{Coder, KEY6};
 use crate::ebpf::{Condition, Operation, Register, Width};
-use crate::xdp::{KEY, RESULT, RULES_AT};
 
 impl Coder<'_> {
     /// Drops the packet when its source is blocked, which its first `v4` or `v6` bits tell. Else goes on; the packet is not
     /// read after that.
-    pub(super) fn drop_blocked(&mut self, slot: u32, bits4: u8, bits6: u8) {
+    pub(super) fn drop_blocked(&mut self, (slot, sample): (u32, Option<NonZeroU32>), bits4: u8, bits6: u8) {
         let [v4, v6, search, done] = [(); 4].map(|()| self.assembler.label());
         let take = self.exits.take;
         self.network(v4, v6, done);
@@ -30,9 +31,7 @@ impl Coder<'_> {
         self.lookup(KEY6, self.rules.sets.blocks);
         self.assembler.jump_if(Register::R0, Condition::Equal, 0, done);
         self.assembler.add_atomically(Register::R0, 1, Register::R1);
-        self.assembler.mov(RESULT, self.rules.hook.drops());
-        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
-        self.assembler.jump(self.exits.count);
+        self.end(slot, self.rules.hook.drops(), sample);
         self.assembler.place(done);
     }
 }

@@ -18,9 +18,7 @@ use super::program::{CONTEXT_AT, Coder};
 use crate::ebpf::{Condition, Helper, Label, Operation, Register, Width};
 use crate::plain::{NETWORK, Plain};
 use crate::walk::Family;
-use crate::xdp::{
-    CONTEXT, DATA, DATA_END, KEY, LENGTH, MD_DATA, MD_DATA_END, RESULT, RULES_AT, Verdict, XDP_DROP, XDP_TX,
-};
+use crate::xdp::{CONTEXT, DATA, DATA_END, LENGTH, MD_DATA, MD_DATA_END, Verdict, XDP_DROP, XDP_TX};
 
 /// What an answer says of ourselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +103,7 @@ impl Coder<'_> {
             coder.assembler.call(Helper::CheckSynCookie);
         });
         self.assembler.jump_if(Register::R0, Condition::Equal, 0, next);
-        self.end(slot, XDP_DROP);
+        self.end(slot, XDP_DROP, None);
         self.assembler.place(syn);
         self.copy_header(plain, release);
         self.with_headers(plain, |coder| {
@@ -373,7 +371,7 @@ impl Coder<'_> {
             self.assembler.load(Width::Word, Register::R1, Register::R10, ANSWER_AT + word);
             self.assembler.store(Width::Word, DATA, at(plain.transport()) + word, Register::R1);
         }
-        self.end(slot, XDP_TX);
+        self.end(slot, XDP_TX, None);
     }
 
     /// r0 = the checksum of the answer's TCP header; which side is which does not matter to it.
@@ -446,13 +444,6 @@ impl Coder<'_> {
         self.assembler.store(Width::Half, DATA, ip + 4, i32::from(len.cast_unsigned().to_be()));
         self.assembler.store(Width::Byte, DATA, ip + 7, 64);
         self.exchange(ip + 8, ip + 24, &[(Width::Double, 0), (Width::Double, 8)]);
-    }
-
-    /// Ends with this result, counted by the rule.
-    fn end(&mut self, slot: u32, result: i32) {
-        self.assembler.mov(RESULT, result);
-        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
-        self.assembler.jump(self.exits.count);
     }
 }
 

@@ -6,11 +6,11 @@
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
-use super::Rule;
-use super::program::{CONTEXT_AT, Coder, bits_at};
+use super::program::{CONTEXT_AT, Coder, RuleProgram, bits_at};
+use super::tables::Tables;
 use crate::Hook;
-use crate::ebpf::{Condition, Helper, Operation, Register, Width};
-use crate::xdp::{KEY, LENGTH, LOST_SAMPLES, add_to_counter};
+use crate::ebpf::{Assembler, Condition, Helper, Label, Operation, Register, Width};
+use crate::xdp::{Exits, KEY, LENGTH, LOST_SAMPLES, RULES_AT, add_to_counter};
 
 /// Where a record of the ring has what: four bytes, four, eight and eight, and the packet. The bytes of numbers are in the order of the
 /// machine.
@@ -60,58 +60,89 @@ fn number(bytes: usize) -> i32 {
     i32::try_from(bytes).unwrap_or(0)
 }
 
+/// Where on the stack it is kept how rare samples are that may be drawn, and then where one is copied to.
+fn record_at(tables: &Tables) -> i16 {
+    bits_at(tables.words())
+}
+
 impl Coder<'_> {
-    /// The ring, where there is one and rules draw of what this program counts.
-    fn ring(&self) -> Option<RawFd> {
-        let draws = |rule: &Rule| rule.sample.is_some() && !rule.asks_user_space();
-        self.rules.rules.rules().iter().any(draws).then_some(self.rules.samples).flatten()
+    /// Ends with the result, which is known; the key of the rule's counter is on the stack. The packet is counted, and one in so many
+    /// is drawn. All such ends are one, since there may be many rules that draw.
+    pub(super) fn end_and_draw(&mut self, sample: NonZeroU32) {
+        let end = *self.drawing.get_or_insert_with(|| self.assembler.label());
+        let at = record_at(self.rules.rules.tables());
+        self.assembler.store(Width::Double, Register::R10, at, sample.get().cast_signed());
+        self.assembler.jump(end);
     }
 
-    /// Copies one packet in so many to the ring, for the rule of this counter. Uses r0 to r5, and the key on the stack when there is
-    /// no room.
+    /// Copies one packet in so many, for the rule of this counter, and goes on. Uses r0 to r5, and the key on the stack.
     pub(super) fn draw(&mut self, sample: NonZeroU32, slot: u32) {
-        let Some(ring) = self.ring() else { return };
-        let record = bits_at(self.rules.rules.tables().words());
-        let [few, done, lost, end] = [(); 4].map(|()| self.assembler.label());
-        let assembler = &mut self.assembler;
-        assembler.call(Helper::Random);
-        assembler.operate32(Operation::Modulo, Register::R0, sample.get());
-        assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, end);
-        assembler.map(Register::R1, ring);
-        assembler.mov(Register::R2, number(Drawn::RECORD));
-        assembler.mov(Register::R3, 0);
-        assembler.call(Helper::RingReserve);
-        assembler.jump_if(Register::R0, Condition::Equal, 0, lost);
-        assembler.store(Width::Double, Register::R10, record, Register::R0);
-        assembler.store(Width::Word, Register::R0, at(SLOT_AT), slot.cast_signed());
-        assembler.store(Width::Word, Register::R0, at(LEN_AT), LENGTH);
-        assembler.call(Helper::Monotonic);
-        assembler.load(Width::Double, Register::R3, Register::R10, record);
-        assembler.store(Width::Double, Register::R3, at(TIME_AT), Register::R0);
-        assembler.mov(Register::R4, LENGTH);
-        assembler.jump_if(Register::R4, Condition::LessOrEqual, number(Drawn::MOST), few);
-        assembler.mov(Register::R4, number(Drawn::MOST));
-        assembler.place(few);
-        // The verifier wants to know that there is something to copy. The time, which is not 0, says then that there is nothing.
-        assembler.jump_if(Register::R4, Condition::Less, 1, done);
-        assembler.load(Width::Double, Register::R1, Register::R10, CONTEXT_AT);
-        assembler.mov(Register::R2, 0);
-        assembler.operate(Operation::Add, Register::R3, number(BYTES_AT));
-        assembler.call(match self.rules.hook {
-            Hook::Xdp => Helper::XdpLoadBytes,
-            Hook::Tcx => Helper::LoadBytes,
-        });
-        assembler.place(done);
-        assembler.load(Width::Double, Register::R1, Register::R10, record);
-        assembler.store(Width::Double, Register::R1, at(FAILED_AT), Register::R0);
-        assembler.mov(Register::R2, 0);
-        assembler.call(Helper::RingSubmit);
-        assembler.jump(end);
-        assembler.place(lost);
-        assembler.store(Width::Word, Register::R10, KEY, LOST_SAMPLES.cast_signed());
-        add_to_counter(assembler, self.rules.maps.counters);
-        assembler.place(end);
+        let Some(ring) = self.rules.samples else { return };
+        let end = self.assembler.label();
+        self.assembler.call(Helper::Random);
+        self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
+        self.assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, end);
+        self.assembler.mov(Register::R1, slot.cast_signed());
+        copy(&mut self.assembler, self.rules, ring, end);
+        self.assembler.place(end);
     }
+}
+
+/// The end where packets are counted and drawn; then they leave as `exits` has it.
+pub(super) fn end(assembler: &mut Assembler, program: &RuleProgram<'_>, drawing: Label, exits: &Exits) {
+    assembler.place(drawing);
+    let Some(ring) = program.samples else { return assembler.jump(exits.count) };
+    add_to_counter(assembler, program.maps.counters);
+    assembler.call(Helper::Random);
+    assembler.load(Width::Double, Register::R1, Register::R10, record_at(program.rules.tables()));
+    assembler.operate32(Operation::Modulo, Register::R0, Register::R1);
+    assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, exits.end);
+    assembler.load(Width::Word, Register::R1, Register::R10, KEY);
+    assembler.operate(Operation::Subtract, Register::R1, RULES_AT.cast_signed());
+    copy(assembler, program, ring, exits.end);
+    assembler.jump(exits.end);
+}
+
+/// Copies the packet to the ring, for the rule whose counter is in r1, and goes on, or to `end` when there was no room.
+fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, end: Label) {
+    let record = record_at(program.rules.tables());
+    let [few, done, there] = [(); 3].map(|()| assembler.label());
+    // The counter's number stays on the stack meanwhile.
+    assembler.store(Width::Word, Register::R10, KEY, Register::R1);
+    assembler.map(Register::R1, ring);
+    assembler.mov(Register::R2, number(Drawn::RECORD));
+    assembler.mov(Register::R3, 0);
+    assembler.call(Helper::RingReserve);
+    assembler.jump_if(Register::R0, Condition::NotEqual, 0, there);
+    assembler.store(Width::Word, Register::R10, KEY, LOST_SAMPLES.cast_signed());
+    add_to_counter(assembler, program.maps.counters);
+    assembler.jump(end);
+    assembler.place(there);
+    assembler.store(Width::Double, Register::R10, record, Register::R0);
+    assembler.load(Width::Word, Register::R1, Register::R10, KEY);
+    assembler.store(Width::Word, Register::R0, at(SLOT_AT), Register::R1);
+    assembler.store(Width::Word, Register::R0, at(LEN_AT), LENGTH);
+    assembler.call(Helper::Monotonic);
+    assembler.load(Width::Double, Register::R3, Register::R10, record);
+    assembler.store(Width::Double, Register::R3, at(TIME_AT), Register::R0);
+    assembler.mov(Register::R4, LENGTH);
+    assembler.jump_if(Register::R4, Condition::LessOrEqual, number(Drawn::MOST), few);
+    assembler.mov(Register::R4, number(Drawn::MOST));
+    assembler.place(few);
+    // The verifier wants to know that there is something to copy. The time, which is not 0, says then that there is nothing.
+    assembler.jump_if(Register::R4, Condition::Less, 1, done);
+    assembler.load(Width::Double, Register::R1, Register::R10, CONTEXT_AT);
+    assembler.mov(Register::R2, 0);
+    assembler.operate(Operation::Add, Register::R3, number(BYTES_AT));
+    assembler.call(match program.hook {
+        Hook::Xdp => Helper::XdpLoadBytes,
+        Hook::Tcx => Helper::LoadBytes,
+    });
+    assembler.place(done);
+    assembler.load(Width::Double, Register::R1, Register::R10, record);
+    assembler.store(Width::Double, Register::R1, at(FAILED_AT), Register::R0);
+    assembler.mov(Register::R2, 0);
+    assembler.call(Helper::RingSubmit);
 }
 
 #[cfg(test)]

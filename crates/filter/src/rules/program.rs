@@ -19,11 +19,13 @@
 //! is known, and for all others. What is to be done at TCX beside that stands in `front.rs`.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 use super::classes::Fate;
 use super::cookie::{self, SynCookies};
 use super::counting::{self, Kept};
+use super::drawn;
 use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
 use super::program_error::ProgramError;
@@ -50,7 +52,7 @@ pub struct RuleProgram<'a> {
     pub never: &'a [Expression],
     /// What becomes of packets that no rule decides, and of those that a rule gives to a queue of the NIC's.
     pub rest: Rest<'a>,
-    /// The maps of the port. The counters of rules come behind those of verdicts, from [`RULES_AT`] on.
+    /// The maps of the port. The counters of rules come behind all others, from [`RULES_AT`] on.
     pub maps: xdp::Maps,
     /// The maps of these rules.
     pub sets: MapSet,
@@ -128,7 +130,7 @@ impl<'a> RuleProgram<'a> {
             rest: Rest::Kernel,
             maps: xdp::Maps { sockets: -1, longest: 2048, heartbeat: -1, queues: 1, counters: -1 },
             sets: MapSet { array: -1, hash6: -1, blocks: -1 },
-            samples: None,
+            samples: Some(-1),
             hung_after_jiffies: 1,
             buff: None,
             cookies: SynCookies::LONGEST,
@@ -203,13 +205,17 @@ impl<'a> RuleProgram<'a> {
             header: NETWORK,
             begun: Vec::new(),
             counting: None,
+            drawing: None,
         };
         let tables = self.rules.tables();
         if tables.most_counting() > 0 {
             coder.counting = Some(Exits::new(&mut coder.assembler));
         }
         coder.decide_by_kind(plains);
-        let Coder { mut assembler, exits, stack, begun, counting, .. } = coder;
+        let Coder { mut assembler, exits, stack, begun, counting, drawing, .. } = coder;
+        if let Some(drawing) = drawing {
+            drawn::end(&mut assembler, self, drawing, counting.as_ref().unwrap_or(&exits));
+        }
         if let Some(counting) = counting {
             counting::count(&mut assembler, self, (&counting, &exits));
         }
@@ -256,6 +262,8 @@ pub(super) struct Coder<'a> {
     begun: Vec<(usize, usize)>,
     /// The ways out where rules that are crossed count first, while they are not `exits`; `None` where none counts.
     pub(super) counting: Option<Exits>,
+    /// The way out where packets are drawn; `None` where none is.
+    pub(super) drawing: Option<Label>,
 }
 
 impl Coder<'_> {
@@ -411,42 +419,47 @@ impl Coder<'_> {
         if rule.action == Action::SynCookie {
             return self.answer_syn(slot, next);
         }
-        let key = RULES_AT + slot;
         if rule.asks_user_space() {
             // Whether it is met as a whole is known there; it is counted there.
             if let Action::Limit(Limit { per: Per::Source { v4, v6 }, block: Some(_), .. }) = rule.action
                 && rule.decides()
             {
-                self.drop_blocked(slot, v4, v6);
+                self.drop_blocked((slot, rule.sample), v4, v6);
             }
             return self.assembler.jump(self.exits.take);
         }
         let hook = self.rules.hook;
-        self.assembler.store(Width::Word, Register::R10, KEY, key.cast_signed());
         let result = match rule.action {
             _ if !rule.decides() => None,
             Action::Drop => Some(hook.drops()),
             Action::Steer(_) if !matches!(self.rules.rest, Rest::Kernel) => {
-                xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
+                self.count(slot);
                 return self.assembler.jump(rest);
             }
             _ => Some(hook.passes()),
         };
-        if let Some(sample) = rule.sample {
-            xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
-            self.draw(sample, slot);
-            if let Some(result) = result {
-                self.assembler.mov(RESULT, result);
-                self.assembler.jump(self.exits.end);
-            }
-            return;
+        if let Some(result) = result {
+            return self.end(slot, result, rule.sample);
         }
-        match result {
-            Some(result) => {
-                self.assembler.mov(RESULT, result);
-                self.assembler.jump(self.exits.count);
-            }
-            None => xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters),
+        self.count(slot);
+        if let Some(sample) = rule.sample {
+            self.draw(sample, slot);
+        }
+    }
+
+    /// Counts the packet for the rule of this counter, and goes on.
+    fn count(&mut self, slot: u32) {
+        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
+        xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
+    }
+
+    /// Ends with this result, by the rule of this counter.
+    pub(super) fn end(&mut self, slot: u32, result: i32, sample: Option<NonZeroU32>) {
+        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
+        self.assembler.mov(RESULT, result);
+        match sample {
+            Some(sample) => self.end_and_draw(sample),
+            None => self.assembler.jump(self.exits.count),
         }
     }
 

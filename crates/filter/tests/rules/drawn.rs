@@ -11,7 +11,7 @@ use crate::loaded::{HOOKS, Loaded, expression, rights, rule};
 use crate::plain;
 
 /// The rule, the length on the wire, and the bytes of all that were drawn.
-fn drawn(loaded: &Loaded) -> Vec<(u32, u32, Vec<u8>)> {
+pub(crate) fn drawn(loaded: &Loaded) -> Vec<(u32, u32, Vec<u8>)> {
     let now = clock::monotonic();
     let (mut record, mut all) = ([0; Drawn::RECORD], Vec::new());
     let count = RingReader::new(&loaded.samples).unwrap().read(usize::MAX, &mut record, |record| {
@@ -21,6 +21,12 @@ fn drawn(loaded: &Loaded) -> Vec<(u32, u32, Vec<u8>)> {
     });
     assert_eq!(count, all.len());
     all
+}
+
+/// Such a packet, as it is to be drawn for this rule.
+pub(crate) fn whole(rule: usize, packet: &[u8]) -> (u32, u32, Vec<u8>) {
+    let [rule, len] = [rule, packet.len()].map(|number| u32::try_from(number).unwrap());
+    (rule, len, packet[..packet.len().min(Drawn::MOST)].to_vec())
 }
 
 fn udp() -> Condition {
@@ -59,10 +65,8 @@ fn what_is_drawn_is_copied_for_each_rule_that_draws_it_and_goes_on() {
         ] {
             let packet = packet(net, len);
             assert_eq!(loaded.drops(&packet), drops, "{hook:?} {net}");
-            let right = by
-                .into_iter()
-                .map(|slot| (slot, u32::try_from(len).unwrap(), packet[..len.min(256)].to_vec()));
-            assert_eq!(drawn(&loaded), right.collect::<Vec<_>>(), "{hook:?} {net}");
+            let right: Vec<_> = by.into_iter().map(|rule| whole(rule, &packet)).collect();
+            assert_eq!(drawn(&loaded), right, "{hook:?} {net}");
         }
         assert_eq!([0, 1, 2, 3, 4, 5].map(|rule| loaded.counted(rule)[0]), [4, 1, 1, 1, 1, 0], "{hook:?}");
         assert_eq!((loaded.verdict(Verdict::Left), loaded.verdict(Verdict::NoSocket)), (1, 0));
@@ -85,7 +89,12 @@ fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
         let mut count = 0;
         for _ in 0..4000 {
             assert!(loaded.drops(&packet));
-            count += drawn(&loaded).len();
+            let drawn = drawn(&loaded);
+            assert!(
+                drawn.iter().all(|drawn| *drawn == whole(0, &packet)),
+                "also those beyond the ring's end"
+            );
+            count += drawn.len();
         }
         // The deviation is 27.
         assert!((860..1140).contains(&count), "{hook:?} {count}");
@@ -96,5 +105,28 @@ fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
         assert_eq!((kept + lost(&loaded), loaded.counted(0)[0]), (50, 50), "{hook:?}");
         // The ring of these tests has 4096 bytes.
         assert_eq!(kept, 4096 / (Drawn::RECORD as u64 + 8));
+    }
+}
+
+#[test]
+fn a_thousand_rules_that_draw_are_a_program() {
+    if !rights() {
+        return;
+    }
+    let one = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let condition =
+            Condition { from: vec![format!("172.16.{high}.{low}").parse().unwrap()], ..Condition::default() };
+        Rule { sample: NonZeroU32::new(1), ..rule(&number.to_string(), Action::Drop, condition) }
+    };
+    let set = RuleSet::new((0..1024).map(one).collect()).unwrap();
+    for hook in HOOKS {
+        let loaded = Loaded::new(hook, &set, &[]);
+        for number in [0_u16, 1, 500, 1023] {
+            let mut packet = plain(false, 17).packet();
+            packet[26..30].copy_from_slice(&[172, 16, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
+            assert!(loaded.drops(&packet));
+            assert_eq!(drawn(&loaded), [whole(number.into(), &packet)]);
+        }
     }
 }

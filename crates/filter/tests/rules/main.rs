@@ -7,6 +7,8 @@ mod established;
 mod loaded;
 mod rest;
 
+use std::num::NonZeroU32;
+
 use bywash_filter::Hook;
 use bywash_filter::rules::{Action, BlockKey, Condition, Established, Limit, Per, Prefix, Rule, RuleSet};
 use bywash_filter::xdp::{NeverTake, Verdict};
@@ -123,16 +125,17 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         Some("ip[6:2] & 0x1fff = 0 and port 4"),
         Some("udp[8] = 0 or ip6"),
     ];
-    let one =
-        (prefixes(), prefixes(), ports(), ports(), prop::sample::select(texts), 0_usize..5, any::<bool>());
-    let rule = one.prop_map(|(from, to, from_ports, to_ports, text, kind, alone)| {
+    let drawn = prop::option::weighted(0.3, Just(NonZeroU32::MIN));
+    let lists = (prefixes(), prefixes(), ports(), ports());
+    let one = (lists, prop::sample::select(texts), 0_usize..5, any::<bool>(), drawn);
+    let rule = one.prop_map(|((from, to, from_ports, to_ports), text, kind, alone, sample)| {
         // Half of them have one list only.
         let (to, from_ports, to_ports) =
             if alone && !from.is_empty() { (vec![], vec![], vec![]) } else { (to, from_ports, to_ports) };
         let expression = text.filter(|_| !alone).and_then(expression);
         let condition = Condition { expression, from, to, from_ports, to_ports, ..Condition::default() };
         let action = [Action::Drop, Action::Pass, Action::Count, Action::Queue, Action::Drop][kind];
-        Rule { dry_run: kind == 4, ..rule("", action, condition) }
+        Rule { dry_run: kind == 4, sample, ..rule("", action, condition) }
     });
     prop::collection::vec(rule, 1..12).prop_map(|rules| {
         rules.into_iter().enumerate().map(|(n, rule)| Rule { name: n.to_string(), ..rule }).collect()
@@ -180,7 +183,7 @@ fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape], form: Form) -> Result<(), 
         }
         let (lookup, established) = (set.look_up(&packet), Established::default());
         let mut course = set.course(&lookup, (&packet, packet.len()), &established);
-        let mut dropped = false;
+        let (mut dropped, mut right) = (false, Vec::new());
         loop {
             let index = course.next_index();
             let Some(rule) = set.rules().get(index) else { break };
@@ -191,12 +194,16 @@ fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape], form: Form) -> Result<(), 
             let [packets, bytes] = &mut counts[index];
             *packets += 1;
             *bytes += packet.len() as u64;
+            if rule.sample.is_some() {
+                right.push(drawn::whole(index, &packet));
+            }
             if rule.decides() {
                 dropped = rule.action == Action::Drop;
                 break;
             }
         }
         prop_assert_eq!(loaded.drops(&packet), dropped, "{:?}: {:?} {:?}", hook, shape, set.rules());
+        prop_assert_eq!(drawn::drawn(&loaded), right, "{:?}: {:?} {:?}", hook, shape, set.rules());
     }
     for (index, count) in (0..).zip(&counts) {
         prop_assert_eq!(loaded.counted(index), *count, "{:?}: rule {} of {:?}", hook, index, set.rules());
@@ -280,7 +287,11 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
     let condition = Condition { expression: expression("anyvlan and udp"), ..Condition::default() };
     let loaded = Loaded::new(
         Hook::Xdp,
-        &RuleSet::new(vec![rule("limit", Action::Limit(limit), condition)]).unwrap(),
+        &RuleSet::new(vec![Rule {
+            sample: NonZeroU32::new(1),
+            ..rule("limit", Action::Limit(limit), condition)
+        }])
+        .unwrap(),
         &[],
     );
     for source in ["10.1.0.0", "2001::"] {
@@ -308,6 +319,7 @@ fn a_blocked_source_is_dropped_by_its_limit_and_nobody_else() {
     }
     assert_eq!((loaded.counted(0)[0], loaded.verdict(Verdict::NoSocket)), (4, 2));
     assert_eq!(["10.1.0.0", "2001::"].map(dropped), [2, 2], "of each source");
+    assert_eq!(drawn::drawn(&loaded).len(), 4, "what it has not counted it has not drawn");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
     blocks.add(("rate".into(), [10, 0, 0, 1].into()), 32, time);
     let work = Work {
         port: SharedPort::new(Box::new(port)),
-        shared: Shared::new(Held { rules: rules(), flows: None, slots: [].into() }, AT_WORK),
+        shared: Shared::new(Held { rules: rules(), flows: None }, AT_WORK),
         stop: Arc::default(),
         stop_all: Stop::new().unwrap(),
         state: Arc::new(Mutex::new(State {
