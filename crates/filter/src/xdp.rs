@@ -164,6 +164,8 @@ pub struct Count {
     pub packets: u64,
     /// Their bytes, without FCS, all buffers included.
     pub bytes: u64,
+    /// Of a rule that draws samples: the packet that will be the next one, by how many there are then.
+    pub next_sample: u64,
 }
 
 /// An XDP program returns this (`enum xdp_action` of `linux/bpf.h`): the packet is gone.
@@ -446,7 +448,7 @@ fn verdict(assembler: &mut Assembler, result: i32, kind: Verdict) {
 }
 
 /// r0 = the entry of a map whose key is on the stack, or 0.
-fn lookup(assembler: &mut Assembler, map: RawFd, key: i16) {
+pub(crate) fn lookup(assembler: &mut Assembler, map: RawFd, key: i16) {
     assembler.mov(Register::R2, Register::R10);
     assembler.operate(Operation::Add, Register::R2, i32::from(key));
     assembler.map(Register::R1, map);

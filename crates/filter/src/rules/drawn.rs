@@ -3,6 +3,7 @@
 //! Who counts a packet for a rule draws it for that rule: the kernel's program what it decides or only counts, user space what it
 //! is asked about.
 
+use std::mem::offset_of;
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
@@ -10,7 +11,7 @@ use super::program::{CONTEXT_AT, Coder, RuleProgram, bits_at};
 use super::tables::Tables;
 use crate::Hook;
 use crate::ebpf::{Assembler, Condition, Helper, Label, Operation, Register, Width};
-use crate::xdp::{Exits, KEY, LENGTH, LOST_SAMPLES, RULES_AT, add_to_counter};
+use crate::xdp::{Count, KEY, LENGTH, LOST_SAMPLES, RULES_AT, add_to_counter, lookup};
 
 /// Where a record of the ring has what: four bytes, four, eight and eight, and the packet. The bytes of numbers are in the order of the
 /// machine.
@@ -65,50 +66,92 @@ fn record_at(tables: &Tables) -> i16 {
     bits_at(tables.words())
 }
 
+/// Where a [`Count`] has what.
+const PACKETS: i16 = 0;
+const BYTES: i16 = 8;
+const NEXT_SAMPLE: i16 = 16;
+const _: () = assert!(
+    offset_of!(Count, packets) == 0 && offset_of!(Count, bytes) == 8 && offset_of!(Count, next_sample) == 16
+);
+
 impl Coder<'_> {
     /// Ends with the result, which is known; the key of the rule's counter is on the stack. The packet is counted, and one in so many
     /// is drawn. All such ends are one, since there may be many rules that draw.
     pub(super) fn end_and_draw(&mut self, sample: NonZeroU32) {
         let end = *self.drawing.get_or_insert_with(|| self.assembler.label());
-        let at = record_at(self.rules.rules.tables());
-        self.assembler.store(Width::Double, Register::R10, at, sample.get().cast_signed());
+        self.keep_rarity(sample);
         self.assembler.jump(end);
     }
 
-    /// Copies one packet in so many, for the rule of this counter, and goes on. Uses r0 to r5, and the key on the stack.
-    pub(super) fn draw(&mut self, sample: NonZeroU32, slot: u32) {
-        let Some(ring) = self.rules.samples else { return };
+    /// Counts the packet for the rule whose counter's key is on the stack, copies one in so many, and goes on. Uses r0 to r5.
+    pub(super) fn count_and_draw(&mut self, sample: NonZeroU32) {
         let end = self.assembler.label();
-        self.assembler.call(Helper::Random);
-        self.assembler.operate32(Operation::Modulo, Register::R0, sample.get());
-        self.assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, end);
-        self.assembler.mov(Register::R1, slot.cast_signed());
-        copy(&mut self.assembler, self.rules, ring, end);
+        self.keep_rarity(sample);
+        count_and_draw(&mut self.assembler, self.rules, end);
         self.assembler.place(end);
+    }
+
+    fn keep_rarity(&mut self, sample: NonZeroU32) {
+        let at = record_at(self.rules.rules.tables());
+        self.assembler.number(Register::R1, sample.get().into());
+        self.assembler.store(Width::Double, Register::R10, at, Register::R1);
     }
 }
 
-/// The end where packets are counted and drawn; then they leave as `exits` has it.
-pub(super) fn end(assembler: &mut Assembler, program: &RuleProgram<'_>, drawing: Label, exits: &Exits) {
+/// The end where packets are counted and drawn; then they leave by `end`.
+pub(super) fn end(assembler: &mut Assembler, program: &RuleProgram<'_>, drawing: Label, end: Label) {
     assembler.place(drawing);
-    let Some(ring) = program.samples else { return assembler.jump(exits.count) };
-    add_to_counter(assembler, program.maps.counters);
-    assembler.call(Helper::Random);
-    assembler.load(Width::Double, Register::R1, Register::R10, record_at(program.rules.tables()));
-    assembler.operate32(Operation::Modulo, Register::R0, Register::R1);
-    assembler.jump_if32(Register::R0, Condition::NotEqual, 0_u32, exits.end);
-    assembler.load(Width::Word, Register::R1, Register::R10, KEY);
-    assembler.operate(Operation::Subtract, Register::R1, RULES_AT.cast_signed());
-    copy(assembler, program, ring, exits.end);
-    assembler.jump(exits.end);
+    count_and_draw(assembler, program, end);
+    assembler.jump(end);
 }
 
-/// Copies the packet to the ring, for the rule whose counter is in r1, and goes on, or to `end` when there was no room.
+/// Counts the packet for the rule whose counter's key is on the stack, and copies one in so many: in all ways it goes on here, or to
+/// `end`.
+///
+/// How many packets are between two samples is drawn when there is one: up to twice as many as there are on average. So a packet that
+/// is none costs a comparison, and no random number.
+fn count_and_draw(assembler: &mut Assembler, program: &RuleProgram<'_>, end: Label) {
+    let counters = program.maps.counters;
+    let Some(ring) = program.samples else { return add_to_counter(assembler, counters) };
+    let record = record_at(program.rules.tables());
+    // r2 = twice the average, less one.
+    let load_most = |assembler: &mut Assembler| {
+        assembler.load(Width::Double, Register::R2, Register::R10, record);
+        assembler.operate(Operation::ShiftLeft, Register::R2, 1);
+        assembler.operate(Operation::Subtract, Register::R2, 1);
+    };
+    lookup(assembler, counters, KEY);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+    assembler.load(Width::Double, Register::R1, Register::R0, BYTES);
+    assembler.operate(Operation::Add, Register::R1, LENGTH);
+    assembler.store(Width::Double, Register::R0, BYTES, Register::R1);
+    assembler.load(Width::Double, Register::R1, Register::R0, PACKETS);
+    assembler.operate(Operation::Add, Register::R1, 1);
+    assembler.store(Width::Double, Register::R0, PACKETS, Register::R1);
+    // What is further away is left from when samples were rarer, and what is behind is due.
+    load_most(assembler);
+    assembler.load(Width::Double, Register::R3, Register::R0, NEXT_SAMPLE);
+    assembler.operate(Operation::Subtract, Register::R3, Register::R1);
+    assembler.operate(Operation::Subtract, Register::R3, 1);
+    assembler.jump_if(Register::R3, Condition::Less, Register::R2, end);
+    assembler.call(Helper::Random);
+    load_most(assembler);
+    assembler.operate(Operation::Modulo, Register::R0, Register::R2);
+    assembler.operate(Operation::Add, Register::R0, 1);
+    assembler.store(Width::Double, Register::R10, record, Register::R0);
+    lookup(assembler, counters, KEY);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+    assembler.load(Width::Double, Register::R1, Register::R10, record);
+    assembler.load(Width::Double, Register::R2, Register::R0, PACKETS);
+    assembler.operate(Operation::Add, Register::R1, Register::R2);
+    assembler.store(Width::Double, Register::R0, NEXT_SAMPLE, Register::R1);
+    copy(assembler, program, ring, end);
+}
+
+/// Copies the packet to the ring, for the rule whose counter's key is on the stack, and goes on, or to `end` when there was no room.
 fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, end: Label) {
     let record = record_at(program.rules.tables());
     let [few, done, there] = [(); 3].map(|()| assembler.label());
-    // The counter's number stays on the stack meanwhile.
-    assembler.store(Width::Word, Register::R10, KEY, Register::R1);
     assembler.map(Register::R1, ring);
     assembler.mov(Register::R2, number(Drawn::RECORD));
     assembler.mov(Register::R3, 0);
@@ -120,6 +163,7 @@ fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, end: 
     assembler.place(there);
     assembler.store(Width::Double, Register::R10, record, Register::R0);
     assembler.load(Width::Word, Register::R1, Register::R10, KEY);
+    assembler.operate(Operation::Subtract, Register::R1, RULES_AT.cast_signed());
     assembler.store(Width::Word, Register::R0, at(SLOT_AT), Register::R1);
     assembler.store(Width::Word, Register::R0, at(LEN_AT), LENGTH);
     assembler.call(Helper::Monotonic);

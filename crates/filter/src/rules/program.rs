@@ -214,7 +214,7 @@ impl<'a> RuleProgram<'a> {
         coder.decide_by_kind(plains);
         let Coder { mut assembler, exits, stack, begun, counting, drawing, .. } = coder;
         if let Some(drawing) = drawing {
-            drawn::end(&mut assembler, self, drawing, counting.as_ref().unwrap_or(&exits));
+            drawn::end(&mut assembler, self, drawing, counting.as_ref().unwrap_or(&exits).end);
         }
         if let Some(counting) = counting {
             counting::count(&mut assembler, self, (&counting, &exits));
@@ -441,21 +441,29 @@ impl Coder<'_> {
         if let Some(result) = result {
             return self.end(slot, result, rule.sample);
         }
-        self.count(slot);
-        if let Some(sample) = rule.sample {
-            self.draw(sample, slot);
+        match rule.sample {
+            Some(sample) => {
+                self.keep_key(slot);
+                self.count_and_draw(sample);
+            }
+            None => self.count(slot),
         }
+    }
+
+    /// Has the key of a rule's counter on the stack.
+    fn keep_key(&mut self, slot: u32) {
+        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
     }
 
     /// Counts the packet for the rule of this counter, and goes on.
     fn count(&mut self, slot: u32) {
-        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
+        self.keep_key(slot);
         xdp::add_to_counter(&mut self.assembler, self.rules.maps.counters);
     }
 
     /// Ends with this result, by the rule of this counter.
     pub(super) fn end(&mut self, slot: u32, result: i32, sample: Option<NonZeroU32>) {
-        self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
+        self.keep_key(slot);
         self.assembler.mov(RESULT, result);
         match sample {
             Some(sample) => self.end_and_draw(sample),

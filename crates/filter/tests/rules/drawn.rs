@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use bywash_filter::rules::{Action, Condition, Drawn, Rule, RuleSet};
-use bywash_filter::xdp::{LOST_SAMPLES, Verdict};
-use bywash_sys::bpf::RingReader;
+use bywash_filter::xdp::{LOST_SAMPLES, RULES_AT, Verdict};
+use bywash_sys::bpf::{RingReader, possible_cpus};
 use bywash_sys::clock;
 
 use crate::loaded::{HOOKS, Loaded, expression, rights, rule};
@@ -86,19 +86,28 @@ fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
         };
         let lost = |loaded: &Loaded| loaded.counters().sum::<2>(LOST_SAMPLES).unwrap()[0];
         let loaded = load(4);
-        let mut count = 0;
-        for _ in 0..4000 {
+        let (mut count, mut last) = (0, None);
+        for number in 0..4000 {
             assert!(loaded.drops(&packet));
             let drawn = drawn(&loaded);
             assert!(
                 drawn.iter().all(|drawn| *drawn == whole(0, &packet)),
                 "also those beyond the ring's end"
             );
+            if !drawn.is_empty() {
+                assert!(last.is_none_or(|last| number - last <= 7), "{last:?} {number}");
+                last = Some(number);
+            }
             count += drawn.len();
         }
-        // The deviation is 27.
-        assert!((860..1140).contains(&count), "{hook:?} {count}");
+        // From one to seven packets are between two: the deviation is 16.
+        assert!((900..1100).contains(&count), "{hook:?} {count}");
         assert_eq!((loaded.counted(0)[0], lost(&loaded)), (4000, 0));
+        // One that is far away was drawn when samples were rarer.
+        let far = [0_u64, 0, 1 << 40].map(u64::to_ne_bytes).concat().repeat(possible_cpus());
+        loaded.counters().update(&RULES_AT.to_ne_bytes(), &far).unwrap();
+        assert!(loaded.drops(&packet));
+        assert_eq!(drawn(&loaded).len(), 1);
         let loaded = load(1);
         (0..50).for_each(|_| assert!(loaded.drops(&packet)));
         let kept = drawn(&loaded).len() as u64;
