@@ -81,7 +81,8 @@ pub struct Maps {
     pub heartbeat: RawFd,
     /// How many heartbeats there are; one at TCX.
     pub queues: u32,
-    /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], for flows, at [`LOST_SAMPLES`], and from [`RULES_AT`] on for each rule.
+    /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], for flows, at [`LOST_SAMPLES`], and from [`RULES_AT`] on for each
+    /// rule.
     pub counters: RawFd,
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use bywash_filter::Expression;
 use bywash_filter::xdp::{
-    Heartbeat, Maps, NeverTake, Steering, Take, Verdict, XdpBuff, pass_program, verdict_program,
+    Count, Heartbeat, Maps, NeverTake, Steering, Take, Verdict, XdpBuff, pass_program, verdict_program,
 };
 use bywash_lab::skip;
 use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, kernel_types};
@@ -50,7 +50,7 @@ impl Fixture {
             counters: map(
                 MapKind::PerCpuArray,
                 "test_counters",
-                16,
+                u32::try_from(size_of::<Count>()).unwrap(),
                 u32::try_from(Verdict::ALL.len()).unwrap(),
                 false,
             ),

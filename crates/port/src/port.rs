@@ -190,6 +190,11 @@ pub trait Port: Send {
         None
     }
 
+    /// How many samples were drawn when there was no room for them.
+    fn lost_samples(&self) -> u64 {
+        0
+    }
+
     /// Whether no packet ever comes to its queues: a program in the kernel decides all of them, as long as there is a worker.
     fn is_in_kernel(&self) -> bool {
         false
@@ -228,8 +233,8 @@ pub trait Samples: Send {
     /// Shows the next ones, so many at most, each with the name of its rule, and returns how many there were.
     fn each(&mut self, most: usize, show: &mut dyn FnMut(&str, Drawn<'_>)) -> usize;
 
-    /// How many were drawn when there was no room for them.
-    fn lost(&self) -> u64;
+    /// Whether none waits, and none is being written.
+    fn is_empty(&self) -> bool;
 
     /// What becomes readable when there are some.
     fn wake_fd(&self) -> BorrowedFd<'_>;

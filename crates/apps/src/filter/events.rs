@@ -225,7 +225,7 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
         given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
         lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
         samples: figures.iter().map(|worker| worker.samples).sum(),
-        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum(),
+        lost_samples: figures.iter().map(|worker| worker.lost_samples).sum::<u64>() + port.lost_samples(),
         done: *done,
     };
     Snapshot {

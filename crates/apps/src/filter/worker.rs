@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bywash_port::filter::rules::{Established, Lookup, SentFlows};
 use bywash_port::frame::{BATCH, Batch, Packet, Pool};
@@ -26,8 +27,8 @@ const RETRY_NS: u64 = 100_000;
 /// hung.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// Batches of samples that may wait, and more.
-const MOST_WAITING: usize = 1024;
+/// For so long samples are looked after at the end: a core whose worker has died may go on drawing.
+const AT_THE_END_NS: u64 = 100_000_000;
 
 /// How often it is told who sends most above limits, which takes a while.
 const HITTERS_NS: u64 = 200_000_000;
@@ -56,7 +57,7 @@ pub(super) struct Figures {
     /// Who sends most above limits, with the number of the rule in these.
     pub(super) hitters: Vec<(usize, Hitter)>,
     pub(super) samples: u64,
-    /// Samples for which there was no room: there were too many for the disk, or for the worker.
+    /// Samples for which there was no room on their way to the disk.
     pub(super) lost_samples: u64,
 }
 
@@ -97,6 +98,8 @@ pub(super) struct Filterer {
     publication: Publication,
     /// When it is told again who sends most; `None` when there was no packet after that was told.
     hitters_due: Option<u64>,
+    /// It has come to its end: else it may be torn, and only its queues are to be closed.
+    has_finished: bool,
 }
 
 impl Filterer {
@@ -136,6 +139,7 @@ impl Filterer {
             live: Live::new(Figures::default()),
             publication: Publication::default(),
             hitters_due: None,
+            has_finished: false,
         };
         filterer.name_rules();
         filterer
@@ -156,15 +160,24 @@ impl Filterer {
 
     /// The last figures, when all queues are closed: what was drawn until then is kept.
     pub(super) fn end(mut self) -> Figures {
-        // As many as may wait: a worker that has died has not closed its queue.
-        for _ in 0..MOST_WAITING {
-            if self.keep_drawn() == 0 {
-                break;
-            }
+        if self.has_finished {
+            self.keep_all_drawn();
         }
         let mut figures = self.live.read();
         self.fill_samples(&mut figures);
         figures
+    }
+
+    /// Keeps all that the port has drawn, when nobody draws any more.
+    fn keep_all_drawn(&mut self) {
+        let until = clock::monotonic() + AT_THE_END_NS;
+        // What a core has begun before is over within this time.
+        std::thread::sleep(Duration::from_millis(1));
+        while self.drawn.as_ref().is_some_and(|drawn| !drawn.is_empty()) && clock::monotonic() < until {
+            if self.keep_drawn() == 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Takes over other rules. Not in the path of a packet: once for each change.
@@ -234,8 +247,7 @@ impl Filterer {
     }
 
     fn fill_samples(&self, figures: &mut Figures) {
-        let drawn_and_lost = self.drawn.as_ref().map_or(0, |drawn| drawn.lost());
-        (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost + drawn_and_lost);
+        (figures.samples, figures.lost_samples) = (self.samples.kept, self.samples.lost);
     }
 
     /// Keeps what the port has drawn, a batch at most.
@@ -368,6 +380,7 @@ impl Task for Filterer {
     }
 
     fn finish(&mut self) {
+        self.has_finished = true;
         // What came before the end goes back as well.
         for _ in 0..self.lanes.len() * 64 {
             if self.turn() != Turn::Busy {

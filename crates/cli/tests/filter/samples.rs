@@ -70,9 +70,9 @@ fn samples_of_what_the_kernel_decides_have_their_rules_name_and_hold_nothing_up(
         is_all(of_rule(summary, "another one", "dropped_packets"), 2000, summary);
         let comments = comments(&file);
         let named = |name: &str| comments.get(name).copied().unwrap_or(0);
-        // The kernel draws by chance: the deviation is 31 in the first, 18 in the second.
-        assert!((700..1300).contains(&named("flood")), "{comments:?} {summary}");
-        assert!((250..550).contains(&named("another one")), "{comments:?} {summary}");
+        // The kernel draws by chance: the deviation is 18 in the first, 10 in the second.
+        assert!((850..1150).contains(&named("flood")), "{comments:?} {summary}");
+        assert!((320..480).contains(&named("another one")), "{comments:?} {summary}");
         assert_eq!((named("seen"), comments.len()), (30, 3), "{comments:?} {summary}");
         let count = |name: &str| summary[name].as_u64().unwrap();
         assert_eq!(comments.values().sum::<u64>(), count("sampled_packets"));
@@ -113,7 +113,9 @@ fn under_a_flood_and_reloads_each_packet_that_is_dropped_is_kept_by_its_rules_na
         let flood = Filter::tool(&bed.lab.hosts[0], words);
         for (reloads, set) in (1..).zip(sets.iter().cycle().skip(1).take(5)) {
             bed.rules(set);
+            let until = Instant::now() + Duration::from_secs(60);
             while filter.report()["reloads"] != reloads {
+                assert!(Instant::now() < until, "{}", filter.report());
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

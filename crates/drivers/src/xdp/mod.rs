@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
+use bywash_port::filter::xdp::LOST_SAMPLES;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
     Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
@@ -338,6 +339,11 @@ impl Port for XdpPort {
 
     fn samples(&mut self) -> Option<Box<dyn Samples>> {
         self.samples.take().map(|ring| Box::new(ring) as _)
+    }
+
+    fn lost_samples(&self) -> u64 {
+        let maps = self.maps.as_ref().filter(|maps| maps.ring().is_some());
+        maps.map_or(0, |maps| maps.counted(LOST_SAMPLES)[0])
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {

@@ -68,8 +68,9 @@ impl Beat {
 
     /// Nobody is there any more, from the next packet on.
     pub(super) fn stop(&self) {
-        self.word.store(0, Release);
-        self.looked.store(0, Relaxed);
+        self.word.store(0, Relaxed);
+        // Who sees that sees the beat, too.
+        self.looked.store(0, Release);
     }
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bywash_filter::rules::{Drawn, Rule};
-use bywash_filter::xdp::LOST_SAMPLES;
 use bywash_port::Samples;
 use bywash_sys::bpf::{BpfError, RingReader};
 
@@ -27,38 +26,34 @@ impl Names {
 /// Reads the ring of a port.
 pub(super) struct Ring {
     reader: RingReader,
-    maps: Arc<Maps>,
     names: Names,
     record: [u8; Drawn::RECORD],
-    /// Records in which there was nothing.
-    failed: u64,
 }
 
 impl Ring {
     /// Of the port with these maps; nothing when it draws no samples.
-    pub(super) fn of(maps: &Arc<Maps>, names: &Names) -> Result<Option<Self>, BpfError> {
+    pub(super) fn of(maps: &Maps, names: &Names) -> Result<Option<Self>, BpfError> {
         let Some(ring) = maps.ring() else { return Ok(None) };
-        let reader = RingReader::new(ring)?;
-        let (maps, names) = (Arc::clone(maps), names.clone());
-        Ok(Some(Self { reader, maps, names, record: [0; Drawn::RECORD], failed: 0 }))
+        Ok(Some(Self { reader: RingReader::new(ring)?, names: names.clone(), record: [0; Drawn::RECORD] }))
     }
 }
 
 impl Samples for Ring {
     fn each(&mut self, most: usize, show: &mut dyn FnMut(&str, Drawn<'_>)) -> usize {
-        let Self { reader, names, record, failed, .. } = self;
+        let Self { reader, names, record } = self;
         let names = names.0.lock().unwrap_or_else(PoisonError::into_inner);
         reader.read(most, record, |record| {
-            let drawn = Drawn::from_record(record);
-            match drawn.and_then(|drawn| names.get(&drawn.slot).map(|name| (name, drawn))) {
-                Some((name, drawn)) => show(name, drawn),
-                None => *failed += 1,
+            // Rules have their names before they draw, and what lies in its first buffer can be copied from a packet.
+            if let Some(drawn) = Drawn::from_record(record)
+                && let Some(name) = names.get(&drawn.slot)
+            {
+                show(name, drawn);
             }
         })
     }
 
-    fn lost(&self) -> u64 {
-        self.maps.counted(LOST_SAMPLES)[0] + self.failed
+    fn is_empty(&self) -> bool {
+        self.reader.is_empty()
     }
 
     fn wake_fd(&self) -> BorrowedFd<'_> {

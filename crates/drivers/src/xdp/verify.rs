@@ -61,6 +61,7 @@ fn on_trial<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::Arc;
 
     use bywash_filter::rules::{Action, Condition, FlowOptions, Rule, RuleSet};
@@ -74,7 +75,7 @@ mod tests {
             name,
             condition,
             action: Action::Drop,
-            sample: None,
+            sample: NonZeroU32::new(1000),
             expires: None,
             dry_run: false,
         };

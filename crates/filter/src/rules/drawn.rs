@@ -61,7 +61,7 @@ fn number(bytes: usize) -> i32 {
     i32::try_from(bytes).unwrap_or(0)
 }
 
-/// Where on the stack it is kept how rare samples are that may be drawn, and then where one is copied to.
+/// Where on the stack it is kept how rare samples are, then how far the next one is, and then where this one is copied to.
 fn record_at(tables: &Tables) -> i16 {
     bits_at(tables.words())
 }
@@ -74,82 +74,122 @@ const _: () = assert!(
     offset_of!(Count, packets) == 0 && offset_of!(Count, bytes) == 8 && offset_of!(Count, next_sample) == 16
 );
 
+/// Where on the stack it is kept where a packet goes on that is counted and may have been drawn. Expressions use it, too.
+const BACK_AT: i16 = -16;
+
+/// The part of a program that counts packets for rules which draw: one for all of them, since there may be many.
+pub(super) struct Drawing {
+    begin: Label,
+    /// Where packets go on, by their numbers from 1 on. 0 is the program's end.
+    back: Vec<Label>,
+}
+
 impl Coder<'_> {
-    /// Ends with the result, which is known; the key of the rule's counter is on the stack. The packet is counted, and one in so many
-    /// is drawn. All such ends are one, since there may be many rules that draw.
-    pub(super) fn end_and_draw(&mut self, sample: NonZeroU32) {
-        let end = *self.drawing.get_or_insert_with(|| self.assembler.label());
-        self.keep_rarity(sample);
-        self.assembler.jump(end);
+    /// Counts the packet for the rule of this counter, copies one in so many, and ends with the result, which is known.
+    pub(super) fn end_and_draw(&mut self, slot: u32, sample: NonZeroU32) {
+        self.draw(slot, sample, 0);
     }
 
-    /// Counts the packet for the rule whose counter's key is on the stack, copies one in so many, and goes on. Uses r0 to r5.
-    pub(super) fn count_and_draw(&mut self, sample: NonZeroU32) {
-        let end = self.assembler.label();
-        self.keep_rarity(sample);
-        count_and_draw(&mut self.assembler, self.rules, end);
-        self.assembler.place(end);
+    /// Counts the packet for the rule of this counter, copies one in so many, and goes on. Uses r0 to r5.
+    pub(super) fn count_and_draw(&mut self, slot: u32, sample: NonZeroU32) {
+        let next = self.assembler.label();
+        let back = &mut self.drawing().back;
+        back.push(next);
+        let number = back.len();
+        self.draw(slot, sample, number);
+        self.assembler.place(next);
     }
 
-    fn keep_rarity(&mut self, sample: NonZeroU32) {
-        let at = record_at(self.rules.rules.tables());
-        self.assembler.number(Register::R1, sample.get().into());
-        self.assembler.store(Width::Double, Register::R10, at, Register::R1);
+    fn drawing(&mut self) -> &mut Drawing {
+        self.drawing.get_or_insert_with(|| Drawing { begin: self.assembler.label(), back: Vec::new() })
+    }
+
+    fn draw(&mut self, slot: u32, sample: NonZeroU32, back: usize) {
+        let (begin, record) = (self.drawing().begin, record_at(self.rules.rules.tables()));
+        self.keep_key(slot);
+        // As wholes: of these the verifier knows what they are when they are read again.
+        for (at, number) in [(record, u64::from(sample.get())), (BACK_AT, back as u64)] {
+            self.assembler.number(Register::R1, number);
+            self.assembler.store(Width::Double, Register::R10, at, Register::R1);
+        }
+        self.assembler.jump(begin);
     }
 }
 
-/// The end where packets are counted and drawn; then they leave by `end`.
-pub(super) fn end(assembler: &mut Assembler, program: &RuleProgram<'_>, drawing: Label, end: Label) {
-    assembler.place(drawing);
-    count_and_draw(assembler, program, end);
-    assembler.jump(end);
+impl Drawing {
+    /// Is this part. `end` is where the program ends.
+    pub(super) fn place(&self, assembler: &mut Assembler, program: &RuleProgram<'_>, end: Label) {
+        let done = assembler.label();
+        assembler.place(self.begin);
+        match program.samples {
+            Some(ring) => count_and_copy(assembler, program, ring, done),
+            None => add_to_counter(assembler, program.maps.counters),
+        }
+        assembler.place(done);
+        assembler.load(Width::Double, Register::R1, Register::R10, BACK_AT);
+        let ways: Vec<Label> = std::iter::once(end).chain(self.back.iter().copied()).collect();
+        go_back(assembler, &ways, 0);
+    }
+}
+
+/// Goes to the one of these ways whose number is in r1; the first of them has the number `first`.
+fn go_back(assembler: &mut Assembler, ways: &[Label], first: usize) {
+    if let [way] = ways {
+        return assembler.jump(*way);
+    }
+    let (before, behind) = ways.split_at(ways.len() / 2);
+    let (other, middle) = (assembler.label(), first + before.len());
+    assembler.jump_if(Register::R1, Condition::GreaterOrEqual, number(middle), other);
+    go_back(assembler, before, first);
+    assembler.place(other);
+    go_back(assembler, behind, middle);
 }
 
 /// Counts the packet for the rule whose counter's key is on the stack, and copies one in so many: in all ways it goes on here, or to
-/// `end`.
+/// `done`.
 ///
 /// How many packets are between two samples is drawn when there is one: up to twice as many as there are on average. So a packet that
-/// is none costs a comparison, and no random number.
-fn count_and_draw(assembler: &mut Assembler, program: &RuleProgram<'_>, end: Label) {
+/// is none costs a comparison, and no random number. The first one is drawn.
+fn count_and_copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, done: Label) {
     let counters = program.maps.counters;
-    let Some(ring) = program.samples else { return add_to_counter(assembler, counters) };
     let record = record_at(program.rules.tables());
-    // r2 = twice the average, less one.
-    let load_most = |assembler: &mut Assembler| {
+    // r2 = twice the average, less so many.
+    let load_most = |assembler: &mut Assembler, less: i32| {
         assembler.load(Width::Double, Register::R2, Register::R10, record);
         assembler.operate(Operation::ShiftLeft, Register::R2, 1);
-        assembler.operate(Operation::Subtract, Register::R2, 1);
+        assembler.operate(Operation::Subtract, Register::R2, less);
     };
     lookup(assembler, counters, KEY);
-    assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, done);
     assembler.load(Width::Double, Register::R1, Register::R0, BYTES);
     assembler.operate(Operation::Add, Register::R1, LENGTH);
     assembler.store(Width::Double, Register::R0, BYTES, Register::R1);
     assembler.load(Width::Double, Register::R1, Register::R0, PACKETS);
     assembler.operate(Operation::Add, Register::R1, 1);
     assembler.store(Width::Double, Register::R0, PACKETS, Register::R1);
-    // What is further away is left from when samples were rarer, and what is behind is due.
-    load_most(assembler);
+    // Packets between this one and the next sample. When they are more than there can be, samples were rarer before, and when the
+    // sample is behind, they are below 0, which is more as well: then this is one.
+    load_most(assembler, 2);
     assembler.load(Width::Double, Register::R3, Register::R0, NEXT_SAMPLE);
     assembler.operate(Operation::Subtract, Register::R3, Register::R1);
     assembler.operate(Operation::Subtract, Register::R3, 1);
-    assembler.jump_if(Register::R3, Condition::Less, Register::R2, end);
+    assembler.jump_if(Register::R3, Condition::Less, Register::R2, done);
     assembler.call(Helper::Random);
-    load_most(assembler);
+    load_most(assembler, 1);
     assembler.operate(Operation::Modulo, Register::R0, Register::R2);
     assembler.operate(Operation::Add, Register::R0, 1);
     assembler.store(Width::Double, Register::R10, record, Register::R0);
     lookup(assembler, counters, KEY);
-    assembler.jump_if(Register::R0, Condition::Equal, 0, end);
+    assembler.jump_if(Register::R0, Condition::Equal, 0, done);
     assembler.load(Width::Double, Register::R1, Register::R10, record);
     assembler.load(Width::Double, Register::R2, Register::R0, PACKETS);
     assembler.operate(Operation::Add, Register::R1, Register::R2);
     assembler.store(Width::Double, Register::R0, NEXT_SAMPLE, Register::R1);
-    copy(assembler, program, ring, end);
+    copy(assembler, program, ring, done);
 }
 
-/// Copies the packet to the ring, for the rule whose counter's key is on the stack, and goes on, or to `end` when there was no room.
-fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, end: Label) {
+/// Copies the packet to the ring, for the rule whose counter's key is on the stack, and goes on, or to `lost` when there was no room.
+fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, lost: Label) {
     let record = record_at(program.rules.tables());
     let [few, done, there] = [(); 3].map(|()| assembler.label());
     assembler.map(Register::R1, ring);
@@ -159,7 +199,7 @@ fn copy(assembler: &mut Assembler, program: &RuleProgram<'_>, ring: RawFd, end: 
     assembler.jump_if(Register::R0, Condition::NotEqual, 0, there);
     assembler.store(Width::Word, Register::R10, KEY, LOST_SAMPLES.cast_signed());
     add_to_counter(assembler, program.maps.counters);
-    assembler.jump(end);
+    assembler.jump(lost);
     assembler.place(there);
     assembler.store(Width::Double, Register::R10, record, Register::R0);
     assembler.load(Width::Word, Register::R1, Register::R10, KEY);

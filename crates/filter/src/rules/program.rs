@@ -25,7 +25,7 @@ use std::os::fd::RawFd;
 use super::classes::Fate;
 use super::cookie::{self, SynCookies};
 use super::counting::{self, Kept};
-use super::drawn;
+use super::drawn::Drawing;
 use super::established::{FlowMap, NEVER, look_up};
 use super::flow_table::most_age;
 use super::program_error::ProgramError;
@@ -101,7 +101,7 @@ pub(super) const FIRST: Register = Register::R8;
 const NO_INDEX: u32 = u32::MAX;
 
 /// The stack, from the bottom up: the first rule that a list alone has met, the context, the bits of the other lists,
-/// where a sample is copied to, and the age of the packet's flow. What expressions put on the stack comes from the top down.
+/// what is to be known of a sample, and the age of the packet's flow. What expressions put on the stack comes from the top down.
 const FIRST_AT: i16 = -512;
 
 /// While rules are asked its register holds the first rule.
@@ -214,7 +214,7 @@ impl<'a> RuleProgram<'a> {
         coder.decide_by_kind(plains);
         let Coder { mut assembler, exits, stack, begun, counting, drawing, .. } = coder;
         if let Some(drawing) = drawing {
-            drawn::end(&mut assembler, self, drawing, counting.as_ref().unwrap_or(&exits).end);
+            drawing.place(&mut assembler, self, counting.as_ref().unwrap_or(&exits).end);
         }
         if let Some(counting) = counting {
             counting::count(&mut assembler, self, (&counting, &exits));
@@ -262,8 +262,8 @@ pub(super) struct Coder<'a> {
     begun: Vec<(usize, usize)>,
     /// The ways out where rules that are crossed count first, while they are not `exits`; `None` where none counts.
     pub(super) counting: Option<Exits>,
-    /// The way out where packets are drawn; `None` where none is.
-    pub(super) drawing: Option<Label>,
+    /// Where packets are counted for rules that draw; `None` where no rule does.
+    pub(super) drawing: Option<Drawing>,
 }
 
 impl Coder<'_> {
@@ -442,16 +442,13 @@ impl Coder<'_> {
             return self.end(slot, result, rule.sample);
         }
         match rule.sample {
-            Some(sample) => {
-                self.keep_key(slot);
-                self.count_and_draw(sample);
-            }
+            Some(sample) => self.count_and_draw(slot, sample),
             None => self.count(slot),
         }
     }
 
     /// Has the key of a rule's counter on the stack.
-    fn keep_key(&mut self, slot: u32) {
+    pub(super) fn keep_key(&mut self, slot: u32) {
         self.assembler.store(Width::Word, Register::R10, KEY, (RULES_AT + slot).cast_signed());
     }
 
@@ -463,11 +460,13 @@ impl Coder<'_> {
 
     /// Ends with this result, by the rule of this counter.
     pub(super) fn end(&mut self, slot: u32, result: i32, sample: Option<NonZeroU32>) {
-        self.keep_key(slot);
         self.assembler.mov(RESULT, result);
         match sample {
-            Some(sample) => self.end_and_draw(sample),
-            None => self.assembler.jump(self.exits.count),
+            Some(sample) => self.end_and_draw(slot, sample),
+            None => {
+                self.keep_key(slot);
+                self.assembler.jump(self.exits.count);
+            }
         }
     }
 

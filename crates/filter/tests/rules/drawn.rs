@@ -6,6 +6,7 @@ use bywash_filter::rules::{Action, Condition, Drawn, Rule, RuleSet};
 use bywash_filter::xdp::{LOST_SAMPLES, RULES_AT, Verdict};
 use bywash_sys::bpf::{RingReader, possible_cpus};
 use bywash_sys::clock;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::loaded::{HOOKS, Loaded, expression, rights, rule};
 use crate::plain;
@@ -79,6 +80,10 @@ fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
         return;
     }
     let packet = plain(true, 17).packet();
+    // Each CPU draws by itself.
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one).unwrap();
     for hook in HOOKS {
         let load = |sample| {
             let sampled = Rule { sample: NonZeroU32::new(sample), ..rule("drawn", Action::Drop, udp()) };
@@ -103,11 +108,15 @@ fn one_in_so_many_is_drawn_and_what_has_no_room_is_counted() {
         // From one to seven packets are between two: the deviation is 16.
         assert!((900..1100).contains(&count), "{hook:?} {count}");
         assert_eq!((loaded.counted(0)[0], lost(&loaded)), (4000, 0));
-        // One that is far away was drawn when samples were rarer.
-        let far = [0_u64, 0, 1 << 40].map(u64::to_ne_bytes).concat().repeat(possible_cpus());
-        loaded.counters().update(&RULES_AT.to_ne_bytes(), &far).unwrap();
-        assert!(loaded.drops(&packet));
-        assert_eq!(drawn(&loaded).len(), 1);
+        // One that is further away than there can be packets was drawn when samples were rarer.
+        for (loaded, next, is_drawn) in
+            [(&loaded, 1 << 40, true), (&loaded, 8, true), (&loaded, 7, false), (&load(1), 2, true)]
+        {
+            let count = [0, 0, next].map(u64::to_ne_bytes).concat().repeat(possible_cpus());
+            loaded.counters().update(&RULES_AT.to_ne_bytes(), &count).unwrap();
+            assert!(loaded.drops(&packet));
+            assert_eq!(drawn(loaded).len(), usize::from(is_drawn), "{next}");
+        }
         let loaded = load(1);
         (0..50).for_each(|_| assert!(loaded.drops(&packet)));
         let kept = drawn(&loaded).len() as u64;
@@ -122,20 +131,26 @@ fn a_thousand_rules_that_draw_are_a_program() {
     if !rights() {
         return;
     }
-    let one = |number: u16| {
-        let [high, low] = number.to_be_bytes();
-        let condition =
-            Condition { from: vec![format!("172.16.{high}.{low}").parse().unwrap()], ..Condition::default() };
-        Rule { sample: NonZeroU32::new(1), ..rule(&number.to_string(), Action::Drop, condition) }
+    let all = |decides: bool| {
+        let one = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            let condition = Condition {
+                from: vec![format!("172.16.{high}.{low}").parse().unwrap()],
+                ..Condition::default()
+            };
+            let sample = NonZeroU32::new(1);
+            Rule { sample, dry_run: !decides, ..rule(&number.to_string(), Action::Drop, condition) }
+        };
+        RuleSet::new((0..1024).map(one).collect()).unwrap()
     };
-    let set = RuleSet::new((0..1024).map(one).collect()).unwrap();
-    for hook in HOOKS {
-        let loaded = Loaded::new(hook, &set, &[]);
+    for (hook, decides) in HOOKS.into_iter().flat_map(|hook| [(hook, true), (hook, false)]) {
+        let loaded = Loaded::new(hook, &all(decides), &[]);
         for number in [0_u16, 1, 500, 1023] {
             let mut packet = plain(false, 17).packet();
             packet[26..30].copy_from_slice(&[172, 16, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
-            assert!(loaded.drops(&packet));
+            assert_eq!(loaded.drops(&packet), decides);
             assert_eq!(drawn(&loaded), [whole(number.into(), &packet)]);
+            assert_eq!(loaded.counted(number.into())[0], 1);
         }
     }
 }

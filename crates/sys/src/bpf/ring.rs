@@ -57,6 +57,11 @@ impl RingReader {
         })
     }
 
+    /// Whether nothing is there that was not read, nor is being written.
+    pub fn is_empty(&self) -> bool {
+        self.producer.load_u64() == self.consumer.load(Ordering::Relaxed)
+    }
+
     /// Takes so many records at most: each is copied to `buffer`, as far as it has room, and shown. Returns how many there were.
     pub fn read(&mut self, most: usize, buffer: &mut [u8], mut show: impl FnMut(&[u8])) -> usize {
         let mut at = self.consumer.load(Ordering::Relaxed);

@@ -27,6 +27,9 @@ use crate::text;
 use condition::{RawPayload, RawPorts, expression};
 use read::text_of;
 
+/// One sample in so many packets, at most: random numbers of 32 bits say how many there are between two.
+const MOST_RARE: u32 = 1_000_000_000;
+
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}{}: {what}", shown(*.line, *.column))]
@@ -316,6 +319,9 @@ impl RuleFile {
         let condition = self.condition(raw, path)?;
         let sample = match &raw.sample {
             None => None,
+            Some(sample) if *sample.get_ref() > MOST_RARE => {
+                return Err(fault(sample, format!("one in so many: at most {MOST_RARE}")).into());
+            }
             Some(sample) => Some(
                 NonZeroU32::new(*sample.get_ref())
                     .ok_or_else(|| fault(sample, "one in 0: write 1 for all"))?,

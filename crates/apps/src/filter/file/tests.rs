@@ -116,6 +116,7 @@ fn each_mistake_is_named_with_its_place() {
         (with("to_ports = [70000]"), "4:13", "no port"),
         (with("match = \"\"\nrate = 5"), "5:8", "for action = \"limit\""),
         (with("match = \"\"\nsample = 0"), "5:10", "write 1 for all"),
+        (with("match = \"\"\nsample = 1000000001"), "5:10", "at most 1000000000"),
         (with("match = \"\"\nexpires = 2026-12-01"), "5:11", "date, time and offset"),
         (with("mach = \"udp\""), "4:1", "unknown field `mach`"),
         (with("names = [\"a.org\", \"www.*.org\"]"), "4:24", "a * stands alone"),
