@@ -160,7 +160,7 @@ impl Filterer {
 
     /// The last figures, when all queues are closed: what was drawn until then is kept.
     pub(super) fn end(mut self) -> Figures {
-        if self.has_finished {
+        if self.has_finished && self.drawn.is_some() {
             self.keep_all_drawn();
         }
         let mut figures = self.live.read();
