@@ -41,6 +41,10 @@ impl Ring {
 impl Samples for Ring {
     fn each(&mut self, most: usize, show: &mut dyn FnMut(&str, Drawn<'_>)) -> usize {
         let Self { reader, names, record } = self;
+        // A worker asks again and again.
+        if reader.is_empty() {
+            return 0;
+        }
         let names = names.0.lock().unwrap_or_else(PoisonError::into_inner);
         reader.read(most, record, |record| {
             // Rules have their names before they draw, and what lies in its first buffer can be copied from a packet.

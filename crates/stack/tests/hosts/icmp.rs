@@ -126,6 +126,17 @@ fn errors_are_sent_only_about_what_they_may_be_about() {
     router.assert_nothing_leaked();
 }
 
+/// What 10.0.0.9 says of a datagram from 10.0.0.1's port 9 to port 53 somewhere.
+fn unreachable(code: u8, rest: u32, quoted: &Ipv4Header) -> Vec<u8> {
+    let udp = [0, 9, 0, 53, 0, 0, 0, 0];
+    let mut icmp = IcmpHeader { kind: icmpv4::UNREACHABLE, code, checksum: 0.into(), rest: rest.into() };
+    let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&udp);
+    icmp.checksum = sum.checksum().into();
+    let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
+    let link = ethernet(0x0800);
+    [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &udp].concat()
+}
+
 #[test]
 fn a_narrow_path_is_believed_only_of_where_something_large_went() {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
@@ -143,15 +154,7 @@ fn a_narrow_path_is_believed_only_of_where_something_large_went() {
         let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
         quoted.total_length = length.into();
         quoted.seal();
-        let udp = [0, 9, 0, 53, 0, 0, 0, 0];
-        let mut icmp =
-            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
-        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&udp);
-        icmp.checksum = sum.checksum().into();
-        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
-        let link = ethernet(0x0800);
-        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &udp].concat();
-        node.put(now, PORT, &all);
+        node.put(now, PORT, &unreachable(4, mtu, &quoted));
     };
     assert_eq!(send(&mut node, 100), 1);
     error(&mut node, 1400, 600);
@@ -198,14 +201,7 @@ fn an_error_about_a_later_piece_is_about_no_ports() {
         let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1480);
         quoted.fragment = offset.into();
         quoted.seal();
-        let mut icmp = IcmpHeader { kind: icmpv4::UNREACHABLE, code: 1, checksum: 0.into(), rest: 0.into() };
-        let payload = [0, 9, 0, 53, 0, 0, 0, 0];
-        let sum = Sum::new().bytes(icmp.as_bytes()).bytes(quoted.as_bytes()).bytes(&payload);
-        icmp.checksum = sum.checksum().into();
-        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, 36);
-        let link = ethernet(0x0800);
-        let all = [link.as_bytes(), ip.as_bytes(), icmp.as_bytes(), quoted.as_bytes(), &payload].concat();
-        node.put(now, PORT, &all);
+        node.put(now, PORT, &unreachable(1, 0, &quoted));
         assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
     }
 }

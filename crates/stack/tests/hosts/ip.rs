@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{Event, NeighbourState, PortId, Route, UdpError, Unreachable};
+use bywash_stack::{Event, NeighbourState, PortId, Route, Timestamp, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, TcpFlags, TcpHeader, icmpv4};
@@ -14,6 +14,24 @@ pub(crate) fn ethernet(kind: u16) -> EthernetHeader {
         source: Mac([2, 0, 0, 0, 0, 2]),
         kind: kind.into(),
     }
+}
+
+/// A router that passes 192.168.0.0/16 on by its second port, whose MTU is 576, to a neighbour that it knows.
+pub(crate) fn router_to_a_narrow_link() -> (Node, Timestamp) {
+    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        576,
+        "10.1.0.3/24",
+    );
+    let out = router.interface(2);
+    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
+    router.host.control.set_forwarding(true);
+    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PortId(1));
+    (router, now)
 }
 
 /// A datagram's payload, whole.
@@ -176,7 +194,7 @@ fn vlans_are_kept_apart() {
         1500,
         "10.0.0.1/24",
     );
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     let announcements = node.take(now, PORT);
     assert_eq!(announcements[0][12..18], [0x81, 0, 0, 7, 8, 6]);
     assert_eq!(announcements[1][12..14], [8, 6]);
@@ -251,7 +269,7 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
     router.host.control.set_forwarding(true);
     let out = router.interface(2);
     router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     router.take(now, PortId(1));
     let super_segment = |size: u16| {
         let payload: Vec<u8> = (0..1900u32).map(|i| i.to_le_bytes()[0]).collect();
@@ -296,7 +314,7 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
 fn connected_sockets_that_share_a_port_are_told_apart_at_once() {
     const N: u16 = 20_000;
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     let sockets: Vec<_> = (0..N)
         .map(|i| {
             let id = node.host.stack.udp_bind(None, 9).unwrap();
@@ -333,7 +351,7 @@ fn connected_sockets_that_share_a_port_are_told_apart_at_once() {
 #[test]
 fn who_makes_up_neighbours_makes_few() {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/8");
-    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let mut now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
     let question = |i: u16| {
         let [high, low] = i.to_be_bytes();
@@ -357,19 +375,7 @@ fn who_makes_up_neighbours_makes_few() {
 
 #[test]
 fn what_is_only_passed_on_keeps_every_rule() {
-    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
-        1,
-        4,
-        None,
-        576,
-        "10.1.0.3/24",
-    );
-    let out = router.interface(2);
-    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
-    router.host.control.set_forwarding(true);
-    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
-    router.take(now, PortId(1));
+    let (mut router, now) = router_to_a_narrow_link();
     let packet = |source: [u8; 4], to: [u8; 4], length: u16, change: &dyn Fn(&mut Ipv4Header)| {
         let mut ip = Ipv4Header::new(source.into(), to.into(), 17, length);
         change(&mut ip);
@@ -437,7 +443,7 @@ pub(crate) fn datagram(mac: Mac, to: [u8; 4]) -> Vec<u8> {
 #[test]
 fn of_all_groups_only_that_of_all_hosts_is_ours() {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     let server = node.host.stack.udp_bind(None, 9).unwrap();
     for (to, ours) in [
         ([224, 0, 0, 1], true),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ip::{ethernet, read};
+use crate::ip::{ethernet, read, router_to_a_narrow_link};
 use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{PortId, UdpError};
 use bywash_wire::checksum::Sum;
@@ -157,19 +157,7 @@ fn marks_on_pieces_count_for_the_whole_unless_its_sender_would_not_slow_down() {
 
 #[test]
 fn options_go_with_the_pieces_they_belong_to() {
-    let router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
-        1,
-        4,
-        None,
-        576,
-        "10.1.0.3/24",
-    );
-    let out = router.interface(2);
-    let mut router = router.with_route("192.168.0.0/16", "10.1.0.9", out);
-    router.host.control.set_forwarding(true);
-    router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
-    router.take(now, PortId(1));
+    let (mut router, now) = router_to_a_narrow_link();
     let packet = |options: &[u8], length: u16| {
         let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), 17, length);
         ip.set_header_length(u8::try_from(20 + options.len()).unwrap());
