@@ -1,5 +1,6 @@
 //! A connection as numbers, for who asks over the control socket: what `ss -i` shows of one.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use bywash_stack::{CongestionControl, TcpInfo};
@@ -54,7 +55,13 @@ pub struct SocketInfo {
     pub data_segs_out: u32,
     pub data_segs_in: u32,
     pub delivered: u32,
+    pub busy_us: u64,
+    pub rwnd_limited_us: u64,
+    pub sndbuf_limited_us: u64,
     pub dsack_dups: u32,
+    /// Segments.
+    pub reordering: u32,
+    pub reord_seen: u32,
     pub rcv_ooopack: u32,
     pub total_rto: u16,
 }
@@ -108,7 +115,12 @@ impl SocketInfo {
             data_segs_out: info.data_segs_out,
             data_segs_in: info.data_segs_in,
             delivered: info.delivered,
+            busy_us: micros(info.busy_time),
+            rwnd_limited_us: micros(info.rwnd_limited),
+            sndbuf_limited_us: micros(info.sndbuf_limited),
             dsack_dups: info.dsack_dups,
+            reordering: info.reordering,
+            reord_seen: info.reord_seen,
             rcv_ooopack: info.rcv_ooopack,
             total_rto: info.total_rto,
         }
@@ -147,7 +159,10 @@ impl SocketInfo {
             words.push(format!("retrans:{}/{}", self.retrans, self.total_retrans));
         }
         // Numbers that ss leaves out when they are zero, in its order.
-        let counted = [
+        let present = |numbers: &[(&str, u64)]| -> Vec<String> {
+            numbers.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}:{n}")).collect()
+        };
+        words.extend(present(&[
             ("backoff", self.backoff.into()),
             ("bytes_sent", self.bytes_sent),
             ("bytes_retrans", self.bytes_retrans),
@@ -159,18 +174,54 @@ impl SocketInfo {
             ("data_segs_in", self.data_segs_in.into()),
             ("notsent", self.notsent_bytes.into()),
             ("delivered", self.delivered.into()),
+        ]));
+        words.extend(self.busy());
+        words.extend(present(&[
             ("unacked", self.unacked.into()),
             ("lost", self.lost.into()),
             ("sacked", self.sacked.into()),
             ("dsack_dups", self.dsack_dups.into()),
+            // It begins with three.
+            ("reordering", if self.reordering == 3 { 0 } else { self.reordering.into() }),
+            ("reord_seen", self.reord_seen.into()),
             ("rcv_ooopack", self.rcv_ooopack.into()),
             ("total_rto", self.total_rto.into()),
             ("rcv_space", self.rcv_space.into()),
             ("rcv_ssthresh", self.rcv_ssthresh.into()),
             ("snd_wnd", self.snd_wnd.into()),
             ("rcv_wnd", self.rcv_wnd.into()),
-        ];
-        words.extend(counted.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}:{n}")));
+        ]));
         words.join(" ")
+    }
+
+    /// How long there was something to send, and how much of that it was held back at one of the ends.
+    fn busy(&self) -> Option<String> {
+        let whole = Some(self.busy_us).filter(|us| *us > 0)?;
+        let mut words = format!("busy:{}ms", whole / 1000);
+        for (name, us) in [("rwnd_limited", self.rwnd_limited_us), ("sndbuf_limited", self.sndbuf_limited_us)]
+        {
+            if us > 0 {
+                let tenths = us.saturating_mul(1000) / whole;
+                let _ = write!(words, " {name}:{}ms({}.{}%)", us / 1000, tenths / 10, tenths % 10);
+            }
+        }
+        Some(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_as_it_begins_is_left_out_and_times_are_shares_of_the_whole() {
+        let mut info = SocketInfo { reordering: 3, rwnd_limited_us: 700, ..SocketInfo::default() };
+        let line = info.line();
+        assert!(!["busy", "limited", "reord"].iter().any(|word| line.contains(word)), "{line}");
+        info = SocketInfo { busy_us: 8_000_700, reordering: 17, reord_seen: 2, ..info };
+        info.sndbuf_limited_us = 2_400_000;
+        let line = info.line();
+        assert!(line.contains("busy:8000ms rwnd_limited:0ms(0.0%) sndbuf_limited:2400ms(29.9%)"), "{line}");
+        assert!(line.contains("reordering:17 reord_seen:2"), "{line}");
     }
 }

@@ -6,6 +6,7 @@ use bywash_frame::{BATCH, FRAME_SIZE, Packet};
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
+use super::busy::HeldBy;
 use super::connection::{Connection, NEVER};
 use super::emit::Bare;
 use super::listen::default_mss;
@@ -195,6 +196,8 @@ impl Connection {
             self.window.congestion = self.window.mss;
         }
         self.rtt.begin();
+        // A handshake is no data.
+        (self.busy, self.held_by) = (Span::ZERO, HeldBy::Nothing);
     }
 
     fn connected(&mut self, cx: &mut Context<'_>) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bywash_frame::prefetch;
 
+use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::rtt::Rtt;
@@ -144,6 +145,7 @@ pub(super) struct Connection {
     pub(super) keepalive_sent: u8,
     /// Probes of the peer's window since it shut.
     pub(super) window_probes: u8,
+    pub(super) held_by: HeldBy,
     pub(super) probe: Option<Probe>,
     /// Until this is acknowledged, further marks are of the same congestion.
     pub(super) slowed_at: Option<Seq>,
@@ -178,6 +180,8 @@ pub(super) struct Connection {
     pub(super) read: u32,
     /// In slow start: the most that was in flight since a round trip began.
     pub(super) used: u32,
+    /// How long there was something to send.
+    pub(super) busy: Span,
 
     pub(super) window: Window,
     pub(super) rtt: Rtt,
@@ -194,6 +198,7 @@ pub(super) struct Connection {
     pub(super) congestion: Congestion,
     pub(super) hash: u64,
     pub(super) challenged: Timestamp,
+    pub(super) held_times: HeldTimes,
     /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
     pub(super) rcv_up: u64,
     /// Whose it is, if the peer opened it.

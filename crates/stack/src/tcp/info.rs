@@ -7,6 +7,7 @@ use bywash_wire::TCP_HEADER;
 use super::State;
 use super::connection::{Connection, Phase};
 use super::listen::offered_segment;
+use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
 use crate::{ConnectionId, Stack, TcpError, Timestamp, Unreachable};
 
@@ -93,12 +94,21 @@ pub struct TcpInfo {
     pub data_segs_out: u32,
     /// `tcpi_data_segs_in`
     pub data_segs_in: u32,
+    /// `tcpi_busy_time`: how long there was something to send, or to be acknowledged
+    pub busy_time: Duration,
+    /// `tcpi_rwnd_limited`: how much of that the peer's window did not let it out
+    pub rwnd_limited: Duration,
+    /// `tcpi_sndbuf_limited`: how much of that the send buffer was too small for what the network would have taken
+    pub sndbuf_limited: Duration,
     /// `tcpi_delivered`, in segments
     pub delivered: u32,
     /// `tcpi_dsack_dups`
     pub dsack_dups: u32,
-    /// `tcpi_reord_seen`: whether segments were seen to overtake each other
-    pub reord_seen: bool,
+    /// `tcpi_reordering`: the farthest that a segment was behind those that had overtaken it, in segments; three at least, and 300 at
+    /// most
+    pub reordering: u32,
+    /// `tcpi_reord_seen`: acknowledgments that showed that segments had overtaken each other
+    pub reord_seen: u32,
     /// `tcpi_rcv_ooopack`
     pub rcv_ooopack: u32,
     /// `tcpi_total_rto`
@@ -117,9 +127,8 @@ pub struct TcpInfo {
 
 impl TcpInfo {
     /// Linux's `struct tcp_info`, in this machine's byte order. Zero are `tcpi_last_ack_sent` and `tcpi_fackets`, as in Linux;
-    /// `tcpi_pacing_rate`, for nothing is paced; and what would be counted for each segment and is not: `tcpi_delivery_rate`,
-    /// `tcpi_busy_time`, `tcpi_rwnd_limited`, `tcpi_sndbuf_limited`, `tcpi_delivered_ce`, `tcpi_total_rto_recoveries`,
-    /// `tcpi_total_rto_time`.
+    /// `tcpi_pacing_rate`, for nothing is paced; and what is not counted: `tcpi_delivery_rate`, `tcpi_delivered_ce`,
+    /// `tcpi_total_rto_recoveries`, `tcpi_total_rto_time`.
     pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
         let mut bytes = [0; LINUX_TCP_INFO];
         let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
@@ -157,8 +166,7 @@ impl TcpInfo {
             (76, threshold),
             (80, self.snd_cwnd / mss),
             (84, self.advmss),
-            // Linux's default, and RACK's: three segments.
-            (88, super::scoreboard::DUPLICATES),
+            (88, self.reordering),
             (92, micros(self.rcv_rtt)),
             (96, self.rcv_space),
             (100, self.total_retrans),
@@ -170,7 +178,7 @@ impl TcpInfo {
             (156, self.data_segs_out),
             (192, self.delivered),
             (216, self.dsack_dups),
-            (220, u32::from(self.reord_seen)),
+            (220, self.reord_seen),
             (224, self.rcv_ooopack),
             (228, self.snd_wnd),
             (232, self.rcv_wnd),
@@ -181,6 +189,9 @@ impl TcpInfo {
             (112, u64::MAX), // no limit on the rate
             (120, self.bytes_acked),
             (128, self.bytes_received),
+            (168, long_micros(self.busy_time)),
+            (176, long_micros(self.rwnd_limited)),
+            (184, long_micros(self.sndbuf_limited)),
             (200, self.bytes_sent),
             (208, self.bytes_retrans),
         ] {
@@ -205,6 +216,7 @@ impl TcpInfo {
             Some(fixed) if fixed <= c.path_mss => out.mtu_to(c.flow.remote, now),
             _ => usize::from(c.path_mss) + crate::ip::header_length(c.flow.remote) + TCP_HEADER,
         };
+        let times = c.times(now);
         let scaled = c.wnd_scale > 0 || c.rcv_scale > 0;
         Self {
             state: c.state,
@@ -245,8 +257,13 @@ impl TcpInfo {
             segs_in: c.tally.segments_in,
             data_segs_out: c.tally.data_segments_out,
             data_segs_in: c.tally.data_segments_in,
+            busy_time: times.busy.duration(),
+            rwnd_limited: times.by_window.duration(),
+            sndbuf_limited: times.by_buffer.duration(),
             delivered: c.tally.delivered,
             dsack_dups: c.tally.duplicates,
+            // Linux's `net.ipv4.tcp_max_reordering` and, of RACK, too, what it begins with.
+            reordering: c.board.overtaken.div_ceil(c.window.mss.max(1)).clamp(DUPLICATES, 300),
             reord_seen: c.board.reordering,
             rcv_ooopack: c.tally.out_of_order,
             total_rto: c.tally.timeouts,
@@ -261,6 +278,10 @@ impl TcpInfo {
 
 fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+fn long_micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(time: Duration) -> u32 {

@@ -2,6 +2,7 @@
 
 mod api;
 mod arrive;
+mod busy;
 mod challenge;
 mod congestion;
 mod connection;
@@ -164,7 +165,8 @@ impl Default for Limits {
 impl Limits {
     /// The smallest scale by which the largest window fits its field (RFC 7323, 2.3: at most 14).
     fn scale(&self) -> u8 {
-        (0..14).find(|scale| self.receive_max >> scale <= 65_535).unwrap_or(14)
+        let bits = u32::BITS - self.receive_max.leading_zeros();
+        u8::try_from(bits.saturating_sub(u16::BITS).min(14)).unwrap_or(14)
     }
 }
 
@@ -603,7 +605,7 @@ mod tests {
     #[test]
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
-        assert_eq!(sizes, [1216, 96, 112], "the numbers in the first lines of lib.rs");
+        assert_eq!(sizes, [1280, 96, 112], "the numbers in the first lines of lib.rs");
         let rare = std::mem::offset_of!(Connection, limits) + std::mem::offset_of!(Limits, user_timeout);
         let hot = [std::mem::offset_of!(Connection, rcv_scale), rare.next_multiple_of(64)];
         assert_eq!(hot, [128, 1024], "whose it is, its state and its numbers; all that each segment needs");

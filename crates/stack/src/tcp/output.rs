@@ -2,6 +2,7 @@
 
 use bywash_wire::TcpFlags;
 
+use super::busy::HeldBy;
 use super::connection::{Connection, NEVER, Phase};
 use super::receive_buffer::length;
 use super::seq::Seq;
@@ -41,6 +42,7 @@ impl Connection {
                 more = true;
             }
         }
+        self.note_busy(cx.now);
         self.arm(cx.now);
         more
     }
@@ -74,6 +76,7 @@ impl Connection {
                 | self.echo
                 | self.slowed)
             && !(self.ack_now && self.has_blocks())
+            && self.held_by == HeldBy::Nothing
             && self.phase == Phase::Open
             && self.send_at == NEVER
             && self.reorder_wait == Span::ZERO

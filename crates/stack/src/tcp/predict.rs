@@ -149,6 +149,7 @@ impl Connection {
         self.measure(segment, true, &delivered, cx);
         if self.board.is_empty() {
             (self.stalled, self.reorder_wait) = (None, Span::ZERO);
+            self.note_answer(delivered.rtt.unwrap_or_default());
         } else {
             self.find_losses(true, delivered.bytes, delivered.bytes, cx);
         }

@@ -32,13 +32,14 @@ impl Connection {
         if self.acknowledges_next(segment) {
             return self.acknowledge_next(segment, cx);
         }
-        let before = self.pipe();
+        let (before, out) = (self.pipe(), self.stalled);
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
         let mut delivered = Delivered { echoed: self.echoed(segment, cx.now), ..Delivered::default() };
         let shortest = self.rtt.shortest;
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
+        self.board.note_reordering(delivered.overtaken);
         let advanced = ack.after(una);
         self.count_delivered(delivered.bytes);
         let counted = if advanced { self.advance_una(ack, cx) } else { 0 };
@@ -53,6 +54,9 @@ impl Connection {
             // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
             let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
             self.duplicates = most.min(self.duplicates.saturating_add(1));
+        }
+        if self.board.is_empty() {
+            self.note_answer(out.map_or(Span::ZERO, |at| cx.now.span(at)));
         }
         if self.board.is_empty() || self.wnd == 0 {
             // MUST-37: a peer that answers may keep its window shut for as long as it likes, also one that has shut it before what

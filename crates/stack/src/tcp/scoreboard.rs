@@ -63,6 +63,8 @@ pub(super) struct Delivered {
     pub(super) rtt: Option<Span>,
     /// Bytes that are acknowledged by blocks alone.
     pub(super) sacked: u32,
+    /// How far the first segment that was overtaken and arrived now is behind the highest that had arrived, in bytes.
+    pub(super) overtaken: u32,
     /// Said beforehand: the millisecond in which that was sent which the peer's clock echoes.
     pub(super) echoed: Option<u64>,
 }
@@ -107,8 +109,10 @@ pub(super) struct Scoreboard {
     segments_sacked: u32,
     /// Nothing before this number is lost.
     lost_from: Seq,
-    /// RACK.reordering_seen
-    pub(super) reordering: bool,
+    /// RACK.reordering_seen: acknowledgments that showed it.
+    pub(super) reordering: u32,
+    /// The farthest that one was behind the highest that had arrived, in bytes.
+    pub(super) overtaken: u32,
     /// RACK.reo_wnd_mult less one, and for how many recoveries more it holds.
     stretch: u32,
     persist: u8,
@@ -133,6 +137,7 @@ impl Scoreboard {
             segments_sacked,
             lost_from,
             reordering,
+            overtaken,
             stretch,
             persist,
             round,
@@ -141,7 +146,7 @@ impl Scoreboard {
         sendings.clear();
         (*in_flight, *lost, *sacked, *highest) = (0, 0, 0, None);
         (*latest, *rtt) = Default::default();
-        (*segments_sacked, *lost_from, *reordering) = Default::default();
+        (*segments_sacked, *lost_from, *reordering, *overtaken) = Default::default();
         (*stretch, *persist, *round) = (0, 0, None);
     }
 
@@ -171,6 +176,11 @@ impl Scoreboard {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
+    }
+
+    /// Whether all that is out is one record that was sent now, and never before.
+    pub(super) fn is_message_of(&self, now: Timestamp) -> bool {
+        self.sent.only().is_some_and(|sent| sent.at == now && !sent.retransmitted)
     }
 
     /// What is out, counted in segments of at most `mss` bytes.
@@ -387,12 +397,18 @@ impl Scoreboard {
             }
         } else {
             out.rtt = Some(rtt);
-            if self.highest.is_some_and(|highest| sent.end.before(highest)) {
-                self.reordering = true;
+            if let Some(highest) = self.highest.filter(|highest| sent.end.before(*highest)) {
+                out.overtaken = out.overtaken.max(highest - sent.start);
             }
         }
         self.highest = Some(self.highest.map_or(sent.end, |highest| highest.max(sent.end)));
         self.note_latest(sent.at, sent.end, rtt);
+    }
+
+    /// An acknowledgment has brought what had been overtaken by so many bytes.
+    pub(super) fn note_reordering(&mut self, overtaken: u32) {
+        self.reordering = self.reordering.saturating_add(u32::from(overtaken > 0));
+        self.overtaken = self.overtaken.max(overtaken);
     }
 
     #[inline]
@@ -478,7 +494,7 @@ impl Scoreboard {
 
     /// RACK_update_reo_wnd: how much later than others a segment may arrive.
     fn window(&self, shortest: Span, smoothed: Span, in_recovery: bool) -> Span {
-        if !self.reordering && (in_recovery || (self.sacked > 0 && self.segments_sacked >= DUPLICATES)) {
+        if self.reordering == 0 && (in_recovery || (self.sacked > 0 && self.segments_sacked >= DUPLICATES)) {
             return Span::ZERO;
         }
         let most = if smoothed == Span::ZERO { shortest } else { smoothed };
@@ -602,7 +618,8 @@ mod tests {
         sack(&mut board, 1000, 2000, 101);
         let mut out = Delivered::default();
         board.acknowledge(Seq(2000), at(102), RTT, &mut out);
-        assert!(board.reordering);
+        assert_eq!(out.overtaken, 2000, "the first one, by the second");
+        board.note_reordering(out.overtaken);
         sack(&mut board, 3000, 9000, 108);
         let wait = detect(&mut board, 108).expect("the timer is needed");
         assert!(!board.has_lost() && wait.0 <= RTT.0 / 4);
@@ -654,7 +671,7 @@ mod tests {
     #[test]
     fn reported_duplicates_stretch_the_wait_once_a_round_and_for_sixteen_recoveries() {
         let mut board = ten();
-        board.reordering = true;
+        board.note_reordering(MSS);
         let wait = |board: &Scoreboard| board.window(RTT, RTT.times(4), false).duration().as_millis();
         assert_eq!(wait(&board), 25);
         for (una, nxt, expected) in [(1000, 10_000, 50), (5000, 11_000, 50), (10_000, 12_000, 75)] {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests, and what they share")]
 #![expect(clippy::print_stdout, reason = "a long run says what it came to")]
 
+mod busy;
 mod conflicts;
 mod counters;
 mod entries;
