@@ -276,14 +276,17 @@ fn cookie(flow: &Flow, irs: Seq, age: u64, size: u32, cx: &Context<'_>) -> Seq {
     Seq(time << 27 | size << 24 | hash)
 }
 
-/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers. A connection that was
-/// faster than the clock has left a number in TIME-WAIT that the next of its flow begins above (RFC 9293, MAY-2).
+/// RFC 6528: a clock of 4 us and a hash that only we know, so that nobody can guess another's numbers. Where TIME-WAIT remembers
+/// our last number on the flow, the next connection begins above it (RFC 9293, MAY-2), as Linux's does: that number is as hard to guess.
 pub(super) fn initial_sequence(flow: &Flow, last: Option<Seq>, cx: &Context<'_>) -> Seq {
     const APART: u32 = 1 << 16;
+    if let Some(last) = last {
+        return last + APART;
+    }
     let hash = cx.secret.hash(Purpose::Sequence, flow);
     #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
-    let clock = Seq((hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32));
-    last.map_or(clock, |last| clock.max(last + APART))
+    let clock = (hash as u32).wrapping_add((cx.now.as_nanos() / 4000) as u32);
+    Seq(clock)
 }
 
 /// The start of our clock for a peer, which is looked for among those of the pairs that spoke lately.
