@@ -42,7 +42,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_answer(&mut self, time: Span) {
         if self.held_by == HeldBy::Nothing {
-            self.busy.0 += time.0;
+            self.busy = self.busy + time;
         }
     }
 

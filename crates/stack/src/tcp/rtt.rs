@@ -25,7 +25,7 @@ const fn coarse(now: Timestamp) -> u32 {
 }
 
 /// Smoothed round-trip time and what follows from it. Numbers are nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     /// Zero before anything was measured.
     smoothed: u64,
@@ -39,8 +39,22 @@ pub(crate) struct Rtt {
     probed: bool,
     /// When the shortest one was, see [`coarse`].
     shortest_at: u32,
-    /// The timeout, kept because it is asked for with every segment; zero before anything was measured.
+    /// The timeout, kept because it is asked for with every segment.
     timeout: Span,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Self {
+            smoothed: 0,
+            variation: 0,
+            shortest: Span::ZERO,
+            backoff: 0,
+            probed: false,
+            shortest_at: 0,
+            timeout: INITIAL_RTO,
+        }
+    }
 }
 
 impl Rtt {
@@ -117,7 +131,7 @@ impl Rtt {
     /// The timeout, doubled as often as it has run out.
     #[inline]
     pub(crate) fn timeout(&self) -> Span {
-        if self.timeout == Span::ZERO { INITIAL_RTO } else { self.timeout }
+        self.timeout
     }
 
     #[inline]
@@ -125,9 +139,9 @@ impl Rtt {
         let base = if self.smoothed == 0 {
             if self.variation == 0 { INITIAL_RTO.0 } else { self.variation }
         } else {
-            self.smoothed.saturating_add(self.variation.saturating_mul(4).max(MIN_RTO.0))
+            self.smoothed + (self.variation * 4).max(MIN_RTO.0)
         };
-        let doubled = base.saturating_mul(1 << self.backoff.min(10));
+        let doubled = base.min(MAX_RTO.0) << self.backoff.min(10);
         self.timeout = Span(doubled.min(MAX_RTO.0));
     }
 }

@@ -102,7 +102,7 @@ impl Connection {
         if self.rtt.smoothed() == Span::ZERO {
             return Some(UNMEASURED);
         }
-        let wait = self.rtt.smoothed().times(2);
+        let wait = self.rtt.smoothed() + self.rtt.smoothed();
         Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
     }
 
