@@ -153,7 +153,7 @@ impl Connection {
         } else {
             self.find_losses(true, delivered.bytes, delivered.bytes, cx);
         }
-        self.grow(before, delivered.bytes, cx.now);
+        self.grow(before, &delivered, cx.now);
         self.restart_timer();
     }
 }

@@ -2,7 +2,7 @@
 
 use bywash_wire::{TCP_HEADER, TcpFlags};
 
-use super::congestion::Window;
+use super::congestion::{Arrival, Window};
 use super::connection::{Connection, Phase, Probe};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
@@ -78,7 +78,7 @@ impl Connection {
         // RFC 3168, 6.1.2
         let marked = self.ecn && segment.has(TcpFlags::ECE);
         if advanced && !marked {
-            self.grow(before, delivered.bytes, cx.now);
+            self.grow(before, &delivered, cx.now);
         }
         if advanced || delivered.bytes > 0 {
             self.restart_timer();
@@ -92,18 +92,25 @@ impl Connection {
         self.tally.delivered += if bytes <= mss { u32::from(bytes > 0) } else { bytes.div_ceil(mss) };
     }
 
-    /// Lets the congestion window grow by `delivered` bytes that have arrived; `before` were in flight.
+    /// Lets the congestion window grow by what has arrived; `before` bytes were in flight.
     #[inline]
-    pub(super) fn grow(&mut self, before: u32, delivered: u32, now: Timestamp) {
-        if self.phase == Phase::Recovery || delivered == 0 {
+    pub(super) fn grow(&mut self, before: u32, delivered: &Delivered, now: Timestamp) {
+        if self.phase == Phase::Recovery || delivered.bytes == 0 {
             return;
         }
         // RFC 9438, 5.8 and RFC 7661, 4.3: a window that was not needed says nothing about the path.
         let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
         let full = self.limited || starts;
         if full {
-            let rtt = self.round_trip().duration();
-            self.congestion.algorithm().acknowledged(&mut self.window, delivered, rtt, now);
+            let arrival = Arrival {
+                bytes: delivered.bytes,
+                sample: delivered.rtt,
+                una: self.una,
+                nxt: self.nxt,
+                smoothed: self.round_trip().duration(),
+                now,
+            };
+            self.congestion.algorithm().acknowledged(&mut self.window, &arrival);
         } else {
             self.window.unneeded = true;
         }

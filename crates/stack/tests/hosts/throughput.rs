@@ -17,23 +17,24 @@ use crate::wire::{Node, address};
 /// What is measured, beside faults and congestion control.
 #[derive(Clone, Copy)]
 struct Row {
-    /// Bytes of receive window at most.
+    /// Bytes of receive window at most, and at first.
     window: u32,
+    first: u32,
     streams: usize,
     seconds: u64,
 }
 
 /// Kilobytes each second that connections carry together, and how equal they are: the slowest in percent of the fastest,
-/// and Jain's index, in thousandths.
-fn measure(faults: Faults, control: CongestionControl, row: Row) -> [u64; 3] {
-    let Row { window: buffer, streams, seconds } = row;
+/// and Jain's index, in thousandths. Last, how many segments were sent again.
+fn measure(faults: Faults, control: CongestionControl, row: Row) -> [u64; 4] {
+    let Row { window: buffer, first, streams, seconds } = row;
     let a = Node::with_frames(1, 16_000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     let b = Node::with_frames(2, 16_000).with_interface(0, 2, None, 1500, "10.0.0.2/24");
     let mut network = Network::new(a, b, faults, 42);
     let limits = Limits {
         congestion: control,
         receive_max: buffer,
-        receive_initial: buffer.min(128 << 10),
+        receive_initial: buffer.min(first),
         ..Limits::default()
     };
     network.a.host.stack.set_limits(limits);
@@ -74,7 +75,24 @@ fn measure(faults: Faults, control: CongestionControl, row: Row) -> [u64; 3] {
     // (sum of x)^2 / (n sum of x^2)
     let squares: u128 = got.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
     let jain = u128::from(total).pow(2) * 1000 / (streams as u128 * squares).max(1);
-    [total / 1000 / seconds, least * 100 / most.max(1), u64::try_from(jain).unwrap()]
+    let again = |id: &ConnectionId| network.a.host.stack.tcp_info(network.now, *id).unwrap().total_retrans;
+    let again = senders.iter().map(again).sum::<u32>();
+    [total / 1000 / seconds, least * 100 / most.max(1), u64::try_from(jain).unwrap(), again.into()]
+}
+
+#[test]
+fn a_deep_queue_is_not_filled_by_slow_start() {
+    // The path holds 50 kB, and the queue in front of it 400 kB.
+    let faults = Faults {
+        delay: Duration::from_millis(20),
+        bottleneck: Some((1_250_000, 400_000)),
+        ..Faults::default()
+    };
+    let row = Row { window: 4 << 20, first: 4 << 20, streams: 1, seconds: 3 };
+    let [rate, .., again] = measure(faults, CongestionControl::Cubic, row);
+    assert!(again == 0 && rate >= 1100, "{rate} kB/s, {again} again");
+    let [.., again] = measure(faults, CongestionControl::NewReno, row);
+    assert!(again > 100, "where slow start has no other end than a loss: {again} again");
 }
 
 /// Loss, reordering, delay, queue, receive window, streams and seconds of a row.
@@ -119,7 +137,8 @@ fn the_table() {
         for (loss, reorder, delay, bottleneck, window, streams, seconds) in chosen.into_iter().chain(cross())
         {
             let faults = Faults { delay, loss, reorder, bottleneck, ..Faults::default() };
-            let [rate, fairness, jain] = measure(faults, control, Row { window, streams, seconds });
+            let [rate, fairness, jain, _] =
+                measure(faults, control, Row { window, first: 128 << 10, streams, seconds });
             assert!(seconds < 60 || jain >= 970, "{control:?}: {streams} streams do not share: {jain}");
             let queue = bottleneck.map_or(0, |(_, room)| room / 1000);
             table += &format!(

@@ -1,8 +1,7 @@
 //! CUBIC (RFC 9438): the window as a cubic function of the time since the last loss.
 
-use std::time::Duration;
-
-use super::{Algorithm, Window};
+use super::hystart::HyStart;
+use super::{Algorithm, Arrival, Window};
 use crate::Timestamp;
 
 /// RFC 9438, 5.1: segments per second cubed.
@@ -29,11 +28,17 @@ pub(crate) struct Cubic {
     estimate: f64,
     /// The part of a byte that growth is still due.
     due: f64,
+    /// The first slow start (4.10).
+    start: HyStart,
 }
 
 impl Algorithm for Cubic {
-    fn acknowledged(&mut self, window: &mut Window, acked: u32, rtt: Duration, now: Timestamp) {
-        let acked = window.slow_start(acked);
+    fn acknowledged(&mut self, window: &mut Window, arrival: &Arrival) {
+        if window.threshold == u32::MAX {
+            return self.start.acknowledged(window, arrival);
+        }
+        let (now, rtt) = (arrival.now, arrival.smoothed);
+        let acked = window.slow_start(arrival.bytes);
         if acked == 0 {
             return;
         }
@@ -85,6 +90,8 @@ impl Algorithm for Cubic {
 
     fn restarted(&mut self) {
         self.estimate = 0.0;
+        // Round trips of before say nothing of a queue now.
+        self.start = HyStart::default();
     }
 
     fn timed_out(&mut self) {
@@ -95,7 +102,16 @@ impl Algorithm for Cubic {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::tcp::seq::Seq;
+
+    /// A whole window has arrived.
+    fn full(window: &Window, smoothed: Duration, now: Timestamp) -> Arrival {
+        let (una, nxt) = (Seq::default(), Seq::default());
+        Arrival { bytes: window.congestion, sample: None, una, nxt, smoothed, now }
+    }
 
     /// Grows for `seconds` with a full window each 100 ms.
     fn grow(cubic: &mut Cubic, window: &mut Window, from: f64, seconds: f64) -> f64 {
@@ -104,7 +120,7 @@ mod tests {
         while at < from + seconds {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test's clock")]
             let now = Timestamp::from_nanos((at * 1e9) as u64);
-            cubic.acknowledged(window, window.congestion, rtt, now);
+            cubic.acknowledged(window, &full(window, rtt, now));
             at += 0.1;
         }
         f64::from(window.congestion) / 1000.0
@@ -162,7 +178,7 @@ mod tests {
         let round = |cubic: &mut Cubic, window: &mut Window, n: u64| {
             let (rtt, now) = (Duration::from_millis(2), Timestamp::from_nanos(n * 2_000_000));
             let before = cubic.estimate;
-            cubic.acknowledged(window, window.congestion, rtt, now);
+            cubic.acknowledged(window, &full(window, rtt, now));
             (before, cubic.estimate - before)
         };
         round(&mut cubic, &mut window, 0);

@@ -1,11 +1,14 @@
 //! Congestion control: how much may be in flight.
 
 mod cubic;
+mod hystart;
 mod newreno;
 
 use std::time::Duration;
 
+use super::seq::Seq;
 use crate::Timestamp;
+use crate::time::Span;
 use cubic::Cubic;
 use newreno::NewReno;
 
@@ -45,10 +48,23 @@ impl Window {
     }
 }
 
+/// What has arrived while the window was full, and how it stands then.
+pub(crate) struct Arrival {
+    pub(crate) bytes: u32,
+    /// The round trip that was measured by it.
+    pub(crate) sample: Option<Span>,
+    /// SND.UNA and SND.NXT
+    pub(crate) una: Seq,
+    pub(crate) nxt: Seq,
+    /// The smoothed round trip.
+    pub(crate) smoothed: Duration,
+    pub(crate) now: Timestamp,
+}
+
 /// What an algorithm decides. It never sees segments, only how many bytes arrived.
 pub(crate) trait Algorithm {
-    /// `acked` bytes have arrived while the window was full.
-    fn acknowledged(&mut self, window: &mut Window, acked: u32, rtt: Duration, now: Timestamp);
+    /// Lets the window grow by what has arrived.
+    fn acknowledged(&mut self, window: &mut Window, arrival: &Arrival);
 
     /// Something was lost (or marked) with `flight` bytes in flight: the part of them that may still be.
     fn reduced(&mut self, window: &Window, flight: u32) -> u32;

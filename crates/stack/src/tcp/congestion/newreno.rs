@@ -1,9 +1,6 @@
 //! The window of RFC 5681: one segment more each round trip, half of it after a loss.
 
-use std::time::Duration;
-
-use super::{Algorithm, Window};
-use crate::Timestamp;
+use super::{Algorithm, Arrival, Window};
 
 /// Bytes acknowledged since the window last grew.
 #[derive(Clone, Debug, Default)]
@@ -12,8 +9,8 @@ pub(crate) struct NewReno {
 }
 
 impl Algorithm for NewReno {
-    fn acknowledged(&mut self, window: &mut Window, acked: u32, _rtt: Duration, _now: Timestamp) {
-        self.acked += window.slow_start(acked);
+    fn acknowledged(&mut self, window: &mut Window, arrival: &Arrival) {
+        self.acked += window.slow_start(arrival.bytes);
         // RFC 5681, 3.1: a segment for each window's worth of bytes (byte counting, RFC 3465).
         while self.acked >= window.congestion {
             self.acked -= window.congestion;
@@ -37,7 +34,11 @@ impl Algorithm for NewReno {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::Timestamp;
+    use crate::tcp::seq::Seq;
 
     #[test]
     fn a_segment_more_each_round_trip_and_half_after_a_loss() {
@@ -46,7 +47,15 @@ mod tests {
         for round in 1..=5 {
             let mut left = window.congestion;
             while left > 0 {
-                newreno.acknowledged(&mut window, left.min(2000), Duration::ZERO, Timestamp::ZERO);
+                let arrival = Arrival {
+                    bytes: left.min(2000),
+                    sample: None,
+                    una: Seq::default(),
+                    nxt: Seq::default(),
+                    smoothed: Duration::ZERO,
+                    now: Timestamp::ZERO,
+                };
+                newreno.acknowledged(&mut window, &arrival);
                 left = left.saturating_sub(2000);
             }
             assert_eq!(window.congestion, 10_000 + 1000 * round);
