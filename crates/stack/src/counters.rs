@@ -97,6 +97,9 @@ counters! {
         tcp_out_of_order,
         /// Dropped: something before them was missing, and there was no room to keep them.
         tcp_out_of_order_dropped,
+        /// Dropped: what came in order, and there was no memory for it, as programs do not read what they have. Peers are told that
+        /// the window is shut until there is.
+        tcp_receive_dropped,
         /// Segments whose payload had come before, all or a part of it.
         tcp_duplicates,
         /// Dropped, or cut off: what lies outside of the window, and had not come before. Peers' probes of a shut window and their

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bywash_frame::{Batch, Pool};
+use bywash_frame::{BATCH, Batch, FRAME_SIZE, Pool};
 use bywash_wire::Protocol;
 
 use crate::counters::Counters;
@@ -76,6 +76,10 @@ pub struct Stack {
 
 /// The part of all frames that send buffers may hold, beyond the first of each.
 const QUEUED_SHARE: usize = 2;
+/// Eighths of all frames that may hold what has come and was not read: in order, beyond the first of each connection, and early.
+const RECEIVED_EIGHTHS: usize = 3;
+/// The part of all frames that is for what must come and go however much programs leave unread: two batches at most.
+const RESERVE_SHARE: usize = 8;
 
 /// What a stack needs to know of those that have the same addresses and packet memory.
 #[derive(Debug)]
@@ -86,14 +90,30 @@ pub(crate) struct Share {
     pub(crate) stacks: usize,
     /// Bytes of frames that hold what has come out of order here, of all connections.
     pub(crate) early: usize,
+    /// Bytes of frames that hold what has come in order here and was not read, without the first frame of each connection.
+    pub(crate) unread: usize,
     /// Frames of send buffers here, without the first of each.
     pub(crate) queued: usize,
+    /// So few frames were free when packets came last that only what needs none may come: acknowledgments, resets, ends.
+    pub(crate) low: bool,
 }
 
 impl Share {
     /// That of a stack that is alone.
     pub(crate) fn new() -> Self {
-        Self { number: 0, stacks: 1, early: 0, queued: 0 }
+        Self { number: 0, stacks: 1, early: 0, unread: 0, queued: 0, low: false }
+    }
+
+    /// Looks at how many frames are free, before a batch of packets is taken.
+    pub(crate) fn look(&mut self, pool: &mut Pool) {
+        let reserve = (pool.arena().frames() / (RESERVE_SHARE * self.stacks)).min(2 * BATCH);
+        self.low = pool.at_hand(reserve) < reserve;
+    }
+
+    /// Whether a connection that holds something unread may have `more` bytes of frames for what comes next.
+    pub(crate) fn takes(&self, more: usize, pool: &Pool) -> bool {
+        let most = pool.arena().frames() * RECEIVED_EIGHTHS / (8 * self.stacks) * FRAME_SIZE;
+        !self.low && self.early + self.unread + more <= most
     }
 
     /// Whether a send buffer may have one more than so many frames. The first is always its own; of half of all frames, which

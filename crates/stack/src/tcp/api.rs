@@ -7,7 +7,7 @@ use super::connection::{Connection, NEVER};
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
-use crate::stack::Context;
+use crate::stack::{Context, Share};
 use crate::{Address, Flow, Stack, Timestamp};
 
 /// Why TCP refuses. No more than a number: it is in the result of every call.
@@ -118,10 +118,10 @@ impl Tcp {
         now: Timestamp,
         id: ConnectionId,
         n: usize,
-        pool: &mut Pool,
+        (share, pool): (&mut Share, &mut Pool),
     ) -> Result<(), TcpError> {
         let connection = self.connection(id)?;
-        connection.receive.consume(n, pool);
+        connection.receive.consume(n, share, pool);
         if connection.has_read(n, now) {
             self.line_up(id.index);
         }
@@ -134,10 +134,10 @@ impl Tcp {
         now: Timestamp,
         id: ConnectionId,
         to: &mut [u8],
-        pool: &mut Pool,
+        (share, pool): (&mut Share, &mut Pool),
     ) -> Result<usize, TcpError> {
         let connection = self.connection(id)?;
-        let n = connection.receive.read(to, pool);
+        let n = connection.receive.read(to, share, pool);
         if connection.has_read(n, now) {
             self.line_up(id.index);
         }
@@ -219,7 +219,7 @@ impl Connection {
     fn has_read(&mut self, n: usize, now: Timestamp) -> bool {
         self.grow_window(n, now);
         self.told_readable = self.receive.readable() > 0;
-        let tell = self.state.takes_data() && self.window_opens();
+        let tell = self.state.takes_data() && (std::mem::take(&mut self.squeezed) || self.window_opens());
         self.ack_now |= tell;
         tell
     }
@@ -388,7 +388,7 @@ impl Stack {
         n: usize,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.tcp.consume(now, id, n, pool)
+        self.tcp.consume(now, id, n, (&mut self.share, pool))
     }
 
     /// Copies what can be read into `to`, takes it away, and says how many bytes that were.
@@ -402,7 +402,7 @@ impl Stack {
         to: &mut [u8],
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
-        self.tcp.read(now, id, to, pool)
+        self.tcp.read(now, id, to, (&mut self.share, pool))
     }
 
     /// Sends no more: a FIN follows what is queued. Reading goes on.

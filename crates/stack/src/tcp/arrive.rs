@@ -63,6 +63,8 @@ impl Connection {
     }
 
     pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
+        // A peer that asks is told how it is now; what it sends then shows it.
+        self.squeezed = false;
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
@@ -387,6 +389,7 @@ impl Connection {
         let most = cx.pool.arena().frames() / (EARLY_SHARE * cx.share.stacks) * FRAME_SIZE;
         let room = self.receive.cost() <= 4 * self.rcv_limit as usize
             && cx.share.early + held.cost() <= most
+            && cx.share.takes(held.cost(), cx.pool)
             && cx.pool.at_hand(BATCH) >= BATCH;
         if !room {
             cx.counters.tcp_out_of_order_dropped += 1;
@@ -405,7 +408,7 @@ impl Connection {
 
     /// Moves what waited and now comes next to what is ready.
     fn take_waiting(&mut self, cx: &mut Context<'_>) {
-        let before = self.receive.waiting_cost();
+        let (before, ready) = (self.receive.waiting_cost(), self.receive.beyond_first());
         let (next, twice) = self.receive.fill(self.rcv_nxt, cx.pool);
         self.tally.bytes_received += u64::from(next - self.rcv_nxt);
         self.rcv_nxt = next;
@@ -413,6 +416,7 @@ impl Connection {
         self.duplicate = self.duplicate.or(twice);
         cx.counters.tcp_duplicates += u64::from(twice.is_some());
         cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
+        cx.share.unread = cx.share.unread + self.receive.beyond_first() - ready;
     }
 
     /// Gives back what can't be read any more: something before it is missing for ever.
@@ -427,6 +431,7 @@ impl Connection {
     /// Gives back all that has come.
     pub(super) fn forget_received(&mut self, cx: &mut Context<'_>) {
         self.forget_early(cx);
+        cx.share.unread -= self.receive.beyond_first();
         self.receive.clear(cx.pool);
     }
 
@@ -461,17 +466,18 @@ impl Connection {
         }
     }
 
-    /// Takes `len` bytes of payload that come next.
+    /// Takes `len` bytes of payload that come next, if there is memory for them.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
+    pub(super) fn take_next(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
         let (bytes, gap) = (length(len), self.receive.has_gap());
-        if self.receive.takes_whole(&packet, start, len) {
+        if self.receive.takes_whole(&packet, start, len) && !cx.share.low {
             self.receive.take_whole(packet, start, len);
-        } else if self.receive.admit(&mut packet, start, len) {
-            self.receive.append(|| Held::new(packet, start, len));
+        } else if self.takes_more(&packet, cx) {
+            self.take_more(start, len, packet, cx);
         } else {
-            cx.pool.give_packet(packet);
+            return self.refuse(packet, cx);
         }
+        self.squeezed = false;
         self.rcv_nxt = self.rcv_nxt + bytes;
         self.tally.bytes_received += u64::from(bytes);
         if gap {
@@ -487,6 +493,34 @@ impl Connection {
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;
         }
+    }
+
+    /// Whether there is memory for what comes next. All may hold a share of it that their programs do not read; beyond that, each
+    /// may have one frame, so that those who are read go on.
+    #[inline]
+    fn takes_more(&self, packet: &Packet, cx: &Context<'_>) -> bool {
+        let alone = self.receive.readable() == 0 && packet.is_single() && !cx.share.low;
+        alone || cx.share.takes(packet.frames() * FRAME_SIZE, cx.pool)
+    }
+
+    #[inline]
+    fn take_more(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
+        let before = self.receive.beyond_first();
+        if self.receive.admit(&mut packet, start, len) {
+            self.receive.append(|| Held::new(packet, start, len));
+        } else {
+            cx.pool.give_packet(packet);
+        }
+        cx.share.unread += self.receive.beyond_first() - before;
+    }
+
+    /// Drops what there is no memory for: it was not acknowledged, and comes again. Until there is some, the window is told to be
+    /// shut, as Linux does it: a peer whose window is shut asks for as long as it takes, and one that is not answered gives up.
+    #[cold]
+    fn refuse(&mut self, packet: Packet, cx: &mut Context<'_>) {
+        cx.counters.tcp_receive_dropped += 1;
+        (self.squeezed, self.ack_now) = (true, true);
+        cx.pool.give_packet(packet);
     }
 
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.

@@ -128,6 +128,8 @@ pub(super) struct Connection {
     pub(super) wants_room: bool,
     pub(super) told_readable: bool,
     pub(super) ack_now: bool,
+    /// There was no memory for what came: until there is, the peer is told that the window is shut.
+    pub(super) squeezed: bool,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
     pub(super) answers: bool,

@@ -368,6 +368,9 @@ impl Connection {
     /// a segment (RFC 9293, 3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn advertise(&mut self, syn: bool) -> u16 {
+        if self.squeezed {
+            return 0;
+        }
         let free = self.rcv_limit.saturating_sub(length(self.receive.readable()));
         let wanted = self.rcv_nxt + free;
         let enough = (self.rcv_limit / 2).min(self.window.mss.max(1));

@@ -8,6 +8,7 @@ use bywash_frame::{FRAME_SIZE, Packet, Pool};
 use super::seq::Seq;
 use crate::packet::slices;
 use crate::queue::Queue;
+use crate::stack::Share;
 
 /// SACK blocks to be told: RFC 2018 has room for four.
 pub(super) const BLOCKS: usize = 4;
@@ -91,6 +92,12 @@ impl ReceiveBuffer {
     #[inline]
     pub(super) fn cost(&self) -> usize {
         self.cost
+    }
+
+    /// Bytes of frames that hold what is to be read, without the first: that each connection may have.
+    #[inline]
+    pub(super) fn beyond_first(&self) -> usize {
+        (self.cost - self.waiting_cost).saturating_sub(FRAME_SIZE)
     }
 
     /// Bytes of frames that wait for what is missing.
@@ -293,12 +300,14 @@ impl ReceiveBuffer {
     }
 
     /// Takes bytes off the front: they have been read.
-    pub(super) fn consume(&mut self, mut n: usize, pool: &mut Pool) {
+    pub(super) fn consume(&mut self, mut n: usize, share: &mut Share, pool: &mut Pool) {
         n = n.min(self.readable);
         self.readable -= n;
+        let before = self.beyond_first();
         while let Some(first) = self.ready.front_mut() {
             if n < first.len {
-                return first.trim_front(n);
+                first.trim_front(n);
+                break;
             }
             n -= first.len;
             self.cost -= first.cost();
@@ -306,11 +315,12 @@ impl ReceiveBuffer {
                 pool.give_packet(held.packet);
             }
         }
+        share.unread -= before - self.beyond_first();
     }
 
     /// Moves what is ready into `to`, as far as there is room for it, and says how much that was.
     #[inline]
-    pub(super) fn read(&mut self, to: &mut [u8], pool: &mut Pool) -> usize {
+    pub(super) fn read(&mut self, to: &mut [u8], share: &mut Share, pool: &mut Pool) -> usize {
         // A message that came in one frame, and is wanted whole: nothing of it stays.
         if let Some(held) = self.ready.only()
             && held.packet.is_single()
@@ -325,11 +335,11 @@ impl ReceiveBuffer {
             (self.readable, self.cost) = (0, self.cost - FRAME_SIZE);
             return done;
         }
-        self.read_pieces(to, pool)
+        self.read_pieces(to, share, pool)
     }
 
-    fn read_pieces(&mut self, to: &mut [u8], pool: &mut Pool) -> usize {
-        let mut done = 0;
+    fn read_pieces(&mut self, to: &mut [u8], share: &mut Share, pool: &mut Pool) -> usize {
+        let (mut done, before) = (0, self.beyond_first());
         while let Some(first) = self.ready.front_mut() {
             let n = first.len.min(to.len() - done);
             let place = &mut to[done..done + n];
@@ -348,6 +358,7 @@ impl ReceiveBuffer {
             }
         }
         self.readable -= done;
+        share.unread -= before - self.beyond_first();
         done
     }
 
@@ -429,12 +440,14 @@ mod tests {
                 }
             }
             prop_assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), &stream[..next]);
-            buffer.consume(next / 2, &mut pool);
+            let mut share = Share { unread: buffer.beyond_first(), ..Share::new() };
+            buffer.consume(next / 2, &mut share, &mut pool);
             prop_assert_eq!(buffer.slices().collect::<Vec<_>>().concat(), &stream[next / 2..next]);
             let mut copied = vec![0; next];
-            let first = buffer.read(&mut copied[..next / 3], &mut pool);
-            let then = buffer.read(&mut copied[first..], &mut pool);
+            let first = buffer.read(&mut copied[..next / 3], &mut share, &mut pool);
+            let then = buffer.read(&mut copied[first..], &mut share, &mut pool);
             prop_assert_eq!((&copied[..first + then], buffer.readable()), (&stream[next / 2..next], 0));
+            prop_assert_eq!(share.unread, 0);
             buffer.clear(&mut pool);
             prop_assert_eq!((pool.free(), buffer.cost()), (400, 0));
         }

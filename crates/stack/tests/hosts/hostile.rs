@@ -340,3 +340,56 @@ fn peers_that_never_acknowledge_leave_memory_for_others() {
         assert_eq!(t.pool.free() + t.pool.arena().unused(), t.pool.arena().frames());
     }
 }
+
+/// Peers who send all that their windows let them to programs that do not read: together they hold three eighths of all frames
+/// and one of each, and are told that their windows are shut. Who is read goes on, who opens a connection is answered, and one
+/// whose program begins to read goes on at once. What they held is free again at the end, and counts no more.
+#[test]
+fn what_no_program_reads_leaves_memory_for_others() {
+    let mut t = Trace::with_frames(4000);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    let (all, most) = (t.pool.free(), t.pool.arena().frames() * 3 / 8);
+    for _ in 0..2 {
+        let mut connections = Vec::new();
+        for port in 6000..6100 {
+            connections.push(opened(&mut t, port));
+            for n in 0..60 {
+                let seq = 1 + 1000 * n;
+                t.peer(&format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000));
+            }
+            t.output();
+        }
+        assert_eq!(all - t.pool.free(), most + 100, "as much as may be, and no more");
+        assert!(t.host.stack.counters().tcp_receive_dropped > 0);
+        // The last one has room for its first frame alone.
+        let (last, seq) = (connections[99], 1001);
+        t.peer(&format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000));
+        t.sends(&[". 1:1(0) ack 1001 win 0"]);
+        // It asks, and is told what it could be told; what it sends shows that there is nothing yet.
+        t.pass(Duration::from_millis(300));
+        t.output();
+        t.peer(". 1000:1000(0) ack 1 win 30000");
+        let told = t.output();
+        assert!(told[0].starts_with(". 1:1(0) ack 1001 win 6"), "{told:?}");
+        t.peer(&format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000));
+        t.sends(&[". 1:1(0) ack 1001 win 0"]);
+        t.events();
+        // Another one is answered, and read.
+        let id = opened(&mut t, 7000);
+        for n in 0..20 {
+            let seq = 1 + 1000 * n;
+            t.peer(&format!("P. {seq}:{}(1000) ack 1 win 30000", seq + 1000));
+            assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 1000], &mut t.pool), Ok(1000));
+            assert!(t.output().iter().all(|told| told.ends_with("win 65535")));
+        }
+        // The program reads, and the peer hears of it.
+        t.ports.1 = 6099;
+        assert_eq!(t.host.stack.receive_copy(t.now, last, &mut [0; 4000], &mut t.pool), Ok(1000));
+        let told = t.output();
+        assert!(told.len() == 1 && told[0].ends_with("ack 1001 win 65535"), "{told:?}");
+        t.host.stack.abort_some(t.now, 0, usize::MAX, &mut t.pool);
+        while !t.output().is_empty() {}
+        t.events();
+        assert_eq!(t.pool.free(), all);
+    }
+}
