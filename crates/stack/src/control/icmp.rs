@@ -195,7 +195,8 @@ impl Control {
             let ours = if self.outbox.snapshot.is_ours(destination) {
                 destination
             } else {
-                self.address_for(id, source)?
+                // RFC 1812, 4.3.2.4: one of the link that it leaves by, wherever the packet came from or was to go.
+                self.outbox.snapshot.source_for(source)?
             };
             let make = if v6 { error6 } else { error4 };
             let message = make(&packet, ours, source, error, pool);
@@ -207,14 +208,6 @@ impl Control {
             self.counters.icmp_error_messages_sent += 1;
             self.send_along(message, to, pool);
         }
-    }
-
-    /// Our address for an error about a packet that came in on a link: one of that link's, else of the way back.
-    fn address_for(&self, id: InterfaceId, source: Address) -> Option<Address> {
-        self.address_on(id, source).or_else(|| {
-            let path = self.outbox.snapshot.path(source)?;
-            self.outbox.snapshot.source(path, source)
-        })
     }
 
     /// Destination and source of a packet that an error may be about: not an error, not a later fragment, nothing

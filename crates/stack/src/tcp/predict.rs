@@ -292,7 +292,7 @@ mod tests {
         script.iter().for_each(|step| world.step(*step));
         BY_STEPS.set(false);
         for (host, id) in world.hosts.iter_mut().zip(world.connections) {
-            drop(host.stack.abort(world.now, id, &mut world.pool));
+            let _ended = host.stack.abort(world.now, id, &mut world.pool);
             host.advance(world.now, &mut world.pool);
             let share = &host.stack.share;
             assert_eq!((share.early, share.unread, share.queued), (0, 0, 0), "nothing is held any more");

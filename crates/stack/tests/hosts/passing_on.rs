@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{PortId, Timestamp};
+use bywash_stack::{PortId, Route, Timestamp};
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol};
 
@@ -194,4 +194,38 @@ fn what_means_something_on_one_link_alone_is_not_passed_on_and_reaches_who_is_on
     let sent = router.take(now, PORT);
     assert_eq!((sent.len(), &sent[0][..6]), (1, &[2, 0, 0, 0, 0, 7][..]));
     router.assert_nothing_leaked();
+}
+
+/// RFC 1812, 4.3.2.4: not with an address of the link where nobody answers, and least of all with one that means nothing elsewhere.
+#[test]
+fn who_is_told_that_nobody_is_there_hears_it_from_an_address_of_the_link_between() {
+    let (mut router, mut now) = router();
+    let (wire, out) = (router.interface(1), router.interface(2));
+    let peer = Mac([2, 0, 0, 0, 0, 7]);
+    router.host.control.add_address(now, wire, "172.16.0.3/24".parse().unwrap()).unwrap();
+    for near in ["172.16.0.1", "fd00::7"] {
+        router.host.control.add_neighbour(wire, address(near), peer).unwrap();
+    }
+    // The other link has no address of this prefix but a link-local one, which is nobody's beyond it.
+    router.host.control.add_address(now, out, "fe80::4/64".parse().unwrap()).unwrap();
+    let prefix = "fd02::/64".parse().unwrap();
+    assert!(router.host.control.remove_address(address("fd01::3")));
+    router.host.control.add_route(Route { prefix, gateway: None, interface: out, metric: 0 }).unwrap();
+    let mut told = Vec::new();
+    for packet in [datagram([172, 16, 0, 1], [10, 1, 0, 77]), six("fd00::7", "fd02::77", 9, 100)] {
+        router.put(now, PORT, &packet);
+        for _ in 0..10 {
+            router.take(now, OUT);
+            told.extend(router.take(now, PORT).into_iter().filter(|frame| frame[..6] == peer.0));
+            now = now + Duration::from_millis(500);
+        }
+    }
+    let [four, six] = &told[..] else { panic!("{told:02x?}") };
+    assert_eq!(
+        (&four[26..30], four[34..36].to_vec()),
+        (&[172, 16, 0, 3][..], vec![3, 1]),
+        "host unreachable"
+    );
+    let from: std::net::Ipv6Addr = <[u8; 16]>::try_from(&six[22..38]).unwrap().into();
+    assert_eq!((from, six[54..56].to_vec()), ("fd00::3".parse().unwrap(), vec![1, 3]), "address unreachable");
 }
