@@ -3,7 +3,7 @@
 //! A thread does it, and shows the workers that it does. When it hangs, what rules that have expired and blocks that are over still
 //! drop would be dropped for ever: the workers leave all packets to the kernel until it is back.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::Per;
-use bywash_port::{Action, Counter, Limit, LoadedRules, Port, RuleLoad, RulePlace, Rules};
+use bywash_port::{Action, Counter, Limit, LoadedRules, Port, Rule, RuleLoad, RulePlace, Rules};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use rtrb::Consumer;
@@ -431,13 +431,10 @@ impl Work {
             let counted = blocks.packets(|(name, source)| port.blocked_packets(name, *source));
             port.set_rules(loaded)?;
             blocks.remember(&counted);
-            // The new rules have blocked nobody yet: whoever a limit of the same name and rate has blocked stays blocked.
-            let action = |rules: &Rules, name: &str| {
-                rules.set.rules().iter().find(|rule| rule.name == name).map(|rule| rule.action)
-            };
+            // The new rules have blocked nobody yet: whoever a rule has blocked that does the same now stays blocked.
+            let stay = alike(&before, &rules);
             let ended = blocks.retain(|(name, source)| {
-                let stays = action(&before, name) == action(&rules, name);
-                stays && port.block(name, *source, true).is_ok()
+                stay.contains(name.as_str()) && port.block(name, *source, true).is_ok()
             });
             // Before anybody else has the port: what it counts it counts for these.
             shared.set(Held { rules, flows: port.sent_flows() });
@@ -559,6 +556,18 @@ impl Work {
     fn set_audit_trouble(&self, why: Option<String>) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble.set(why);
     }
+}
+
+/// Rules that do the same with the same packets now as before, by name.
+fn alike<'a>(before: &Rules, now: &'a Rules) -> HashSet<&'a str> {
+    let old: HashMap<&str, &Rule> =
+        before.set.rules().iter().map(|rule| (rule.name.as_str(), rule)).collect();
+    let does = |rule: &Rule| (rule.action, rule.dry_run);
+    let is_alike = |rule: &&Rule| {
+        old.get(rule.name.as_str())
+            .is_some_and(|old| old.condition == rule.condition && does(old) == does(rule))
+    };
+    now.set.rules().iter().filter(is_alike).map(|rule| rule.name.as_str()).collect()
 }
 
 /// Who filters what, and by which rules.

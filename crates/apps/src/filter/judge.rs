@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use bywash_port::filter::rules::{Established, Headers, Lookup, MOST_RULES};
-use bywash_port::{Action, Rule, RuleCount, RuleId, RuleSet};
+use bywash_port::{Action, Limit, Rule, RuleCount, RuleId, RuleSet};
 
 use super::heavy::Hitter;
 use super::limit::{Limiter, Measured};
@@ -28,6 +29,19 @@ impl Judgement {
     pub(super) fn is_nothing(self) -> bool {
         self == Self::default()
     }
+}
+
+/// Sources of which everything is dropped where a rule stands, with its number, and until when.
+pub(super) type Blocked = HashMap<(usize, IpAddr), u64>;
+
+/// Who has looked at a packet before.
+#[derive(Clone, Copy)]
+pub(super) enum Before<'a> {
+    /// The kernel's program: it has counted it, and drawn its samples, for the rules before the one that asks user space, and
+    /// drops what the sources of floods send.
+    Kernel,
+    /// Nobody. The sources of floods are these.
+    Nobody(&'a Blocked),
 }
 
 /// What one rule has counted here.
@@ -193,19 +207,28 @@ impl Judge {
         }
     }
 
-    /// Looks a packet up and judges it.
-    pub(super) fn judge(
+    /// Looks a packet up that nobody has looked at, and judges it; what the sources of floods send, the `blocked` ones, is
+    /// dropped from then on.
+    pub(super) fn judge_alone(
         &mut self,
         set: &RuleSet,
         packet: (&[u8], usize),
         seen: Established<'_>,
-        is_first: bool,
+        blocked: &mut Blocked,
     ) -> Judgement {
-        self.judge_on(set, &set.look_up(packet.0), packet.0, packet.1, &seen, is_first)
+        let lookup = set.look_up(packet.0);
+        let before = Before::Nobody(blocked);
+        let judgement = self.judge_on(set, &lookup, packet.0, packet.1, &seen, before);
+        if let Some((rule, source)) = self.take_flood()
+            && let Some(Action::Limit(Limit { block: Some(time), .. })) =
+                set.rules().get(rule).map(|rule| rule.action)
+        {
+            blocked.insert((rule, source), seen.now.saturating_add(nanos(time)));
+        }
+        judgement
     }
 
-    /// Judges a packet that was looked up in the same set, as it is `seen` now. `is_first` when nobody has looked at it
-    /// before: else the kernel has counted it, and drawn its samples, for the rules before the one that asks user space.
+    /// Judges a packet that was looked up in the same set, as it is `seen` now.
     // The arguments are one by one, for a register each: what was just written in pieces would be read as a whole. And it is a
     // part of the loop over a batch: what is the same for all its packets is loaded once.
     #[inline(always)]
@@ -216,8 +239,9 @@ impl Judge {
         packet: &[u8],
         wire_len: usize,
         seen: &Established<'_>,
-        is_first: bool,
+        before: Before<'_>,
     ) -> Judgement {
+        let is_first = matches!(before, Before::Nobody(_));
         let mut course = set.course(lookup, (packet, wire_len), seen);
         let mut judgement = Judgement::default();
         loop {
@@ -237,7 +261,16 @@ impl Judge {
                     self.sampler = index;
                 }
             }
+            let is_blocked = match before {
+                Before::Kernel => false,
+                Before::Nobody(blocked) => {
+                    let source = kept.source(&lookup.headers);
+                    let until = source.and_then(|source| blocked.get(&(index, source)));
+                    until.is_some_and(|until| seen.now < *until)
+                }
+            };
             let measured = match &mut kept.limiter {
+                _ if is_blocked => Measured::Above,
                 Some(limiter) => limiter.measure(&lookup.headers, seen.now),
                 None if kept.does == Does::Drop => Measured::Above,
                 None => Measured::Within,
@@ -263,6 +296,10 @@ impl Judge {
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The same, with all rules of a kind as one.
 fn nameless(counted: HashMap<RuleId, Counted>) -> HashMap<RuleId, Counted> {
     let mut sums = HashMap::<RuleId, Counted>::new();
@@ -274,7 +311,7 @@ fn nameless(counted: HashMap<RuleId, Counted>) -> HashMap<RuleId, Counted> {
 
 #[cfg(test)]
 mod tests {
-    use bywash_port::{Condition, Limit, Per};
+    use bywash_port::{Condition, Per};
     use bywash_sys::clock::SECOND;
 
     use super::*;
@@ -282,6 +319,21 @@ mod tests {
     fn rule(name: &str, action: Action, text: &str) -> Rule {
         let condition = Condition { expression: Some(text.parse().unwrap()), ..Condition::default() };
         Rule { name: name.into(), condition, action, sample: None, expires: None, dry_run: false }
+    }
+
+    impl Judge {
+        /// Looks a packet up and judges it; `is_first`: nobody has looked at it before.
+        fn judge(
+            &mut self,
+            set: &RuleSet,
+            packet: (&[u8], usize),
+            seen: Established<'_>,
+            is_first: bool,
+        ) -> Judgement {
+            let nobody = Blocked::new();
+            let before = if is_first { Before::Nobody(&nobody) } else { Before::Kernel };
+            self.judge_on(set, &set.look_up(packet.0), packet.0, packet.1, &seen, before)
+        }
     }
 
     fn at(now: u64) -> Established<'static> {
@@ -369,10 +421,33 @@ mod tests {
     }
 
     #[test]
+    fn who_floods_is_dropped_where_the_rule_stands_until_the_time_is_over() {
+        let block = Some(Duration::from_secs(60));
+        let limit = Limit { rate: 10, burst: 10, per: Per::Source { v4: 32, v6: 64 }, block };
+        let set = RuleSet::new(vec![
+            rule("friends", Action::Pass, "udp dst port 10"),
+            rule("limited", Action::Limit(limit), "udp"),
+        ]);
+        let set = set.unwrap();
+        let (mut judge, mut blocked) = (Judge::new(&set, None), Blocked::new());
+        let mut dropped = |source, port, now| {
+            let packet = udp(source, port, &[1; 40]);
+            judge.judge_alone(&set, (&packet, 99), at(now), &mut blocked).is_dropped
+        };
+        // Three times the rate for ten seconds: from its third second on nothing of it comes in.
+        let of_flood: Vec<bool> = (0..300).map(|n| dropped(1, 9, SECOND + n * SECOND / 30)).collect();
+        let after = |n: usize| of_flood[n..].iter().filter(|dropped| !**dropped).count();
+        assert!(after(0) >= 10 && after(100) == 0, "{of_flood:?}");
+        let now = 12 * SECOND;
+        assert_eq!([dropped(1, 10, now), dropped(2, 9, now), dropped(1, 9, now)], [false, false, true]);
+        assert!(!dropped(1, 9, 80 * SECOND), "its time is over");
+    }
+
+    #[test]
     fn a_batch_that_was_looked_up_before_is_judged_as_its_packets_one_by_one() {
         let per = Per::Source { v4: 32, v6: 64 };
         let limit = |per, block| Action::Limit(Limit { rate: 2, burst: 3, per, block });
-        let block = Some(std::time::Duration::from_secs(1));
+        let block = Some(Duration::from_secs(1));
         let names = vec!["*.bad.example".parse().unwrap()];
         let bad =
             Rule { condition: Condition { names, ..Condition::default() }, ..rule("bad", Action::Drop, "") };
@@ -408,7 +483,7 @@ mod tests {
             );
             many.look_up(&set, batch.iter().map(|packet| &packet[..]), &mut lookups);
             judged.extend(batch.iter().zip(&lookups).map(|(packet, lookup)| {
-                (many.judge_on(&set, lookup, packet, 99, &at(number), false), many.take_flood())
+                (many.judge_on(&set, lookup, packet, 99, &at(number), Before::Kernel), many.take_flood())
             }));
         }
         assert_eq!(judged, right);

@@ -16,7 +16,7 @@ use bywash_port::filter::rules::{
 use bywash_port::{Prefix, Rule, Rules};
 use serde::Serialize;
 
-use super::judge::{Counted, Judge};
+use super::judge::{Blocked, Counted, Judge};
 use super::{RuleFile, RuleFileError};
 
 /// What rules would have done.
@@ -95,7 +95,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         return Err(TrialError::Ours(rule.name.clone()));
     }
     let mut flows = FlowTable::new(FlowLayout::new(rules.flows.most, NO_SECRET));
-    let mut judge = Judge::new(&rules.set, None);
+    let (mut judge, mut blocked) = (Judge::new(&rules.set, None), Blocked::new());
     let mut reader = Reader::new(capture)?;
     let mut trial = Trial {
         packets: 0,
@@ -142,7 +142,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
             continue;
         }
         let seen = Established { flows: Some(&flows), now };
-        match judge.judge(&rules.set, packet, seen, true).is_dropped {
+        match judge.judge_alone(&rules.set, packet, seen, &mut blocked).is_dropped {
             true => trial.dropped_packets += 1,
             false => trial.passed_packets += 1,
         }

@@ -14,7 +14,7 @@ use rtrb::Producer as Teller;
 
 use super::control::Block;
 use super::heavy::Hitter;
-use super::judge::{Counted, Judge};
+use super::judge::{Before, Counted, Judge};
 use super::samples::Samples;
 use super::shared::{Held, Shared};
 use crate::live::{Live, Publication};
@@ -264,7 +264,7 @@ impl Filterer {
         judge.look_up(set, batch.iter().map(Packet::head), lookups);
         let mut dropped = Dropped::default();
         for ((number, packet), lookup) in batch.iter().enumerate().zip(&*lookups) {
-            let judgement = judge.judge_on(set, lookup, packet.head(), packet.len(), &seen, false);
+            let judgement = judge.judge_on(set, lookup, packet.head(), packet.len(), &seen, Before::Kernel);
             if judgement.is_nothing() {
                 continue;
             }

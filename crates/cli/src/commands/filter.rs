@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use bywash_apps::filter::{Audit, Filter, MOST_TOP, Options, RuleFile, TOP, TrialError, try_rules};
+use bywash_apps::filter::{
+    Audit, Filter, MOST_TOP, Options, RuleFile, TOP, TrialError, TrialRule, try_rules,
+};
 use bywash_apps::sys::spool::Rotation;
 use bywash_apps::sys::{signals, worker::Stop};
 use bywash_drivers::RulesInNic;
@@ -303,6 +305,12 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
             args.pcap.display(),
             trial.cut_packets,
             trial.packets
+        ));
+    }
+    for TrialRule { rule, .. } in trial.rules.iter().filter(|rule| rule.action == Action::SynCookie.name()) {
+        warn(&format!(
+            "the rule '{rule}' answers SYNs for who listens, which a capture does not tell: here all that it is about goes on to \
+             the rules behind it"
         ));
     }
     if let Some(broken) = &trial.broken {

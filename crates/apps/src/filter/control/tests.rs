@@ -1,7 +1,7 @@
 //! What the thread does when a port refuses.
 
 use bywash_port::filter::rules::FlowOptions;
-use bywash_port::{Capabilities, Condition, PortName, QueuePair, Rule, RuleSet};
+use bywash_port::{Capabilities, Condition, PortName, QueuePair, RuleSet};
 
 use super::*;
 
@@ -77,13 +77,16 @@ impl Port for Stubborn {
 }
 
 fn rules() -> Rules {
+    let set = Arc::new(RuleSet::new(vec![rule()]).unwrap());
+    Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+}
+
+fn rule() -> Rule {
     let limit =
         Limit { rate: 1, burst: 1, per: Per::Source { v4: 32, v6: 64 }, block: Some(Duration::from_secs(1)) };
     let condition = Condition { to_ports: vec![9..=9], ..Condition::default() };
     let action = Action::Limit(limit);
-    let rule = Rule { name: "rate".into(), condition, action, sample: None, expires: None, dry_run: false };
-    let set = Arc::new(RuleSet::new(vec![rule]).unwrap());
-    Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+    Rule { name: "rate".into(), condition, action, sample: None, expires: None, dry_run: false }
 }
 
 /// A file that says the same.
@@ -184,6 +187,25 @@ fn what_sources_have_had_dropped_stays_as_it_was_when_other_rules_are_refused() 
     refuses.store(false, Ordering::Relaxed);
     assert!(work.hold(rules()).is_ok());
     assert_eq!(before(&work), DROPPED);
+}
+
+#[test]
+fn who_is_blocked_stays_so_by_a_rule_that_does_the_same_with_the_same_packets_alone() {
+    let other = Condition { to_ports: vec![10..=10], ..Condition::default() };
+    let faster = Limit { rate: 2, burst: 1, per: Per::Rule, block: None };
+    for (rule, stays) in [
+        (Rule { sample: std::num::NonZeroU32::new(9), ..rule() }, true),
+        (Rule { condition: other, ..rule() }, false),
+        (Rule { dry_run: true, ..rule() }, false),
+        (Rule { action: Action::Limit(faster), ..rule() }, false),
+        (Rule { name: "other".into(), ..rule() }, false),
+    ] {
+        let (mut work, refuses, _) = work(Duration::from_secs(60));
+        refuses.store(false, Ordering::Relaxed);
+        let what = format!("{rule:?}");
+        work.hold(Rules { set: Arc::new(RuleSet::new(vec![rule]).unwrap()), ..rules() }).unwrap();
+        assert_eq!(work.blocks.count(), u64::from(stays), "{what}");
+    }
 }
 
 #[test]
