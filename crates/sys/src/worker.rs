@@ -51,8 +51,13 @@ pub trait Task: Send + 'static {
     /// would come unnoticed: the worker turns again instead.
     fn arm(&mut self) -> bool;
 
-    /// Appends what becomes readable when there is work. Asked once, before the first turn.
+    /// Appends what becomes readable when there is work. Asked before the first turn, and when [`Task::wakes_anew`] says so.
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>);
+
+    /// Whether [`Task::wake_fds`] has others than when this was asked last. Asked before the worker sleeps.
+    fn wakes_anew(&mut self) -> bool {
+        false
+    }
 
     /// When there will be work without anyone waking us, in nanoseconds of [`clock::monotonic`], which is `now`. Asked
     /// after idle turns.
@@ -246,10 +251,10 @@ fn work<T: Task>(task: &mut T, placement: &Placement, stop: &Stop) -> Result<(),
     }
     // Without it, timers of ordinary threads fire up to 50 µs later than they could. It is only a wish.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let bell = Bell::new(task, stop).map_err(|source| WorkerError::Epoll { name: name(), source })?;
+    let mut bell = Bell::new(task, stop).map_err(|source| WorkerError::Epoll { name: name(), source })?;
     // The task may be torn in the middle by a panic. It is only asked to close its queues after that.
     let run = catch_unwind(AssertUnwindSafe(|| {
-        turn_until_stopped(task, placement.idle, stop, &bell)?;
+        turn_until_stopped(task, placement.idle, stop, &mut bell)?;
         task.finish();
         Ok(())
     }));
@@ -259,7 +264,7 @@ fn work<T: Task>(task: &mut T, placement: &Placement, stop: &Stop) -> Result<(),
     }
 }
 
-fn turn_until_stopped<T: Task>(task: &mut T, idle: Idle, stop: &Stop, bell: &Bell) -> io::Result<()> {
+fn turn_until_stopped<T: Task>(task: &mut T, idle: Idle, stop: &Stop, bell: &mut Bell) -> io::Result<()> {
     let mut idle_since = None;
     while !stop.is_set() {
         match task.turn() {
@@ -278,6 +283,9 @@ fn turn_until_stopped<T: Task>(task: &mut T, idle: Idle, stop: &Stop, bell: &Bel
                 if sleep == 0 || (spins && now - since < SPIN_NS) || !task.arm() {
                     std::hint::spin_loop();
                 } else {
+                    if task.wakes_anew() {
+                        *bell = Bell::new(task, stop)?;
+                    }
                     bell.wait(sleep)?;
                 }
             }

@@ -11,6 +11,8 @@ struct Probe<F> {
     turn: F,
     deadline: Option<u64>,
     bell: OwnedFd,
+    /// By which it is woken from its first sleep on, in the place of the other one.
+    next_bell: Option<OwnedFd>,
     finished: bool,
     cpu: Duration,
 }
@@ -18,7 +20,7 @@ struct Probe<F> {
 impl<F: FnMut() -> Turn + Send + 'static> Probe<F> {
     fn new(turn: F) -> Self {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        Self { turn, deadline: None, bell, finished: false, cpu: Duration::ZERO }
+        Self { turn, deadline: None, bell, next_bell: None, finished: false, cpu: Duration::ZERO }
     }
 }
 
@@ -34,6 +36,12 @@ impl<F: FnMut() -> Turn + Send + 'static> Task for Probe<F> {
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         // Twice, as two queues on one socket would.
         fds.extend([self.bell.as_fd(), self.bell.as_fd()]);
+    }
+
+    fn wakes_anew(&mut self) -> bool {
+        let Some(next) = self.next_bell.take() else { return false };
+        self.bell = next;
+        true
     }
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
@@ -115,14 +123,13 @@ fn an_idle_worker_uses_less_than_a_hundredth_of_a_core_and_still_beats() {
 }
 
 #[test]
-fn a_readable_descriptor_wakes_a_sleeping_worker() {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let in_turn = bell.try_clone().unwrap();
-    let mut turn = 0;
-    let (turned, turns) = channel();
-    let task = Probe {
-        bell: bell.try_clone().unwrap(),
-        ..Probe::new(move || {
+fn a_readable_descriptor_wakes_a_sleeping_worker_also_one_that_the_task_has_had_since_it_began() {
+    for is_new in [false, true] {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let in_turn = bell.try_clone().unwrap();
+        let mut turn = 0;
+        let (turned, turns) = channel();
+        let mut task = Probe::new(move || {
             turn += 1;
             turned.send(Instant::now()).unwrap();
             if turn == 1 {
@@ -130,16 +137,22 @@ fn a_readable_descriptor_wakes_a_sleeping_worker() {
             }
             rustix::io::read(&in_turn, &mut [0; 8]).unwrap();
             Turn::Done
-        })
-    };
-    let stop = Stop::new().unwrap();
-    let worker = spawn(placement(Idle::Sleep), stop, task, |_| ());
-    let first = turns.recv_timeout(Duration::from_secs(5)).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
-    let second = turns.recv_timeout(Duration::from_secs(5)).unwrap();
-    assert!(second - first < Duration::from_millis(90), "woken, not by the 100 ms: {:?}", second - first);
-    worker.join().unwrap().1.unwrap();
+        });
+        let its = bell.try_clone().unwrap();
+        if is_new {
+            task.next_bell = Some(its);
+        } else {
+            task.bell = its;
+        }
+        let stop = Stop::new().unwrap();
+        let worker = spawn(placement(Idle::Sleep), stop, task, |_| ());
+        let first = turns.recv_timeout(Duration::from_secs(5)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        let second = turns.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert!(second - first < Duration::from_millis(90), "woken, not by the 100 ms: {:?}", second - first);
+        worker.join().unwrap().1.unwrap();
+    }
 }
 
 #[test]
