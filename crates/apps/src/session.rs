@@ -18,7 +18,7 @@ pub trait App {
     /// What is told at the end.
     type Summary: Summary;
 
-    /// What it is about to do.
+    /// What it is about to do; asked again when there are news, for those to whom it is still shown.
     fn start(&self) -> Self::Start;
 
     /// What was done since the start.
@@ -88,7 +88,11 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
         let until = end.map_or(next, |end| end.min(next));
         let over = wait(&mut app, until, stop, reporter);
         // What has changed in the last second of a run is told, too.
-        app.news().iter().for_each(|line| reporter.news(line));
+        let news = app.news();
+        news.iter().for_each(|line| reporter.news(line));
+        if !news.is_empty() {
+            reporter.title(&app.start());
+        }
         if over || stop.is_set() || reporter.is_gone() || end.is_some_and(|end| end <= Instant::now()) {
             break;
         }

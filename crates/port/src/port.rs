@@ -8,8 +8,8 @@ use bywash_filter::rules::{Drawn, SentFlows};
 use bywash_frame::{Batch, Pool};
 
 use crate::{
-    Counter, LoadedRules, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RuleLoad, RulePlace, Rules,
-    SteerCount,
+    Counter, LoadedRules, Moved, PortName, QueueCounters, RssSpread, RuleCount, RuleId, RuleLoad, RulePlace,
+    Rules, SteerCount,
 };
 
 /// One RX ring, owned by exactly one worker.
@@ -146,11 +146,20 @@ pub trait Port: Send {
     /// Puts rules that were loaded since others were set in the place of these, in one step: each packet is decided by the ones or by
     /// the others. A rule keeps its counter as long as there is one of its [`RuleId`].
     ///
+    /// Rules that could not be where the port was bring other queues along. Then the old ones decide until workers call all of
+    /// these, and for a moment packets are decided by both: [`Port::has_moved`] is to be asked.
+    ///
     /// # Errors
     /// In one line why not; the old rules are still there.
-    fn set_rules(&mut self, rules: LoadedRules) -> Result<(), String> {
+    fn set_rules(&mut self, rules: LoadedRules) -> Result<Option<Moved>, String> {
         let _ = rules;
         Err(format!("{} has no rules", self.name()))
+    }
+
+    /// Whether rules that have brought other queues along decide alone. What was there before them ends in one of these calls, once
+    /// all these queues have workers.
+    fn has_moved(&mut self) -> bool {
+        true
     }
 
     /// The addresses of the machine's default gateways, when they are others than those that its rules never drop; rules that
@@ -195,7 +204,7 @@ pub trait Port: Send {
         0
     }
 
-    /// Whether no packet ever comes to its queues: a program in the kernel decides all of them, as long as there is a worker.
+    /// Whether no packet comes to the queues that it has: a program in the kernel decides all of them, as long as there is a worker.
     fn is_in_kernel(&self) -> bool {
         false
     }

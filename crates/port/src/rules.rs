@@ -8,6 +8,8 @@ use std::sync::Arc;
 use bywash_filter::rules::{FlowOptions, Rule, RuleSet};
 use bywash_filter::{Expression, Hook};
 
+use crate::QueuePair;
+
 /// What becomes of a port's packets.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -21,12 +23,25 @@ pub struct Rules {
 }
 
 /// Rules on their way into a port: all about them that takes time, for who does not have the port meanwhile.
-pub struct RuleLoad(Box<dyn FnOnce() -> Result<LoadedRules, String> + Send>);
+pub struct RuleLoad {
+    load: Box<dyn FnOnce() -> Result<LoadedRules, String> + Send>,
+    moves: bool,
+}
 
 impl RuleLoad {
     /// What is to be done, by the port's driver.
     pub fn new(load: impl FnOnce() -> Result<LoadedRules, String> + Send + 'static) -> Self {
-        Self(Box::new(load))
+        Self { load: Box::new(load), moves: false }
+    }
+
+    /// The same for rules with which the port moves.
+    pub fn moving(load: impl FnOnce() -> Result<LoadedRules, String> + Send + 'static) -> Self {
+        Self { moves: true, ..Self::new(load) }
+    }
+
+    /// Whether the machine is changed by it, so that somebody has to wait for its end and drop what comes of it: that changes it back.
+    pub fn moves(&self) -> bool {
+        self.moves
     }
 
     /// Does it.
@@ -34,12 +49,20 @@ impl RuleLoad {
     /// # Errors
     /// In one line why they can't be the port's rules.
     pub fn load(self) -> Result<LoadedRules, String> {
-        (self.0)()
+        (self.load)()
     }
 }
 
 /// Rules that are ready for the port by which they were loaded. What it needs for them is its driver's own.
 pub struct LoadedRules(pub Box<dyn Any + Send>);
+
+/// What a port has moved to, for rules that could not be where it was.
+pub struct Moved {
+    /// Queues in the place of all that it had; those show no life any more, and are closed with these.
+    pub queues: Vec<QueuePair>,
+    /// What the user should know of how they were opened: a line for each.
+    pub told: Vec<String>,
+}
 
 /// What a rule has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

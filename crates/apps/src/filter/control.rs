@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bywash_port::filter::rules::Per;
-use bywash_port::{Action, Counter, Limit, LoadedRules, Port, Rule, RuleLoad, RulePlace, Rules};
+use bywash_port::{
+    Action, Counter, Limit, LoadedRules, Moved, Port, QueuePair, Rule, RuleLoad, RulePlace, Rules,
+};
 use bywash_sys::clock;
 use bywash_sys::worker::Stop;
 use rtrb::Consumer;
@@ -25,6 +27,7 @@ use super::shared_port::SharedPort;
 use super::top::Blocked;
 use super::trouble::Trouble;
 use super::watched::Watched;
+use super::worker::Queue;
 use super::{Options, RuleFile, places};
 use crate::session;
 
@@ -341,7 +344,9 @@ impl Work {
             Ok((file, Some(places))) => {
                 let idle = file.idle_rules(SystemTime::now());
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).news.extend(idle);
-                self.note(&rules_line("reload", &self.shared.rules(), &places));
+                let mut line = rules_line("reload", &self.shared.rules(), &places);
+                line["mode"] = json!(self.port.with(|port| port.capabilities().mode.clone()).ok());
+                self.note(&line);
                 self.file = Some(file);
             }
             Err(why) => {
@@ -429,7 +434,10 @@ impl Work {
             // Loading has had its time, and to wait for the port.
             shared.is_seen(AT_WORK);
             let counted = blocks.packets(|(name, source)| port.blocked_packets(name, *source));
-            port.set_rules(loaded)?;
+            let told = port.set_rules(loaded)?.map(|Moved { queues, told }| {
+                shared.bring(paired(queues));
+                told
+            });
             blocks.remember(&counted);
             // The new rules have blocked nobody yet: whoever a rule has blocked that does the same now stays blocked.
             let stay = alike(&before, &rules);
@@ -438,28 +446,46 @@ impl Work {
             });
             // Before anybody else has the port: what it counts it counts for these.
             shared.set(Held { rules, flows: port.sent_flows() });
-            Ok::<_, String>((port.rule_places(), ended))
+            Ok::<_, String>((port.rule_places(), ended, told))
         });
-        let (places, ended) = places.flatten()?;
+        let (places, ended, told) = places.flatten()?;
         for (key, bits) in ended {
             self.note_unblocked(&key, bits);
+        }
+        if told.is_some() {
+            // Until the worker has its queues the old rules decide. When it hangs they decide nothing either.
+            self.wait_until(|port| port.with(|port| port.has_moved()).unwrap_or(true));
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocks.count();
         // Nobody may ask for a long time: the last ones are the ones that hold.
-        state.news = places::lines(&places);
+        state.news = told.into_iter().flatten().chain(places::lines(&places)).collect();
         Ok(Some(places))
     }
 
-    /// Has rules loaded, which may take the kernel's verifier seconds. Until then the old ones hold, and sources are blocked and
-    /// unblocked by these. Nothing when the filter ends first: the kernel gives up with the process.
+    /// Has rules loaded, which may take the kernel's verifier seconds. Nothing when the filter ends first: the kernel gives up with the
+    /// process. A port that moves is waited for even so, since what it has opened is to be closed again.
     fn load(&mut self, load: RuleLoad) -> Result<Option<LoadedRules>, String> {
+        let moves = load.moves();
         let thread = std::thread::Builder::new().name(LOADER.into()).spawn(move || load.load());
         let thread = thread.map_err(|error| format!("no thread to load rules: {error}"))?;
+        let died = |_| Err("the thread that loads rules has died".into());
+        if self.wait_until(|_| thread.is_finished()) {
+            return thread.join().unwrap_or_else(died).map(Some);
+        }
+        if moves {
+            drop(thread.join());
+        }
+        Ok(None)
+    }
+
+    /// Waits for something that takes a while. Until then the old rules hold, and sources are blocked and unblocked. False when the
+    /// filter ends first.
+    fn wait_until(&mut self, is_so: impl Fn(&SharedPort) -> bool) -> bool {
         let mut looked = Instant::now();
-        while !thread.is_finished() {
+        while !is_so(&self.port) {
             if self.stop.load(Ordering::Relaxed) {
-                return Ok(None);
+                return false;
             }
             self.shared.is_seen(SILENCE);
             std::thread::sleep(LOADING);
@@ -469,8 +495,7 @@ impl Work {
                 self.unblock();
             }
         }
-        let died = |_| Err("the thread that loads rules has died".into());
-        thread.join().unwrap_or_else(died).map(Some)
+        true
     }
 
     /// Has the port drop what workers have told of.
@@ -568,6 +593,12 @@ fn alike<'a>(before: &Rules, now: &'a Rules) -> HashSet<&'a str> {
             .is_some_and(|old| old.condition == rule.condition && does(old) == does(rule))
     };
     now.set.rules().iter().filter(is_alike).map(|rule| rule.name.as_str()).collect()
+}
+
+/// Queues with their numbers on the port: of each both halves, as a port with rules has them.
+fn paired(queues: Vec<QueuePair>) -> Vec<Queue> {
+    let numbered = queues.into_iter().enumerate();
+    numbered.filter_map(|(number, QueuePair { rx, tx })| Some((number, rx?, tx?))).collect()
 }
 
 /// Who filters what, and by which rules.

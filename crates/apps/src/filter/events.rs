@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::{Port, Rule, RuleCount, RuleId, Rules};
+use bywash_port::{Port, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
 use serde::Serialize;
 
@@ -47,12 +47,7 @@ impl Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "filtering {} ({}), {} worker(s)", self.port, self.mode.join(", "), self.workers)?;
         match &self.rules {
-            Some(file) if self.in_kernel => write!(
-                f,
-                "\n  {file}: {} rules in the kernel; rules with {} can be added later only with --attach xdp from the start",
-                self.kernel,
-                Rule::FOR_XDP_ALONE
-            )?,
+            Some(file) if self.in_kernel => write!(f, "\n  {file}: {} rules in the kernel", self.kernel)?,
             Some(file) => {
                 write!(f, "\n  {file}: {} rules in XDP, {} in user space", self.kernel, self.user_space)?;
             }

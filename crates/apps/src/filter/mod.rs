@@ -125,8 +125,10 @@ impl Filter {
         let mut options = options.clone();
         let in_kernel = port.is_in_kernel();
         if in_kernel {
-            // One worker shows that somebody is there, and more would have nothing to do.
+            // One worker shows that somebody is there, and more would have nothing to do. Nor would its frames: the rings want them
+            // when the rules move to XDP, and a worker takes what it needs from those that are left.
             options.workers.cores.truncate(1);
+            options.workers.frames = Some(0);
         }
         let options = &options;
         let mut queues = Halves::of(&mut *port);
@@ -235,7 +237,12 @@ impl App for Filter {
     type Summary = Summary;
 
     fn start(&self) -> Start {
-        self.start.clone()
+        // Others may hold, and have moved.
+        let now = self.port.with(|port| (port.capabilities().mode.clone(), port.is_in_kernel()));
+        let (mode, in_kernel) = now.unwrap_or((self.start.mode.clone(), self.start.in_kernel));
+        let rules = self.control.rules();
+        let (kernel, user_space) = (count(&rules, false), count(&rules, true));
+        Start { mode, in_kernel, kernel, user_space, ..self.start.clone() }
     }
 
     fn snapshot(&self) -> Snapshot {

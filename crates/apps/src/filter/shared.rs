@@ -8,12 +8,16 @@ use bywash_port::Rules;
 use bywash_port::filter::rules::SentFlows;
 use bywash_sys::clock;
 
+use super::worker::Queue;
+
 /// The rules that hold now, for the workers, and whether somebody looks after them.
 pub(super) struct Shared {
     generation: AtomicU64,
     /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
     seen_until: AtomicU64,
     held: Mutex<Held>,
+    /// In the place of those that a worker has, until it takes them.
+    brought: Mutex<Vec<Queue>>,
 }
 
 /// The rules, and what the port knows for them.
@@ -27,8 +31,12 @@ pub(super) struct Held {
 impl Shared {
     /// With the rules that the port was opened with. The thread is seen within this time.
     pub(super) fn new(held: Held, at_work: Duration) -> Arc<Self> {
-        let shared =
-            Self { generation: AtomicU64::new(1), seen_until: AtomicU64::new(0), held: Mutex::new(held) };
+        let shared = Self {
+            generation: AtomicU64::new(1),
+            seen_until: AtomicU64::new(0),
+            held: Mutex::new(held),
+            brought: Mutex::default(),
+        };
         shared.is_seen(at_work);
         Arc::new(shared)
     }
@@ -58,6 +66,16 @@ impl Shared {
 
     pub(super) fn rules(&self) -> Rules {
         self.held().rules
+    }
+
+    /// Queues that rules have brought along, which are set next. There is one worker then.
+    pub(super) fn bring(&self, queues: Vec<Queue>) {
+        *self.brought.lock().unwrap_or_else(PoisonError::into_inner) = queues;
+    }
+
+    /// Those that no worker has yet.
+    pub(super) fn take_brought(&self) -> Vec<Queue> {
+        std::mem::take(&mut *self.brought.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn set(&self, held: Held) {

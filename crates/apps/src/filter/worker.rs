@@ -76,11 +76,27 @@ struct Lane {
     lost: u64,
 }
 
+impl Lane {
+    fn new((number, rx, tx): Queue, batch: usize) -> Self {
+        Self { number, rx, tx, batch: Batch::with_limit(batch), waiting_since: None, dropped: 0, lost: 0 }
+    }
+
+    fn into_pair(self) -> QueuePair {
+        QueuePair { rx: Some(self.rx), tx: Some(self.tx) }
+    }
+}
+
 /// One worker's share of the work.
 pub(super) struct Filterer {
     lanes: Vec<Lane>,
+    /// Those before them, which nobody looks at any more.
+    former: Vec<Lane>,
     pool: Pool,
     batch: Batch,
+    /// Packets in it at most.
+    most: usize,
+    /// Others wake it than when that was asked last.
+    wakes_anew: bool,
     /// What the rules' lists say of the packets in it.
     lookups: Vec<Lookup>,
     shared: Arc<Shared>,
@@ -110,22 +126,16 @@ impl Filterer {
         tell: Teller<Block>,
         (samples, drawn): (Option<Producer>, Option<Box<dyn bywash_port::Samples>>),
     ) -> Self {
-        let lane = |(number, rx, tx)| Lane {
-            number,
-            rx,
-            tx,
-            batch: Batch::with_limit(batch),
-            waiting_since: None,
-            dropped: 0,
-            lost: 0,
-        };
         let generation = shared.generation();
         let Held { rules: Rules { set, .. }, flows } = shared.held();
         let judge = Judge::new(&set, None);
         let mut filterer = Self {
-            lanes: queues.into_iter().map(lane).collect(),
+            lanes: queues.into_iter().map(|queue| Lane::new(queue, batch)).collect(),
+            former: Vec::new(),
             pool,
             batch: Batch::with_limit(batch),
+            most: batch,
+            wakes_anew: false,
             lookups: Vec::with_capacity(BATCH),
             shared,
             generation,
@@ -153,9 +163,9 @@ impl Filterer {
     pub(super) fn close(&mut self) {
         self.publish();
         self.live.replace(|figures| self.fill_hitters(figures));
-        let lanes = self.lanes.drain(..);
-        let ours = lanes.map(|lane| QueuePair { rx: Some(lane.rx), tx: Some(lane.tx) });
-        close_queues(ours, &mut self.pool);
+        let brought = self.shared.take_brought().into_iter().map(|queue| Lane::new(queue, self.most));
+        let lanes = self.lanes.drain(..).chain(self.former.drain(..)).chain(brought);
+        close_queues(lanes.map(Lane::into_pair), &mut self.pool);
     }
 
     /// The last figures, when all queues are closed: what was drawn until then is kept.
@@ -187,7 +197,22 @@ impl Filterer {
         let Held { rules: Rules { set, .. }, flows } = self.shared.held();
         let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
         (self.set, self.flows, self.judge) = (set, flows, judge);
+        let brought = self.shared.take_brought();
+        if !brought.is_empty() {
+            self.move_to(brought);
+        }
         self.name_rules();
+    }
+
+    /// Takes other queues in the place of its own. Those are not closed yet, which would end at once what decides as long as they show
+    /// life: it goes on for as long as a worker may be silent, and its port ends it when it is time.
+    fn move_to(&mut self, queues: Vec<Queue>) {
+        let lanes = queues.into_iter().map(|queue| Lane::new(queue, self.most)).collect();
+        self.former.extend(std::mem::replace(&mut self.lanes, lanes));
+        for lane in &mut self.lanes {
+            lane.rx.show_life(!self.left_alone);
+        }
+        self.wakes_anew = true;
     }
 
     /// Has the port leave all packets to the kernel when nobody looks after the rules, and no longer when somebody does.
@@ -372,6 +397,10 @@ impl Task for Filterer {
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.extend(self.lanes.iter().filter_map(|lane| lane.rx.wake_fd()));
         fds.extend(self.drawn.iter().map(|drawn| drawn.wake_fd()));
+    }
+
+    fn wakes_anew(&mut self) -> bool {
+        std::mem::take(&mut self.wakes_anew)
     }
 
     fn next_deadline(&self, now: u64) -> Option<u64> {

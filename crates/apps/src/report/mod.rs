@@ -276,6 +276,11 @@ impl Reporter {
             Style::Json => self.json("start", event),
             Style::Quiet => {}
         }
+        self.title(event);
+    }
+
+    /// What is being done, for a page.
+    pub(crate) fn title(&mut self, event: &impl Display) {
         if let Some((_, page)) = &mut self.page {
             page.title = event.to_string();
         }

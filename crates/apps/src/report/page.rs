@@ -37,7 +37,7 @@ const FIRST_BAR_NS: u64 = 100;
 /// What the page knows.
 #[derive(Default)]
 pub(super) struct Page {
-    /// What is being done, as it was told at the start.
+    /// What is being done, as it was told last.
     pub(super) title: String,
     /// Warnings and the like, the last ones last.
     pub(super) messages: Vec<String>,

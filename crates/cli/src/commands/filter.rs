@@ -92,7 +92,8 @@ pub(crate) struct Args {
     audit: Option<PathBuf>,
     /// Where the program of the rules runs: in XDP, the cheapest place to drop; or at TCX, where nothing is copied for packets that
     /// pass, other programs go on to see these, and no packet can come to user space. auto: at TCX where XDP copies all that passes (a
-    /// veth, drivers without native XDP), if the rules have nothing for user space, no syncookie and no len, else in XDP
+    /// veth, drivers without native XDP), as long as the rules have nothing for user space, no syncookie and no len, else in XDP; they
+    /// move there when the file comes to have such a rule
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     attach: AttachArg,
     /// Have the NIC drop what rules drop by headers alone (IPv4), by n-tuple rules, where its driver takes them and no other

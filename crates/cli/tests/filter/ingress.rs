@@ -285,32 +285,12 @@ fn the_filter_is_where_its_rules_can_be_and_says_where() {
 }
 
 #[test]
-fn at_tcx_it_says_at_the_start_what_cannot_be_added_later() {
-    let Some(_guard) = bywash_lab::lock() else { return };
-    let bed = Bed::new(1);
-    let rules =
-        bed.rules("[[rule]]\nname = \"drop\"\nto_ports = [9]\naction = \"drop\"\n").display().to_string();
-    let told = |attach: &str| {
-        let words = format!(
-            "filter xdp:left --rules {rules} {attach} --huge-pages off --memory 16M --duration 100ms"
-        );
-        let output = bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap();
-        String::from_utf8(output.stderr).unwrap()
-    };
-    let later = "1 rules in the kernel; rules with limit, names, payload, syncookie and queue can be added later only with \
-                 --attach xdp from the start";
-    let [auto, xdp] = ["", "--attach xdp"].map(told);
-    assert!(auto.contains(later), "{auto}");
-    assert!(xdp.contains("1 rules in XDP") && !xdp.contains("later"), "{xdp}");
-}
-
-#[test]
-fn rules_that_need_user_space_are_refused_later_and_the_old_ones_stay() {
+fn rules_that_need_user_space_are_refused_where_tcx_was_asked_for_and_the_old_ones_stay() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
     let drop = "[[rule]]\nname = \"drop\"\nto_ports = [7]\naction = \"drop\"\n";
     let rules = bed.rules(drop);
-    let filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
+    let filter = Filter::start(&bed, &format!("--rules {} --attach tcx", rules.display()));
     assert_eq!(bed.ask(1), 0);
     let limit = "[[rule]]\nname = \"rate\"\nto_ports = [8]\naction = \"limit\"\nrate = 9\n";
     bed.rules(&drop.replace("[7]", "[9]").replacen("[[rule]]", &format!("{limit}[[rule]]"), 1));

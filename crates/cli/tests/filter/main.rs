@@ -5,6 +5,7 @@ mod audit;
 mod bed;
 mod established;
 mod ingress;
+mod moves;
 mod one_queue;
 mod page;
 #[path = "../pty/mod.rs"]

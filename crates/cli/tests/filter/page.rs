@@ -1,6 +1,7 @@
 //! The filter's page in a terminal: rules, who is above limits and who is blocked, while it happens.
 
 use std::io::Write;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -46,26 +47,52 @@ fn the_page_shows_rules_and_who_floods_and_gives_the_terminal_back() {
         let rows = lines.iter().skip(from.map_or(lines.len(), |from| from + 1));
         rows.take_while(|line| !line.starts_with(' ')).any(|line| row.iter().all(|part| line.contains(part)))
     };
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let more = read_until_it(&mut pty.master, "more", |more| !more.is_empty());
-        written.push_str(&more);
-        let lines = lines(&written);
-        let is_told = is_there(&lines, "rules", &["dropped drop"])
-            && is_there(&lines, "heavy_hitters", &["calm 10.9.2.0/24"])
-            && is_there(&lines, "blocks", &["blocking 10.9.1.0/24"]);
-        if is_told {
-            break;
-        }
-        if Instant::now() > until {
-            kill_process(Pid::from_child(&filter), Signal::KILL).unwrap();
-            panic!("{}", lines.join("\n"));
-        }
-    }
+    read_until_shown(&mut pty, &filter, &mut written, |lines| {
+        is_there(lines, "rules", &["dropped drop"])
+            && is_there(lines, "heavy_hitters", &["calm 10.9.2.0/24"])
+            && is_there(lines, "blocks", &["blocking 10.9.1.0/24"])
+    });
     pty.master.write_all(b"q").unwrap();
     let rest = read_until_it(&mut pty.master, "the summary", |rest| rest.contains("filtered for"));
     assert!(rest.contains("\x1b[?1049l"), "the terminal is given back: {rest:?}");
     assert_eq!(filter.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_page_says_where_the_rules_are_also_when_they_have_moved() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let mut pty = Pty::open();
+    let drop = "[[rule]]\nname = \"dropped\"\nto_ports = [10]\naction = \"drop\"\n";
+    let rules = bed.rules(drop).display().to_string();
+    let words = format!("filter xdp:left --rules {rules} --tui --huge-pages off --memory 32M");
+    let mut filter = pty.run(bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)));
+    let mut written = String::new();
+    read_until_shown(&mut pty, &filter, &mut written, |lines| lines[0].contains("xdp:left (TCX)"));
+    bed.rules(RULES);
+    read_until_shown(&mut pty, &filter, &mut written, |lines| {
+        lines[0].contains("native XDP") && lines.iter().any(|line| line.contains("'calm' is in user space"))
+    });
+    pty.master.write_all(b"q").unwrap();
+    read_until_it(&mut pty.master, "the summary", |rest| rest.contains("filtered for"));
+    assert_eq!(filter.wait().unwrap().code(), Some(0));
+}
+
+/// Reads until the lines on the terminal are so.
+fn read_until_shown(pty: &mut Pty, filter: &Child, written: &mut String, is_so: impl Fn(&[String]) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let more = read_until_it(&mut pty.master, "more", |more| !more.is_empty());
+        written.push_str(&more);
+        let lines = lines(written);
+        if is_so(&lines) {
+            break;
+        }
+        if Instant::now() > until {
+            kill_process(Pid::from_child(filter), Signal::KILL).unwrap();
+            panic!("{}", lines.join("\n"));
+        }
+    }
 }
 
 /// The lines that stand on the terminal after all this: a page writes only what has changed, so that what it shows is not in one

@@ -14,7 +14,7 @@ const PACKET: u32 = 6;
 const PACKET_AT: usize = 28;
 
 /// How many packets of a pcapng file that we wrote have which comment.
-fn comments(file: &Path) -> BTreeMap<String, u64> {
+pub(crate) fn comments(file: &Path) -> BTreeMap<String, u64> {
     commented_ports(file).into_iter().fold(BTreeMap::new(), |mut counts, (comment, _)| {
         *counts.entry(comment).or_insert(0) += 1;
         counts

@@ -2,7 +2,8 @@
 //! everywhere what runs in the kernel's stack in its place.
 //!
 //! The program decides alone. There is no socket, no way back, nothing in the NIC: only the program, its maps, and a queue that
-//! shows that somebody is there. Other programs at TCX come behind it and see what it passes.
+//! shows that somebody is there. Other programs at TCX come behind it and see what it passes. When nobody has said that the rules
+//! shall be there, new ones that can't be there move all of them to XDP (`moving.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use bywash_sys::xsk::CopyMode;
 
 use super::guard::Guard;
 use super::look::{find, no_native_xdp};
+use super::moving::Way;
 use super::program::{Beat, Maps};
 use super::rules::{Place, Ruled, Scope};
 use super::samples::{Names, Ring};
@@ -78,7 +80,7 @@ fn obstacle(interface: &str, choice: QueueChoice, options: &Options) -> Option<S
         return Some(format!("{flag} is for XDP: leave it out, or --attach xdp"));
     }
     Place { hook: Hook::Tcx, interface: 0, mtu: 0, as_on_the_wire: options.hook.is_none() }
-        .unfit(rules, options.only.as_ref())
+        .refusal(rules, options.only.as_ref())
 }
 
 impl Place {
@@ -95,9 +97,7 @@ impl Place {
         let needs_xdp = |rule: &Rule| {
             let why = rule.needs_xdp()?;
             let Rule { name, .. } = rule;
-            Some(format!(
-                "the rule '{name}' {why}, and a program at TCX decides alone: start with --attach xdp"
-            ))
+            Some(format!("the rule '{name}' {why}, and a program at TCX decides alone"))
         };
         if let Some(why) = rules.set.rules().iter().find_map(needs_xdp) {
             return Some(why);
@@ -107,8 +107,13 @@ impl Place {
         let asks = all.find(|expression| self.as_on_the_wire && expression.asks_length())?;
         Some(format!(
             "'{asks}' asks how long packets are, and at TCX those that the kernel has joined (GRO, GSO) are as long as all of \
-             them: start with --attach xdp, or with --attach tcx if that is meant"
+             them"
         ))
+    }
+
+    /// The same, and what to do.
+    pub(super) fn refusal(&self, rules: &Rules, only: Option<&Expression>) -> Option<String> {
+        self.unfit(rules, only).map(|why| format!("{why}: start with --attach xdp"))
     }
 }
 
@@ -139,6 +144,7 @@ pub(super) fn open(
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
     let queue = QueuePair { rx: Some(Box::new(Heart { beat })), tx: Some(Box::new(NoWayBack)) };
+    let way = Way { name: name.clone(), options: options.clone(), arena };
     Ok(XdpPort {
         name: name.clone(),
         hook: Hook::Tcx,
@@ -158,6 +164,8 @@ pub(super) fn open(
         steering: None,
         guard: Some(guard),
         link: Some(link),
+        way: options.hook.is_none().then_some(way),
+        leaving: None,
         _back: None,
         watch,
         deferral: None,

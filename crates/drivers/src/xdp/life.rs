@@ -76,6 +76,11 @@ impl Life {
         self.state().abandoned
     }
 
+    /// Whether its receiving half, if it has one, has been called, and is not closed.
+    pub(super) fn has_worker(&self) -> bool {
+        self.maps.as_ref().is_none_or(|maps| maps.has_beaten(self.queue))
+    }
+
     /// Whether a half is still open.
     pub(super) fn is_open(&self) -> bool {
         self.state().socket.is_some()

@@ -7,10 +7,11 @@ use bywash_filter::Hook;
 use bywash_filter::rules::FlowOptions;
 use bywash_filter::xdp::NeverTake;
 use bywash_port::{RuleSet, Rules, check_steer};
-use bywash_sys::bpf::Program;
+use bywash_sys::bpf::{BpfError, Program};
 
 use super::Options;
 use super::guard::Guard;
+use super::moving::Former;
 use super::open::Opening;
 use super::program::{self, Maps};
 use super::rules::{Place, Ruled, Scope, syn_cookies};
@@ -48,12 +49,22 @@ impl Opening<'_> {
             && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
 
-    /// Who knows what is spared; nobody for who takes everything without rules, which is allowed only where nobody misses it.
+    /// Who knows what is spared; nobody for who takes everything without rules, which is allowed only where nobody misses it, and for
+    /// who takes over: there is one already.
     pub(super) fn guard(&self, warnings: &mut Vec<String>) -> Result<Option<Guard>, String> {
-        if self.takes_everything() && self.options.steer.is_empty() {
+        if self.former.is_some() || (self.takes_everything() && self.options.steer.is_empty()) {
             return Ok(None);
         }
         Guard::open(warnings).map(Some)
+    }
+
+    /// The maps.
+    pub(super) fn maps(&self, has_rules: bool) -> Result<Maps, BpfError> {
+        let queues = self.interface.queues.rx;
+        match &self.former {
+            Some(former) => former.maps.at_xdp(queues),
+            None => Maps::create(Hook::Xdp, queues, has_rules)?.with_samples(self.options.samples),
+        }
     }
 
     /// The rules of a file, or those that it steers by.
@@ -99,8 +110,12 @@ impl Opening<'_> {
                 self.interface.name
             ));
         }
-        let never_take = never_take.cloned().unwrap_or_default();
-        let (ruled, program) = Ruled::load(maps, rules, scope, &never_take, place)?;
+        let (ruled, program) = match &self.former {
+            Some(Former { ruled, never_take, .. }) => {
+                ruled.next_at(place, maps, rules, never_take.clone())?
+            }
+            None => Ruled::load(maps, rules, scope, never_take.unwrap_or(&NeverTake::default()), place)?,
+        };
         Ok((Some(ruled), program))
     }
 

@@ -6,7 +6,7 @@
 //! wrong with AF_XDP, and what is done about it, is listed in `docs/af-xdp-traps.md`.
 //!
 //! Rules that the program can decide alone may be at TCX ingress instead: then there is the program, its maps and a queue that
-//! no packet comes by.
+//! no packet comes by. From there they can move to XDP.
 //!
 //! Each call of `rx` is a heartbeat. While packets come in and a queue is not called for half a second, its worker counts
 //! as hung and the kernel gets the packets. A worker that sleeps because nothing comes loses none: the first packet after
@@ -23,6 +23,7 @@ mod ingress;
 mod life;
 mod load;
 mod look;
+mod moving;
 mod open;
 mod program;
 mod rules;
@@ -44,7 +45,7 @@ use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::xdp::LOST_SAMPLES;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
-    Capabilities, Counter, LoadedRules, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
+    Capabilities, Counter, LoadedRules, Moved, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
     RulePlace, Rules, Samples, SteerCount,
 };
 use bywash_sys::bpf::{Link, Program};
@@ -61,6 +62,7 @@ use back::Back;
 use busy::Deferral;
 use guard::Guard;
 use life::Life;
+use moving::{Former, Leaving, Way};
 use program::Maps;
 use rules::Ruled;
 use samples::{Names, Ring};
@@ -108,8 +110,8 @@ pub struct Options {
     pub ntuple: Option<Ntuple>,
     /// What becomes of them. The sending halves then lead back into the kernel, to where the packets came in.
     pub rules: Option<Rules>,
-    /// Where their program runs; at TCX where XDP would have packets that pass copied and the rules allow it, else at XDP, when
-    /// absent.
+    /// Where their program runs. When absent: at TCX where XDP would have packets that pass copied, as long as the rules allow it,
+    /// else at XDP.
     pub hook: Option<Hook>,
     /// Somebody keeps what these draw as samples; else they draw none.
     pub samples: bool,
@@ -210,6 +212,10 @@ pub struct XdpPort {
     /// Where there are rules that may change.
     guard: Option<Guard>,
     link: Option<Link>,
+    /// To where the rules move when others come that can't be here.
+    way: Option<Way>,
+    /// From where they have moved.
+    leaving: Option<Leaving>,
     /// Goes when the port goes.
     _back: Option<Back>,
     watch: Watch,
@@ -293,14 +299,22 @@ impl Port for XdpPort {
         };
         // The gateways that are known are better than no new rules.
         let never_take = guard.look().unwrap_or_else(|_| ruled.never_take().clone());
-        let (ruled, maps, rules) = (Arc::clone(ruled), Arc::clone(maps), rules.clone());
+        let (ruled, maps, names) = (Arc::clone(ruled), Arc::clone(maps), self.names.clone());
+        if let Some((way, why)) = self.way.clone().zip(ruled.unfit(rules)) {
+            return Ok(way.load(Former { maps, names, ruled, never_take }, rules, why));
+        }
+        let rules = rules.clone();
         Ok(RuleLoad::new(move || {
             let (ruled, program) = ruled.next(&maps, &rules, never_take)?;
             Ok(LoadedRules(Box::new(Loaded { ruled, program, rules })))
         }))
     }
 
-    fn set_rules(&mut self, rules: LoadedRules) -> Result<(), String> {
+    fn set_rules(&mut self, rules: LoadedRules) -> Result<Option<Moved>, String> {
+        let rules = match self.move_to(rules) {
+            Ok(moved) => return Ok(Some(moved)),
+            Err(rules) => rules,
+        };
         let (Some(link), Ok(loaded)) = (&self.link, rules.0.downcast::<Loaded>()) else {
             return Err(format!("{} has not loaded these rules", self.name));
         };
@@ -313,7 +327,11 @@ impl Port for XdpPort {
             return Err(error.to_string());
         }
         self.ruled = Some(Arc::new(ruled));
-        Ok(())
+        Ok(None)
+    }
+
+    fn has_moved(&mut self) -> bool {
+        self.leave()
     }
 
     fn new_gateways(&mut self) -> Result<Option<Vec<IpAddr>>, String> {
@@ -392,7 +410,8 @@ impl Port for XdpPort {
         if let Err(error) = self.steered.before_detaching() {
             left.push(format!("{}: {error}", self.name));
         }
-        if let Some(Err(error)) = self.link.take().map(Link::detach) {
+        let at_tcx = self.leaving.take().map(Leaving::end);
+        for error in at_tcx.into_iter().chain(self.link.take().map(Link::detach)).filter_map(Result::err) {
             left.push(format!("{}: {error}", self.name));
         }
         if let Some(Err(error)) = self.deferral.take().map(Deferral::restore) {

@@ -20,6 +20,7 @@ use super::ingress;
 use super::life::Life;
 use super::load;
 use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
+use super::moving::Former;
 use super::program::{self, Beat, Maps};
 use super::samples::{Names, Ring};
 use super::steered::Wanted;
@@ -66,6 +67,8 @@ pub(super) struct Opening<'a> {
     /// Queues to open, and what they have.
     pub(super) queues: Vec<Halves>,
     multi_buffer: bool,
+    /// Whom it takes over from.
+    pub(super) former: Option<Former>,
     /// What works, but badly.
     warnings: Vec<String>,
 }
@@ -94,7 +97,23 @@ impl<'a> Opening<'a> {
         let queues = choose(choice, options, tx, counts, &interface.name)?;
         let warnings = judge(&interface.advice, queues.iter().any(|halves| halves.rx))?;
         let multi_buffer = multi_buffer(&interface, options, arena.stride())?;
-        Self { options, arena, interface, queues, multi_buffer, warnings }.refuse_everything()
+        let former = None;
+        Self { options, arena, interface, queues, multi_buffer, former, warnings }.refuse_everything()
+    }
+
+    /// Opens a port that takes over from another one of the same interface.
+    ///
+    /// # Errors
+    /// What is wrong, why, and what to do. Nothing was changed then.
+    pub(super) fn after(
+        former: Former,
+        name: &PortName,
+        options: &'a Options,
+        arena: &'static Arena,
+    ) -> Result<XdpPort, String> {
+        let PortName::Xdp { interface, queues } = name else { return Err(format!("{name} is no xdp: port")) };
+        let opening = Self::look(interface, *queues, options, arena)?;
+        Self { former: Some(former), ..opening }.open(name.clone())
     }
 
     /// All packets of an interface that the machine is reached by are taken only on demand.
@@ -121,13 +140,15 @@ impl<'a> Opening<'a> {
         let mut steered = self.wanted().steer()?;
         let rules = self.rules()?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
-        let (mut samples, names) = (None, Names::default());
+        let (mut samples, mut names) = (None, Names::default());
         let (maps, ruled, mut link, mut generic) = if takes {
-            let maps = Maps::create(Hook::Xdp, self.interface.queues.rx, rules.is_some());
-            let maps = maps.and_then(|maps| maps.with_samples(self.options.samples));
-            let maps = maps.map_err(|error| error.to_string())?;
+            let maps = self.maps(rules.is_some()).map_err(|error| error.to_string())?;
             let maps = Arc::new(if self.multi_buffer { maps.with_chains() } else { maps });
-            samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?;
+            match &self.former {
+                // Who reads what it draws has done so before.
+                Some(former) => names = former.names.clone(),
+                None => samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?,
+            }
             let never_take = guard.as_ref().map(Guard::never_take);
             let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
             if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {
@@ -155,7 +176,7 @@ impl<'a> Opening<'a> {
         self.wait_for_carrier(&mut warnings);
         let beats = match steered.confirm().and_then(|lost| {
             warnings.extend(lost);
-            give(&bound, maps.as_deref())
+            give(&bound, maps.as_deref(), self.former.is_none())
         }) {
             Ok(beats) => beats,
             Err(why) => return Err(release_all(bound, &mut pool, why)),
@@ -187,6 +208,8 @@ impl<'a> Opening<'a> {
             ruled,
             steering,
             link,
+            way: None,
+            leaving: None,
             _back: back,
             watch,
             deferral,
@@ -457,11 +480,13 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// From now on the packets of queues that receive go to their sockets. The heartbeat of each, where there is one.
-fn give(bound: &[(Halves, Bound)], maps: Option<&Maps>) -> Result<Vec<Option<Beat>>, String> {
+/// The packets of queues that receive go to their sockets, from now on, or once they have workers. The heartbeat of each, where there
+/// is one.
+fn give(bound: &[(Halves, Bound)], maps: Option<&Maps>, now: bool) -> Result<Vec<Option<Beat>>, String> {
     let of = |(halves, bound): &(Halves, Bound)| {
         let Some(maps) = maps.filter(|_| bound.rings.rx.is_some()) else { return Ok(None) };
-        let beat = maps.beat(halves.queue).map_err(|error| error.to_string())?;
+        let beat = if now { maps.beat(halves.queue) } else { maps.silent(halves.queue) };
+        let beat = beat.map_err(|error| error.to_string())?;
         maps.add_socket(halves.queue, &bound.socket).map_err(|error| error.to_string())?;
         Ok(Some(beat))
     };

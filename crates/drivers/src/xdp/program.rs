@@ -37,9 +37,9 @@ pub(super) struct Maps {
     longest: u32,
     heartbeat: Map,
     queues: u32,
-    counters: Map,
+    counters: Arc<Map>,
     /// Where samples are kept.
-    samples: Option<Map>,
+    samples: Option<Arc<Map>>,
     beats: Arc<Mapping>,
 }
 
@@ -77,22 +77,29 @@ impl Beat {
 impl Maps {
     /// Maps for a program there, with so many heartbeats, and with counters for rules if there are any.
     pub(super) fn create(hook: Hook, queues: u32, has_rules: bool) -> Result<Self, BpfError> {
-        let map = |kind, name, value_size: usize, entries, mappable| {
-            let value_size = u32::try_from(value_size).unwrap_or(u32::MAX);
-            Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
-        };
         let counters = RULES_AT + if has_rules { u32::try_from(MOST_RULES).unwrap_or(u32::MAX) } else { 0 };
+        let counters = map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters)?;
+        Self::with_counters(hook, queues, Arc::new(counters))
+    }
+
+    /// For a program at XDP that counts and draws where the one of these maps does.
+    pub(super) fn at_xdp(&self, queues: u32) -> Result<Self, BpfError> {
+        let maps = Self::with_counters(Hook::Xdp, queues, Arc::clone(&self.counters))?;
+        Ok(Self { samples: self.samples.clone(), ..maps })
+    }
+
+    fn with_counters(hook: Hook, queues: u32, counters: Arc<Map>) -> Result<Self, BpfError> {
         // One entry, which the program finds without a call.
         let beats = size_of::<Heartbeat>() * queues as usize;
-        let heartbeat = map(MapKind::Array, "bywash_beat", beats, 1, true)?;
+        let heartbeat = map(MapKind::Array, "bywash_beat", beats, 1)?;
         let sockets = match hook {
-            Hook::Xdp => Some(map(MapKind::XskMap, "bywash_sockets", 4, queues, false)?),
+            Hook::Xdp => Some(map(MapKind::XskMap, "bywash_sockets", 4, queues)?),
             Hook::Tcx => None,
         };
         Ok(Self {
             sockets,
             longest: u32::try_from(FRAME_DATA).unwrap_or(u32::MAX),
-            counters: map(MapKind::PerCpuArray, "bywash_counters", size_of::<Count>(), counters, false)?,
+            counters,
             samples: None,
             beats: heartbeat.map_memory()?,
             heartbeat,
@@ -109,12 +116,12 @@ impl Maps {
         let entries = SAMPLE_BYTES;
         let ring =
             Map::create(&MapSpec { kind, name, key_size: 0, value_size: 0, entries, mappable: false })?;
-        Ok(Self { samples: Some(ring), ..self })
+        Ok(Self { samples: Some(Arc::new(ring)), ..self })
     }
 
     /// The ring for what rules draw.
     pub(super) fn ring(&self) -> Option<&Map> {
-        self.samples.as_ref()
+        self.samples.as_deref()
     }
 
     /// The same for sockets that take packets of several frames: of as many as there are.
@@ -143,12 +150,17 @@ impl Maps {
         Ok(beat)
     }
 
-    /// The same before it has beaten.
-    fn silent(&self, queue: u32) -> std::io::Result<Beat> {
+    /// The same before it has beaten: there is no worker yet.
+    pub(super) fn silent(&self, queue: u32) -> std::io::Result<Beat> {
         let begin = queue as usize * size_of::<Heartbeat>();
         let [word, looked] = [offset_of!(Heartbeat, beat), offset_of!(Heartbeat, looked)]
             .map(|field| Word::u64_at(&self.beats, begin + field));
         Ok(Beat { word: word?, looked: looked?, count: 0, step: 1 })
+    }
+
+    /// Whether a queue's heart has beaten, and was not stopped.
+    pub(super) fn has_beaten(&self, queue: u32) -> bool {
+        self.silent(queue).is_ok_and(|beat| beat.word.load(Relaxed) != 0)
     }
 
     /// Packets and bytes of the counter with this number.
@@ -175,6 +187,11 @@ impl Maps {
         };
         Verdict::ALL.into_iter().flat_map(named).collect()
     }
+}
+
+fn map(kind: MapKind, name: &str, value_size: usize, entries: u32) -> Result<Map, BpfError> {
+    let (value_size, mappable) = (u32::try_from(value_size).unwrap_or(u32::MAX), kind == MapKind::Array);
+    Map::create(&MapSpec { kind, name, key_size: 4, value_size, entries, mappable })
 }
 
 fn bytes_name(verdict: Verdict) -> &'static str {

@@ -110,8 +110,18 @@ impl Ruled {
         rules: &Rules,
         never_take: NeverTake,
     ) -> Result<(Self, Program), String> {
-        let place = self.place;
-        if let Some(why) = place.unfit(rules, self.scope.only()) {
+        self.next_at(self.place, maps, rules, never_take)
+    }
+
+    /// The same elsewhere, by maps that have the same counters.
+    pub(super) fn next_at(
+        &self,
+        place: Place,
+        maps: &Maps,
+        rules: &Rules,
+        never_take: NeverTake,
+    ) -> Result<(Self, Program), String> {
+        if let Some(why) = place.refusal(rules, self.scope.only()) {
             return Err(why);
         }
         let slots = self.slots.with(&rules.set, |slot| maps.counted(RULES_AT + slot));
@@ -137,6 +147,11 @@ impl Ruled {
         let program = load(&program).map_err(|error| error.to_string())?;
         let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
         Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
+    }
+
+    /// Why the program of these rules can't be where this one is.
+    pub(super) fn unfit(&self, rules: &Rules) -> Option<String> {
+        self.place.unfit(rules, self.scope.only())
     }
 
     /// What stays whatever rules say.

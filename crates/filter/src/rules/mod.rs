@@ -395,9 +395,6 @@ impl Rule {
         !self.dry_run && self.action != Action::Count
     }
 
-    /// What rule files call that for which [`Self::needs_xdp`] has a reason.
-    pub const FOR_XDP_ALONE: &str = "limit, names, payload, syncookie and queue";
-
     /// Why a program at TCX can't do what the rule says; `None` where it can.
     pub fn needs_xdp(&self) -> Option<&'static str> {
         match self.action {

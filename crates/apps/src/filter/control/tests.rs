@@ -58,8 +58,8 @@ impl Port for Stubborn {
         Ok(Some(Vec::new()))
     }
 
-    fn set_rules(&mut self, _: LoadedRules) -> Result<(), String> {
-        self.answer(())
+    fn set_rules(&mut self, _: LoadedRules) -> Result<Option<Moved>, String> {
+        self.answer(None)
     }
 
     fn block(&mut self, _: &str, _: IpAddr, on: bool) -> Result<(), String> {
@@ -206,6 +206,26 @@ fn who_is_blocked_stays_so_by_a_rule_that_does_the_same_with_the_same_packets_al
         work.hold(Rules { set: Arc::new(RuleSet::new(vec![rule]).unwrap()), ..rules() }).unwrap();
         assert_eq!(work.blocks.count(), u64::from(stays), "{what}");
     }
+}
+
+#[test]
+fn the_end_of_the_filter_waits_for_a_port_that_moves_and_leaves_it_as_it_was() {
+    struct Undone(Arc<AtomicBool>);
+    impl Drop for Undone {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let (mut work, ..) = work(Duration::from_secs(60));
+    work.stop.store(true, Ordering::Relaxed);
+    let undone = Arc::new(AtomicBool::new(false));
+    let moved = Undone(Arc::clone(&undone));
+    let load = RuleLoad::moving(|| {
+        std::thread::sleep(LOAD);
+        Ok(LoadedRules(Box::new(moved)))
+    });
+    assert!(matches!(work.load(load), Ok(None)));
+    assert!(undone.load(Ordering::Relaxed));
 }
 
 #[test]
