@@ -99,6 +99,11 @@ const ROWS: &[Row] = &[
         ["xdp:right:", "AF_XDP needs CAP_NET_RAW, which", "as root"],
     ),
     (
+        User::With("+bpf,+net_admin,+net_raw,+ipc_lock"),
+        "receive xdp:right --only udp",
+        ["xdp:right:", "needs CAP_PERFMON as well", "run it as root"],
+    ),
+    (
         User::With("+bpf,+net_admin,+net_raw"),
         "receive xdp:right --force --memory 16M",
         ["packet memory can't be pinned", "needs CAP_IPC_LOCK", "RLIMIT_MEMLOCK"],

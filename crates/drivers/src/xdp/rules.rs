@@ -227,7 +227,7 @@ pub(super) fn load(rules: &RuleProgram<'_>) -> Result<Program, NotVerified> {
     loaded.map_err(|error| match error {
         LoadError::TooLarge { .. } => refused(&rules.too_large()),
         LoadError::Verifier { .. } => refused(&error),
-        LoadError::Bpf(error) => NotVerified::NotAsked(error.to_string()),
+        LoadError::Right { .. } | LoadError::Bpf(_) => NotVerified::NotAsked(error.to_string()),
     })
 }
 

@@ -51,6 +51,14 @@ pub enum LoadError {
         /// The program.
         name: String,
     },
+    /// It computes where in a packet it reads, which the kernel's guards against speculation allow to few.
+    #[error(
+        "loading the program '{name}' needs CAP_PERFMON as well, which this process lacks: run it as root"
+    )]
+    Right {
+        /// The program.
+        name: String,
+    },
     /// Anything else.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -187,7 +195,7 @@ impl Program {
     /// Loads a program, licensed `Dual MIT/GPL` so that all of the kernel's helpers are open to it.
     ///
     /// # Errors
-    /// [`LoadError::TooLarge`]; [`LoadError::Verifier`] with its log; else what the kernel says.
+    /// [`LoadError::TooLarge`], [`LoadError::Right`]; [`LoadError::Verifier`] with its log; else what the kernel says.
     pub fn load(spec: &ProgramSpec<'_>) -> Result<Self, LoadError> {
         let (prog_type, prog_flags, expected_attach_type) = match spec.kind {
             ProgramKind::XdpFrags => (TYPE_XDP, XDP_HAS_FRAGS, ATTACH_XDP),
@@ -226,6 +234,10 @@ impl Program {
             }
             Err(error) => match verifier_log(&attributes) {
                 log if log.is_empty() => Err(BpfError::new(what(), error).into()),
+                // So it says where only who has the right may (`kernel/bpf/verifier.c`).
+                log if log.contains("prohibited for !root") => {
+                    Err(LoadError::Right { name: spec.name.into() })
+                }
                 log => Err(LoadError::Verifier { name: spec.name.into(), source: error, log }),
             },
         }
