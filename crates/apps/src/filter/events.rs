@@ -88,7 +88,7 @@ const RULE: &[Column<RuleFigures>] = &[
     Column { metric: RULE_PACKETS, of: |rule| rule.about.packets },
     Column { metric: RULE_BYTES, of: |rule| rule.about.bytes },
     Column {
-        metric: Metric::count(
+        metric: Metric::packets(
             "dropped_packets",
             "dropped",
             "Packets that the rule dropped, or would have in a dry run",

@@ -17,6 +17,7 @@ use bywash_filter::{Expression, Hook, ebpf};
 use bywash_port::{Counter, RuleCount, RuleId, Rules};
 use bywash_sys::bpf::{BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
+use rustix::io::Errno;
 
 use super::flows::Flows;
 use super::program::{self, Maps};
@@ -175,7 +176,10 @@ impl Ruled {
         let Some(blocks) = &self.blocks else { return Err(format!("the rule '{rule}' blocks nobody")) };
         let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
         let done = if on { blocks.update(&key, &[0; 8]) } else { blocks.delete(&key).map(drop) };
-        done.map_err(|error| error.to_string())
+        done.map_err(|error| match error.is(Errno::TOOBIG.raw_os_error()) {
+            true => format!("{MOST_BLOCKS} sources are blocked, which is the most: others are limited alone"),
+            false => error.to_string(),
+        })
     }
 
     /// Packets that have been dropped since a limit has a source dropped.
