@@ -63,8 +63,8 @@ impl Connection {
     }
 
     pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
-        // A peer that asks is told how it is now; what it sends then shows it.
-        self.squeezed = false;
+        // A peer that asks may try again: what it sends then shows how it is.
+        self.squeezed &= segment.payload > 0;
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),

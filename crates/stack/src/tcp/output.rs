@@ -43,6 +43,9 @@ impl Connection {
             }
         }
         self.note_busy(cx.now);
+        if self.squeezed && self.ack_at == NEVER {
+            self.ack_at = cx.now + super::timers::SQUEEZED;
+        }
         self.arm(cx.now);
         more
     }
@@ -70,6 +73,7 @@ impl Connection {
             && length(len) <= self.usable().min(self.window.congestion)
             && !(self.fin_sent
                 | self.held
+                | self.squeezed
                 | self.cork
                 | self.urges
                 | self.wants_room

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bywash_frame::FRAME_SIZE;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -16,6 +17,8 @@ use crate::wheel::Wheel;
 const WORST_DELAYED_ACK: Span = Span::of(Duration::from_millis(200));
 /// RFC 8985, 7.2: how long a probe waits before anything was measured.
 const UNMEASURED: Span = Span::of(Duration::from_secs(1));
+/// How soon it is looked again whether there is memory for what comes: a peer asks less and less often.
+pub(super) const SQUEEZED: Span = Span::of(Duration::from_millis(100));
 /// RFC 9293, MUST-23: a SYN is repeated for three minutes.
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -106,11 +109,19 @@ impl Connection {
         Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
     }
 
+    /// Whether there is memory again for what comes: its window is not shut any more then.
+    #[cold]
+    fn has_memory(&mut self, cx: &mut Context<'_>) -> bool {
+        cx.share.look(cx.pool);
+        self.squeezed = !cx.share.takes(FRAME_SIZE, cx.pool);
+        !self.squeezed
+    }
+
     /// Does what is due.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
         if self.ack_at <= cx.now {
             self.ack_at = NEVER;
-            self.ack_now = true;
+            self.ack_now |= !self.squeezed || self.has_memory(cx);
         }
         if self.linger_at <= cx.now {
             return self.terminate(CloseReason::Done, cx);

@@ -387,6 +387,14 @@ fn what_no_program_reads_leaves_memory_for_others() {
         assert_eq!(t.host.stack.receive_copy(t.now, last, &mut [0; 4000], &mut t.pool), Ok(1000));
         let told = t.output();
         assert!(told.len() == 1 && told[0].ends_with("ack 1001 win 65535"), "{told:?}");
+        // Others make room, and who waits for some hears of it without a question.
+        for reader in &connections[..20] {
+            while t.host.stack.receive_copy(t.now, *reader, &mut [0; 4000], &mut t.pool).unwrap() > 0 {}
+        }
+        while !t.output().is_empty() {}
+        t.pass(Duration::from_millis(110));
+        let told = t.output();
+        assert!(told.iter().any(|told| told.ends_with("ack 1001 win 65535")), "{told:?}");
         t.host.stack.abort_some(t.now, 0, usize::MAX, &mut t.pool);
         while !t.output().is_empty() {}
         t.events();
