@@ -93,6 +93,22 @@ fn the_page_gives_the_terminal_back_however_it_ends() {
 }
 
 #[test]
+fn a_page_whose_terminal_has_gone_ends_the_run() {
+    for words in ["receive null:", "generate null: --rate 1k", "forward null: null:"] {
+        // While the page is drawn, and while it stands and keys are waited for.
+        for calm in [Duration::ZERO, Duration::from_millis(300)] {
+            let mut pty = Pty::open();
+            let mut child = run(&pty, &format!("{words} --tui --duration 60s"));
+            read_until(&mut pty.master, "packets/s");
+            std::thread::sleep(calm);
+            // As when an ssh session ends: who had the other end of the terminal has gone.
+            drop(pty);
+            assert_eq!(end(&mut child).code(), Some(0), "{words}");
+        }
+    }
+}
+
+#[test]
 fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
     let output = command("receive null: --tui --duration 1s").stdin(Stdio::null()).output().unwrap();
     let complaint = String::from_utf8(output.stderr).unwrap();

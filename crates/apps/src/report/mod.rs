@@ -20,6 +20,7 @@ mod asking;
 mod hdr;
 mod http;
 mod json;
+mod keys;
 mod outlet;
 mod page;
 mod prometheus;
@@ -36,9 +37,10 @@ pub use times::{Dial, Percentiles, Stopwatch, Times};
 use asking::Asking;
 use hdr::TimesLog;
 use http::Server;
+use keys::Wish;
 use outlet::{Backlog, Outlet};
 use page::Page;
-use screen::{Screen, Wish};
+use screen::Screen;
 
 /// How soon a key or a signal is answered.
 const KEY_PATIENCE: Duration = Duration::from_millis(50);

@@ -5,19 +5,20 @@
 //! helps then.)
 
 use std::io::{self, IsTerminal, Stdout};
+use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::layout::Size;
 
+use super::keys::{self, Wish};
 use super::page::Page;
 
 /// Whether the terminal is ours now. One process has one terminal.
@@ -25,18 +26,10 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal while it is ours.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
-}
-
-/// What the user wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// An end.
-    End,
-    /// Other rows: so many further down.
-    Scroll(isize),
-    /// A new picture.
-    Redraw,
+    /// Never dropped: it would show the cursor, which giving back does as well, and panic where the terminal is gone.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
+    /// As it was when it was last asked for wishes.
+    size: Size,
 }
 
 impl Screen {
@@ -60,7 +53,8 @@ impl Screen {
         TAKEN.store(true, Ordering::SeqCst);
         execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
-        Ok(Self { terminal })
+        let size = terminal.size().inspect_err(|_| give_back())?;
+        Ok(Self { terminal: ManuallyDrop::new(terminal), size })
     }
 
     /// Shows `page`, unless a panic has taken the terminal back.
@@ -74,18 +68,15 @@ impl Screen {
         Ok(())
     }
 
-    /// What has been typed since the last call. Does not wait.
+    /// What has been typed since the last call, and that the terminal has another size now. Does not wait.
     ///
     /// # Errors
     /// When the terminal is gone.
-    pub(super) fn wishes(&self) -> io::Result<Vec<Wish>> {
-        let mut wishes = Vec::new();
-        while event::poll(Duration::ZERO)? {
-            wishes.extend(match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => wish(key),
-                Event::Resize(..) => Some(Wish::Redraw),
-                _ => None,
-            });
+    pub(super) fn wishes(&mut self) -> io::Result<Vec<Wish>> {
+        let mut wishes = keys::typed()?;
+        let size = self.terminal.size()?;
+        if std::mem::replace(&mut self.size, size) != size {
+            wishes.push(Wish::Redraw);
         }
         Ok(wishes)
     }
@@ -95,20 +86,6 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
-}
-
-fn wish(key: KeyEvent) -> Option<Wish> {
-    Some(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => Wish::End,
-        // The terminal does not make signals of keys while it is ours.
-        KeyCode::Char('c' | 'd' | '\\') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::End,
-        KeyCode::Up | KeyCode::Char('k') => Wish::Scroll(-1),
-        KeyCode::Down | KeyCode::Char('j') => Wish::Scroll(1),
-        KeyCode::PageUp => Wish::Scroll(-10),
-        KeyCode::PageDown => Wish::Scroll(10),
-        KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::Redraw,
-        _ => return None,
-    })
 }
 
 /// Gives the terminal back, once. There is nowhere to complain to.
@@ -164,14 +141,5 @@ mod tests {
         screen.draw(&Page::default()).unwrap();
         std::thread::spawn(|| panic!("below the page")).join().unwrap_err();
         screen.draw(&Page::default()).unwrap();
-    }
-
-    #[test]
-    fn keys_are_wishes() {
-        let key = |code, modifiers| wish(KeyEvent::new(code, modifiers));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Wish::End));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), None);
-        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(Wish::End));
-        assert_eq!(key(KeyCode::PageDown, KeyModifiers::NONE), Some(Wish::Scroll(10)));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::{BYWASH, Bed, arguments};
+use crate::bed::{BYWASH, Bed, Untouched, arguments};
 use crate::pty::{Pty, SIZE, read_until_it};
 
 const RULES: &str = r#"
@@ -93,6 +93,40 @@ fn read_until_shown(pty: &mut Pty, filter: &Child, written: &mut String, is_so: 
             panic!("{}", lines.join("\n"));
         }
     }
+}
+
+#[test]
+fn a_page_whose_terminal_has_gone_ends_the_filter_in_order() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let untouched = Untouched::now(&bed.lab.hosts[1]);
+    let mut pty = Pty::open();
+    let audit = bed.folder.path().join("audit.log");
+    let words = format!(
+        "filter xdp:left --rules {} --audit {} --tui --huge-pages off --memory 32M",
+        bed.rules(RULES).display(),
+        audit.display()
+    );
+    let mut filter = pty.run(bed.lab.hosts[1].command(BYWASH).unwrap().args(arguments(&words)));
+    read_until_it(&mut pty.master, "the page", |written| written.contains("packets/s"));
+    // It is drawn by then, and not again for a while.
+    std::thread::sleep(Duration::from_millis(300));
+    drop(pty);
+    let until = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = filter.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > until {
+            filter.kill().unwrap();
+            filter.wait().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(0));
+    assert!(std::fs::read_to_string(audit).unwrap().contains("\"event\":\"stop\""));
+    untouched.check();
 }
 
 /// The lines that stand on the terminal after all this: a page writes only what has changed, so that what it shows is not in one
