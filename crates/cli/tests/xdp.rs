@@ -1,10 +1,12 @@
 //! The packet tools on `xdp:` ports, over cables between hosts of the test's own.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
-use bywash_lab::{Host, Lab, PairOptions};
+use bywash_lab::{Host, Lab, PairOptions, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -41,6 +43,29 @@ impl Tool {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
         self.end()
     }
+}
+
+#[test]
+fn a_capture_whose_file_takes_nothing_has_closed_its_port_when_it_waits_for_that() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let before = lab.hosts[1].enter(Snapshot::take).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
+    let pipe = File::options().read(true).write(true).open(&file).unwrap();
+    let mut capture = Tool::start(&lab.hosts[1], &format!("capture xdp:left -w {}", file.display()));
+    let words = "generate xdp:right --count 2000 --rate 20k --size 300 --duration 20s";
+    Tool::start(&lab.hosts[0], words).end();
+    kill_process(Pid::from_child(&capture.child), Signal::INT).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !lab.hosts[1].enter(|| before.difference().is_empty()).unwrap() {
+        assert!(Instant::now() < until, "{:?}", lab.hosts[1].enter(|| before.difference()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(capture.child.try_wait().unwrap().is_none(), "what was captured is not thrown away");
+    drop(pipe);
+    assert!(capture.end()["rx_packets"].as_u64().unwrap() > 1000);
 }
 
 #[test]

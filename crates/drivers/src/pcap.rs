@@ -101,6 +101,7 @@ fn writer(file: &str, queues: u16) -> Result<(Spool, Vec<PcapTx>), String> {
         header: format.file_header(&Interface::named("bywash")),
         record_len: Box::new(move |bytes| format.record_len_at(bytes)),
         trailer: Box::new(statistics),
+        waits_for_reader: true,
         producers: queues.into(),
         memory: MEMORY,
     };

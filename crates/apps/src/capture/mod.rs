@@ -232,6 +232,7 @@ fn spool(name: &PortName, options: &Options, live: &[Live<Figures>], lost_by_por
         header: format.file_header(&header),
         record_len: Box::new(move |bytes| format.record_len_at(bytes)),
         trailer: Box::new(trailer),
+        waits_for_reader: true,
         producers,
         memory: options.memory,
     }
@@ -288,10 +289,11 @@ impl App for Capture {
         let lost = lost_by_port(&*self.port);
         self.lost_by_port.store(lost, Ordering::Relaxed);
         let figures: Vec<Figures> = tasks.into_iter().map(Capturer::close).collect();
-        let written = self.spool.finish();
         let is_file = is_file(&*self.port);
         let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
         let port = close_port(self.port, &mut warnings, &mut unmet);
+        // Only now: a file that takes nothing must not keep the machine as it is.
+        let written = self.spool.finish();
         let snapshot = events::snapshot(&figures, &written, lost, elapsed);
         Summary::new((snapshot, &written), unmet, (&self.options, is_file), (port, warnings))
     }

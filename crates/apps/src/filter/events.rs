@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bywash_port::{Port, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
+use bywash_sys::spool::Written;
 use serde::Serialize;
 
 use super::control::Done;
@@ -137,7 +138,11 @@ struct Total {
     taken: u64,
     given_back: u64,
     lost: u64,
+    /// Samples in the file, or on their way.
     samples: u64,
+    /// What has become of those.
+    written: Written,
+    /// Samples that never were on their way.
     lost_samples: u64,
     done: Done,
 }
@@ -157,16 +162,20 @@ const TOTAL: &[Column<Total>] = &[
     },
     Column { metric: LOST, of: |total| total.lost },
     Column {
-        metric: Metric::count("sampled_packets", "sampled", "Packets written to the file of samples"),
-        of: |total| total.samples,
+        metric: Metric::count("sampled_packets", "sampled", "Packets in the file of samples"),
+        of: |total| total.written.records,
     },
     Column {
         metric: Metric::fault(
             "lost_samples",
-            "samples lost: too many for the disk, or for the worker",
-            "Samples there was no room for",
+            "samples lost: too many for the disk or the worker, or the file takes no more",
+            "Samples there was no room for, or no file any more",
         ),
-        of: |total| total.lost_samples,
+        of: |total| {
+            let is_over = total.written.has_ended();
+            let unwritten = if is_over { total.samples.saturating_sub(total.written.records) } else { 0 };
+            total.lost_samples + unwritten
+        },
     },
     Column {
         metric: Metric::count("reloads", "reloads", "Times other rules took the place of the old ones"),
@@ -197,8 +206,27 @@ pub(super) struct Moment<'a> {
     pub(super) elapsed: Duration,
 }
 
-/// What has been done so far.
-pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
+/// What has been done so far, but for what has become of samples: that is known last.
+pub(super) struct Seen {
+    total: Total,
+    tables: Vec<Table>,
+    elapsed: Duration,
+}
+
+impl Seen {
+    pub(super) fn snapshot(self, written: Written) -> Snapshot {
+        let total = Total { written, ..self.total };
+        Snapshot {
+            command: COMMAND,
+            elapsed: self.elapsed,
+            total: Row::new(Vec::new(), TOTAL, &total),
+            tables: self.tables,
+            distributions: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn look(port: &dyn Port, moment: &Moment<'_>) -> Seen {
     let Moment { rules, figures, done, top, elapsed, .. } = *moment;
     let accounts = accounts(port, rules, figures);
     let rows = by_rule(&accounts).into_iter().map(|(rule, figures)| {
@@ -220,22 +248,18 @@ pub(super) fn snapshot(port: &dyn Port, moment: &Moment<'_>) -> Snapshot {
         given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
         lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
         samples: figures.iter().map(|worker| worker.samples).sum(),
+        written: Written::default(),
         lost_samples: figures.iter().map(|worker| worker.lost_samples).sum::<u64>() + port.lost_samples(),
         done: *done,
     };
-    Snapshot {
-        command: COMMAND,
-        elapsed,
-        total: Row::new(Vec::new(), TOTAL, &total),
-        tables: vec![
-            Table::new("rules", "rule", 0, rows.collect()),
-            top::heavy_hitters(figures, top, clock::monotonic()),
-            top::blocks(port, moment.blocked, top),
-            Table::new("queues", "queue", 1, queues.collect()),
-            port_table([port]),
-        ],
-        distributions: Vec::new(),
-    }
+    let tables = vec![
+        Table::new("rules", "rule", 0, rows.collect()),
+        top::heavy_hitters(figures, top, clock::monotonic()),
+        top::blocks(port, moment.blocked, top),
+        Table::new("queues", "queue", 1, queues.collect()),
+        port_table([port]),
+    ];
+    Seen { total, tables, elapsed }
 }
 
 /// What each rule has counted, in the kernel and in user space: those that hold, in order, and then all that have held. None may be

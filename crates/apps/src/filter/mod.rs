@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use bywash_pcap::{Format, Interface};
 use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, Rules};
-use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target};
+use bywash_sys::spool::Rotation;
 use bywash_sys::worker::Stop;
 
 use crate::crew::{Crew, WorkerOptions};
@@ -30,6 +29,7 @@ mod heavy;
 mod judge;
 mod limit;
 mod places;
+mod sample_file;
 mod samples;
 mod shared;
 mod shared_port;
@@ -48,6 +48,7 @@ pub use watched::Watched;
 
 use control::{AT_WORK, Control, Ended};
 use events::Moment;
+use sample_file::SampleFile;
 use shared::{Held, Shared};
 use shared_port::SharedPort;
 use worker::{Figures, Filterer};
@@ -96,16 +97,13 @@ pub const TOP: u8 = 10;
 /// [`Options::top`] at most: limits know no more.
 pub const MOST_TOP: u8 = 64;
 
-/// Memory for samples on their way to the disk.
-const SAMPLE_MEMORY: usize = 8 << 20;
-
 /// A running filter.
 pub struct Filter {
     crew: Crew<Filterer>,
     live: Vec<Live<Figures>>,
     control: Control,
     port: SharedPort,
-    samples: Option<Spool>,
+    samples: Option<SampleFile>,
     options: Options,
     start: Start,
     started: Instant,
@@ -176,7 +174,7 @@ fn count(rules: &Rules, user_space: bool) -> usize {
     rules.set.rules().iter().filter(|rule| rule.asks_user_space() == user_space).count()
 }
 
-type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<Spool>);
+type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<SampleFile>);
 
 fn deal(
     queues: &mut Halves,
@@ -193,8 +191,8 @@ fn deal(
     let (samples, producers) = match &options.samples {
         None => (None, Vec::new()),
         Some((path, rotation)) => {
-            let (spool, producers) = samples(path, rotation, port, workers)?;
-            (Some(spool), producers)
+            let (file, producers) = SampleFile::start(path, rotation, port, workers)?;
+            (Some(file), producers)
         }
     };
     let mut hands: Vec<Vec<_>> = pools.iter().map(|_| Vec::new()).collect();
@@ -211,25 +209,6 @@ fn deal(
         blocks.push(told);
     }
     Ok((tasks, blocks, samples))
-}
-
-fn samples(
-    path: &std::path::Path,
-    rotation: &Rotation,
-    port: &str,
-    producers: usize,
-) -> Result<(Spool, Vec<Producer>), String> {
-    let format = Format::Pcapng;
-    let plan = Plan {
-        target: Target::File(path.into()),
-        rotation: rotation.clone(),
-        header: format.file_header(&Interface::named(port)),
-        record_len: Box::new(move |bytes| format.record_len_at(bytes)),
-        trailer: Box::new(|_| Vec::new()),
-        producers,
-        memory: SAMPLE_MEMORY,
-    };
-    Spool::start(plan).map_err(|error| error.to_string())
 }
 
 impl App for Filter {
@@ -257,13 +236,15 @@ impl App for Filter {
                 top: self.options.top.into(),
                 elapsed: self.started.elapsed(),
             };
-            events::snapshot(port, &moment)
+            events::look(port, &moment)
         });
-        now.unwrap_or_default()
+        let written = self.samples.as_ref().map(SampleFile::written).unwrap_or_default();
+        now.map(|seen| seen.snapshot(written)).unwrap_or_default()
     }
 
     fn trouble(&self) -> Option<String> {
-        self.control.trouble()
+        let troubles = [self.control.trouble(), self.samples.as_ref().and_then(SampleFile::trouble)];
+        troubles.into_iter().flatten().reduce(|first, second| format!("{first}; {second}"))
     }
 
     fn refusals(&self) -> u64 {
@@ -285,18 +266,20 @@ impl App for Filter {
         tasks.iter_mut().for_each(Filterer::close);
         let figures: Vec<Figures> = tasks.into_iter().map(Filterer::end).collect();
         let mut unmet = reasons(&failures);
-        unmet.extend(self.samples.map(Spool::finish).and_then(|written| written.failure));
-        let count = rules.set.rules().len();
-        let Some(port) = self.port.take(until) else {
+        let (count, done, top) = (rules.set.rules().len(), &done, self.options.top.into());
+        let moment = Moment { rules: &rules, figures: &figures, done, blocked: &blocked, top, elapsed };
+        let closed = self.port.take(until).map(|port| {
+            let seen = events::look(&*port, &moment);
+            (seen, close_port(port, &mut warnings, &mut unmet))
+        });
+        // Only now: a file that takes nothing must not keep the machine as it is.
+        let samples = self.samples.map(|samples| samples.finish(until, &mut warnings, &mut unmet));
+        let Some((seen, port)) = closed else {
             unmet.push(
                 "the thread that has not ended has the port: it was not closed, see `bywash cleanup`".into(),
             );
             return Summary::new(Snapshot::default(), unmet, count, None, warnings);
         };
-        let (done, top) = (&done, self.options.top.into());
-        let moment = Moment { rules: &rules, figures: &figures, done, blocked: &blocked, top, elapsed };
-        let snapshot = events::snapshot(&*port, &moment);
-        let port = close_port(port, &mut warnings, &mut unmet);
-        Summary::new(snapshot, unmet, count, Some(port), warnings)
+        Summary::new(seen.snapshot(samples.unwrap_or_default()), unmet, count, Some(port), warnings)
     }
 }

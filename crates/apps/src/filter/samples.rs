@@ -16,15 +16,17 @@ pub(super) struct Samples {
     comments: Vec<Comment>,
     /// Of each rule that the port has drawn for, made then.
     of_drawn: HashMap<String, Comment>,
-    /// Those that were kept.
+    /// Those that were put in.
     pub(super) kept: u64,
-    /// Those there was no room for.
+    /// Those there was no room for, or no file any more.
     pub(super) lost: u64,
+    /// Some are kept that nobody writes yet.
+    pub(super) waits: bool,
 }
 
 impl Samples {
     pub(super) fn new(producer: Option<Producer>) -> Self {
-        Self { producer, comments: Vec::new(), of_drawn: HashMap::new(), kept: 0, lost: 0 }
+        Self { producer, comments: Vec::new(), of_drawn: HashMap::new(), kept: 0, lost: 0, waits: false }
     }
 
     /// These are the rules from now on.
@@ -58,20 +60,21 @@ impl Samples {
     fn count(&mut self, is_kept: bool) {
         self.kept += u64::from(is_kept);
         self.lost += u64::from(!is_kept);
+        self.waits |= is_kept;
     }
 
-    /// Has what is kept so far soon in the file.
+    /// Has what is kept so far soon in the file, unless the disk is behind.
     pub(super) fn flush(&mut self) {
-        if let Some(producer) = &mut self.producer {
-            producer.flush();
+        if self.waits {
+            self.waits = self.producer.as_mut().is_some_and(|producer| !producer.flush());
         }
     }
 }
 
-/// Whether there was room for it.
+/// Whether there was room for it, and there is still a file.
 fn put(producer: &mut Producer, comment: &Comment, (bytes, wire_len): (&[u8], u32), time: u64) -> bool {
     let captured = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    if !producer.has_room(comment.record_len(captured)) {
+    if producer.has_ended() || !producer.has_room(comment.record_len(captured)) {
         return false;
     }
     comment.write_record(time, bytes, wire_len, |piece| producer.put(piece));

@@ -23,6 +23,9 @@ use crate::queues::{close_queues, drain};
 /// How soon to look again while packets wait for the way back.
 const RETRY_NS: u64 = 100_000;
 
+/// How soon to look again whether the disk takes samples.
+const FLUSH_NS: u64 = 50_000_000;
+
 /// How long packets wait for the way back before they are lost. A queue that is not looked at for half a second counts as
 /// hung.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -56,8 +59,9 @@ pub(super) struct Figures {
     pub(super) past: Vec<(RuleId, Counted)>,
     /// Who sends most above limits, with the number of the rule in these.
     pub(super) hitters: Vec<(usize, Hitter)>,
+    /// Samples in the file, or on their way.
     pub(super) samples: u64,
-    /// Samples for which there was no room on their way to the disk.
+    /// Samples for which there was no room on their way to the disk, or no file any more.
     pub(super) lost_samples: u64,
 }
 
@@ -382,9 +386,9 @@ impl Task for Filterer {
         }
         if is_due {
             self.publish();
-            if !busy {
-                self.samples.flush();
-            }
+        }
+        if !busy {
+            self.samples.flush();
         }
         if busy { Turn::Busy } else { Turn::Idle }
     }
@@ -405,7 +409,8 @@ impl Task for Filterer {
 
     fn next_deadline(&self, now: u64) -> Option<u64> {
         let retry = self.lanes.iter().any(|lane| !lane.batch.is_empty()).then(|| now + RETRY_NS);
-        retry.into_iter().chain(self.hitters_due).min()
+        let flush = self.samples.waits.then(|| now + FLUSH_NS);
+        retry.into_iter().chain(self.hitters_due).chain(flush).min()
     }
 
     fn finish(&mut self) {

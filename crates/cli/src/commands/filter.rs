@@ -61,7 +61,8 @@ A rule file:
 
 docs/flood-filter.md has the rest. ARP, ND, the default gateway and who is logged in by ssh are never dropped.
 
-Exit codes: 0 it ran until its end; 1 a worker failed, the interface has gone, or the capture is broken;
+Exit codes: 0 it ran until its end; 1 a worker failed, the interface has gone, samples could not be written any more, or
+              the capture is broken;
             2 wrong input, or the port could not be opened";
 
 /// Drop a flood by rules and give all else to the kernel.

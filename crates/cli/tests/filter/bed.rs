@@ -1,14 +1,17 @@
 //! Hosts of the tests' own on a cable, a filter in front of one of them, and what it tells.
 
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, HostOptions, Lab, Pair, PairOptions, Snapshot};
 use bywash_sys::route::Prefix;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -90,6 +93,15 @@ fn take_injected(host: &Host) {
     host.ethtool().set_features("left", &["rx-gro"], true).unwrap();
 }
 
+/// A pipe in place of a file, and its end, from which nobody reads.
+pub(crate) fn fifo(bed: &Bed, name: &str) -> (PathBuf, File) {
+    let path = bed.folder.path().join(name);
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+    (path, pipe)
+}
+
 /// How many packets a flood had.
 pub(crate) fn sent(flood: Output) -> u64 {
     let text = String::from_utf8(flood.stdout).unwrap();
@@ -136,7 +148,11 @@ impl Filter {
 
     /// Any tool that goes on until it is told to end.
     pub(crate) fn tool(host: &Host, words: &str) -> Self {
-        let mut command = host.command(BYWASH).unwrap();
+        Self::by(host.command(BYWASH).unwrap(), words)
+    }
+
+    /// The same, by a command that becomes the tool.
+    pub(crate) fn by(mut command: Command, words: &str) -> Self {
         command.args(arguments(&format!("{words} --json --duration {}s", MOST.as_secs())));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -265,7 +281,7 @@ pub(crate) fn two_families(row: &PairOptions) -> ([Host; 2], Pair) {
 /// The moment so many seconds from now, as rule files have it.
 pub(crate) fn moment_in(seconds: u32) -> String {
     let date = ["-u", "-d", &format!("now + {seconds} seconds"), "+%FT%TZ"];
-    String::from_utf8(std::process::Command::new("date").args(date).output().unwrap().stdout).unwrap()
+    String::from_utf8(Command::new("date").args(date).output().unwrap().stdout).unwrap()
 }
 
 /// Two rules: one drops for so many seconds from now, one blocks for a second who sends too much.

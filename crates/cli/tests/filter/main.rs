@@ -12,6 +12,7 @@ mod page;
 mod pty;
 mod reloads;
 mod samples;
+mod samples_end;
 mod senders;
 mod steered;
 mod syn_cookies;

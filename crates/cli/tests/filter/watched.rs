@@ -5,17 +5,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Snapshot};
-use rustix::fs::OFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER, Untouched, summary, unchanged};
+use crate::bed::{Bed, Filter, SERVER, Untouched, fifo, summary, unchanged};
 
 /// Asks until an answer comes, or none does.
 fn until_answered(bed: &Bed, answered: bool, what: &str) {
@@ -32,7 +29,7 @@ fn while_the_audit_log_takes_nothing_the_kernel_is_served_and_then_rules_hold_ag
     for attach in ["auto", "xdp"] {
         let bed = Bed::new(1);
         bed.server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let (audit, mut pipe) = fifo(&bed);
+        let (audit, mut pipe) = fifo(&bed, "audit");
         let rule = "[[rule]]\nname = \"all\"\nto_ports = [7]\naction = \"drop\"\n";
         let rules = bed.rules(rule);
         let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
@@ -74,7 +71,7 @@ fn an_audit_log_that_takes_nothing_does_not_keep_the_filter_from_its_end() {
     {
         let bed = Bed::new(1);
         let untouched = Untouched::now(&bed.lab.hosts[1]);
-        let (audit, mut pipe) = fifo(&bed);
+        let (audit, mut pipe) = fifo(&bed, "audit");
         let rule =
             "[[rule]]\nname = \"some\"\nto_ports = [8]\naction = \"limit\"\nrate = 9\nblock_seconds = 9\n";
         let rules = bed.rules(rule);
@@ -95,15 +92,6 @@ fn an_audit_log_that_takes_nothing_does_not_keep_the_filter_from_its_end() {
         assert_eq!(bed.ask(10), 10, "the machine is as it was");
     }
     unchanged(&before);
-}
-
-/// A pipe in place of the audit log, and its end, from which nobody reads.
-fn fifo(bed: &Bed) -> (PathBuf, File) {
-    let audit = bed.folder.path().join("audit");
-    assert!(Command::new("mkfifo").arg(&audit).status().unwrap().success());
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&audit).unwrap();
-    (audit, pipe)
 }
 
 /// Leaves a pipe no room.

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{Rotation, SpoolError, Target};
@@ -15,6 +17,7 @@ use super::{Rotation, SpoolError, Target};
 pub(super) struct Files {
     target: Target,
     pub(super) rotation: Rotation,
+    waits_for_reader: bool,
     file: File,
     name: String,
     /// Bytes in the file up to the last whole record.
@@ -36,12 +39,18 @@ pub(super) enum Ended {
 
 impl Files {
     /// Makes the first one.
-    pub(super) fn new(target: Target, rotation: Rotation, header: &[u8]) -> Result<Self, SpoolError> {
-        let (file, path) = open(&target, &rotation, 1)?;
+    pub(super) fn new(
+        target: Target,
+        rotation: Rotation,
+        waits_for_reader: bool,
+        header: &[u8],
+    ) -> Result<Self, SpoolError> {
+        let (file, path) = open(&target, &rotation, waits_for_reader, 1)?;
         let name = path.as_deref().map_or("standard output".into(), |path| path.display().to_string());
         let mut files = Self {
             target,
             rotation,
+            waits_for_reader,
             file,
             name,
             len: 0,
@@ -69,8 +78,8 @@ impl Files {
     /// Ends the file and begins the next one.
     pub(super) fn rotate(&mut self, header: &[u8]) -> Result<(), Ended> {
         let number = self.number + 1;
-        let (mut file, path) =
-            open(&self.target, &self.rotation, number).map_err(|error| Ended::Failed(error.to_string()))?;
+        let (mut file, path) = open(&self.target, &self.rotation, self.waits_for_reader, number)
+            .map_err(|error| Ended::Failed(error.to_string()))?;
         self.kept.extend(path.clone());
         while self.rotation.keep.is_some_and(|keep| self.kept.len() > keep.max(1) as usize) {
             if let Some(oldest) = self.kept.pop_front() {
@@ -147,7 +156,12 @@ impl Files {
     }
 }
 
-fn open(target: &Target, rotation: &Rotation, number: u64) -> Result<(File, Option<PathBuf>), SpoolError> {
+fn open(
+    target: &Target,
+    rotation: &Rotation,
+    waits_for_reader: bool,
+    number: u64,
+) -> Result<(File, Option<PathBuf>), SpoolError> {
     let failed = |name: String| move |source| SpoolError::File { name, source };
     match target {
         Target::Stdout => {
@@ -161,10 +175,27 @@ fn open(target: &Target, rotation: &Rotation, number: u64) -> Result<(File, Opti
             } else {
                 path.clone()
             };
-            let file = File::create(&path).map_err(failed(path.display().to_string()))?;
+            let create = if waits_for_reader { File::create } else { create_without_waiting };
+            let file = create(&path).map_err(failed(path.display().to_string()))?;
             Ok((file, Some(path)))
         }
     }
+}
+
+/// As [`File::create`], but for a pipe that nobody reads.
+fn create_without_waiting(path: &PathBuf) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(true).custom_flags(flags).open(path);
+    // Of a socket's name it is told, too.
+    let is_pipe = || path.metadata().is_ok_and(|file| file.file_type().is_fifo());
+    let file = file.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) if is_pipe() => {
+            io::Error::other("it is a pipe that nobody reads: begin to read it first")
+        }
+        _ => error,
+    })?;
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
 }
 
 /// `trace.pcap` becomes `trace-00001-20261120T233500Z.pcap`: names in the order of time.

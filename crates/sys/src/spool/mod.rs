@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, RingBuffer};
 
@@ -67,6 +67,8 @@ pub struct Plan {
     pub record_len: RecordLen,
     /// What each file ends with.
     pub trailer: Trailer,
+    /// Whether a pipe that nobody reads yet is waited for, or refused.
+    pub waits_for_reader: bool,
     /// Who writes: so many producers.
     pub producers: usize,
     /// Memory for records that wait for the disk, in bytes; shared by all producers.
@@ -100,8 +102,18 @@ pub struct Written {
     pub files: u64,
     /// Why writing ended early: nothing is written any more.
     pub failure: Option<String>,
-    /// Standard output was closed by who read it: nothing is written any more, and nothing is wrong.
+    /// Who read the pipe has gone away: nothing is written any more, and nothing is wrong.
     pub is_gone: bool,
+    /// Not all was written in time, and the thread was left behind with the rest.
+    pub is_left_behind: bool,
+}
+
+impl Written {
+    /// Whether what was put in and is not in a file by now is lost.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.failure.is_some() || self.is_gone || self.is_left_behind
+    }
 }
 
 /// What the thread tells.
@@ -117,12 +129,16 @@ struct Shared {
 
 impl Shared {
     fn read(&self) -> Written {
+        // First whether it has ended: what is counted after that are the last figures.
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_gone = self.is_gone.load(Ordering::Acquire);
         Written {
             records: self.records.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             files: self.files.load(Ordering::Relaxed),
-            failure: self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            is_gone: self.is_gone.load(Ordering::Relaxed),
+            failure,
+            is_gone,
+            is_left_behind: false,
         }
     }
 }
@@ -183,12 +199,11 @@ impl Producer {
         }
     }
 
-    /// Hands over what has been put in so far, so that it is soon in the file, unless the disk is behind anyway.
-    pub fn flush(&mut self) {
+    /// Hands over what has been put in so far, so that it is soon in the file, unless the disk is behind anyway. Returns whether
+    /// nothing is left.
+    pub fn flush(&mut self) -> bool {
         let has_some = self.current.as_ref().is_some_and(|block| block.records > 0);
-        if has_some && self.free.slots() > self.free.buffer().capacity() / 2 {
-            self.hand_over();
-        }
+        !has_some || (self.free.slots() > self.free.buffer().capacity() / 2 && self.hand_over())
     }
 
     /// Records that were put in and are not in a file yet.
@@ -304,6 +319,17 @@ impl Spool {
             written.failure = Some("the thread that writes has died".into());
         }
         written
+    }
+
+    /// The same, but goes without the thread when it has not ended by then.
+    pub fn finish_by(self, until: Instant) -> Written {
+        while !self.thread.is_finished() {
+            if Instant::now() >= until {
+                return Written { is_left_behind: true, ..self.shared.read() };
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.finish()
     }
 }
 

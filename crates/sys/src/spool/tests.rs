@@ -19,6 +19,7 @@ fn plan(target: Target, rotation: Rotation, producers: usize) -> Plan {
         header: b"head".to_vec(),
         record_len: Box::new(|bytes| bytes.first_chunk::<4>().map(|len| u32::from_le_bytes(*len) as usize)),
         trailer: Box::new(|_| b"tail".to_vec()),
+        waits_for_reader: false,
         producers,
         memory: 0,
     }
@@ -170,4 +171,68 @@ fn a_full_device_ends_it_and_producers_learn_that() {
     let written = spool.finish();
     assert_eq!(written.records, 0);
     assert!(written.failure.as_deref().unwrap().starts_with("no space left: /dev/full"), "{written:?}");
+}
+
+/// A pipe, and its end, from which nobody reads.
+fn fifo(directory: &tempfile::TempDir) -> (PathBuf, fs::File) {
+    let path = directory.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    let end = fs::File::options().read(true).write(true).open(&path).unwrap();
+    (path, end)
+}
+
+/// More than a pipe takes.
+const MUCH: u32 = 2000;
+
+#[test]
+fn a_pipe_that_takes_nothing_keeps_nobody_from_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, end) = fifo(&directory);
+    let (spool, mut producers) = Spool::start(plan(Target::File(path), Rotation::default(), 1)).unwrap();
+    for _ in 0..MUCH {
+        put(&mut producers[0], &record(1000, 1));
+    }
+    drop(producers);
+    let began = Instant::now();
+    let written = spool.finish_by(began + Duration::from_millis(100));
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(
+        written.is_left_behind && written.has_ended() && written.records < u64::from(MUCH),
+        "{written:?}"
+    );
+    // The thread goes with it.
+    drop(end);
+}
+
+#[test]
+fn who_learns_that_the_reader_of_a_pipe_has_gone_knows_all_that_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, end) = fifo(&directory);
+    let (spool, mut producers) = Spool::start(plan(Target::File(path), Rotation::default(), 1)).unwrap();
+    put(&mut producers[0], &record(100, 1));
+    producers[0].flush();
+    let until = Instant::now() + Duration::from_secs(20);
+    while spool.written().records == 0 {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
+    drop(end);
+    put(&mut producers[0], &record(100, 2));
+    assert!(producers[0].flush());
+    while !spool.written().is_gone {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
+    drop(producers);
+    let written = spool.finish();
+    assert_eq!((written.records, written.failure.as_ref(), written.has_ended()), (1, None, true));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_refused_where_it_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, end) = fifo(&directory);
+    drop(end);
+    let error = Spool::start(plan(Target::File(path), Rotation::default(), 1)).err().unwrap();
+    assert!(error.to_string().contains("it is a pipe that nobody reads"), "{error}");
 }

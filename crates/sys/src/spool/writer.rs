@@ -25,8 +25,8 @@ pub(super) struct Writer {
 impl Writer {
     /// Makes the first file.
     pub(super) fn new(plan: Plan, shared: Arc<Shared>) -> Result<Self, SpoolError> {
-        let Plan { target, rotation, header, record_len, trailer, .. } = plan;
-        let files = Files::new(target, rotation, &header)?;
+        let Plan { target, rotation, header, record_len, trailer, waits_for_reader, .. } = plan;
+        let files = Files::new(target, rotation, waits_for_reader, &header)?;
         shared.files.store(1, Ordering::Relaxed);
         shared.bytes.store(header.len() as u64, Ordering::Relaxed);
         Ok(Self { files, header, record_len, trailer, shared, is_over: false, is_open: true })
@@ -58,18 +58,22 @@ impl Writer {
     }
 
     fn take(&mut self, mut block: Block, source: &mut Source) {
-        let written = if self.is_over { 0 } else { self.store(&block) };
+        let (written, stored) = if self.is_over { (0, Ok(())) } else { self.store(&block) };
         self.shared.records.fetch_add(written, Ordering::Relaxed);
         source.written.fetch_add(written, Ordering::Relaxed);
         source.settled.fetch_add(block.records, Ordering::Release);
+        // Whoever learns of the end finds all counted that is in a file.
+        if let Err(ended) = stored {
+            self.end(ended);
+        }
         block.bytes.clear();
         block.records = 0;
         // A ring whose other end is gone keeps it.
         let _ = source.free.push(block);
     }
 
-    /// Writes a block and returns how many of its records are in files.
-    fn store(&mut self, block: &Block) -> u64 {
+    /// Writes a block and returns how many of its records are in files, and why no more can be.
+    fn store(&mut self, block: &Block) -> (u64, Result<(), Ended>) {
         let mut at = 0;
         while at < block.bytes.len() {
             let rest = &block.bytes[at..];
@@ -82,8 +86,7 @@ impl Writer {
                 let here = count(&self.record_len, &block.bytes[..at]);
                 self.end_file(here);
                 if let Err(ended) = self.files.rotate(&self.header) {
-                    self.end(ended);
-                    return here;
+                    return (here, Err(ended));
                 }
                 self.is_open = true;
                 self.shared.files.fetch_add(1, Ordering::Relaxed);
@@ -100,11 +103,10 @@ impl Writer {
             self.shared.bytes.fetch_add(kept, Ordering::Relaxed);
             at += usize::try_from(kept).unwrap_or(usize::MAX);
             if let Err(ended) = appended {
-                self.end(ended);
-                return count(&self.record_len, &block.bytes[..at]);
+                return (count(&self.record_len, &block.bytes[..at]), Err(ended));
             }
         }
-        block.records
+        (block.records, Ok(()))
     }
 
     /// Writes what a file ends with, if that still fits; so many records of the block at hand are in it.
@@ -123,7 +125,7 @@ impl Writer {
         match ended {
             Ended::Gone => {
                 self.is_open = false;
-                self.shared.is_gone.store(true, Ordering::Relaxed);
+                self.shared.is_gone.store(true, Ordering::Release);
             }
             Ended::Failed(reason) => {
                 *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
