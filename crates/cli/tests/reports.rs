@@ -63,6 +63,13 @@ fn run(pty: &Pty, words: &str) -> Child {
     pty.run(&mut command(words))
 }
 
+/// The same, with the terminal as that of a session of its own, as it is a shell's.
+fn run_in_its_own(pty: &Pty, words: &str) -> Child {
+    let mut command = Command::new("setsid");
+    let words = words.split_whitespace();
+    pty.run(command.args(["--ctty", env!("CARGO_BIN_EXE_bywash")]).args(words).args(QUIET_MEMORY))
+}
+
 #[test]
 fn the_page_gives_the_terminal_back_however_it_ends() {
     for how in ["q", "\x03", "SIGTERM", "its time"] {
@@ -109,6 +116,17 @@ fn a_page_whose_terminal_has_gone_ends_the_run() {
 }
 
 #[test]
+fn who_has_lost_its_terminal_ends_in_order_however_often_that_is_told() {
+    let mut pty = Pty::open();
+    let mut child = run_in_its_own(&pty, "receive null: --tui --duration 60s");
+    read_until(&mut pty.master, "packets/s");
+    std::thread::sleep(Duration::from_millis(300));
+    // The kernel tells the session and its foreground, which it is both.
+    drop(pty);
+    assert_eq!(end(&mut child).code(), Some(0));
+}
+
+#[test]
 fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
     let output = command("receive null: --tui --duration 1s").stdin(Stdio::null()).output().unwrap();
     let complaint = String::from_utf8(output.stderr).unwrap();
@@ -128,16 +146,7 @@ fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
 #[test]
 fn enter_at_the_terminal_is_answered_by_a_line_that_stays() {
     let mut pty = Pty::open();
-    let end_of_it = || Stdio::from(pty.slave.try_clone().unwrap());
-    // The terminal is the session's own, as it is a shell's.
-    let mut child = Command::new("setsid")
-        .args(["--ctty", env!("CARGO_BIN_EXE_bywash"), "receive", "null:"])
-        .args(QUIET_MEMORY)
-        .stdin(end_of_it())
-        .stdout(end_of_it())
-        .stderr(end_of_it())
-        .spawn()
-        .unwrap();
+    let mut child = run_in_its_own(&pty, "receive null:");
     read_until(&mut pty.master, "pps");
     pty.master.write_all(b"\n").unwrap();
     // What is typed is shown by the terminal itself: it ends the line that is drawn again and again, which does not by itself.

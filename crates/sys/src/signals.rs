@@ -10,7 +10,7 @@ use signal_hook::low_level::exit;
 
 use crate::worker::Stop;
 
-/// From now on SIGINT, SIGTERM and SIGHUP set `stop`. A second one ends the process with 128 and the signal's number,
+/// From now on SIGINT, SIGTERM and SIGHUP set `stop`. A second one of the first two ends the process with 128 and the signal's number,
 /// as a shell reports it: for when stopping hangs.
 ///
 /// # Errors
@@ -43,7 +43,8 @@ fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
         for signal in signals.forever() {
             match &reload {
                 Some(reload) if signal == SIGHUP => reload.store(true, Ordering::Relaxed),
-                _ if stop.is_set() => exit(128 + signal),
+                // A terminal that goes away sends several, and whoever had it asks for nothing more.
+                _ if stop.is_set() && signal != SIGHUP => exit(128 + signal),
                 _ => stop.set(),
             }
         }
