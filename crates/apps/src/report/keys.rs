@@ -1,4 +1,7 @@
 //! What a user wants who types at the page: read of the terminal as bytes, since keys do not wait for a line while it is ours.
+//!
+//! crossterm's own reader (0.29) reads until nothing is there, and on a terminal that is gone each read says at once that this is
+//! its end: it would not return.
 
 use std::io::{self, ErrorKind, stdin};
 
