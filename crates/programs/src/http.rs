@@ -107,7 +107,7 @@ struct Asked<'a> {
     stays: bool,
 }
 
-/// Reads a head, without the empty line at its end; `None` when it is none.
+/// Reads a head, without the empty line at its end; `None` when it is none, or nothing that is answered here.
 fn parse(head: &[u8]) -> Option<Asked<'_>> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
@@ -122,7 +122,7 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
     if words.next().is_some() {
         return None;
     }
-    let (mut stays, mut hosts) = (newer, 0);
+    let (mut stays, mut hosts, mut has_body) = (newer, 0, false);
     for line in lines {
         let (name, value) = line.split_once(':')?;
         let value = value.trim();
@@ -134,12 +134,22 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
         } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
             || name.eq_ignore_ascii_case("transfer-encoding")
         {
-            // Nobody here reads a body.
+            has_body = true;
+        }
+    }
+    if has_body {
+        // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
+        stays = false;
+        if is_known(method) {
             return None;
         }
     }
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
     (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays })
+}
+
+fn is_known(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD")
 }
 
 /// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:
@@ -166,7 +176,7 @@ impl Http {
     fn answer(&self, asked: Option<&Asked<'_>>) -> Answer {
         let (body, length, status) = match asked {
             None => (Body::Made(self.piece.clone()), 0, "400 Bad Request"),
-            Some(Asked { method, .. }) if !matches!(*method, "GET" | "HEAD") => {
+            Some(Asked { method, .. }) if !is_known(method) => {
                 // RFC 9110, 15.5.6: it says which methods there are.
                 (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed\r\nAllow: GET, HEAD")
             }
@@ -280,11 +290,32 @@ mod tests {
             ("GET http:///9 HTTP/1.1\r\nHost: a", None),
             ("GET ftp://a/9 HTTP/1.1\r\nHost: a", None),
             ("GET a/9 HTTP/1.1\r\nHost: a", None),
-            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", None),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0", Some(("/", true))),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Some(("/", false))),
+            ("PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a", Some(("/", false))),
+            ("POST / HTTP/1.1\r\nContent-Length: 3", None),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", None),
+            ("HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", None),
             ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", None),
             ("", None),
         ] {
             assert_eq!(asked(head), expected, "{head}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_what_there_is_not_is_told_what_is_wrong() {
+        let http = Http::new(None);
+        let told = |head: &str| String::from_utf8(http.answer(parse(head.as_bytes()).as_ref()).head).unwrap();
+        for (head, status, end) in [
+            ("POST /5 HTTP/1.1\r\nHost: a", "405 Method Not Allowed\r\nAllow: GET, HEAD", "keep-alive"),
+            ("POST /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "405 Method Not Allowed", "close"),
+            ("GET /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "400 Bad Request", "close"),
+            ("GET /x HTTP/1.1\r\nHost: a", "404 Not Found", "keep-alive"),
+        ] {
+            let answer = told(head);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{head}: {answer}");
+            assert!(answer.contains(&format!("Connection: {end}\r\n")), "{head}: {answer}");
         }
     }
 }
