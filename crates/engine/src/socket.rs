@@ -59,6 +59,14 @@ pub enum SocketError {
         /// Why.
         source: io::Error,
     },
+    /// It is somebody else's.
+    #[error("{} is another user's, or in a folder of another user ({source}): whoever runs an instance may ask it, and root", .path.display())]
+    Forbidden {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// It does not answer as it should.
     #[error("the instance gives no answer: {0}")]
     Silent(String),
@@ -280,8 +288,7 @@ fn line(of: &impl serde::Serialize) -> serde_json::Result<Vec<u8>> {
 /// [`SocketError`]. What the instance refuses is an [`Answer`].
 pub fn ask(name: &str, request: &Request) -> Result<Answer, SocketError> {
     let path = path(name)?;
-    let mut stream =
-        UnixStream::connect(&path).map_err(|source| SocketError::Absent { path: path.clone(), source })?;
+    let mut stream = UnixStream::connect(&path).map_err(|source| unreached(path, source))?;
     let silent = |error: &dyn std::fmt::Display| SocketError::Silent(error.to_string());
     stream.set_read_timeout(Some(ANSWER)).map_err(|error| silent(&error))?;
     let asked = line(request).map_err(|error| silent(&error))?;
@@ -291,8 +298,20 @@ pub fn ask(name: &str, request: &Request) -> Result<Answer, SocketError> {
     serde_json::from_slice(&text).map_err(|error| silent(&error))
 }
 
+/// What an error on the way to an instance says of it.
+fn unreached(path: PathBuf, source: io::Error) -> SocketError {
+    match source.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => SocketError::Absent { path, source },
+        ErrorKind::PermissionDenied => SocketError::Forbidden { path, source },
+        // It may well be running: the one who asks may be out of descriptors.
+        _ => SocketError::Silent(format!("{}: {source}", path.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     fn done(_: Request) -> Answer {
@@ -324,6 +343,22 @@ mod tests {
         }
         stop.set();
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn only_where_nobody_listens_there_is_no_instance() {
+        for (errno, says) in [
+            (Errno::NOENT, "no instance is running at /run/x.sock: No such file"),
+            (Errno::CONNREFUSED, "no instance is running at /run/x.sock: Connection refused"),
+            (
+                Errno::ACCESS,
+                "/run/x.sock is another user's, or in a folder of another user (Permission denied",
+            ),
+            (Errno::MFILE, "the instance gives no answer: /run/x.sock: Too many open files"),
+        ] {
+            let told = unreached("/run/x.sock".into(), errno.into()).to_string();
+            assert!(told.starts_with(says), "{told}");
+        }
     }
 
     #[test]
