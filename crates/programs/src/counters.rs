@@ -30,6 +30,7 @@ macro_rules! counted {
             first_wrong: OnceLock<String>,
             first_unopened: OnceLock<String>,
             unwritten_because: OnceLock<String>,
+            put_off_because: OnceLock<String>,
         }
 
         impl Counters {
@@ -87,6 +88,12 @@ impl Counters {
         self.add(Counted { unwritten: 1, ..Counted::default() });
     }
 
+    /// Peers have to wait, for the kernel gave nothing for the next connection, and why.
+    pub(crate) fn put_off(&self, why: String) {
+        self.0.put_off_because.get_or_init(|| why);
+        self.add(Counted { put_off: 1, ..Counted::default() });
+    }
+
     /// What was wrong first.
     pub fn first_wrong(&self) -> Option<&str> {
         self.0.first_wrong.get().map(String::as_str)
@@ -100,6 +107,11 @@ impl Counters {
     /// Why something could not be written, at first.
     pub fn unwritten_because(&self) -> Option<&str> {
         self.0.unwritten_because.get().map(String::as_str)
+    }
+
+    /// Why peers had to wait, at first.
+    pub fn put_off_because(&self) -> Option<&str> {
+        self.0.put_off_because.get().map(String::as_str)
     }
 }
 
@@ -152,6 +164,8 @@ counted! {
     wrong: saturating_add,
     /// Connections of which not all that came could be written where it was to go.
     unwritten: saturating_add,
+    /// Times that peers had to wait, for the kernel had no descriptor or no memory for a connection.
+    put_off: saturating_add,
     /// Requests that have been due. In a closed loop each is due when it is sent.
     due: saturating_add,
     /// Requests that were handed to a connection.

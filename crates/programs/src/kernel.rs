@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use bywash_engine::stack::Timestamp;
 use bywash_sys::clock::monotonic;
@@ -15,6 +16,7 @@ use rustix::net::{
     getpeername, listen, recv, send, shutdown, socket_with, sockopt,
 };
 
+use crate::counters::Counters;
 use crate::kernel_options::KernelOptions;
 use crate::sockets::{Ended, Happened, Service, Sockets};
 
@@ -26,6 +28,9 @@ const READ: usize = 64 << 10;
 const EVENTS: usize = 64;
 /// Bytes that a socket moves in one turn at most. A peer that keeps pace would never let the turn end.
 const TURN: usize = 1 << 20;
+/// How long listeners are left alone when the kernel had no descriptor or no memory for a connection: by then others may have given
+/// some back.
+const REST: Duration = Duration::from_millis(100);
 
 /// A socket. A place is used again, and then has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,14 +100,18 @@ pub struct KernelSockets {
     begun: u64,
     now: Timestamp,
     turn: u64,
+    /// Listeners that are left alone, and until when.
+    resting: Vec<KernelId>,
+    rest_until: Timestamp,
+    counters: Counters,
 }
 
 impl KernelSockets {
-    /// None yet; those to come are set to `options`.
+    /// None yet; those to come are set to `options`. What their service does not hear of goes to `counters`, which are its own.
     ///
     /// # Errors
     /// The kernel gives no epoll set.
-    pub fn new(options: KernelOptions) -> io::Result<Self> {
+    pub fn new(options: KernelOptions, counters: Counters) -> io::Result<Self> {
         Ok(Self {
             options,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -113,6 +122,9 @@ impl KernelSockets {
             begun: monotonic(),
             now: Timestamp::ZERO,
             turn: 0,
+            resting: Vec::new(),
+            rest_until: Timestamp::ZERO,
+            counters,
         })
     }
 
@@ -164,6 +176,8 @@ impl KernelSockets {
 
     fn remove(&mut self, id: KernelId) -> Option<Socket> {
         self.socket(id)?;
+        // What it gives back is somebody's who waits.
+        self.rest_until = self.now;
         let place = &mut self.places[id.place as usize];
         place.generation = place.generation.wrapping_add(1);
         self.free.push(id.place);
@@ -172,6 +186,11 @@ impl KernelSockets {
 
     /// Asks the kernel what happened, without waiting.
     fn look(&mut self) -> io::Result<()> {
+        if self.rest_until <= self.now {
+            for listener in std::mem::take(&mut self.resting) {
+                self.wake_for(listener, epoll::EventFlags::IN);
+            }
+        }
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (events, _) = match epoll::wait(&self.epoll, &mut events, Some(&none)) {
@@ -218,14 +237,44 @@ impl KernelSockets {
     fn accept(&mut self, listener: KernelId) {
         for _ in 0..EVENTS {
             let Some(socket) = self.socket(listener) else { return };
-            // A peer that has gone again, or a process out of descriptors: the next turn tries again.
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let Ok(fd) = accept_with(&socket.fd, flags) else { return };
-            let _ = sockopt::set_tcp_nodelay(&fd, true);
-            if let Ok(id) = self.add(fd, Kind::Open) {
-                self.happened.push_back(Happened::Accepted(id));
+            let added = match accept_with(&socket.fd, flags) {
+                Ok(fd) => {
+                    let _ = sockopt::set_tcp_nodelay(&fd, true);
+                    self.add(fd, Kind::Open)
+                }
+                Err(Errno::AGAIN) => return,
+                // A peer that has gone again.
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(errno) => Err(errno.into()),
+            };
+            match added {
+                Ok(id) => self.happened.push_back(Happened::Accepted(id)),
+                Err(error) => return self.rest(listener, &error),
             }
         }
+    }
+
+    /// Leaves a listener alone for a while. Whoever waits there would wake this worker again and again, and can't be let in.
+    fn rest(&mut self, listener: KernelId, why: &io::Error) {
+        self.wake_for(listener, epoll::EventFlags::empty());
+        self.resting.push(listener);
+        self.rest_until = self.now + REST;
+        self.counters.put_off(with_cure(why, ""));
+    }
+
+    /// Has a listener tell of nothing but this.
+    fn wake_for(&self, listener: KernelId, flags: epoll::EventFlags) {
+        let place = self.places.get(listener.place as usize);
+        let place = place.filter(|place| place.generation == listener.generation);
+        if let Some(Socket { fd, .. }) = place.and_then(|place| place.socket.as_ref()) {
+            let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(listener.data()), flags);
+        }
+    }
+
+    /// When listeners are looked at again that were left alone.
+    fn next_deadline(&self) -> Option<Timestamp> {
+        (!self.resting.is_empty()).then_some(self.rest_until)
     }
 
     /// The socket, if it may move more in this turn. Otherwise the service is told to go on in the next. What came before the
@@ -328,12 +377,10 @@ fn ended_by(why: Errno) -> Ended {
     }
 }
 
-/// An error, and what to do where that is known.
-fn with_cure(error: &io::Error) -> String {
+/// An error, and what to do where that is known, `or` something else.
+fn with_cure(error: &io::Error, or: &str) -> String {
     match Errno::from_io_error(error) {
-        Some(Errno::MFILE) => {
-            format!("{error}: raise the limit (ulimit -n), or ask for fewer connections")
-        }
+        Some(Errno::MFILE) => format!("{error}: raise the limit (ulimit -n){or}"),
         _ => error.to_string(),
     }
 }
@@ -363,7 +410,8 @@ impl Sockets for KernelSockets {
             }
         };
         let added = opened().and_then(|(fd, failed)| Ok((self.add(fd, Kind::Connecting)?, failed)));
-        let (id, failed) = added.map_err(|error| format!("{to}: {}", with_cure(&error)))?;
+        let (id, failed) = added
+            .map_err(|error| format!("{to}: {}", with_cure(&error, ", or ask for fewer connections")))?;
         if let Some(errno) = failed {
             self.broken(id, errno);
         }
@@ -441,7 +489,7 @@ impl Sockets for KernelSockets {
 
     fn abort(&mut self, id: KernelId) {
         if let Some(socket) = self.remove(id) {
-            let _ = sockopt::set_socket_linger(&socket.fd, Some(std::time::Duration::ZERO));
+            let _ = sockopt::set_socket_linger(&socket.fd, Some(Duration::ZERO));
         }
     }
 }
@@ -508,7 +556,8 @@ impl<T: Service<KernelId>> Task for OnKernel<T> {
     }
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
-        self.service.next_deadline().map(|at| self.sockets.begun.saturating_add(at.as_nanos()))
+        let next = self.service.next_deadline().into_iter().chain(self.sockets.next_deadline()).min();
+        next.map(|at| self.sockets.begun.saturating_add(at.as_nanos()))
     }
 
     fn finish(&mut self) {

@@ -15,6 +15,7 @@ pub mod namespace;
 pub mod netdev;
 pub mod netlink;
 pub mod no_iommu;
+pub mod open_files;
 pub mod packet_socket;
 pub mod pci;
 pub mod random;

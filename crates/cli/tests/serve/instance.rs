@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use bywash_lab::{Host, HostOptions, Pair, PairOptions};
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,11 +67,14 @@ impl Router {
 impl Instance {
     /// Starts it on a host and waits until its addresses are in use. Words are parted by `|`.
     pub(crate) fn start(host: &Host, words: &str) -> Self {
+        Self::start_by(host.command(BYWASH).unwrap(), words)
+    }
+
+    /// The same by another program, which is to become this one.
+    pub(crate) fn start_by(mut command: Command, words: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let common = "--huge-pages|off|--memory|48M|--json|--duration|120s";
-        let mut child = host
-            .command(BYWASH)
-            .unwrap()
+        let mut child = command
             .args(words.split('|').chain(common.split('|')))
             .env("XDG_RUNTIME_DIR", folder.path())
             .stdout(Stdio::piped())
@@ -85,7 +88,7 @@ impl Instance {
 
     /// Asks it, as `bywash addr` does.
     pub(crate) fn ask(&self, words: &str) -> Output {
-        let mut command = std::process::Command::new(BYWASH);
+        let mut command = Command::new(BYWASH);
         command.args(words.split(' ')).env("XDG_RUNTIME_DIR", self.folder.path()).output().unwrap()
     }
 
@@ -105,12 +108,26 @@ impl Instance {
         Pid::from_child(&self.child)
     }
 
+    /// Waits until it warns of something, and returns what it says.
+    pub(crate) fn warning(&mut self) -> String {
+        let mut events =
+            self.lines.by_ref().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        let warning = events.find(|event| event["event"] == "warning").unwrap();
+        warning["message"].as_str().unwrap().to_owned()
+    }
+
     /// Ends it, and returns its summary.
-    pub(crate) fn end(mut self) -> Value {
+    pub(crate) fn end(self) -> Value {
         kill_process(self.pid(), Signal::INT).unwrap();
+        let (code, summary) = self.ended();
+        assert_eq!(code, Some(0), "{summary}");
+        summary
+    }
+
+    /// Waits until it has ended by itself, and returns its exit code and summary.
+    pub(crate) fn ended(mut self) -> (Option<i32>, Value) {
         let last = self.lines.by_ref().map(Result::unwrap).last().unwrap();
-        assert!(self.child.wait().unwrap().success(), "{last}");
-        serde_json::from_str(&last).unwrap()
+        (self.child.wait().unwrap().code(), serde_json::from_str(&last).unwrap())
     }
 }
 

@@ -4,6 +4,7 @@
 mod answers;
 mod by_hand;
 mod changes;
+mod descriptors;
 #[path = "../full_pipe/mod.rs"]
 mod full_pipe;
 mod instance;

@@ -1,16 +1,20 @@
-//! Ports, and errors of sockets.
+//! Ports, listeners that are left alone, and errors of sockets.
 
 use super::*;
 
 fn sockets() -> KernelSockets {
-    KernelSockets::new(KernelOptions::default()).unwrap()
+    KernelSockets::new(KernelOptions::default(), Counters::default()).unwrap()
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0"));
+    free.unwrap().local_addr().unwrap().port()
 }
 
 #[test]
 fn workers_share_a_port_with_each_other_only() {
-    // A port that was free a moment ago.
-    let free = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0"));
-    let port = free.unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut workers = [sockets(), sockets(), sockets()];
     for (number, worker) in workers.iter_mut().enumerate() {
         worker.listen(port, number, 3).unwrap();
@@ -26,8 +30,43 @@ fn workers_share_a_port_with_each_other_only() {
 }
 
 #[test]
+fn without_descriptors_a_listener_is_left_alone_until_there_may_be_some() {
+    let (counters, port) = (Counters::default(), free_port());
+    let mut sockets = KernelSockets::new(KernelOptions::default(), counters.clone()).unwrap();
+    sockets.listen(port, 0, 1).unwrap();
+    let listener = KernelId { place: 0, generation: 0 };
+    let connect = || std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let accepted = |sockets: &mut KernelSockets| {
+        sockets.look().unwrap();
+        let happened = sockets.happened.drain(..).find_map(|happened| match happened {
+            Happened::Accepted(id) => Some(id),
+            _ => None,
+        });
+        (happened, sockets.next_deadline())
+    };
+    let _first = connect();
+    let (first, deadline) = accepted(&mut sockets);
+    assert_eq!(deadline, None);
+    let _second = connect();
+    sockets.rest(listener, &Errno::MFILE.into());
+    assert_eq!(accepted(&mut sockets), (None, Some(Timestamp::ZERO + REST)));
+    // A connection that is closed gives its descriptor back.
+    sockets.close(first.unwrap());
+    assert_eq!(sockets.next_deadline(), Some(Timestamp::ZERO));
+    assert!(matches!(accepted(&mut sockets), (Some(_), None)));
+    let _third = connect();
+    sockets.rest(listener, &Errno::NFILE.into());
+    assert_eq!(accepted(&mut sockets), (None, Some(Timestamp::ZERO + REST)));
+    // So may others meanwhile.
+    sockets.now = Timestamp::ZERO + REST;
+    assert!(matches!(accepted(&mut sockets), (Some(_), None)));
+    assert_eq!(counters.read().put_off, 2);
+    assert!(counters.put_off_because().unwrap().ends_with("(ulimit -n)"), "the first reason");
+}
+
+#[test]
 fn too_many_open_files_have_a_cure() {
-    let told = |errno: Errno| with_cure(&errno.into());
-    assert!(told(Errno::MFILE).contains("(ulimit -n)"), "{}", told(Errno::MFILE));
+    let told = |errno: Errno| with_cure(&errno.into(), ", or more");
+    assert!(told(Errno::MFILE).ends_with("(ulimit -n), or more"), "{}", told(Errno::MFILE));
     assert_eq!(told(Errno::ADDRNOTAVAIL), io::Error::from(Errno::ADDRNOTAVAIL).to_string());
 }

@@ -10,6 +10,7 @@ use bywash_engine::Program;
 use bywash_engine::scoped::ScopedEnd;
 use bywash_engine::stack::ConnectionId;
 use bywash_programs::{KernelId, KernelSockets, OnKernel, OnStack, Service};
+use bywash_sys::open_files;
 use bywash_sys::route::Route;
 use bywash_sys::worker::{Placement, Stop, Worker};
 
@@ -84,13 +85,15 @@ fn on_kernel<M: Make>(
 ) -> Result<bool, Failure> {
     let kernel = place.instance.tcp.kernel().map_err(Failure::Usage)?;
     let stop = catch_signals()?;
+    // Each connection is a file.
+    open_files::raise_limit();
     let options = place.worker.options();
     let count = if make.is_single() { 1 } else { options.cores.len().max(1) };
     let mut services = Vec::with_capacity(count);
     for number in 0..count {
-        let sockets = KernelSockets::new(kernel.clone())
-            .map_err(|error| Failure::Usage(format!("the kernel gives no epoll set: {error}")))?;
         let (counters, watch) = tally.add();
+        let sockets = KernelSockets::new(kernel.clone(), counters.clone())
+            .map_err(|error| Failure::Usage(format!("the kernel gives no epoll set: {error}")))?;
         let mut service = OnKernel::new(make.make::<KernelId>(number, count, counters, watch), sockets);
         // Listeners are open before anything is said to be running.
         service.begin(number, count).map_err(Failure::Usage)?;
@@ -157,6 +160,10 @@ impl<T: Service<KernelId>> App for OnKernelApp<T> {
 
     fn snapshot(&self) -> Snapshot {
         snapshot(self.start.command, &self.tally, self.began.elapsed())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.tally.put_off()
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

@@ -108,6 +108,14 @@ const COUNTED: &[Column<Counted>] = &[
         ),
         of: |counted| counted.unwritten,
     },
+    Column {
+        metric: Metric::fault(
+            "put_off",
+            "times without a descriptor or memory for a peer",
+            "Times peers had to wait: the kernel had no descriptor or no memory for a connection",
+        ),
+        of: |counted| counted.put_off,
+    },
 ];
 
 /// What there is of `load` beside that.
@@ -164,6 +172,13 @@ impl Tally {
     fn counted(&self) -> Counted {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         services.iter().map(|service| service.counters.read()).fold(Counted::default(), Counted::and)
+    }
+
+    /// Why peers have had to wait, once they have.
+    pub(super) fn put_off(&self) -> Option<String> {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = services.iter().find_map(|service| service.counters.put_off_because())?;
+        Some(format!("peers had to wait for a connection: {why}"))
     }
 
     /// What failed and why, a sentence for each reason.
