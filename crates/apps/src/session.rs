@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
+pub(crate) use bywash_port::has_gone;
 use bywash_port::{Counter, OpenError, Port, PortName, QueueCounters, RuleCount, SteerCount};
 use bywash_sys::worker::{Stop, Task, WorkerError};
 use serde::Serialize;
@@ -292,17 +293,6 @@ pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
 }
 
-/// What of a port has gone, its interface or the way by which packets go back into it, and how, as it is told around the port's
-/// name.
-pub(crate) fn has_gone(counters: &[Counter]) -> Option<[&'static str; 2]> {
-    let set = |name| counters.iter().any(|counter| counter.name == name && counter.value > 0);
-    let gone = [
-        ("interface_gone", ["the interface of", "is gone"]),
-        ("way_back_gone", ["the way back into the interface of", "is down or gone"]),
-    ];
-    gone.into_iter().find_map(|(name, told)| set(name).then_some(told))
-}
-
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give
 /// or take all that it was to: its interface went away; a file, which leaves nothing to be undone, is broken or full.
 pub(crate) fn close_port(
@@ -311,9 +301,7 @@ pub(crate) fn close_port(
     unmet: &mut Vec<String>,
 ) -> PortSummary {
     let summary = PortSummary::of(&*port);
-    if let Some([what, how]) = has_gone(&summary.counters) {
-        unmet.push(format!("{what} {} {how}", summary.name));
-    }
+    unmet.extend(has_gone(&summary.counters).map(|gone| gone.of(&summary.name)));
     let told = if is_file(&*port) { unmet } else { warnings };
     if let Err(sentences) = port.close() {
         told.extend(sentences.into_iter().map(|sentence| format!("{}: {sentence}", summary.name)));

@@ -24,6 +24,14 @@ pub(crate) fn answer(handle: &Handle, request: Request) -> Answer {
 
 fn done(handle: &Handle, request: Request) -> Result<serde_json::Value, String> {
     match request {
+        Request::Addresses { interface } => {
+            let gone = handle.gone();
+            let rows = handle.control(move |control, now| {
+                let only = only(control, interface.as_deref())?;
+                shown(&addresses(control, now, only, &gone))
+            });
+            rows.map_err(|error| error.to_string())?
+        }
         Request::Sockets(details) => shown(&socket_rows::rows(handle, details)?),
         Request::SocketSummary {} => shown(&socket_rows::summary(handle)?),
         Request::Way { address } => shown(&way(handle, &address)?),
@@ -46,10 +54,6 @@ fn with_control(
 ) -> Result<serde_json::Value, String> {
     let nothing = serde_json::Value::Null;
     match request {
-        Request::Addresses { interface } => {
-            let only = only(control, interface.as_deref())?;
-            return shown(&addresses(control, now, only));
-        }
         Request::Routes { interface } => {
             let only = only(control, interface.as_deref())?;
             return shown(&routes(control, now, only));
@@ -104,7 +108,11 @@ fn with_control(
                 return Err(format!("{address} is no neighbour that is known"));
             }
         }
-        Request::Sockets(_) | Request::SocketSummary {} | Request::Way { .. } | Request::Stats {} => {}
+        Request::Addresses { .. }
+        | Request::Sockets(_)
+        | Request::SocketSummary {}
+        | Request::Way { .. }
+        | Request::Stats {} => {}
     }
     Ok(nothing)
 }
@@ -222,7 +230,13 @@ fn seconds(left: Option<Duration>) -> Option<u64> {
     left.map(|left| left.as_secs())
 }
 
-fn addresses(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<AddressRow> {
+/// `gone` is what of each port has gone.
+fn addresses(
+    control: &Control,
+    now: Timestamp,
+    only: Option<InterfaceId>,
+    gone: &[Option<String>],
+) -> Vec<AddressRow> {
     let wanted = control.addresses().filter(|(_, id, _)| only.is_none_or(|only| *id == only));
     let rows = wanted.filter_map(|(prefix, id, state)| {
         let lasts = control.lifetimes(now, id, prefix.address())?;
@@ -243,6 +257,7 @@ fn addresses(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Ve
                 Medium::Ip => None,
             },
             mtu: interface.mtu,
+            gone: matches!(gone.get(usize::from(interface.port.0)), Some(Some(_))),
             claims: claims.count,
             claimed_by: claims.by.map(|mac| mac.to_string()),
             dynamic: lasts.dynamic,
@@ -332,6 +347,7 @@ fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow>
 fn stats(handle: &Handle) -> Result<Stats, String> {
     let figures = handle.figures();
     let control = handle.control(|control, _| control.counters()).map_err(|error| error.to_string())?;
+    let own = handle.port_counters();
     let ports = handle.ports().iter().enumerate().map(|(at, port)| {
         let queues = || figures.iter().filter_map(|figures| figures.ports.get(at));
         let rx: QueueCounters = queues().map(|(rx, _)| *rx).sum();
@@ -345,7 +361,8 @@ fn stats(handle: &Handle) -> Result<Stats, String> {
             ("tx_bytes", tx.bytes),
             ("tx_errors", tx.errors),
         ];
-        (port.clone(), named(counted))
+        let own = own.get(at).into_iter().flatten().map(|counter| (counter.name, counter.value));
+        (port.clone(), named(own.chain(counted)))
     });
     let engines = figures.iter().map(|figures| {
         let engine = figures.engine;

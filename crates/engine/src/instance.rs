@@ -1,11 +1,11 @@
 //! An instance: engines on their cores, one control thread, and the ports they work on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender as Channel, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bywash_port::Port;
+use bywash_port::{Counter, Port};
 use bywash_stack::frame::{Arena, ArenaError, BATCH};
 use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, TcpError, Timestamp};
 use bywash_sys::netlink::NetlinkError;
@@ -16,10 +16,13 @@ use crate::engine::{Engine, Work};
 use crate::figures::{Figures, Shared};
 use crate::handoff::Bell;
 use crate::plan::{self, Plan};
+use crate::ports::Ports;
 use crate::program::Program;
 
 /// How long an instance waits for an answer of its own threads, which they give between two batches.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How often there is looked whether the ports are still there: it costs some system calls for each.
+const PORTS: Duration = Duration::from_millis(500);
 
 /// How an instance is to run.
 #[derive(Clone, Debug)]
@@ -80,7 +83,7 @@ pub enum StartError {
     OneWay(String),
 }
 
-/// What went wrong while an instance ran: a program that could not begin, a worker that failed.
+/// What went wrong while an instance ran: a program that could not begin, a worker that failed, a port whose interface is gone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct Failed(pub Vec<String>);
@@ -98,7 +101,7 @@ pub type Configure<'a> = dyn FnOnce(&mut Control, Timestamp, &[InterfaceId]) -> 
 pub struct Instance {
     engines: Vec<Worker<Engine>>,
     control: Worker<ControlTask>,
-    ports: Vec<Box<dyn Port>>,
+    ports: Arc<Ports>,
     stop: Stop,
     handle: Handle,
 }
@@ -110,14 +113,16 @@ pub struct Handle {
     pub(crate) bell: Bell,
     pub(crate) unfinished: Arc<AtomicUsize>,
     pub(crate) figures: Vec<Arc<Shared>>,
-    pub(crate) ports: Arc<Vec<String>>,
+    pub(crate) names: Arc<Vec<String>>,
+    /// A handle that is left does not keep the ports of its instance open.
+    pub(crate) ports: Weak<Ports>,
     pub(crate) spread_by_nic: bool,
 }
 
 /// What came of an instance.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// What went wrong: a program that could not begin, a worker that failed.
+    /// What went wrong: a program that could not begin, a worker that failed, a port whose interface is gone.
     pub errors: Vec<String>,
     /// What could not be undone.
     pub warnings: Vec<String>,
@@ -140,15 +145,15 @@ impl Instance {
         configure: Box<Configure<'_>>,
         program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
     ) -> Result<Self, StartError> {
-        let mut ports = ports;
-        let plan = plan::make(&mut ports, arena, options, configure, program);
+        let ports = Arc::new(Ports::new(ports));
+        let plan = plan::make(&ports, arena, options, configure, program);
         match plan.and_then(|plan| launch(plan, options, stop)) {
             Ok((engines, control, handle)) => {
                 Ok(Self { engines, control, ports, stop: stop.clone(), handle })
             }
             Err(error) => {
                 // Why it did not start matters more than what could not be undone.
-                ports.into_iter().for_each(|port| drop(port.close()));
+                ports.close(&mut Summary::default());
                 Err(error)
             }
         }
@@ -159,16 +164,24 @@ impl Instance {
         self.handle.clone()
     }
 
-    /// Waits until all programs have done all, or `stop` is set, for so long at most; says whether that is so.
+    /// Waits until all programs have done all, `stop` is set, or all ports have gone, for so long at most; says whether that is so. One
+    /// that has nothing but its loopback interface left is of no use to anybody.
     pub fn wait(&self, patience: Duration) -> bool {
         /// Between two looks: nobody waits for the end of an instance in earnest.
         const LOOK: Duration = Duration::from_millis(10);
         let start = Instant::now();
+        let mut ports_at = start + PORTS;
         loop {
             if self.handle.is_done() || self.stop.is_set() {
                 return true;
             }
             let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() || ports_at <= Instant::now() {
+                if self.has_lost_all_ports() {
+                    return true;
+                }
+                ports_at = Instant::now() + PORTS;
+            }
             if left.is_zero() {
                 return false;
             }
@@ -176,7 +189,12 @@ impl Instance {
         }
     }
 
-    /// Lets it run until all programs have done all, or `stop` is set, and ends it.
+    fn has_lost_all_ports(&self) -> bool {
+        let gone = self.ports.gone();
+        !gone.is_empty() && gone.iter().all(Option::is_some)
+    }
+
+    /// Lets it run until all programs have done all, `stop` is set, or all ports have gone, and ends it.
     ///
     /// # Errors
     /// [`Failed`]: something went wrong meanwhile.
@@ -205,11 +223,7 @@ impl Instance {
             }
         }
         summary.figures = self.handle.figures();
-        for port in self.ports {
-            let name = port.name().to_string();
-            let sentences = port.close().err().into_iter().flatten();
-            summary.warnings.extend(sentences.map(|sentence| format!("{name}: {sentence}")));
-        }
+        self.ports.close(&mut summary);
         summary
     }
 }
@@ -257,7 +271,18 @@ impl Handle {
 
     /// The ports' names, in the order of the interfaces, of which the first is the loopback.
     pub fn ports(&self) -> &[String] {
-        &self.ports
+        &self.names
+    }
+
+    /// What each port counts beside its queues, in the same order. Of an instance that has ended there is nothing.
+    pub fn port_counters(&self) -> Vec<Vec<Counter>> {
+        self.ports.upgrade().map_or_else(Vec::new, |ports| ports.counters())
+    }
+
+    /// What of each port has gone for good, in a sentence and in the same order: its interface was deleted, say. Of an instance that has
+    /// ended there is nothing.
+    pub fn gone(&self) -> Vec<Option<String>> {
+        self.ports.upgrade().map_or_else(Vec::new, |ports| ports.gone())
     }
 
     /// Whether the ports' NICs spread flows over the engines, by RSS; else engines do, by a hash in software. It is decided at

@@ -16,6 +16,7 @@ mod handoff;
 mod instance;
 mod links;
 mod plan;
+mod ports;
 mod program;
 pub mod request;
 pub mod scoped;

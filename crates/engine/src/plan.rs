@@ -1,9 +1,9 @@
 //! Who gets what: interfaces for ports, engines for queues, and the rings between all threads.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
 
 use bywash_port::{Port, QueuePair};
 use bywash_stack::frame::{Arena, Batch};
@@ -19,6 +19,7 @@ use crate::figures::Shared;
 use crate::handoff::{Bell, Receiver, Sender, ring};
 use crate::instance::{Configure, Handle, Options, StartError};
 use crate::links::Links;
+use crate::ports::Ports;
 use crate::program::Program;
 use crate::steer::Steering;
 
@@ -37,21 +38,23 @@ pub(crate) struct Plan {
 /// # Errors
 /// [`StartError`], with the queues closed again.
 pub(crate) fn make(
-    ports: &mut [Box<dyn Port>],
+    ports: &Arc<Ports>,
     arena: &'static Arena,
     options: &Options,
     configure: Box<Configure<'_>>,
     program: &mut dyn FnMut(usize, usize) -> Box<dyn Program>,
 ) -> Result<Plan, StartError> {
-    let queues: Vec<Vec<QueuePair>> = ports.iter_mut().map(|port| port.queues()).collect();
+    let open = &mut *ports.lock();
+    let queues: Vec<Vec<QueuePair>> = open.iter_mut().map(|port| port.queues()).collect();
     let most = queues.iter().map(Vec::len).max().unwrap_or(1).max(1);
     let count = if options.cores.is_empty() { most } else { options.cores.len() };
-    let made = check(ports, &queues).and_then(|()| {
-        let steering = steering(ports, &queues, count)?;
-        threads(ports, steering, arena, options, configure, program)
+    let made = check(open, &queues).and_then(|()| {
+        let steering = steering(open, &queues, count)?;
+        threads(open, steering, arena, options, configure, program)
     });
     match made {
         Ok(mut plan) => {
+            plan.handle.ports = Arc::downgrade(ports);
             deal(&mut plan, queues);
             Ok(plan)
         }
@@ -187,9 +190,9 @@ fn threads(
         batch: Batch::new(),
         armed: false,
     };
-    let ports = ports.iter().map(|port| port.name().to_string()).collect();
+    let names = Arc::new(ports.iter().map(|port| port.name().to_string()).collect());
     let spread_by_nic = steering.is_by_nic();
-    let handle = Handle { commands, bell, unfinished, figures, ports: Arc::new(ports), spread_by_nic };
+    let handle = Handle { commands, bell, unfinished, figures, names, ports: Weak::new(), spread_by_nic };
     Ok(Plan { engines, control, handle })
 }
 

@@ -215,6 +215,9 @@ pub struct AddressRow {
     pub mac: Option<String>,
     /// Bytes of the largest IP packet.
     pub mtu: u16,
+    /// The interface of its port is gone: nothing comes to the address any more.
+    #[serde(default)]
+    pub gone: bool,
     /// Packets by which other stations claimed it.
     pub claims: u64,
     /// The Ethernet address of the last that did.
@@ -368,7 +371,7 @@ pub struct Stats {
     pub control: BTreeMap<String, u64>,
     /// Each engine's stack.
     pub engines: Vec<BTreeMap<String, u64>>,
-    /// Each port's queues, all engines together.
+    /// Each port: its queues, all engines together, and what it counts beside them.
     pub ports: BTreeMap<String, BTreeMap<String, u64>>,
 }
 

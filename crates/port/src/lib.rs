@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod gone;
 mod name;
 mod port;
 mod rss;
@@ -22,6 +23,7 @@ pub use bywash_frame as frame;
 
 pub use bywash_filter::rules::{Action, Condition, Limit, Per, Prefix, Rule, RuleSet};
 pub use counters::{Counter, QueueCounters};
+pub use gone::{Gone, has_gone};
 pub use name::{FdirFilters, MTUS, NameError, NicOptions, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, Samples, SentLen, TxQueue};
 pub use rss::RssSpread;

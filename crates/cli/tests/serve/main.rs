@@ -7,6 +7,7 @@ mod changes;
 mod descriptors;
 #[path = "../full_pipe/mod.rs"]
 mod full_pipe;
+mod gone;
 mod instance;
 mod link_local;
 mod link_mtu;

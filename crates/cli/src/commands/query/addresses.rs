@@ -66,7 +66,7 @@ fn line(row: &AddressRow) -> Vec<String> {
     vec![
         row.interface.clone(),
         row.address.clone(),
-        row.state.clone(),
+        if row.gone { format!("{} gone", row.state) } else { row.state.clone() },
         row.mac.clone().unwrap_or_default(),
         format!("mtu {}", row.mtu),
         if row.dynamic {

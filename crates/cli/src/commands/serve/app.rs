@@ -169,7 +169,9 @@ impl AppSummary for Summary {
 
 /// What keeps an instance from doing anything, as far as it is known.
 pub(super) fn trouble(handle: &Handle) -> Option<String> {
-    handle.control(|control, _| claimed(control)).ok()?
+    let claimed = handle.control(|control, _| claimed(control)).ok().flatten();
+    let sentences: Vec<String> = handle.gone().into_iter().flatten().chain(claimed).collect();
+    (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
 /// Whoever else claims an address of ours, in a sentence that stays the same while it is the same station.

@@ -50,8 +50,8 @@ The file:
 
 `bywash addr`, `route`, `neigh`, `sockets` and `stats` ask it while it runs.
 
-Exit codes: 0 it ran until its end; 1 a worker failed, or other stations have all its addresses;
-2 wrong input, or a port could not be opened";
+Exit codes: 0 it ran until its end; 1 a worker failed, other stations have all its addresses, or the interface
+of a port is gone; 2 wrong input, or a port could not be opened";
 
 /// Run a TCP/IP stack on ports.
 #[derive(clap::Args, Debug)]
