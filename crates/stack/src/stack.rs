@@ -94,26 +94,30 @@ pub(crate) struct Share {
     pub(crate) unread: usize,
     /// Frames of send buffers here, without the first of each.
     pub(crate) queued: usize,
-    /// So few frames were free when packets came last that only what needs none may come: acknowledgments, resets, ends.
+    /// So few frames were free when that was looked at last that only what needs none may come: acknowledgments, resets, ends.
     pub(crate) low: bool,
+    /// Bytes of frames that `early` and `unread` may be, as of then.
+    pub(crate) most_received: usize,
 }
 
 impl Share {
     /// That of a stack that is alone.
     pub(crate) fn new() -> Self {
-        Self { number: 0, stacks: 1, early: 0, unread: 0, queued: 0, low: false }
+        Self { number: 0, stacks: 1, early: 0, unread: 0, queued: 0, low: false, most_received: usize::MAX }
     }
 
-    /// Looks at how many frames are free, before a batch of packets is taken.
+    /// Looks at how many frames there are, and are free, for what comes until the next time.
     pub(crate) fn look(&mut self, pool: &mut Pool) {
-        let reserve = (pool.arena().frames() / (RESERVE_SHARE * self.stacks)).min(2 * BATCH);
+        let frames = pool.arena().frames() / self.stacks;
+        let reserve = (frames / RESERVE_SHARE).min(2 * BATCH);
         self.low = pool.at_hand(reserve) < reserve;
+        self.most_received = frames * RECEIVED_EIGHTHS / 8 * FRAME_SIZE;
     }
 
     /// Whether a connection that holds something unread may have `more` bytes of frames for what comes next.
-    pub(crate) fn takes(&self, more: usize, pool: &Pool) -> bool {
-        let most = pool.arena().frames() * RECEIVED_EIGHTHS / (8 * self.stacks) * FRAME_SIZE;
-        !self.low && self.early + self.unread + more <= most
+    #[inline]
+    pub(crate) fn takes(&self, more: usize) -> bool {
+        !self.low && self.early + self.unread + more <= self.most_received
     }
 
     /// Whether a send buffer may have one more than so many frames. The first is always its own; of half of all frames, which
@@ -182,6 +186,7 @@ impl Stack {
 
     /// Lets time pass, and takes packets to ourselves round once.
     pub fn advance(&mut self, now: Timestamp, pool: &mut Pool) {
+        self.share.look(pool);
         if !self.fragments.is_empty() {
             for (interface, packet) in self.fragments.expire(now, &mut self.counters, pool) {
                 self.out.requests.push(Request::Report { interface, packet, error: Unreachable::Reassembly });

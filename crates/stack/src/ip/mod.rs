@@ -147,7 +147,6 @@ impl Stack {
     /// Takes the packets that a port has received. Empties the batch.
     pub fn receive(&mut self, now: Timestamp, port: PortId, batch: &mut Batch, pool: &mut Pool) {
         self.counters.received += batch.len() as u64;
-        self.share.look(pool);
         let snapshot = &self.out.snapshot;
         let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
         if let (true, Some(Medium::Ethernet { mac, .. })) = (snapshot.forwarding, medium) {

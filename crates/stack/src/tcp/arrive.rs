@@ -389,7 +389,7 @@ impl Connection {
         let most = cx.pool.arena().frames() / (EARLY_SHARE * cx.share.stacks) * FRAME_SIZE;
         let room = self.receive.cost() <= 4 * self.rcv_limit as usize
             && cx.share.early + held.cost() <= most
-            && cx.share.takes(held.cost(), cx.pool)
+            && cx.share.takes(held.cost())
             && cx.pool.at_hand(BATCH) >= BATCH;
         if !room {
             cx.counters.tcp_out_of_order_dropped += 1;
@@ -500,7 +500,7 @@ impl Connection {
     #[inline]
     fn takes_more(&self, packet: &Packet, cx: &Context<'_>) -> bool {
         let alone = self.receive.readable() == 0 && packet.is_single() && !cx.share.low;
-        alone || cx.share.takes(packet.frames() * FRAME_SIZE, cx.pool)
+        alone || cx.share.takes(packet.frames() * FRAME_SIZE)
     }
 
     #[inline]

@@ -113,7 +113,7 @@ impl Connection {
     #[cold]
     fn has_memory(&mut self, cx: &mut Context<'_>) -> bool {
         cx.share.look(cx.pool);
-        self.squeezed = !cx.share.takes(FRAME_SIZE, cx.pool);
+        self.squeezed = !cx.share.takes(FRAME_SIZE);
         !self.squeezed
     }
 
