@@ -229,3 +229,20 @@ fn rules_that_the_kernels_verifier_does_not_take_are_refused_by_a_trial_with_the
     assert_eq!((refused.status.code(), why.lines().count()), (Some(2), 1), "{why}");
     assert!(why.contains("rules.toml:9:10: ") && why.contains("the rule 'alike 0' most of all"), "{why}");
 }
+
+#[test]
+fn that_a_capture_does_not_tell_who_listens_is_told() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let rule = |action: &str| format!("[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"{action}\"\n");
+    let capture = pcap(&[ip([[10, 0, 0, 7], US], 6, [5000, 80])]);
+    for (action, is_told) in [("syncookie", true), ("count", false)] {
+        let output = try_out(&rules(folder.path(), &rule(action)), &capture, "");
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (output.status.code(), told.contains("a capture does not tell")),
+            (Some(0), is_told),
+            "{told}"
+        );
+    }
+}
