@@ -42,7 +42,7 @@ const PEERS: [Peer; 4] = [
         record: "soak-kernel",
         target: "differential",
         test: "ten_thousand_seeds_with_the_kernel",
-        sentence: "Streams between the stack and Linux's TCP, over xdp:, tap: and packet:, with faults by chance.",
+        sentence: "Streams between the stack and Linux's TCP, over xdp:, tap: and packet:, under each fault alone and several together.",
         root: true,
     },
     Peer {
@@ -71,7 +71,7 @@ const PEERS: [Peer; 4] = [
     },
 ];
 
-/// Most seeds need a tenth of a second.
+/// Most connections need a tenth of a second.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs it; the code is 1 when a seed failed.

@@ -7,6 +7,32 @@ use crate::random::Random;
 /// Seeds that share a link, a kernel and a stack: those of one multiple of it.
 pub(crate) const GROUP: u64 = 128;
 
+/// What happens to packets besides being late: one thing alone, or those together that a seed draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Loss,
+    Reordering,
+    Duplication,
+    Corruption,
+    Drawn,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Loss, Self::Reordering, Self::Duplication, Self::Corruption, Self::Drawn];
+
+    /// The bits of [`chances`] that stand for it.
+    fn bits(self, drawn: usize) -> usize {
+        match self {
+            Self::Loss => 1,
+            Self::Reordering => 2,
+            Self::Duplication => 4,
+            Self::Corruption => 8,
+            Self::Drawn => drawn,
+        }
+    }
+}
+
 /// How the stack reaches the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
@@ -35,15 +61,21 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn draw(group: u64) -> Self {
-        let mut random = Random::new(!group);
+    /// Each fault has a link of its own: the same seeds meet several ways and MTUs.
+    pub(crate) fn draw(group: u64, fault: Fault) -> Self {
+        let number = group * Fault::ALL.len() as u64 + fault as u64;
+        let mut random = Random::new(!number);
         let mtu = random.one_of(&[576, 9000, 1500, 576 + random.clone().below(8425)]);
         Self {
-            way: [Way::Xdp, Way::Tap, Way::Packet][usize::try_from(group % 3).expect("small")],
+            way: [Way::Xdp, Way::Tap, Way::Packet][usize::try_from(number % 3).expect("small")],
             mtu: u16::try_from(mtu).expect("at most 9000"),
             // RFC 8200, 5: no link of it has less.
             ipv6: random.happens(500) && mtu >= 1280,
-            dropped: random.one_of(&[0, 10, 30]),
+            dropped: match fault {
+                Fault::Loss => random.one_of(&[10, 30]),
+                Fault::Drawn => random.one_of(&[0, 10, 30]),
+                _ => 0,
+            },
             seed: random.next(),
             congestion_control: random.one_of(&["cubic", "reno", "bbr"]),
             timestamps: random.one_of(&[1, 1, 0]),
@@ -113,9 +145,9 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn draw(seed: u64) -> Self {
+    pub(crate) fn draw(seed: u64, fault: Fault) -> Self {
         let mut random = Random::new(seed);
-        let faults = random.one_of(&[0, 1, 2, 4, 8, 15, random.clone().below(16)]);
+        let faults = fault.bits(random.one_of(&[0, 3, 5, 9, 15, random.clone().below(16)]));
         Self {
             seed,
             we_open: random.happens(500),
