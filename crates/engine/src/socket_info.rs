@@ -55,6 +55,11 @@ pub struct SocketInfo {
     pub data_segs_out: u32,
     pub data_segs_in: u32,
     pub delivered: u32,
+    pub delivered_ce: u32,
+    /// Bytes per second.
+    pub delivery_rate: u64,
+    /// The program had no more to send while that was measured.
+    pub app_limited: bool,
     pub busy_us: u64,
     pub rwnd_limited_us: u64,
     pub sndbuf_limited_us: u64,
@@ -64,6 +69,8 @@ pub struct SocketInfo {
     pub reord_seen: u32,
     pub rcv_ooopack: u32,
     pub total_rto: u16,
+    pub total_rto_recoveries: u16,
+    pub total_rto_time_us: u64,
 }
 
 impl SocketInfo {
@@ -115,6 +122,9 @@ impl SocketInfo {
             data_segs_out: info.data_segs_out,
             data_segs_in: info.data_segs_in,
             delivered: info.delivered,
+            delivered_ce: info.delivered_ce,
+            delivery_rate: info.delivery_rate,
+            app_limited: info.app_limited,
             busy_us: micros(info.busy_time),
             rwnd_limited_us: micros(info.rwnd_limited),
             sndbuf_limited_us: micros(info.sndbuf_limited),
@@ -123,6 +133,8 @@ impl SocketInfo {
             reord_seen: info.reord_seen,
             rcv_ooopack: info.rcv_ooopack,
             total_rto: info.total_rto,
+            total_rto_recoveries: info.total_rto_recoveries,
+            total_rto_time_us: micros(info.total_rto_time),
         }
     }
 
@@ -173,8 +185,15 @@ impl SocketInfo {
             ("data_segs_out", self.data_segs_out.into()),
             ("data_segs_in", self.data_segs_in.into()),
             ("notsent", self.notsent_bytes.into()),
-            ("delivered", self.delivered.into()),
         ]));
+        if self.delivery_rate > 0 {
+            words.push(format!("delivery_rate {}bps", self.delivery_rate.saturating_mul(8)));
+        }
+        words.extend(present(&[
+            ("delivered", self.delivered.into()),
+            ("delivered_ce", self.delivered_ce.into()),
+        ]));
+        words.extend(self.app_limited.then(|| "app_limited".to_owned()));
         words.extend(self.busy());
         words.extend(present(&[
             ("unacked", self.unacked.into()),
@@ -186,6 +205,8 @@ impl SocketInfo {
             ("reord_seen", self.reord_seen.into()),
             ("rcv_ooopack", self.rcv_ooopack.into()),
             ("total_rto", self.total_rto.into()),
+            ("total_rto_recoveries", self.total_rto_recoveries.into()),
+            ("total_rto_time", self.total_rto_time_us / 1000),
             ("rcv_space", self.rcv_space.into()),
             ("rcv_ssthresh", self.rcv_ssthresh.into()),
             ("snd_wnd", self.snd_wnd.into()),

@@ -141,7 +141,7 @@ impl Connection {
         self.ack_now = true;
         if acks {
             self.acknowledge(segment, cx);
-            self.begin();
+            self.begin(cx.now);
             self.step(Cause::Connected, cx);
             self.connected(cx);
             return On;
@@ -193,10 +193,11 @@ impl Connection {
     }
 
     /// The handshake is over: what its losses mean for data (RFC 5681, 3.1; one repeated SYN is as often a hasty timer's).
-    fn begin(&mut self) {
-        if self.tally.timeouts > 1 {
+    fn begin(&mut self, now: Timestamp) {
+        if self.timeouts.count > 1 {
             self.window.congestion = self.window.mss;
         }
+        self.timeouts.over(now);
         self.rtt.begin();
         // A handshake is no data.
         (self.busy, self.held_by) = (Span::ZERO, HeldBy::Nothing);
@@ -321,7 +322,7 @@ impl Connection {
         }
         self.acknowledge(segment, cx);
         if opens {
-            self.begin();
+            self.begin(cx.now);
         }
         if self.fin_sent && self.una == self.nxt {
             self.fin_acknowledged(cx);

@@ -6,6 +6,7 @@ use bywash_frame::prefetch;
 
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
+use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
@@ -73,8 +74,40 @@ pub(super) struct Tally {
     pub(super) resent: u32,
     pub(super) out_of_order: u32,
     pub(super) duplicates: u32,
-    pub(super) timeouts: u16,
     pub(super) delivered: u32,
+}
+
+/// Timeouts of the retransmission timer, for [`super::TcpInfo`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timeouts {
+    pub(super) count: u16,
+    /// How often one came that did not follow from another.
+    pub(super) recoveries: u16,
+    /// Since when it has not been made up for.
+    since: Option<Timestamp>,
+    /// How long that took, of those that are over.
+    time: Span,
+}
+
+impl Timeouts {
+    pub(super) fn another(&mut self, now: Timestamp) {
+        self.count = self.count.saturating_add(1);
+        if self.since.is_none() {
+            self.since = Some(now);
+            self.recoveries = self.recoveries.saturating_add(1);
+        }
+    }
+
+    /// What was out has arrived.
+    pub(super) fn over(&mut self, now: Timestamp) {
+        self.time = self.time(now);
+        self.since = None;
+    }
+
+    /// How long it took to make up for them, up to now.
+    pub(super) fn time(&self, now: Timestamp) -> Span {
+        self.time + self.since.map_or(Span::ZERO, |since| now.span(since))
+    }
 }
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
@@ -157,6 +190,8 @@ pub(super) struct Connection {
     pub(super) duplicate: Option<(Seq, Seq)>,
     /// Where the round trip ends that `used` is of.
     pub(super) round_end: Seq,
+    /// Where the round trip ends whose rate is measured.
+    pub(super) rate_end: Seq,
 
     // Times.
     pub(super) send_at: Timestamp,
@@ -201,6 +236,10 @@ pub(super) struct Connection {
     pub(super) hash: u64,
     pub(super) challenged: Timestamp,
     pub(super) held_times: HeldTimes,
+    pub(super) delivery: DeliveryRate,
+    pub(super) timeouts: Timeouts,
+    /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
+    pub(super) delivered_marked: u32,
     /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
     pub(super) rcv_up: u64,
     /// Whose it is, if the peer opened it.

@@ -102,6 +102,12 @@ pub struct TcpInfo {
     pub sndbuf_limited: Duration,
     /// `tcpi_delivered`, in segments
     pub delivered: u32,
+    /// `tcpi_delivered_ce`, in segments: those that acknowledgments told of that told of congestion marks, too
+    pub delivered_ce: u32,
+    /// `tcpi_delivery_rate`, in bytes per second, of the last round trip with something out all the time; zero before the first
+    pub delivery_rate: u64,
+    /// `tcpi_delivery_rate_app_limited`: the program had no more to send meanwhile, so the way may take more
+    pub app_limited: bool,
     /// `tcpi_dsack_dups`
     pub dsack_dups: u32,
     /// `tcpi_reordering`: the farthest that a segment was behind those that had overtaken it, in segments; three at least, and 300 at
@@ -113,6 +119,10 @@ pub struct TcpInfo {
     pub rcv_ooopack: u32,
     /// `tcpi_total_rto`
     pub total_rto: u16,
+    /// `tcpi_total_rto_recoveries`: timeouts that did not follow from others
+    pub total_rto_recoveries: u16,
+    /// `tcpi_total_rto_time`: how long it took until what was out then had arrived
+    pub total_rto_time: Duration,
     /// `TCPI_OPT_TIMESTAMPS`
     pub timestamps: bool,
     /// `TCPI_OPT_SACK`
@@ -127,15 +137,14 @@ pub struct TcpInfo {
 
 impl TcpInfo {
     /// Linux's `struct tcp_info`, in this machine's byte order. Zero are `tcpi_last_ack_sent` and `tcpi_fackets`, as in Linux;
-    /// `tcpi_pacing_rate`, for nothing is paced; and what is not counted: `tcpi_delivery_rate`, `tcpi_delivered_ce`,
-    /// `tcpi_total_rto_recoveries`, `tcpi_total_rto_time`.
+    /// `tcpi_pacing_rate`, for nothing is paced.
     pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
         let mut bytes = [0; LINUX_TCP_INFO];
         let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
         let flags = [self.timestamps, self.sack, self.wscale.is_some(), self.ecn];
         let options = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         let (state, scales) = (linux_state(self.state), snd_scale | rcv_scale << 4);
-        bytes[..7].copy_from_slice(&[
+        bytes[..8].copy_from_slice(&[
             state,
             self.ca_state,
             self.backoff,
@@ -143,6 +152,7 @@ impl TcpInfo {
             self.backoff,
             options,
             scales,
+            self.app_limited.into(),
         ]);
         let mss = self.snd_mss.max(1);
         // Linux's TCP_INFINITE_SSTHRESH
@@ -177,11 +187,13 @@ impl TcpInfo {
             (152, self.data_segs_in),
             (156, self.data_segs_out),
             (192, self.delivered),
+            (196, self.delivered_ce),
             (216, self.dsack_dups),
             (220, self.reord_seen),
             (224, self.rcv_ooopack),
             (228, self.snd_wnd),
             (232, self.rcv_wnd),
+            (244, millis(self.total_rto_time)),
         ] {
             bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         }
@@ -189,6 +201,7 @@ impl TcpInfo {
             (112, u64::MAX), // no limit on the rate
             (120, self.bytes_acked),
             (128, self.bytes_received),
+            (160, self.delivery_rate),
             (168, long_micros(self.busy_time)),
             (176, long_micros(self.rwnd_limited)),
             (184, long_micros(self.sndbuf_limited)),
@@ -197,7 +210,9 @@ impl TcpInfo {
         ] {
             bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         }
-        bytes[240..242].copy_from_slice(&self.total_rto.to_ne_bytes());
+        for (at, value) in [(240, self.total_rto), (242, self.total_rto_recoveries)] {
+            bytes[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+        }
         bytes
     }
 
@@ -261,12 +276,17 @@ impl TcpInfo {
             rwnd_limited: times.by_window.duration(),
             sndbuf_limited: times.by_buffer.duration(),
             delivered: c.tally.delivered,
+            delivered_ce: c.delivered_marked,
+            delivery_rate: c.delivery.rate,
+            app_limited: c.delivery.is_limited,
             dsack_dups: c.tally.duplicates,
             // Linux's `net.ipv4.tcp_max_reordering` and, of RACK, too, what it begins with.
             reordering: c.board.overtaken.div_ceil(c.window.mss.max(1)).clamp(DUPLICATES, 300),
             reord_seen: c.board.reordering,
             rcv_ooopack: c.tally.out_of_order,
-            total_rto: c.tally.timeouts,
+            total_rto: c.timeouts.count,
+            total_rto_recoveries: c.timeouts.recoveries,
+            total_rto_time: c.timeouts.time(now).duration(),
             timestamps: c.timestamps,
             sack: c.sack,
             ecn: c.ecn,

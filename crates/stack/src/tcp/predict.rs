@@ -140,7 +140,7 @@ impl Connection {
     /// New data is acknowledged (RFC 5681, 3.1), all of it sent once.
     #[inline(always)]
     pub(super) fn acknowledge_next(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        let before = self.board.in_flight();
+        let (before, una) = (self.board.in_flight(), self.una);
         self.update_window(segment);
         let mut delivered = Delivered::default();
         self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
@@ -150,8 +150,10 @@ impl Connection {
         if self.board.is_empty() {
             (self.stalled, self.reorder_wait) = (None, Span::ZERO);
             self.note_answer(delivered.rtt.unwrap_or_default());
+            self.note_last_rate(una, cx.now);
         } else {
             self.find_losses(true, delivered.bytes, delivered.bytes, cx);
+            self.note_rate(una, cx.now);
         }
         self.grow(before, &delivered, cx.now);
         self.restart_timer();

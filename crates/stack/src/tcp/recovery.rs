@@ -41,6 +41,7 @@ impl Connection {
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
         self.board.note_reordering(delivered.overtaken);
         let advanced = ack.after(una);
+        let delivered_before = self.tally.delivered;
         self.count_delivered(delivered.bytes);
         let counted = if advanced { self.advance_una(ack, cx) } else { 0 };
         self.measure(segment, advanced, &delivered, cx);
@@ -77,8 +78,15 @@ impl Connection {
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
         let marked = self.ecn && segment.has(TcpFlags::ECE);
-        if advanced && !marked {
+        if marked {
+            self.delivered_marked += self.tally.delivered - delivered_before;
+        } else if advanced {
             self.grow(before, &delivered, cx.now);
+        }
+        if advanced && self.board.is_empty() {
+            self.note_last_rate(una, cx.now);
+        } else if advanced {
+            self.note_rate(una, cx.now);
         }
         if advanced || delivered.bytes > 0 {
             self.restart_timer();
@@ -284,7 +292,7 @@ impl Connection {
     /// Finds out what is lost, and moves between the phases. An acknowledgment has brought `bytes`, of which `arrived` are news.
     pub(super) fn find_losses(&mut self, advanced: bool, bytes: u32, arrived: u32, cx: &mut Context<'_>) {
         if self.phase != Phase::Open && !self.una.before(self.recover) {
-            self.recovered();
+            self.recovered(cx.now);
         }
         let in_recovery = self.phase != Phase::Open;
         let lost = self.board.lost();
@@ -354,12 +362,13 @@ impl Connection {
         Window::initial(self.window.mss).congestion
     }
 
-    fn recovered(&mut self) {
+    fn recovered(&mut self, now: Timestamp) {
         if self.phase == Phase::Recovery {
             // RFC 6582, 3.2 asks for something against bursts here.
             self.window.congestion =
                 self.window.threshold.min(self.pipe() + self.burst()).max(self.window.mss);
         }
+        self.timeouts.over(now);
         self.phase = Phase::Open;
         self.duplicates = 0;
         self.board.recovered();

@@ -154,7 +154,7 @@ impl Connection {
         self.stalled = self.stalled.or(Some(cx.now));
         cx.counters.tcp_timeouts += 1;
         self.held = false;
-        self.tally.timeouts = self.tally.timeouts.saturating_add(1);
+        self.timeouts.another(cx.now);
         let rtt = (self.rtt.shortest, self.rtt.smoothed());
         self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
         self.rtt.back_off();

@@ -21,6 +21,7 @@ mod pieces;
 mod programs;
 #[path = "../random/mod.rs"]
 mod random;
+mod rates;
 mod recoveries;
 mod redirects;
 mod routers;

@@ -1,0 +1,142 @@
+//! How fast what is sent arrives, and how long timeouts take: what TCP_INFO tells of them.
+
+use std::time::Duration;
+
+use bywash_stack::{ConnectionId, Event, Limits, TcpInfo};
+
+use crate::wire::trace::Trace;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn info(t: &Trace, id: ConnectionId) -> TcpInfo {
+    t.host.stack.tcp_info(t.now, id).unwrap()
+}
+
+/// Bytes per second, and whether the program had no more to send.
+fn rate(t: &Trace, id: ConnectionId) -> (u64, bool) {
+    let info = info(t, id);
+    (info.delivery_rate, info.app_limited)
+}
+
+/// The peer has everything up to `ack`, so much later.
+fn acknowledged(t: &mut Trace, later: Duration, ack: u32) {
+    t.output();
+    t.pass(later);
+    t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+    t.output();
+}
+
+#[test]
+fn the_rate_is_that_of_the_last_round_trip() {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, "mss 1000", "");
+    t.send(id, 60_000);
+    acknowledged(&mut t, ms(50), 4001);
+    assert_eq!(rate(&t, id), (0, false), "nothing is measured before a round trip is over");
+    acknowledged(&mut t, ms(4), 8001);
+    assert_eq!(rate(&t, id), (0, false), "nor in the middle of one");
+    // Of the ten segments of the beginning the last comes 6 ms after the fourth.
+    acknowledged(&mut t, ms(2), 10_001);
+    assert_eq!(rate(&t, id), (1_000_000, false));
+    // What went out at 50 ms and later: 18 000 bytes up to the tenth, 10 000 of them behind it.
+    let out = info(&t, id).unacked_bytes;
+    acknowledged(&mut t, ms(100), 10_001 + out);
+    assert_eq!(rate(&t, id), (u64::from(out) * 10, false));
+    let linux = info(&t, id).to_linux();
+    assert_eq!((linux[160..168].to_vec(), linux[7]), ((u64::from(out) * 10).to_ne_bytes().to_vec(), 0));
+}
+
+#[test]
+fn who_has_no_more_to_send_makes_the_way_no_slower() {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, "mss 1000", "");
+    // In turn 1000 bytes that leave something out behind them.
+    let mut sent = 1;
+    let mut turn = |t: &mut Trace, later: Duration| {
+        t.send(id, 2000);
+        acknowledged(t, later, sent + 1000);
+        t.send(id, 1000);
+        acknowledged(t, later, sent + 2000);
+        sent += 2000;
+        let measured = rate(t, id);
+        acknowledged(t, later, sent + 1000);
+        sent += 1000;
+        measured
+    };
+    assert_eq!(turn(&mut t, ms(10)), (100_000, true));
+    t.pass(Duration::from_secs(60));
+    assert_eq!(turn(&mut t, ms(20)), (100_000, true), "slower, and after a pause");
+    assert_eq!(turn(&mut t, ms(5)), (200_000, true), "faster");
+    assert_eq!(info(&t, id).to_linux()[7], 1);
+    // Messages alone are no measure.
+    for _ in 0..3 {
+        t.send(id, 1000);
+        sent += 1000;
+        acknowledged(&mut t, ms(1), sent);
+    }
+    assert_eq!(rate(&t, id), (200_000, true));
+}
+
+/// So many milliseconds pass, and timers go off.
+fn wait(t: &mut Trace, milliseconds: u32) {
+    for _ in 0..milliseconds {
+        t.pass(ms(1));
+        t.output();
+    }
+}
+
+/// Timeouts, those that followed from no other, and how long they took in milliseconds.
+fn timeouts(t: &Trace, id: ConnectionId) -> (u16, u16, u128) {
+    let info = info(t, id);
+    (info.total_rto, info.total_rto_recoveries, info.total_rto_time.as_millis())
+}
+
+#[test]
+fn timeouts_are_counted_and_timed_until_what_was_out_has_arrived() {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, "mss 1000", "");
+    t.send(id, 3000);
+    acknowledged(&mut t, ms(20), 1001);
+    wait(&mut t, 199);
+    assert_eq!(timeouts(&t, id), (0, 0, 0));
+    wait(&mut t, 1000);
+    let (count, recoveries, time) = timeouts(&t, id);
+    assert!(count >= 2 && recoveries == 1, "{count} {recoveries}");
+    assert!((800..1000).contains(&time), "{time}");
+    wait(&mut t, 100);
+    assert_eq!(timeouts(&t, id).2, time + 100, "it goes on");
+    acknowledged(&mut t, ms(0), 2001);
+    assert_eq!(timeouts(&t, id), (count, 1, time + 100), "half of it");
+    acknowledged(&mut t, ms(10), 3001);
+    wait(&mut t, 5000);
+    assert_eq!(timeouts(&t, id), (count, 1, time + 110), "all of it");
+    t.send(id, 1000);
+    wait(&mut t, 5000);
+    let (more, recoveries, _) = timeouts(&t, id);
+    assert!(more > count && recoveries == 2, "{more} {recoveries}");
+    let linux = info(&t, id).to_linux();
+    assert_eq!(linux[240..244], [more.to_ne_bytes(), 2_u16.to_ne_bytes()].concat());
+}
+
+#[test]
+fn what_arrives_with_a_mark_is_counted() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("SEW 0:0(0) win 60000 <mss 1000>");
+    t.output();
+    t.peer(". 1:1(0) ack 1 win 60000");
+    let [Event::Accepted { connection: id, .. }] = t.events()[..] else { panic!("no connection") };
+    t.send(id, 10_000);
+    t.output();
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    t.peer(".E 1:1(0) ack 3001 win 30000");
+    t.peer(".E 1:1(0) ack 6001 win 30000");
+    t.output();
+    t.peer(". 1:1(0) ack 7001 win 30000");
+    let info = info(&t, id);
+    assert_eq!((info.delivered, info.delivered_ce), (7 + 1, 5));
+    assert_eq!(info.to_linux()[196..200], 5_u32.to_ne_bytes());
+}
