@@ -61,7 +61,7 @@ struct Queue {
     spare: Vec<Batch>,
     /// Packets in all of them.
     len: usize,
-    /// There were still too many when packets were taken last.
+    /// There were still some when packets were taken last: it takes less than there is.
     slow: bool,
 }
 
@@ -106,7 +106,7 @@ impl Queue {
             pour(&mut self.last, to);
         }
         self.len -= to.len();
-        self.slow = self.len >= FULL;
+        self.slow = self.len > 0;
     }
 }
 

@@ -502,6 +502,8 @@ impl Stack {
         self.change(now, id, pool, |connection| {
             if connection.limits.congestion != limits.congestion {
                 connection.congestion = Congestion::new(limits.congestion);
+                // It has the other one's.
+                connection.undo = None;
             }
             let watched = limits.keepalive && connection.state.is_synchronized();
             connection.keepalive_at = if watched { now + limits.keepalive_idle } else { NEVER };

@@ -335,7 +335,10 @@ impl Connection {
         self.step(Cause::FinAcknowledged, cx);
         match self.state {
             State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
-            State::FinWait2 if self.released => self.linger_at = cx.now + self.limits.fin_timeout,
+            // What else comes there does not make it longer.
+            State::FinWait2 if self.released && before != State::FinWait2 => {
+                self.linger_at = cx.now + self.limits.fin_timeout;
+            }
             _ => {}
         }
     }

@@ -37,8 +37,8 @@ pub(super) struct Times {
 }
 
 impl Connection {
-    /// All that was out is acknowledged. A message and its answer are not held back by anything: it was busy for the `time` since it
-    /// went out.
+    /// Something is acknowledged. A message and its answer are not held back by anything: it was busy for the `time` since it went
+    /// out, or since a part of it was acknowledged.
     #[inline]
     pub(super) fn note_answer(&mut self, time: Span) {
         if self.held_by == HeldBy::Nothing {

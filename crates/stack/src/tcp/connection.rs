@@ -83,8 +83,8 @@ pub(super) struct Timeouts {
     pub(super) count: u16,
     /// How often one came that did not follow from another.
     pub(super) recoveries: u16,
-    /// Since when it has not been made up for.
-    since: Option<Timestamp>,
+    /// Since when it has not been made up for; zero when there is nothing to make up for.
+    since: Timestamp,
     /// How long that took, of those that are over.
     time: Span,
 }
@@ -92,8 +92,8 @@ pub(super) struct Timeouts {
 impl Timeouts {
     pub(super) fn another(&mut self, now: Timestamp) {
         self.count = self.count.saturating_add(1);
-        if self.since.is_none() {
-            self.since = Some(now);
+        if self.since == Timestamp::ZERO {
+            self.since = now;
             self.recoveries = self.recoveries.saturating_add(1);
         }
     }
@@ -101,12 +101,12 @@ impl Timeouts {
     /// What was out has arrived.
     pub(super) fn over(&mut self, now: Timestamp) {
         self.time = self.time(now);
-        self.since = None;
+        self.since = Timestamp::ZERO;
     }
 
     /// How long it took to make up for them, up to now.
     pub(super) fn time(&self, now: Timestamp) -> Span {
-        self.time + self.since.map_or(Span::ZERO, |since| now.span(since))
+        if self.since == Timestamp::ZERO { self.time } else { self.time + now.span(self.since) }
     }
 }
 
@@ -238,8 +238,6 @@ pub(super) struct Connection {
     pub(super) held_times: HeldTimes,
     pub(super) delivery: DeliveryRate,
     pub(super) timeouts: Timeouts,
-    /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
-    pub(super) delivered_marked: u32,
     /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
     pub(super) rcv_up: u64,
     /// Whose it is, if the peer opened it.
@@ -257,8 +255,10 @@ pub(super) struct Connection {
     pub(super) shorter: u16,
     /// What the path takes.
     pub(super) path_mss: u16,
-    /// What ICMP said of the path last: no reason to give up (RFC 9293, MUST-56), but worth telling.
-    pub(super) soft_error: Option<Unreachable>,
+    /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
+    pub(super) delivered_marked: u32,
+    /// What ICMP said of the path last, and when: no reason to give up (RFC 9293, MUST-56), but worth telling.
+    pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
 
 impl Connection {

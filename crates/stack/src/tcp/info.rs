@@ -291,7 +291,11 @@ impl TcpInfo {
             sack: c.sack,
             ecn: c.ecn,
             wscale: scaled.then_some((c.wnd_scale, c.rcv_scale)),
-            soft_error: c.soft_error,
+            // What was out then has not arrived since.
+            soft_error: c
+                .soft_error
+                .filter(|(_, at)| c.stalled.is_some_and(|since| since <= *at))
+                .map(|(error, _)| error),
         }
     }
 }

@@ -81,7 +81,7 @@ impl HalfOpen {
             own_scale: limits.scale(),
             sack: options.sack_permitted && limits.sack,
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
-            ecn: segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
+            ecn: limits.answers_ecn && segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
             ts_offset: 0,
             challenged: false,
         }

@@ -104,7 +104,7 @@ pub struct Limits {
     pub congestion: CongestionControl,
     /// The upper six bits are the DiffServ field of every segment (RFC 9293, MUST-48); the lower two are TCP's own.
     pub traffic_class: u8,
-    /// Whether our own connections ask for explicit congestion notification (RFC 3168). Peers that ask get it.
+    /// Whether our own connections ask for explicit congestion notification (RFC 3168). See `answers_ecn`, too.
     pub ecn: bool,
     /// Whether a silent peer is probed. Off, as RFC 9293, MUST-25 says.
     pub keepalive: bool,
@@ -125,8 +125,12 @@ pub struct Limits {
     pub timestamps: bool,
     /// See `window_scaling`.
     pub sack: bool,
+    /// Whether peers that ask for explicit congestion notification get it.
+    pub answers_ecn: bool,
     /// The largest segment, both ways, where that is less than what the path takes (`TCP_MAXSEG`).
     pub mss: Option<u16>,
+    /// Whether what the path takes is to be found out anew after a pause (RFC 5681, 4.1).
+    pub restart_after_idle: bool,
     /// How often a SYN is sent again; a SYN,ACK.
     pub syn_retries: u8,
     /// See `syn_retries`.
@@ -146,6 +150,7 @@ impl Default for Limits {
             congestion: CongestionControl::default(),
             user_timeout: Duration::from_secs(924),
             ecn: false,
+            answers_ecn: true,
             keepalive: false,
             keepalive_idle: Duration::from_secs(7200),
             keepalive_interval: Duration::from_secs(75),
@@ -154,6 +159,7 @@ impl Default for Limits {
             timestamps: true,
             sack: true,
             mss: None,
+            restart_after_idle: true,
             // Without an answer MUST-23's three minutes are over first.
             syn_retries: 7,
             syn_ack_retries: 5,
@@ -466,9 +472,9 @@ impl Tcp {
                     self.dirty.push_back(i);
                 }
             } else if !slow {
-                // What else waits for a port waits with it: the port is emptied before the next round.
+                // What else waits for a port waits with it: the port is emptied before the next round. That is another's.
                 if more {
-                    self.dirty.push_front(i);
+                    self.dirty.push_back(i);
                 }
                 return;
             } else if more {
@@ -545,7 +551,7 @@ impl Tcp {
                 cx.out.path_mtus.learn(cx.now, notice.flow.remote, mtu);
             }
             // SHLD-25: the program can ask for what may only be a passing trouble (MUST-56).
-            Unreachable::Network | Unreachable::Host => connection.soft_error = Some(notice.error),
+            Unreachable::Network | Unreachable::Host => connection.soft_error = Some((notice.error, cx.now)),
             // Hard errors end an attempt, and nothing else (RFC 5927, 5.2; RFC 9293, SHLD-26 would end connections as well).
             Unreachable::Port | Unreachable::Protocol if connection.state == State::SynSent => {
                 connection.terminate(CloseReason::Refused, cx);

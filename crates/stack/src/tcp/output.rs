@@ -187,6 +187,7 @@ impl Connection {
         if self.board.is_empty()
             && self.send.len() > 0
             && cx.now.span(self.last_data_sent) > self.rtt.timeout()
+            && self.limits.restart_after_idle
         {
             let initial = super::congestion::Window::initial(self.window.mss).congestion;
             self.window.congestion = self.window.congestion.min(initial);

@@ -148,8 +148,7 @@ impl Connection {
         self.advance_una(segment.ack, cx);
         self.measure(segment, true, &delivered, cx);
         if self.board.is_empty() {
-            (self.stalled, self.reorder_wait) = (None, Span::ZERO);
-            self.note_answer(delivered.rtt.unwrap_or_default());
+            self.reorder_wait = Span::ZERO;
             self.note_last_rate(una, cx.now);
         } else {
             self.find_losses(true, delivered.bytes, delivered.bytes, cx);

@@ -26,13 +26,13 @@ impl Connection {
         {
             // A stream to us: the acknowledgment repeats what was known, in every segment.
             self.update_window(segment);
-            self.stalled = None;
+            self.note_patience();
             return;
         }
         if self.acknowledges_next(segment) {
             return self.acknowledge_next(segment, cx);
         }
-        let (before, out) = (self.pipe(), self.stalled);
+        let before = self.pipe();
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
         let mut delivered = Delivered { echoed: self.echoed(segment, cx.now), ..Delivered::default() };
@@ -56,13 +56,8 @@ impl Connection {
             let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
             self.duplicates = most.min(self.duplicates.saturating_add(1));
         }
-        if self.board.is_empty() {
-            self.note_answer(out.map_or(Span::ZERO, |at| cx.now.span(at)));
-        }
         if self.board.is_empty() || self.wnd == 0 {
-            // MUST-37: a peer that answers may keep its window shut for as long as it likes, also one that has shut it before what
-            // is in flight.
-            self.stalled = None;
+            self.note_patience();
         }
         let bare = segment.ack == una && !window_changed && segment.length() == 0;
         self.end_probe(ack, reported.map(|(_, end)| end), bare && segment.options.sack.is_empty(), cx);
@@ -90,6 +85,15 @@ impl Connection {
         }
         if advanced || delivered.bytes > 0 {
             self.restart_timer();
+        }
+    }
+
+    /// MUST-37: a peer that answers may keep its window shut for as long as a program likes, also one that has shut it before what is
+    /// in flight. A program that has closed waits for nobody: then it is given up when the user timeout is over (RFC 6429).
+    #[inline]
+    fn note_patience(&mut self) {
+        if !(self.released && self.wnd == 0 && self.send.len() > 0) {
+            self.stalled = None;
         }
     }
 
@@ -200,6 +204,9 @@ impl Connection {
         (self.una, self.iss) = (ack, ack - 1);
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
+        if let Some(since) = self.stalled {
+            self.note_answer(cx.now.span(since));
+        }
         self.stalled = (!self.board.is_empty()).then_some(cx.now);
         let mut counted = 0;
         if !self.sack {

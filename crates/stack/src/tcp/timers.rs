@@ -165,12 +165,13 @@ impl Connection {
         // RFC 5681, equation 4, but once only for the same data.
         if self.phase != Phase::Loss {
             self.reduce();
-            self.recover = self.nxt;
         }
-        self.phase = Phase::Loss;
+        // RFC 6582, 3.2 (4): each time, for what went out since the last one is lost, too.
+        (self.phase, self.recover) = (Phase::Loss, self.nxt);
         self.congestion.algorithm().timed_out();
-        self.window.congestion = self.window.mss;
         self.duplicates = 0;
+        // RFC 6298, 5.4: one segment goes out again, whatever is too young to be lost.
+        self.window.congestion = self.pipe() + self.window.mss;
         self.probe = None;
     }
 

@@ -60,6 +60,23 @@ fn more_while_a_message_is_out_counts_from_the_first() {
 }
 
 #[test]
+fn a_message_that_is_acknowledged_in_pieces_is_busy_until_the_last() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000", "");
+    t.send(id, 3000);
+    t.output();
+    t.pass(ms(20));
+    assert_eq!(times(&t, id), [20, 0, 0]);
+    for (later, ack) in [(10, 1001), (5, 2001), (5, 3001)] {
+        t.pass(ms(later));
+        t.peer(&format!(". 1:1(0) ack {ack} win 30000"));
+        t.output();
+    }
+    t.pass(ms(500));
+    assert_eq!(times(&t, id), [40, 0, 0]);
+}
+
+#[test]
 fn a_message_that_is_lost_is_busy_from_its_first_copy() {
     let mut t = Trace::new();
     let id = t.accept(30_000, "mss 1000", "");

@@ -145,3 +145,76 @@ fn marks_leave_one_segment_and_then_the_next_waits_for_the_timer() {
     t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
     assert!(t.output()[0].starts_with("F."));
 }
+
+/// A segment that nobody answers, and then, if told, so long before its timeout five more. When the timeout came, and what it sent.
+fn timed_out(before: Option<Duration>) -> (Duration, Vec<String>) {
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    answered(&mut t, id, 1);
+    t.output();
+    let start = t.now;
+    t.send(id, 1000);
+    t.output();
+    let mut more = before;
+    loop {
+        t.pass(Duration::from_millis(1));
+        if more.is_some_and(|at| t.now.since(start) >= at) {
+            more = None;
+            t.send(id, 5000);
+            assert_eq!(t.output().len(), 5);
+        }
+        let sent = t.output();
+        if info(&t, id).total_rto > 0 {
+            return (t.now.since(start), sent);
+        }
+    }
+}
+
+#[test]
+fn a_timeout_repeats_the_oldest_segment_whatever_went_out_right_before() {
+    let (at, _) = timed_out(None);
+    let (again, sent) = timed_out(Some(at - Duration::from_millis(10)));
+    assert_eq!((again, sent), (at, vec![". 1001:2001(1000) ack 1 win 65535".to_owned()]));
+}
+
+#[test]
+fn what_a_timeout_has_found_lost_is_of_no_other_congestion() {
+    let (mut t, id) = accepted("mss 1000");
+    let timeout = |t: &mut Trace| {
+        let before = info(t, id).total_rto;
+        while info(t, id).total_rto == before {
+            t.pass(Duration::from_millis(1));
+            t.output();
+        }
+    };
+    t.send(id, 12_000);
+    assert_eq!(t.output().len(), 10);
+    timeout(&mut t);
+    let threshold = info(&t, id).snd_ssthresh;
+    // Seven had arrived; copies of the others, and the two behind them, get lost.
+    t.peer(". 1:1(0) ack 7001 win 60000");
+    assert_eq!(t.output().len(), 5);
+    timeout(&mut t);
+    for ack in [8001, 9001, 10_001, 11_001] {
+        t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+        t.output();
+        assert_eq!((info(&t, id).ca_state, info(&t, id).snd_ssthresh), (4, threshold), "at {ack}");
+    }
+    t.peer(". 1:1(0) ack 12001 win 60000");
+    assert_eq!((info(&t, id).ca_state, info(&t, id).snd_ssthresh), (0, threshold));
+    assert_eq!(t.host.stack.counters().tcp_recoveries, 0);
+}
+
+#[test]
+fn a_pause_need_not_begin_the_window_anew() {
+    for (restart_after_idle, segments) in [(true, 10), (false, 20)] {
+        let mut t = Trace::new();
+        t.host.stack.set_limits(Limits { restart_after_idle, ..Limits::default() });
+        let id = t.accept(60_000, "mss 1000,sackOK", "");
+        t.send(id, 10_000);
+        t.output();
+        t.peer(". 1:1(0) ack 10001 win 60000");
+        t.pass(Duration::from_secs(5));
+        t.send(id, 20_000);
+        assert_eq!(t.output().len(), segments);
+    }
+}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State, TcpError};
+use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State, TcpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{ICMP_HEADER, IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, icmpv4};
+use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -489,6 +489,22 @@ fn half_a_close_lets_the_peer_go_on() {
 }
 
 #[test]
+fn a_peer_that_stays_open_is_waited_for_once_whatever_it_sends() {
+    let (mut t, id) = accepted();
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+    for later in [0, 50_000, 9000] {
+        t.pass(ms(later));
+        t.peer(". 1:1(0) ack 2 win 30000");
+        t.sends(&[]);
+        assert_eq!(t.host.stack.connections().0, 1);
+    }
+    t.pass(ms(2000));
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections().0, 0, "a minute after its acknowledgment");
+}
+
+#[test]
 fn both_close_at_once() {
     let (mut t, id) = accepted();
     t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
@@ -617,25 +633,9 @@ fn a_narrower_path_makes_segments_shorter() {
     t.send(id, 2000);
     let sent = t.output();
     assert_eq!(sent, [". 1:1001(1000) ack 1 win 65535", "P. 1001:2001(1000) ack 1 win 65535"]);
-    let icmp = |t: &Trace, seq: u32, mtu: u32| {
-        let first = t.host.stack.flow(id).unwrap();
-        let mut quoted =
-            Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 1020).as_bytes().to_vec();
-        quoted.extend(first.local_port.to_be_bytes());
-        quoted.extend(first.remote_port.to_be_bytes());
-        quoted.extend(t.absolute(seq).to_be_bytes());
-        let mut icmp =
-            IcmpHeader { kind: icmpv4::UNREACHABLE, code: 4, checksum: 0.into(), rest: mtu.into() };
-        icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(&quoted).checksum().into();
-        let length = u16::try_from(ICMP_HEADER + quoted.len()).unwrap();
-        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, length);
-        [ip.as_bytes(), icmp.as_bytes(), &quoted].concat()
-    };
-    let forged = icmp(&t, 90_000, 700);
-    t.raw(&forged);
+    t.unreachable(id, 4, 700, 90_000);
     t.sends(&[]);
-    let real = icmp(&t, 1, 700);
-    t.raw(&real);
+    t.unreachable(id, 4, 700, 1);
     let sent = t.output();
     assert_eq!(sent[0], ". 1:661(660) ack 1 win 65535", "700 less 40");
     assert_eq!(sent.len(), 4, "{sent:?}");
@@ -643,8 +643,7 @@ fn a_narrower_path_makes_segments_shorter() {
     assert_eq!((info.snd_mss, info.pmtu), (660, 700));
     // As narrow as IPv4 can be (RFC 791, 3.2), and no narrower than that.
     for mtu in [68, 40] {
-        let narrow = icmp(&t, 1, mtu);
-        t.raw(&narrow);
+        t.unreachable(id, 4, mtu, 1);
         let sent = t.output();
         assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().snd_mss, 28);
         assert!(mtu < 68 || sent[0] == ". 1:29(28) ack 1 win 65535", "{sent:?}");
@@ -656,6 +655,30 @@ fn a_narrower_path_makes_segments_shorter() {
         assert!(t.output().iter().all(|line| line.contains("(28)") || line.contains("(12)")));
     }
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().unacked, 0);
+}
+
+#[test]
+fn what_icmp_says_of_the_path_holds_until_something_arrives() {
+    const HOST: u8 = 1;
+    let (mut t, id) = accepted();
+    let trouble = |t: &Trace| t.host.stack.tcp_info(t.now, id).unwrap().soft_error;
+    t.send(id, 2000);
+    t.output();
+    t.unreachable(id, HOST, 0, 1);
+    t.output();
+    assert_eq!(trouble(&t), Some(Unreachable::Host));
+    t.pass(ms(5));
+    assert_eq!(trouble(&t), Some(Unreachable::Host));
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    assert_eq!(trouble(&t), None, "a half is there");
+    t.unreachable(id, HOST, 0, 1001);
+    t.output();
+    assert_eq!(trouble(&t), Some(Unreachable::Host), "of the other half");
+    t.peer(". 1:1(0) ack 2001 win 30000");
+    t.pass(ms(5));
+    t.send(id, 1000);
+    t.output();
+    assert_eq!(trouble(&t), None);
 }
 
 #[test]
@@ -746,6 +769,20 @@ fn congestion_marks_are_echoed_until_the_sender_slows_down() {
     t.sends(&[".E 1:1(0) ack 21 win 65535"]);
     t.peer("P.W 21:31(10) ack 1 win 30000");
     t.sends(&[". 1:1(0) ack 31 win 65535"]);
+}
+
+#[test]
+fn who_answers_no_question_for_marks_says_so() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { answers_ecn: false, ..Limits::default() });
+    // Also by a cookie.
+    for backlog in [4, 0] {
+        t.ports.1 += 1;
+        let listener = t.host.stack.listen(None, 80, backlog).unwrap();
+        t.peer("SEW 0:0(0) win 30000 <mss 1000>");
+        t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+        t.host.stack.unlisten(listener);
+    }
 }
 
 #[test]

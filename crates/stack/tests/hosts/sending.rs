@@ -235,6 +235,62 @@ fn takes_nothing(t: &mut Trace, port: PortId) {
     t.pool.give_batch(&mut batch);
 }
 
+#[test]
+fn a_port_that_takes_a_few_at_a_time_takes_them_from_all_and_is_in_nobodys_way() {
+    let mut t = Trace::new();
+    let few = |t: &mut Trace| -> Vec<u16> {
+        let mut batch = Batch::with_limit(8);
+        t.host.advance(t.now, &mut t.pool);
+        t.host.transmit(PORT, &mut batch);
+        let to = |packet: &Packet| u16::from_be_bytes([packet.head()[22], packet.head()[23]]);
+        let ports = batch.iter().map(to).collect();
+        t.pool.give_batch(&mut batch);
+        ports
+    };
+    let other = PortId(1);
+    let interface = Interface {
+        name: "other".into(),
+        port: other,
+        medium: Medium::Ip,
+        mtu: 1500,
+        offloads: Offloads::default(),
+    };
+    let interface = t.host.control.add_interface(interface).unwrap();
+    t.host.control.add_address(t.now, interface, "10.0.1.1/24".parse().unwrap()).unwrap();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    let [much, little] = [5000, 5001].map(|port| {
+        t.ports.1 = port;
+        t.peer("S 0:0(0) win 60000 <mss 100,sackOK>");
+        t.output();
+        t.peer(". 1:1(0) ack 1 win 60000");
+        let [Event::Accepted { connection, .. }] = t.events()[..] else { panic!("no connection") };
+        connection
+    });
+    // More fits the window than the queue, and all that the port takes below.
+    t.ports.1 = 5000;
+    let mut acked = 1;
+    while t.host.stack.tcp_info(t.now, much).unwrap().snd_cwnd < 50_000 {
+        t.send(much, 40_000);
+        loop {
+            while !t.output().is_empty() {}
+            let out = t.host.stack.tcp_info(t.now, much).unwrap().unacked_bytes;
+            if out == 0 {
+                break;
+            }
+            acked += out;
+            t.peer(&format!(". 1:1(0) ack {acked} win 60000"));
+        }
+    }
+    t.send(much, 50_000);
+    assert_eq!(few(&mut t), [5000; 8]);
+    assert_eq!(few(&mut t), [5000; 8]);
+    t.send(little, 100);
+    t.host.stack.connect(t.now, (None, 0), (address("10.0.1.9"), 80), &mut t.pool).unwrap();
+    let turns = (0..40).map(|_| few(&mut t)).position(|ports| ports.contains(&5001));
+    assert!(turns.is_some_and(|turns| turns < 20), "behind what waited already: {turns:?}");
+    assert_eq!(takes(&mut t, other).len(), 1, "another port has nothing to do with it");
+}
+
 /// What is sent on a port, by its source port.
 fn takes(t: &mut Trace, port: PortId) -> Vec<u16> {
     let mut batch = Batch::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, TcpInfo};
+use bywash_stack::{CongestionControl, ConnectionId, Limits, TcpInfo};
 
 use crate::wire::trace::Trace;
 
@@ -115,4 +115,14 @@ fn an_echo_of_the_copy_says_nothing() {
     let (mut t, id, _) = by_the_clock();
     t.peer(". 1:1(0) ack 5001 win 30000 <TS 103>");
     assert_eq!(info(&t, id).snd_ssthresh, 6300);
+}
+
+#[test]
+fn what_another_algorithm_began_is_not_taken_back() {
+    let (mut t, id) = by_blocks();
+    let limits = Limits { congestion: CongestionControl::NewReno, ..t.host.stack.limits() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    t.peer(". 1:1(0) ack 10001 win 30000 <sack 1001:2001>");
+    assert_eq!((info(&t, id).snd_ssthresh, t.host.stack.counters().tcp_recoveries_undone), (6300, 0));
 }

@@ -74,6 +74,23 @@ fn a_peer_that_answers_may_keep_its_window_shut() {
 }
 
 #[test]
+fn what_a_program_has_closed_waits_for_no_window_that_stays_shut() {
+    let (mut t, id) = accepted();
+    t.peer(". 1:1(0) ack 1 win 0");
+    t.send(id, 500);
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    let start = t.now;
+    while t.host.stack.connections().0 > 0 && t.now < start + ms(60_000) {
+        t.now = t.host.next_deadline().unwrap().max(t.now + ms(1));
+        if !t.output().is_empty() {
+            t.peer(". 1:1(0) ack 1 win 0");
+        }
+    }
+    let took = t.now.since(start);
+    assert!((ms(10_000)..ms(11_000)).contains(&took), "{took:?}: the user timeout, from the first probe on");
+}
+
+#[test]
 fn small_segments_that_nobody_reads_shut_the_window_too() {
     let mut t = Trace::with_frames(3000);
     let id = t.accept(30_000, "mss 1000,wscale 7", "");

@@ -49,6 +49,10 @@ impl HyStart {
         if let Some(rtt) = arrival.sample {
             self.measure(rtt);
         }
+        // An end that is not of what is out is of long ago: the window was not used meanwhile.
+        if self.end.is_some_and(|end| end.after(arrival.nxt)) {
+            *self = Self::default();
+        }
         if arrival.una.before(*self.end.get_or_insert(arrival.nxt)) {
             return;
         }
@@ -175,5 +179,19 @@ mod tests {
                 assert_eq!(start.hystart.is_conservative(), expected, "{last} and {rtt} ms");
             }
         }
+    }
+
+    #[test]
+    fn a_round_of_long_ago_does_not_last_until_its_numbers_come_round() {
+        let mut start = Start::new();
+        start.round(|_| 20);
+        start.round(|_| 20);
+        // Two thousand million bytes, of which none filled the window, are on the other side of the circle.
+        start.una = start.una + (1 << 31);
+        let (una, nxt) = (start.una, start.una + start.window.congestion);
+        let (smoothed, now) = (Duration::ZERO, Timestamp::ZERO);
+        let arrival = Arrival { bytes: MSS, sample: None, una, nxt, smoothed, now };
+        start.hystart.acknowledged(&mut start.window, &arrival);
+        assert_eq!(start.hystart.end, Some(nxt), "a round begins now");
     }
 }

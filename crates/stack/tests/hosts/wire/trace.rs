@@ -10,7 +10,7 @@ use bywash_frame::{Batch, Packet, Pool};
 use bywash_stack::{ConnectionId, Event, Host, Interface, Medium, Offloads, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
+use bywash_wire::{ICMP_HEADER, IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, TcpOptions, icmpv4};
 
 use super::{PORT, pool};
 
@@ -97,6 +97,21 @@ impl Trace {
         packet.extend_from_slice(bytes).unwrap();
         self.batch.push(packet);
         self.host.receive(self.now, PORT, &mut self.batch, &mut self.pool);
+    }
+
+    /// A router says by ICMP that a segment of ours with that number got no further: the code, and the rest of its header.
+    pub(crate) fn unreachable(&mut self, id: ConnectionId, code: u8, rest: u32, seq: u32) {
+        let flow = self.host.stack.flow(id).unwrap();
+        let mut quoted =
+            Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 1020).as_bytes().to_vec();
+        quoted.extend(flow.local_port.to_be_bytes());
+        quoted.extend(flow.remote_port.to_be_bytes());
+        quoted.extend(self.absolute(seq).to_be_bytes());
+        let mut icmp = IcmpHeader { kind: icmpv4::UNREACHABLE, code, checksum: 0.into(), rest: rest.into() };
+        icmp.checksum = Sum::new().bytes(icmp.as_bytes()).bytes(&quoted).checksum().into();
+        let length = u16::try_from(ICMP_HEADER + quoted.len()).unwrap();
+        let ip = Ipv4Header::new([10, 0, 0, 9].into(), [10, 0, 0, 1].into(), 1, length);
+        self.raw(&[ip.as_bytes(), icmp.as_bytes(), &quoted].concat());
     }
 
     /// What we send now is exactly this.
