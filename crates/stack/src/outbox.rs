@@ -61,7 +61,7 @@ struct Queue {
     spare: Vec<Batch>,
     /// Packets in all of them.
     len: usize,
-    /// There were still some when packets were taken last: it takes less than there is.
+    /// It takes less than there is: not all had been taken of what left before, and there are still some.
     slow: bool,
 }
 
@@ -92,8 +92,9 @@ impl Queue {
         taken
     }
 
-    /// Moves packets into a batch, as many as there is room for.
+    /// Moves packets into a batch, as many as there is room for beside those that nobody has taken.
     fn leave(&mut self, to: &mut Batch) {
+        let was_left = !to.is_empty();
         self.len += to.len();
         while let Some(first) = self.whole.front_mut() {
             pour(first, to);
@@ -106,7 +107,7 @@ impl Queue {
             pour(&mut self.last, to);
         }
         self.len -= to.len();
-        self.slow = self.len > 0;
+        self.slow = was_left && self.len > 0;
     }
 }
 
