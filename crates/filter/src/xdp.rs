@@ -182,6 +182,7 @@ pub const XDP_REDIRECT: i32 = 4;
 pub const MD_DATA: i16 = 0;
 /// Offset in `struct xdp_md`: the byte behind the packet's last.
 pub const MD_DATA_END: i16 = 4;
+pub(crate) const MD_INGRESS_IFINDEX: i16 = 12;
 const MD_RX_QUEUE_INDEX: i16 = 16;
 
 /// What is kept in registers that survive calls. Behind the expression the first two are free again.

@@ -1,13 +1,14 @@
 //! A SYN flood is answered with cookies.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bywash_lab::{Host, PairOptions};
+use bywash_lab::{Host, HostOptions, Pair, PairOptions};
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+use bywash_sys::route::Gateway;
 use tempfile::TempDir;
 
 use super::bed::{BYWASH, Filter, arguments, flood, of_rule, sent, summary, two_families};
@@ -21,16 +22,15 @@ fn tcp_counter(host: &Host, name: &str) -> u64 {
     found.find(|(known, _)| *known == name).unwrap().1.parse().unwrap()
 }
 
-/// Connects, and says something in both directions. Which window scales each side says the connection has, and whether it
-/// has timestamps and SACK: from the client, then from the server.
-fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
-    let address = listener.local_addr().unwrap();
-    let patience = Duration::from_secs(10);
-    let connect = || TcpStream::connect_timeout(&address, patience);
-    let mut client = hosts[0].enter(connect).unwrap().unwrap();
-    client.set_read_timeout(Some(patience)).unwrap();
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Opens a connection to who listens behind `address`, and says something there: its ends at the client and at the server.
+fn open(client: &Host, address: SocketAddr, listener: &TcpListener) -> [TcpStream; 2] {
+    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let mut client = client.enter(connect).unwrap().unwrap_or_else(|error| panic!("{address}: {error}"));
     client.write_all(b"ping").unwrap();
-    let until = Instant::now() + patience;
+    let until = Instant::now() + PATIENCE;
     let mut server = loop {
         match listener.accept() {
             Ok((server, _)) => break server,
@@ -39,9 +39,26 @@ fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
         std::thread::sleep(Duration::from_millis(1));
     };
     server.set_nonblocking(false).unwrap();
-    server.set_read_timeout(Some(patience)).unwrap();
+    for end in [&client, &server] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
     let mut said = [0; 4];
     server.read_exact(&mut said).unwrap();
+    [client, server]
+}
+
+/// Says something in one direction.
+fn say([from, to]: [&mut TcpStream; 2]) {
+    from.write_all(b"ping").unwrap();
+    let mut said = [0; 4];
+    to.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"ping");
+}
+
+/// Connects, and says something in both directions. Which window scales each side says the connection has, and whether it
+/// has timestamps and SACK: from the client, then from the server.
+fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
+    let [mut client, mut server] = open(&hosts[0], listener.local_addr().unwrap(), listener);
     let long = vec![7; 200_000];
     let writer = std::thread::spawn(move || server.write_all(&long).map(|()| server).unwrap());
     let mut heard = vec![0; 200_000];
@@ -140,6 +157,53 @@ fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
         let counted = counter("SyncookiesRecv");
         assert!(counted <= connections && counted * 10 >= connections * 9, "{counted} of {connections}");
     }
+}
+
+/// Who listens on all addresses of a machine listens on none of those behind it.
+#[test]
+fn connections_that_are_only_forwarded_are_not_answered_for() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, pair) = two_families(&PairOptions::default());
+    let [client, machine] = &hosts;
+    let server = Host::with(&HostOptions { ipv6: true, ..HostOptions::default() }).unwrap();
+    let addresses = [["10.0.1.1/24", "fd01::1/64"], ["10.0.1.2/24", "fd01::2/64"]]
+        .map(|end| end.map(|text| text.parse().unwrap()).into());
+    let behind =
+        Pair::between(machine, &server, &PairOptions { addresses, ..PairOptions::default() }).unwrap();
+    for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        machine.sysctl(setting, "1").unwrap();
+    }
+    for (host, index, to, by) in [
+        (client, pair.near.index, "10.0.1.0/24", "10.0.0.2"),
+        (client, pair.near.index, "fd01::/64", "fd00::2"),
+        (&server, behind.far.index, "10.0.0.0/24", "10.0.1.1"),
+        (&server, behind.far.index, "fd00::/64", "fd01::1"),
+    ] {
+        let way = Gateway { index, address: Some(by.parse().unwrap()) };
+        host.add_route(to.parse().unwrap(), way).unwrap();
+    }
+    let _link = answers_come_out(client, pair.near.index);
+    machine.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let [own, far] = [machine, &server].map(|host| {
+        let listener = host.enter(|| TcpListener::bind("[::]:80")).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    });
+    let through =
+        || ["10.0.1.2:80", "[fd01::2]:80"].map(|address| open(client, address.parse().unwrap(), &far));
+    let before = through();
+    let folder = tempfile::tempdir().unwrap();
+    let mut filter = Filter::on(machine, &format!("--rules {}", web(&folder).display()));
+    for [mut near, mut far] in before.into_iter().chain(through()) {
+        say([&mut near, &mut far]);
+        say([&mut far, &mut near]);
+    }
+    assert_eq!(of_rule(filter.report(), "web", "packets"), 0, "none of it is this machine's");
+    for address in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let [mut near, mut far] = open(client, address.parse().unwrap(), &own);
+        say([&mut far, &mut near]);
+    }
+    assert!(of_rule(summary(&filter.end()), "web", "packets") >= 2, "a SYN of each");
 }
 
 /// netfilter's SYNPROXY takes them as well: it makes and checks cookies by the same functions of the kernel.

@@ -89,6 +89,8 @@ pub enum Helper {
     RedirectMap = 51,
     /// `bpf_xdp_adjust_tail(context, difference)`.
     AdjustTail = 65,
+    /// `bpf_fib_lookup(context, parameters, size, flags)`: what becomes of a packet by the routes; negative for an error.
+    FindRoute = 69,
     /// `bpf_sk_release(socket)`.
     ReleaseSocket = 86,
     /// `bpf_skc_lookup_tcp(context, addresses, size, namespace, flags)`.

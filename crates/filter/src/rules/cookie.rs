@@ -6,6 +6,8 @@
 //!     everything else ──► the next rule
 //! ```
 //!
+//! A listener on all addresses is found for those of other machines as well: then routes say whether the packet is for this one.
+//!
 //! The cookie is the one that the kernel would have sent (`bpf_tcp_gen_syncookie`), and making it so tells the listener to
 //! expect it. The helpers that need no listener (`bpf_tcp_raw_gen_syncookie_ipv4`) do not, and a listener that has seen no
 //! overflow lately refuses all cookies. With `net.ipv4.tcp_syncookies` at 1 the kernel gives one only while its queue is full,
@@ -14,6 +16,7 @@
 //! A cookie holds the MSS. Window scale and SACK are kept in the lowest bits of our timestamp as the kernel does, which comes
 //! back with the ACK: that takes a SYN with a timestamp, and a kernel whose timestamps have no secret offset.
 
+use super::forwarded::ROUTE;
 use super::program::{CONTEXT_AT, Coder};
 use crate::ebpf::{Condition, Helper, Label, Operation, Register, Width};
 use crate::plain::{NETWORK, Plain};
@@ -55,7 +58,8 @@ const OPTIONS: i16 = 40;
 pub(super) const SOCKET_STATE: i16 = 72;
 pub(super) const LISTEN: i32 = 10;
 
-/// The stack: the SYN's TCP header, its length, the socket, a result; what its options say; the answer's TCP header.
+/// The stack: the SYN's TCP header, and before that what routes are asked; its length, the socket, a result; what its options say;
+/// the answer's TCP header.
 const HEADER_AT: i16 = -248;
 /// Bytes of it.
 pub(super) const STACK: usize = HEADER_AT.unsigned_abs() as usize;
@@ -133,7 +137,8 @@ impl Coder<'_> {
         self.assembler.jump(next);
     }
 
-    /// Puts the listener that the packet is for on the stack; `release` when it is for another socket, `next` for none.
+    /// Puts the listener that the packet is for on the stack; `release` when it is for another socket or another machine, `next`
+    /// for none.
     fn find_listener(&mut self, plain: Plain, release: Label, next: Label) {
         // Addresses and ports follow each other in the packet as the kernel wants them.
         let (addresses, size) = match plain.family {
@@ -152,6 +157,8 @@ impl Coder<'_> {
         self.assembler.store(Width::Double, Register::R10, SOCKET_AT, Register::R0);
         self.assembler.load(Width::Word, Register::R1, Register::R0, SOCKET_STATE);
         self.assembler.jump_if(Register::R1, Condition::NotEqual, LISTEN, release);
+        const { assert!(ROUTE <= LEN_AT - HEADER_AT) };
+        self.unless_forwarded(plain, HEADER_AT, release);
     }
 
     /// Calls what takes a socket, an IP header and a TCP header, and releases the socket; its result is in r0.
@@ -448,6 +455,6 @@ impl Coder<'_> {
 }
 
 /// An offset that an instruction can have.
-fn at(offset: u32) -> i16 {
+pub(super) fn at(offset: u32) -> i16 {
     i16::try_from(offset).unwrap_or(i16::MAX)
 }

@@ -23,6 +23,7 @@ mod established;
 mod exact;
 mod flow;
 mod flow_table;
+mod forwarded;
 mod front;
 mod headers;
 mod idle;
