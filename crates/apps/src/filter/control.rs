@@ -161,6 +161,8 @@ impl Control {
         let (stop, state) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(State::default())));
         let file = options.file.clone();
         let seen = file.as_ref().map(|file| file.files.clone()).unwrap_or_default();
+        // Also one that has passed: the port was opened with a rule that may have expired since.
+        let expiry = options.rules.set.rules().iter().filter_map(|rule| rule.expires).min();
         let mut work = Work {
             port,
             shared: Arc::clone(&shared),
@@ -168,7 +170,7 @@ impl Control {
             stop_all: stop_all.clone(),
             state: Arc::clone(&state),
             reload: Arc::clone(&options.reload),
-            expiry: file.as_ref().and_then(|file| file.next_expiry(SystemTime::now())),
+            expiry,
             expiry_due: Instant::now(),
             unblocking_due: Instant::now(),
             file,

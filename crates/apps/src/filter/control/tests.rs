@@ -96,8 +96,8 @@ fn file() -> RuleFile {
     RuleFile::parse(&text, std::path::Path::new("rules.toml")).unwrap()
 }
 
-/// The thread's work on such a port, by which one source is blocked for so long; and what the port goes by.
-fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
+/// Such a port, and what it goes by.
+fn port() -> (SharedPort, Arc<AtomicBool>, Arc<AtomicU64>) {
     let (refuses, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let port = Stubborn {
         refuses: Arc::clone(&refuses),
@@ -105,10 +105,16 @@ fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
         name: "loop:stubborn".parse().unwrap(),
         capabilities: Capabilities::default(),
     };
+    (SharedPort::new(Box::new(port)), refuses, asked)
+}
+
+/// The thread's work on such a port, by which one source is blocked for so long; and what the port goes by.
+fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
+    let (port, refuses, asked) = port();
     let blocks = Blocks::default();
     blocks.add(("rate".into(), [10, 0, 0, 1].into()), 32, time);
     let work = Work {
-        port: SharedPort::new(Box::new(port)),
+        port,
         shared: Shared::new(Held { rules: rules(), flows: None }, AT_WORK),
         stop: Arc::default(),
         stop_all: Stop::new().unwrap(),
@@ -176,6 +182,31 @@ fn rules_that_take_long_to_load_and_are_refused_are_tried_again_the_later() {
     work.expire();
     work.look_at_gateways();
     assert!(work.expiry_due >= began + LOAD * SHARE && work.gateways_due >= began + LOAD * SHARE);
+}
+
+/// Until the verifier has been asked, seconds may have gone by.
+#[test]
+fn a_rule_that_expires_before_the_thread_begins_is_taken_out_as_well() {
+    let (port, refuses, _) = port();
+    refuses.store(false, Ordering::Relaxed);
+    let rule = |name: &str, year: u32| {
+        format!(
+            "[[rule]]\nname = '{name}'\nto_ports = [9]\naction = 'drop'\nexpires = {year}-01-01T00:00:00Z\n"
+        )
+    };
+    let text = rule("over", 2020) + &rule("long", 2200);
+    let file = RuleFile::parse(&text, std::path::Path::new("rules.toml")).unwrap();
+    let rules = file.live(SystemTime::UNIX_EPOCH).unwrap();
+    let shared = Shared::new(Held { rules: rules.clone(), flows: None }, AT_WORK);
+    let options = Options::new(Some(file), rules);
+    let control = Control::start(port, shared, &options, Vec::new(), &Stop::new().unwrap()).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while control.rules().set.rules().len() == 2 {
+        assert!(Instant::now() < until, "it is there for ever");
+        std::thread::sleep(LOADING);
+    }
+    let Ended { rules, done, .. } = control.finish();
+    assert_eq!((rules.set.rules()[0].name.as_str(), done.reloads), ("long", 1));
 }
 
 #[test]
