@@ -175,6 +175,7 @@ impl Control {
             unblocking_due: Instant::now(),
             file,
             seen,
+            changing: Vec::new(),
             told: blocks,
             blocks: known.clone(),
             gateways_due: Instant::now() + GATEWAYS,
@@ -269,6 +270,8 @@ struct Work {
     file: Option<RuleFile>,
     /// The files, as they were when they were last read.
     seen: Vec<Watched>,
+    /// The same, as the last look has found them, when they were others.
+    changing: Vec<Watched>,
     expiry: Option<SystemTime>,
     /// When what has expired may be taken out, which did not come about before.
     expiry_due: Instant,
@@ -306,8 +309,8 @@ impl Work {
             if asked {
                 self.open_audit_again();
             }
-            if asked || (looks && self.has_changed()) {
-                self.read_again();
+            if asked || (looks && self.has_settled()) {
+                self.read_again(asked);
             }
             let has_expired = self.expiry.is_some_and(|end| end <= SystemTime::now());
             if has_expired && self.expiry_due <= Instant::now() {
@@ -330,17 +333,34 @@ impl Work {
         }
     }
 
-    fn has_changed(&self) -> bool {
-        self.seen.iter().any(Watched::has_changed)
+    /// Whether files are others than those that were read, and have been the same for two looks: else somebody may be writing them.
+    fn has_settled(&mut self) -> bool {
+        let now: Vec<Watched> = self.seen.iter().map(Watched::again).collect();
+        if now == self.seen {
+            self.changing.clear();
+            return false;
+        }
+        let has_settled = now == self.changing;
+        self.changing = now;
+        has_settled
     }
 
-    fn read_again(&mut self) {
+    /// Reads the files again; `asked`: by order.
+    fn read_again(&mut self, asked: bool) {
         let Some(file) = self.file.clone() else { return };
         self.shared.is_seen(AT_WORK);
         let read = file.read_again();
         // Of a file that is refused, too, the next change is seen, and no other: of what it names as well.
         self.seen.clone_from(read.as_ref().map_or_else(|refused| &refused.files, |file| &file.files));
-        let read = read.map_err(|refused| refused.to_string());
+        self.changing.clear();
+        let read = read.map_err(|refused| refused.to_string()).and_then(|file| {
+            if asked || !file.is_empty() {
+                return Ok(file);
+            }
+            // Nothing would be dropped, which is hardly what was meant: a shell empties a file before it writes it.
+            let path = file.files[0].path.display();
+            Err(format!("{path} is empty: when that is meant, order it by SIGHUP"))
+        });
         match read.and_then(|file| self.apply(&file).map(|places| (file, places))) {
             Ok((_, None)) => {}
             Ok((file, Some(places))) => {

@@ -26,9 +26,9 @@ impl Watched {
         Self { path: path.into(), looks: looks(path) }
     }
 
-    /// Whether it is another one by now.
-    pub(super) fn has_changed(&self) -> bool {
-        looks(&self.path) != self.looks
+    /// The same file, as it is now.
+    pub(super) fn again(&self) -> Self {
+        Self::now(&self.path)
     }
 }
 

@@ -158,6 +158,33 @@ fn a_list_that_a_refused_rule_file_names_is_watched_and_who_asks_is_told_again()
     filter.end();
 }
 
+/// As by `: > rules.toml; sleep 1; cat good > rules.toml`.
+#[test]
+fn a_rule_file_that_is_emptied_before_it_is_written_drops_nothing_of_the_rules_between() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    bed.server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nto_ports = [7]\naction = \"drop\"\n");
+    let path = bed.rules(&rule("before"));
+    let mut filter = Filter::start(&bed, &format!("--rules {}", path.display()));
+    until_answered(&bed, false, "it drops");
+    let is_told = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("rules.toml is empty")
+    };
+    File::create(&path).unwrap();
+    filter.wait_for("warning", is_told);
+    assert_eq!(bed.ask(5), 0, "the old rule holds");
+    std::fs::write(&path, rule("after")).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while filter.report()["rules"][0]["rule"] != "after" {
+        assert!(Instant::now() < until, "it is written: {}", filter.report());
+    }
+    File::create(&path).unwrap();
+    filter.signal(Signal::HUP);
+    until_answered(&bed, true, "who asks for it gets it");
+    filter.end();
+}
+
 #[test]
 fn a_filter_whose_interface_has_gone_says_so_and_ends() {
     let Some(_guard) = bywash_lab::lock() else { return };

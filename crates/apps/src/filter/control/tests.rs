@@ -125,6 +125,7 @@ fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
         reload: Arc::default(),
         file: None,
         seen: Vec::new(),
+        changing: Vec::new(),
         expiry: None,
         expiry_due: Instant::now(),
         unblocking_due: Instant::now(),
@@ -207,6 +208,48 @@ fn a_rule_that_expires_before_the_thread_begins_is_taken_out_as_well() {
     }
     let Ended { rules, done, .. } = control.finish();
     assert_eq!((rules.set.rules()[0].name.as_str(), done.reloads), ("long", 1));
+}
+
+#[test]
+fn a_file_that_is_being_written_is_read_when_two_looks_have_seen_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.toml");
+    let rule = |name: &str| format!("[[rule]]\nname = '{name}'\nto_ports = [9]\naction = 'drop'\n");
+    std::fs::write(&path, rule("before")).unwrap();
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    let file = RuleFile::read(&path).unwrap();
+    work.seen.clone_from(&file.files);
+    work.file = Some(file);
+    assert!(!work.has_settled() && !work.has_settled(), "nobody has written");
+    let text = rule("after");
+    for so_far in [0, 9, 30, text.len()] {
+        std::fs::write(&path, &text[..so_far]).unwrap();
+        assert!(!work.has_settled(), "{so_far} bytes of it so far");
+    }
+    assert!(work.has_settled());
+    work.read_again(false);
+    assert_eq!(work.shared.rules().set.rules()[0].name, "after");
+    assert!(!work.has_settled() && !work.has_settled());
+}
+
+#[test]
+fn a_file_of_no_bytes_is_taken_only_by_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.toml");
+    std::fs::write(&path, "").unwrap();
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    work.file = Some(RuleFile::read(&path).unwrap());
+    work.read_again(false);
+    let why = work.state.lock().unwrap().reload_trouble.why.clone().unwrap();
+    assert!(why.contains("rules.toml is empty") && why.contains("SIGHUP"), "{why}");
+    assert_eq!((work.shared.rules().set.rules().len(), work.blocks.count()), (1, 1), "all is as it was");
+    assert!(!work.has_settled() && !work.has_settled(), "it is told of once");
+    work.read_again(true);
+    let state = work.state.lock().unwrap();
+    assert_eq!((work.shared.rules().set.rules().len(), &state.reload_trouble.why), (0, &None));
+    assert_eq!((state.done.reloads, state.done.refused), (1, 1));
 }
 
 #[test]

@@ -199,6 +199,11 @@ impl RuleFile {
         Ok(Self { spared, keeps_samples, ..Self::read_or_refuse(&self.files[0].path)? })
     }
 
+    /// Whether there is not one byte in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
     /// The same of its text; `path` says what it is called, and where the files are that it names.
     ///
     /// # Errors
