@@ -1,5 +1,8 @@
 //! Rules that can do nothing, by what stands before them or by what never comes to rules.
 
+use std::ops::RangeInclusive;
+use std::slice;
+
 use super::{Action, Condition, Prefix, Rule};
 use crate::Expression;
 use crate::xdp::NeverTake;
@@ -36,7 +39,59 @@ impl Rule {
         }
         None
     }
+
+    /// Whether it gives user space all TCP that a rule behind it is about, which the kernel's program then has no say in; of that what
+    /// goes to `port` alone, where it is given. As far as that is seen.
+    pub fn takes_tcp_of(&self, behind: &Condition, port: Option<&RangeInclusive<u16>>) -> bool {
+        let ports = port.map_or(&behind.to_ports[..], slice::from_ref);
+        let Condition { expression, from, to, from_ports, established, .. } = &self.condition;
+        self.asks_user_space()
+            && established.is_none()
+            && are_within(&behind.from, from, prefix_is_within)
+            && are_within(&behind.to, to, prefix_is_within)
+            && are_within(&behind.from_ports, from_ports, range_is_within)
+            && are_within(ports, self.condition.wanted_ports(), range_is_within)
+            && expression.as_ref().is_none_or(|ours| ours.matches_all() || tcp_is_within(behind, port, ours))
+    }
 }
+
+/// Whether all that a list is about is in another one; an empty list is about everything.
+fn are_within<T: PartialEq>(list: &[T], other: &[T], is_within: impl Fn(&T, &T) -> bool) -> bool {
+    let is_long = list.len().saturating_mul(other.len()) > MOST_PAIRS;
+    other.is_empty()
+        || list == other
+        || (!list.is_empty()
+            && !is_long
+            && list.iter().all(|one| other.iter().any(|other| is_within(one, other))))
+}
+
+/// More are not compared: lists may have hundreds of thousands of entries.
+const MOST_PAIRS: usize = 1 << 20;
+
+fn prefix_is_within(one: &Prefix, other: &Prefix) -> bool {
+    other.bits() <= one.bits() && other.contains(one.address())
+}
+
+fn range_is_within(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
+    other.contains(one.start()) && other.contains(one.end())
+}
+
+/// Whether all TCP that a condition is about, to one of its ports where that is given, matches an expression.
+fn tcp_is_within(condition: &Condition, port: Option<&RangeInclusive<u16>>, other: &Expression) -> bool {
+    let mut text = "tcp".to_owned();
+    if let Some(port) = port {
+        text += &format!(" and dst portrange {}-{}", port.start(), port.end());
+    }
+    if let Some(own) = condition.expression.as_ref().filter(|own| !own.matches_all()) {
+        text += &format!(" and ({own})");
+    }
+    // Behind a tag or in a tunnel the other one would mean something else.
+    let digs = SHIFTS.iter().any(|shift| text.contains(shift));
+    !digs && text.parse::<Expression>().is_ok_and(|text| text.is_within(&other.to_string()))
+}
+
+/// Words of expressions behind which others are about other bytes.
+const SHIFTS: [&str; 6] = ["vlan", "mpls", "pppoes", "geneve", "vxlan", "gtp"];
 
 impl NeverTake {
     /// Whether all packets that a condition is about are on the list, as far as that is seen.

@@ -256,6 +256,60 @@ fn rules_whose_match_leaves_nothing_of_what_they_are_about_are_told_of() {
     assert_eq!(told, right);
 }
 
+/// What comes to user space does not come back to where SYNs are answered.
+#[test]
+fn rules_that_answer_syns_behind_those_that_give_them_to_user_space_are_told_of() {
+    let rule = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n");
+    let told = |before: &str, web: &str| {
+        let text = rule("before", before) + &rule("web", &format!("{web}\naction = \"syncookie\""));
+        parse(&text).unwrap().idle_rules(SystemTime::UNIX_EPOCH)
+    };
+    let limit = "action = \"limit\"\nrate = 9";
+    let (all, some) =
+        ("gives user space all TCP that it is about: it does nothing", "gives user space all TCP to port");
+    for (before, web, what) in [
+        (format!("match = \"\"\n{limit}"), "to_ports = [80]", all),
+        (format!("match = \"tcp\"\n{limit}"), "match = \"ip\"", all),
+        (format!("match = \"tcp dst port 80\"\n{limit}"), "to_ports = [80]", all),
+        (format!("to_ports = [443, \"1-99\"]\n{limit}\ndry_run = true"), "to_ports = [80, \"90-99\"]", all),
+        (format!("to_ports = [80]\n{limit}"), "to_ports = [80, 443]", some),
+        (format!("from = [\"10.0.0.0/8\"]\n{limit}"), "from = [\"10.1.0.0/16\", \"10.2.0.1\"]", all),
+        ("names = [\"*\"]\naction = \"drop\"".into(), "to_ports = [53]", all),
+        ("names = [\"*\"]\naction = \"drop\"".into(), "to_ports = [53, 80]", some),
+        (
+            "payload = [{ text = \"x\", at = 0 }]\naction = \"drop\"".into(),
+            "match = \"tcp dst port 80\"",
+            all,
+        ),
+    ] {
+        let told = told(&before, web);
+        let [told] = &told[..] else { panic!("{before} {web}: {told:?}") };
+        let line = 1 + 2 + before.lines().count() + 1;
+        assert!(
+            told.starts_with(&format!("rules.toml:{line}:8: the rule 'web' stands behind 'before', which ")),
+            "{told}"
+        );
+        assert!(told.contains(what), "{told}");
+    }
+    let told_of_one = told(&format!("to_ports = [80]\n{limit}"), "to_ports = [443, 80, \"79-80\"]");
+    assert!(told_of_one[0].ends_with("all TCP to port 80: it does nothing there"), "{told_of_one:?}");
+    for (before, web) in [
+        (format!("match = \"udp\"\n{limit}"), "to_ports = [80]"),
+        (format!("match = \"ip\"\n{limit}"), "to_ports = [80]"),
+        (format!("to_ports = [80]\n{limit}"), "match = \"tcp\""),
+        (format!("to_ports = [80]\n{limit}"), "to_ports = [\"79-81\"]"),
+        (format!("from = [\"10.0.0.0/8\"]\n{limit}"), "to_ports = [80]"),
+        (format!("from = [\"10.0.0.0/8\"]\n{limit}"), "from = [\"10.0.0.0/7\"]"),
+        (format!("established = true\n{limit}"), "to_ports = [80]"),
+        (format!("match = \"tcp\"\n{limit}\nexpires = 2099-01-01T00:00:00Z"), "to_ports = [80]"),
+        ("to_ports = [80]\naction = \"drop\"\ndry_run = true".into(), "to_ports = [80]"),
+        ("names = [\"*\"]\naction = \"drop\"".into(), "to_ports = [80]"),
+        ("names = [\"*\"]\nto_ports = [54]\naction = \"drop\"".into(), "to_ports = [53]"),
+    ] {
+        assert_eq!(told(&before, web), Vec::<String>::new(), "{before} {web}");
+    }
+}
+
 #[test]
 fn what_is_no_utf_8_is_named_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
