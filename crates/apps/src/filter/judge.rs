@@ -245,10 +245,26 @@ impl Judge {
         let mut course = set.course(lookup, (packet, wire_len), seen);
         let mut judgement = Judgement::default();
         loop {
-            let index = course.next_index();
+            let has_asked = course.has_asked();
+            let (index, is_met) = match before {
+                Before::Kernel => (course.next_index(), true),
+                Before::Nobody(_) => course.next_asked(),
+            };
             let Some(kept) = self.kept.get_mut(index) else { break };
             if kept.does == Does::SynCookie && !is_first {
                 // What the kernel's program has not answered is none of its business.
+                continue;
+            }
+            let is_blocked = match before {
+                // The kernel's program has no say once user space was asked.
+                Before::Nobody(blocked) if !has_asked => {
+                    let source = kept.source(&lookup.headers);
+                    let until = source.and_then(|source| blocked.get(&(index, source)));
+                    until.is_some_and(|until| seen.now < *until)
+                }
+                Before::Kernel | Before::Nobody(_) => false,
+            };
+            if !is_met && !is_blocked {
                 continue;
             }
             // What the kernel would have decided was taken by rules that are gone: it is counted here.
@@ -261,14 +277,6 @@ impl Judge {
                     self.sampler = index;
                 }
             }
-            let is_blocked = match before {
-                Before::Kernel => false,
-                Before::Nobody(blocked) => {
-                    let source = kept.source(&lookup.headers);
-                    let until = source.and_then(|source| blocked.get(&(index, source)));
-                    until.is_some_and(|until| seen.now < *until)
-                }
-            };
             let measured = match &mut kept.limiter {
                 _ if is_blocked => Measured::Above,
                 Some(limiter) => limiter.measure(&lookup.headers, seen.now),
@@ -311,6 +319,7 @@ fn nameless(counted: HashMap<RuleId, Counted>) -> HashMap<RuleId, Counted> {
 
 #[cfg(test)]
 mod tests {
+    use bywash_port::filter::rules::{PayloadPattern, PayloadPlace};
     use bywash_port::{Condition, Per};
     use bywash_sys::clock::SECOND;
 
@@ -441,6 +450,42 @@ mod tests {
         let now = 12 * SECOND;
         assert_eq!([dropped(1, 10, now), dropped(2, 9, now), dropped(1, 9, now)], [false, false, true]);
         assert!(!dropped(1, 9, 80 * SECOND), "its time is over");
+    }
+
+    /// As the kernel's program does, which does not look inside, and which has no say once user space was asked.
+    #[test]
+    fn who_floods_is_dropped_by_what_is_asked_before_the_look_inside() {
+        let limit = Action::Limit(Limit {
+            rate: 10,
+            burst: 10,
+            per: Per::Source { v4: 32, v6: 64 },
+            block: Some(Duration::from_secs(60)),
+        });
+        let payload = |bytes: &[u8]| vec![PayloadPattern { bytes: bytes.into(), place: PayloadPlace::At(0) }];
+        let inside = |bytes: &[u8], rule: Rule| Rule {
+            condition: Condition { payload: payload(bytes), ..rule.condition },
+            ..rule
+        };
+        let flood = inside(b"bad", rule("flood", limit, "udp dst port 9"));
+        let asks = inside(b"no", rule("asks", Action::Drop, "src host 10.0.0.7"));
+        let set = RuleSet::new(vec![asks, flood]).unwrap();
+        let (mut judge, mut blocked) = (Judge::new(&set, None), Blocked::new());
+        let mut dropped = |source, port, payload: &[u8], now| {
+            let packet = udp(source, port, payload);
+            judge.judge_alone(&set, (&packet, packet.len()), at(now), &mut blocked).is_dropped
+        };
+        for n in 0..300 {
+            for source in [1, 7] {
+                dropped(source, 9, b"bad", SECOND + n * SECOND / 30);
+            }
+        }
+        let now = 12 * SECOND;
+        assert!(dropped(1, 9, b"good", now), "its source is blocked");
+        assert!(!dropped(1, 10, b"good", now), "the rule is not about that port");
+        assert!(!dropped(2, 9, b"good", now), "another source is not blocked");
+        assert!(!dropped(7, 9, b"good", now), "user space was asked before");
+        assert!(!dropped(1, 9, b"good", 80 * SECOND), "its time is over");
+        assert_eq!(packets(&judge), [0, 601]);
     }
 
     #[test]

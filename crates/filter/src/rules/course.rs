@@ -75,6 +75,30 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// The same of rules that the kernel's program finds met, and whether all of the rule is: what stands inside the packet is asked of
+    /// user space.
+    // Apart: most packets have been seen by that program.
+    pub fn next_asked(&mut self) -> (usize, bool) {
+        let set = self.set;
+        loop {
+            let Candidate { index, is_sure, asks_user_space } =
+                self.candidates.next(&set.coded, &set.tables, &self.lookup.found);
+            if index >= self.first {
+                return (self.end() as usize, true);
+            }
+            let index = index as usize;
+            if is_sure {
+                self.has_asked |= asks_user_space;
+                return (index, true);
+            }
+            let Some(Plan::Coded(steps) | Plan::Crossed(steps)) = set.plans.get(index) else { continue };
+            if steps.has_more && !self.passes(index, steps) {
+                continue;
+            }
+            return (index, self.holds(index));
+        }
+    }
+
     /// From now on there is none.
     fn end(&mut self) -> u32 {
         self.candidates.end();
