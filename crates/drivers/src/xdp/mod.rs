@@ -318,13 +318,16 @@ impl Port for XdpPort {
         let (Some(link), Ok(loaded)) = (&self.link, rules.0.downcast::<Loaded>()) else {
             return Err(format!("{} has not loaded these rules", self.name));
         };
-        let Loaded { ruled, program, rules } = *loaded;
+        let Loaded { mut ruled, program, rules } = *loaded;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
         let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules)?;
         self.names.add(ruled.numbered());
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
             return Err(error.to_string());
+        }
+        if let Some(maps) = &self.maps {
+            ruled.settle(maps);
         }
         self.ruled = Some(Arc::new(ruled));
         Ok(None)

@@ -150,6 +150,11 @@ impl Ruled {
         Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
     }
 
+    /// Its program has taken the place of the one before, which counts no more.
+    pub(super) fn settle(&mut self, maps: &Maps) {
+        self.slots.settle(|slot| maps.counted(RULES_AT + slot));
+    }
+
     /// Why the program of these rules can't be where this one is.
     pub(super) fn unfit(&self, rules: &Rules) -> Option<String> {
         self.place.unfit(rules, self.scope.only())

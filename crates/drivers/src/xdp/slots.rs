@@ -17,6 +17,8 @@ pub(super) struct Slots {
     past: VecDeque<Slot>,
     /// What those had counted whose counter another rule has needed.
     nameless: HashMap<RuleId, RuleCount>,
+    /// Rules that have such a counter and whose it was before, as one of its kind: the old program may count for that one still.
+    given: Vec<(String, RuleId)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,18 +57,35 @@ impl Slots {
         for slot in now.values().chain(&past) {
             is_free[slot.number as usize] = false;
         }
+        let mut given = Vec::new();
         let mut free = (0..).zip(is_free).filter_map(|(number, is_free)| is_free.then_some(number));
         for rule in new {
-            let number = free.next().unwrap_or_else(|| {
-                // A set has no more rules than there are counters: another one has been given up.
-                let Some(oldest) = past.pop_front() else { return 0 };
-                let sum = nameless.entry(oldest.rule.clone().without_name()).or_default();
-                *sum += oldest.count(counted(oldest.number));
-                oldest.number
-            });
-            now.insert(rule.name.clone(), Slot { rule, number, before: counted(number) });
+            // A set has no more rules than there are counters: where none is free, another one has been given up.
+            let slot = match free.next() {
+                Some(number) => Slot { rule, number, before: counted(number) },
+                None => {
+                    let Some(oldest) = past.pop_front() else { break };
+                    // Read once: what is counted next is one rule's or the other's.
+                    let before = counted(oldest.number);
+                    let kind = oldest.rule.clone().without_name();
+                    *nameless.entry(kind.clone()).or_default() += oldest.count(before);
+                    given.push((rule.name.clone(), kind));
+                    Slot { rule, number: oldest.number, before }
+                }
+            };
+            now.insert(slot.rule.name.clone(), slot);
         }
-        Self { now, past, nameless }
+        Self { now, past, nameless, given }
+    }
+
+    /// The old program counts no more: what it has counted since the rules had their counters was for the rules before.
+    pub(super) fn settle(&mut self, counted: impl Fn(u32) -> [u64; 2]) {
+        for (name, kind) in self.given.drain(..) {
+            let Some(slot) = self.now.get_mut(&name) else { continue };
+            let now = counted(slot.number);
+            *self.nameless.entry(kind).or_default() += slot.count(now);
+            slot.before = now;
+        }
     }
 
     /// The number of a rule's counter.
@@ -94,7 +113,7 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use bywash_filter::rules::{Action, Condition, Rule};
 
@@ -163,5 +182,30 @@ mod tests {
             assert_eq!(past, (turn - 1) * (MOST_RULES as u64 - 1) * 10);
         }
         assert_eq!(slots.past_counts(counted).len(), 2, "one that is left, and the others as one");
+    }
+
+    #[test]
+    fn what_the_old_program_counts_while_the_new_one_is_loaded_is_not_the_new_rules() {
+        let all = |turn: u32| {
+            let names: Vec<String> = (0..MOST_RULES).map(|number| format!("{turn} {number}")).collect();
+            set(&names.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let (old, new) = (all(1), all(2));
+        let sum = |counts: Vec<RuleCount>| counts.iter().map(|count| count.packets).sum::<u64>();
+        let first = Slots::default().with(&old, |_| [0, 0]);
+        // It counts all the time, also between two looks.
+        let count = Cell::new(0);
+        let counting = |_| {
+            count.set(count.get() + 1);
+            [count.get(); 2]
+        };
+        let mut second = first.with(&new, counting);
+        let last = 10 * MOST_RULES as u64;
+        second.settle(|_| [last; 2]);
+        let past = second.past_counts(|_| [last; 2]).into_iter().map(|(_, count)| count).collect();
+        assert_eq!((sum(second.counts(&new, |_| [last; 2])), sum(past)), (0, last * MOST_RULES as u64));
+        second.settle(|_| [last + 1; 2]);
+        let now = sum(second.counts(&new, |_| [last + 1; 2]));
+        assert_eq!(now, MOST_RULES as u64, "from then on they are the new rules'");
     }
 }
