@@ -36,10 +36,14 @@ pub trait RxQueue: Send {
         let _ = shows;
     }
 
+    /// Takes nothing more, for good, where packets fall to another one then, the kernel. What was on its way already still comes by
+    /// [`RxQueue::rx`], in the next moments; what comes after that is not lost.
+    fn stop(&mut self) {}
+
     /// What it has counted.
     fn counters(&self) -> QueueCounters;
 
-    /// Stops receiving and takes the frames back that the NIC had.
+    /// Stops receiving and takes the frames back that the NIC had. What has come and was not received is lost.
     fn close(self: Box<Self>, pool: &mut Pool);
 }
 

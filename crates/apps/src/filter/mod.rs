@@ -94,6 +94,9 @@ impl Options {
 /// [`Options::top`] when nothing is said.
 pub const TOP: u8 = 10;
 
+/// How long the workers may take to call their queues at the start.
+const BEGIN: Duration = Duration::from_secs(1);
+
 /// [`Options::top`] at most: limits know no more.
 pub const MOST_TOP: u8 = 64;
 
@@ -155,7 +158,7 @@ impl Filter {
         let (crew, [port]) =
             launch("filter", &options.workers, tasks, [port], stop, |mut task: Filterer| task.close())?;
         let port = SharedPort::new(port);
-        let control = match Control::start(port.clone(), shared, options, blocks, stop) {
+        let control = match Control::start(port.clone(), Arc::clone(&shared), options, blocks, stop) {
             Ok(control) => control,
             Err(reason) => {
                 stop.set();
@@ -165,6 +168,10 @@ impl Filter {
                 return Err(StartError::Refused(reason));
             }
         };
+        // The rules hold from then on, and who is told of the start may rely on that.
+        while shared.begun() < live.len() && !stop.is_set() && started.elapsed() < BEGIN {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         Ok(Self { crew, live, control, port, samples, options: options.clone(), start, started })
     }
 }
@@ -261,6 +268,8 @@ impl App for Filter {
 
     fn finish(self) -> Summary {
         let (mut tasks, failures) = self.crew.join();
+        // Those of a worker that has died, too.
+        tasks.iter_mut().for_each(Filterer::stop);
         let Ended { rules, done, blocked, mut warnings, until } = self.control.finish();
         let elapsed = self.started.elapsed();
         tasks.iter_mut().for_each(Filterer::close);

@@ -1,6 +1,6 @@
 //! What the thread that looks after the rules and the workers show each other.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub(super) struct Shared {
     /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
     seen_until: AtomicU64,
     held: Mutex<Held>,
+    /// Workers that have called their queues.
+    begun: AtomicUsize,
     /// In the place of those that a worker has, until it takes them.
     brought: Mutex<Vec<Queue>>,
 }
@@ -35,10 +37,21 @@ impl Shared {
             generation: AtomicU64::new(1),
             seen_until: AtomicU64::new(0),
             held: Mutex::new(held),
+            begun: AtomicUsize::new(0),
             brought: Mutex::default(),
         };
         shared.is_seen(at_work);
         Arc::new(shared)
+    }
+
+    /// A worker has called its queues.
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many workers have.
+    pub(super) fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Whether the control thread has not been seen for so long at `now` that it hangs, or has died.

@@ -30,6 +30,12 @@ const FLUSH_NS: u64 = 50_000_000;
 /// hung.
 const PATIENCE_NS: u64 = 100_000_000;
 
+/// After so long what was on its way to a queue that takes no more has come.
+const UNDER_WAY: Duration = Duration::from_millis(1);
+
+/// How long what has come before the end may take on its way back.
+const LAST_NS: u64 = clock::SECOND;
+
 /// For so long samples are looked after at the end: a core whose worker has died may go on drawing.
 const AT_THE_END_NS: u64 = 100_000_000;
 
@@ -118,6 +124,8 @@ pub(super) struct Filterer {
     publication: Publication,
     /// When it is told again who sends most; `None` when there was no packet after that was told.
     hitters_due: Option<u64>,
+    /// It has called its queues.
+    has_begun: bool,
     /// It has come to its end: else it may be torn, and only its queues are to be closed.
     has_finished: bool,
 }
@@ -153,6 +161,7 @@ impl Filterer {
             live: Live::new(Figures::default()),
             publication: Publication::default(),
             hitters_due: None,
+            has_begun: false,
             has_finished: false,
         };
         filterer.name_rules();
@@ -163,8 +172,17 @@ impl Filterer {
         self.live.clone()
     }
 
-    /// Closes the queues. When all are closed, the port's program decides nothing, and draws nothing.
+    /// Leaves to the kernel what comes from now on. The port's program decides nothing more, and draws nothing.
+    pub(super) fn stop(&mut self) {
+        self.lanes.iter_mut().chain(&mut self.former).for_each(|lane| lane.rx.stop());
+    }
+
+    /// Closes the queues.
     pub(super) fn close(&mut self) {
+        if self.has_finished {
+            // What a CPU that had no time was still about to give them.
+            self.bring_back();
+        }
         self.publish();
         self.live.replace(|figures| self.fill_hitters(figures));
         let brought = self.shared.take_brought().into_iter().map(|queue| Lane::new(queue, self.most));
@@ -180,6 +198,25 @@ impl Filterer {
         let mut figures = self.live.read();
         self.fill_samples(&mut figures);
         figures
+    }
+
+    /// Judges what has come to queues that take no more, and gives back what stays. What is not done in time is lost.
+    fn bring_back(&mut self) {
+        let until = clock::monotonic() + LAST_NS;
+        while clock::monotonic() < until {
+            if self.work() == Turn::Busy {
+                continue;
+            }
+            if self.lanes.iter().all(|lane| lane.batch.is_empty()) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        for lane in &mut self.lanes {
+            lane.give_back(&mut self.pool);
+            drain(&mut *lane.tx, &mut self.pool);
+            lane.lose(&mut self.pool, until + LAST_NS);
+        }
     }
 
     /// Keeps all that the port has drawn, when nobody draws any more.
@@ -351,14 +388,21 @@ impl Lane {
         }
         sent
     }
+
+    /// Counts as lost what still waits, here or in the queue, which takes no more.
+    fn lose(&mut self, pool: &mut Pool, until: u64) {
+        while !self.batch.is_empty() || (clock::monotonic() < until && self.rx.rx(pool, &mut self.batch) > 0)
+        {
+            self.lost += self.batch.len() as u64;
+            pool.give_batch(&mut self.batch);
+        }
+    }
 }
 
-impl Task for Filterer {
+impl Filterer {
+    /// One round over the queues.
     #[inline]
-    fn turn(&mut self) -> Turn {
-        if self.shared.generation() != self.generation {
-            self.change_rules();
-        }
+    fn work(&mut self) -> Turn {
         let mut moved = 0;
         for index in 0..self.lanes.len() {
             let lane = &mut self.lanes[index];
@@ -393,6 +437,26 @@ impl Task for Filterer {
         if busy { Turn::Busy } else { Turn::Idle }
     }
 
+    #[cold]
+    fn begin(&mut self) {
+        self.has_begun = true;
+        self.shared.begin();
+    }
+}
+
+impl Task for Filterer {
+    #[inline]
+    fn turn(&mut self) -> Turn {
+        if self.shared.generation() != self.generation {
+            self.change_rules();
+        }
+        let turn = self.work();
+        if !self.has_begun {
+            self.begin();
+        }
+        turn
+    }
+
     fn arm(&mut self) -> bool {
         // All of them, also after one that says no: they are asked again before the next sleep.
         self.lanes.iter_mut().fold(true, |may_sleep, lane| lane.rx.arm() & may_sleep)
@@ -415,17 +479,12 @@ impl Task for Filterer {
 
     fn finish(&mut self) {
         self.has_finished = true;
-        // What came before the end goes back as well.
-        for _ in 0..self.lanes.len() * 64 {
-            if self.turn() != Turn::Busy {
-                break;
-            }
+        if self.shared.generation() != self.generation {
+            self.change_rules();
         }
-        for lane in &mut self.lanes {
-            lane.give_back(&mut self.pool);
-            drain(&mut *lane.tx, &mut self.pool);
-            lane.lost += lane.batch.len() as u64;
-            self.pool.give_batch(&mut lane.batch);
-        }
+        // What comes by then goes back as well, and nothing comes after it that nobody would read.
+        self.stop();
+        std::thread::sleep(UNDER_WAY);
+        self.bring_back();
     }
 }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod bed;
+mod end;
 mod established;
 mod ingress;
 mod moves;

@@ -58,6 +58,8 @@ fn reload(hook: Hook) {
     let mut port = Box::new(bed.lab.hosts[1].enter(open).unwrap());
     let queues = port.queues();
     let (mut queues, mut batch) = (queues.into_iter().next().unwrap(), Batch::new());
+    // Until then everything is the kernel's.
+    queues.rx.as_mut().unwrap().rx(&mut pool, &mut batch);
     let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2 --dport 9,10 --src 10.1.0.0/24 --rate 50k";
     let flood = Filter::tool(&bed.lab.hosts[0], words);
     let mut last = [0; 2];

@@ -143,7 +143,7 @@ pub(super) fn open(
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
-    let queue = QueuePair { rx: Some(Box::new(Heart { beat })), tx: Some(Box::new(NoWayBack)) };
+    let queue = QueuePair { rx: Some(Box::new(Heart { beat: Some(beat) })), tx: Some(Box::new(NoWayBack)) };
     let way = Way { name: name.clone(), options: options.clone(), arena };
     Ok(XdpPort {
         name: name.clone(),
@@ -184,12 +184,13 @@ fn refuse(advice: &[Finding]) -> Result<(), String> {
 
 /// The receiving half, by which nothing comes: each call shows the program that somebody is there.
 struct Heart {
-    beat: Beat,
+    /// Until nobody is there any more.
+    beat: Option<Beat>,
 }
 
 impl RxQueue for Heart {
     fn rx(&mut self, _: &mut Pool, _: &mut Batch) -> usize {
-        self.beat.beat();
+        self.beat.iter_mut().for_each(Beat::beat);
         0
     }
 
@@ -203,15 +204,19 @@ impl RxQueue for Heart {
     }
 
     fn show_life(&mut self, shows: bool) {
-        self.beat.go_on(shows);
+        self.beat.iter_mut().for_each(|beat| beat.go_on(shows));
+    }
+
+    fn stop(&mut self) {
+        self.beat.take().iter().for_each(Beat::stop);
     }
 
     fn counters(&self) -> QueueCounters {
         QueueCounters::default()
     }
 
-    fn close(self: Box<Self>, _: &mut Pool) {
-        self.beat.stop();
+    fn close(mut self: Box<Self>, _: &mut Pool) {
+        self.stop();
     }
 }
 

@@ -176,7 +176,7 @@ impl<'a> Opening<'a> {
         self.wait_for_carrier(&mut warnings);
         let beats = match steered.confirm().and_then(|lost| {
             warnings.extend(lost);
-            give(&bound, maps.as_deref(), self.former.is_none())
+            give(&bound, maps.as_deref(), self.options.rules.is_none())
         }) {
             Ok(beats) => beats,
             Err(why) => return Err(release_all(bound, &mut pool, why)),
@@ -480,8 +480,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// The packets of queues that receive go to their sockets, from now on, or once they have workers. The heartbeat of each, where there
-/// is one.
+/// The packets of queues that receive go to their sockets, from now on, or once they have workers: what nobody has said the rest of is the
+/// kernel's as long as nobody looks after it. The heartbeat of each, where there is one.
 fn give(bound: &[(Halves, Bound)], maps: Option<&Maps>, now: bool) -> Result<Vec<Option<Beat>>, String> {
     let of = |(halves, bound): &(Halves, Bound)| {
         let Some(maps) = maps.filter(|_| bound.rings.rx.is_some()) else { return Ok(None) };

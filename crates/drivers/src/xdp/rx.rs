@@ -35,7 +35,8 @@ pub(super) struct Rx {
     assembly: Assembly,
     socket: Arc<Socket>,
     life: Arc<Life>,
-    beat: Beat,
+    /// Until it takes nothing more.
+    beat: Option<Beat>,
     busy_poll: bool,
     unsummed: bool,
     packets: u64,
@@ -56,7 +57,7 @@ impl Rx {
             assembly,
             socket,
             life,
-            beat,
+            beat: Some(beat),
             busy_poll,
             unsummed,
             packets: 0,
@@ -89,7 +90,7 @@ impl Rx {
 
 impl RxQueue for Rx {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
-        self.beat.beat();
+        self.beat.iter_mut().for_each(Beat::beat);
         if self.busy_poll {
             self.life.kicked(self.socket.kick_rx());
         }
@@ -127,7 +128,12 @@ impl RxQueue for Rx {
     }
 
     fn show_life(&mut self, shows: bool) {
-        self.beat.go_on(shows);
+        self.beat.iter_mut().for_each(|beat| beat.go_on(shows));
+    }
+
+    fn stop(&mut self) {
+        self.beat = None;
+        self.life.stop_receiving();
     }
 
     fn counters(&self) -> QueueCounters {
