@@ -21,8 +21,28 @@ pub(super) struct Plan {
     pub(super) rx: bool,
     pub(super) tx: bool,
     pub(super) multi_buffer: bool,
+    /// Its program leaves packets to the kernel, which are received into the same frames where nothing is copied.
+    pub(super) shares: bool,
     /// `(micros, budget)`.
     pub(super) busy_poll: Option<(u32, u32)>,
+}
+
+impl Plan {
+    /// How many entries each ring has.
+    ///
+    /// Without copies, packets that nobody fetches must not have all frames of the queue: the kernel's packets come into these as
+    /// well, also when the worker hangs. The FILL ring is full at the start, so there are at least twice as many frames as
+    /// the RX ring then has room for.
+    fn ring_sizes(&self, mode: CopyMode) -> RingSizes {
+        let size = self.ring_size;
+        let waiting = if self.shares && mode != CopyMode::Copy { (size / 2).max(1) } else { size };
+        RingSizes {
+            fill: size,
+            completion: size,
+            rx: if self.rx { waiting } else { 0 },
+            tx: if self.tx { size } else { 0 },
+        }
+    }
 }
 
 /// A bound queue.
@@ -90,14 +110,7 @@ pub(super) fn bind(
         };
         socket.register(arena.base(), arena.bytes(), chunks).map_err(BindError::at(Step::Register))?;
     }
-    let size = plan.ring_size;
-    let sizes = RingSizes {
-        fill: size,
-        completion: size,
-        rx: if plan.rx { size } else { 0 },
-        tx: if plan.tx { size } else { 0 },
-    };
-    let mut rings = socket.rings(&sizes).map_err(BindError::at(Step::Rings))?;
+    let mut rings = socket.rings(&plan.ring_sizes(mode)).map_err(BindError::at(Step::Rings))?;
     let large_budget = !plan.tx || set_options(&socket, plan).map_err(BindError::at(Step::Options))?;
     if let Some((micros, budget)) = plan.busy_poll {
         socket.prefer_busy_poll(micros, budget).map_err(BindError::at(Step::Options))?;
@@ -205,17 +218,29 @@ impl Step {
 mod tests {
     use super::*;
 
+    fn plan(ring_size: u32, shares: bool, multi_buffer: bool) -> Plan {
+        Plan { interface: 7, queue: 3, ring_size, rx: true, tx: true, multi_buffer, shares, busy_poll: None }
+    }
+
     fn explain(step: Step, errno: Errno, mode: CopyMode, multi_buffer: bool) -> String {
-        let plan = Plan {
-            interface: 7,
-            queue: 3,
-            ring_size: 2048,
-            rx: true,
-            tx: true,
-            multi_buffer,
-            busy_poll: None,
-        };
+        let plan = plan(2048, false, multi_buffer);
         BindError { step, source: errno.into() }.explain("eth1", &plan, mode, 64 << 20)
+    }
+
+    #[test]
+    fn packets_that_nobody_fetches_leave_half_of_the_frames_to_those_of_the_kernel() {
+        let rx_and_fill = |shares, mode| {
+            let sizes = plan(2048, shares, false).ring_sizes(mode);
+            assert_eq!((sizes.completion, sizes.tx), (2048, 2048));
+            (sizes.rx, sizes.fill)
+        };
+        assert_eq!(rx_and_fill(true, CopyMode::ZeroCopy), (1024, 2048));
+        // The kernel has its packets elsewhere, or has none.
+        assert_eq!(rx_and_fill(true, CopyMode::Copy), (2048, 2048));
+        assert_eq!(rx_and_fill(false, CopyMode::ZeroCopy), (2048, 2048));
+        let sends = Plan { rx: false, ..plan(2048, true, false) };
+        assert_eq!(sends.ring_sizes(CopyMode::ZeroCopy).rx, 0);
+        assert_eq!(plan(1, true, false).ring_sizes(CopyMode::ZeroCopy).rx, 1, "a ring of none is no ring");
     }
 
     #[test]

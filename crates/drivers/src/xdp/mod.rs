@@ -102,7 +102,8 @@ impl Default for BusyPoll {
 pub struct Options {
     /// Open so many queues, from 0 on; all of them when absent.
     pub max_queues: Option<u16>,
-    /// Entries in each ring, a power of two: packets that wait for us, and packets in flight.
+    /// Entries in each ring, a power of two: packets that wait for us, and packets in flight. Half as many wait where nothing is copied
+    /// and other packets of the queue are the kernel's.
     pub ring_size: u32,
     /// Take only the packets this matches; all of them when absent.
     pub only: Option<Expression>,
@@ -156,6 +157,13 @@ impl Default for Options {
             tx: true,
             force: false,
         }
+    }
+}
+
+impl Options {
+    /// Whether packets of a queue that the port takes from may be the kernel's, also while somebody takes them.
+    fn shares(&self) -> bool {
+        self.rules.is_some() || self.only.as_ref().is_some_and(|only| !only.takes_all_kinds())
     }
 }
 

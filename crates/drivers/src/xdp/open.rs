@@ -352,6 +352,7 @@ impl<'a> Opening<'a> {
             rx: halves.rx,
             tx: halves.tx,
             multi_buffer: self.multi_buffer,
+            shares: self.options.shares(),
             busy_poll: self.options.busy_poll.map(|poll| (poll.micros, poll.budget)),
         }
     }
