@@ -229,6 +229,11 @@ pub trait Port: Send {
         Vec::new()
     }
 
+    /// Which of its rules should be in the NIC and is not any more, since what is never dropped has changed; why, in one line.
+    fn rules_missing(&self) -> Option<String> {
+        None
+    }
+
     /// Where each rule is decided, in order.
     fn rule_places(&self) -> Vec<RulePlace> {
         Vec::new()

@@ -129,6 +129,8 @@ struct State {
     length_trouble: Trouble,
     /// Why the default gateways are not known.
     gateways_trouble: Trouble,
+    /// Why rules are not in the NIC that should be.
+    nic_trouble: Trouble,
     /// Why nothing is noted any more, or in the old file.
     audit_trouble: Trouble,
     news: Vec<String>,
@@ -136,7 +138,7 @@ struct State {
 
 impl State {
     /// All that may be wrong, in the order in which it is told.
-    fn troubles(&mut self) -> [&mut Trouble; 7] {
+    fn troubles(&mut self) -> [&mut Trouble; 8] {
         [
             &mut self.reload_trouble,
             &mut self.block_trouble,
@@ -144,6 +146,7 @@ impl State {
             &mut self.unblock_trouble,
             &mut self.length_trouble,
             &mut self.gateways_trouble,
+            &mut self.nic_trouble,
             &mut self.audit_trouble,
         ]
     }
@@ -468,9 +471,9 @@ impl Work {
             });
             // Before anybody else has the port: what it counts it counts for these.
             shared.set(Held { rules, flows: port.sent_flows() });
-            Ok::<_, String>((port.rule_places(), ended, told))
+            Ok::<_, String>((port.rule_places(), port.rules_missing(), ended, told))
         });
-        let (places, ended, told) = places.flatten()?;
+        let (places, missing, ended, told) = places.flatten()?;
         for (key, bits) in ended {
             self.note_unblocked(&key, bits);
         }
@@ -480,6 +483,7 @@ impl Work {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocks.count();
+        state.nic_trouble.set(missing.map(|why| format!("{why}; it holds in XDP")));
         // Nobody may ask for a long time: the last ones are the ones that hold.
         state.news = told.into_iter().flatten().chain(places::lines(&places)).collect();
         Ok(Some(places))

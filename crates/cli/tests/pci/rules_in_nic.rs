@@ -183,12 +183,30 @@ fn requires(guest: &mut Guest) -> Result<(), GuestError> {
         guest,
         &format!(
             "rm /run/audit; {}{FILTER} require; {}for try in $(seq 100); do grep -q refused /run/audit && break; sleep 0.2; done
-             ethtool -n left; cat /run/audit; kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
+             ethtool -n left; cat /run/audit",
             write(whole),
             write(&rules(53)),
         ),
     )?;
     has(&told, &["Total 2 rules", "Dest port: 53 mask: 0x0", "Action: Drop", long]);
+    // What comes from a new gateway is not dropped, whatever must be in the NIC; when there is none any more, all is as it was.
+    let told = run(
+        guest,
+        &format!(
+            ": > /run/audit; {}
+             for gateways in 1 2; do
+                 [ $gateways = 1 ] && ip route add default via 192.0.2.2 dev left || ip route del default
+                 for try in $(seq 100); do [ $(grep -c gateways /run/audit) = $gateways ] && break; sleep 0.2; done
+                 ethtool -n left; echo then
+             done
+             cat /run/audit /run/filter.out; kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
+            write(whole)
+        ),
+    )?;
+    let (first, then) = told.split_once("then\n").unwrap_or_default();
+    has(first, &["Total 1 rules"]);
+    has(then, &["Total 2 rules", "\"gateways\":[\"192.0.2.2\"]", "\"gateways\":[]"]);
+    has(then, &["the rule 'r' is not in the NIC: ", "(--rules-in-nic require); it holds in XDP"]);
     Ok(())
 }
 

@@ -34,6 +34,25 @@ pub(super) struct RulesHeld {
     /// Goes after them.
     feature: Option<Undo>,
     places: Vec<RulePlace>,
+    /// What of the rules should be in it and is not.
+    missing: Option<String>,
+}
+
+/// Whether rules that must be in the NIC and can't be are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// They are: somebody has written them, and hears of it.
+    Firm,
+    /// They are in the program alone, with a warning: what is never taken has changed, which must be spared, or some of them are gone.
+    Soft,
+}
+
+impl Demand {
+    /// For rules in the place of others: each that is new, or stands elsewhere, is somebody's wish.
+    pub(super) fn of(rules: &[Rule], former: &[Rule]) -> Self {
+        let mut former = former.iter();
+        if rules.iter().all(|rule| former.any(|before| before == rule)) { Self::Soft } else { Self::Firm }
+    }
 }
 
 /// That rules which drop are in the NIC, too.
@@ -78,6 +97,7 @@ type Wanted = (Flow, Fate);
 pub(super) struct Before {
     held: Vec<Wanted>,
     places: Vec<RulePlace>,
+    missing: Option<String>,
 }
 
 impl RulesHeld {
@@ -101,6 +121,7 @@ impl RulesHeld {
             held: Vec::new(),
             feature: None,
             places: Vec::new(),
+            missing: None,
         }
     }
 
@@ -118,14 +139,17 @@ impl RulesHeld {
     /// it: each rule is held against all before it then. Returns what it had.
     ///
     /// # Errors
-    /// What of the former rules can't be taken out, or what is not in it, where all is required; then it has what it had.
+    /// What of the former rules can't be taken out, or what is not in it, where all is required and the demand is firm; then it has what
+    /// it had.
     pub(super) fn change(
         &mut self,
         wanted: impl FnOnce() -> Vec<InNic>,
         rules: &Rules,
+        demand: Demand,
     ) -> Result<Before, String> {
         let held = self.held.iter().map(Held::wanted).collect();
-        let before = Before { held, places: std::mem::take(&mut self.places) };
+        let (places, missing) = (std::mem::take(&mut self.places), self.missing.take());
+        let before = Before { held, places, missing };
         let nothing = InNic::default();
         let wish = self.wish;
         let is_for_it = |rule: &Rule| wish.is_some() || matches!(rule.action, Action::Steer(_));
@@ -148,7 +172,11 @@ impl RulesHeld {
             };
             self.places = pairs.iter().map(place).collect();
             self.must_be_there(&pairs)?;
-            self.require(&wanted)
+            match self.require(&wanted) {
+                Err(why) if demand == Demand::Soft => self.missing = Some(why),
+                required => required?,
+            }
+            Ok(())
         });
         match changed {
             Ok(()) => Ok(before),
@@ -163,7 +191,12 @@ impl RulesHeld {
     pub(super) fn change_back(&mut self, before: Before) {
         // What it does not take is in the XDP program.
         self.hold(&before.held).ok();
-        self.places = before.places;
+        (self.places, self.missing) = (before.places, before.missing);
+    }
+
+    /// What of the rules should be in it, and is not any more.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
     }
 
     /// Where each rule is; nothing where rules are kept out of the NIC.
@@ -345,4 +378,65 @@ fn left(rule: &Rule, wanted: &InNic, refused: &HashMap<Wanted, String>) -> Vec<S
     });
     let beside = wanted.beside.iter().map(|line| (*line).to_owned());
     wanted.left.iter().cloned().chain(refused).chain(beside).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use bywash_filter::rules::{Condition, FlowOptions, RuleSet, in_nic};
+    use bywash_filter::xdp::NeverTake;
+
+    use super::*;
+
+    fn rule(name: &str) -> Rule {
+        let condition = Condition { from: vec!["192.0.2.0/24".parse().unwrap()], ..Condition::default() };
+        Rule {
+            name: name.into(),
+            condition,
+            action: Action::Drop,
+            sample: None,
+            expires: None,
+            dry_run: false,
+        }
+    }
+
+    #[test]
+    fn rules_that_are_there_already_ask_for_less() {
+        let [a, b, c] = ["a", "b", "c"].map(rule);
+        let former = [a.clone(), b.clone(), c.clone()];
+        assert_eq!(Demand::of(&former, &former), Demand::Soft, "other gateways");
+        assert_eq!(Demand::of(&[a.clone(), c.clone()], &former), Demand::Soft, "one has expired");
+        assert_eq!(Demand::of(&[c, a.clone()], &former), Demand::Firm, "in another order");
+        assert_eq!(
+            Demand::of(&[a, Rule { sample: NonZeroU32::new(7), ..b }], &former),
+            Demand::Firm,
+            "another one"
+        );
+    }
+
+    #[test]
+    fn what_is_never_taken_comes_before_what_must_be_in_the_nic() {
+        let options = Options { rules_in_nic: Some(RulesInNic::Require), ..Options::default() };
+        let mut held = RulesHeld::new(&Interface::default(), 1, &options);
+        let set = Arc::new(RuleSet::new(vec![rule("flood")]).unwrap());
+        let gateways = vec![IpAddr::from([192, 0, 2, 1])];
+        let never = [NeverTake { gateways, ..NeverTake::default() }.sent()];
+        let rules = Rules { set: Arc::clone(&set), never: Vec::new(), flows: FlowOptions::default() };
+        let wanted = || in_nic(&set, None, &never);
+        assert!(wanted()[0].flows.is_empty(), "the gateway is among these");
+        let refused = held.change(wanted, &rules, Demand::Firm).err().unwrap();
+        assert!(
+            refused.contains("'flood' is not in the NIC: ") && refused.ends_with("require)"),
+            "{refused}"
+        );
+        assert_eq!(held.missing(), None);
+        let before = held.change(wanted, &rules, Demand::Soft).unwrap();
+        assert_eq!(held.missing(), Some(&*refused));
+        assert_eq!(held.places().len(), 1);
+        held.change_back(before);
+        assert_eq!((held.missing(), held.places()), (None, Vec::new()));
+    }
 }

@@ -11,6 +11,7 @@ use bywash_sys::bpf::{BpfError, Program};
 
 use super::Options;
 use super::guard::Guard;
+use super::in_nic::Demand;
 use super::moving::Former;
 use super::open::Opening;
 use super::program::{self, Maps};
@@ -128,7 +129,10 @@ impl Opening<'_> {
     ) -> Result<(), String> {
         let is_steered = !self.options.steer.is_empty();
         let flag = if is_steered { " (--steer)" } else { "" };
-        steered.in_nic().change(|| ruled.in_nic(), rules).map_err(|why| format!("{why}{flag}"))?;
+        steered
+            .in_nic()
+            .change(|| ruled.in_nic(), rules, Demand::Firm)
+            .map_err(|why| format!("{why}{flag}"))?;
         if is_steered {
             steered.tell(ruled.rules());
         }

@@ -61,6 +61,7 @@ use crate::{Ntuple, OpenOptions, RulesInNic, XdpMode, ZeroCopy};
 use back::Back;
 use busy::Deferral;
 use guard::Guard;
+use in_nic::Demand;
 use life::Life;
 use moving::{Former, Leaving, Way};
 use program::Maps;
@@ -328,7 +329,8 @@ impl Port for XdpPort {
         };
         let Loaded { mut ruled, program, rules } = *loaded;
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
-        let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules)?;
+        let demand = Demand::of(rules.set.rules(), self.ruled.as_deref().map_or(&[], Ruled::rules));
+        let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules, demand)?;
         self.names.add(ruled.numbered());
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
@@ -403,6 +405,10 @@ impl Port for XdpPort {
             SteerCount { rule: place.rule, decider, count }
         };
         places.into_iter().zip(steering.counts(maps)).map(count).collect()
+    }
+
+    fn rules_missing(&self) -> Option<String> {
+        self.steered.missing().map(str::to_owned)
     }
 
     fn rule_places(&self) -> Vec<RulePlace> {

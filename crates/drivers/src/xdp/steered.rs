@@ -256,6 +256,11 @@ impl Steered {
         &self.told
     }
 
+    /// What of the rules should be in the NIC, and is not any more.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.in_nic.missing()
+    }
+
     /// What the NIC drops for the port's rules.
     pub(super) fn in_nic(&mut self) -> &mut RulesHeld {
         &mut self.in_nic
