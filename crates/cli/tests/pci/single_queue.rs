@@ -228,11 +228,14 @@ fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
          shown > /run/before; cat /run/before",
     )?;
     has(&rules, &["Total 2 rules", "Filter: 7", "Filter: 2045", "Action: Drop"]);
-    // On all queues there is nothing of ours in the NIC; with LRO it has no native XDP.
-    run(
+    // On all queues there is nothing of ours in the NIC, but that it leaves tags in packets; with LRO it has no native XDP.
+    let during = run(
         guest,
-        "filter xdp:left --ring 256 --only 'udp dst port 53'; shown > /run/during; diff /run/before /run/during",
+        "filter xdp:left --ring 256 --only 'udp dst port 53'; grep steered /run/filter.out; shown > /run/during
+         grep rx-vlan-offload /run/during
+         sed 's/rx-vlan-offload: off/rx-vlan-offload: on/' /run/during | diff /run/before -",
     )?;
+    has(&during, &["off on left meanwhile: rx-vlan-hw-parse\"", "rx-vlan-offload: off"]);
     let all = u64::from(EACH);
     let came = send(served, guest, &[98, 54], (all, all))?;
     assert_eq!((came.ours + came.others, came.no_port), (all, all), "one flow dies in the NIC");
@@ -266,7 +269,10 @@ fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
                  /host/bywash cleanup; shown > /run/after; diff /run/before /run/after; ls /run/bywash"
             ),
         )?;
-        has(&killed, &["Total 0 rules", "left steers packets as it did"]);
+        has(
+            &killed,
+            &["Total 0 rules", "left steers packets as it did", "rx-vlan-hw-parse of left is on again"],
+        );
         assert!(!killed.contains(".json"), "{killed}");
     }
     // A place that is somebody else's by now.

@@ -31,6 +31,7 @@ mod rx;
 mod samples;
 mod slots;
 mod steered;
+mod tags;
 mod tx;
 mod unsummed;
 mod verify;

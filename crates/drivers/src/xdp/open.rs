@@ -137,7 +137,7 @@ impl<'a> Opening<'a> {
         let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
         // Before the link, so that it goes after it.
-        let mut steered = self.wanted().steer()?;
+        let mut steered = self.wanted().steer(&mut warnings)?;
         let rules = self.rules()?;
         let guard = if takes { self.guard(&mut warnings)? } else { None };
         let (mut samples, mut names) = (None, Names::default());

@@ -19,6 +19,7 @@ use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
 use super::Options;
 use super::in_nic::RulesHeld;
+use super::tags::{self, TAGS};
 use crate::Ntuple;
 
 /// The kernel's name of what `ethtool -K IFACE ntuple` switches.
@@ -26,7 +27,7 @@ pub(super) const NTUPLE: &str = "rx-ntuple-filter";
 
 /// What must not be done to packets before the XDP program sees them: joining them, and taking off their tags. `ethtool -K` calls these
 /// lro, rx-gro-hw, rxvlan and rx-vlan-stag-hw-parse.
-const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", TAGS[0], TAGS[1]];
 
 /// So many rules are told one by one.
 const TOLD: usize = 16;
@@ -56,9 +57,20 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Notes what others have asked of the NIC, and has it do what it can. Nothing is changed where it can do nothing of it, or, when
-    /// all is required, not all.
-    pub(super) fn steer(&self) -> Result<Steered, String> {
+    /// Notes what others have asked of the NIC, and has it do what it can. Of what it does for flows nothing is changed where it can do
+    /// nothing of it, or, when all is required, not all. What works badly goes to `warnings`.
+    pub(super) fn steer(&self, warnings: &mut Vec<String>) -> Result<Steered, String> {
+        let mut steered = self.steer_flows()?;
+        if self.options.shares() && !self.queues.is_empty() {
+            let kept = tags::keep(self.interface);
+            steered.undos.splice(0..0, kept.undos);
+            steered.told.extend(kept.told);
+            warnings.extend(kept.warning);
+        }
+        Ok(steered)
+    }
+
+    fn steer_flows(&self) -> Result<Steered, String> {
         let name = &self.interface.name;
         let Options { only, ntuple, steer, .. } = self.options;
         let some = !self.queues.is_empty() && self.queues.len() < self.interface.queues.rx as usize;
@@ -170,13 +182,12 @@ impl Wanted<'_> {
     fn switch(&self, ethtool: &Ethtool, steered: &mut Steered) -> Result<(), String> {
         let name = &self.interface.name;
         let features = ethtool.features(name).map_err(|error| error.to_string())?;
-        let is_on = |feature: &&str| features.get(*feature).is_some_and(|it| it.on && it.changeable);
-        let off: Vec<&str> = OFF.into_iter().filter(is_on).collect();
+        let off = tags::switchable(&features, &OFF);
         for (feature, on) in off.iter().map(|feature| (*feature, false)).chain([(NTUPLE, true)]) {
             steered.undos.push(state::set_feature(name, feature, on).map_err(|error| error.to_string())?);
         }
         if !off.is_empty() {
-            steered.told.push(format!("off on {name} meanwhile: {}", off.join(", ")));
+            steered.told.push(tags::told(name, &off));
         }
         Ok(())
     }
@@ -281,7 +292,7 @@ impl Steered {
         let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
         let lost = lost.map(|error| error.to_string());
         self.in_nic.confirm().map_err(|error| error.to_string())?;
-        if self.undos.is_empty() {
+        if self.table.is_empty() {
             return Ok(lost);
         }
         let name = &self.interface;

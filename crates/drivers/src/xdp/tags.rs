@@ -1,0 +1,130 @@
+//! VLAN tags stay in packets, on a port that shares them with the kernel.
+//!
+//! A NIC that takes tags off keeps them beside the packet, where an XDP program does not see them. The kernel finds them there; what
+//! comes back from user space, and what the program sends itself, has lost them: it would be another network's. So the NIC leaves
+//! them in as long as the port is open, and the kernel takes them off itself.
+
+use std::collections::BTreeMap;
+
+use bywash_sys::ethtool::{Ethtool, Feature};
+use bywash_sys::interface::Interface;
+use bywash_sys::route::{Link, Route};
+use bywash_sys::state::{self, Undo};
+
+/// Features that take tags off. `ethtool -K` calls these rxvlan and rx-vlan-stag-hw-parse.
+pub(super) const TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+
+/// Which of these an interface has on and could have off.
+pub(super) fn switchable<'a>(features: &BTreeMap<String, Feature>, of: &[&'a str]) -> Vec<&'a str> {
+    let is_on = |feature: &&str| features.get(*feature).is_some_and(|it| it.on && it.changeable);
+    of.iter().copied().filter(is_on).collect()
+}
+
+/// What is told of features that are off as long as the port is open.
+pub(super) fn told(interface: &str, off: &[&str]) -> String {
+    format!("off on {interface} meanwhile: {}", off.join(", "))
+}
+
+/// What was done so that tags stay, and what is to be known.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) undos: Vec<Undo>,
+    pub(super) told: Option<String>,
+    pub(super) warning: Option<String>,
+}
+
+/// Has tags stay in what comes by an interface. Where they can't, VLANs on it have a warning.
+pub(super) fn keep(interface: &Interface) -> Kept {
+    let mut kept = Kept::default();
+    let name = &interface.name;
+    // Features of virtual interfaces say what their kernel does with tags that come in packets, and these come beside them.
+    let why = if interface.kind.is_none() {
+        match switch_off(name, &mut kept) {
+            Ok(left) if left.is_empty() => return kept,
+            Ok(left) => format!("its driver can't leave {} out", left.join(", ")),
+            Err(why) => why,
+        }
+    } else if interface.kind.as_deref() == Some("veth") {
+        let peer = interface.peer.as_ref().map_or("PEER", |peer| &peer.name);
+        format!(
+            "the kernel of its other end keeps them there: `ethtool -K {peer} txvlan off` there puts them in"
+        )
+    } else {
+        return kept;
+    };
+    let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
+    kept.warning = vlan_on(interface, &links).map(|vlan| {
+        format!(
+            "{name}: what user space gives back misses VLAN tags that are beside packets, and rules do not see them, and there is \
+             {vlan}: {why}"
+        )
+    });
+    kept
+}
+
+/// Switches off what takes tags off. Returns what stays on.
+fn switch_off<'a>(name: &str, kept: &mut Kept) -> Result<Vec<&'a str>, String> {
+    let features =
+        Ethtool::open().and_then(|ethtool| ethtool.features(name)).map_err(|error| error.to_string())?;
+    let off = switchable(&features, &TAGS);
+    for feature in &off {
+        kept.undos.push(state::set_feature(name, feature, false).map_err(|error| error.to_string())?);
+    }
+    kept.told = (!off.is_empty()).then(|| told(name, &off));
+    let stays = |feature: &&str| !off.contains(feature) && features.get(*feature).is_some_and(|it| it.on);
+    Ok(TAGS.into_iter().filter(stays).collect())
+}
+
+/// A VLAN on top of an interface.
+fn vlan_on<'a>(interface: &Interface, links: &'a [Link]) -> Option<&'a str> {
+    let is_on = |link: &&Link| {
+        link.kind.as_deref() == Some("vlan")
+            && link.peer == Some(interface.index)
+            && link.peer_namespace.is_none()
+    };
+    links.iter().find(is_on).map(|link| &*link.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_tags_off_is_switched_where_it_is_on_and_not_fixed() {
+        let feature = |name: &str, on, changeable| (name.to_owned(), Feature { on, changeable });
+        let features = |ctag, stag| {
+            let [(on, may), (s_on, s_may)] = [ctag, stag];
+            BTreeMap::from([
+                feature("rx-vlan-hw-parse", on, may),
+                feature("rx-vlan-stag-hw-parse", s_on, s_may),
+                feature("rx-vlan-filter", true, true),
+            ])
+        };
+        assert_eq!(switchable(&features((true, true), (false, true)), &TAGS), ["rx-vlan-hw-parse"]);
+        assert_eq!(switchable(&features((true, true), (true, true)), &TAGS), TAGS);
+        assert_eq!(switchable(&features((true, false), (false, false)), &TAGS), [""; 0]);
+        assert_eq!(switchable(&BTreeMap::new(), &TAGS), [""; 0], "a driver without either");
+        assert_eq!(told("eth1", &TAGS), "off on eth1 meanwhile: rx-vlan-hw-parse, rx-vlan-stag-hw-parse");
+    }
+
+    #[test]
+    fn a_vlan_on_an_interface_is_told_from_others() {
+        let link = |name: &str, kind: &str, peer, peer_namespace| Link {
+            name: name.into(),
+            kind: Some(kind.into()),
+            peer: Some(peer),
+            peer_namespace,
+            ..Link::default()
+        };
+        let interface = Interface { name: "eth1".into(), index: 4, ..Interface::default() };
+        let others = [
+            link("eth0.7", "vlan", 3, None),
+            link("eth1.9", "vlan", 4, Some(1)),
+            link("macvlan0", "macvlan", 4, None),
+            Link { index: 4, name: "eth1".into(), ..Link::default() },
+        ];
+        assert_eq!(vlan_on(&interface, &others), None);
+        let all = [&others[..], &[link("eth1.7", "vlan", 4, None)]].concat();
+        assert_eq!(vlan_on(&interface, &all), Some("eth1.7"));
+    }
+}
