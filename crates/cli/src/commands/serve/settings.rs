@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     /// How the congestion window is made [default: cubic]
     #[arg(long = "congestion", value_name = "NAME")]
     congestion_control: Option<Congestion>,
-    /// Ask for explicit congestion notification (RFC 3168) when connecting; peers that ask get it anyway
+    /// Ask for explicit congestion notification (RFC 3168) when connecting
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "on", value_parser = on_off)]
     ecn: Option<bool>,
     /// Probe a peer that has been silent for so long [default: never]
@@ -68,6 +68,12 @@ pub(crate) struct Settings {
     /// Windows of more than 65535 bytes (RFC 7323) [default: on]
     #[arg(long, value_name = "WHEN", value_parser = on_off, hide_short_help = true)]
     window_scaling: Option<bool>,
+    /// Explicit congestion notification for peers that ask for it [default: on]
+    #[arg(long, value_name = "WHEN", value_parser = on_off, hide_short_help = true)]
+    answer_ecn: Option<bool>,
+    /// Find out anew what the path takes after a pause (RFC 5681, 4.1) [default: on]
+    #[arg(long, value_name = "WHEN", value_parser = on_off, hide_short_help = true)]
+    slow_start_after_idle: Option<bool>,
     /// How often a SYN is sent again [default: 7]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=127), hide_short_help = true)]
     #[serde(deserialize_with = "from_1_to_127", default)]
@@ -149,6 +155,8 @@ impl Settings {
             sack: self.sack.or(file.sack),
             timestamps: self.timestamps.or(file.timestamps),
             window_scaling: self.window_scaling.or(file.window_scaling),
+            answer_ecn: self.answer_ecn.or(file.answer_ecn),
+            slow_start_after_idle: self.slow_start_after_idle.or(file.slow_start_after_idle),
             syn_retries: self.syn_retries.or(file.syn_retries),
             synack_retries: self.synack_retries.or(file.synack_retries),
             fin_timeout: self.fin_timeout.or(file.fin_timeout),
@@ -200,7 +208,9 @@ impl Settings {
             window_scaling: self.window_scaling.unwrap_or(usual.window_scaling),
             timestamps: self.timestamps.unwrap_or(usual.timestamps),
             sack: self.sack.unwrap_or(usual.sack),
+            answers_ecn: self.answer_ecn.unwrap_or(usual.answers_ecn),
             mss: self.maxseg,
+            restart_after_idle: self.slow_start_after_idle.unwrap_or(usual.restart_after_idle),
             syn_retries: self.syn_retries.unwrap_or(usual.syn_retries),
             syn_ack_retries: self.synack_retries.unwrap_or(usual.syn_ack_retries),
             traffic_class: usual.traffic_class,
@@ -227,6 +237,10 @@ impl Settings {
             }
             Self { window_scaling: Some(_), .. } => {
                 return sysctl("window-scaling", "sysctl net.ipv4.tcp_window_scaling");
+            }
+            Self { answer_ecn: Some(_), .. } => return sysctl("answer-ecn", "sysctl net.ipv4.tcp_ecn"),
+            Self { slow_start_after_idle: Some(_), .. } => {
+                return sysctl("slow-start-after-idle", "sysctl net.ipv4.tcp_slow_start_after_idle");
             }
             Self { synack_retries: Some(_), .. } => {
                 return sysctl("synack-retries", "sysctl net.ipv4.tcp_synack_retries");
@@ -331,7 +345,7 @@ mod tests {
 
     /// A line of a file, its flag, and what both make of [`Limits`].
     type Row = (&'static str, &'static str, fn(&mut Limits));
-    const SETTINGS: [Row; 18] = [
+    const SETTINGS: [Row; 20] = [
         ("congestion_control = 'newreno'", "--congestion newreno", |l| {
             l.congestion = CongestionControl::NewReno
         }),
@@ -352,6 +366,8 @@ mod tests {
         ("notsent_lowat = 16384", "--notsent-lowat 16K", |l| l.unsent = 16_384),
         ("sack = false", "--sack off", |l| l.sack = false),
         ("timestamps = false", "--timestamps off", |l| l.timestamps = false),
+        ("answer_ecn = false", "--answer-ecn off", |l| l.answers_ecn = false),
+        ("slow_start_after_idle = false", "--slow-start-after-idle off", |l| l.restart_after_idle = false),
         ("window_scaling = false", "--window-scaling off", |l| l.window_scaling = false),
         ("syn_retries = 2", "--syn-retries 2", |l| l.syn_retries = 2),
         ("synack_retries = 3", "--synack-retries 3", |l| l.syn_ack_retries = 3),
@@ -392,6 +408,8 @@ mod tests {
             "--ecn=off",
             "--sack on",
             "--timestamps on",
+            "--answer-ecn off",
+            "--slow-start-after-idle off",
             "--window-scaling off",
             "--synack-retries 2",
             "--rmem-default 1M",
