@@ -31,7 +31,9 @@ pub(crate) struct Link {
     /// To be told to the program once.
     pub(crate) error: Option<Errno>,
     /// How often the connection became writable, for edges.
-    pub(crate) edges: u64,
+    pub(crate) roomy: u64,
+    /// How often its state changed.
+    pub(crate) changes: u64,
 }
 
 /// Everything behind the plug-in.
@@ -194,20 +196,25 @@ impl Machine {
         for event in events {
             match event {
                 Event::Accepted { listener, connection } => {
-                    self.links.insert(connection, Link { connected: true, edges: 1, ..Link::default() });
+                    self.links.insert(connection, Link { connected: true, ..Link::default() });
                     self.sockets.arrived(listener, connection);
                 }
                 Event::Connected(id) => {
                     let link = self.links.entry(id).or_default();
                     link.connected = true;
-                    link.edges += 1;
+                    link.changes += 1;
                 }
-                Event::Writable(id) => self.links.entry(id).or_default().edges += 1,
-                Event::PeerClosed(id) => self.links.entry(id).or_default().peer_closed = true,
+                Event::Writable(id) => self.links.entry(id).or_default().roomy += 1,
+                Event::PeerClosed(id) => {
+                    let link = self.links.entry(id).or_default();
+                    link.peer_closed = true;
+                    link.changes += 1;
+                }
                 Event::Closed(id, reason) => {
                     let soft = self.host.stack.tcp_info(self.now, id).ok().and_then(|info| info.soft_error);
                     let link = self.links.entry(id).or_default();
                     link.closed = true;
+                    link.changes += 1;
                     link.error = errno::closed(reason, link.peer_closed, soft);
                 }
                 _ => {}

@@ -224,16 +224,20 @@ impl Machine {
         Some(i32::try_from(left).unwrap_or(i32::MAX).max(i32::from(ended)))
     }
 
-    /// Which of a listener's connections a program may have: with `TCP_DEFER_ACCEPT` one that has said something.
-    pub(crate) fn acceptable(&self, fd: i32) -> Result<Option<usize>> {
-        let socket = self.sockets.get(fd)?;
-        let Kind::Listener { queue, .. } = &socket.kind else { return Err(INVALID) };
-        let deferred = socket.options.kept.get(&(TCP, libc::TCP_DEFER_ACCEPT)).is_some_and(|time| *time > 0);
-        Ok(queue.iter().position(|id| {
+    /// Which of a listener's connections a program may have: with `TCP_DEFER_ACCEPT` those that have said something.
+    pub(crate) fn acceptable(&self, fd: i32) -> impl Iterator<Item = usize> {
+        let socket = self.sockets.get(fd).ok();
+        let queue = socket.and_then(|socket| match &socket.kind {
+            Kind::Listener { queue, .. } => Some(queue),
+            _ => None,
+        });
+        let time = socket.and_then(|socket| socket.options.kept.get(&(TCP, libc::TCP_DEFER_ACCEPT)));
+        let deferred = time.is_some_and(|time| *time > 0);
+        queue.into_iter().flatten().enumerate().filter_map(move |(i, id)| {
             let said = || self.host.stack.readable_bytes(*id).unwrap_or(0) > 0;
             let ended = || self.links.get(id).is_none_or(|link| link.peer_closed || link.closed);
-            !deferred || said() || ended()
-        }))
+            (!deferred || said() || ended()).then_some(i)
+        })
     }
 
     fn set_socket(&mut self, fd: i32, name: i32, value: i32) -> Result<()> {

@@ -21,6 +21,9 @@ struct Pipe {
     bytes: VecDeque<u8>,
     read_closed: bool,
     write_closed: bool,
+    /// How often each end had cause to look: the reader at each write, the writer when there is room again.
+    readable: u64,
+    roomy: u64,
 }
 
 #[derive(Debug, Default)]
@@ -43,12 +46,14 @@ impl Pipes {
 
     pub(crate) fn read(&mut self, end: PipeEnd, parts: &mut [&mut [u8]]) -> Result<usize> {
         let pipe = self.get(end, false)?;
+        let full = pipe.bytes.len() == ROOM;
         let mut n = 0;
         for place in parts.iter_mut().flat_map(|part| part.iter_mut()) {
             let Some(byte) = pipe.bytes.pop_front() else { break };
             *place = byte;
             n += 1;
         }
+        pipe.roomy += u64::from(full && n > 0);
         if n == 0 && !pipe.write_closed { Err(AGAIN) } else { Ok(n) }
     }
 
@@ -59,6 +64,7 @@ impl Pipes {
         }
         let n = bytes.len().min(ROOM - pipe.bytes.len());
         pipe.bytes.extend(&bytes[..n]);
+        pipe.readable += u64::from(n > 0);
         if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
     }
 
@@ -67,8 +73,20 @@ impl Pipes {
         self.all.get(&end.number).map_or((0, 0), |pipe| (pipe.bytes.len(), ROOM - pipe.bytes.len()))
     }
 
+    pub(crate) fn other_end_closed(&self, end: PipeEnd) -> bool {
+        let closed = |pipe: &Pipe| if end.writes { pipe.read_closed } else { pipe.write_closed };
+        self.all.get(&end.number).is_none_or(closed)
+    }
+
+    /// How often this end had cause to look.
+    pub(crate) fn activity(&self, end: PipeEnd) -> u64 {
+        self.all.get(&end.number).map_or(0, |pipe| if end.writes { pipe.roomy } else { pipe.readable })
+    }
+
     pub(crate) fn close(&mut self, end: PipeEnd) {
         let Some(pipe) = self.all.get_mut(&end.number) else { return };
+        pipe.readable += 1;
+        pipe.roomy += 1;
         if end.writes {
             pipe.write_closed = true
         } else {

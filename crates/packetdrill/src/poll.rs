@@ -16,13 +16,37 @@ const READ_HANG_UP: u32 = libc::EPOLLRDHUP.cast_unsigned();
 const ONCE: u32 = libc::EPOLLONESHOT.cast_unsigned();
 const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 
+/// Events that something that can be read wakes a sleeper for (`sock_def_readable`).
+const INPUT: u32 = IN | (libc::EPOLLPRI | libc::EPOLLRDBAND).cast_unsigned();
+/// Bits that say how to tell, and not what.
+const MANNERS: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE).cast_unsigned();
+
+/// How often something happened to a file number that wakes who waits for it: what edges are made of. What can be read says
+/// nothing to who wants to write, but a new state, an end or an error wakes everyone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Activity {
+    input: u64,
+    output: u64,
+    state: u64,
+}
+
 /// One file number in an epoll.
 #[derive(Debug)]
 struct Interest {
     events: u32,
     data: u64,
-    /// What was told last, for edges.
-    told: Option<(u32, u64)>,
+    /// It is on Linux's list of those that are perhaps ready: it was when it was added, or has been woken since it was looked at.
+    listed: bool,
+    /// What had happened when it was looked at last.
+    seen: Activity,
+}
+
+impl Interest {
+    fn is_woken(&self, now: Activity) -> bool {
+        now.state != self.seen.state
+            || (self.events & INPUT != 0 && now.input != self.seen.input)
+            || (self.events & OUT != 0 && now.output != self.seen.output)
+    }
 }
 
 /// The file numbers that an epoll watches.
@@ -34,13 +58,13 @@ impl Epoll {
         self.0.remove(&fd);
     }
 
-    fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Result<()> {
+    fn control(&mut self, operation: i32, fd: i32, interest: Interest) -> Result<()> {
         let there = self.0.contains_key(&fd);
         match operation {
             libc::EPOLL_CTL_ADD if there => return Err(Errno(libc::EEXIST)),
             libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !there => return Err(Errno(libc::ENOENT)),
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
-                self.0.insert(fd, Interest { events, data, told: None });
+                self.0.insert(fd, interest);
             }
             libc::EPOLL_CTL_DEL => self.forget(fd),
             _ => return Err(INVALID),
@@ -55,18 +79,21 @@ impl Machine {
         let socket = self.sockets.get(fd)?;
         Ok(match &socket.kind {
             Kind::Fresh => OUT | HANG_UP,
-            Kind::Listener { .. } => match self.acceptable(fd)? {
+            Kind::Listener { .. } => match self.acceptable(fd).next() {
                 Some(_) => IN,
                 None => 0,
             },
             Kind::Stream(_) => self.stream_readiness(socket),
             // There is always room for a datagram.
             Kind::Udp(_) => OUT,
-            Kind::Pipe(end) => match (end.writes(), self.sockets.pipes.fill(*end)) {
-                (false, (1.., _)) => IN,
-                (true, (_, 1..)) => OUT,
-                _ => 0,
-            },
+            Kind::Pipe(end) => {
+                let (bytes, room) = self.sockets.pipes.fill(*end);
+                let gone = self.sockets.pipes.other_end_closed(*end);
+                match end.writes() {
+                    false => (if bytes > 0 { IN } else { 0 }) | if gone { HANG_UP } else { 0 },
+                    true => (if room > 0 { OUT } else { 0 }) | if gone { ERROR } else { 0 },
+                }
+            }
             Kind::Epoll(epoll) => {
                 let ready = |(fd, interest): (&i32, &Interest)| {
                     self.readiness(*fd).is_ok_and(|bits| bits & interest.events != 0)
@@ -106,18 +133,29 @@ impl Machine {
         bits
     }
 
-    /// A number that grows when something new happens that an edge is made of.
-    fn activity(&self, fd: i32) -> u64 {
-        let Ok(socket) = self.sockets.get(fd) else { return 0 };
+    fn activity(&self, fd: i32) -> Activity {
+        let Ok(socket) = self.sockets.get(fd) else { return Activity::default() };
         match &socket.kind {
             Kind::Stream(id) => {
-                let received = self.host.stack.tcp_info(self.now, *id).map_or(0, |info| info.bytes_received);
+                let input = self.host.stack.tcp_info(self.now, *id).map_or(0, |info| info.bytes_received);
                 let link = self.links.get(id);
-                received
-                    + link.map_or(0, |link| link.edges + u64::from(link.peer_closed) + u64::from(link.closed))
+                let (output, state) = link.map_or((0, 0), |link| (link.roomy, link.changes));
+                Activity { input, output, state }
             }
-            Kind::Listener { queue, .. } => queue.len() as u64,
-            _ => 0,
+            // Those that are gone, and those that wait: it does not shrink when one is taken.
+            Kind::Listener { taken, .. } => {
+                Activity { input: taken + self.acceptable(fd).count() as u64, ..Activity::default() }
+            }
+            Kind::Pipe(end) => {
+                let input = self.sockets.pipes.activity(*end);
+                Activity { input, output: input, state: 0 }
+            }
+            Kind::Epoll(epoll) => {
+                let inner = epoll.0.keys().map(|fd| self.activity(*fd));
+                let input = inner.map(|inner| inner.input + inner.output + inner.state).sum();
+                Activity { input, ..Activity::default() }
+            }
+            Kind::Fresh | Kind::Udp(_) => Activity::default(),
         }
     }
 
@@ -152,40 +190,108 @@ impl Machine {
         fd: i32,
         (events, data): (u32, u64),
     ) -> Result<()> {
-        self.sockets.get(fd)?;
+        let ready = self.readiness(fd)?;
+        // Linux tells of errors and of the end who asked for nothing, too.
+        let events = events | ERROR | HANG_UP;
+        let interest = Interest { events, data, listed: ready & events != 0, seen: self.activity(fd) };
         let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
         if epoll == fd {
             return Err(INVALID);
         }
-        watched.control(operation, fd, events, data)
+        watched.control(operation, fd, interest)
     }
 
-    /// What has happened, at most `most` of it; `EAGAIN` when nothing has.
+    /// What has happened, at most `most` of it; `EAGAIN` when nothing has. As in Linux, who asked for edges and was woken is told
+    /// all that holds by now, and is then told nothing until it is woken again.
     pub(crate) fn epoll_wait(&mut self, epoll: i32, most: usize) -> Result<Vec<(u32, u64)>> {
         let Kind::Epoll(watched) = &self.sockets.get(epoll)?.kind else { return Err(INVALID) };
+        let mut looked = Vec::new();
         let mut found = Vec::new();
         for (fd, interest) in &watched.0 {
-            let Ok(ready) = self.readiness(*fd) else { continue };
-            let bits = ready & (interest.events | ERROR | HANG_UP);
-            let now = (bits, self.activity(*fd));
-            let news = interest.events & EDGE == 0 || interest.told != Some(now);
-            // A one-shot that has been told has no events any more.
-            if bits != 0 && news && interest.events & !(EDGE | ONCE) != 0 && found.len() < most {
-                found.push((*fd, now, interest.data));
+            let now = self.activity(*fd);
+            let looks = interest.events & EDGE == 0 || interest.listed || interest.is_woken(now);
+            if !looks || found.len() >= most {
+                continue;
             }
+            let Ok(ready) = self.readiness(*fd) else { continue };
+            let bits = ready & interest.events;
+            if bits != 0 {
+                found.push((bits, interest.data));
+            }
+            looked.push((*fd, now, bits != 0));
         }
         let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
-        for (fd, now, _) in &found {
-            if let Some(interest) = watched.0.get_mut(fd) {
-                interest.told = Some(*now);
-                if interest.events & ONCE != 0 {
-                    interest.events &= EDGE | ONCE;
+        for (fd, now, told) in looked {
+            if let Some(interest) = watched.0.get_mut(&fd) {
+                (interest.listed, interest.seen) = (false, now);
+                if told && interest.events & ONCE != 0 {
+                    // It has no events any more, until it is given new ones.
+                    interest.events &= MANNERS;
                 }
             }
         }
-        if found.is_empty() {
-            return Err(AGAIN);
+        if found.is_empty() { Err(AGAIN) } else { Ok(found) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+    use crate::sockets::tests::{connected, listener};
+
+    const WAITS: Result<Vec<(u32, u64)>> = Err(AGAIN);
+
+    fn machine() -> Machine {
+        Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap()
+    }
+
+    fn added(machine: &mut Machine, fd: i32, events: u32) -> i32 {
+        let epoll = machine.epoll_create().unwrap();
+        machine.epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, (events, 7)).unwrap();
+        epoll
+    }
+
+    #[test]
+    fn each_connection_is_news_of_its_listener() {
+        let mut machine = machine();
+        let (fd, to) = listener(&mut machine);
+        let epoll = added(&mut machine, fd, IN | EDGE);
+        for _ in 0..3 {
+            assert_eq!(machine.epoll_wait(epoll, 1), WAITS);
+            connected(&mut machine, to);
+            assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(IN, 7)]));
+            machine.accept(fd).unwrap();
         }
-        Ok(found.into_iter().map(|(_, (bits, _), data)| (bits, data)).collect())
+        assert_eq!(machine.epoll_wait(epoll, 1), WAITS);
+    }
+
+    #[test]
+    fn each_write_is_news_of_a_pipe_and_its_end_is_a_hang_up() {
+        let mut machine = machine();
+        let (read, write) = machine.pipe().unwrap();
+        let epoll = added(&mut machine, read, IN | EDGE);
+        for _ in 0..2 {
+            assert_eq!(machine.epoll_wait(epoll, 1), WAITS);
+            machine.send(write, b"abc", 0, None).unwrap();
+            assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(IN, 7)]));
+            machine.receive(read, &mut [&mut [0; 9]], 0).unwrap();
+        }
+        machine.close(write).unwrap();
+        assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(HANG_UP, 7)]));
+    }
+
+    #[test]
+    fn who_asks_for_no_events_hears_of_the_end() {
+        let mut machine = machine();
+        let (fd, to) = listener(&mut machine);
+        let client = connected(&mut machine, to);
+        let epoll = added(&mut machine, client, 0);
+        assert_eq!(machine.epoll_wait(epoll, 1), WAITS);
+        let (server, _) = machine.accept(fd).unwrap();
+        machine.set_option(server, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        machine.close(server).unwrap();
+        machine.run();
+        assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(ERROR | HANG_UP, 7)]));
     }
 }

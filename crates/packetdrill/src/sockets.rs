@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Listener {
         id: ListenerId,
         queue: VecDeque<ConnectionId>,
+        /// How many were accepted.
+        taken: u64,
     },
     Stream(ConnectionId),
     Udp(UdpId),
@@ -95,7 +97,7 @@ impl Sockets {
     /// A connection for a listener.
     pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) {
         for socket in self.all.values_mut() {
-            if let Kind::Listener { id, queue } = &mut socket.kind
+            if let Kind::Listener { id, queue, .. } = &mut socket.kind
                 && *id == listener
             {
                 queue.push_back(connection);
@@ -195,16 +197,20 @@ impl Machine {
         let id = self.host.stack.listen(address, port, backlog)?;
         self.host.stack.set_listener_limits(id, socket.options.limits);
         socket.local = Some((address, port));
-        socket.kind = Kind::Listener { id, queue: VecDeque::new() };
+        socket.kind = Kind::Listener { id, queue: VecDeque::new(), taken: 0 };
         Ok(())
     }
 
     pub(crate) fn accept(&mut self, fd: i32) -> Result<(i32, SocketAddr)> {
-        let next = self.acceptable(fd)?.ok_or(AGAIN)?;
+        if !matches!(self.sockets.get(fd)?.kind, Kind::Listener { .. }) {
+            return Err(INVALID);
+        }
+        let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
         let (v6, options) = (socket.v6, socket.options.clone());
-        let Kind::Listener { queue, .. } = &mut socket.kind else { return Err(INVALID) };
+        let Kind::Listener { queue, taken, .. } = &mut socket.kind else { return Err(INVALID) };
         let id = queue.remove(next).ok_or(AGAIN)?;
+        *taken += 1;
         let flow = self.host.stack.flow(id)?;
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
         child.local = Some((Some(flow.local), flow.local_port));
@@ -403,9 +409,9 @@ impl Machine {
         match &mut socket.kind {
             Kind::Stream(id) => {
                 let id = *id;
-                if self.links.get(&id).is_none_or(|link| link.closed) {
-                    return Err(Errno(libc::ENOTCONN));
-                }
+                let link = self.links.get_mut(&id).filter(|link| !link.closed);
+                // Linux wakes all that wait for the socket.
+                link.ok_or(Errno(libc::ENOTCONN))?.changes += 1;
                 socket.read_shut |= read;
                 if write && !socket.write_shut {
                     socket.write_shut = true;
@@ -414,7 +420,7 @@ impl Machine {
                 Ok(())
             }
             // Linux: a listener that is shut down for reading listens no more.
-            Kind::Listener { id, queue } if read => {
+            Kind::Listener { id, queue, .. } if read => {
                 self.host.stack.unlisten(*id);
                 for child in std::mem::take(queue) {
                     self.host.stack.abort(self.now, child, &mut self.pool).ok();
@@ -453,7 +459,7 @@ impl Machine {
         let (stack, pool, now) = (&mut self.host.stack, &mut self.pool, self.now);
         match socket.kind {
             Kind::Fresh | Kind::Epoll(_) => {}
-            Kind::Listener { id, queue } => {
+            Kind::Listener { id, queue, .. } => {
                 stack.unlisten(id);
                 for child in queue {
                     // Nobody will ever read what they sent.
@@ -536,4 +542,29 @@ fn scatter<'a>(bytes: impl Iterator<Item = &'a [u8]>, parts: &mut [&mut [u8]]) -
         n += 1;
     }
     n
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// A listener of the machine's own address, and where it is.
+    pub(crate) fn listener(machine: &mut Machine) -> (i32, SocketAddr) {
+        let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 8080);
+        machine.bind(fd, to).unwrap();
+        machine.listen(fd, 8).unwrap();
+        (fd, to)
+    }
+
+    /// A socket that has connected there.
+    pub(crate) fn connected(machine: &mut Machine, to: SocketAddr) -> i32 {
+        let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(machine.connect(fd, to), Err(AGAIN));
+        machine.run();
+        assert_eq!(machine.connect(fd, to), Ok(()));
+        fd
+    }
 }

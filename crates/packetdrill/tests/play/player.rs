@@ -172,7 +172,7 @@ impl Player {
         (result, errno): (i64, i32),
         (expected, error): &(i64, Option<String>),
     ) -> Result<(), String> {
-        let gives_file = matches!(name, "socket" | "accept" | "open");
+        let gives_file = matches!(name, "socket" | "accept" | "open" | "epoll_create");
         if gives_file && *expected >= 0 && result >= 0 {
             let fd = c_int::try_from(result).map_err(|_| "a strange number")?;
             self.files.insert(*expected, fd);
@@ -267,6 +267,15 @@ impl Player {
             "POLLIN" => libc::POLLIN.into(),
             "POLLOUT" => libc::POLLOUT.into(),
             "POLLRDHUP" => libc::POLLRDHUP.into(),
+            "EPOLL_CTL_ADD" => libc::EPOLL_CTL_ADD,
+            "EPOLL_CTL_MOD" => libc::EPOLL_CTL_MOD,
+            "EPOLLIN" => libc::EPOLLIN,
+            "EPOLLOUT" => libc::EPOLLOUT,
+            "EPOLLERR" => libc::EPOLLERR,
+            "EPOLLHUP" => libc::EPOLLHUP,
+            "EPOLLRDHUP" => libc::EPOLLRDHUP,
+            "EPOLLET" => libc::EPOLLET,
+            "EPOLLONESHOT" => libc::EPOLLONESHOT,
             "EAGAIN" => libc::EAGAIN,
             "EOPNOTSUPP" => libc::EOPNOTSUPP,
             "EALREADY" => libc::EALREADY,
@@ -317,7 +326,12 @@ impl Player {
                 0
             } else {
                 let number = self.number(argument)?;
-                let is_file = i == 0 && !matches!(name, "socket" | "open") || i == 1 && name == "sendfile";
+                let is_file = match i {
+                    0 => !matches!(name, "socket" | "open" | "epoll_create"),
+                    1 => name == "sendfile",
+                    2 => name == "epoll_ctl",
+                    _ => false,
+                };
                 if is_file { (*self.files.get(&number).ok_or("no such file")?).into() } else { number }
             };
             prepared.numbers.push(number);
@@ -371,6 +385,21 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
             }
             result.into()
         }
+        "epoll_create" => (ifc.epoll_create)(data, int(0)).into(),
+        "epoll_ctl" => {
+            let mut event = epoll_event(&call.bytes);
+            (ifc.epoll_ctl)(data, int(0), int(1), int(2), &raw mut event).into()
+        }
+        "epoll_wait" => {
+            let (expected, mut got) =
+                (epoll_event(&call.bytes), [libc::epoll_event { events: 0, u64: 0 }; 8]);
+            let result = (ifc.epoll_wait)(data, int(0), got.as_mut_ptr(), int(2), int(3));
+            let (events, place) = (got[0].events, got[0].u64);
+            if (events, place) != (expected.events, expected.u64) {
+                return Err(format!("epoll_wait gave {result}, {events:#x} for {place}"));
+            }
+            result.into()
+        }
         // SAFETY: the path ends with a zero.
         "open" => unsafe { libc::open(call.bytes.as_ptr().cast(), int(1)) }.into(),
         "sendfile" => {
@@ -398,6 +427,12 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
     call.polls.clear();
     // SAFETY: the C library's errno of this thread.
     Ok((result, unsafe { *libc::__errno_location() }))
+}
+
+/// `{events=EPOLLIN, fd=4}`: what is told is the script's number.
+fn epoll_event(bytes: &[u8]) -> libc::epoll_event {
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    libc::epoll_event { events: word(0), u64: word(4).into() }
 }
 
 /// A `struct sockaddr_in`.
