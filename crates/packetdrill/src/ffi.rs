@@ -412,7 +412,12 @@ fn receive(
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
     let (shared, mut sent) = (shared(data), 0);
     loop {
-        let call = |machine: &mut Machine| machine.send(fd, &bytes[sent..], flags, to);
+        // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.
+        let mut waited = sent > 0;
+        let call = |machine: &mut Machine| match waited && !machine.is_writable(fd) {
+            true => Err(AGAIN),
+            false => machine.send(fd, &bytes[sent..], flags, to).inspect_err(|_| waited = true),
+        };
         match shared.call(patience(fd, flags, true), call) {
             Ok(n) => sent += n,
             // What was sent was sent; the error comes with the next call.

@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) error: Option<Errno>,
     /// How often the connection became writable, for edges.
     pub(crate) roomy: u64,
+    /// Somebody has seen that there is no room to write, and waits to hear that there is (Linux's `SOCK_NOSPACE`).
+    pub(crate) wants_room: bool,
     /// How often its state changed.
     pub(crate) changes: u64,
 }
@@ -204,7 +206,6 @@ impl Machine {
                     link.connected = true;
                     link.changes += 1;
                 }
-                Event::Writable(id) => self.links.entry(id).or_default().roomy += 1,
                 Event::PeerClosed(id) => {
                     let link = self.links.entry(id).or_default();
                     link.peer_closed = true;
@@ -218,6 +219,12 @@ impl Machine {
                     link.error = errno::closed(reason, link.peer_closed, soft);
                 }
                 _ => {}
+            }
+        }
+        for (id, link) in self.links.iter_mut().filter(|(_, link)| link.wants_room) {
+            if self.host.stack.is_writable(*id).unwrap_or(true) {
+                link.wants_room = false;
+                link.roomy += 1;
             }
         }
     }

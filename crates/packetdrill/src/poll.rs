@@ -103,6 +103,24 @@ impl Machine {
         })
     }
 
+    /// [`Machine::readiness`] for somebody who waits: one that finds no room to write is told when there is some.
+    fn check(&mut self, fd: i32) -> Result<u32> {
+        let bits = self.readiness(fd)?;
+        if let Kind::Stream(id) = self.sockets.get(fd)?.kind
+            && let Some(link) = self.links.get_mut(&id)
+        {
+            link.wants_room |= link.connected && bits & OUT == 0;
+        }
+        Ok(bits)
+    }
+
+    /// Whether a call that waits to write should go on; it will find out what is wrong with a socket that cannot be written.
+    pub(crate) fn is_writable(&self, fd: i32) -> bool {
+        let Ok(Kind::Stream(id)) = self.sockets.get(fd).map(|socket| &socket.kind) else { return true };
+        let ended = self.links.get(id).is_none_or(|link| link.closed);
+        ended || self.host.stack.is_writable(*id).unwrap_or(true)
+    }
+
     fn stream_readiness(&self, socket: &Socket) -> u32 {
         let Kind::Stream(id) = socket.kind else { return 0 };
         let link = self.links.get(&id);
@@ -118,7 +136,7 @@ impl Machine {
         if self.host.stack.readable_bytes(id).unwrap_or(0) >= socket.options.low_water || read_shut {
             bits |= IN;
         }
-        if write_shut || self.host.stack.send_room(id).unwrap_or(0) > 0 {
+        if write_shut || self.host.stack.is_writable(id).unwrap_or(true) {
             bits |= OUT;
         }
         if error {
@@ -160,13 +178,13 @@ impl Machine {
     }
 
     /// `poll`: the bits that hold of each, and how many have any. `EAGAIN` when none has.
-    pub(crate) fn poll(&self, wanted: &[(i32, i16)]) -> Result<(usize, Vec<i16>)> {
+    pub(crate) fn poll(&mut self, wanted: &[(i32, i16)]) -> Result<(usize, Vec<i16>)> {
         let bits = wanted.iter().map(|(fd, events)| {
             if *fd < 0 {
                 return 0;
             }
             let always = ERROR | HANG_UP;
-            let Ok(ready) = self.readiness(*fd) else { return libc::POLLNVAL };
+            let Ok(ready) = self.check(*fd) else { return libc::POLLNVAL };
             // poll's bits are epoll's lower ones.
             let asked = u32::from(events.cast_unsigned()) | always;
             i16::try_from(ready & asked & 0x7fff).unwrap_or(0)
@@ -190,7 +208,7 @@ impl Machine {
         fd: i32,
         (events, data): (u32, u64),
     ) -> Result<()> {
-        let ready = self.readiness(fd)?;
+        let ready = self.check(fd)?;
         // Linux tells of errors and of the end who asked for nothing, too.
         let events = events | ERROR | HANG_UP;
         let interest = Interest { events, data, listed: ready & events != 0, seen: self.activity(fd) };
@@ -205,26 +223,24 @@ impl Machine {
     /// all that holds by now, and is then told nothing until it is woken again.
     pub(crate) fn epoll_wait(&mut self, epoll: i32, most: usize) -> Result<Vec<(u32, u64)>> {
         let Kind::Epoll(watched) = &self.sockets.get(epoll)?.kind else { return Err(INVALID) };
-        let mut looked = Vec::new();
+        let looks = watched.0.iter().map(|(fd, interest)| (*fd, interest, self.activity(*fd)));
+        let looks = looks.filter(|(_, interest, now)| {
+            interest.events & EDGE == 0 || interest.listed || interest.is_woken(*now)
+        });
+        let looks: Vec<_> = looks.map(|(fd, .., now)| (fd, now)).collect();
         let mut found = Vec::new();
-        for (fd, interest) in &watched.0 {
-            let now = self.activity(*fd);
-            let looks = interest.events & EDGE == 0 || interest.listed || interest.is_woken(now);
-            if !looks || found.len() >= most {
-                continue;
+        for (fd, now) in looks {
+            if found.len() >= most {
+                break;
             }
-            let Ok(ready) = self.readiness(*fd) else { continue };
+            let ready = self.check(fd)?;
+            let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
+            let Some(interest) = watched.0.get_mut(&fd) else { continue };
+            (interest.listed, interest.seen) = (false, now);
             let bits = ready & interest.events;
             if bits != 0 {
                 found.push((bits, interest.data));
-            }
-            looked.push((*fd, now, bits != 0));
-        }
-        let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
-        for (fd, now, told) in looked {
-            if let Some(interest) = watched.0.get_mut(&fd) {
-                (interest.listed, interest.seen) = (false, now);
-                if told && interest.events & ONCE != 0 {
+                if interest.events & ONCE != 0 {
                     // It has no events any more, until it is given new ones.
                     interest.events &= MANNERS;
                 }

@@ -384,6 +384,11 @@ impl Machine {
                 if !more {
                     self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
                 }
+                if n < bytes.len()
+                    && let Some(link) = self.links.get_mut(&id)
+                {
+                    link.wants_room = true;
+                }
                 if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
             }
             Kind::Udp(id) => {

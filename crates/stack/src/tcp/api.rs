@@ -561,6 +561,15 @@ impl Stack {
         Ok(self.tcp.connections[self.tcp.index(id)?].send_room())
     }
 
+    /// Whether a program that waits until it can write should be woken, by the rule of Linux's `poll`: at least half as much of the
+    /// send buffer is free as is taken, and of [`Limits::unsent`] less than half waits.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn is_writable(&self, id: ConnectionId) -> Result<bool, TcpError> {
+        Ok(self.tcp.connections[self.tcp.index(id)?].is_writable())
+    }
+
     /// What a connection may use, as it is now.
     ///
     /// # Errors

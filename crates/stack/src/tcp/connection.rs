@@ -343,6 +343,13 @@ impl Connection {
         room.min((self.limits.unsent as usize).saturating_sub(self.unsent() as usize))
     }
 
+    /// Whether so much of the send buffer is free that a program that waits for room has a good piece to write.
+    pub(super) fn is_writable(&self) -> bool {
+        let (queued, limit) = (self.send.len(), self.send_limit());
+        let unsent = 2 * u64::from(self.unsent());
+        queued < limit && limit - queued >= queued / 2 && unsent < self.limits.unsent.into()
+    }
+
     /// Bytes that the send buffer may hold.
     #[inline]
     pub(super) fn send_limit(&self) -> usize {
