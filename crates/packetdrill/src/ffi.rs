@@ -291,10 +291,16 @@ fn joined(parts: &[iovec]) -> Result<Vec<u8>> {
     Ok(slices?.concat())
 }
 
+fn family(start: *const sockaddr, len: socklen_t) -> Result<c_int> {
+    let bytes = bytes(start.cast(), len as usize)?;
+    let family = bytes.get(..2).and_then(|bytes| bytes.try_into().ok()).ok_or(INVALID)?;
+    Ok(u16::from_ne_bytes(family).into())
+}
+
 fn address(start: *const sockaddr, len: socklen_t) -> Result<SocketAddr> {
+    let family = family(start, len)?;
     let bytes = bytes(start.cast(), len as usize)?;
     let part = |from: usize, n: usize| bytes.get(from..from + n).ok_or(INVALID);
-    let family = i32::from(u16::from_ne_bytes(part(0, 2)?.try_into().map_err(|_| INVALID)?));
     let port = u16::from_be_bytes(part(2, 2)?.try_into().map_err(|_| INVALID)?);
     match family {
         libc::AF_INET => {
@@ -305,7 +311,7 @@ fn address(start: *const sockaddr, len: socklen_t) -> Result<SocketAddr> {
             let octets: [u8; 16] = part(8, 16)?.try_into().map_err(|_| INVALID)?;
             Ok(SocketAddr::new(Ipv6Addr::from(octets).into(), port))
         }
-        // Connecting to "no family" is how a datagram socket forgets its peer.
+        // As Linux takes it where old programs left the family out.
         libc::AF_UNSPEC => Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)),
         _ => Err(Errno(libc::EAFNOSUPPORT)),
     }
@@ -381,11 +387,16 @@ extern "C" fn accept(data: Data, fd: c_int, to: *mut sockaddr, len: *mut socklen
 
 extern "C" fn connect(data: Data, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let connect = || {
-        let to = address(to, len)?;
         let shared = shared(data);
-        shared.with(|machine| machine.connecting(fd))?;
-        match shared.call(patience(fd, 0, true), |machine| machine.connect(fd, to)) {
-            Err(AGAIN) => Err(Errno(libc::EINPROGRESS)),
+        if family(to, len)? == libc::AF_UNSPEC {
+            return shared.with(|machine| machine.disconnect(fd));
+        }
+        let to = address(to, len)?;
+        let (begun, id) = shared.with(|machine| (machine.connect(fd, to), machine.connection(fd)));
+        let (Err(Errno(libc::EINPROGRESS | libc::EALREADY)), Some(id)) = (begun, id) else { return begun };
+        match shared.call(patience(fd, 0, true), |machine| machine.connecting(fd, id)) {
+            // Nobody waits, or the time is over.
+            Err(AGAIN) => begun,
             result => result,
         }
     };

@@ -386,8 +386,10 @@ impl Machine {
         let stream = !matches!(socket.kind, Kind::Udp(_));
         match name {
             libc::SO_ERROR => {
-                let Kind::Stream(id) = socket.kind else { return Ok(number(0)) };
-                let error = self.links.get_mut(&id).and_then(|link| link.error.take());
+                let error = match socket.kind {
+                    Kind::Stream(id) => self.links.get_mut(&id).and_then(|link| link.error.take()),
+                    _ => self.sockets.get_mut(fd)?.error.take(),
+                };
                 Ok(number(error.map_or(0, |error| error.0)))
             }
             libc::SO_TYPE => Ok(number(if stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM })),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bywash_stack::{Address, ConnectionId, Limits, ListenerId, State, UdpId};
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
-use crate::machine::{Link, Machine};
+use crate::machine::Machine;
 use crate::pipes::PipeEnd;
 use crate::poll::Epoll;
 
@@ -24,6 +24,12 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     pub(crate) nonblocking: bool,
     pub(crate) local: Option<(Option<Address>, u16)>,
+    /// What `bind` was given: it stays when the connection goes.
+    pub(crate) bound: Option<(Option<Address>, u16)>,
+    /// `connect` has said that there is a connection, or `accept` has (`SS_CONNECTED`).
+    pub(crate) connected: bool,
+    /// What is wrong, to be told once, where no connection is to ask.
+    pub(crate) error: Option<Errno>,
     pub(crate) options: Options,
     /// `shutdown` was called for this side.
     pub(crate) read_shut: bool,
@@ -118,8 +124,19 @@ impl Socket {
             low_water: 1,
             kept: BTreeMap::new(),
         };
-        let (nonblocking, local, read_shut, write_shut) = (false, None, false, false);
-        Self { place: None, kind, v6, nonblocking, local, options, read_shut, write_shut }
+        Self {
+            place: None,
+            kind,
+            v6,
+            nonblocking: false,
+            local: None,
+            bound: None,
+            connected: false,
+            error: None,
+            options,
+            read_shut: false,
+            write_shut: false,
+        }
     }
 
     /// An address in the socket's family.
@@ -132,7 +149,7 @@ impl Socket {
 }
 
 /// An address without a family: IPv4 within IPv6 is IPv4. `None`: any.
-fn plain(address: SocketAddr) -> Option<Address> {
+pub(crate) fn plain(address: SocketAddr) -> Option<Address> {
     let ip = match address.ip() {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
         v4 => v4,
@@ -178,6 +195,7 @@ impl Machine {
             _ => return Err(INVALID),
         }
         socket.local = Some((address, to.port()));
+        socket.bound = socket.local;
         Ok(())
     }
 
@@ -213,64 +231,13 @@ impl Machine {
         *taken += 1;
         let flow = self.host.stack.flow(id)?;
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
-        child.local = Some((Some(flow.local), flow.local_port));
+        (child.local, child.connected) = (Some((Some(flow.local), flow.local_port)), true);
         child.options = options;
         let peer = child.address((flow.remote, flow.remote_port));
         let (nodelay, cork) = (child.options.nodelay, child.options.cork);
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
         Ok((self.sockets.add(child)?, peer))
-    }
-
-    /// `EAGAIN` means that the handshake is under way: the caller makes `EINPROGRESS` of it where nobody waits.
-    pub(crate) fn connect(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
-        let socket = self.sockets.get_mut(fd)?;
-        match socket.kind {
-            Kind::Fresh => {
-                let remote = (plain(to).unwrap_or(IpAddr::from([127, 0, 0, 1]).into()), to.port());
-                let local = socket.local.unwrap_or((None, 0));
-                let limits = socket.options.limits;
-                let id = self.host.stack.connect_with(self.now, local, remote, limits, &mut self.pool)?;
-                let flow = self.host.stack.flow(id)?;
-                socket.local = Some((Some(flow.local), flow.local_port));
-                socket.kind = Kind::Stream(id);
-                let (nodelay, cork) = (socket.options.nodelay, socket.options.cork);
-                self.links.insert(id, Link::default());
-                self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
-                self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
-                Err(AGAIN)
-            }
-            Kind::Stream(id) => {
-                let link = self.links.entry(id).or_default();
-                if let Some(error) = link.error.take() {
-                    // The socket can be used again.
-                    self.host.stack.close(self.now, id, &mut self.pool).ok();
-                    self.links.remove(&id);
-                    (socket.kind, socket.local) = (Kind::Fresh, None);
-                    return Err(error);
-                }
-                if link.closed {
-                    return Err(Errno(libc::ECONNABORTED));
-                }
-                if link.connected { Ok(()) } else { Err(AGAIN) }
-            }
-            Kind::Listener { .. } => Err(Errno(libc::EISCONN)),
-            Kind::Udp(id) => {
-                let peer = plain(to).map(|address| (address, to.port()));
-                Ok(self.host.stack.udp_connect(id, peer)?)
-            }
-            _ => Err(Errno(libc::ENOTSOCK)),
-        }
-    }
-
-    /// Whether an earlier `connect` is under way (`EALREADY`) or done (`EISCONN`): to be asked before another one.
-    pub(crate) fn connecting(&self, fd: i32) -> Result<()> {
-        let Kind::Stream(id) = self.sockets.get(fd)?.kind else { return Ok(()) };
-        match self.links.get(&id) {
-            Some(link) if link.error.is_some() || link.closed => Ok(()),
-            Some(link) if link.connected => Err(Errno(libc::EISCONN)),
-            _ => Err(Errno(libc::EALREADY)),
-        }
     }
 
     /// Reads bytes, and who sent them where that may be anyone.
@@ -306,7 +273,7 @@ impl Machine {
                 let end = *end;
                 self.sockets.pipes.read(end, parts).map(|n| (n, None))
             }
-            Kind::Fresh | Kind::Listener { .. } => Err(Errno(libc::ENOTCONN)),
+            Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::ENOTCONN))),
             Kind::Epoll(_) => Err(INVALID),
         }
     }
@@ -352,7 +319,7 @@ impl Machine {
         flags: i32,
         to: Option<SocketAddr>,
     ) -> Result<usize> {
-        let socket = self.sockets.get(fd)?;
+        let socket = self.sockets.get_mut(fd)?;
         // As a kernel says it that has no fast open (RFC 7413).
         if flags & libc::MSG_FASTOPEN != 0 && matches!(socket.kind, Kind::Stream(_) | Kind::Fresh) {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -398,7 +365,7 @@ impl Machine {
                 Ok(bytes.len())
             }
             Kind::Pipe(end) => self.sockets.pipes.write(end, bytes),
-            Kind::Fresh | Kind::Listener { .. } => Err(Errno(libc::EPIPE)),
+            Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::EPIPE))),
             Kind::Epoll(_) => Err(INVALID),
         }
     }
@@ -415,8 +382,13 @@ impl Machine {
             Kind::Stream(id) => {
                 let id = *id;
                 let link = self.links.get_mut(&id).filter(|link| !link.closed);
+                let link = link.ok_or(Errno(libc::ENOTCONN))?;
+                if !link.connected {
+                    return self.disconnect(fd);
+                }
                 // Linux wakes all that wait for the socket.
-                link.ok_or(Errno(libc::ENOTCONN))?.changes += 1;
+                link.changes += 1;
+                socket.connected = true;
                 socket.read_shut |= read;
                 if write && !socket.write_shut {
                     socket.write_shut = true;
@@ -424,16 +396,7 @@ impl Machine {
                 }
                 Ok(())
             }
-            // Linux: a listener that is shut down for reading listens no more.
-            Kind::Listener { id, queue, .. } if read => {
-                self.host.stack.unlisten(*id);
-                for child in std::mem::take(queue) {
-                    self.host.stack.abort(self.now, child, &mut self.pool).ok();
-                    self.links.remove(&child);
-                }
-                socket.kind = Kind::Fresh;
-                Ok(())
-            }
+            Kind::Listener { .. } if read => self.disconnect(fd),
             Kind::Listener { .. } => Ok(()),
             Kind::Fresh | Kind::Udp(_) => Err(Errno(libc::ENOTCONN)),
             _ => Err(Errno(libc::ENOTSOCK)),
@@ -567,7 +530,7 @@ pub(crate) mod tests {
     /// A socket that has connected there.
     pub(crate) fn connected(machine: &mut Machine, to: SocketAddr) -> i32 {
         let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
-        assert_eq!(machine.connect(fd, to), Err(AGAIN));
+        assert_eq!(machine.connect(fd, to), Err(Errno(libc::EINPROGRESS)));
         machine.run();
         assert_eq!(machine.connect(fd, to), Ok(()));
         fd

@@ -276,12 +276,15 @@ impl Player {
             "EPOLLRDHUP" => libc::EPOLLRDHUP,
             "EPOLLET" => libc::EPOLLET,
             "EPOLLONESHOT" => libc::EPOLLONESHOT,
+            "AF_UNSPEC" => libc::AF_UNSPEC,
             "EAGAIN" => libc::EAGAIN,
             "EOPNOTSUPP" => libc::EOPNOTSUPP,
             "EALREADY" => libc::EALREADY,
             "EINPROGRESS" => libc::EINPROGRESS,
             "EISCONN" => libc::EISCONN,
+            "ECONNABORTED" => libc::ECONNABORTED,
             "ECONNREFUSED" => libc::ECONNREFUSED,
+            "ENOTCONN" => libc::ENOTCONN,
             "ECONNRESET" => libc::ECONNRESET,
             "ETIMEDOUT" => libc::ETIMEDOUT,
             "EPIPE" => libc::EPIPE,
@@ -301,7 +304,7 @@ impl Player {
             Prepared { name: name.to_owned(), numbers: Vec::new(), bytes: Vec::new(), polls: Vec::new() };
         for (i, argument) in arguments.iter().enumerate() {
             let number = if argument == "..." {
-                0
+                -1
             } else if argument.starts_with('"') {
                 prepared.bytes.extend(argument.trim_matches('"').bytes().chain([0]));
                 0
@@ -351,7 +354,12 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
     let result: i64 = match call.name.as_str() {
         "socket" => (ifc.socket)(data, libc::AF_INET, int(1), int(2)).into(),
         "bind" => (ifc.bind)(data, int(0), start.cast(), 16).into(),
-        "connect" => (ifc.connect)(data, int(0), start.cast(), 16).into(),
+        "connect" => {
+            if int(1) == libc::AF_UNSPEC {
+                address = [0; 16];
+            }
+            (ifc.connect)(data, int(0), address.as_ptr().cast(), 16).into()
+        }
         "listen" => (ifc.listen)(data, int(0), int(1)).into(),
         "accept" => (ifc.accept)(data, int(0), start.cast(), &raw mut address_len).into(),
         "read" => (ifc.read)(data, int(0), buffer_start, size(2)) as i64,
