@@ -412,8 +412,14 @@ fn receive(
     len: *mut socklen_t,
 ) -> Result<ssize_t> {
     let mut rooms = rooms(parts)?;
-    let call = |machine: &mut Machine| machine.receive(fd, &mut rooms, flags);
-    let (n, source) = shared(data).call(patience(fd, flags, false), call)?;
+    let mut done = 0;
+    let call = |machine: &mut Machine| machine.receive(fd, &mut rooms, flags, &mut done);
+    let result = shared(data).call(patience(fd, flags, false), call);
+    let (n, source) = match result {
+        // Nobody waits for more, or not any longer.
+        Err(_) if done > 0 => (done, None),
+        result => result?,
+    };
     if let Some(source) = source {
         give_address(source, from, len)?;
     }

@@ -26,5 +26,6 @@ mod poll;
 mod settings;
 mod shared;
 mod sockets;
+mod transfer;
 
 pub use ffi::{Interface, packetdrill_interface_init};

@@ -260,8 +260,14 @@ impl Machine {
                 self.change(fd, |limits| (limits.send_initial, limits.send_max) = (bytes, bytes))
             }
             libc::SO_RCVLOWAT => {
-                socket.options.low_water = usize::try_from(value).unwrap_or(usize::MAX).max(1);
-                Ok(())
+                // Linux: at most half of a buffer, of which ours is the half that is window where it was set; it becomes larger
+                // where it was not.
+                let (set, limits) =
+                    (socket.options.kept.contains_key(&(SOCKET, libc::SO_RCVBUF)), socket.options.limits);
+                let most = if set { limits.receive_max } else { limits.receive_max / 2 };
+                let least = u32::try_from(value).unwrap_or(u32::MAX).min(most).max(1);
+                socket.options.low_water = least as usize;
+                self.change(fd, |limits| limits.receive_initial = limits.receive_initial.max(least))
             }
             _ => keep(socket, SOCKET, name, value),
         }

@@ -125,7 +125,11 @@ impl Machine {
             return Err(AGAIN);
         }
         let mut bytes = vec![0; n];
-        let (n, _) = self.receive(from, &mut [&mut bytes], 0)?;
+        let mut done = 0;
+        let n = match self.receive(from, &mut [&mut bytes], 0, &mut done) {
+            Err(AGAIN) if done > 0 => done,
+            result => result?.0,
+        };
         if n == 0 { Ok(0) } else { self.send(to, &bytes[..n], 0, None) }
     }
 }

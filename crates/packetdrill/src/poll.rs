@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(machine.epoll_wait(epoll, 1), WAITS);
             machine.send(write, b"abc", 0, None).unwrap();
             assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(IN, 7)]));
-            machine.receive(read, &mut [&mut [0; 9]], 0).unwrap();
+            machine.receive(read, &mut [&mut [0; 9]], 0, &mut 0).unwrap();
         }
         machine.close(write).unwrap();
         assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(HANG_UP, 7)]));

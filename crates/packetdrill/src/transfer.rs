@@ -1,0 +1,155 @@
+//! Reading and writing.
+
+use std::net::SocketAddr;
+
+use bywash_stack::ConnectionId;
+
+use crate::errno::{AGAIN, Errno, INVALID, Result};
+use crate::machine::Machine;
+use crate::sockets::{Kind, plain};
+
+impl Machine {
+    /// Reads bytes, and who sent them where that may be anyone. A stream's are taken as they come, also when the call must wait for
+    /// more (`EAGAIN`): `done` counts them.
+    pub(crate) fn receive(
+        &mut self,
+        fd: i32,
+        parts: &mut [&mut [u8]],
+        flags: i32,
+        done: &mut usize,
+    ) -> Result<(usize, Option<SocketAddr>)> {
+        let socket = self.sockets.get_mut(fd)?;
+        if flags & libc::MSG_OOB != 0 {
+            return Err(INVALID);
+        }
+        // Nothing is ever queued there: what ICMP says is the connection's own affair.
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(AGAIN);
+        }
+        match &mut socket.kind {
+            Kind::Stream(id) => {
+                let id = *id;
+                self.receive_stream(fd, id, parts, flags, done).map(|n| (n, None))
+            }
+            Kind::Udp(id) => {
+                let Some(datagram) = self.host.stack.udp_receive(*id)? else { return Err(AGAIN) };
+                let bytes: Vec<u8> = datagram.slices().flatten().copied().collect();
+                let source = datagram.source;
+                datagram.release(&mut self.pool);
+                let n = scatter(bytes.iter(), parts, 0);
+                let told = if flags & libc::MSG_TRUNC != 0 { bytes.len() } else { n };
+                Ok((told, Some(self.sockets.get(fd)?.address(source))))
+            }
+            Kind::Pipe(end) => {
+                let end = *end;
+                self.sockets.pipes.read(end, parts).map(|n| (n, None))
+            }
+            Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::ENOTCONN))),
+            Kind::Epoll(_) => Err(INVALID),
+        }
+    }
+
+    fn receive_stream(
+        &mut self,
+        fd: i32,
+        id: ConnectionId,
+        parts: &mut [&mut [u8]],
+        flags: i32,
+        done: &mut usize,
+    ) -> Result<usize> {
+        let socket = self.sockets.get(fd)?;
+        let stack = &mut self.host.stack;
+        let peeks = flags & libc::MSG_PEEK != 0;
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let seen = if peeks { *done } else { 0 };
+        let there = stack.readable_bytes(id).unwrap_or(0).saturating_sub(seen);
+        let n = there.min(wanted - *done);
+        if n > 0 {
+            // With MSG_TRUNC the bytes are not wanted, only gone.
+            if flags & libc::MSG_TRUNC == 0 || peeks {
+                scatter(stack.readable(id)?.flatten().skip(seen), parts, *done);
+            }
+            if !peeks {
+                stack.consume(self.now, id, n, &mut self.pool)?;
+            }
+            *done += n;
+        }
+        let least =
+            if flags & libc::MSG_WAITALL != 0 { wanted } else { socket.options.low_water.min(wanted) };
+        let link = self.links.entry(id).or_default();
+        let ended = link.peer_closed || link.closed || socket.read_shut;
+        if *done > 0 {
+            // An error comes with the next call.
+            return if *done >= least || ended { Ok(*done) } else { Err(AGAIN) };
+        }
+        if let Some(error) = link.error.take() {
+            return Err(error);
+        }
+        if ended || wanted == 0 { Ok(0) } else { Err(AGAIN) }
+    }
+
+    /// Sends bytes, as many as there is room for.
+    pub(crate) fn send(
+        &mut self,
+        fd: i32,
+        bytes: &[u8],
+        flags: i32,
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        let socket = self.sockets.get_mut(fd)?;
+        // As a kernel says it that has no fast open (RFC 7413).
+        if flags & libc::MSG_FASTOPEN != 0 && matches!(socket.kind, Kind::Stream(_) | Kind::Fresh) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        match socket.kind {
+            Kind::Stream(id) => {
+                let link = self.links.entry(id).or_default();
+                if let Some(error) = link.error.take() {
+                    return Err(error);
+                }
+                if link.closed || socket.write_shut {
+                    return Err(Errno(libc::EPIPE));
+                }
+                if !link.connected {
+                    return Err(AGAIN);
+                }
+                // MSG_MORE is a cork for this call.
+                let cork = socket.options.cork;
+                let more = flags & libc::MSG_MORE != 0;
+                if more && !cork {
+                    self.host.stack.set_cork(self.now, id, true, &mut self.pool)?;
+                }
+                // What leaves at once makes room for more.
+                let mut n = 0;
+                while let more @ 1.. = self.host.stack.send(self.now, id, &bytes[n..], &mut self.pool)? {
+                    n += more;
+                    self.run();
+                }
+                if !more {
+                    self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
+                }
+                if n < bytes.len()
+                    && let Some(link) = self.links.get_mut(&id)
+                {
+                    link.wants_room = true;
+                }
+                if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
+            }
+            Kind::Udp(id) => {
+                let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
+                let (stack, pool) = (&mut self.host.stack, &mut self.pool);
+                stack.udp_send(self.now, id, to.transpose()?, bytes, pool)?;
+                Ok(bytes.len())
+            }
+            Kind::Pipe(end) => self.sockets.pipes.write(end, bytes),
+            Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::EPIPE))),
+            Kind::Epoll(_) => Err(INVALID),
+        }
+    }
+}
+
+/// Copies bytes into several places, one after the other, from the one behind `done` bytes on, and says how many there was room for.
+fn scatter<'a>(bytes: impl Iterator<Item = &'a u8>, parts: &mut [&mut [u8]], done: usize) -> usize {
+    let places = parts.iter_mut().flat_map(|part| part.iter_mut()).skip(done);
+    places.zip(bytes).map(|(place, byte)| *place = *byte).count()
+}
