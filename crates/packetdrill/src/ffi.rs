@@ -428,21 +428,27 @@ fn receive(
 
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
     let (shared, mut sent) = (shared(data), 0);
+    // One time for all pieces.
+    let patience = shared.with(|machine| patience(fd, flags, true)(machine));
     loop {
         // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.
         let mut waited = sent > 0;
-        let call = |machine: &mut Machine| match waited && !machine.is_writable(fd) {
-            true => Err(AGAIN),
-            false => machine.send(fd, &bytes[sent..], flags, to).inspect_err(|_| waited = true),
+        let call = |machine: &mut Machine| {
+            if waited && !machine.is_writable(fd) {
+                return Err(AGAIN);
+            }
+            // What was sent was sent; the error stays for the next call.
+            if sent > 0 && machine.is_broken(fd) {
+                return Err(Errno(libc::EPIPE));
+            }
+            machine.send(fd, &bytes[sent..], flags, to).inspect_err(|_| waited = true)
         };
-        match shared.call(patience(fd, flags, true), call) {
+        match shared.call(|_| patience, call) {
             Ok(n) => sent += n,
-            // What was sent was sent; the error comes with the next call.
             Err(_) if sent > 0 => return Ok(count(sent)),
             Err(error) => return Err(error),
         }
-        let waits = shared.with(|machine| patience(fd, flags, true)(machine) != Patience::None);
-        if sent >= bytes.len() || !waits {
+        if sent >= bytes.len() || patience == Patience::None {
             return Ok(count(sent));
         }
     }

@@ -121,6 +121,13 @@ impl Machine {
         ended || self.host.stack.is_writable(*id).unwrap_or(true)
     }
 
+    /// Whether nothing more can be written to a stream.
+    pub(crate) fn is_broken(&self, fd: i32) -> bool {
+        let Ok(socket) = self.sockets.get(fd) else { return true };
+        let Kind::Stream(id) = socket.kind else { return false };
+        socket.write_shut || self.links.get(&id).is_none_or(|link| link.closed)
+    }
+
     fn stream_readiness(&self, socket: &Socket) -> u32 {
         let Kind::Stream(id) = socket.kind else { return 0 };
         let link = self.links.get(&id);
