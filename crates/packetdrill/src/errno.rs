@@ -54,13 +54,13 @@ pub(crate) fn unreachable(why: Unreachable) -> Errno {
 }
 
 /// Why a connection ended, for a program; nothing when it ended as it should.
-pub(crate) fn closed(reason: CloseReason, peer_closed: bool, soft: Option<Unreachable>) -> Option<Errno> {
+pub(crate) fn closed(reason: CloseReason, peer_closed: bool, soft: Option<Errno>) -> Option<Errno> {
     match reason {
         CloseReason::Done => None,
         // After the peer's FIN there is nothing more to lose (Linux's tcp_reset).
         CloseReason::Reset if peer_closed => Some(Errno(libc::EPIPE)),
         CloseReason::Reset => Some(Errno(libc::ECONNRESET)),
         CloseReason::Refused => Some(Errno(libc::ECONNREFUSED)),
-        CloseReason::TimedOut => Some(soft.map_or(Errno(libc::ETIMEDOUT), unreachable)),
+        CloseReason::TimedOut => Some(soft.unwrap_or(Errno(libc::ETIMEDOUT))),
     }
 }

@@ -19,6 +19,7 @@
 mod connect;
 mod errno;
 mod ffi;
+mod icmp;
 mod machine;
 mod options;
 mod pipes;

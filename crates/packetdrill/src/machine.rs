@@ -30,6 +30,10 @@ pub(crate) struct Link {
     pub(crate) closed: bool,
     /// To be told to the program once.
     pub(crate) error: Option<Errno>,
+    /// What ICMP remarked, to be told once if there is nothing worse (Linux's `sk_err_soft`).
+    pub(crate) soft_error: Option<Errno>,
+    /// The number of our SYN.
+    pub(crate) first: Option<u32>,
     /// How often the connection became writable, for edges.
     pub(crate) roomy: u64,
     /// Somebody has seen that there is no room to write, and waits to hear that there is (Linux's `SOCK_NOSPACE`).
@@ -152,11 +156,15 @@ impl Machine {
         if let Some(destination) = destination(bytes) {
             self.own(destination.into());
         }
+        let trouble = self.trouble(bytes);
         if let Some(packet) = self.packet(bytes) {
             self.batch.push(packet);
             self.host.receive(self.now, PORT, &mut self.batch, &mut self.pool);
         }
         self.run();
+        if let Some(trouble) = trouble {
+            self.suffer(&trouble);
+        }
     }
 
     /// The next packet that the stack has sent, and when.
@@ -184,10 +192,12 @@ impl Machine {
             if self.batch.is_empty() {
                 return;
             }
-            for packet in self.batch.drain() {
+            let packets: Vec<Packet> = self.batch.drain().collect();
+            for packet in packets {
                 let mut bytes = vec![0; packet.len()];
                 packet.copy_to(&mut bytes);
                 self.pool.give_packet(packet);
+                self.note_first(&bytes);
                 self.sent.push_back((self.now, bytes));
             }
         }
@@ -212,11 +222,10 @@ impl Machine {
                     link.changes += 1;
                 }
                 Event::Closed(id, reason) => {
-                    let soft = self.host.stack.tcp_info(self.now, id).ok().and_then(|info| info.soft_error);
                     let link = self.links.entry(id).or_default();
                     link.closed = true;
                     link.changes += 1;
-                    link.error = errno::closed(reason, link.peer_closed, soft);
+                    link.error = errno::closed(reason, link.peer_closed, link.soft_error);
                 }
                 _ => {}
             }

@@ -393,7 +393,10 @@ impl Machine {
         match name {
             libc::SO_ERROR => {
                 let error = match socket.kind {
-                    Kind::Stream(id) => self.links.get_mut(&id).and_then(|link| link.error.take()),
+                    Kind::Stream(id) => {
+                        let link = self.links.get_mut(&id);
+                        link.and_then(|link| link.error.take().or_else(|| link.soft_error.take()))
+                    }
                     _ => self.sockets.get_mut(fd)?.error.take(),
                 };
                 Ok(number(error.map_or(0, |error| error.0)))

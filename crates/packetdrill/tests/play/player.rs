@@ -12,7 +12,7 @@ use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
 
 use crate::expression;
-use crate::script::{Event, Packet, What, integer, parse};
+use crate::script::{Event, Icmp, Packet, What, integer, parse};
 
 /// packetdrill's own tolerance.
 const TOLERANCE: Duration = Duration::from_millis(4);
@@ -270,6 +270,8 @@ impl Player {
             "SIOCINQ" => 0x541b,
             "POLLIN" => libc::POLLIN.into(),
             "POLLOUT" => libc::POLLOUT.into(),
+            "POLLERR" => libc::POLLERR.into(),
+            "POLLHUP" => libc::POLLHUP.into(),
             "POLLRDHUP" => libc::POLLRDHUP.into(),
             "EPOLL_CTL_ADD" => libc::EPOLL_CTL_ADD,
             "EPOLL_CTL_MOD" => libc::EPOLL_CTL_MOD,
@@ -286,6 +288,9 @@ impl Player {
             "EALREADY" => libc::EALREADY,
             "EINPROGRESS" => libc::EINPROGRESS,
             "EISCONN" => libc::EISCONN,
+            "ENETUNREACH" => libc::ENETUNREACH,
+            "EHOSTUNREACH" => libc::EHOSTUNREACH,
+            "ENOPROTOOPT" => libc::ENOPROTOOPT,
             "ECONNABORTED" => libc::ECONNABORTED,
             "ECONNREFUSED" => libc::ECONNREFUSED,
             "ENOTCONN" => libc::ENOTCONN,
@@ -479,13 +484,14 @@ impl Player {
 
     fn build(&self, packet: &Packet) -> Vec<u8> {
         let ports = (self.ports.1, self.ports.0);
-        if let Some(mtu) = packet.mtu {
+        if let Some(Icmp(kind, code, mtu)) = packet.icmp {
             let ours = self.first.wrapping_add(packet.seq);
             let quoted = TcpHeader::new((ports.1, ports.0), ours, 0, TcpFlags::ACK, 0, 0);
             let length = u16::try_from(20 + packet.len).unwrap();
             let ip = Ipv4Header::new(LOCAL.into(), REMOTE.into(), 6, length);
             let mut message =
-                [&[3, 4, 0, 0, 0, 0], &mtu.to_be_bytes()[..], ip.as_bytes(), quoted.as_bytes()].concat();
+                [&[kind, code, 0, 0, 0, 0], &mtu.to_be_bytes()[..], ip.as_bytes(), quoted.as_bytes()]
+                    .concat();
             assert_eq!(size_of::<IcmpHeader>(), 8, "type, code, checksum, and the MTU in the last two");
             let sum = Sum::new().bytes(&message).checksum();
             message[2..4].copy_from_slice(&sum.to_be_bytes());

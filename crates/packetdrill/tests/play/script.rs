@@ -24,7 +24,7 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-/// A segment as scripts write it, or an ICMP message about one (`mtu`).
+/// A segment as scripts write it, or an ICMP message about one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packet {
     pub(crate) tos: Option<u8>,
@@ -34,8 +34,12 @@ pub(crate) struct Packet {
     pub(crate) ack: Option<u32>,
     pub(crate) window: Option<u16>,
     pub(crate) options: Vec<String>,
-    pub(crate) mtu: Option<u16>,
+    pub(crate) icmp: Option<Icmp>,
 }
+
+/// Type, code, and the MTU that it tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Icmp(pub(crate) u8, pub(crate) u8, pub(crate) u16);
 
 pub(crate) fn parse(text: &str) -> Result<Vec<Event>, String> {
     let lines = text.lines().filter(|line| !line.starts_with("//") && !line.trim().is_empty());
@@ -96,9 +100,9 @@ fn packet(text: &str) -> Result<Packet, String> {
         packet.tos = u8::from_str_radix(tos, 16).ok();
         text = rest;
     }
-    if let Some(rest) = text.strip_prefix("icmp unreachable frag_needed mtu ") {
-        let (mtu, quoted) = rest.split_once(" [").ok_or("no quotation")?;
-        packet.mtu = mtu.parse().ok();
+    if let Some(rest) = text.strip_prefix("icmp ") {
+        let (what, quoted) = rest.split_once(" [").ok_or("no quotation")?;
+        packet.icmp = Some(icmp(what)?);
         (packet.seq, packet.len) = range(quoted.trim_end_matches(']'))?;
         return Ok(packet);
     }
@@ -117,6 +121,17 @@ fn packet(text: &str) -> Result<Packet, String> {
         }
     }
     Ok(packet)
+}
+
+fn icmp(what: &str) -> Result<Icmp, String> {
+    let words: Vec<&str> = what.split(' ').collect();
+    Ok(match words[..] {
+        ["unreachable", "frag_needed", "mtu", mtu] => Icmp(3, 4, mtu.parse().map_err(|_| "no MTU")?),
+        ["unreachable", "net_unreachable"] => Icmp(3, 0, 0),
+        ["unreachable", "host_unreachable"] => Icmp(3, 1, 0),
+        ["unreachable", "protocol_unreachable"] => Icmp(3, 2, 0),
+        _ => return Err(format!("what is {what}?")),
+    })
 }
 
 /// `1:1001(1000)`: the first number, and how many.
