@@ -16,6 +16,7 @@
 //! packetdrill itself asks the C library, not its plug-in, for the numbers that `%{ assert tcpi_cwnd == 10 }%` speaks of.
 //! With the same library in `LD_PRELOAD` that question comes here, too, and so does `sendfile`.
 
+mod bind;
 mod connect;
 mod errno;
 mod ffi;

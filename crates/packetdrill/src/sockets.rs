@@ -93,6 +93,11 @@ impl Sockets {
         Ok(fd)
     }
 
+    /// All sockets but one.
+    pub(crate) fn others(&self, fd: i32) -> impl Iterator<Item = &Socket> {
+        self.all.iter().filter(move |(other, _)| **other != fd).map(|(_, socket)| socket)
+    }
+
     /// The end. Numbers that are still there are the program's: it may have closed them already.
     pub(crate) fn abandon(&mut self) {
         for (_, mut socket) in std::mem::take(&mut self.all) {
@@ -139,6 +144,11 @@ impl Socket {
         }
     }
 
+    /// Whether an option that is only kept is on.
+    pub(crate) fn is_on(&self, level: i32, name: i32) -> bool {
+        self.options.kept.get(&(level, name)).is_some_and(|value| *value != 0)
+    }
+
     /// An address in the socket's family.
     pub(crate) fn address(&self, (address, port): (Address, u16)) -> SocketAddr {
         match address.ip() {
@@ -173,50 +183,6 @@ impl Machine {
         let mut socket = Socket::new(kind, v6, self.flags.limits());
         socket.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
         self.sockets.add(socket)
-    }
-
-    pub(crate) fn bind(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
-        let address = plain(to);
-        if let Some(address) = address {
-            self.own(address);
-            let ours = self.host.control.addresses().any(|(prefix, ..)| prefix.address() == address);
-            if !ours && !address.is_loopback() {
-                return Err(Errno(libc::EADDRNOTAVAIL));
-            }
-        }
-        let socket = self.sockets.get_mut(fd)?;
-        match &mut socket.kind {
-            Kind::Fresh if socket.local.is_none() => {}
-            Kind::Udp(id) => {
-                let new = self.host.stack.udp_bind(address, to.port())?;
-                let old = std::mem::replace(id, new);
-                self.host.stack.udp_close(old, &mut self.pool);
-            }
-            _ => return Err(INVALID),
-        }
-        socket.local = Some((address, to.port()));
-        socket.bound = socket.local;
-        Ok(())
-    }
-
-    pub(crate) fn listen(&mut self, fd: i32, backlog: i32) -> Result<()> {
-        let socket = self.sockets.get_mut(fd)?;
-        match socket.kind {
-            Kind::Fresh => {}
-            Kind::Listener { .. } => return Ok(()),
-            Kind::Stream(_) => return Err(INVALID),
-            Kind::Udp(_) => return Err(Errno(libc::EOPNOTSUPP)),
-            _ => return Err(Errno(libc::ENOTSOCK)),
-        }
-        // Linux takes one more than it is asked for.
-        let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
-        let (address, port) = socket.local.unwrap_or((None, 0));
-        let port = if port == 0 { 40_000 } else { port };
-        let id = self.host.stack.listen(address, port, backlog)?;
-        self.host.stack.set_listener_limits(id, socket.options.limits);
-        socket.local = Some((address, port));
-        socket.kind = Kind::Listener { id, queue: VecDeque::new(), taken: 0 };
-        Ok(())
     }
 
     pub(crate) fn accept(&mut self, fd: i32) -> Result<(i32, SocketAddr)> {

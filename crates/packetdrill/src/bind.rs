@@ -1,0 +1,156 @@
+//! `bind` and `listen`: whose a port is.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use bywash_stack::{Address, TcpError};
+
+use crate::errno::{Errno, INVALID, Result};
+use crate::machine::Machine;
+use crate::sockets::{Kind, Socket, plain};
+
+/// Ports for who listens without having asked for one.
+const EPHEMERAL: RangeInclusive<u16> = 40_000..=60_999;
+
+/// Addresses that a socket of TCP is bound to.
+#[derive(Clone, Copy)]
+struct Place {
+    /// `None`: all of a family, or of both.
+    address: Option<Address>,
+    v4: bool,
+    v6: bool,
+}
+
+impl Place {
+    fn of(socket: &Socket, address: Option<Address>) -> Self {
+        let only_v6 = socket.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+        match address {
+            Some(one) => Self { address, v4: one.is_v4(), v6: !one.is_v4() },
+            None => Self { address, v4: !(socket.v6 && only_v6), v6: socket.v6 },
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        let different = self.address.zip(other.address).is_some_and(|(one, other)| one != other);
+        !different && ((self.v4 && other.v4) || (self.v6 && other.v6))
+    }
+}
+
+impl Machine {
+    /// Whether another socket of TCP has a port, and does not share it (Linux's `inet_bind_conflict`).
+    fn is_taken(&self, fd: i32, address: Option<Address>, port: u16) -> Result<bool> {
+        let socket = self.sockets.get(fd)?;
+        let place = Place::of(socket, address);
+        let both = |other: &Socket, name| {
+            socket.is_on(libc::SOL_SOCKET, name) && other.is_on(libc::SOL_SOCKET, name)
+        };
+        Ok(self.sockets.others(fd).any(|other| {
+            let Some((address, their_port)) = other.local else { return false };
+            let shared = match other.kind {
+                Kind::Fresh | Kind::Stream(_) => {
+                    both(other, libc::SO_REUSEADDR) || both(other, libc::SO_REUSEPORT)
+                }
+                Kind::Listener { .. } => both(other, libc::SO_REUSEPORT),
+                _ => true,
+            };
+            port != 0 && port == their_port && !shared && place.overlaps(Place::of(other, address))
+        }))
+    }
+
+    pub(crate) fn bind(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+        let address = plain(to);
+        if let Some(address) = address {
+            self.own(address);
+            let ours = self.host.control.addresses().any(|(prefix, ..)| prefix.address() == address);
+            if !ours && !address.is_loopback() {
+                return Err(Errno(libc::EADDRNOTAVAIL));
+            }
+        }
+        let taken = self.is_taken(fd, address, to.port())?;
+        let socket = self.sockets.get_mut(fd)?;
+        match &mut socket.kind {
+            Kind::Fresh if socket.local.is_none() && taken => return Err(Errno(libc::EADDRINUSE)),
+            Kind::Fresh if socket.local.is_none() => {}
+            Kind::Udp(id) => {
+                let new = self.host.stack.udp_bind(address, to.port())?;
+                let old = std::mem::replace(id, new);
+                self.host.stack.udp_close(old, &mut self.pool);
+            }
+            _ => return Err(INVALID),
+        }
+        socket.local = Some((address, to.port()));
+        socket.bound = socket.local;
+        Ok(())
+    }
+
+    pub(crate) fn listen(&mut self, fd: i32, backlog: i32) -> Result<()> {
+        let socket = self.sockets.get_mut(fd)?;
+        match socket.kind {
+            Kind::Fresh => {}
+            Kind::Listener { .. } => return Ok(()),
+            Kind::Stream(_) => return Err(INVALID),
+            Kind::Udp(_) => return Err(Errno(libc::EOPNOTSUPP)),
+            _ => return Err(Errno(libc::ENOTSOCK)),
+        }
+        // Linux takes one more than it is asked for.
+        let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
+        let (address, port) = socket.local.unwrap_or((None, 0));
+        let mut ports = if port == 0 { EPHEMERAL } else { port..=port };
+        let (port, id) = loop {
+            let port = ports.next().ok_or(Errno(libc::EADDRINUSE))?;
+            match self.host.stack.listen(address, port, backlog) {
+                Ok(id) => break (port, id),
+                Err(TcpError::Taken) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        self.host.stack.set_listener_limits(id, socket.options.limits);
+        socket.local = Some((address, port));
+        socket.kind = Kind::Listener { id, queue: VecDeque::new(), taken: 0 };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+
+    const NONE: &[i32] = &[];
+    const ADDRESS: &[i32] = &[libc::SO_REUSEADDR];
+    const PORT: &[i32] = &[libc::SO_REUSEPORT];
+
+    #[test]
+    fn a_port_belongs_to_one_socket_unless_both_share_it() {
+        let (any, one, other) = ("0.0.0.0:80", "127.0.0.1:80", "127.0.0.2:80");
+        for (first, options, listens, second, their_options, taken) in [
+            (any, NONE, false, any, NONE, true),
+            (any, NONE, false, "0.0.0.0:81", NONE, false),
+            (any, NONE, false, one, ADDRESS, true),
+            (one, NONE, false, other, NONE, false),
+            (one, ADDRESS, false, one, ADDRESS, false),
+            (one, ADDRESS, true, any, ADDRESS, true),
+            (any, PORT, true, any, PORT, false),
+            ("[::]:80", NONE, false, one, NONE, true),
+            ("[::]:80", &[libc::IPV6_V6ONLY], false, any, NONE, false),
+        ] {
+            let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+            let mut bind = |to: &str, options: &[i32], listens: bool| {
+                let to: SocketAddr = to.parse().unwrap();
+                let domain = if to.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+                let fd = machine.socket(domain, libc::SOCK_STREAM, 0).unwrap();
+                for name in options {
+                    let level =
+                        if *name == libc::IPV6_V6ONLY { libc::IPPROTO_IPV6 } else { libc::SOL_SOCKET };
+                    machine.set_option(fd, level, *name, &1i32.to_ne_bytes()).unwrap();
+                }
+                machine.bind(fd, to)?;
+                if listens { machine.listen(fd, 1) } else { Ok(()) }
+            };
+            bind(first, options, listens).unwrap();
+            let expected = if taken { Err(Errno(libc::EADDRINUSE)) } else { Ok(()) };
+            assert_eq!(bind(second, their_options, false), expected, "{first} {second} {their_options:?}");
+        }
+    }
+}
