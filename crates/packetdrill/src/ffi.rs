@@ -414,7 +414,9 @@ fn receive(
     let mut rooms = rooms(parts)?;
     let mut done = 0;
     let call = |machine: &mut Machine| machine.receive(fd, &mut rooms, flags, &mut done);
-    let result = shared(data).call(patience(fd, flags, false), call);
+    // Linux never waits for an urgent byte.
+    let waits = if flags & libc::MSG_OOB != 0 { flags | libc::MSG_DONTWAIT } else { flags };
+    let result = shared(data).call(patience(fd, waits, false), call);
     let (n, source) = match result {
         // Nobody waits for more, or not any longer.
         Err(_) if done > 0 => (done, None),

@@ -29,5 +29,6 @@ mod settings;
 mod shared;
 mod sockets;
 mod transfer;
+mod urgent;
 
 pub use ffi::{Interface, packetdrill_interface_init};

@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) error: Option<Errno>,
     /// What ICMP remarked, to be told once if there is nothing worse (Linux's `sk_err_soft`).
     pub(crate) soft_error: Option<Errno>,
+    /// The urgent byte was read by itself.
+    pub(crate) urgent_read: bool,
     /// The number of our SYN.
     pub(crate) first: Option<u32>,
     /// How often the connection became writable, for edges.
@@ -216,6 +218,7 @@ impl Machine {
                     link.connected = true;
                     link.changes += 1;
                 }
+                Event::Urgent(id) => self.links.entry(id).or_default().urgent_read = false,
                 Event::PeerClosed(id) => {
                     let link = self.links.entry(id).or_default();
                     link.peer_closed = true;

@@ -120,6 +120,13 @@ impl Machine {
             (Kind::Pipe(_), Kind::Stream(id)) => self.host.stack.send_room(*id).unwrap_or(0),
             _ => return Err(INVALID),
         };
+        let source = self.sockets.get(from)?;
+        if let Kind::Stream(id) = source.kind
+            && self.out_of_band(source, id) == Some(0)
+        {
+            // Linux stops at the urgent byte, for good.
+            return Ok(0);
+        }
         let n = n.min(room).min(ROOM);
         if n == 0 {
             return Err(AGAIN);

@@ -10,6 +10,7 @@ use crate::sockets::{Kind, Socket};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM).cast_unsigned();
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
+const URGENT: u32 = libc::EPOLLPRI.cast_unsigned();
 const ERROR: u32 = libc::EPOLLERR.cast_unsigned();
 const HANG_UP: u32 = libc::EPOLLHUP.cast_unsigned();
 const READ_HANG_UP: u32 = libc::EPOLLRDHUP.cast_unsigned();
@@ -17,7 +18,7 @@ const ONCE: u32 = libc::EPOLLONESHOT.cast_unsigned();
 const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 
 /// Events that something that can be read wakes a sleeper for (`sock_def_readable`).
-const INPUT: u32 = IN | (libc::EPOLLPRI | libc::EPOLLRDBAND).cast_unsigned();
+const INPUT: u32 = IN | URGENT | libc::EPOLLRDBAND.cast_unsigned();
 /// Bits that say how to tell, and not what.
 const MANNERS: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE).cast_unsigned();
 
@@ -140,8 +141,13 @@ impl Machine {
         let read_shut = closed || socket.read_shut || link.is_some_and(|link| link.peer_closed);
         let write_shut = closed || socket.write_shut;
         let mut bits = 0;
-        if self.host.stack.readable_bytes(id).unwrap_or(0) >= socket.options.low_water || read_shut {
+        let at_urgent = self.out_of_band(socket, id) == Some(0);
+        let least = socket.options.low_water + usize::from(at_urgent);
+        if self.host.stack.readable_bytes(id).unwrap_or(0) >= least || read_shut {
             bits |= IN;
+        }
+        if self.urgent_byte(id).is_some() {
+            bits |= URGENT;
         }
         if write_shut || self.host.stack.is_writable(id).unwrap_or(true) {
             bits |= OUT;

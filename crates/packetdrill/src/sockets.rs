@@ -310,17 +310,21 @@ impl Machine {
     /// The number an `ioctl` gives; `argument` is what is at its pointer, for those that read it.
     pub(crate) fn ioctl(&mut self, fd: i32, request: u64, argument: i32) -> Result<Option<i32>> {
         let socket = self.sockets.get_mut(fd)?;
+        if request == libc::FIONBIO {
+            socket.nonblocking = argument != 0;
+            return Ok(None);
+        }
+        let socket = self.sockets.get(fd)?;
         let kind = &socket.kind;
         let bytes = |n: u64| Ok(Some(i32::try_from(n).unwrap_or(i32::MAX)));
         match (request, kind) {
-            (libc::FIONBIO, _) => {
-                socket.nonblocking = argument != 0;
-                Ok(None)
-            }
             (_, Kind::Listener { .. }) => Err(INVALID),
             (libc::FIONREAD, Kind::Stream(id)) => {
-                bytes(self.host.stack.readable_bytes(*id).unwrap_or(0) as u64)
+                let there = self.host.stack.readable_bytes(*id).unwrap_or(0);
+                let most = self.out_of_band(socket, *id).unwrap_or(usize::MAX);
+                bytes(there.min(most) as u64)
             }
+            (SIOCATMARK, Kind::Stream(id)) => Ok(Some(i32::from(self.before_urgent(*id) == Some(0)))),
             (libc::TIOCOUTQ | SIOCOUTQNSD, Kind::Stream(id)) => {
                 let info = self.host.stack.tcp_info(self.now, *id)?;
                 let sent = if request == libc::TIOCOUTQ { info.unacked_bytes } else { 0 };
@@ -335,6 +339,8 @@ impl Machine {
 
 /// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).
 const SIOCOUTQNSD: u64 = 0x894b;
+/// Whether the urgent byte is the next one.
+const SIOCATMARK: u64 = 0x8905;
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -20,7 +20,7 @@ impl Machine {
     ) -> Result<(usize, Option<SocketAddr>)> {
         let socket = self.sockets.get_mut(fd)?;
         if flags & libc::MSG_OOB != 0 {
-            return Err(INVALID);
+            return self.receive_urgent(fd, parts, flags).map(|n| (n, None));
         }
         // Nothing is ever queued there: what ICMP says is the connection's own affair.
         if flags & libc::MSG_ERRQUEUE != 0 {
@@ -58,11 +58,25 @@ impl Machine {
         done: &mut usize,
     ) -> Result<usize> {
         let socket = self.sockets.get(fd)?;
-        let stack = &mut self.host.stack;
         let peeks = flags & libc::MSG_PEEK != 0;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        let seen = if peeks { *done } else { 0 };
-        let there = stack.readable_bytes(id).unwrap_or(0).saturating_sub(seen);
+        let mut seen = if peeks { *done } else { 0 };
+        let mut there = self.host.stack.readable_bytes(id).unwrap_or(0).saturating_sub(seen);
+        match self.out_of_band(socket, id) {
+            Some(before) if before == seen && *done > 0 => return Ok(*done),
+            // Who begins to read at the urgent byte reads on behind it.
+            Some(before) if before == seen && there.min(wanted) > 0 => {
+                there -= 1;
+                if peeks {
+                    seen += 1;
+                } else {
+                    self.host.stack.consume(self.now, id, 1, &mut self.pool)?;
+                }
+            }
+            Some(before) if before > seen => there = there.min(before - seen),
+            _ => {}
+        }
+        let stack = &mut self.host.stack;
         let n = there.min(wanted - *done);
         if n > 0 {
             // With MSG_TRUNC the bytes are not wanted, only gone.
@@ -76,8 +90,9 @@ impl Machine {
         }
         let least =
             if flags & libc::MSG_WAITALL != 0 { wanted } else { socket.options.low_water.min(wanted) };
+        let at_urgent = self.out_of_band(socket, id) == Some(if peeks { *done } else { 0 });
         let link = self.links.entry(id).or_default();
-        let ended = link.peer_closed || link.closed || socket.read_shut;
+        let ended = link.peer_closed || link.closed || socket.read_shut || (at_urgent && *done > 0);
         if *done > 0 {
             // An error comes with the next call.
             return if *done >= least || ended { Ok(*done) } else { Err(AGAIN) };
@@ -121,7 +136,15 @@ impl Machine {
                 }
                 // What leaves at once makes room for more.
                 let mut n = 0;
-                while let more @ 1.. = self.host.stack.send(self.now, id, &bytes[n..], &mut self.pool)? {
+                loop {
+                    let (stack, pool) = (&mut self.host.stack, &mut self.pool);
+                    let more = match flags & libc::MSG_OOB {
+                        0 => stack.send(self.now, id, &bytes[n..], pool)?,
+                        _ => stack.send_urgent(self.now, id, &bytes[n..], pool)?,
+                    };
+                    if more == 0 {
+                        break;
+                    }
                     n += more;
                     self.run();
                 }

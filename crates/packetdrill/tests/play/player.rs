@@ -20,11 +20,12 @@ const LOCAL: [u8; 4] = [192, 168, 17, 4];
 const REMOTE: [u8; 4] = [192, 0, 2, 1];
 const SERVER: u16 = 8080;
 const CLIENT: u16 = 40_001;
-const FLAGS: [(char, TcpFlags); 5] = [
+const FLAGS: [(char, TcpFlags); 6] = [
     ('F', TcpFlags::FIN),
     ('S', TcpFlags::SYN),
     ('R', TcpFlags::RST),
     ('P', TcpFlags::PSH),
+    ('U', TcpFlags::URG),
     ('.', TcpFlags::ACK),
 ];
 
@@ -264,6 +265,9 @@ impl Player {
             "MSG_DONTWAIT" => libc::MSG_DONTWAIT,
             "SO_RCVBUF" => libc::SO_RCVBUF,
             "SO_RCVLOWAT" => libc::SO_RCVLOWAT,
+            "MSG_OOB" => libc::MSG_OOB,
+            "POLLPRI" => libc::POLLPRI.into(),
+            "EINVAL" => libc::EINVAL,
             "MSG_MORE" => libc::MSG_MORE,
             "MSG_FASTOPEN" => libc::MSG_FASTOPEN,
             "MSG_ERRQUEUE" => libc::MSG_ERRQUEUE,
@@ -526,6 +530,7 @@ impl Player {
         let window = packet.window.unwrap_or(0);
         let length = u8::try_from(options.len()).unwrap();
         let mut tcp = TcpHeader::new(ports, packet.seq, ack, flags, window, length);
+        tcp.urgent = packet.urgent.into();
         let payload = vec![0x5a; packet.len as usize];
         let all = u32::try_from(20 + options.len() + payload.len()).unwrap();
         let sum = Sum::pseudo(&REMOTE, &LOCAL, 6, all).bytes(tcp.as_bytes()).bytes(&options).bytes(&payload);
@@ -582,6 +587,7 @@ impl Player {
             && before + len <= expected.len
             && ack == expected.ack
             && expected.window.is_none_or(|window| window == tcp.window.get())
+            && tcp.urgent.get() == expected.urgent
             && shown == wanted.options
             && tos;
         if same { Ok(len) } else { Err(format!("sent {flags} {seq}:({len}) ack {ack:?} <{shown:?}>")) }

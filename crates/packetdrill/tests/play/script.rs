@@ -34,6 +34,7 @@ pub(crate) struct Packet {
     pub(crate) ack: Option<u32>,
     pub(crate) window: Option<u16>,
     pub(crate) options: Vec<String>,
+    pub(crate) urgent: u16,
     pub(crate) icmp: Option<Icmp>,
 }
 
@@ -117,6 +118,7 @@ fn packet(text: &str) -> Result<Packet, String> {
         match word {
             "ack" => packet.ack = Some(value.parse().map_err(bad)?),
             "win" => packet.window = Some(value.parse().map_err(bad)?),
+            "urg" => packet.urgent = value.parse().map_err(bad)?,
             _ => return Err(format!("what is {word}?")),
         }
     }
