@@ -26,7 +26,9 @@ impl Machine {
             Kind::Listener { .. } => Err(Errno(libc::EISCONN)),
             Kind::Udp(id) => {
                 let peer = plain(to).map(|address| (address, to.port()));
-                Ok(self.host.stack.udp_connect(id, peer)?)
+                self.host.stack.udp_connect(id, peer)?;
+                self.sockets.get_mut(fd)?.connected = peer.is_some();
+                Ok(())
             }
             _ => Err(Errno(libc::ENOTSOCK)),
         }
@@ -83,8 +85,9 @@ impl Machine {
         match &mut socket.kind {
             Kind::Fresh => {}
             Kind::Udp(id) => {
-                let id = *id;
-                return Ok(stack.udp_connect(id, None)?);
+                stack.udp_connect(*id, None)?;
+                socket.connected = false;
+                return Ok(());
             }
             Kind::Stream(id) => {
                 let link = self.links.remove(id);

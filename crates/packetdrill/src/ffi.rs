@@ -21,6 +21,7 @@ use crate::machine::Machine;
 use crate::options::TCP_INQ;
 use crate::settings::Flags;
 use crate::shared::{Patience, Shared};
+use crate::transfer::Received;
 
 type Data = *mut c_void;
 
@@ -403,29 +404,17 @@ extern "C" fn connect(data: Data, fd: c_int, to: *const sockaddr, len: socklen_t
     done(connect())
 }
 
-fn receive(
-    data: Data,
-    fd: c_int,
-    parts: &[iovec],
-    flags: c_int,
-    from: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Result<ssize_t> {
+fn receive(data: Data, fd: c_int, parts: &[iovec], flags: c_int) -> Result<Received> {
     let mut rooms = rooms(parts)?;
     let mut done = 0;
     let call = |machine: &mut Machine| machine.receive(fd, &mut rooms, flags, &mut done);
     // Linux never waits for an urgent byte.
     let waits = if flags & libc::MSG_OOB != 0 { flags | libc::MSG_DONTWAIT } else { flags };
-    let result = shared(data).call(patience(fd, waits, false), call);
-    let (n, source) = match result {
+    match shared(data).call(patience(fd, waits, false), call) {
         // Nobody waits for more, or not any longer.
-        Err(_) if done > 0 => (done, None),
-        result => result?,
-    };
-    if let Some(source) = source {
-        give_address(source, from, len)?;
+        Err(_) if done > 0 => Ok(Received::bytes(done)),
+        result => result,
     }
-    Ok(count(n))
 }
 
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
@@ -462,8 +451,7 @@ extern "C" fn read(data: Data, fd: c_int, start: *mut c_void, len: size_t) -> ss
 
 extern "C" fn readv(data: Data, fd: c_int, parts: *const iovec, n: c_int) -> ssize_t {
     let parts = usize::try_from(n).map_err(|_| INVALID).and_then(|n| vector(parts, n));
-    let null = std::ptr::null_mut();
-    answer(parts.and_then(|parts| receive(data, fd, parts, 0, null, std::ptr::null_mut())))
+    answer(parts.and_then(|parts| receive(data, fd, parts, 0)).map(|received| count(received.n)))
 }
 
 extern "C" fn recv(data: Data, fd: c_int, start: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
@@ -480,7 +468,11 @@ extern "C" fn recvfrom(
     from_len: *mut socklen_t,
 ) -> ssize_t {
     let part = iovec { iov_base: start, iov_len: len };
-    answer(receive(data, fd, &[part], flags, from, from_len))
+    let result = receive(data, fd, &[part], flags);
+    answer(result.and_then(|received| {
+        received.source.map_or(Ok(()), |source| give_address(source, from, from_len))?;
+        Ok(count(received.n))
+    }))
 }
 
 extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -490,9 +482,7 @@ extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int)
     // SAFETY: not null, and the caller of the system call lends it to us until we return.
     let message = unsafe { &mut *message };
     let parts = vector(message.msg_iov, message.msg_iovlen);
-    let mut len = message.msg_namelen;
-    let result =
-        parts.and_then(|parts| receive(data, fd, parts, flags, message.msg_name.cast(), &raw mut len));
+    let result = parts.and_then(|parts| receive(data, fd, parts, flags));
     let left = if result.is_ok() { shared(data).with(|machine| machine.left_to_read(fd)) } else { None };
     let controls = left.and_then(|left| {
         // A `struct cmsghdr`, and an int; the next one would begin four bytes further on.
@@ -502,9 +492,12 @@ extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int)
         room.get_mut(..all.len())?.copy_from_slice(&all);
         Some(all.len())
     });
-    (message.msg_controllen, message.msg_flags) = (controls.unwrap_or(0), 0);
-    message.msg_namelen = if message.msg_name.is_null() { 0 } else { len };
-    answer(result)
+    let Ok(received) = result else { return answer(result.map(|received| count(received.n))) };
+    (message.msg_controllen, message.msg_flags) = (controls.unwrap_or(0), received.flags);
+    let mut len = message.msg_namelen;
+    let told = received.source.map(|source| give_address(source, message.msg_name.cast(), &raw mut len));
+    message.msg_namelen = if received.source.is_none() || message.msg_name.is_null() { 0 } else { len };
+    answer(told.unwrap_or(Ok(())).map(|()| count(received.n)))
 }
 
 extern "C" fn write(data: Data, fd: c_int, start: *const c_void, len: size_t) -> ssize_t {

@@ -18,6 +18,7 @@
 
 mod bind;
 mod connect;
+mod datagrams;
 mod errno;
 mod ffi;
 mod icmp;

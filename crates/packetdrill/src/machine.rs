@@ -129,6 +129,7 @@ impl Machine {
             self.host.advance(self.now, &mut self.pool);
             self.collect();
             self.take_events();
+            self.take_datagrams();
             if self.host.next_deadline().is_none_or(|next| next > self.now) {
                 return;
             }

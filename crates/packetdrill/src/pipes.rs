@@ -135,7 +135,7 @@ impl Machine {
         let mut done = 0;
         let n = match self.receive(from, &mut [&mut bytes], 0, &mut done) {
             Err(AGAIN) if done > 0 => done,
-            result => result?.0,
+            result => result?.n,
         };
         if n == 0 { Ok(0) } else { self.send(to, &bytes[..n], 0, None) }
     }

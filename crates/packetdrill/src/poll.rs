@@ -85,8 +85,7 @@ impl Machine {
                 None => 0,
             },
             Kind::Stream(_) => self.stream_readiness(socket),
-            // There is always room for a datagram.
-            Kind::Udp(_) => OUT,
+            Kind::Udp(_) => datagram_readiness(socket),
             Kind::Pipe(end) => {
                 let (bytes, room) = self.sockets.pipes.fill(*end);
                 let gone = self.sockets.pipes.other_end_closed(*end);
@@ -186,7 +185,11 @@ impl Machine {
                 let input = inner.map(|inner| inner.input + inner.output + inner.state).sum();
                 Activity { input, ..Activity::default() }
             }
-            Kind::Fresh | Kind::Udp(_) => Activity::default(),
+            Kind::Udp(_) => {
+                let inbox = &socket.inbox;
+                Activity { input: inbox.arrived, output: 0, state: inbox.errors }
+            }
+            Kind::Fresh => Activity::default(),
         }
     }
 
@@ -261,6 +264,24 @@ impl Machine {
         }
         if found.is_empty() { Err(AGAIN) } else { Ok(found) }
     }
+}
+
+/// Linux's `datagram_poll`. There is always room for a datagram.
+fn datagram_readiness(socket: &Socket) -> u32 {
+    let mut bits = OUT;
+    if socket.error.is_some() {
+        bits |= ERROR;
+    }
+    if socket.inbox.next().is_some() || socket.read_shut {
+        bits |= IN;
+    }
+    if socket.read_shut {
+        bits |= READ_HANG_UP;
+    }
+    if socket.read_shut && socket.write_shut {
+        bits |= HANG_UP;
+    }
+    bits
 }
 
 #[cfg(test)]

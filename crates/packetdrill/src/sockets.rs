@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bywash_stack::{Address, ConnectionId, Limits, ListenerId, State, UdpId};
 
+use crate::datagrams::Inbox;
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
 use crate::pipes::PipeEnd;
@@ -30,6 +31,8 @@ pub(crate) struct Socket {
     pub(crate) connected: bool,
     /// What is wrong, to be told once, where no connection is to ask.
     pub(crate) error: Option<Errno>,
+    /// Of UDP.
+    pub(crate) inbox: Inbox,
     pub(crate) options: Options,
     /// `shutdown` was called for this side.
     pub(crate) read_shut: bool,
@@ -93,6 +96,10 @@ impl Sockets {
         Ok(fd)
     }
 
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Socket> {
+        self.all.values_mut()
+    }
+
     /// All sockets but one.
     pub(crate) fn others(&self, fd: i32) -> impl Iterator<Item = &Socket> {
         self.all.iter().filter(move |(other, _)| **other != fd).map(|(_, socket)| socket)
@@ -138,6 +145,7 @@ impl Socket {
             bound: None,
             connected: false,
             error: None,
+            inbox: Inbox::default(),
             options,
             read_shut: false,
             write_shut: false,
@@ -234,6 +242,11 @@ impl Machine {
             }
             Kind::Listener { .. } if read => self.disconnect(fd),
             Kind::Listener { .. } => Ok(()),
+            Kind::Udp(_) if socket.connected => {
+                socket.read_shut |= read;
+                socket.write_shut |= write;
+                Ok(())
+            }
             Kind::Fresh | Kind::Udp(_) => Err(Errno(libc::ENOTCONN)),
             _ => Err(Errno(libc::ENOTSOCK)),
         }
@@ -331,7 +344,9 @@ impl Machine {
                 let sent = if info.state == State::SynSent { 0 } else { sent };
                 bytes(u64::from(info.notsent_bytes) + u64::from(sent))
             }
+            (libc::FIONREAD, Kind::Udp(_)) => bytes(socket.inbox.next().unwrap_or(0) as u64),
             (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD, Kind::Fresh) => Ok(Some(0)),
+            (libc::TIOCOUTQ, Kind::Udp(_)) => Ok(Some(0)),
             _ => Err(Errno(libc::ENOTTY)),
         }
     }

@@ -6,10 +6,27 @@ use bywash_stack::ConnectionId;
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
-use crate::sockets::{Kind, plain};
+use crate::sockets::Kind;
+
+/// What a call has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// How many bytes, or how many there were.
+    pub(crate) n: usize,
+    /// Who sent them, where that may be anyone.
+    pub(crate) source: Option<SocketAddr>,
+    /// `msg_flags`
+    pub(crate) flags: i32,
+}
+
+impl Received {
+    pub(crate) fn bytes(n: usize) -> Self {
+        Self { n, source: None, flags: 0 }
+    }
+}
 
 impl Machine {
-    /// Reads bytes, and who sent them where that may be anyone. A stream's are taken as they come, also when the call must wait for
+    /// Reads bytes. A stream's are taken as they come, also when the call must wait for
     /// more (`EAGAIN`): `done` counts them.
     pub(crate) fn receive(
         &mut self,
@@ -17,10 +34,11 @@ impl Machine {
         parts: &mut [&mut [u8]],
         flags: i32,
         done: &mut usize,
-    ) -> Result<(usize, Option<SocketAddr>)> {
+    ) -> Result<Received> {
         let socket = self.sockets.get_mut(fd)?;
         if flags & libc::MSG_OOB != 0 {
-            return self.receive_urgent(fd, parts, flags).map(|n| (n, None));
+            let received = self.receive_urgent(fd, parts, flags).map(Received::bytes);
+            return received.map(|received| Received { flags: libc::MSG_OOB, ..received });
         }
         // Nothing is ever queued there: what ICMP says is the connection's own affair.
         if flags & libc::MSG_ERRQUEUE != 0 {
@@ -29,20 +47,12 @@ impl Machine {
         match &mut socket.kind {
             Kind::Stream(id) => {
                 let id = *id;
-                self.receive_stream(fd, id, parts, flags, done).map(|n| (n, None))
+                self.receive_stream(fd, id, parts, flags, done).map(Received::bytes)
             }
-            Kind::Udp(id) => {
-                let Some(datagram) = self.host.stack.udp_receive(*id)? else { return Err(AGAIN) };
-                let bytes: Vec<u8> = datagram.slices().flatten().copied().collect();
-                let source = datagram.source;
-                datagram.release(&mut self.pool);
-                let n = scatter(bytes.iter(), parts, 0);
-                let told = if flags & libc::MSG_TRUNC != 0 { bytes.len() } else { n };
-                Ok((told, Some(self.sockets.get(fd)?.address(source))))
-            }
+            Kind::Udp(_) => self.receive_datagram(fd, parts, flags),
             Kind::Pipe(end) => {
                 let end = *end;
-                self.sockets.pipes.read(end, parts).map(|n| (n, None))
+                self.sockets.pipes.read(end, parts).map(Received::bytes)
             }
             Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::ENOTCONN))),
             Kind::Epoll(_) => Err(INVALID),
@@ -158,12 +168,7 @@ impl Machine {
                 }
                 if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
             }
-            Kind::Udp(id) => {
-                let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
-                let (stack, pool) = (&mut self.host.stack, &mut self.pool);
-                stack.udp_send(self.now, id, to.transpose()?, bytes, pool)?;
-                Ok(bytes.len())
-            }
+            Kind::Udp(id) => self.send_datagram(fd, id, bytes, to),
             Kind::Pipe(end) => self.sockets.pipes.write(end, bytes),
             Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::EPIPE))),
             Kind::Epoll(_) => Err(INVALID),
@@ -172,7 +177,11 @@ impl Machine {
 }
 
 /// Copies bytes into several places, one after the other, from the one behind `done` bytes on, and says how many there was room for.
-fn scatter<'a>(bytes: impl Iterator<Item = &'a u8>, parts: &mut [&mut [u8]], done: usize) -> usize {
+pub(crate) fn scatter<'a>(
+    bytes: impl Iterator<Item = &'a u8>,
+    parts: &mut [&mut [u8]],
+    done: usize,
+) -> usize {
     let places = parts.iter_mut().flat_map(|part| part.iter_mut()).skip(done);
     places.zip(bytes).map(|(place, byte)| *place = *byte).count()
 }

@@ -1,0 +1,193 @@
+//! Sockets of UDP: what has come is kept here until it is read, for it can be looked at without being taken.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use bywash_stack::{Address, UdpError, UdpId, Unreachable};
+
+use crate::errno::{AGAIN, Errno, INVALID, Result};
+use crate::machine::Machine;
+use crate::sockets::{Kind, Socket, plain};
+use crate::transfer::{Received, scatter};
+
+/// Bytes that are taken from the stack before they are read; what is beyond waits there.
+const KEPT: usize = 65_536;
+
+/// Datagrams that have come.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    queue: VecDeque<(Vec<u8>, (Address, u16))>,
+    /// How many have come ever, and how many errors, for edges.
+    pub(crate) arrived: u64,
+    pub(crate) errors: u64,
+}
+
+impl Inbox {
+    /// Bytes of the next datagram, if there is one.
+    pub(crate) fn next(&self) -> Option<usize> {
+        self.queue.front().map(|(bytes, _)| bytes.len())
+    }
+
+    fn bytes(&self) -> usize {
+        self.queue.iter().map(|(bytes, _)| bytes.len()).sum()
+    }
+}
+
+/// Whether an error of ICMP is told to a program that has not asked for all (`fatal` in Linux's `icmp_err_convert`): the others may
+/// pass.
+fn is_told(why: Unreachable) -> bool {
+    !matches!(why, Unreachable::Network | Unreachable::Host | Unreachable::TimeExceeded)
+}
+
+impl Machine {
+    /// Takes from the stack what has come for sockets of UDP.
+    pub(crate) fn take_datagrams(&mut self) {
+        for socket in self.sockets.all_mut() {
+            let Kind::Udp(id) = socket.kind else { continue };
+            while socket.inbox.bytes() < KEPT {
+                match self.host.stack.udp_receive(id) {
+                    Ok(Some(datagram)) => {
+                        let bytes = datagram.slices().flatten().copied().collect();
+                        socket.inbox.queue.push_back((bytes, datagram.source));
+                        socket.inbox.arrived += 1;
+                        datagram.release(&mut self.pool);
+                    }
+                    Err(UdpError::Unreachable(why)) if is_told(why) || socket.hears_all() => {
+                        socket.error = Some(UdpError::Unreachable(why).into());
+                        socket.inbox.errors += 1;
+                    }
+                    Err(UdpError::Unreachable(_)) => {}
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    pub(crate) fn receive_datagram(
+        &mut self,
+        fd: i32,
+        parts: &mut [&mut [u8]],
+        flags: i32,
+    ) -> Result<Received> {
+        let socket = self.sockets.get_mut(fd)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        let waits = !socket.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+        let Some((bytes, source)) = socket.inbox.queue.front() else {
+            return if socket.read_shut && waits { Ok(Received::bytes(0)) } else { Err(AGAIN) };
+        };
+        let n = scatter(bytes.iter(), parts, 0);
+        let received = Received {
+            n: if flags & libc::MSG_TRUNC != 0 { bytes.len() } else { n },
+            source: Some(socket.address(*source)),
+            flags: if n < bytes.len() { libc::MSG_TRUNC } else { 0 },
+        };
+        if flags & libc::MSG_PEEK == 0 {
+            socket.inbox.queue.pop_front();
+        }
+        Ok(received)
+    }
+
+    pub(crate) fn send_datagram(
+        &mut self,
+        fd: i32,
+        id: UdpId,
+        bytes: &[u8],
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        let socket = self.sockets.get_mut(fd)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.write_shut {
+            return Err(Errno(libc::EPIPE));
+        }
+        let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
+        self.host.stack.udp_send(self.now, id, to.transpose()?, bytes, &mut self.pool)?;
+        Ok(bytes.len())
+    }
+}
+
+impl Socket {
+    /// Whether errors that may pass are errors, too (`IP_RECVERR`).
+    fn hears_all(&self) -> bool {
+        self.is_on(libc::IPPROTO_IP, libc::IP_RECVERR) || self.is_on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+
+    fn pair() -> (Machine, i32, i32) {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let to: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let server = machine.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        machine.bind(server, to).unwrap();
+        let client = machine.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        machine.connect(client, to).unwrap();
+        (machine, server, client)
+    }
+
+    fn receive(machine: &mut Machine, fd: i32, room: usize, flags: i32) -> Result<(usize, i32)> {
+        let mut bytes = vec![0; room];
+        let received = machine.receive(fd, &mut [&mut bytes], flags, &mut 0)?;
+        Ok((received.n, received.flags))
+    }
+
+    fn is(machine: &mut Machine, fd: i32) -> i16 {
+        let asked = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+        machine.poll(&[(fd, asked)]).map_or(0, |(_, bits)| bits[0])
+    }
+
+    #[test]
+    fn a_datagram_is_told_looked_at_and_taken() {
+        let (mut machine, server, client) = pair();
+        assert_eq!(is(&mut machine, server), libc::POLLOUT);
+        machine.send(client, b"one", 0, None).unwrap();
+        machine.send(client, b"another", 0, None).unwrap();
+        machine.run();
+        assert_eq!(is(&mut machine, server), libc::POLLIN | libc::POLLOUT);
+        assert_eq!(machine.ioctl(server, libc::FIONREAD, 0), Ok(Some(3)));
+        for flags in [libc::MSG_PEEK, 0] {
+            assert_eq!(receive(&mut machine, server, 9, flags), Ok((3, 0)));
+        }
+        let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
+        assert_eq!(receive(&mut machine, server, 4, flags), Ok((7, libc::MSG_TRUNC)));
+        assert_eq!(receive(&mut machine, server, 4, 0), Ok((4, libc::MSG_TRUNC)));
+        assert_eq!(receive(&mut machine, server, 4, 0), Err(AGAIN));
+        assert_eq!(machine.ioctl(server, libc::FIONREAD, 0), Ok(Some(0)));
+    }
+
+    #[test]
+    fn who_is_not_there_is_an_error_that_is_told_once() {
+        let (mut machine, server, client) = pair();
+        machine.close(server).unwrap();
+        for asks in [false, true] {
+            machine.send(client, b"one", 0, None).unwrap();
+            machine.run();
+            assert_eq!(is(&mut machine, client), libc::POLLERR | libc::POLLOUT);
+            if asks {
+                let told = machine.option(client, libc::SOL_SOCKET, libc::SO_ERROR).unwrap();
+                assert_eq!(told, libc::ECONNREFUSED.to_ne_bytes());
+            } else {
+                assert_eq!(receive(&mut machine, client, 9, 0), Err(Errno(libc::ECONNREFUSED)));
+            }
+            assert_eq!(receive(&mut machine, client, 9, 0), Err(AGAIN));
+        }
+    }
+
+    #[test]
+    fn only_who_is_connected_can_be_shut_down() {
+        let (mut machine, server, client) = pair();
+        assert_eq!(machine.shutdown(server, libc::SHUT_WR), Err(Errno(libc::ENOTCONN)));
+        machine.shutdown(client, libc::SHUT_RDWR).unwrap();
+        assert_eq!(machine.send(client, b"one", 0, None), Err(Errno(libc::EPIPE)));
+        assert_eq!(receive(&mut machine, client, 9, 0), Ok((0, 0)));
+        assert_eq!(receive(&mut machine, client, 9, libc::MSG_DONTWAIT), Err(AGAIN));
+        let shut = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLHUP;
+        assert_eq!(is(&mut machine, client), shut);
+    }
+}
