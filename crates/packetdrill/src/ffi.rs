@@ -569,11 +569,12 @@ extern "C" fn ioctl(data: Data, fd: c_int, request: c_ulong, argument: *mut c_in
 extern "C" fn close(data: Data, fd: c_int) -> c_int {
     let shared = shared(data);
     let lingers = |machine: &Machine| match machine.sockets.get(fd) {
-        Ok(socket) if !socket.nonblocking => {
+        // Linux waits for that also where nothing else does.
+        Ok(socket) => {
             let time = socket.options.linger.filter(|time| !time.is_zero());
             time.map_or(Patience::None, |time| Patience::Until(machine.now + time))
         }
-        _ => Patience::None,
+        Err(_) => Patience::None,
     };
     if shared.with(|machine| lingers(machine) != Patience::None) {
         // When the time is over, what is left goes on without the program.
