@@ -27,6 +27,8 @@ type Data = *mut c_void;
 
 /// Bytes of a file that go into a socket by one call at most.
 const AT_ONCE: usize = 1 << 20;
+/// Linux's `UIO_MAXIOV`.
+const PARTS: usize = 1024;
 
 /// The functions in the order of packetdrill's `struct packetdrill_interface`. `fcntl` and `ioctl` are variadic in C; in
 /// the x86-64 calling convention their third argument is where a fixed one is.
@@ -270,9 +272,17 @@ fn room<'a>(start: *mut c_void, len: size_t) -> Result<&'a mut [u8]> {
     }
 }
 
+/// The parts of a message, of which Linux takes as many as of a vector, but says so in another way.
+fn message_parts<'a>(message: &msghdr) -> Result<&'a [iovec]> {
+    if message.msg_iovlen > PARTS {
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    vector(message.msg_iov, message.msg_iovlen)
+}
+
 /// The parts of a vector.
 fn vector<'a>(parts: *const iovec, n: usize) -> Result<&'a [iovec]> {
-    if n > 1024 {
+    if n > PARTS {
         return Err(INVALID);
     }
     match (parts.is_null(), n) {
@@ -481,7 +491,7 @@ extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int)
     }
     // SAFETY: not null, and the caller of the system call lends it to us until we return.
     let message = unsafe { &mut *message };
-    let parts = vector(message.msg_iov, message.msg_iovlen);
+    let parts = message_parts(message);
     let result = parts.and_then(|parts| receive(data, fd, parts, flags));
     let left = if result.is_ok() { shared(data).with(|machine| machine.left_to_read(fd)) } else { None };
     let controls = left.and_then(|left| {
@@ -537,7 +547,7 @@ extern "C" fn sendmsg(data: Data, fd: c_int, message: *const msghdr, flags: c_in
         true => Ok(None),
         false => address(message.msg_name.cast_const().cast(), message.msg_namelen).map(Some),
     };
-    let bytes = vector(message.msg_iov, message.msg_iovlen).and_then(joined);
+    let bytes = message_parts(message).and_then(joined);
     answer(bytes.and_then(|bytes| deliver(data, fd, &bytes, flags, to?)))
 }
 

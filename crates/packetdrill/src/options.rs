@@ -157,15 +157,21 @@ impl Machine {
                 self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value.max(0));
                 Ok(())
             }
-            TCP_INQ if (0..=1).contains(&value) => {
-                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value);
+            // The last of these does nothing in Linux, either (tcp(7)).
+            TCP_INQ | libc::TCP_THIN_LINEAR_TIMEOUTS | libc::TCP_THIN_DUPACK => {
+                if !(0..=1).contains(&value) {
+                    return Err(INVALID);
+                }
+                if name != libc::TCP_THIN_DUPACK {
+                    self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value);
+                }
                 Ok(())
             }
-            TCP_INQ => Err(INVALID),
             libc::TCP_MAXSEG => {
-                let mss =
-                    u16::try_from(value).ok().filter(|mss| (88..=32_767).contains(mss)).ok_or(INVALID)?;
-                self.change(fd, |limits| limits.mss = Some(mss))
+                // 0: as the path has it.
+                let known = |mss: &u16| *mss == 0 || (88..=32_767).contains(mss);
+                let mss = u16::try_from(value).ok().filter(known).ok_or(INVALID)?;
+                self.change(fd, |limits| limits.mss = Some(mss).filter(|mss| *mss > 0))
             }
             libc::TCP_KEEPIDLE => {
                 let time = time()?;
@@ -199,8 +205,15 @@ impl Machine {
                 self.change(fd, |limits| limits.unsent = if least == 0 { usual } else { least })
             }
             libc::TCP_WINDOW_CLAMP => {
-                let most = u32::try_from(value).map_err(|_| INVALID)?.max(1152);
-                self.change(fd, |limits| limits.receive_max = limits.receive_max.min(most))
+                let socket = self.sockets.get_mut(fd)?;
+                // "None" only while nothing has begun.
+                if value == 0 && !matches!(socket.kind, Kind::Fresh) {
+                    return Err(INVALID);
+                }
+                let kept = if value == 0 { 0 } else { value.max(LEAST_RECEIVE / 2) };
+                socket.options.kept.insert((TCP, name), kept);
+                let usual = self.flags.limits();
+                self.size_window(fd, (usual.receive_initial, usual.receive_max))
             }
             libc::TCP_USER_TIMEOUT => {
                 let old = Limits::default().user_timeout;
@@ -249,7 +262,7 @@ impl Machine {
                 let kept = value.clamp(LEAST_RECEIVE / 2, i32::MAX / 2);
                 socket.options.kept.insert((SOCKET, libc::SO_RCVBUF), kept * 2);
                 let bytes = kept.unsigned_abs();
-                self.change(fd, |limits| (limits.receive_initial, limits.receive_max) = (bytes, bytes))
+                self.size_window(fd, (bytes, bytes))
             }
             libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
                 let kept = value.clamp(LEAST_SEND / 2, i32::MAX / 2);
@@ -281,16 +294,29 @@ impl Machine {
             }
             // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets, and "dont"
             // only lets routers cut them.
-            (IP, libc::IP_MTU_DISCOVER)
-                if [libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO, libc::IP_PMTUDISC_DONT]
-                    .contains(&value) =>
-            {
+            (IP, libc::IP_MTU_DISCOVER) | (IPV6, libc::IPV6_MTU_DISCOVER) => {
+                if !(libc::IP_PMTUDISC_DONT..=libc::IP_PMTUDISC_OMIT).contains(&value) {
+                    return Err(INVALID);
+                }
                 let socket = self.sockets.get_mut(fd)?;
                 socket.options.kept.insert((level, name), value);
                 Ok(())
             }
             _ => keep(self.sockets.get_mut(fd)?, level, name, value),
         }
+    }
+
+    /// Sizes the receive window, at first and at most, by `SO_RCVBUF` where that was set, or as is usual; and no larger than
+    /// `TCP_WINDOW_CLAMP`.
+    fn size_window(&mut self, fd: i32, usual: (u32, u32)) -> Result<()> {
+        let kept = &self.sockets.get(fd)?.options.kept;
+        let set = kept.get(&(SOCKET, libc::SO_RCVBUF)).map(|doubled| doubled.unsigned_abs() / 2);
+        let clamp = kept.get(&(TCP, libc::TCP_WINDOW_CLAMP)).filter(|clamp| **clamp > 0);
+        let most = clamp.map_or(u32::MAX, |clamp| clamp.unsigned_abs());
+        let (initial, max) = set.map_or(usual, |bytes| (bytes, bytes));
+        self.change(fd, |limits| {
+            (limits.receive_initial, limits.receive_max) = (initial.min(most), max.min(most));
+        })
     }
 
     /// Changes the limits of a socket, and of what is behind it.
@@ -321,8 +347,10 @@ impl Machine {
             _ => match (level, name) {
                 (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(limits.traffic_class.into())),
                 (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => Ok(number(64)),
-                (IP, libc::IP_MTU_DISCOVER) => Ok(number(libc::IP_PMTUDISC_WANT)),
-                (IP, libc::IP_MTU) => match socket.kind {
+                (IP, libc::IP_MTU_DISCOVER) | (IPV6, libc::IPV6_MTU_DISCOVER) => {
+                    Ok(number(libc::IP_PMTUDISC_WANT))
+                }
+                (IP, libc::IP_MTU) | (IPV6, libc::IPV6_MTU) => match socket.kind {
                     Kind::Stream(id) => {
                         let info = self.host.stack.tcp_info(self.now, id)?;
                         Ok(number(info.pmtu.cast_signed()))
@@ -364,9 +392,15 @@ impl Machine {
             libc::TCP_KEEPINTVL => Ok(seconds(limits.keepalive_interval)),
             libc::TCP_KEEPCNT => Ok(number(limits.keepalive_count.into())),
             libc::TCP_SYNCNT => Ok(number(limits.syn_retries.into())),
-            TCP_NOTSENT_LOWAT | TCP_INQ | libc::TCP_DEFER_ACCEPT => Ok(number(0)),
+            TCP_NOTSENT_LOWAT
+            | TCP_INQ
+            | libc::TCP_DEFER_ACCEPT
+            | libc::TCP_THIN_LINEAR_TIMEOUTS
+            | libc::TCP_THIN_DUPACK => Ok(number(0)),
             libc::TCP_LINGER2 => Ok(seconds(limits.fin_timeout)),
-            libc::TCP_WINDOW_CLAMP => Ok(number(limits.receive_max.cast_signed())),
+            libc::TCP_WINDOW_CLAMP => {
+                Ok(number(info.map_or(0, |_| i32::try_from(limits.receive_max).unwrap_or(i32::MAX))))
+            }
             libc::TCP_USER_TIMEOUT => {
                 let unset = limits.user_timeout == Limits::default().user_timeout;
                 let millis = i32::try_from(limits.user_timeout.as_millis()).unwrap_or(i32::MAX);
@@ -444,6 +478,7 @@ fn keep(socket: &mut Socket, level: i32, name: i32, value: i32) -> Result<()> {
 mod tests {
     use super::*;
     use crate::settings::Flags;
+    use crate::sockets::tests::{connected, listener};
 
     #[test]
     fn sizes_of_buffers_read_back_as_they_are_and_doubled_once_they_are_set() {
@@ -461,6 +496,52 @@ mod tests {
         assert_eq!(read(&mut machine), number(usual));
         machine.set_option(fd, SOCKET, libc::SO_RCVBUF, &number(10_000)).unwrap();
         assert_eq!(read(&mut machine), number(20_000));
+    }
+
+    #[test]
+    fn a_clamp_holds_from_the_first_window_on_and_can_be_taken_back() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (fd, to) = listener(&mut machine);
+        let clamp = |machine: &mut Machine, fd, most: i32| {
+            let result = machine.set_option(fd, TCP, libc::TCP_WINDOW_CLAMP, &number(most));
+            let limits = machine.sockets.get(fd).unwrap().options.limits;
+            result.map(|()| (limits.receive_initial, limits.receive_max))
+        };
+        assert_eq!(clamp(&mut machine, fd, 20_000), Ok((20_000, 20_000)));
+        assert_eq!(clamp(&mut machine, fd, 0), Err(INVALID));
+        let client = connected(&mut machine, to);
+        assert_eq!(clamp(&mut machine, client, 30_000), Ok((30_000, 30_000)));
+        let fresh = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let usual = Limits::default();
+        assert_eq!(clamp(&mut machine, fresh, 1), Ok((1152, 1152)));
+        assert_eq!(machine.option(fresh, TCP, libc::TCP_WINDOW_CLAMP), Ok(number(1152)));
+        machine.set_option(fresh, SOCKET, libc::SO_RCVBUF, &number(5000)).unwrap();
+        assert_eq!(clamp(&mut machine, fresh, 4000), Ok((4000, 4000)));
+        assert_eq!(clamp(&mut machine, fresh, 0), Ok((5000, 5000)));
+        assert_eq!(machine.option(fresh, TCP, libc::TCP_WINDOW_CLAMP), Ok(number(0)));
+        let other = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(clamp(&mut machine, other, 0), Ok((usual.receive_initial, usual.receive_max)));
+    }
+
+    #[test]
+    fn options_that_linux_takes_are_taken() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let fd = machine.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+        for (level, name, value, read) in [
+            (TCP, libc::TCP_MAXSEG, 0, 536),
+            (TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 1, 1),
+            (TCP, libc::TCP_THIN_DUPACK, 1, 0),
+            (IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, libc::IP_PMTUDISC_PROBE),
+        ] {
+            machine.set_option(fd, level, name, &number(value)).unwrap();
+            assert_eq!(machine.option(fd, level, name), Ok(number(read)), "{name}");
+        }
+        for (level, name, value) in
+            [(TCP, libc::TCP_MAXSEG, 87), (TCP, libc::TCP_THIN_DUPACK, 2), (IPV6, libc::IPV6_MTU_DISCOVER, 6)]
+        {
+            assert_eq!(machine.set_option(fd, level, name, &number(value)), Err(INVALID), "{name}");
+        }
+        assert_eq!(machine.option(fd, IPV6, libc::IPV6_MTU), Err(Errno(libc::ENOTCONN)));
     }
 
     #[test]

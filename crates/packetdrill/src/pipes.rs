@@ -115,6 +115,9 @@ impl Machine {
     /// Moves at most `n` bytes from one file number to another; one of them is a pipe. Nothing is taken that the other
     /// has no room for.
     pub(crate) fn splice(&mut self, from: i32, to: i32, n: usize) -> Result<usize> {
+        if n == 0 {
+            return Ok(0);
+        }
         let room = match (&self.sockets.get(from)?.kind, &self.sockets.get(to)?.kind) {
             (_, Kind::Pipe(end)) => self.sockets.pipes.fill(*end).1,
             (Kind::Pipe(_), Kind::Stream(id)) => self.host.stack.send_room(*id).unwrap_or(0),
@@ -138,5 +141,18 @@ impl Machine {
             result => result?.n,
         };
         if n == 0 { Ok(0) } else { self.send(to, &bytes[..n], 0, None) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Flags;
+
+    #[test]
+    fn nothing_is_moved_at_once_where_nothing_is_asked_for() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (_, write) = machine.pipe().unwrap();
+        assert_eq!(machine.splice(write, write, 0), Ok(0));
     }
 }
