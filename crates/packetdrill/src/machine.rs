@@ -206,6 +206,13 @@ impl Machine {
         }
     }
 
+    /// A connection is open.
+    fn opened(&mut self, id: ConnectionId) {
+        if let Ok(limits) = self.host.stack.connection_limits(id) {
+            self.limit(id, limits);
+        }
+    }
+
     fn take_events(&mut self) {
         let events: Vec<Event> = self.host.stack.events().collect();
         for event in events {
@@ -213,11 +220,13 @@ impl Machine {
                 Event::Accepted { listener, connection } => {
                     self.links.insert(connection, Link { connected: true, ..Link::default() });
                     self.sockets.arrived(listener, connection);
+                    self.opened(connection);
                 }
                 Event::Connected(id) => {
                     let link = self.links.entry(id).or_default();
                     link.connected = true;
                     link.changes += 1;
+                    self.opened(id);
                 }
                 Event::Urgent(id) => self.links.entry(id).or_default().urgent_read = false,
                 Event::PeerClosed(id) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{CongestionControl, Limits};
+use bywash_stack::{CongestionControl, ConnectionId, Limits};
 
 use crate::errno::{Errno, INVALID, Result};
 use crate::machine::Machine;
@@ -216,9 +216,10 @@ impl Machine {
                 self.size_window(fd, (usual.receive_initial, usual.receive_max))
             }
             libc::TCP_USER_TIMEOUT => {
-                let old = Limits::default().user_timeout;
                 let millis = u64::try_from(value).map_err(|_| INVALID)?;
-                let time = if millis == 0 { old } else { Duration::from_millis(millis) };
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value);
+                let unset = Limits::default().user_timeout;
+                let time = if millis == 0 { unset } else { Duration::from_millis(millis) };
                 self.change(fd, |limits| limits.user_timeout = time)
             }
             _ => Err(Errno(libc::ENOPROTOOPT)),
@@ -325,14 +326,21 @@ impl Machine {
         change(&mut socket.options.limits);
         let limits = socket.options.limits;
         match socket.kind {
-            Kind::Stream(id) => {
-                // A connection that has ended needs no limits.
-                self.host.stack.set_connection_limits(self.now, id, limits, &mut self.pool).ok();
-            }
+            Kind::Stream(id) => self.limit(id, limits),
             Kind::Listener { id, .. } => self.host.stack.set_listener_limits(id, limits),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Gives a connection its limits. `tcp_retries2` holds only once it is open.
+    pub(crate) fn limit(&mut self, id: ConnectionId, mut limits: Limits) {
+        let open = self.links.get(&id).is_some_and(|link| link.connected);
+        if open && limits.user_timeout == Limits::default().user_timeout {
+            limits.user_timeout = self.flags.patience();
+        }
+        // A connection that has ended needs none.
+        self.host.stack.set_connection_limits(self.now, id, limits, &mut self.pool).ok();
     }
 
     pub(crate) fn option(&mut self, fd: i32, level: i32, name: i32) -> Result<Vec<u8>> {
@@ -394,17 +402,13 @@ impl Machine {
             libc::TCP_SYNCNT => Ok(number(limits.syn_retries.into())),
             TCP_NOTSENT_LOWAT
             | TCP_INQ
+            | libc::TCP_USER_TIMEOUT
             | libc::TCP_DEFER_ACCEPT
             | libc::TCP_THIN_LINEAR_TIMEOUTS
             | libc::TCP_THIN_DUPACK => Ok(number(0)),
             libc::TCP_LINGER2 => Ok(seconds(limits.fin_timeout)),
             libc::TCP_WINDOW_CLAMP => {
                 Ok(number(info.map_or(0, |_| i32::try_from(limits.receive_max).unwrap_or(i32::MAX))))
-            }
-            libc::TCP_USER_TIMEOUT => {
-                let unset = limits.user_timeout == Limits::default().user_timeout;
-                let millis = i32::try_from(limits.user_timeout.as_millis()).unwrap_or(i32::MAX);
-                Ok(number(if unset { 0 } else { millis }))
             }
             libc::TCP_CONGESTION => {
                 let name: &[u8] = match limits.congestion {

@@ -55,18 +55,31 @@ impl Flags {
         Ok(flags)
     }
 
+    /// How long data of an open connection may stay without an answer, where its program has not said (`tcp_retries2`).
+    pub(crate) fn patience(&self) -> Duration {
+        let usual = Limits::default().user_timeout;
+        if self.sysctls { patience(Path::new(SYSCTLS)).unwrap_or(usual) } else { usual }
+    }
+
     /// What a new socket may use.
     pub(crate) fn limits(&self) -> Limits {
         if self.sysctls { limits(Path::new(SYSCTLS)) } else { Limits::default() }
     }
 }
 
+/// What one of the files in a folder says.
+fn words(folder: &Path, name: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn patience(folder: &Path) -> Option<Duration> {
+    words(folder, "tcp_retries2").first()?.parse().ok().map(retransmissions)
+}
+
 /// Limits as the files in a folder say; where one is missing or strange, as the stack has it.
 fn limits(folder: &Path) -> Limits {
-    let words = |name: &str| -> Vec<String> {
-        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
-        text.split_whitespace().map(str::to_owned).collect()
-    };
+    let words = |name: &str| words(folder, name);
     let number = |name: &str, place: usize| words(name).get(place).and_then(|word| word.parse::<u32>().ok());
     let seconds = |name: &str, old: Duration| number(name, 0).map_or(old, |n| Duration::from_secs(n.into()));
     let flag = |name: &str, old: bool| number(name, 0).map_or(old, |n| n != 0);
@@ -85,8 +98,10 @@ fn limits(folder: &Path) -> Limits {
         // As Linux has it where nobody has said anything.
         unsent: number("tcp_notsent_lowat", 0).unwrap_or(u32::MAX),
         congestion,
-        // 2 is: only when the peer asks.
+        // 2 is: only when the peer asks; 0: not even then.
         ecn: number("tcp_ecn", 0) == Some(1),
+        answers_ecn: flag("tcp_ecn", old.answers_ecn),
+        restart_after_idle: flag("tcp_slow_start_after_idle", old.restart_after_idle),
         keepalive_idle: seconds("tcp_keepalive_time", old.keepalive_idle),
         keepalive_interval: seconds("tcp_keepalive_intvl", old.keepalive_interval),
         keepalive_count: count("tcp_keepalive_probes", old.keepalive_count),
@@ -98,6 +113,15 @@ fn limits(folder: &Path) -> Limits {
         fin_timeout: seconds("tcp_fin_timeout", old.fin_timeout),
         ..old
     }
+}
+
+/// How long Linux goes on where so many retransmissions are allowed (its `tcp_model_timeout`): each waits twice as long as the one
+/// before, from 200 ms on, and at most 120 s.
+fn retransmissions(count: u32) -> Duration {
+    const LEAST: Duration = Duration::from_millis(200);
+    const MOST: Duration = Duration::from_secs(120);
+    const DOUBLED: u32 = 9;
+    LEAST * ((2 << count.min(DOUBLED)) - 1) + MOST * count.min(u8::MAX.into()).saturating_sub(DOUBLED)
 }
 
 #[cfg(test)]
@@ -119,6 +143,13 @@ mod tests {
     }
 
     #[test]
+    fn retransmissions_are_a_time() {
+        assert_eq!(retransmissions(0), Duration::from_millis(200));
+        // As Linux's documentation has it.
+        assert_eq!(retransmissions(15), Duration::from_millis(924_600));
+    }
+
+    #[test]
     fn sysctls_are_what_sockets_begin_with() {
         let folder = std::env::temp_dir().join(format!("bywash-sysctls-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -126,13 +157,15 @@ mod tests {
             ("tcp_rmem", "4096\t20000\t15728640\n"),
             ("tcp_wmem", "4096\t300000\t2000000\n"),
             ("tcp_sack", "0\n"),
-            ("tcp_ecn", "2\n"),
+            ("tcp_ecn", "0\n"),
+            ("tcp_slow_start_after_idle", "0\n"),
+            ("tcp_retries2", "3\n"),
             ("tcp_congestion_control", "reno\n"),
             ("tcp_fin_timeout", "soon\n"),
         ] {
             fs::write(folder.join(name), text).unwrap();
         }
-        let read = limits(&folder);
+        let (read, patience) = (limits(&folder), patience(&folder));
         fs::remove_dir_all(&folder).unwrap();
         let expected = Limits {
             receive_initial: 20_000,
@@ -141,9 +174,13 @@ mod tests {
             send_max: 2_000_000,
             unsent: u32::MAX,
             sack: false,
+            answers_ecn: false,
+            restart_after_idle: false,
             congestion: CongestionControl::NewReno,
             ..Limits::default()
         };
         assert_eq!(read, expected);
+        // 0.2, 0.4, 0.8 and 1.6 seconds.
+        assert_eq!(patience, Some(Duration::from_secs(3)));
     }
 }
