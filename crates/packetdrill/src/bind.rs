@@ -48,6 +48,8 @@ impl Machine {
         Ok(self.sockets.others(fd).any(|other| {
             let Some((address, their_port)) = other.local else { return false };
             let shared = match other.kind {
+                // A connection that has ended gives a port back that nobody bound it to.
+                Kind::Stream(id) if other.bound.is_none() && self.has_ended(id) => true,
                 Kind::Fresh | Kind::Stream(_) => {
                     both(other, libc::SO_REUSEADDR) || both(other, libc::SO_REUSEPORT)
                 }

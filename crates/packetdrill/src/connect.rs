@@ -82,6 +82,8 @@ impl Machine {
     pub(crate) fn disconnect(&mut self, fd: i32) -> Result<()> {
         let socket = self.sockets.get_mut(fd)?;
         let (stack, pool, now) = (&mut self.host.stack, &mut self.pool, self.now);
+        // Who waits for the socket is woken, and what happens to the next connection is news, too.
+        socket.changes += 1;
         match &mut socket.kind {
             Kind::Fresh => {}
             Kind::Udp(id) => {
@@ -91,6 +93,7 @@ impl Machine {
             }
             Kind::Stream(id) => {
                 let link = self.links.remove(id);
+                socket.changes += link.as_ref().map_or(0, |link| link.changes);
                 if link.is_none_or(|link| link.closed) {
                     stack.close(now, *id, pool).ok();
                 } else {
@@ -137,6 +140,22 @@ mod tests {
             assert_eq!(machine.connect(fd, to), Err(Errno(error)));
             assert_eq!(machine.sockets.get(fd).unwrap().local.map(|(_, port)| port), Some(5555));
         }
+    }
+
+    #[test]
+    fn another_connection_of_a_socket_is_news() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (_, to) = listener(&mut machine);
+        let fd = connected(&mut machine, to);
+        let epoll = machine.epoll_create().unwrap();
+        let events = (libc::EPOLLOUT | libc::EPOLLET).cast_unsigned();
+        machine.epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, (events, 0)).unwrap();
+        let told = Ok(vec![(libc::EPOLLOUT.cast_unsigned(), 0)]);
+        assert_eq!(machine.epoll_wait(epoll, 1), told);
+        machine.disconnect(fd).unwrap();
+        assert_eq!(machine.connect(fd, to), Err(Errno(libc::EINPROGRESS)));
+        machine.run();
+        assert_eq!(machine.epoll_wait(epoll, 1), told);
     }
 
     #[test]

@@ -772,3 +772,17 @@ extern "C" fn splice(
     let call = |machine: &mut Machine| machine.splice(from, to, len);
     answer(shared(data).call(patience(from, flags, false), call).map(count))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_parts_are_too_long_a_message_and_no_vector() {
+        // SAFETY: a `msghdr` is numbers and pointers, which may be null.
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iovlen = PARTS + 1;
+        assert_eq!(message_parts(&message).err(), Some(Errno(libc::EMSGSIZE)));
+        assert_eq!(vector(message.msg_iov, message.msg_iovlen).err(), Some(INVALID));
+    }
+}

@@ -1,8 +1,9 @@
 //! What ICMP errors are for sockets of TCP: the end of an attempt to connect, and no more than a remark later, as in Linux's
 //! `tcp_v4_err` and `tcp_v6_err`. The stack keeps to RFC 5461 and ends an attempt only where nobody is there.
 
-use bywash_stack::{Address, ConnectionId};
 use std::net::IpAddr;
+
+use bywash_stack::{Address, ConnectionId};
 
 use crate::errno::{self, Errno};
 use crate::machine::Machine;
@@ -127,6 +128,9 @@ impl Machine {
         let quoted = Ip::parse(ip.rest.get(HEADER..)?).filter(|quoted| quoted.protocol == TCP)?;
         let ours = (quoted.source, quoted.port(0)?);
         let id = self.connection_between(ours, (quoted.destination, quoted.port(2)?))?;
+        if self.has_ended(id) {
+            return None;
+        }
         Some(Trouble { id, errno, sequence: quoted.sequence()? })
     }
 

@@ -206,6 +206,10 @@ impl Machine {
         }
     }
 
+    pub(crate) fn has_ended(&self, id: ConnectionId) -> bool {
+        self.links.get(&id).is_none_or(|link| link.closed)
+    }
+
     /// A connection is open.
     fn opened(&mut self, id: ConnectionId) {
         if let Ok(limits) = self.host.stack.connection_limits(id) {

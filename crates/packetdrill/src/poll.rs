@@ -117,15 +117,14 @@ impl Machine {
     /// Whether a call that waits to write should go on; it will find out what is wrong with a socket that cannot be written.
     pub(crate) fn is_writable(&self, fd: i32) -> bool {
         let Ok(Kind::Stream(id)) = self.sockets.get(fd).map(|socket| &socket.kind) else { return true };
-        let ended = self.links.get(id).is_none_or(|link| link.closed);
-        ended || self.host.stack.is_writable(*id).unwrap_or(true)
+        self.has_ended(*id) || self.host.stack.is_writable(*id).unwrap_or(true)
     }
 
     /// Whether nothing more can be written to a stream.
     pub(crate) fn is_broken(&self, fd: i32) -> bool {
         let Ok(socket) = self.sockets.get(fd) else { return true };
         let Kind::Stream(id) = socket.kind else { return false };
-        socket.write_shut || self.links.get(&id).is_none_or(|link| link.closed)
+        socket.write_shut || self.has_ended(id)
     }
 
     fn stream_readiness(&self, socket: &Socket) -> u32 {
@@ -169,8 +168,8 @@ impl Machine {
             Kind::Stream(id) => {
                 let input = self.host.stack.tcp_info(self.now, *id).map_or(0, |info| info.bytes_received);
                 let link = self.links.get(id);
-                let (output, state) = link.map_or((0, 0), |link| (link.roomy, link.changes));
-                Activity { input, output, state }
+                let (output, changes) = link.map_or((0, 0), |link| (link.roomy, link.changes));
+                Activity { input, output, state: socket.changes + changes }
             }
             // Those that are gone, and those that wait: it does not shrink when one is taken.
             Kind::Listener { taken, .. } => {
@@ -189,7 +188,7 @@ impl Machine {
                 let inbox = &socket.inbox;
                 Activity { input: inbox.arrived, output: 0, state: inbox.errors }
             }
-            Kind::Fresh => Activity::default(),
+            Kind::Fresh => Activity { state: socket.changes, ..Activity::default() },
         }
     }
 

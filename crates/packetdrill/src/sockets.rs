@@ -31,6 +31,8 @@ pub(crate) struct Socket {
     pub(crate) connected: bool,
     /// What is wrong, to be told once, where no connection is to ask.
     pub(crate) error: Option<Errno>,
+    /// How often the state of earlier connections changed, for edges.
+    pub(crate) changes: u64,
     /// Of UDP.
     pub(crate) inbox: Inbox,
     pub(crate) options: Options,
@@ -145,6 +147,7 @@ impl Socket {
             bound: None,
             connected: false,
             error: None,
+            changes: 0,
             inbox: Inbox::default(),
             options,
             read_shut: false,
