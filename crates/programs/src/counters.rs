@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bywash_sys::clock::monotonic;
+
 use crate::sockets::Ended;
 
 /// Numbers, each with how two of them are made one: of two moments, or of two services.
@@ -31,6 +33,8 @@ macro_rules! counted {
             first_unopened: OnceLock<String>,
             unwritten_because: OnceLock<String>,
             put_off_because: OnceLock<String>,
+            began: OnceLock<u64>,
+            ended: OnceLock<u64>,
         }
 
         impl Counters {
@@ -68,6 +72,22 @@ impl Counters {
     pub fn streams(&self) -> Vec<u64> {
         let streams = self.0.streams.get().map_or(&[][..], Vec::as_slice);
         streams.iter().map(|received| received.load(Ordering::Relaxed)).collect()
+    }
+
+    /// A connection of a client is open: from the first one on there is something to measure.
+    pub(crate) fn begins(&self) {
+        self.0.began.get_or_init(monotonic);
+    }
+
+    /// All that a client was to do is done, or it is made to end before.
+    pub(crate) fn ends(&self) {
+        self.0.ended.get_or_init(monotonic);
+    }
+
+    /// When a client's first connection was open, and when it had done all or was made to end, if it has. By the machine's monotonic
+    /// clock in nanoseconds: whoever looks from outside hears of both later.
+    pub fn measured(&self) -> Option<(u64, Option<u64>)> {
+        self.0.began.get().map(|began| (*began, self.0.ended.get().copied()))
     }
 
     /// An answer that was wrong, and how many requests are lost with it.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::SocketAddr;
 
+use bywash_engine::stack::Timestamp;
+
 use crate::answer::Answer;
 use crate::counters::{Counted, Counters};
 use crate::sockets::{Ended, Happened, Service, Sockets};
@@ -93,6 +95,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
                 Happened::Connected(id) => {
                     // A new connection's buffer holds a request.
                     let sent = sockets.send(id, &self.wanted.request) as u64;
+                    self.counters.begins();
                     self.counters.add(Counted { connections: 1, sent, ..Counted::default() });
                     id
                 }
@@ -109,6 +112,13 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
                 _ => {}
             }
         }
+        if self.is_done() {
+            self.counters.ends();
+        }
+    }
+
+    fn end(&mut self, _: Timestamp) {
+        self.counters.ends();
     }
 
     fn is_done(&self) -> bool {
@@ -118,8 +128,6 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
 
 #[cfg(test)]
 mod tests {
-    use bywash_engine::stack::Timestamp;
-
     use super::*;
 
     /// A server that has said what it says.

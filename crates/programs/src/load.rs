@@ -368,6 +368,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.open = true;
                         self.in_vain = None;
+                        self.counters.begins();
                         self.counters.add(Counted { connections: 1, ..Counted::default() });
                     }
                     self.list(id);
@@ -396,6 +397,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
         self.tick(now);
         self.ask(now, sockets);
         if self.is_done() {
+            self.counters.ends();
             for id in self.connections.drain().map(|(id, _)| id).chain(self.parting.drain()) {
                 sockets.close(id);
             }
@@ -403,6 +405,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
     }
 
     fn end(&mut self, now: Timestamp) {
+        self.counters.ends();
         self.tick(now);
         let (mut unanswered, mut oldest) = (0, Duration::ZERO);
         let watch = &mut self.watch;

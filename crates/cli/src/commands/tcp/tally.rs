@@ -7,6 +7,7 @@ use std::time::Duration;
 use bywash_apps::rate::{MAX_LAG_NS, per_second};
 use bywash_apps::report::{Column, Dial, Distribution, Metric, Row, Table, Times};
 use bywash_programs::{Counted, Counters};
+use bywash_sys::clock::monotonic;
 
 use super::super::serve::Telling;
 use super::make::Watch;
@@ -139,17 +140,26 @@ const ASKED: &[Column<Counted>] = &[
     },
 ];
 
-const REQUEST_RATE: Metric =
-    Metric::gauge("requests_per_second", "requests/s", "Requests answered per second since the start");
-const RECEIVED_RATE: Metric =
-    Metric::gauge("received_bits_per_second", "bit/s in", "Payload received per second since the start");
+const REQUEST_RATE: Metric = Metric::gauge(
+    "requests_per_second",
+    "requests/s",
+    "Requests answered per second since the start, by clients since their first connection",
+);
+const RECEIVED_RATE: Metric = Metric::gauge(
+    "received_bits_per_second",
+    "bit/s in",
+    "Payload received per second since the start, by clients since their first connection",
+);
 const WANTED_RATE: Metric = Metric::gauge(
     "wanted_requests_per_second",
     "requests/s wanted",
     "Requests per second that were asked for",
 );
-const SENT_RATE: Metric =
-    Metric::gauge("sent_bits_per_second", "bit/s out", "Payload sent per second since the start");
+const SENT_RATE: Metric = Metric::gauge(
+    "sent_bits_per_second",
+    "bit/s out",
+    "Payload sent per second since the start, by clients since their first connection",
+);
 
 impl Tally {
     /// None so far.
@@ -172,6 +182,18 @@ impl Tally {
     fn counted(&self) -> Counted {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         services.iter().map(|service| service.counters.read()).fold(Counted::default(), Counted::and)
+    }
+
+    /// How many seconds rates are over: of clients those in which there was something to measure. Ours begin before the first connection,
+    /// and end when we hear that all is done, which may be much later than that on either side of a short run.
+    fn seconds(&self, elapsed: Duration) -> f64 {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured: Vec<_> = services.iter().filter_map(|service| service.counters.measured()).collect();
+        let began = measured.iter().map(|(began, _)| *began).min();
+        let ended = measured.iter().map(|(_, ended)| *ended).collect::<Option<Vec<_>>>();
+        let ended = ended.map_or_else(monotonic, |ended| ended.into_iter().max().unwrap_or_default());
+        let measured = began.map(|began| Duration::from_nanos(ended.saturating_sub(began)));
+        measured.unwrap_or(elapsed).as_secs_f64()
     }
 
     /// Why peers have had to wait, once they have.
@@ -206,7 +228,7 @@ impl Tally {
 
 impl Telling for Tally {
     fn row(&self, elapsed: Duration) -> Row {
-        let (counted, seconds) = (self.counted(), elapsed.as_secs_f64());
+        let (counted, seconds) = (self.counted(), self.seconds(elapsed));
         let mut row = Row::new(Vec::new(), COUNTED, &counted);
         row.values.extend([
             (REQUEST_RATE, per_second(counted.requests, seconds)),
@@ -221,12 +243,13 @@ impl Telling for Tally {
     }
 
     fn tables(&self, elapsed: Duration) -> Vec<Table> {
+        let seconds = self.seconds(elapsed);
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         let streams: Vec<u64> = services.iter().flat_map(|service| service.counters.streams()).collect();
         if streams.len() < 2 {
             return Vec::new();
         }
-        let rate = |received: u64| per_second(received.saturating_mul(8), elapsed.as_secs_f64());
+        let rate = |received: u64| per_second(received.saturating_mul(8), seconds);
         let row = |(number, received): (usize, u64)| Row {
             labels: vec![("stream", number.into())],
             values: vec![(RECEIVED, received), (RECEIVED_RATE, rate(received))],
