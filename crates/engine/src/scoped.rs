@@ -154,9 +154,9 @@ impl ScopedEnd {
         }
     }
 
-    /// The address alone.
-    pub fn ip(&self) -> IpAddr {
-        self.address.ip
+    /// The address and the port, as they are known beyond the link.
+    pub fn without_link(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip, self.port)
     }
 
     /// The same with the number of its interface, of which `links` has those there are, as scope id: where there is one only, it

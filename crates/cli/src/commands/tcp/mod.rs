@@ -171,9 +171,10 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         }
         Command::Download(args) => {
             args.path.as_deref().map(check_path).transpose()?;
-            let request = args.path.map(|path| {
-                format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", args.from.ip())
-            });
+            let host = host(&args.from);
+            let request = args
+                .path
+                .map(|path| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
             let make = |links: &Links| {
                 Ok(DownloadMake {
                     from: links.resolve(&args.from)?,
@@ -223,6 +224,13 @@ fn check_path(path: &str) -> Result<(), Failure> {
     Err(Failure::Usage(format!("--path {path}: write / and what follows it, without blanks")))
 }
 
+/// The value of `Host` (RFC 9112, 3.2): an address of IPv6 in brackets, and the port unless it is that of `http` (RFC 9110, 7.2). The
+/// link is nobody else's matter (RFC 6874, 4).
+fn host(server: &ScopedEnd) -> String {
+    let end = server.without_link().to_string();
+    end.strip_suffix(":80").map_or_else(|| end.clone(), String::from)
+}
+
 /// Whether a server can take values of this size, and this machine what waits to be sent.
 fn check_set(args: &LoadArgs) -> Result<(), Failure> {
     /// redis' `proto-max-bulk-len` unless it is set otherwise.
@@ -246,7 +254,7 @@ fn check_set(args: &LoadArgs) -> Result<(), Failure> {
 /// What is spoken, if all that was asked for goes with it.
 fn dialect(args: &LoadArgs) -> Result<Dialect, Failure> {
     let dialect = match args.protocol {
-        Protocol::Http => Dialect::Http { path: args.path.clone(), host: args.to.ip().to_string() },
+        Protocol::Http => Dialect::Http { path: args.path.clone(), host: host(&args.to) },
         Protocol::Redis => Dialect::Redis { set: args.set },
         Protocol::Memcached => Dialect::Memcached { set: args.set },
     };
@@ -260,4 +268,24 @@ fn dialect(args: &LoadArgs) -> Result<Dialect, Failure> {
         return Err(Failure::Usage("--path is for http; leave it out".into()));
     }
     Ok(dialect)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_told_as_a_url_has_it() {
+        for (end, told) in [
+            ("10.0.0.2:80", "10.0.0.2"),
+            ("10.0.0.2:8080", "10.0.0.2:8080"),
+            ("10.0.0.80:180", "10.0.0.80:180"),
+            ("[fd00::2]:80", "[fd00::2]"),
+            ("[fd00::80]:8080", "[fd00::80]:8080"),
+            ("[fe80::1%eth1]:80", "[fe80::1]"),
+            ("[fe80::1%25eth1]:81", "[fe80::1]:81"),
+        ] {
+            assert_eq!(host(&ScopedEnd::of(end).unwrap()), told);
+        }
+    }
 }
