@@ -2,6 +2,7 @@
 //!
 //! Connections stay open unless the client says otherwise, and requests may be sent before the last one is answered.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ const PIECE: usize = 64 << 10;
 /// A file that is served, by its name.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// `/` and this is where it is.
-    pub name: String,
+    /// `/` and this is where it is, bytes of which no URL has as they are by their numbers (`%20`).
+    pub name: Vec<u8>,
     /// What is in it.
     pub bytes: Arc<[u8]>,
 }
@@ -166,6 +167,20 @@ fn origin_form(target: &str) -> Option<&str> {
     Some(if path.starts_with('/') { path } else { "/" })
 }
 
+/// The bytes that a path's numbers mean (RFC 3986, 2.1); `None` if they are no numbers.
+fn decoded(path: &str) -> Option<Cow<'_, [u8]>> {
+    let mut parts = path.split('%');
+    let first = parts.next().unwrap_or_default();
+    let mut bytes = Cow::Borrowed(first.as_bytes());
+    for part in parts {
+        let (digits, rest) = part.as_bytes().split_at_checked(2)?;
+        let digit = |at: usize| char::from(digits[at]).to_digit(16);
+        bytes.to_mut().push(u8::try_from(digit(0)? * 16 + digit(1)?).ok()?);
+        bytes.to_mut().extend_from_slice(rest);
+    }
+    Some(bytes)
+}
+
 impl Http {
     /// One file, if any, and what is made.
     pub fn new(file: Option<File>) -> Self {
@@ -201,10 +216,14 @@ impl Http {
     fn find(&self, path: &str) -> (Body, u64, &'static str) {
         // What follows a question mark says nothing to us.
         let name = path[1..].split('?').next().unwrap_or_default();
-        if let Some(file) = self.file.as_ref().filter(|file| file.name == name) {
+        let Some(name) = decoded(name) else {
+            return (Body::Made(self.piece.clone()), 0, "400 Bad Request");
+        };
+        if let Some(file) = self.file.as_ref().filter(|file| file.name == *name) {
             return (Body::File(file.bytes.clone()), file.bytes.len() as u64, "200 OK");
         }
-        let length = if name.is_empty() { Some(64) } else { name.parse().ok() };
+        let number = |name: &[u8]| std::str::from_utf8(name).ok()?.parse().ok();
+        let length = if name.is_empty() { Some(64) } else { number(&name) };
         match length.filter(|length| *length <= LARGEST) {
             Some(length) => (Body::Made(self.piece.clone()), length, "200 OK"),
             None => (Body::Made(self.piece.clone()), 0, "404 Not Found"),
@@ -303,10 +322,39 @@ mod tests {
         }
     }
 
+    /// The head of an answer, and its body where that is short.
+    fn said(http: &Http, head: &str) -> String {
+        String::from_utf8(http.answer(parse(head.as_bytes()).as_ref()).head).unwrap()
+    }
+
+    #[test]
+    fn a_name_is_meant_by_the_numbers_of_its_bytes() {
+        for (name, path, status) in [
+            (&b"a b"[..], "/a%20b", "200"),
+            (b"a b", "/a%20c", "404"),
+            (b"100%", "/100%25?x=%zz", "200"),
+            ("größe".as_bytes(), "/gr%c3%B6%C3%9fe", "200"),
+            ("größe".as_bytes(), "/größe", "200"),
+            (b"\xff?", "/%ff%3F", "200"),
+            (b"a+b", "/a+b", "200"),
+            (b"a", "/%35", "200"),
+            (b"100%", "/100%", "400"),
+            (b"a", "/%6", "400"),
+            (b"a", "/%+6", "400"),
+            (b"a", "/%\u{e9}", "400"),
+        ] {
+            let file = File { name: name.into(), bytes: b"here".as_slice().into() };
+            let answer = said(&Http::new(Some(file)), &format!("GET {path} HTTP/1.1\r\nHost: a"));
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+            assert!(answer.contains("\r\nConnection: keep-alive\r\n"), "{path}: {answer}");
+            assert_eq!(answer.ends_with("here"), status == "200" && name != b"a", "{path}: {answer}");
+        }
+    }
+
     #[test]
     fn who_asks_for_what_there_is_not_is_told_what_is_wrong() {
         let http = Http::new(None);
-        let told = |head: &str| String::from_utf8(http.answer(parse(head.as_bytes()).as_ref()).head).unwrap();
+        let told = |head: &str| said(&http, head);
         for (head, status, end) in [
             ("POST /5 HTTP/1.1\r\nHost: a", "405 Method Not Allowed\r\nAllow: GET, HEAD", "keep-alive"),
             ("POST /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "405 Method Not Allowed", "close"),

@@ -4,6 +4,7 @@ mod make;
 mod run;
 mod tally;
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
@@ -213,7 +214,7 @@ fn read(path: &std::path::Path) -> Result<File, Failure> {
         return Err(failed("it is a device, which may have no end: name a file".into()));
     }
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
     Ok(File { name, bytes: bytes.into() })
 }
 
