@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::counters::Counted;
-use crate::server::{Serve, Worked};
+use crate::server::{Course, Serve, Worked};
 use crate::sockets::Sockets;
 
 /// Bytes of a request's head at most.
@@ -45,6 +45,8 @@ pub struct Conversation {
     answers: VecDeque<Answer>,
     /// No more requests are taken: the last answer ends the connection.
     last: bool,
+    /// The client may be sending still what nobody reads: a body, or what stands behind a request that was none.
+    sends_on: bool,
 }
 
 /// What is still to be sent of an answer.
@@ -106,6 +108,8 @@ struct Asked<'a> {
     path: &'a str,
     /// The client wants the connection to stay open.
     stays: bool,
+    /// It has a body.
+    has_body: bool,
 }
 
 /// Reads a head, without the empty line at its end; `None` when it is none, or nothing that is answered here.
@@ -138,15 +142,13 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
             has_body = true;
         }
     }
-    if has_body {
-        // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
-        stays = false;
-        if is_known(method) {
-            return None;
-        }
+    // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
+    if has_body && is_known(method) {
+        return None;
     }
+    stays &= !has_body;
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
-    (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays })
+    (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays, has_body })
 }
 
 fn is_known(method: &str) -> bool {
@@ -242,7 +244,8 @@ impl Http {
                 if whole || connection.head.len() > HEAD {
                     let asked = whole.then(|| parse(connection.head.trim_ascii())).flatten();
                     connection.answers.push_back(self.answer(asked.as_ref()));
-                    connection.last = !asked.is_some_and(|asked| asked.stays);
+                    connection.last = !asked.as_ref().is_some_and(|asked| asked.stays);
+                    connection.sends_on = asked.is_none_or(|asked| asked.has_body);
                     connection.head.clear();
                 }
             }
@@ -266,20 +269,22 @@ impl Serve for Http {
         loop {
             while let Some(answer) = connection.answers.front_mut() {
                 if !answer.send(id, sockets, &mut counted.sent) {
-                    return Worked { counted, over: false };
+                    return Worked { counted, course: Course::Open };
                 }
                 counted.requests += 1;
                 connection.answers.pop_front();
             }
             if connection.last {
                 // What else the client may have sent is not wanted; unread, it would reset the connection.
-                sockets.read(id, &mut |bytes| bytes.len());
-                return Worked { counted, over: true };
+                let read = sockets.read(id, &mut |bytes| bytes.len());
+                counted.received += read as u64;
+                let lingers = !peer_closed && (connection.sends_on || read > 0);
+                return Worked { counted, course: if lingers { Course::Lingers } else { Course::Over } };
             }
             let read = self.read(id, connection, sockets);
             counted.received += read;
             if read == 0 {
-                return Worked { counted, over: peer_closed };
+                return Worked { counted, course: if peer_closed { Course::Over } else { Course::Open } };
             }
         }
     }
@@ -287,6 +292,10 @@ impl Serve for Http {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use bywash_engine::stack::Timestamp;
+
     use super::*;
 
     #[test]
@@ -348,6 +357,60 @@ mod tests {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
             assert!(answer.contains("\r\nConnection: keep-alive\r\n"), "{path}: {answer}");
             assert_eq!(answer.ends_with("here"), status == "200" && name != b"a", "{path}: {answer}");
+        }
+    }
+
+    /// A client that has said this, and takes any answer.
+    struct Said(Vec<u8>, Vec<u8>);
+
+    impl Sockets for Said {
+        type Id = ();
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
+        }
+
+        fn connect(&mut self, _: SocketAddr) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn send(&mut self, (): (), bytes: &[u8]) -> usize {
+            self.1.extend_from_slice(bytes);
+            bytes.len()
+        }
+
+        fn read(&mut self, (): (), take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+            let taken = if self.0.is_empty() { 0 } else { take(&self.0) };
+            self.0.drain(..taken);
+            taken
+        }
+
+        fn shutdown(&mut self, (): ()) {}
+
+        fn close(&mut self, (): ()) {}
+
+        fn abort(&mut self, (): ()) {}
+    }
+
+    #[test]
+    fn a_connection_lingers_where_the_client_may_be_sending_still() {
+        const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let more = format!("{LAST}more");
+        for (said, peer_closed, course) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", false, Course::Open),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true, Course::Over),
+            (LAST, false, Course::Over),
+            (&*more, false, Course::Lingers),
+            (&*more, true, Course::Over),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", false, Course::Lingers),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", true, Course::Over),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", false, Course::Lingers),
+            ("nonsense\r\n\r\n", false, Course::Lingers),
+        ] {
+            let (mut http, mut sockets) = (Http::new(None), Said(said.into(), Vec::new()));
+            let worked = http.work((), &mut Conversation::default(), peer_closed, &mut sockets);
+            assert_eq!((worked.course, worked.counted.requests), (course, 1), "{said}");
+            assert_eq!(worked.counted.received, said.len() as u64, "{said}");
         }
     }
 

@@ -30,6 +30,6 @@ pub use kernel::{KernelId, KernelSockets, OnKernel};
 pub use kernel_options::KernelOptions;
 pub use load::{Clockwork, Load, Pace, Plan};
 pub use on_stack::OnStack;
-pub use server::{Serve, Server, Worked};
+pub use server::{Course, Serve, Server, Worked};
 pub use sockets::{Ended, Happened, Service, Sockets};
 pub use stream::{Manner, Stream};

@@ -1,7 +1,7 @@
 //! The servers that know no requests: `echo` sends back, `sink` swallows, `upload` sends as fast as TCP allows.
 
 use crate::counters::Counted;
-use crate::server::{Serve, Worked};
+use crate::server::{Course, Serve, Worked};
 use crate::sockets::Sockets;
 
 /// Bytes that are read before they are sent back, and bytes of an upload that are handed over at once.
@@ -58,7 +58,8 @@ impl Serve for Stream {
                 }
             }
         }
-        Worked { counted, over: peer_closed && pending.is_empty() }
+        let is_over = peer_closed && pending.is_empty();
+        Worked { counted, course: if is_over { Course::Over } else { Course::Open } }
     }
 }
 

@@ -109,3 +109,34 @@ fn what_comes_and_cannot_be_written_is_no_success() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert_eq!(said.matches("not met: standard output can't be written: No space left").count(), 1, "{said}");
 }
+
+/// On the stack and on the kernel's sockets: whoever sends a body that nobody reads is told so, and not that the connection was reset.
+#[test]
+fn who_is_refused_while_it_is_sending_has_its_answer() {
+    const BODY: usize = 3_000_000;
+    let Some(_guard) = lock() else { return };
+    let (near, far, pair) = pair(&["10.9.0.1/24"]);
+    let kernel = Instance::start(&near, "tcp|http|--kernel");
+    let ours = Instance::start(&far, &format!("tcp|http|--port|xdp:{}|--addr|10.9.0.2/24", pair.far.name));
+    for (to, server) in [("127.0.0.1", kernel), ("10.9.0.2", ours)] {
+        let told = near.enter(|| {
+            let mut stream = std::net::TcpStream::connect((to, 80)).unwrap();
+            let head = format!("PUT /big HTTP/1.1\r\nHost: {to}\r\nContent-Length: {BODY}\r\n\r\n");
+            std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+            // By now the answer is there, and nothing more will come.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            for piece in [0; BODY].chunks(100_000) {
+                std::io::Write::write_all(&mut stream, piece)?;
+            }
+            let mut told = String::new();
+            std::io::Read::read_to_string(&mut stream, &mut told).map(|_| told)
+        });
+        let told = told.unwrap().unwrap();
+        assert!(
+            told.starts_with("HTTP/1.1 405 ") && told.ends_with("\r\nConnection: close\r\n\r\n"),
+            "{told}"
+        );
+        let summary = server.end();
+        assert_eq!((&summary["requests"], &summary["errors"]), (&1.into(), &0.into()), "{summary}");
+    }
+}
