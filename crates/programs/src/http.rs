@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::counters::Counted;
+use crate::date::Date;
 use crate::server::{Course, Serve, Worked};
 use crate::sockets::Sockets;
 
@@ -34,6 +35,7 @@ pub struct File {
 pub struct Http {
     file: Option<File>,
     piece: Arc<[u8]>,
+    date: Date,
 }
 
 /// What is known of one connection.
@@ -127,13 +129,14 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
     if words.next().is_some() {
         return None;
     }
-    let (mut stays, mut hosts, mut has_body) = (newer, 0, false);
+    let (mut keeps, mut closes, mut hosts, mut has_body) = (newer, false, 0, false);
     for line in lines {
         let (name, value) = line.split_once(':')?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("connection") {
+            // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
             let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
-            stays = (stays || has("keep-alive")) && !has("close");
+            (keeps, closes) = (keeps || has("keep-alive"), closes || has("close"));
         } else if name.eq_ignore_ascii_case("host") {
             hosts += 1;
         } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
@@ -146,7 +149,7 @@ fn parse(head: &[u8]) -> Option<Asked<'_>> {
     if has_body && is_known(method) {
         return None;
     }
-    stays &= !has_body;
+    let stays = keeps && !closes && !has_body;
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
     (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays, has_body })
 }
@@ -187,7 +190,7 @@ impl Http {
     /// One file, if any, and what is made.
     pub fn new(file: Option<File>) -> Self {
         let piece = (0..PIECE).map(|i| b'a' + u8::try_from(i % 26).unwrap_or(0)).collect();
-        Self { file, piece }
+        Self { file, piece, date: Date::default() }
     }
 
     fn answer(&self, asked: Option<&Asked<'_>>) -> Answer {
@@ -200,9 +203,9 @@ impl Http {
             Some(asked) => self.find(asked.path),
         };
         let stays = asked.is_some_and(|asked| asked.stays);
-        let end = if stays { "keep-alive" } else { "close" };
+        let (end, date) = (if stays { "keep-alive" } else { "close" }, self.date.text());
         let head = format!(
-            "HTTP/1.1 {status}\r\nServer: bywash\r\nContent-Type: application/octet-stream\r\n\
+            "HTTP/1.1 {status}\r\nServer: bywash\r\nDate: {date}\r\nContent-Type: application/octet-stream\r\n\
              Content-Length: {length}\r\nConnection: {end}\r\n\r\n"
         );
         let (mut head, mut left) = (head.into_bytes(), length);
@@ -266,6 +269,7 @@ impl Serve for Http {
         sockets: &mut S,
     ) -> Worked {
         let mut counted = Counted::default();
+        self.date.tell(sockets.now());
         loop {
             while let Some(answer) = connection.answers.front_mut() {
                 if !answer.send(id, sockets, &mut counted.sent) {
@@ -307,6 +311,9 @@ mod tests {
             ("GET /9 HTTP/1.0\r\nConnection: Keep-Alive", Some(("/9", true))),
             ("HEAD /a HTTP/1.1\nConnection: foo, close\nhost: a", Some(("/a", false))),
             ("GET /9 HTTP/1.0", Some(("/9", false))),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nConnection: keep-alive", Some(("/", false))),
+            ("GET / HTTP/1.1\r\nConnection: keep-alive\r\nHost: a\r\nConnection: close", Some(("/", false))),
+            ("GET /9 HTTP/1.0\r\nConnection: foo\r\nConnection: keep-alive, foo", Some(("/9", true))),
             ("GET / HTTP/1.1\r\nAccept: a", None),
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", None),
             ("GET / HTTP/2", None),
@@ -411,6 +418,9 @@ mod tests {
             let worked = http.work((), &mut Conversation::default(), peer_closed, &mut sockets);
             assert_eq!((worked.course, worked.counted.requests), (course, 1), "{said}");
             assert_eq!(worked.counted.received, said.len() as u64, "{said}");
+            let answer = String::from_utf8(sockets.1).unwrap();
+            let date = answer.lines().find_map(|line| line.strip_prefix("Date: ")).unwrap();
+            assert!(date.len() == 29 && date.ends_with(" GMT"), "{answer}");
         }
     }
 

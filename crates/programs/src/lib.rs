@@ -7,6 +7,7 @@
 mod answer;
 mod connect;
 mod counters;
+mod date;
 mod dialect;
 mod download;
 mod http;
