@@ -25,7 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
-    command.args(words.split_whitespace()).args(QUIET_MEMORY);
+    command.args(words.split_whitespace());
+    // The kernel's sockets have their own.
+    if !words.contains("--kernel") {
+        command.args(QUIET_MEMORY);
+    }
     command
 }
 

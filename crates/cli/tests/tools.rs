@@ -19,7 +19,11 @@ const NOBODY: u32 = 65_534;
 
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
-    command.args(words.split_whitespace()).args(QUIET_MEMORY);
+    command.args(words.split_whitespace());
+    // The kernel's sockets have their own.
+    if !words.contains("--kernel") {
+        command.args(QUIET_MEMORY);
+    }
     command
 }
 
@@ -398,6 +402,12 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ),
         ("tcp load http 127.0.0.1:1 --kernel --rate 0", "must be 1 at least"),
         ("tcp connect http://127.0.0.1/ --kernel", "it is a URL"),
+        ("tcp http --kernel --no-redirects", "'--no-redirects'"),
+        ("tcp echo --batch 8 --kernel", "'--batch <PACKETS>'"),
+        ("tcp load http 127.0.0.1:1 --kernel --memory 64M", "'--memory <SIZE>'"),
+        ("tcp download 127.0.0.1:1 --kernel --queues 2", "'--queues <N>'"),
+        ("tcp connect 127.0.0.1:1 --kernel --only tcp", "'--only <EXPRESSION>'"),
+        ("tcp sink --kernel --ring 64", "'--ring <PACKETS>'"),
         ("tcp http --kernel --file /dev/zero", "it is a device"),
         ("tcp http --kernel --file /nonexistent", "--file /nonexistent: No such file"),
         ("receive", "required arguments were not provided"),

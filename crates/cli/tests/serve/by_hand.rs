@@ -11,13 +11,13 @@ use bywash_lab::{Host, lock};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::full_pipe::full_pipe;
-use crate::instance::{BYWASH, Instance, host, pair, payload, run};
+use crate::instance::{BYWASH, Instance, host, little_memory, pair, payload, run};
 
 /// A client in this folder, with pipes for all that it reads and writes.
 fn client(host: &Host, folder: &tempfile::TempDir, to: &str, place: &str) -> Child {
     let mut command = host.command(BYWASH).unwrap();
     command.args(["tcp", "connect", to]).args(place.split('|')).args(["--quiet", "--duration", "60s"]);
-    command.args(["--huge-pages", "off", "--memory", "48M"]).env("XDG_RUNTIME_DIR", folder.path());
+    command.args(little_memory(place)).env("XDG_RUNTIME_DIR", folder.path());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

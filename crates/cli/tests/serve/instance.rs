@@ -73,9 +73,10 @@ impl Instance {
     /// The same by another program, which is to become this one.
     pub(crate) fn start_by(mut command: Command, words: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let common = "--huge-pages|off|--memory|48M|--json|--duration|120s";
         let mut child = command
-            .args(words.split('|').chain(common.split('|')))
+            .args(words.split('|'))
+            .args(little_memory(words))
+            .args(["--json", "--duration", "120s"])
             .env("XDG_RUNTIME_DIR", folder.path())
             .stdout(Stdio::piped())
             .spawn()
@@ -141,6 +142,12 @@ impl Drop for Instance {
     }
 }
 
+/// Packet memory for a test, where there is any.
+pub(crate) fn little_memory(words: &str) -> &'static [&'static str] {
+    let on_kernel = words.split('|').any(|word| word == "--kernel");
+    if on_kernel { &[] } else { &["--huge-pages", "off", "--memory", "48M"] }
+}
+
 /// Runs a client until its end, and returns its exit code and summary.
 pub(crate) fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +155,8 @@ pub(crate) fn client(host: &Host, words: &str) -> (Option<i32>, Value) {
         .command(BYWASH)
         .unwrap()
         .args(words.split('|'))
-        .args(["--huge-pages", "off", "--memory", "48M", "--json"])
+        .args(little_memory(words))
+        .arg("--json")
         .env("XDG_RUNTIME_DIR", folder.path())
         .output()
         .unwrap();

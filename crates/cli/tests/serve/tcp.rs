@@ -5,7 +5,7 @@ use std::process::Stdio;
 use bywash_lab::sys::route::Gateway;
 use bywash_lab::{Host, Pair, PairOptions, lock, skip};
 
-use crate::instance::{BYWASH, Instance, client, host, pair, payload, run};
+use crate::instance::{BYWASH, Instance, client, host, little_memory, pair, payload, run};
 
 fn server(far: &Host, pair: &Pair, words: &str) -> Instance {
     let name = &pair.far.name;
@@ -274,8 +274,8 @@ fn why_a_connection_failed_is_told() {
 pub(crate) fn connect(host: &Host, words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut command = host.command(BYWASH).unwrap();
-    command.args(["tcp", "connect"]).args(words.split('|')).args(["--quiet", "--huge-pages", "off"]);
-    command.args(["--memory", "48M", "--duration", "60s"]).env("XDG_RUNTIME_DIR", folder.path());
+    command.args(["tcp", "connect"]).args(words.split('|')).args(little_memory(words));
+    command.args(["--quiet", "--duration", "60s"]).env("XDG_RUNTIME_DIR", folder.path());
     let output = command.stdin(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     String::from_utf8(output.stderr).unwrap()

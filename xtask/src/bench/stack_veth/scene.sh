@@ -36,7 +36,7 @@ receive) program=sink port=9 ;;
 send) program=upload port=19 ;;
 esac
 where=--kernel
-[ "$server" = kernel ] || where="--port xdp:far --addr $there/24"
+[ "$server" = kernel ] || where="--port xdp:far --addr $there/24 --huge-pages off --memory 64M"
 if [ "$server" = nginx ]; then
     cat >/run/nginx.conf <<END
 daemon off; master_process off; worker_processes 1; pid /run/nginx/pid; error_log /run/nginx/error;
@@ -50,7 +50,7 @@ http {
 END
     ip netns exec far taskset -c $server_core nginx -p /run/nginx -c /run/nginx.conf 2>/run/said &
 else
-    XDG_RUNTIME_DIR=/run ip netns exec far "$bywash" tcp $program $where --cores $server_core --huge-pages off --memory 64M --json \
+    XDG_RUNTIME_DIR=/run ip netns exec far "$bywash" tcp $program $where --cores $server_core --json \
         --duration $((seconds + 30))s >/run/said 2>&1 &
 fi
 pid=$!

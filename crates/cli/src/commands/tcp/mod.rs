@@ -59,13 +59,35 @@ enum Command {
     Load(LoadArgs),
 }
 
+/// All of [`PortArgs`]. As a group some of them would always be there: those that have defaults.
+const PORT_OPTIONS: [&str; 13] = [
+    "queues",
+    "only",
+    "ntuple",
+    "steer",
+    "ring",
+    "zero_copy",
+    "xdp",
+    "busy_poll",
+    "force",
+    "no_iommu",
+    "memory",
+    "huge_pages",
+    "frame_stride",
+];
+
 /// Where connections are made.
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) instance: InstanceArgs,
     /// Use the kernel's sockets, to compare
-    #[arg(long, conflicts_with_all = ["port", "vlan", "addr", "route", "name", "config"])]
+    // What would have no effect there is refused: else it would seem to have had some on what is compared.
+    #[arg(
+        long,
+        conflicts_with_all = ["port", "vlan", "addr", "route", "no_redirects", "name", "config", "batch"],
+        conflicts_with_all = PORT_OPTIONS
+    )]
     pub(crate) kernel: bool,
     #[command(flatten)]
     pub(crate) ports: PortArgs,
@@ -274,6 +296,13 @@ fn dialect(args: &LoadArgs) -> Result<Dialect, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_sockets_have_no_port_to_be_opened() {
+        let command = <PortArgs as clap::Args>::augment_args(clap::Command::new("x"));
+        let options: Vec<&str> = command.get_arguments().map(|option| option.get_id().as_str()).collect();
+        assert_eq!(options, PORT_OPTIONS);
+    }
 
     #[test]
     fn a_host_is_told_as_a_url_has_it() {
