@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use bywash_lab::{lock, skip};
 
-use crate::instance::{Instance, Router, client, host, pair, run};
+use crate::instance::{BYWASH, Instance, Router, client, host, pair, run};
 
 #[test]
 fn addresses_and_neighbours_change_while_traffic_flows() {
@@ -160,6 +161,36 @@ fn changes_are_those_of_iproute2() {
     refused("-4 stats", "unexpected argument '-4'");
     assert_eq!(text("sockets -H -4 sport = :1 or sport = :2"), "");
     serve.end();
+}
+
+/// An instance that says of its one route what it is made to, whatever it is asked to do.
+#[test]
+fn what_is_not_flushed_is_told_unless_it_has_gone_by_itself() {
+    let row = r#"{"prefix":"10.7.0.0/16","family":"inet","gateway":"10.9.0.5","interface":"eth1","metric":0,"protocol":"static"}"#;
+    let busy = r#"{"error":"the instance has ended, or is too busy to answer"}"#;
+    let (there, gone) = (format!(r#"{{"ok":[{row}]}}"#), r#"{"ok":[]}"#.to_owned());
+    for (second, code, says) in [(there.clone(), 2, "too busy to answer"), (gone, 0, "")] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("bywash")).unwrap();
+        let listener =
+            std::os::unix::net::UnixListener::bind(folder.path().join("bywash/default.sock")).unwrap();
+        let answers = [there.clone(), busy.to_owned(), second];
+        let instance = std::thread::spawn(move || {
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                let mut asked = String::new();
+                std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut asked).unwrap();
+                Write::write_all(&mut &stream, answer.as_bytes()).unwrap();
+            }
+        });
+        let mut command = Command::new(BYWASH);
+        command.args(["route", "flush", "via", "10.9.0.5"]).env("XDG_RUNTIME_DIR", folder.path());
+        let output = command.output().unwrap();
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{why}");
+        assert!(why.contains(says), "{why}");
+        instance.join().unwrap();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use bywash_engine::request::{AddressRow, Request, prefix};
 use bywash_engine::stack::Address;
 
 use super::words::{Verb, Words};
-use super::{Args, change, flush, rows, show};
+use super::{Args, change, flush, show};
 use crate::failure::Failure;
 
 /// Shows or changes addresses.
@@ -54,10 +54,9 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>) -> Result<bool, Failure> {
         return show(&args.show, &request, wanted, line);
     }
     words.check_flush()?;
-    let rows: Vec<AddressRow> = rows(&args.show, &request, wanted)?;
     let remove =
         |row: AddressRow| Request::RemoveAddress { address: row.address, interface: Some(row.interface) };
-    flush(&args.show, rows.into_iter().map(remove))
+    flush(&args.show, &request, wanted, remove)
 }
 
 fn line(row: &AddressRow) -> Vec<String> {

@@ -137,10 +137,21 @@ fn change(args: &ShowArgs, request: &Request) -> Result<bool, Failure> {
     answered(args, request).map(|_| true)
 }
 
-/// Asks for each of these; what has gone in the meantime is as good as taken away.
-fn flush(args: &ShowArgs, requests: impl Iterator<Item = Request>) -> Result<bool, Failure> {
-    for request in requests {
-        ask(&args.name, &request)?;
+/// Takes each away that is there and wanted. What has gone in the meantime is as good as taken away; where it is still there, the
+/// instance has said why.
+fn flush<T: serde::de::DeserializeOwned>(
+    args: &ShowArgs,
+    request: &Request,
+    wanted: impl Fn(&T) -> bool,
+    removal: impl Fn(T) -> Request,
+) -> Result<bool, Failure> {
+    let removals = || rows(args, request, &wanted).map(|rows| rows.into_iter().map(&removal));
+    for removal in removals()? {
+        if let Answer::Error(why) = ask(&args.name, &removal)?
+            && removals()?.any(|left| left == removal)
+        {
+            return Err(Failure::Usage(why));
+        }
     }
     Ok(true)
 }

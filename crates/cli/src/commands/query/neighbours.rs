@@ -71,21 +71,18 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>)
     if verb == Verb::Show {
         return show(&args.show, &request, wanted, line);
     }
-    if verb == Verb::Flush {
-        words.check_flush()?;
-    }
-    let rows: Vec<NeighbourRow> = rows(&args.show, &request, wanted)?;
     if verb == Verb::Get {
         // One that is asked for by name is missed.
         let address = words.needed()?;
-        if rows.is_empty() {
+        if rows(&args.show, &request, &wanted)?.is_empty() {
             return Err(Failure::Usage(format!("{address} is no neighbour that is known")));
         }
         return show(&args.show, &request, wanted, line);
     }
+    words.check_flush()?;
     let remove =
         |row: NeighbourRow| Request::RemoveNeighbour { address: row.address, interface: Some(row.interface) };
-    flush(&args.show, rows.into_iter().map(remove))
+    flush(&args.show, &request, wanted, remove)
 }
 
 fn line(row: &NeighbourRow) -> Vec<String> {

@@ -5,7 +5,7 @@ use bywash_engine::scoped::ScopedAddress;
 use bywash_engine::stack::Prefix;
 
 use super::words::{Verb, Words, one_of};
-use super::{Args, ShowArgs, answered, change, flush, rows, show, understood};
+use super::{Args, ShowArgs, answered, change, flush, show, understood};
 use crate::failure::{self, Failure};
 
 /// Shows or changes routes.
@@ -27,8 +27,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
             return show(&args.show, &request, wanted, line);
         }
         words.check_flush()?;
-        let rows: Vec<RouteRow> = rows(&args.show, &request, wanted)?;
-        return flush(&args.show, rows.into_iter().map(removal));
+        return flush(&args.show, &request, wanted, removal);
     }
     let object = words.needed()?;
     args.family.check(object)?;
