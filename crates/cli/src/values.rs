@@ -115,18 +115,22 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         _ => return Err(format!("'{unit}' is no unit: write k, M or G")),
     };
     let too_great = || "that is more than can be counted: write 1000 or 10M, say".to_owned();
-    let exact = number.parse::<u64>().ok().map(|whole| whole.checked_mul(scale.into()).ok_or_else(too_great));
-    let count = exact.unwrap_or_else(|| {
-        let count =
-            number.parse::<f64>().map_err(|_| "write 1000 or 10M, say".to_owned())? * f64::from(scale);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the range was looked at"
-        )]
-        if (0.0..1e18).contains(&count) { Ok(count as u64) } else { Err(too_great()) }
-    })?;
-    if count == 0 { Err("it must be 1 at least".into()) } else { Ok(count) }
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{}", fraction.trim_end_matches('0'));
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err("write 1000 or 10M, say".into());
+    }
+    // What is cut off must be nothing: in whole numbers that is exact.
+    let parts = u32::try_from(digits.len() - whole.len()).ok().and_then(|places| 10_u128.checked_pow(places));
+    let scaled = digits.parse::<u128>().ok().and_then(|digits| digits.checked_mul(scale.into()));
+    let (parts, scaled) = parts.zip(scaled).ok_or_else(too_great)?;
+    if scaled % parts != 0 {
+        return Err("that is no whole number: write 3, 1000 or 1.5k, say".into());
+    }
+    match u64::try_from(scaled / parts).map_err(|_| too_great())? {
+        0 => Err("it must be 1 at least".into()),
+        count => Ok(count),
+    }
 }
 
 /// `9100` (this machine only), `:9100` (all addresses), `192.0.2.1:9100`, `[::1]:9100`: where to listen.
@@ -186,11 +190,17 @@ mod tests {
     #[test]
     fn counts_have_units() {
         assert_eq!(
-            ["7", "10k", "1.5M", "2G"].map(|text| count(text).unwrap()),
-            [7, 10_000, 1_500_000, 2_000_000_000]
+            ["7", "10k", "1.5M", "2G", "2.3M", "4.", ".5k", "1.0"].map(|text| count(text).unwrap()),
+            [7, 10_000, 1_500_000, 2_000_000_000, 2_300_000, 4, 500, 1]
         );
-        for text in ["", "0", "-1", "1T", "M", "99999999999999999999"] {
+        for text in ["", "0", "0.0", "-1", "1T", "M", ".", ".k", "1.2.3", "99999999999999999999"] {
             count(text).unwrap_err();
+        }
+        for text in ["2.7", "0.5", "1.2345k", "0.0001k"] {
+            assert!(count(text).unwrap_err().contains("no whole number"), "{text}");
+        }
+        for text in ["1".repeat(100), format!("1.{}", "1".repeat(100)), "1".repeat(39)] {
+            assert!(count(&text).unwrap_err().contains("more than can be counted"), "{text}");
         }
         for wrong in [count("-1").err(), duration("-1s").err(), bytes("-1M").err()] {
             assert!(wrong.is_some_and(|wrong| wrong.contains("less than 0")));

@@ -158,6 +158,8 @@ fn changes_are_those_of_iproute2() {
     assert!(text("addr -6").contains("fd09::2/64"));
     assert!(serve.told("-6 -j addr show").as_array().unwrap().len() > 1);
     refused("-4 addr add fd09::3/64", "fd09::3/64 is not IPv4");
+    refused("-4 route add default via fd09::1", "fd09::1 is not IPv4");
+    refused("-6 route add default via 10.9.0.1", "10.9.0.1 is not IPv6");
     refused("-4 stats", "unexpected argument '-4'");
     assert_eq!(text("sockets -H -4 sport = :1 or sport = :2"), "");
     serve.end();

@@ -31,6 +31,9 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
     }
     let object = words.needed()?;
     args.family.check(object)?;
+    if let Some(via) = words.value("via") {
+        args.family.check(via)?;
+    }
     let route = RouteWords {
         prefix: if object == "default" && args.family.ipv6 { "default6" } else { object }.into(),
         gateway: words.value("via").map(Into::into),

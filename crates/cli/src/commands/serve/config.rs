@@ -295,17 +295,21 @@ impl Config {
     fn route_of_words(&self, text: &str) -> Result<WantedRoute, String> {
         let mut words = text.split_whitespace();
         let prefix = words.next().ok_or("write 'default via 10.0.0.1', say")?;
-        let (mut via, mut dev, mut metric) = (None, None, 0);
+        let (mut via, mut dev, mut metric) = (None, None, None);
         while let Some(word) = words.next() {
             let value = words.next().ok_or_else(|| format!("nothing follows '{word}'"))?;
-            match word {
-                "via" => via = Some(value),
-                "dev" => dev = Some(value),
-                "metric" => metric = value.parse().map_err(|_| format!("'{value}' is no metric"))?,
+            let place = match word {
+                "via" => &mut via,
+                "dev" => &mut dev,
+                "metric" => &mut metric,
                 _ => return Err(format!("'{word}' is not known: write via, dev or metric")),
+            };
+            if place.replace(value).is_some() {
+                return Err(format!("'{word}' is there twice"));
             }
         }
-        self.route(prefix, via, dev, metric).map_err(|(_, what)| what)
+        let metric = metric.map_or(Ok(0), |text| text.parse().map_err(|_| format!("'{text}' is no metric")));
+        self.route(prefix, via, dev, metric?).map_err(|(_, what)| what)
     }
 
     fn route(

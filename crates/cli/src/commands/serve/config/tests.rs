@@ -108,6 +108,10 @@ fn flags_that_make_no_sense_are_refused() {
     assert!(refused("a=10.0.0.1/24 nodad", "").contains("'nodad' is not known"));
     assert!(refused("a=10.0.0.1/24 dad twice", "").contains("'twice' is not known"));
     assert!(refused("", "default via").contains("nothing follows 'via'"));
+    assert!(refused("", "default via 10.0.0.1 via 10.0.0.2").contains("'via' is there twice"));
+    assert!(refused("", "default dev a metric 0 dev b").contains("'dev' is there twice"));
+    assert!(refused("", "default dev a metric 0 metric 0").contains("'metric' is there twice"));
+    assert!(refused("", "default dev a metric x").contains("'x' is no metric"));
     assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
     assert!(refused("", "default via 10.0.0.1").contains("by which interface? Name it (dev): a, b"));
     assert!(refused("", "10.0.0.0/8 via fd00::1 dev a").contains("different families"));
