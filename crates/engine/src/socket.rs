@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use bywash_sys::worker::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::answer::answer;
 use crate::instance::Handle;
@@ -31,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(1);
 /// How soon those who wait are let in again when the kernel did not let them: we may be out of descriptors.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long one may wait for others who open sockets in the same folder, and how soon it is looked again.
+const LOCK: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_millis(2);
 /// How long an instance may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -91,7 +96,12 @@ pub fn path(name: &str) -> Result<PathBuf, SocketError> {
 pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
+    /// Its file. Another one may have the name by the time it ends.
+    file: FileId,
 }
+
+/// Which file it is: its device and inode.
+type FileId = (u64, u64);
 
 impl ControlSocket {
     /// Opens the socket of an instance of this name.
@@ -100,22 +110,33 @@ impl ControlSocket {
     /// [`SocketError`].
     pub fn open(name: &str) -> Result<Self, SocketError> {
         let path = path(name)?;
-        let make = |source| SocketError::Make { path: path.clone(), source };
-        if let Some(folder) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(make)?;
+        Self::open_at(&path, name)
+    }
+
+    fn open_at(path: &Path, name: &str) -> Result<Self, SocketError> {
+        let make = |source| SocketError::Make { path: path.into(), source };
+        // Two that begin at once must not both find the file of one that was killed: the second would remove the first's.
+        let lock = path.parent().map(|folder| {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            locked(folder)
+        });
+        let lock = lock.transpose().map_err(make)?;
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(SocketError::Taken(name.into())),
+            // Left behind by one that was killed.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(make)?;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            // Somebody may well listen there: it may be us who are out of descriptors.
+            Err(error) => return Err(make(error)),
         }
-        if UnixStream::connect(&path).is_ok() {
-            return Err(SocketError::Taken(name.into()));
-        }
-        // Left behind by one that was killed.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(make(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path).map_err(make)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(make)?;
+        let listener = UnixListener::bind(path).map_err(make)?;
+        let file = file_at(path).map_err(make)?;
+        drop(lock);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(make)?;
         listener.set_nonblocking(true).map_err(make)?;
-        Ok(Self { path, listener })
+        Ok(Self { path: path.into(), listener, file })
     }
 
     /// Where it is.
@@ -193,7 +214,29 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         // Gone already: so much the better.
-        let _ = fs::remove_file(&self.path);
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn file_at(path: &Path) -> io::Result<FileId> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+/// A folder, locked until it is closed.
+fn locked(folder: &Path) -> io::Result<fs::File> {
+    let until = Instant::now() + LOCK;
+    let folder = fs::File::open(folder)?;
+    loop {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(SOON),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another process holds a lock on its folder"));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 
@@ -310,8 +353,6 @@ fn unreached(path: PathBuf, source: io::Error) -> SocketError {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
-
     use super::*;
 
     fn done(_: Request) -> Answer {
@@ -326,11 +367,9 @@ mod tests {
 
     #[test]
     fn more_askers_at_once_than_are_heard_at_once_are_all_answered() {
-        let path = std::env::temp_dir().join(format!("bywash-test-askers-{}.sock", std::process::id()));
-        let listener = UnixListener::bind(&path).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let path = left_behind("askers");
         let stop = Stop::new().unwrap();
-        let socket = ControlSocket { path: path.clone(), listener };
+        let socket = ControlSocket::open_at(&path, "askers").unwrap();
         let ends = stop.clone();
         let thread = std::thread::spawn(move || socket.run(&done, &ends));
         let askers = (0..CLIENTS + 44).map(|_| UnixStream::connect(&path).unwrap());
@@ -343,6 +382,58 @@ mod tests {
         }
         stop.set();
         thread.join().unwrap();
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    /// The path of a socket in a folder of its own, and what is there once its instance was killed.
+    fn left_behind(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("bywash-test-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("x.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        path
+    }
+
+    #[test]
+    fn of_several_that_begin_at_once_one_has_the_name() {
+        for _ in 0..50 {
+            let path = left_behind("at-once");
+            let opened: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> =
+                    (0..8).map(|_| scope.spawn(|| ControlSocket::open_at(&path, "x"))).collect();
+                all.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let (first, others): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+            assert_eq!((first.len(), others.len()), (1, 7));
+            assert!(others.iter().all(|error| matches!(error, Err(SocketError::Taken(_)))), "{others:?}");
+            UnixStream::connect(&path).unwrap();
+            drop(first);
+            assert!(!path.exists());
+            fs::remove_dir(path.parent().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_its_own_file_is_taken_away() {
+        let path = left_behind("own-file");
+        let first = ControlSocket::open_at(&path, "x").unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = ControlSocket::open_at(&path, "x").unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        assert!(!path.exists());
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_stays_locked_is_told() {
+        let path = left_behind("locked");
+        let _lock = locked(path.parent().unwrap()).unwrap();
+        let why = ControlSocket::open_at(&path, "x").unwrap_err().to_string();
+        assert!(why.ends_with("another process holds a lock on its folder"), "{why}");
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]

@@ -50,6 +50,25 @@ fn without_descriptors_nobody_is_let_in_until_there_are_some() {
     serve.end();
 }
 
+#[test]
+fn one_that_has_no_descriptors_to_begin_with_harms_nobody() {
+    let Some(_guard) = lock() else { return };
+    let host = host();
+    let serve = Instance::start(&host, "serve|--port|tap:wptap|--addr|10.9.0.2/24");
+    let folder = serve.socket().parent().unwrap().parent().unwrap().to_owned();
+    // Wherever in its beginning it has none left.
+    for limit in 3..24 {
+        let mut command = host.command("sh").unwrap();
+        let line =
+            format!("ulimit -n {limit}; exec {BYWASH} serve --port null: --addr 10.9.1.2/24 --duration 1s");
+        let output = command.args(["-c", &line]).env("XDG_RUNTIME_DIR", &folder).output().unwrap();
+        assert!(!output.status.success(), "{limit}: there is one of that name");
+        assert!(serve.socket().exists(), "{limit}: {}", String::from_utf8_lossy(&output.stderr));
+        serve.told("stats --json");
+    }
+    serve.end();
+}
+
 fn says(host: &Host) -> TcpStream {
     let mut stream = host.enter(|| TcpStream::connect("127.0.0.1:7")).unwrap().unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
