@@ -26,8 +26,17 @@ pub struct Wanted {
 pub struct Download<Id> {
     wanted: Wanted,
     counters: Counters,
-    /// The number of each, and how far its answer is, where one was asked for.
-    streams: HashMap<Id, (usize, Answer)>,
+    streams: HashMap<Id, Stream>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Stream {
+    number: usize,
+    /// How much of the request is sent.
+    asked: usize,
+    /// How far the answer is, where one was asked for.
+    answer: Answer,
 }
 
 impl<Id: Copy + Eq + Hash> Download<Id> {
@@ -36,9 +45,21 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
         Self { wanted, counters, streams: HashMap::new() }
     }
 
+    /// Sends what is left of the request, as far as there is room.
+    fn ask<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let left = &self.wanted.request[stream.asked..];
+        if left.is_empty() {
+            return;
+        }
+        let sent = sockets.send(id, left);
+        stream.asked += sent;
+        self.counters.add(Counted { sent: sent as u64, ..Counted::default() });
+    }
+
     /// Takes what is there, and looks in it for the end of the answer if one was asked for.
     fn read<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) {
-        let Some((number, answer)) = self.streams.get_mut(&id) else { return };
+        let Some(Stream { number, answer, .. }) = self.streams.get_mut(&id) else { return };
         let (number, mut answer) = (*number, (!self.wanted.request.is_empty()).then_some(answer));
         let mut said = None;
         let received = sockets.read(id, &mut |bytes| {
@@ -57,7 +78,7 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
     }
 
     fn end<S: Sockets<Id = Id>>(&mut self, id: Id, ended: Ended, sockets: &mut S) {
-        let Some((_, mut answer)) = self.streams.remove(&id) else { return };
+        let Some(Stream { mut answer, .. }) = self.streams.remove(&id) else { return };
         sockets.close(id);
         // Of an answer whose length is not told the end of its connection is the end, if it comes in order (RFC 9112, 8).
         let whole = self.wanted.request.is_empty() || answer.ended();
@@ -84,7 +105,8 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
         self.counters.has_streams(self.wanted.streams);
         for number in 0..self.wanted.streams {
-            self.streams.insert(sockets.connect(self.wanted.from)?, (number, Answer::default()));
+            let stream = Stream { number, asked: 0, answer: Answer::default() };
+            self.streams.insert(sockets.connect(self.wanted.from)?, stream);
         }
         Ok(())
     }
@@ -93,15 +115,17 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
         for what in happened {
             let id = match *what {
                 Happened::Connected(id) => {
-                    // A new connection's buffer holds a request.
-                    let sent = sockets.send(id, &self.wanted.request) as u64;
                     self.counters.begins();
-                    self.counters.add(Counted { connections: 1, sent, ..Counted::default() });
+                    self.counters.add(Counted { connections: 1, ..Counted::default() });
+                    self.ask(id, sockets);
+                    id
+                }
+                Happened::Writable(id) => {
+                    self.ask(id, sockets);
                     id
                 }
                 Happened::Accepted(id)
                 | Happened::Readable(id)
-                | Happened::Writable(id)
                 | Happened::PeerClosed(id)
                 | Happened::Closed(id, _) => id,
             };
@@ -130,8 +154,8 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
 mod tests {
     use super::*;
 
-    /// A server that has said what it says.
-    struct Said(&'static [u8]);
+    /// A server that has said what it says, and takes so many bytes of a request at once.
+    struct Said(&'static [u8], usize);
 
     impl Sockets for Said {
         type Id = usize;
@@ -145,7 +169,7 @@ mod tests {
         }
 
         fn send(&mut self, _: usize, bytes: &[u8]) -> usize {
-            bytes.len()
+            bytes.len().min(self.1)
         }
 
         fn read(&mut self, _: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
@@ -162,7 +186,7 @@ mod tests {
 
     /// Which figures are not 0 at the end, of a stream that ends so.
     fn failed(request: &[u8], said: &'static str, ended: Ended) -> [u64; 3] {
-        let (counters, mut sockets) = (Counters::default(), Said(said.as_bytes()));
+        let (counters, mut sockets) = (Counters::default(), Said(said.as_bytes(), usize::MAX));
         let wanted = Wanted { from: ([10, 0, 0, 2], 80).into(), request: request.into(), streams: 1 };
         let mut download = Download::new(wanted, counters.clone());
         download.start(&mut sockets).unwrap();
@@ -196,5 +220,20 @@ mod tests {
         // Who was asked nothing says what it likes.
         assert_eq!(failed(b"", "HTTP/1.1 404 No\r\n", Ended::InOrder), [0, 0, 0]);
         assert_eq!(failed(b"", "", Ended::Reset), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_request_that_has_no_room_at_once_is_sent_when_there_is_some() {
+        let (counters, mut sockets) = (Counters::default(), Said(b"", 10));
+        let request = b"GET /of/some/length HTTP/1.1\r\n\r\n";
+        let wanted = Wanted { from: ([10, 0, 0, 2], 80).into(), request: request.to_vec(), streams: 1 };
+        let mut download = Download::new(wanted, counters.clone());
+        download.start(&mut sockets).unwrap();
+        download.turn(&[Happened::Connected(0)], &mut sockets);
+        assert_eq!(counters.read().sent, 10);
+        for _ in 0..5 {
+            download.turn(&[Happened::Writable(0)], &mut sockets);
+        }
+        assert_eq!(counters.read().sent, request.len() as u64, "all of it, once");
     }
 }
