@@ -74,7 +74,7 @@ fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>)
     if verb == Verb::Get {
         // One that is asked for by name is missed.
         let address = words.needed()?;
-        if rows(&args.show, &request, &wanted)?.is_empty() {
+        if rows(&args.show, &request, wanted)?.is_empty() {
             return Err(Failure::Usage(format!("{address} is no neighbour that is known")));
         }
         return show(&args.show, &request, wanted, line);
