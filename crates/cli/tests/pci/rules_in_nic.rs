@@ -193,7 +193,7 @@ fn requires(guest: &mut Guest) -> Result<(), GuestError> {
     let told = run(
         guest,
         &format!(
-            ": > /run/audit; {}
+            ": > /run/audit; {}for try in $(seq 100); do grep -q reload /run/audit && break; sleep 0.2; done
              for gateways in 1 2; do
                  [ $gateways = 1 ] && ip route add default via 192.0.2.2 dev left || ip route del default
                  for try in $(seq 100); do [ $(grep -c gateways /run/audit) = $gateways ] && break; sleep 0.2; done
