@@ -16,6 +16,7 @@ use bywash_sys::worker::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::answer::answer;
 use crate::instance::Handle;
@@ -121,8 +122,8 @@ impl ControlSocket {
             locked(folder)
         });
         let lock = lock.transpose().map_err(make)?;
-        match UnixStream::connect(path) {
-            Ok(_) => return Err(SocketError::Taken(name.into())),
+        match try_connect(path) {
+            Ok(()) => return Err(SocketError::Taken(name.into())),
             // Left behind by one that was killed.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 fs::remove_file(path).map_err(make)?;
@@ -224,13 +225,23 @@ fn file_at(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// A folder, locked until it is closed.
+/// Whether somebody listens, without waiting for one who takes nobody in: that is one who listens, too.
+fn try_connect(path: &Path) -> io::Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// A folder, locked until it is closed. Some file systems have no locks: there it is only open.
 fn locked(folder: &Path) -> io::Result<fs::File> {
     let until = Instant::now() + LOCK;
     let folder = fs::File::open(folder)?;
     loop {
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(folder),
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(folder),
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(SOON),
             Err(Errno::WOULDBLOCK) => {
                 return Err(io::Error::other("another process holds a lock on its folder"));

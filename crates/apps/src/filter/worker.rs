@@ -213,7 +213,7 @@ impl Filterer {
             std::thread::yield_now();
         }
         for lane in &mut self.lanes {
-            lane.give_back(&mut self.pool);
+            lane.give_back(&mut self.pool, LAST_NS);
             drain(&mut *lane.tx, &mut self.pool);
             lane.lose(&mut self.pool, until + LAST_NS);
         }
@@ -373,15 +373,15 @@ impl Lane {
         });
     }
 
-    /// Gives back what waits for it. What finds no room for too long is lost.
-    fn give_back(&mut self, pool: &mut Pool) -> usize {
+    /// Gives back what waits for it. What finds no room for longer than the `patience` is lost.
+    fn give_back(&mut self, pool: &mut Pool, patience: u64) -> usize {
         let sent = if self.batch.is_empty() { 0 } else { self.tx.tx(pool, &mut self.batch) };
         self.tx.flush(pool);
         if self.batch.is_empty() {
             self.waiting_since = None;
         } else {
             let now = clock::monotonic();
-            if now - *self.waiting_since.get_or_insert(now) > PATIENCE_NS {
+            if now - *self.waiting_since.get_or_insert(now) > patience {
                 self.lost += self.batch.len() as u64;
                 pool.give_batch(&mut self.batch);
             }
@@ -404,9 +404,10 @@ impl Filterer {
     #[inline]
     fn work(&mut self) -> Turn {
         let mut moved = 0;
+        let patience = if self.has_finished { LAST_NS } else { PATIENCE_NS };
         for index in 0..self.lanes.len() {
             let lane = &mut self.lanes[index];
-            moved += lane.give_back(&mut self.pool);
+            moved += lane.give_back(&mut self.pool, patience);
             if !lane.batch.is_empty() {
                 continue;
             }
@@ -414,7 +415,7 @@ impl Filterer {
             if received > 0 {
                 moved += received;
                 self.judge(index);
-                self.lanes[index].give_back(&mut self.pool);
+                self.lanes[index].give_back(&mut self.pool, patience);
             }
         }
         moved += self.keep_drawn();

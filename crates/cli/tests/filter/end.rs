@@ -47,9 +47,9 @@ fn what_is_on_its_way_to_user_space_at_the_end_comes_back() {
         assert!(count(summary, "taken_packets") > 10_000, "too few: {summary}");
         assert_eq!((count(summary, "lost_packets"), count(summary, "dropped_packets")), (0, 0), "{summary}");
         assert_eq!(count(summary, "given_back_packets"), count(summary, "taken_packets"), "{summary}");
-        let sent = count(crate::bed::summary(&flood), "tx_packets");
+        assert!(count(crate::bed::summary(&flood), "tx_packets") > 20_000, "too short a flood: {flood:?}");
         let arrived = delivered(receiver) - before;
-        assert!(arrived + full >= sent, "{turn}: {arrived} of {sent}: {summary}");
+        assert!(arrived >= count(summary, "given_back_packets"), "{turn}: {arrived}: {summary}");
     }
 }
 

@@ -403,6 +403,7 @@ impl Connection {
         }
         cx.counters.tcp_timed_out += u64::from(reason == CloseReason::TimedOut);
         self.step(Cause::Ended, cx);
+        self.timeouts.over(cx.now);
         self.send.clear(cx.share, cx.pool);
         self.forget_early(cx);
         self.board.reset();

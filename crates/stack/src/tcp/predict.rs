@@ -152,7 +152,7 @@ impl Connection {
             self.note_last_rate(una, cx.now);
         } else {
             self.find_losses(true, delivered.bytes, delivered.bytes, cx);
-            self.note_rate(una, cx.now);
+            self.note_rate(una, delivered.rtt, cx.now);
         }
         self.grow(before, &delivered, cx.now);
         self.restart_timer();

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Phase};
 use super::seq::Seq;
 use crate::Timestamp;
+use crate::time::Span;
 
 const NANOS: u128 = 1_000_000_000;
 
@@ -24,17 +25,22 @@ pub(super) struct DeliveryRate {
 
 impl Connection {
     /// After new data was acknowledged, before which `una` was the oldest, and something else is out: the round trip that is measured
-    /// may be over, and then another one begins.
+    /// may be over, and then another one begins. `sample`: how long ago that was sent which was acknowledged.
     #[inline]
-    pub(super) fn note_rate(&mut self, una: Seq, now: Timestamp) {
+    pub(super) fn note_rate(&mut self, una: Seq, sample: Option<Span>, now: Timestamp) {
         // An end that is not of what is out is of long ago.
         if !self.una.before(self.rate_end) || self.rate_end.after(self.nxt) {
             self.end_rate(una, now);
-            let arrived = self.arrived();
+            let follows = una.before(self.rate_end) && !self.rate_end.after(self.nxt);
+            let (mut since, mut arrived) = (now, self.arrived());
+            // With nothing out before, it has begun with what went out first.
+            if !follows && let Some(sample) = sample {
+                (since, arrived) = (now - sample.duration(), arrived.saturating_sub((self.una - una).into()));
+            }
             let DeliveryRate { rate, is_limited, .. } = self.delivery;
             let began_limited = self.has_no_more();
             self.rate_end = self.nxt;
-            self.delivery = DeliveryRate { rate, is_limited, began_limited, since: now, arrived };
+            self.delivery = DeliveryRate { rate, is_limited, began_limited, since, arrived };
         }
     }
 
@@ -51,12 +57,13 @@ impl Connection {
     fn end_rate(&mut self, una: Seq, now: Timestamp) {
         let ends = una.before(self.rate_end) && !self.una.before(self.rate_end);
         let DeliveryRate { rate, since, arrived, began_limited, .. } = self.delivery;
-        if !ends || since == Timestamp::ZERO {
+        let time = now.span(since);
+        // As Linux: acknowledgments that were held up on their way come faster than anything can arrive.
+        if !ends || since == Timestamp::ZERO || time == Span::ZERO || time < self.rtt.shortest {
             return;
         }
         let bytes = u128::from(self.arrived().saturating_sub(arrived));
-        let new = bytes * NANOS / u128::from(now.span(since).0.max(1));
-        let new = u64::try_from(new).unwrap_or(u64::MAX);
+        let new = u64::try_from(bytes * NANOS / u128::from(time.0)).unwrap_or(u64::MAX);
         let is_limited = began_limited || self.has_no_more();
         // As Linux: a program that sends less than it could makes the way no slower.
         if !is_limited || new >= rate {

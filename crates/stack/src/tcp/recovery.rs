@@ -81,7 +81,7 @@ impl Connection {
         if advanced && self.board.is_empty() {
             self.note_last_rate(una, cx.now);
         } else if advanced {
-            self.note_rate(una, cx.now);
+            self.note_rate(una, delivered.rtt, cx.now);
         }
         if advanced || delivered.bytes > 0 {
             self.restart_timer();
@@ -92,7 +92,8 @@ impl Connection {
     /// in flight. A program that has closed waits for nobody: then it is given up when the user timeout is over (RFC 6429).
     #[inline]
     fn note_patience(&mut self) {
-        if !(self.released && self.wnd == 0 && self.send.len() > 0) {
+        let waits = self.send.len() > 0 || !self.board.is_empty();
+        if !(self.released && self.wnd == 0 && waits) {
             self.stalled = None;
         }
     }

@@ -37,15 +37,37 @@ fn the_rate_is_that_of_the_last_round_trip() {
     assert_eq!(rate(&t, id), (0, false), "nothing is measured before a round trip is over");
     acknowledged(&mut t, ms(4), 8001);
     assert_eq!(rate(&t, id), (0, false), "nor in the middle of one");
-    // Of the ten segments of the beginning the last comes 6 ms after the fourth.
+    // Ten segments in all, from when they went out.
     acknowledged(&mut t, ms(2), 10_001);
-    assert_eq!(rate(&t, id), (1_000_000, false));
-    // What went out at 50 ms and later: 18 000 bytes up to the tenth, 10 000 of them behind it.
+    assert_eq!(rate(&t, id), (10_000_000 / 56, false));
+    // What went out at 50 ms and later.
     let out = info(&t, id).unacked_bytes;
     acknowledged(&mut t, ms(100), 10_001 + out);
     assert_eq!(rate(&t, id), (u64::from(out) * 10, false));
     let linux = info(&t, id).to_linux();
     assert_eq!((linux[160..168].to_vec(), linux[7]), ((u64::from(out) * 10).to_ne_bytes().to_vec(), 0));
+}
+
+#[test]
+fn acknowledgments_that_come_at_once_are_no_faster_way() {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, "mss 1000", "");
+    t.send(id, 10_000);
+    t.output();
+    t.pass(ms(50));
+    for ack in [2001, 4001, 6001, 8001, 10_001] {
+        t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+    }
+    assert_eq!(rate(&t, id), (200_000, true));
+    // In the middle of a stream: the round trip ends as soon as it has begun.
+    t.send(id, 60_000);
+    acknowledged(&mut t, ms(50), 14_001);
+    t.output();
+    let before = rate(&t, id);
+    let nxt = 10_001 + 4000 + info(&t, id).unacked_bytes;
+    t.peer(&format!(". 1:1(0) ack {} win 60000", nxt - 1000));
+    t.peer(&format!(". 1:1(0) ack {nxt} win 60000"));
+    assert!(rate(&t, id).0 <= 2 * 60_000 * 20, "{before:?} {:?}", rate(&t, id));
 }
 
 #[test]

@@ -7,6 +7,9 @@ use bywash_port::{Action, Rule};
 
 use super::RuleFile;
 
+/// Ports of a rule that are looked at one by one.
+const MOST_PORTS: usize = 16;
+
 /// So many rules are told of one by one.
 const TOLD: usize = 16;
 
@@ -75,6 +78,10 @@ fn taken_before(rule: &Rule, before: &Rule) -> Option<String> {
         return Some(format!("{behind} that it is about: it does nothing"));
     }
     let ports = &rule.condition.to_ports;
+    // Each is compared with all lists of the other rule.
+    if ports.len() > MOST_PORTS {
+        return None;
+    }
     let taken: Vec<_> = ports.iter().filter(|port| takes(Some(port))).map(shown).collect();
     match taken.len() {
         0 => None,

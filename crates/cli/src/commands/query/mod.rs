@@ -137,8 +137,8 @@ fn change(args: &ShowArgs, request: &Request) -> Result<bool, Failure> {
     answered(args, request).map(|_| true)
 }
 
-/// Takes each away that is there and wanted. What has gone in the meantime is as good as taken away; where it is still there, the
-/// instance has said why.
+/// Takes each away that is there and wanted. What has gone in the meantime is as good as taken away; where one is still there, the
+/// instance has said why, of which the first is told.
 fn flush<T: serde::de::DeserializeOwned>(
     args: &ShowArgs,
     request: &Request,
@@ -146,14 +146,15 @@ fn flush<T: serde::de::DeserializeOwned>(
     removal: impl Fn(T) -> Request,
 ) -> Result<bool, Failure> {
     let removals = || rows(args, request, &wanted).map(|rows| rows.into_iter().map(&removal));
+    let mut refused = None;
     for removal in removals()? {
         if let Answer::Error(why) = ask(&args.name, &removal)?
             && removals()?.any(|left| left == removal)
         {
-            return Err(Failure::Usage(why));
+            refused.get_or_insert(why);
         }
     }
-    Ok(true)
+    refused.map_or(Ok(true), |why| Err(Failure::Usage(why)))
 }
 
 /// What is there and wanted.
