@@ -31,16 +31,7 @@ impl Connection {
         // An end that is not of what is out is of long ago.
         if !self.una.before(self.rate_end) || self.rate_end.after(self.nxt) {
             self.end_rate(una, now);
-            let follows = una.before(self.rate_end) && !self.rate_end.after(self.nxt);
-            let (mut since, mut arrived) = (now, self.arrived());
-            // With nothing out before, it has begun with what went out first.
-            if !follows && let Some(sample) = sample {
-                (since, arrived) = (now - sample.duration(), arrived.saturating_sub((self.una - una).into()));
-            }
-            let DeliveryRate { rate, is_limited, .. } = self.delivery;
-            let began_limited = self.has_no_more();
-            self.rate_end = self.nxt;
-            self.delivery = DeliveryRate { rate, is_limited, began_limited, since, arrived };
+            self.begin_rate(una, sample, now);
         }
     }
 
@@ -52,8 +43,25 @@ impl Connection {
         }
     }
 
+    /// Measures from now on.
+    #[inline(never)]
+    fn begin_rate(&mut self, una: Seq, sample: Option<Span>, now: Timestamp) {
+        let follows = una.before(self.rate_end) && !self.rate_end.after(self.nxt);
+        let (mut since, mut arrived) = (now, self.arrived());
+        // With nothing out before, it has begun with what went out first.
+        if !follows && let Some(sample) = sample {
+            (since, arrived) = (now - sample.duration(), arrived.saturating_sub((self.una - una).into()));
+        }
+        let DeliveryRate { rate, is_limited, .. } = self.delivery;
+        let began_limited = self.has_no_more();
+        self.rate_end = self.nxt;
+        self.delivery = DeliveryRate { rate, is_limited, began_limited, since, arrived };
+    }
+
     /// Measures the rate if what was acknowledged is the end of the round trip. What has ended with nothing out behind it was not
     /// looked at any more: there was a pause.
+    // Apart: a message needs the registers.
+    #[inline(never)]
     fn end_rate(&mut self, una: Seq, now: Timestamp) {
         let ends = una.before(self.rate_end) && !self.una.before(self.rate_end);
         let DeliveryRate { rate, since, arrived, began_limited, .. } = self.delivery;
