@@ -5,16 +5,16 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bywash_sys::folder_lock::{FolderLockError, lock_folder};
 use bywash_sys::worker::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -34,9 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(1);
 /// How soon those who wait are let in again when the kernel did not let them: we may be out of descriptors.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long one may wait for others who open sockets in the same folder, and how soon it is looked again.
-const LOCK: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_millis(2);
 /// How long an instance may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -235,19 +232,13 @@ fn try_connect(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A folder, locked until it is closed. Some file systems have no locks: there it is only open.
-fn locked(folder: &Path) -> io::Result<fs::File> {
-    let until = Instant::now() + LOCK;
-    let folder = fs::File::open(folder)?;
-    loop {
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(folder),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(SOON),
-            Err(Errno::WOULDBLOCK) => {
-                return Err(io::Error::other("another process holds a lock on its folder"));
-            }
-            Err(errno) => return Err(errno.into()),
-        }
+/// A folder's lock until it is closed. Some file systems have none.
+fn locked(folder: &Path) -> io::Result<Option<OwnedFd>> {
+    match lock_folder(folder) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(FolderLockError::Lock(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(None),
+        Err(FolderLockError::Open(errno) | FolderLockError::Lock(errno)) => Err(errno.into()),
+        Err(FolderLockError::Held) => Err(io::Error::other("another process holds a lock on its folder")),
     }
 }
 

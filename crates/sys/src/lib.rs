@@ -6,6 +6,7 @@ pub mod bpf;
 pub mod clock;
 pub mod dma;
 pub mod ethtool;
+pub mod folder_lock;
 pub mod function;
 pub mod interface;
 pub mod mapped_registers;

@@ -6,16 +6,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, lstat, open, unlink};
+use bywash_sys::folder_lock::{FolderLockError, lock_folder};
+use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-
-/// How long another process may hold the directory's lock.
-const LOCK: Duration = Duration::from_secs(2);
 
 /// Who may connect: the owner.
 const MODE: u32 = 0o600;
@@ -124,26 +121,20 @@ fn new_socket() -> Result<OwnedFd, String> {
 /// Holds the lock of the path's directory until it is closed.
 fn lock(path: &Path) -> Result<OwnedFd, String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let directory = open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let directory = directory.map_err(|errno| match errno {
-        Errno::NOENT => format!("there is no directory '{}': make it first", parent.display()),
-        Errno::NOTDIR => format!("'{}' is no directory: name a path in one", parent.display()),
-        errno => format!("can't open the directory '{}': {errno}", parent.display()),
-    })?;
-    let until = Instant::now() + LOCK;
-    loop {
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(directory),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                return Err(format!(
-                    "another process holds a lock on the directory '{}': name a path in another one",
-                    parent.display()
-                ));
-            }
-            Err(errno) => return Err(format!("can't lock the directory '{}': {errno}", parent.display())),
+    lock_folder(parent).map_err(|error| match error {
+        FolderLockError::Open(Errno::NOENT) => {
+            format!("there is no directory '{}': make it first", parent.display())
         }
-    }
+        FolderLockError::Open(Errno::NOTDIR) => {
+            format!("'{}' is no directory: name a path in one", parent.display())
+        }
+        FolderLockError::Open(errno) => format!("can't open the directory '{}': {errno}", parent.display()),
+        FolderLockError::Held => {
+            format!(
+                "another process holds a lock on the directory '{}': name a path in another one",
+                parent.display()
+            )
+        }
+        FolderLockError::Lock(errno) => format!("can't lock the directory '{}': {errno}", parent.display()),
+    })
 }
