@@ -451,3 +451,17 @@ fn a_fixed_segment_says_nothing_of_the_path() {
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     assert_eq!((info.snd_mss, info.pmtu), (500, 1500));
 }
+
+#[test]
+fn who_answers_no_question_for_marks_says_so() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { answers_ecn: false, ..Limits::default() });
+    // Also by a cookie.
+    for backlog in [4, 0] {
+        t.ports.1 += 1;
+        let listener = t.host.stack.listen(None, 80, backlog).unwrap();
+        t.peer("SEW 0:0(0) win 30000 <mss 1000>");
+        t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+        t.host.stack.unlisten(listener);
+    }
+}

@@ -1,8 +1,8 @@
-//! How fast what is sent arrives, and how long timeouts take: what TCP_INFO tells of them.
+//! How fast what is sent arrives, how long timeouts take, and what is wrong with the path: what TCP_INFO tells of them.
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Event, Limits, TcpInfo};
+use bywash_stack::{ConnectionId, Event, Limits, TcpInfo, Unreachable};
 
 use crate::wire::trace::Trace;
 
@@ -161,4 +161,29 @@ fn what_arrives_with_a_mark_is_counted() {
     let info = info(&t, id);
     assert_eq!((info.delivered, info.delivered_ce), (7 + 1, 5));
     assert_eq!(info.to_linux()[196..200], 5_u32.to_ne_bytes());
+}
+
+#[test]
+fn what_icmp_says_of_the_path_holds_until_something_arrives() {
+    const HOST: u8 = 1;
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000,sackOK", "");
+    let trouble = |t: &Trace| info(t, id).soft_error;
+    t.send(id, 2000);
+    t.output();
+    t.unreachable(id, HOST, 0, 1);
+    t.output();
+    assert_eq!(trouble(&t), Some(Unreachable::Host));
+    t.pass(ms(5));
+    assert_eq!(trouble(&t), Some(Unreachable::Host));
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    assert_eq!(trouble(&t), None, "a half is there");
+    t.unreachable(id, HOST, 0, 1001);
+    t.output();
+    assert_eq!(trouble(&t), Some(Unreachable::Host), "of the other half");
+    t.peer(". 1:1(0) ack 2001 win 30000");
+    t.pass(ms(5));
+    t.send(id, 1000);
+    t.output();
+    assert_eq!(trouble(&t), None);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State, TcpError, Unreachable};
+use bywash_stack::{CloseReason, ConnectionId, Event, Limits, State, TcpError};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, TcpFlags, TcpHeader};
@@ -658,30 +658,6 @@ fn a_narrower_path_makes_segments_shorter() {
 }
 
 #[test]
-fn what_icmp_says_of_the_path_holds_until_something_arrives() {
-    const HOST: u8 = 1;
-    let (mut t, id) = accepted();
-    let trouble = |t: &Trace| t.host.stack.tcp_info(t.now, id).unwrap().soft_error;
-    t.send(id, 2000);
-    t.output();
-    t.unreachable(id, HOST, 0, 1);
-    t.output();
-    assert_eq!(trouble(&t), Some(Unreachable::Host));
-    t.pass(ms(5));
-    assert_eq!(trouble(&t), Some(Unreachable::Host));
-    t.peer(". 1:1(0) ack 1001 win 30000");
-    assert_eq!(trouble(&t), None, "a half is there");
-    t.unreachable(id, HOST, 0, 1001);
-    t.output();
-    assert_eq!(trouble(&t), Some(Unreachable::Host), "of the other half");
-    t.peer(". 1:1(0) ack 2001 win 30000");
-    t.pass(ms(5));
-    t.send(id, 1000);
-    t.output();
-    assert_eq!(trouble(&t), None);
-}
-
-#[test]
 fn a_silent_peer_is_probed_if_asked_for() {
     let mut t = Trace::new();
     t.host.stack.set_limits(Limits { keepalive: true, ..Limits::default() });
@@ -769,20 +745,6 @@ fn congestion_marks_are_echoed_until_the_sender_slows_down() {
     t.sends(&[".E 1:1(0) ack 21 win 65535"]);
     t.peer("P.W 21:31(10) ack 1 win 30000");
     t.sends(&[". 1:1(0) ack 31 win 65535"]);
-}
-
-#[test]
-fn who_answers_no_question_for_marks_says_so() {
-    let mut t = Trace::new();
-    t.host.stack.set_limits(Limits { answers_ecn: false, ..Limits::default() });
-    // Also by a cookie.
-    for backlog in [4, 0] {
-        t.ports.1 += 1;
-        let listener = t.host.stack.listen(None, 80, backlog).unwrap();
-        t.peer("SEW 0:0(0) win 30000 <mss 1000>");
-        t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
-        t.host.stack.unlisten(listener);
-    }
 }
 
 #[test]
