@@ -163,7 +163,7 @@ const BENCHES: &[Bench] = &[
         name: "way-back",
         sentence: "How many packets a second come through user space and back into the kernel, and in which order.",
         runs: "bywash filter xdp:VETH without rules, generate --inject at the other end, nftables and conntrack behind it",
-        programs: &["nft", "ip"],
+        programs: &["nft", "ethtool", "ip"],
         root: true,
         run: way_back::run,
     },
