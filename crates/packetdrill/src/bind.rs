@@ -87,21 +87,25 @@ impl Machine {
     }
 
     pub(crate) fn listen(&mut self, fd: i32, backlog: i32) -> Result<()> {
+        // Both of handshakes under way and of connections that wait for `accept` Linux takes one more than it is asked for.
+        let most = usize::try_from(backlog).unwrap_or(4096);
         let socket = self.sockets.get_mut(fd)?;
-        match socket.kind {
+        match &mut socket.kind {
             Kind::Fresh => {}
-            Kind::Listener { .. } => return Ok(()),
+            Kind::Listener { id, queue, backlog, .. } => {
+                *backlog = most;
+                self.host.stack.set_listener_full(*id, queue.len() > most);
+                return Ok(());
+            }
             Kind::Stream(_) => return Err(INVALID),
             Kind::Udp(_) => return Err(Errno(libc::EOPNOTSUPP)),
             _ => return Err(Errno(libc::ENOTSOCK)),
         }
-        // Linux takes one more than it is asked for.
-        let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
         let (address, port) = socket.local.unwrap_or((None, 0));
         let mut ports = if port == 0 { EPHEMERAL } else { port..=port };
         let (port, id) = loop {
             let port = ports.next().ok_or(Errno(libc::EADDRINUSE))?;
-            match self.host.stack.listen(address, port, backlog) {
+            match self.host.stack.listen(address, port, most.saturating_add(1)) {
                 Ok(id) => break (port, id),
                 Err(TcpError::Taken) => {}
                 Err(error) => return Err(error.into()),
@@ -109,7 +113,7 @@ impl Machine {
         };
         self.host.stack.set_listener_limits(id, socket.options.limits);
         socket.local = Some((address, port));
-        socket.kind = Kind::Listener { id, queue: VecDeque::new(), taken: 0 };
+        socket.kind = Kind::Listener { id, queue: VecDeque::new(), backlog: most, taken: 0 };
         Ok(())
     }
 }

@@ -223,7 +223,8 @@ impl Machine {
             match event {
                 Event::Accepted { listener, connection } => {
                     self.links.insert(connection, Link { connected: true, ..Link::default() });
-                    self.sockets.arrived(listener, connection);
+                    let full = self.sockets.arrived(listener, connection);
+                    self.host.stack.set_listener_full(listener, full);
                     self.opened(connection);
                 }
                 Event::Connected(id) => {

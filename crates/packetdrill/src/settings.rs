@@ -102,6 +102,7 @@ fn limits(folder: &Path) -> Limits {
         ecn: number("tcp_ecn", 0) == Some(1),
         answers_ecn: flag("tcp_ecn", old.answers_ecn),
         restart_after_idle: flag("tcp_slow_start_after_idle", old.restart_after_idle),
+        super_segment_min: count("tcp_min_tso_segs", old.super_segment_min),
         keepalive_idle: seconds("tcp_keepalive_time", old.keepalive_idle),
         keepalive_interval: seconds("tcp_keepalive_intvl", old.keepalive_interval),
         keepalive_count: count("tcp_keepalive_probes", old.keepalive_count),

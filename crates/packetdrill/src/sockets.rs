@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Listener {
         id: ListenerId,
         queue: VecDeque<ConnectionId>,
+        /// Of how many in the queue one more is too many.
+        backlog: usize,
         /// How many were accepted.
         taken: u64,
     },
@@ -114,15 +116,18 @@ impl Sockets {
         }
     }
 
-    /// A connection for a listener.
-    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) {
+    /// A connection for a listener; whether its queue is full now.
+    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) -> bool {
+        let mut full = false;
         for socket in self.all.values_mut() {
-            if let Kind::Listener { id, queue, .. } = &mut socket.kind
+            if let Kind::Listener { id, queue, backlog, .. } = &mut socket.kind
                 && *id == listener
             {
                 queue.push_back(connection);
+                full = queue.len() > *backlog;
             }
         }
+        full
     }
 }
 
@@ -203,9 +208,12 @@ impl Machine {
         let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
         let (v6, options) = (socket.v6, socket.options.clone());
-        let Kind::Listener { queue, taken, .. } = &mut socket.kind else { return Err(INVALID) };
+        let Kind::Listener { id: listener, queue, backlog, taken } = &mut socket.kind else {
+            return Err(INVALID);
+        };
         let id = queue.remove(next).ok_or(AGAIN)?;
         *taken += 1;
+        self.host.stack.set_listener_full(*listener, queue.len() > *backlog);
         let flow = self.host.stack.flow(id)?;
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
         (child.local, child.connected) = (Some((Some(flow.local), flow.local_port)), true);
@@ -382,5 +390,24 @@ pub(crate) mod tests {
         machine.run();
         assert_eq!(machine.connect(fd, to), Ok(()));
         fd
+    }
+
+    #[test]
+    fn connections_that_wait_for_accept_are_as_many_as_the_backlog_and_one_more() {
+        let mut machine = Machine::new(crate::settings::Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (listener, to) = listener(&mut machine);
+        machine.listen(listener, 0).unwrap();
+        connected(&mut machine, to);
+        let second = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let connect = |machine: &mut Machine| {
+            let error = machine.connect(second, to);
+            machine.advance_to(machine.now + Duration::from_secs(3));
+            error
+        };
+        assert_eq!(connect(&mut machine), Err(Errno(libc::EINPROGRESS)));
+        assert_eq!(connect(&mut machine), Err(Errno(libc::EALREADY)));
+        machine.accept(listener).unwrap();
+        assert_eq!(connect(&mut machine), Err(Errno(libc::EALREADY)));
+        assert_eq!(connect(&mut machine), Ok(()));
     }
 }

@@ -138,28 +138,21 @@ impl Machine {
                 if !link.connected {
                     return Err(AGAIN);
                 }
-                // MSG_MORE is a cork for this call.
-                let cork = socket.options.cork;
-                let more = flags & libc::MSG_MORE != 0;
-                if more && !cork {
-                    self.host.stack.set_cork(self.now, id, true, &mut self.pool)?;
-                }
                 // What leaves at once makes room for more.
                 let mut n = 0;
                 loop {
                     let (stack, pool) = (&mut self.host.stack, &mut self.pool);
-                    let more = match flags & libc::MSG_OOB {
-                        0 => stack.send(self.now, id, &bytes[n..], pool)?,
-                        _ => stack.send_urgent(self.now, id, &bytes[n..], pool)?,
+                    let bytes = &bytes[n..];
+                    let taken = match flags & (libc::MSG_OOB | libc::MSG_MORE) {
+                        0 => stack.send(self.now, id, bytes, pool)?,
+                        libc::MSG_MORE => stack.send_part(self.now, id, bytes, pool)?,
+                        _ => stack.send_urgent(self.now, id, bytes, pool)?,
                     };
-                    if more == 0 {
+                    if taken == 0 {
                         break;
                     }
-                    n += more;
+                    n += taken;
                     self.run();
-                }
-                if !more {
-                    self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
                 }
                 if n < bytes.len()
                     && let Some(link) = self.links.get_mut(&id)

@@ -66,7 +66,15 @@ impl Tcp {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], cx.share, cx.pool);
+        (connection.more, connection.awaits_more) = (false, false);
         self.queued(id, written < bytes.len());
+        Ok(written)
+    }
+
+    fn send_part(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
+        let written = self.send(id, bytes, cx)?;
+        let connection = &mut self.connections[id.index];
+        (connection.more, connection.awaits_more) = (true, true);
         Ok(written)
     }
 
@@ -84,6 +92,7 @@ impl Tcp {
             ended = n < place.len();
             n
         });
+        (connection.more, connection.awaits_more) = (false, false);
         self.queued(id, !ended);
         Ok(written)
     }
@@ -228,7 +237,8 @@ impl Connection {
     #[inline]
     fn grow_window(&mut self, n: usize, now: Timestamp) {
         self.read = self.read.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
-        if now.span(self.read_since) >= self.round_trip() {
+        let time = now.span(self.read_since);
+        if time >= self.round_trip() && time >= self.heard.beyond(self.rtt.smoothed()) {
             self.rcv_limit = self.rcv_limit.max(self.read.saturating_mul(2).min(self.limits.receive_max));
             (self.read, self.read_since) = (0, now);
         }
@@ -280,6 +290,14 @@ impl Stack {
     /// Listens no more. Connections stay.
     pub fn unlisten(&mut self, id: ListenerId) {
         self.tcp.unlisten(id);
+    }
+
+    /// Whether a listener's program takes no more connections for now, because those that it has not looked at are as many as it
+    /// wants (the queue of `accept`). Then SYNs are dropped, and so are the segments that would complete handshakes: both come again.
+    pub fn set_listener_full(&mut self, id: ListenerId, full: bool) {
+        if let Some(listener) = self.tcp.listeners.get_mut(&id.0) {
+            listener.full = full;
+        }
     }
 
     /// Gives the connections of one listener limits of their own.
@@ -350,6 +368,21 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
         self.with_tcp(now, pool, |tcp, cx| tcp.send(id, bytes, cx))
+    }
+
+    /// [`Stack::send`] of bytes that do not end there (`MSG_MORE`): of them, less than a full segment waits for what follows, for the
+    /// peer's next segment, or until the retransmission timeout has passed (200 ms at least). Nor does it go with PSH.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`].
+    pub fn send_part(
+        &mut self,
+        now: Timestamp,
+        id: ConnectionId,
+        bytes: &[u8],
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.send_part(id, bytes, cx))
     }
 
     /// Queues bytes that are written where they wait to be sent, and says how many. `write` is handed one piece of memory after
@@ -448,7 +481,10 @@ impl Stack {
         nodelay: bool,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| connection.nodelay = nodelay)
+        self.change(now, id, pool, |connection| {
+            connection.nodelay = nodelay;
+            connection.awaits_more &= !nodelay;
+        })
     }
 
     /// Whether only full segments go out (`TCP_CORK`): what is less waits until the cork is pulled, the sending side
@@ -463,7 +499,10 @@ impl Stack {
         cork: bool,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| connection.cork = cork)
+        self.change(now, id, pool, |connection| {
+            connection.cork = cork;
+            connection.awaits_more &= cork;
+        })
     }
 
     /// Whether the next segments are acknowledged at once, or only with what the program sends or after a while
@@ -506,7 +545,14 @@ impl Stack {
                 connection.undo = None;
             }
             let watched = limits.keepalive && connection.state.is_synchronized();
-            connection.keepalive_at = if watched { now + limits.keepalive_idle } else { NEVER };
+            let old = (connection.limits.keepalive, connection.limits.keepalive_idle);
+            if !watched {
+                connection.keepalive_at = NEVER;
+            } else if !old.0 {
+                connection.keepalive_at = now + limits.keepalive_idle;
+            } else if old.1 != limits.keepalive_idle {
+                connection.keepalive_at = now.max(connection.last_acknowledged + limits.keepalive_idle);
+            }
             connection.rcv_limit = connection.rcv_limit.min(limits.receive_max);
             if let Some(mss) = limits.mss.filter(|_| connection.state.is_synchronized()) {
                 connection.set_mss(mss.min(connection.full_mss()));

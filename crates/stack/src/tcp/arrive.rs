@@ -7,7 +7,8 @@ use bywash_wire::TcpFlags;
 
 use super::CloseReason;
 use super::busy::HeldBy;
-use super::connection::{Connection, NEVER};
+use super::challenge::may_challenge;
+use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
 use super::listen::default_mss;
 use super::receive_buffer::{Held, length};
@@ -59,6 +60,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_arrival(&mut self) {
         self.keepalive_sent = 0;
+        self.awaits_more = false;
         self.tally.segments_in += 1;
     }
 
@@ -88,6 +90,13 @@ impl Connection {
             && segment.ack == self.nxt;
         if answer {
             return self.check_ack(segment, cx);
+        }
+        if self.state == State::SynReceived && segment.opens() && segment.seq == self.irs {
+            // It has not got our answer.
+            if may_challenge(&mut self.challenged, cx) {
+                self.send_range(self.iss, 1, cx);
+            }
+            return Done;
         }
         if self.check_sequence(segment, cx) == Done
             || self.check_reset(segment, cx) == Done
@@ -159,7 +168,7 @@ impl Connection {
             // RFC 7323, 2.3: more than 14 is 14.
             Some(scale) if self.limits.window_scaling => {
                 // Ours is the one that our SYN offers.
-                self.wnd_scale = scale.min(14);
+                (self.wnd_scale, self.scaled) = (scale.min(14), true);
             }
             _ => (self.wnd_scale, self.rcv_scale) = (0, 0),
         }
@@ -167,10 +176,13 @@ impl Connection {
         if let Some((value, _)) = options.timestamps.filter(|_| self.limits.timestamps) {
             (self.timestamps, self.ts_recent, self.ts_recent_at) = (true, value, now);
         }
-        self.set_mss(options.mss.unwrap_or(default_mss(&self.flow)));
+        self.peer_mss = options.mss.unwrap_or(default_mss(&self.flow));
+        self.set_mss(self.peer_mss);
         // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
         let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
         self.ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
+        // The answer may be to the first SYN, and the later ones had not asked.
+        self.ect = self.ecn && self.rtt.backoff() == 0;
     }
 
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
@@ -390,6 +402,10 @@ impl Connection {
         // RFC 5681, 4.2: at once, for a gap and for what fills one.
         self.ack_now = true;
         self.tally.out_of_order += 1;
+        if self.early_at != self.rcv_nxt {
+            (self.early_at, self.early, self.early_acks) = (self.rcv_nxt, 0, 0);
+        }
+        self.early = self.early.saturating_add(held.segments());
         let most = cx.pool.arena().frames() / (EARLY_SHARE * cx.share.stacks) * FRAME_SIZE;
         let room = self.receive.cost() <= 4 * self.rcv_limit as usize
             && cx.share.early + held.cost() <= most
@@ -454,6 +470,13 @@ impl Connection {
         let each = length(each);
         if each >= self.largest {
             self.largest = each;
+            match segment.options.timestamps.filter(|_| self.timestamps) {
+                Some((_, echo)) => {
+                    let offset = self.ts_offset;
+                    self.heard.echoed(echo, || clock(now, offset).wrapping_sub(echo));
+                }
+                None => self.heard.windowed(self.rcv_nxt, self.edge, now),
+            }
         } else {
             self.note_shorter(each, segment.has(TcpFlags::PSH));
         }
@@ -490,9 +513,9 @@ impl Connection {
         }
         self.tell_readable(cx);
         self.unacknowledged += bytes;
-        // SHLD-19: one acknowledgment for two full segments at least.
-        let two = self.unacknowledged >= 2 * self.largest;
-        if two || (self.quick > 0 && !self.answers) {
+        // SHLD-19: one acknowledgment for two full segments at least; as with Linux, for a full one and the end of a message, too.
+        let more = self.unacknowledged > self.largest;
+        if more || (self.quick > 0 && !self.answers) {
             self.ack_now = true;
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;

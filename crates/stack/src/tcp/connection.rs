@@ -8,7 +8,7 @@ use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
-use super::rtt::Rtt;
+use super::rtt::{HeardRtt, Rtt};
 use super::scoreboard::Scoreboard;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
@@ -33,6 +33,13 @@ pub(super) enum Phase {
     Recovery,
     /// The timer ran out: slow start until `recover`.
     Loss,
+}
+
+/// The millisecond that it is, for a peer whose clock of ours begins at `offset`.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
+pub(super) fn clock(now: Timestamp, offset: u32) -> u32 {
+    (now.as_millis() as u32).wrapping_add(offset)
 }
 
 /// Which deadline of the sending half comes next: only one of them can be pending.
@@ -158,6 +165,10 @@ pub(super) struct Connection {
     pub(super) fin_sent: bool,
     pub(super) nodelay: bool,
     pub(super) cork: bool,
+    /// More follows what the program wrote last: it does not end there, and no segment says so.
+    pub(super) more: bool,
+    /// What is less than a full segment waits for that, or for the peer's next segment.
+    pub(super) awaits_more: bool,
     pub(super) wants_room: bool,
     pub(super) told_readable: bool,
     pub(super) ack_now: bool,
@@ -166,6 +177,8 @@ pub(super) struct Connection {
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
     pub(super) answers: bool,
+    /// What we send may be marked: no SYN has said otherwise (RFC 3168, 6.1.1).
+    pub(super) ect: bool,
     /// The congestion window, and nothing else, held back data.
     pub(super) limited: bool,
     /// Nothing new goes out before the timer has: the window was one segment, and congestion was marked (RFC 3168, 6.1.2).
@@ -188,6 +201,8 @@ pub(super) struct Connection {
     pub(super) fin_at: Option<Seq>,
     /// What came twice, to be reported (RFC 2883).
     pub(super) duplicate: Option<(Seq, Seq)>,
+    /// The number after the last segment of ours that was not full.
+    pub(super) small_end: Seq,
     /// Where the round trip ends that `used` is of.
     pub(super) round_end: Seq,
     /// Where the round trip ends whose rate is measured.
@@ -231,6 +246,9 @@ pub(super) struct Connection {
     /// Those in front are needed by each segment, the others hardly ever.
     pub(super) limits: Limits,
 
+    /// The round trip of what the peer sends: full segments measure it.
+    pub(super) heard: HeardRtt,
+
     // What is rare.
     pub(super) congestion: Congestion,
     pub(super) hash: u64,
@@ -253,8 +271,16 @@ pub(super) struct Connection {
     pub(super) undo: Option<Box<Undo>>,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u16,
-    /// What the path takes.
+    /// What the path takes, and what the peer does.
     pub(super) path_mss: u16,
+    pub(super) peer_mss: u16,
+    /// Both ends scale their windows (RFC 7323, 2.2).
+    pub(super) scaled: bool,
+    /// Segments that have come early, while `early_at` was missing, since our last acknowledgment, and how often that was
+    /// acknowledged for such.
+    pub(super) early: u8,
+    pub(super) early_acks: u8,
+    pub(super) early_at: Seq,
     /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
     pub(super) delivered_marked: u32,
     /// What ICMP said of the path last, and when: no reason to give up (RFC 9293, MUST-56), but worth telling.
@@ -318,9 +344,8 @@ impl Connection {
 
     /// Our clock, for the peer to echo: milliseconds, from a point nobody knows (RFC 7323, 5.4 and 7.1).
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
     pub(super) fn clock(&self, now: Timestamp) -> u32 {
-        (now.as_millis() as u32).wrapping_add(self.ts_offset)
+        clock(now, self.ts_offset)
     }
 
     #[inline]

@@ -143,7 +143,7 @@ impl Connection {
             sum = self.put_urgent(seq, after, sum);
         }
         // RFC 3168, 6.1.1, 6.1.4 and 6.1.5: not on SYNs, acknowledgments and copies.
-        let ect = if self.ecn && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        let ect = if self.ect && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
         let front = way.transport();
@@ -221,19 +221,24 @@ impl Connection {
         let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
         let Some(said) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
-        let ect = if self.ecn { ECT0 } else { 0 };
+        let ect = if self.ect { ECT0 } else { 0 };
         way.put(&mut before, self.limits.traffic_class & !3 | ect, said);
         let (front, offload, pseudo) = (way.transport(), way.offloads.checksum, way.pseudo(said));
         let (common, mut from, mut sent) = (pseudo.with(sum), (seq - self.base()) as usize, 0);
+        let together = self.together();
+        let mut place = 0;
         while sent < count {
             let Some(mut frame) = cx.pool.take() else { break };
             let (link, tcp) = places(frame.bytes_mut());
             (*link, *tcp) = (before, after);
             let at = seq + sent * mss;
             header.sequence = at.0.into();
-            // What leaves together is worth handing to the program together, as Linux marks it.
-            if at + mss == end || sent + 1 == count {
-                header.flags = flags.with(TcpFlags::PSH);
+            place += 1;
+            let last = place == together || sent + 1 == count;
+            let pushed = if at + mss == end { !self.more } else { last && place > 1 };
+            header.flags = if pushed { flags.with(TcpFlags::PSH) } else { flags };
+            if last {
+                place = 0;
             }
             let sum = put(&header, tcp, common);
             let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
@@ -350,8 +355,8 @@ impl Connection {
             // RFC 9293, MUST-65: MSS only here; RFC 7323, 2.2: so is the scale, and the window is not scaled.
             options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out));
             let asks = !flags.has(TcpFlags::ACK);
-            options.window_scale =
-                (self.rcv_scale > 0 || (asks && self.limits.window_scaling)).then_some(self.rcv_scale);
+            let scales = if asks { self.limits.window_scaling } else { self.scaled };
+            options.window_scale = scales.then_some(self.rcv_scale);
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
             // Beside payload there is no room: `output` sends them by themselves.

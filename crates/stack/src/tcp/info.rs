@@ -24,7 +24,9 @@ pub struct TcpInfo {
     pub ca_state: u8,
     /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window
     pub probes: u8,
-    /// `tcpi_backoff`, and `tcpi_retransmits`: timeouts in a row
+    /// `tcpi_retransmits`: timeouts in a row
+    pub retransmits: u8,
+    /// `tcpi_backoff`: the same, and probes of a shut window
     pub backoff: u8,
     /// `tcpi_rto`
     pub rto: Duration,
@@ -62,7 +64,7 @@ pub struct TcpInfo {
     pub snd_ssthresh: u32,
     /// `tcpi_snd_cwnd`, but in bytes
     pub snd_cwnd: u32,
-    /// `tcpi_rcv_rtt`: the round trip that the receive buffer grows by, which is `rtt`
+    /// `tcpi_rcv_rtt`: the round trip of what the peer sends; zero before it was measured
     pub rcv_rtt: Duration,
     /// `tcpi_rcv_ssthresh`: the window at most, which is `rcv_space`
     pub rcv_ssthresh: u32,
@@ -147,7 +149,7 @@ impl TcpInfo {
         bytes[..8].copy_from_slice(&[
             state,
             self.ca_state,
-            self.backoff,
+            self.retransmits,
             self.probes,
             self.backoff,
             options,
@@ -232,11 +234,11 @@ impl TcpInfo {
             _ => usize::from(c.path_mss) + crate::ip::header_length(c.flow.remote) + TCP_HEADER,
         };
         let times = c.times(now);
-        let scaled = c.wnd_scale > 0 || c.rcv_scale > 0;
         Self {
             state: c.state,
             ca_state,
             probes: c.keepalive_sent.max(c.window_probes),
+            retransmits: c.rtt.backoff().saturating_sub(c.window_probes),
             backoff: c.rtt.backoff(),
             rto: c.rtt.timeout().duration(),
             ato: super::arrive::DELAYED_ACK.duration(),
@@ -256,7 +258,7 @@ impl TcpInfo {
             min_rtt: c.rtt.shortest.duration(),
             snd_ssthresh: c.window.threshold,
             snd_cwnd: c.window.congestion,
-            rcv_rtt: c.rtt.smoothed().duration(),
+            rcv_rtt: c.heard.rtt().duration(),
             rcv_ssthresh: c.rcv_limit,
             rcv_space: c.rcv_limit,
             snd_wnd: c.wnd,
@@ -290,7 +292,7 @@ impl TcpInfo {
             timestamps: c.timestamps,
             sack: c.sack,
             ecn: c.ecn,
-            wscale: scaled.then_some((c.wnd_scale, c.rcv_scale)),
+            wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),
             // What was out then has not arrived since.
             soft_error: c
                 .soft_error

@@ -26,6 +26,18 @@ pub(super) const COOKIE_AGE: Duration = Duration::from_secs(64);
 /// Bits of our clock that a cookie's timestamp gives up for the options: scale (4), SACK (1), ECN (1).
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u8 = 15;
+/// The bits of a SYN that asks for congestion marks.
+const MARKED: TcpFlags = TcpFlags::ECE.with(TcpFlags::CWR);
+
+/// What the peer has said of congestion marks (RFC 3168, 6.1.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Marks {
+    #[default]
+    Unknown,
+    /// It asked for them, but another SYN of its did not: what we send has none, and it is told of those that its segments have.
+    Told,
+    Asked,
+}
 
 /// A handshake that waits for its last segment.
 #[derive(Clone, Debug, Default)]
@@ -45,8 +57,7 @@ pub(super) struct HalfOpen {
     own_scale: u8,
     sack: bool,
     stamp: Option<u32>,
-    /// It asked for congestion marks (RFC 3168, 6.1.1).
-    ecn: bool,
+    ecn: Marks,
     pub(super) ts_offset: u32,
     /// A segment that does not belong was answered since the last SYN,ACK: not more than one is.
     pub(super) challenged: bool,
@@ -81,7 +92,10 @@ impl HalfOpen {
             own_scale: limits.scale(),
             sack: options.sack_permitted && limits.sack,
             stamp: options.timestamps.filter(|_| limits.timestamps).map(|(value, _)| value),
-            ecn: limits.answers_ecn && segment.has(TcpFlags::ECE.with(TcpFlags::CWR)),
+            ecn: match limits.answers_ecn && segment.has(MARKED) {
+                true => Marks::Asked,
+                false => Marks::Unknown,
+            },
             ts_offset: 0,
             challenged: false,
         }
@@ -137,6 +151,13 @@ impl HalfOpen {
         Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
     }
 
+    /// The peer's SYN has come again: it may have given up on congestion marks (RFC 3168, 6.1.1.1).
+    pub(super) fn asked_again(&mut self, segment: &Segment) {
+        if self.ecn == Marks::Asked && !segment.has(MARKED) {
+            self.ecn = Marks::Told;
+        }
+    }
+
     /// Sends the SYN,ACK once more.
     pub(super) fn answer_again(&self, limits: &Limits, cx: &mut Context<'_>) {
         cx.counters.tcp_retransmitted += 1;
@@ -163,7 +184,7 @@ impl HalfOpen {
             ..TcpOptions::default()
         };
         let mut flags = TcpFlags::SYN.with(TcpFlags::ACK);
-        if self.ecn {
+        if self.ecn != Marks::Unknown {
             flags = flags.with(TcpFlags::ECE);
         }
         let window = u16::try_from(first_window(limits)).unwrap_or(u16::MAX);
@@ -182,12 +203,14 @@ impl HalfOpen {
         connection.last_ack_sent = connection.rcv_nxt;
         connection.ts_offset = self.ts_offset;
         connection.path_mss = largest_segment(&self.flow, limits, cx);
+        connection.scaled = self.scale != NO_SCALE;
         (connection.wnd_scale, connection.rcv_scale) = self.scales().unwrap_or((0, 0));
         connection.sack = self.sack;
-        connection.ecn = self.ecn;
+        (connection.ecn, connection.ect) = (self.ecn != Marks::Unknown, self.ecn == Marks::Asked);
         if let Some(stamp) = self.stamp {
             (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
         }
+        connection.peer_mss = self.mss;
         connection.set_mss(self.mss);
         connection.board.push(self.iss, self.iss + 1, self.sent, connection.window.mss);
         if self.tries > 0 {
@@ -207,7 +230,8 @@ impl HalfOpen {
         cx.counters.tcp_cookies_sent += 1;
         let age = cookie_time(cx.now);
         let size = SIZES.iter().rposition(|size| *size <= self.mss).unwrap_or(0);
-        let bits = (u32::from(self.scale) << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn);
+        let bits =
+            (u32::from(self.scale) << 2) | (u32::from(self.sack) << 1) | u32::from(self.ecn == Marks::Asked);
         let mut clock = self.clock(cx.now) & !((1 << OPTION_BITS) - 1) | bits;
         if Seq(clock).after(Seq(self.clock(cx.now))) {
             clock = clock.wrapping_sub(1 << OPTION_BITS);
@@ -216,7 +240,7 @@ impl HalfOpen {
         // Without timestamps nothing would say later what was agreed on: nothing is.
         let kept = match self.stamp {
             Some(_) => self.clone(),
-            None => Self { scale: NO_SCALE, sack: false, ecn: false, ..self.clone() },
+            None => Self { scale: NO_SCALE, sack: false, ecn: Marks::Unknown, ..self.clone() },
         };
         kept.answer_with(iss, clock, limits, cx);
     }
@@ -251,7 +275,7 @@ impl HalfOpen {
             scale: bits.and_then(|bits| u8::try_from(bits >> 2).ok()).unwrap_or(NO_SCALE),
             own_scale: limits.scale(),
             sack: bits.is_some_and(|bits| bits & 2 != 0),
-            ecn: bits.is_some_and(|bits| bits & 1 != 0),
+            ecn: if bits.is_some_and(|bits| bits & 1 != 0) { Marks::Asked } else { Marks::Unknown },
             stamp: segment.options.timestamps.map(|(value, _)| value),
             ts_offset: clock_offset(&flow, cx),
             challenged: false,

@@ -39,7 +39,15 @@ impl Tcp {
     pub(super) fn add_listener(&mut self, id: ListenerId, local: Option<Address>, port: u16, backlog: usize) {
         self.listeners.insert(
             id.0,
-            Listener { local, port, half_open: 0, backlog, cookie_sent: None, limits: self.limits },
+            Listener {
+                local,
+                port,
+                half_open: 0,
+                backlog,
+                full: false,
+                cookie_sent: None,
+                limits: self.limits,
+            },
         );
         self.ports.entry(port).or_default().push(id.0);
     }
@@ -178,7 +186,7 @@ impl Tcp {
                     && let Some(half) = HalfOpen::from_cookie(flow, segment, hash, (listener, &limits), cx)
                 {
                     // The cookie is as good a little later.
-                    return match self.room(cx) {
+                    return match self.room(listener, cx) {
                         Some(place) => {
                             cx.counters.tcp_cookies_accepted += 1;
                             self.table.insert(hash, Entry::Connection(place).value());
@@ -214,6 +222,10 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) {
         let Some(listener) = self.listeners.get_mut(&id.0) else { return };
+        if listener.full {
+            cx.counters.tcp_listen_overflows += 1;
+            return;
+        }
         let (limits, last) = (listener.limits, waits.map(|w| self.time_wait[w].nxt));
         let mut half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
         half.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
@@ -246,6 +258,7 @@ impl Tcp {
         let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
         if segment.has(TcpFlags::SYN) {
+            half.asked_again(segment);
             // The peer has not got our answer. Another SYN than the first is answered the same: RFC 9293 would go back to LISTEN,
             // and a stranger could end handshakes by it.
             if !std::mem::replace(&mut half.challenged, true) {
@@ -265,7 +278,7 @@ impl Tcp {
         } else if done {
             // Where there is no room the handshake stays, and our answer is repeated: the peer's next segment may find some. It
             // believes itself connected and would otherwise be reset for it.
-            if let Some(place) = self.room(cx) {
+            if let Some(place) = self.room(self.half_open[i].listener, cx) {
                 let half = self.half_open[i].clone();
                 let entries = (Entry::HalfOpen(i).value(), Entry::Connection(place).value());
                 self.table.replace(half.hash, entries.0, entries.1);
@@ -297,10 +310,11 @@ impl Tcp {
         self.settle(i, cx);
     }
 
-    /// A free connection; what finds none is counted.
-    fn room(&mut self, cx: &mut Context<'_>) -> Option<u32> {
-        let place = self.connections.take();
-        cx.counters.no_memory += u64::from(place.is_none());
+    /// A free connection for a listener; what finds none is counted.
+    fn room(&mut self, id: ListenerId, cx: &mut Context<'_>) -> Option<u32> {
+        let full = self.listeners.get(&id.0).is_some_and(|listener| listener.full);
+        let place = if full { None } else { self.connections.take() };
+        cx.counters.no_memory += u64::from(place.is_none() && !full);
         cx.counters.tcp_listen_overflows += u64::from(place.is_none());
         place
     }

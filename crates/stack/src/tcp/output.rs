@@ -13,8 +13,9 @@ use crate::{PortId, Timestamp};
 
 /// Packets a connection may send before others have their turn: a batch.
 const TURN: u32 = 64;
-/// Bytes of a super-segment at most: with its headers it must fit IP's length, and with its frames a packet.
-const SUPER: u32 = 60_000;
+
+/// Duplicate acknowledgments by which a peer that counts them sees a loss (RFC 5681, 3.2).
+const COUNTED: u8 = 3;
 
 impl Connection {
     /// Sends what may be sent now; `true` when there is more for another turn.
@@ -23,11 +24,11 @@ impl Connection {
             return false;
         }
         let (mut turn, before) = (TURN, self.nxt);
-        if self.ack_now && self.state.is_synchronized() && self.has_blocks() {
-            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+        if self.ack_now && self.state.is_synchronized() && (self.early > 0 || self.has_blocks()) {
+            self.answer_early(cx);
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
-        if self.ack_now && self.state.is_synchronized() && self.state != State::SynReceived {
+        if self.ack_now && self.state.is_synchronized() {
             more |= !self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
@@ -57,6 +58,22 @@ impl Connection {
         self.sends_one(cx) && self.send_one(cx)
     }
 
+    /// Acknowledges what has come out of order at once (RFC 5681, 4.2), also when it came together: each segment, for a peer may
+    /// count them to see a loss (3.2), or the first three of a gap, as Linux does it, if blocks tell of the others.
+    fn answer_early(&mut self, cx: &mut Context<'_>) {
+        let early = std::mem::take(&mut self.early);
+        let mut due = if self.early_at == self.rcv_nxt { early } else { 0 };
+        if self.sack {
+            due = due.min(COUNTED.saturating_sub(self.early_acks));
+        }
+        self.early_acks = self.early_acks.saturating_add(due);
+        for _ in 0..due.max(1) {
+            if !self.emit(self.nxt, 0, TcpFlags::ACK, cx) {
+                break;
+            }
+        }
+    }
+
     /// Whether all there is to do is to send what the program has written since all before it was acknowledged, in one segment, and
     /// perhaps that it was the last: a message or its answer. The steps of [`Connection::output`] come to the same, by more questions.
     #[inline]
@@ -70,16 +87,18 @@ impl Connection {
             && self.board.is_empty()
             && (len > 0 || self.fin_wanted)
             && len <= self.window.mss as usize
-            && length(len) <= self.usable().min(self.window.congestion)
+            // A FIN takes a place in the peer's window, too.
+            && length(len) + u32::from(self.fin_wanted) <= self.usable().min(self.window.congestion)
             && !(self.fin_sent
                 | self.held
                 | self.squeezed
                 | self.cork
+                | self.more
                 | self.urges
                 | self.wants_room
                 | self.echo
                 | self.slowed)
-            && !(self.ack_now && self.has_blocks())
+            && !(self.ack_now && (self.early > 0 || self.has_blocks()))
             && self.held_by == HeldBy::Nothing
             && self.phase == Phase::Open
             && self.send_at == NEVER
@@ -104,6 +123,9 @@ impl Connection {
         }
         let end = self.nxt + len + u32::from(fin);
         self.board.push_first(self.nxt, end, cx.now);
+        if len < self.window.mss {
+            self.small_end = end;
+        }
         (self.nxt, self.fin_sent, self.limited) = (end, fin, false);
         self.stalled = self.stalled.or(Some(cx.now));
         self.set_timer(cx.now);
@@ -170,7 +192,7 @@ impl Connection {
         if fin {
             flags = flags.with(TcpFlags::FIN);
         }
-        if bytes > 0 && !(start + bytes).before(self.data_end()) {
+        if bytes > 0 && !(start + bytes).before(self.data_end()) && !self.more {
             flags = flags.with(TcpFlags::PSH);
         }
         self.emit(start, bytes, flags, cx)
@@ -204,10 +226,10 @@ impl Connection {
                 self.note_new(self.nxt + sent * len, cx.now);
                 continue;
             }
-            let fin = self.fin_wanted && self.nxt + len == self.data_end();
+            let fin = self.fin_wanted && self.nxt + len == self.data_end() && len < self.usable();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
-            if (last && len > 0) || len > self.window.mss {
+            if (last && len > 0 && !self.more) || len > self.window.mss {
                 flags = flags.with(TcpFlags::PSH);
             }
             if fin {
@@ -229,6 +251,9 @@ impl Connection {
     pub(super) fn note_new(&mut self, end: Seq, now: Timestamp) {
         self.board.push(self.nxt, end, now, self.window.mss);
         self.stalled = self.stalled.or(Some(now));
+        if end - self.nxt < self.window.mss {
+            self.small_end = end;
+        }
         if self.phase == Phase::Recovery {
             self.prr_out += end - self.nxt;
         }
@@ -254,7 +279,7 @@ impl Connection {
         let mss = self.window.mss;
         let available = self.data_end() - self.nxt;
         if available == 0 {
-            return self.fin_wanted.then_some(0);
+            return (self.fin_wanted && self.usable() > 0).then_some(0);
         }
         if self.held {
             return None;
@@ -272,19 +297,31 @@ impl Connection {
         if len >= mss {
             self.limited |= room < available && room < usable;
             return Some(if len > mss && self.is_cut_by_port() && !self.urges {
-                len.min(SUPER) / mss * mss
+                (len / mss).min(self.together()) * mss
             } else {
                 mss
             });
         }
         // RFC 9293, 3.8.6.2.1 (MUST-38) and 3.7.4 (SHLD-7): everything there is, when the peer has all that went
-        // before or Nagle is off; or half of the largest window; else the persist timer will send it.
+        // before or Nagle is off; or half of the largest window; else the persist timer will send it. Of what went before only
+        // small segments count, as in Linux (Minshall's variant): else the end of each write would wait for an acknowledgment that
+        // the peer delays, for it waits for more.
         let urgent = self.urges && self.nxt.before(self.snd_up);
-        let all = len == available && (self.nodelay || self.fin_wanted || urgent || self.board.is_empty());
+        let all = len == available && (self.nodelay || self.fin_wanted || urgent || !self.has_small_out());
         let half = len >= self.max_wnd / 2;
         // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
-        let held = self.cork && !self.fin_wanted && !urgent;
+        let held = (self.cork || self.awaits_more) && !self.fin_wanted && !urgent;
         (len > 0 && !held && (all || half)).then_some(len)
+    }
+
+    /// Whether a FIN is to go out that has not.
+    pub(super) fn owes_fin(&self) -> bool {
+        self.fin_wanted && !self.fin_sent
+    }
+
+    /// Whether a segment that was not full is not acknowledged yet.
+    fn has_small_out(&self) -> bool {
+        self.small_end.after(self.una) && !self.small_end.after(self.nxt)
     }
 
     fn is_cut_by_port(&self) -> bool {

@@ -37,6 +37,12 @@ impl Held {
         self.packet.frames() * FRAME_SIZE
     }
 
+    /// How many segments that was on the wire.
+    pub(super) fn segments(&self) -> u8 {
+        let each = self.packet.offload.segmentation().map_or(self.len, |of| usize::from(of.size.get()));
+        u8::try_from(self.len.div_ceil(each.max(1))).unwrap_or(u8::MAX)
+    }
+
     pub(super) fn into_packet(self) -> Packet {
         self.packet
     }

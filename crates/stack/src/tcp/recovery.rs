@@ -4,6 +4,7 @@ use bywash_wire::{TCP_HEADER, TcpFlags};
 
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, Phase, Probe};
+use super::listen::largest_segment;
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
@@ -76,7 +77,8 @@ impl Connection {
         if marked {
             self.delivered_marked += self.tally.delivered - delivered_before;
         } else if advanced {
-            self.grow(before, &delivered, cx.now);
+            // What duplicates had told of is no news either. RFC 5681, 3.1 lets the window grow by no more than a segment here.
+            self.grow(before, &Delivered { bytes: arrived, ..delivered }, cx.now);
         }
         if advanced && self.board.is_empty() {
             self.note_last_rate(una, cx.now);
@@ -92,7 +94,7 @@ impl Connection {
     /// in flight. A program that has closed waits for nobody: then it is given up when the user timeout is over (RFC 6429).
     #[inline]
     fn note_patience(&mut self) {
-        let waits = self.send.len() > 0 || !self.board.is_empty();
+        let waits = self.send.len() > 0 || self.owes_fin() || !self.board.is_empty();
         if !(self.released && self.wnd == 0 && waits) {
             self.stalled = None;
         }
@@ -222,6 +224,7 @@ impl Connection {
         {
             self.confirmed = cx.now;
             cx.out.confirm(path, cx.now);
+            self.widen(cx);
         }
         counted
     }
@@ -400,6 +403,17 @@ impl Connection {
 }
 
 impl Connection {
+    /// Segments become longer again when the path takes longer ones: what a router said was long ago (RFC 1191, 6.3), or the link
+    /// has changed.
+    #[cold]
+    fn widen(&mut self, cx: &Context<'_>) {
+        let mss = largest_segment(&self.flow, &self.limits, cx);
+        if mss > self.path_mss {
+            self.path_mss = mss;
+            self.set_mss(self.peer_mss);
+        }
+    }
+
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16) {
         let least = crate::path_mtu::least(self.flow.remote);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::seq::Seq;
 use crate::Timestamp;
 use crate::time::Span;
 
@@ -14,6 +15,8 @@ const MAX_RTO: Span = Span::of(Duration::from_secs(120));
 const INITIAL_RTO: Span = Span::of(Duration::from_secs(1));
 /// RFC 6298 (5.7): when the handshake has measured nothing, because a SYN was sent again.
 const LATER_RTO: Span = Span::of(Duration::from_secs(3));
+/// What our clock, as peers echo it, counts.
+const TICK: Span = Span::of(Duration::from_millis(1));
 /// How long the shortest one counts, in the units of [`coarse`]: five minutes, as with Linux (RFC 8985, 6.2, step 1, wants some
 /// window).
 const SHORTEST_AGE: u32 = 280;
@@ -143,6 +146,58 @@ impl Rtt {
         };
         let doubled = base.min(MAX_RTO.0) << self.backoff.min(10);
         self.timeout = Span(doubled.min(MAX_RTO.0));
+    }
+}
+
+/// The round trip of what a peer sends, by which its window grows: what it is sent may be acknowledgments alone, and measures
+/// nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeardRtt {
+    /// Zero before anything was measured.
+    smoothed: Span,
+    /// When the measurement under way began, where clocks are not echoed.
+    since: Timestamp,
+    /// The echo that was measured last, or the number that ends the measurement.
+    mark: Seq,
+}
+
+impl HeardRtt {
+    pub(crate) fn rtt(&self) -> Span {
+        self.smoothed
+    }
+
+    /// The round trip, if it is longer than another measurement, beyond what an echo is rounded by; else zero.
+    #[inline]
+    pub(crate) fn beyond(&self, measured: Span) -> Span {
+        if self.smoothed > measured + TICK { self.smoothed } else { Span::ZERO }
+    }
+
+    /// A full segment echoes our clock of so many milliseconds ago: only the first one with each echo is as young as that.
+    #[inline]
+    pub(crate) fn echoed(&mut self, echo: u32, millis: impl FnOnce() -> u32) {
+        if Seq(echo) == self.mark {
+            return;
+        }
+        self.mark = Seq(echo);
+        let age = millis();
+        if echo != 0 && age < 1 << 30 {
+            let sample = u64::from(age.max(1)) * TICK.0;
+            let old = self.smoothed.0;
+            self.smoothed = Span(if old == 0 { sample } else { old - old / 8 + sample / 8 });
+        }
+    }
+
+    /// A full segment comes where `next` was expected, and the peer may send up to `edge`: a window takes a round trip, or longer.
+    #[inline]
+    pub(crate) fn windowed(&mut self, next: Seq, edge: Seq, now: Timestamp) {
+        if next.before(self.mark) && self.since != Timestamp::ZERO {
+            return;
+        }
+        if self.since != Timestamp::ZERO {
+            let sample = Span(now.span(self.since).0.max(1));
+            self.smoothed = if self.smoothed == Span::ZERO { sample } else { self.smoothed.min(sample) };
+        }
+        (self.mark, self.since) = (edge, now);
     }
 }
 

@@ -36,7 +36,7 @@ impl Connection {
             return;
         }
         if self.board.is_empty() {
-            let blocked = self.unsent() > 0 || self.held;
+            let blocked = self.unsent() > 0 || self.owes_fin() || self.held;
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {

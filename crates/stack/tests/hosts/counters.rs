@@ -333,7 +333,7 @@ fn all_that_is_sent() {
         packets += t.peers_of_output().len();
         let counted = t.host.stack.counters();
         assert_eq!((counted.tcp_sent, counted.tcp_received), (14, 5));
-        assert_eq!(packets, if segmentation { 6 } else { 14 });
+        assert_eq!(packets, if segmentation { 10 } else { 14 });
     }
 }
 

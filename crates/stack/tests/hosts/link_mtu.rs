@@ -203,3 +203,24 @@ fn segments_fit_the_link_that_a_route_leads_to_by_now() {
     pair.a.host.control.enter_route(Entry::Replace, route(narrow, "10.1.0.2")).unwrap();
     assert_eq!(segments(&mut pair), 1000 - 52);
 }
+
+#[test]
+fn segments_grow_with_a_link_that_becomes_wider_again() {
+    for (to, headers) in B.into_iter().zip([40, 60]) {
+        let mut pair = pair();
+        let link = pair.a.interface(1);
+        let (client, server, _) = open(&mut pair, to);
+        let mss = |pair: &Pair| pair.a.host.stack.tcp_info(pair.now, client).unwrap().snd_mss;
+        for mtu in [1400, 1500] {
+            pair.a.host.control.set_mtu(link, mtu).unwrap();
+            // Within some seconds of talk.
+            for _ in 0..80 {
+                pair.pass(Duration::from_millis(100));
+                pair.a.host.stack.send(pair.now, client, b"a few words", &mut pair.a.pool).unwrap();
+                pair.settle();
+                read(&mut pair, server);
+            }
+            assert_eq!(mss(&pair), u32::from(mtu) - headers - 12, "{to} {mtu}");
+        }
+    }
+}

@@ -465,3 +465,98 @@ fn who_answers_no_question_for_marks_says_so() {
         t.host.stack.unlisten(listener);
     }
 }
+
+#[test]
+fn what_we_send_has_no_marks_when_a_syn_did_not_ask_for_them() {
+    // The answer to the first SYN comes when the second, which does not ask, has gone (RFC 3168, 6.1.1.1).
+    for repeated in [false, true] {
+        let mut t = Trace::new();
+        t.host.stack.set_limits(Limits { ecn: true, timestamps: false, ..Limits::default() });
+        let id = connect_from(&mut t, 0);
+        t.sends(&["SEW 0:0(0) win 65535 <mss 1460,sackOK,wscale 7>"]);
+        if repeated {
+            t.after(ms(1000), &["S 0:0(0) win 65535 <mss 1460,sackOK,wscale 7>"]);
+        }
+        t.peer("S.E 0:0(0) ack 1 win 5000 <mss 1000>");
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+        t.send(id, 100);
+        t.sends(&[if repeated {
+            "P. 1:101(100) ack 1 win 65535"
+        } else {
+            "P. [ect0] 1:101(100) ack 1 win 65535"
+        }]);
+        // The peer's marks are told all the same.
+        t.peer("P. [ce] 1:11(10) ack 101 win 5000");
+        t.sends(&[".E 1:101(0) ack 11 win 65535".replace("1:101(0)", "101:101(0)").as_str()]);
+    }
+    // The peer has given up asking.
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("SEW 0:0(0) win 30000 <mss 1000>");
+    t.sends(&["S.E 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&["S.E 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let events = t.events();
+    let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+    t.send(connection, 100);
+    t.sends(&["P. 1:101(100) ack 1 win 65535"]);
+}
+
+#[test]
+fn where_both_open_at_once_the_answer_says_that_windows_are_scaled_by_nothing() {
+    let mut t = Trace::new();
+    let limits = Limits { receive_max: 65_535, timestamps: false, sack: false, ..Limits::default() };
+    t.host.stack.set_limits(limits);
+    let id = connect_from(&mut t, 0);
+    t.sends(&["S 0:0(0) win 65535 <mss 1460,wscale 0>"]);
+    t.peer("S 0:0(0) win 5000 <mss 1000,wscale 3>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460,wscale 0>"]);
+    t.peer(". 1:1(0) ack 1 win 500");
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.snd_wnd, info.wscale), (4000, Some((3, 0))));
+}
+
+#[test]
+fn where_both_open_at_once_who_asks_again_is_answered_again() {
+    let mut t = Trace::new();
+    connect_from(&mut t, 0);
+    assert_eq!(t.output().len(), 1);
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460>";
+    t.sends(&[answer]);
+    t.pass(ms(300));
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    t.sends(&[answer]);
+    // Not as often as somebody likes.
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    t.sends(&[]);
+    // What lies outside of the window is told what does not.
+    t.pass(ms(600));
+    t.peer(". 90001:90001(0) ack 1 win 5000");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_listener_whose_program_is_full_takes_nobody_for_now() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    let answer = "S. 0:0(0) ack 1 win 65535 <mss 1460>";
+    t.sends(&[answer]);
+    t.host.stack.set_listener_full(listener, true);
+    // As if it was lost.
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&[]);
+    assert_eq!((t.events(), t.host.stack.connections()), (vec![], (0, 1, 0)));
+    t.ports.1 += 1;
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.counters().tcp_listen_overflows, 2);
+    t.ports.1 -= 1;
+    t.after(ms(1000), &[answer]);
+    t.host.stack.set_listener_full(listener, false);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let events = t.events();
+    assert!(matches!(events[..], [Event::Accepted { .. }]), "{events:?}");
+}

@@ -513,6 +513,7 @@ fn both_close_at_once() {
     t.sends(&[". 2:2(0) ack 2 win 65535"]);
     assert_eq!(state(&t, id), State::Closing);
     t.peer(". 2:2(0) ack 2 win 30000");
+    t.sends(&[]);
     assert_eq!(t.host.stack.connections().2, 1);
 }
 

@@ -34,7 +34,8 @@ fn what_leaves_together_is_pushed_and_a_single_segment_of_more_is_not() {
     let (mut t, id) = accepted("mss 1000,sackOK", "");
     t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
     t.send(id, 15_500);
-    assert_eq!(shape(&t.output()), "10P");
+    // Where the round trip is 100 ms, a super-segment would have two.
+    assert_eq!(shape(&t.output()), "2P 2P 2P 2P 2P");
     // Limited transmit: one by one.
     t.pass(Duration::from_millis(20));
     t.peer(". 1:1(0) ack 1 win 60000 <sack 1001:2001>");
@@ -137,7 +138,7 @@ fn what_finds_no_memory_goes_out_when_there_is_some() {
     assert!(t.host.stack.counters().no_memory > 0);
     frames.into_iter().for_each(|frame| t.pool.give(frame));
     let lines = t.output();
-    assert_eq!((shape(&lines), lines.len()), ("5P".into(), 5), "{lines:?}");
+    assert_eq!((shape(&lines), lines.len()), ("2P 2P 1P".into(), 5), "{lines:?}");
 }
 
 #[test]
@@ -357,4 +358,96 @@ fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
     again.extend(&slow[72..]);
     again.sort_unstable();
     assert_eq!(again, (1000..1200).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_super_segment_has_half_of_the_window_at_most() {
+    // Where it takes no time, all of what may be; far away what a millisecond takes, or as much as is asked for.
+    for (time, least, expected) in
+        [(0, 2, "5P 5P"), (100, 2, "2P 2P 2P 2P 2P"), (100, 4, "4P 4P 2P"), (100, 90, "5P 5P")]
+    {
+        let mut t = Trace::new();
+        t.host.stack.set_limits(Limits { super_segment_min: least, ..Limits::default() });
+        t.host.stack.listen(None, 80, 4).unwrap();
+        t.peer("S 0:0(0) win 60000 <mss 1000>");
+        t.output();
+        t.pass(Duration::from_millis(time));
+        t.peer(". 1:1(0) ack 1 win 60000");
+        let events = t.events();
+        let [Event::Accepted { connection, .. }] = events[..] else { panic!("{events:?}") };
+        t.send(connection, 20_000);
+        assert_eq!(shape(&t.output()), expected, "{time} ms, {least} at least");
+    }
+}
+
+#[test]
+fn the_end_of_a_write_waits_for_small_segments_alone() {
+    let (mut t, id) = accepted("mss 1000", "");
+    t.send(id, 1500);
+    t.sends(&[". 1:1001(1000) ack 1 win 65535", "P. 1001:1501(500) ack 1 win 65535"]);
+    // Now one is out.
+    t.send(id, 1300);
+    t.sends(&[". 1501:2501(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1001 win 60000");
+    t.sends(&[]);
+    t.peer(". 1:1(0) ack 1501 win 60000");
+    t.sends(&["P. 2501:2801(300) ack 1 win 65535"]);
+    // Also one that went by itself.
+    t.peer(". 1:1(0) ack 2801 win 60000");
+    t.send(id, 10);
+    t.sends(&["P. 2801:2811(10) ack 1 win 65535"]);
+    t.send(id, 10);
+    t.sends(&[]);
+    t.peer(". 1:1(0) ack 2811 win 60000");
+    t.sends(&["P. 2811:2821(10) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_part_waits_for_more_or_for_the_peer() {
+    let (mut t, id) = accepted("mss 1000", "");
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    let part = |t: &mut Trace, n: usize| {
+        assert_eq!(t.host.stack.send_part(t.now, id, &vec![7; n], &mut t.pool), Ok(n));
+    };
+    // The end of a message has PSH, its parts have not.
+    part(&mut t, 100);
+    t.sends(&[]);
+    t.send(id, 100);
+    t.sends(&["P. 1:201(200) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 201 win 60000");
+    part(&mut t, 1100);
+    t.sends(&[". 201:1201(1000) ack 1 win 65535"]);
+    // Whatever comes of the peer lets it go.
+    t.peer(". 1:1(0) ack 201 win 60001");
+    t.sends(&[". 1201:1301(100) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1301 win 60000");
+    part(&mut t, 100);
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    t.sends(&[". 1301:1401(100) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1401 win 60000");
+    // Nobody comes.
+    part(&mut t, 100);
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.after(rto, &["P. 1401:1501(100) ack 1 win 65535"]);
+}
+
+#[test]
+fn what_comes_early_together_is_acknowledged_as_often() {
+    // Who has no blocks counts; who has is told of the first three of a gap, and of all that is there.
+    for (options, blocks, acks) in [("mss 1000", "", 5), ("mss 1000,sackOK", " <sack 1001:6001>", 3)] {
+        let (mut t, _) = accepted(options, "");
+        for i in 1..6 {
+            t.peer(&format!("P. {}:{}(1000) ack 1 win 60000", 1000 * i + 1, 1000 * i + 1001));
+        }
+        let again = format!(". 1:1(0) ack 1 win 65535{blocks}");
+        t.sends(&vec![again.as_str(); acks]);
+        // One more by itself.
+        t.peer("P. 6001:7001(1000) ack 1 win 60000");
+        t.sends(&[&again.replace("6001", "7001")]);
+        // What fills the gap, and what comes with it, is answered once.
+        t.peer("P. 8001:9001(1000) ack 1 win 60000");
+        t.peer("P. 1:1001(1000) ack 1 win 60000");
+        t.peer("P. 7001:8001(1000) ack 1 win 60000");
+        t.sends(&[". 1:1(0) ack 9001 win 65535"]);
+    }
 }

@@ -146,9 +146,29 @@ fn when_an_acknowledgment_came_can_be_asked() {
     t.pass(ms(30));
     let info = t.host.stack.tcp_info(t.now, id).unwrap();
     assert_eq!((info.last_ack_recv, info.last_data_recv), (ms(30), ms(100)));
-    assert_eq!((info.rcv_ssthresh, info.rcv_rtt), (info.rcv_space, info.rtt));
+    assert_eq!((info.rcv_ssthresh, info.rcv_rtt), (info.rcv_space, ms(0)));
     let linux = info.to_linux();
     let word = |at: usize| u32::from_ne_bytes(linux[at..at + 4].try_into().unwrap());
     assert_eq!((word(52), word(56), word(64)), (100, 30, info.rcv_space));
-    assert_eq!(word(92), u32::try_from(info.rtt.as_micros()).unwrap());
+}
+
+#[test]
+fn what_is_changed_besides_puts_no_probe_of_a_silent_peer_off() {
+    let mut t = Trace::new();
+    let idle = Duration::from_secs(100);
+    t.host.stack.set_limits(Limits { keepalive: true, keepalive_idle: idle, ..Limits::default() });
+    let id = t.accept(30_000, "mss 1000", "");
+    let probe = ". 0:0(0) ack 1 win 65535";
+    t.after(idle, &[probe]);
+    let limits = t.host.stack.connection_limits(id).unwrap();
+    t.pass(Duration::from_secs(70));
+    let tos = Limits { traffic_class: 16, ..limits };
+    t.host.stack.set_connection_limits(t.now, id, tos, &mut t.pool).unwrap();
+    t.after(Duration::from_secs(5), &[probe]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    // A shorter wait counts from when something came.
+    t.pass(Duration::from_secs(20));
+    let shorter = Limits { keepalive_idle: Duration::from_secs(30), ..tos };
+    t.host.stack.set_connection_limits(t.now, id, shorter, &mut t.pool).unwrap();
+    t.after(Duration::from_secs(10), &[probe]);
 }

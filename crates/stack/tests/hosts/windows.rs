@@ -202,3 +202,56 @@ fn who_does_not_scale_offers_no_scale_and_takes_none() {
     t.send(id, 10_000);
     assert_eq!(t.output().len(), 5, "as many bytes as the window says");
 }
+
+#[test]
+fn a_fin_waits_for_its_place_in_the_window() {
+    for bytes in [0, 500, 1000] {
+        let (mut t, id) = accepted();
+        t.peer(&format!(". 1:1(0) ack 1 win {bytes}"));
+        t.send(id, bytes);
+        t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        let end = bytes + 1;
+        if bytes > 0 {
+            t.sends(&[&format!("P. 1:{end}({bytes}) ack 1 win 65535")]);
+            t.peer(&format!(". 1:1(0) ack {end} win 0"));
+        }
+        // The window is asked for.
+        let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+        t.after(rto, &[&format!(". {bytes}:{bytes}(0) ack 1 win 65535")]);
+        let info = t.host.stack.tcp_info(t.now, id).unwrap();
+        assert_eq!((info.retransmits, info.probes, info.backoff), (0, 1, 1));
+        t.peer(&format!(". 1:1(0) ack {end} win 1"));
+        t.sends(&[&format!("F. {end}:{end}(0) ack 1 win 65535")]);
+    }
+}
+
+#[test]
+fn a_window_grows_by_the_round_trip_of_what_the_peer_sends() {
+    // The handshake took 20 ms, and what follows 100: with clocks the echo says so, else how long a window takes.
+    for stamps in [true, false] {
+        let mut t = Trace::new();
+        let options = if stamps { "mss 1012,TS 100,wscale 7" } else { "mss 1000,wscale 7" };
+        let id = t.accept(30_000, options, if stamps { "<TS 101>" } else { "" });
+        let (mut next, mut edge) = (1, 65_536);
+        for round in 0..12 {
+            let old = t.clock;
+            t.pass(ms(100));
+            // A window is under way; its acknowledgments leave now, and come back in 100 ms.
+            t.clock = old;
+            while next + 1000 <= edge {
+                let stamp = if stamps { format!(" <TS {}>", 200 + round) } else { String::new() };
+                t.peer(&format!(". {next}:{}(1000) ack 1 win 30000{stamp}", next + 1000));
+                next += 1000;
+                let n = t.host.stack.readable_bytes(id).unwrap();
+                t.host.stack.consume(t.now, id, n, &mut t.pool).unwrap();
+            }
+            t.output();
+            let info = t.host.stack.tcp_info(t.now, id).unwrap();
+            edge = next + info.rcv_wnd;
+        }
+        let info = t.host.stack.tcp_info(t.now, id).unwrap();
+        assert!((ms(95)..ms(110)).contains(&info.rcv_rtt), "{:?}", info.rcv_rtt);
+        assert_eq!(info.rtt, ms(20));
+        assert!(info.rcv_space > 1 << 20, "{}", info.rcv_space);
+    }
+}
