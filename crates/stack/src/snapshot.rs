@@ -402,11 +402,19 @@ impl Snapshot {
             return Some(destination);
         }
         let ours = self.addresses.iter().filter(|local| local.interface == path.interface);
-        source::choose(ours, path.next_hop, destination).or_else(|| {
-            // An interface without an address of its own speaks with one of another, if that means the same there.
-            let others = self.addresses.iter().filter(|local| !local.prefix.address().has_zone());
-            source::choose(others, path.next_hop, destination)
-        })
+        let own = source::choose(ours, path.next_hop, destination);
+        if own.is_some_and(|own| source::reaches(own, destination)) {
+            return own;
+        }
+        // RFC 6724, 4: what does not leave a link comes from an address of it.
+        if !destination.is_v4() && (destination.is_multicast() || destination.has_zone()) {
+            return own;
+        }
+        // An interface without an address of its own, or with none that means anything where the packet goes (RFC 6724, 5, rule 2),
+        // speaks with one of another, if that means the same there.
+        let others = self.addresses.iter().filter(|local| !local.prefix.address().has_zone());
+        let other = source::choose(others, path.next_hop, destination);
+        own.filter(|_| !other.is_some_and(|other| source::reaches(other, destination))).or(other)
     }
 
     /// How a packet gets to the next hop of a path.

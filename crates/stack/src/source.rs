@@ -6,7 +6,7 @@ use crate::Address;
 use crate::snapshot::Local;
 
 /// The address for packets to a destination. Candidates are those of the interface it is sent by, which RFC 6724, 4
-/// recommends, and demands for groups and link-local destinations.
+/// recommends, and demands for groups and link-local destinations; those of all where none of them reaches the destination.
 ///
 /// IPv4: one whose prefix holds the next hop, else the first.
 pub(crate) fn choose<'a>(
@@ -25,6 +25,11 @@ pub(crate) fn choose<'a>(
         (rank, Reverse(*at))
     });
     best.map(|(_, local)| local.prefix.address())
+}
+
+/// Whether who is at the destination can answer to one of our addresses: RFC 6724, 5, rule 2.
+pub(crate) fn reaches(ours: Address, destination: Address) -> bool {
+    destination.is_v4() || scope(ours) >= scope(destination)
 }
 
 /// How well an address fits, the most important rule first: RFC 6724, 5. Rules 4 (mobility), 5 (all candidates are of
@@ -46,8 +51,7 @@ struct Rank {
 
 fn rank(local: &Local, destination: Address) -> Rank {
     let ours = local.prefix.address();
-    let (scope, wanted) = (scope(ours), scope(destination));
-    let reaches = scope >= wanted;
+    let (scope, reaches) = (scope(ours), reaches(ours, destination));
     let common = (ours.wire() ^ destination.wire()).leading_zeros();
     Rank {
         same: ours == destination,

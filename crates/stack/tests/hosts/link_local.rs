@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::ip6::frame;
 use crate::wire::{Node, address};
 use bywash_stack::{Address, Event, PortId, TcpError, Timestamp};
+use bywash_wire::{Mac, Protocol};
 
 /// The link-local address of 02:00:00:00:00:02, and of each of a's two interfaces.
 const PEER: &str = "fe80::ff:fe00:2";
@@ -67,4 +69,56 @@ fn a_scope_id_says_which_of_two_hosts_with_one_address_is_meant() {
     }
     let nowhere = a.host.stack.connect(now, (None, 0), (address(PEER), 80), &mut a.pool);
     assert_eq!(nowhere, Err(TcpError::NoRoute), "on no link");
+}
+
+/// RFC 6724, 5, rule 2: the way to the world leads over a link where we have a link-local address alone.
+#[test]
+fn who_is_beyond_the_link_hears_from_an_address_that_he_can_answer_to() {
+    let mut a = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24").with_interface(
+        1,
+        3,
+        None,
+        1500,
+        "10.1.0.1/24",
+    );
+    let (out, router) = (a.interface(1), Mac([2, 0, 0, 0, 0, 2]));
+    a.host.control.add_address(Timestamp::ZERO, out, format!("{}/64", OURS[0]).parse().unwrap()).unwrap();
+    a.host.control.add_address(Timestamp::ZERO, a.interface(2), "fd00::1/64".parse().unwrap()).unwrap();
+    a.host.control.add_neighbour(out, address("fe80::2"), router).unwrap();
+    let mut a = a.with_route("::/0", "fe80::2", out);
+    let mut now = Timestamp::ZERO;
+    for _ in 0..12 {
+        now = now + Duration::from_millis(600);
+        [0, 1].iter().for_each(|port| drop(a.take(now, PortId(*port))));
+    }
+    // Who sent the one packet that has left by the link, and what it is.
+    let sent = |a: &mut Node| {
+        let sent = a.take(now, PortId(0));
+        let [packet] = &sent[..] else { panic!("{sent:02x?}") };
+        let from = std::net::Ipv6Addr::from(*packet[22..].first_chunk::<16>().unwrap());
+        format!("{from} {:?}", Protocol(packet[20]))
+    };
+    let far = address("2001:db8::9");
+    let client = a.host.stack.udp_bind(None, 0).unwrap();
+    a.host.stack.udp_send(now, client, Some((far, 9)), b"x", &mut a.pool).unwrap();
+    assert_eq!(sent(&mut a), format!("fd00::1 {:?}", Protocol::UDP));
+    a.host.stack.connect(now, (None, 0), (far, 80), &mut a.pool).unwrap();
+    assert_eq!(sent(&mut a), format!("fd00::1 {:?}", Protocol::TCP));
+    // What is passed on, and lives no longer.
+    a.host.control.set_forwarding(true);
+    a.take(now, PortId(0));
+    let spent = frame(Mac([2, 0, 0, 0, 0, 1]), "2001:db8::9", "2001:db8:1::1", Protocol::UDP, 1, &[0; 8]);
+    a.put(now, PortId(0), &spent);
+    assert_eq!(sent(&mut a), format!("fd00::1 {:?}", Protocol::ICMPV6), "its sender is told");
+    // What stays on the link comes from there, and so does all where nothing reaches further.
+    let near = address("fe80::2").with_zone(out);
+    let group = address("ff05::9");
+    for to in [near, group] {
+        a.host.stack.udp_send(now, client, Some((to, 9)), b"x", &mut a.pool).unwrap();
+        assert_eq!(sent(&mut a), format!("{} {:?}", OURS[0], Protocol::UDP), "{to}");
+    }
+    a.host.control.remove_address(address("fd00::1"));
+    a.take(now, PortId(0));
+    a.host.stack.udp_send(now, client, Some((far, 9)), b"x", &mut a.pool).unwrap();
+    assert_eq!(sent(&mut a), format!("{} {:?}", OURS[0], Protocol::UDP));
 }
