@@ -13,7 +13,7 @@ use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
 use crate::engine::{Asked, Message, Work};
-use crate::handoff::{Bell, Receiver, Sender};
+use crate::handoff::{Bell, Newest, Receiver, Sender};
 use crate::links::Links;
 
 /// What is done on the control thread.
@@ -31,6 +31,8 @@ pub(crate) enum Command {
 pub(crate) struct Engine {
     pub(crate) asked: Receiver<Asked>,
     pub(crate) messages: Sender<Message>,
+    /// The snapshot that it has not taken yet, of which a message tells it once.
+    pub(crate) picture: Newest<Arc<Snapshot>>,
     /// What is to be said when the snapshot has been.
     pub(crate) answers: Vec<Message>,
     /// What must not be lost and found the ring full.
@@ -42,6 +44,13 @@ impl Engine {
     fn say(&mut self, message: Message) {
         self.unsaid.push_back(message);
         self.catch_up();
+    }
+
+    /// Lets it have a snapshot, in place of one that it has not taken.
+    fn show(&mut self, snapshot: Arc<Snapshot>) {
+        if self.picture.put(snapshot).is_none() {
+            self.say(Message::Update);
+        }
     }
 
     fn catch_up(&mut self) {
@@ -126,7 +135,7 @@ impl ControlTask {
         if !Arc::ptr_eq(snapshot, &self.published) {
             let snapshot = snapshot.clone();
             for engine in &mut self.engines {
-                engine.say(Message::Update(snapshot.clone()));
+                engine.show(snapshot.clone());
             }
             self.old.push(std::mem::replace(&mut self.published, snapshot));
         }
@@ -212,5 +221,46 @@ impl Task for ControlTask {
         let unsaid = self.engines.iter().any(|engine| !engine.unsaid.is_empty());
         let deadline = self.control.next_deadline().map(|at| self.clock.monotonic(at));
         deadline.into_iter().chain(unsaid.then(|| now + AGAIN_NS)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_stack::Listen;
+    use bywash_stack::frame::Arena;
+
+    use super::*;
+    use crate::engine::MESSAGES;
+    use crate::handoff::ring;
+
+    /// Something that stacks are told of.
+    fn change(control: &mut Control, n: u16) {
+        control.listen(Listen { local: None, port: n, backlog: 1 }).unwrap();
+    }
+
+    #[test]
+    fn an_engine_that_falls_behind_finds_the_newest_snapshot_and_no_other() {
+        let bell = Bell::new().unwrap();
+        let ((messages, mut heard), (_asks, asked)) = (ring(MESSAGES, &bell), ring(4, &bell));
+        let picture = Newest::new();
+        let theirs = picture.other_end();
+        let mut engine = Engine { asked, messages, picture, answers: Vec::new(), unsaid: VecDeque::new() };
+        let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(8).unwrap();
+        let mut control = Control::new([7; 16]);
+        let mut last = None;
+        for n in 1..3000 {
+            change(&mut control, n);
+            let snapshot = control.snapshot(&mut pool).clone();
+            engine.show(snapshot.clone());
+            last = Some(snapshot);
+        }
+        assert!(engine.unsaid.is_empty(), "{} wait", engine.unsaid.len());
+        assert!(matches!(heard.take(), Some(Message::Update)));
+        assert!(heard.is_empty(), "it is told once");
+        assert_eq!(theirs.take().map(|taken| Arc::as_ptr(&taken)), last.map(|last| Arc::as_ptr(&last)));
+        // And again, once it has looked.
+        change(&mut control, 3000);
+        engine.show(control.snapshot(&mut pool).clone());
+        assert!(matches!(heard.take(), Some(Message::Update)) && theirs.take().is_some());
     }
 }

@@ -20,7 +20,7 @@ use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
 use crate::figures::Shared;
-use crate::handoff::{Bell, Receiver, Sender};
+use crate::handoff::{Bell, Newest, Receiver, Sender};
 use crate::program::{Io, Program};
 use crate::steer::Steering;
 
@@ -91,8 +91,8 @@ pub(crate) enum Message {
     Deliver(InterfaceId, Packet),
     /// ICMP told something.
     Notice(Notice),
-    /// Addresses, routes or neighbours have changed.
-    Update(Arc<Snapshot>),
+    /// Addresses, routes or neighbours have changed: there is a new snapshot to be taken.
+    Update,
     /// All addresses are in use: the program can begin.
     Begin,
     /// What came of a listener that the program has asked for: an update with it was said before.
@@ -136,6 +136,7 @@ pub(crate) struct Parts {
     pub(crate) steering: Arc<Steering>,
     pub(crate) bell: Bell,
     pub(crate) from_control: Receiver<Message>,
+    pub(crate) picture: Newest<Arc<Snapshot>>,
     pub(crate) to_control: Sender<Asked>,
     pub(crate) to_engines: Vec<Option<Sender<Handed>>>,
     pub(crate) from_engines: Vec<Receiver<Handed>>,
@@ -323,7 +324,7 @@ impl Engine {
             && let Some(message) = self.parts.from_control.take()
         {
             heard += 1;
-            let Parts { ports, pool, stack, .. } = &mut self.parts;
+            let Parts { ports, pool, stack, picture, .. } = &mut self.parts;
             if let Message::Send(_, packet) | Message::Deliver(_, packet) = &message {
                 self.owed += packet.frames();
             }
@@ -331,7 +332,11 @@ impl Engine {
                 Message::Send(port, packet) => send(ports, port, packet, &mut self.counters, pool),
                 Message::Deliver(zone, packet) => stack.deliver(now, zone, packet, pool),
                 Message::Notice(notice) => stack.notice(now, &notice, pool),
-                Message::Update(snapshot) => stack.update(&snapshot, pool),
+                Message::Update => {
+                    if let Some(snapshot) = picture.take() {
+                        stack.update(&snapshot, pool);
+                    }
+                }
                 Message::Run(work) => work(stack, now),
                 Message::Begin => self.begin(now),
                 Message::Listening(listen, result) => {

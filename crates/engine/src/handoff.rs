@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
@@ -86,6 +86,31 @@ impl Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.1.as_fd()
+    }
+}
+
+/// What one thread tells another of which only the newest matters: one place, however far the other is behind. A lock that is held
+/// for a moment, and taken only when there is something new.
+#[derive(Debug)]
+pub(crate) struct Newest<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Newest<T> {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+
+    /// The same place, for the other thread.
+    pub(crate) fn other_end(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    /// Puts something in; what it replaces has not been taken.
+    pub(crate) fn put(&self, thing: T) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(thing)
+    }
+
+    pub(crate) fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

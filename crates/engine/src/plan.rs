@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::control::{ControlTask, Engine as EngineEnd};
 use crate::engine::{Engine, HANDOFF, Handed, MESSAGES, Parts, Queues};
 use crate::figures::Shared;
-use crate::handoff::{Bell, Receiver, Sender, ring};
+use crate::handoff::{Bell, Newest, Receiver, Sender, ring};
 use crate::instance::{Configure, Handle, Options, StartError};
 use crate::links::Links;
 use crate::ports::Ports;
@@ -149,7 +149,9 @@ fn threads(
     for (number, program) in programs.into_iter().enumerate() {
         let (messages, from_control) = ring(MESSAGES, &bells[number]);
         let (to_control, asked) = ring(MESSAGES, &bell);
-        ends.push(EngineEnd { asked, messages, answers: Vec::new(), unsaid: VecDeque::new() });
+        let picture = Newest::new();
+        let newest = picture.other_end();
+        ends.push(EngineEnd { asked, messages, picture, answers: Vec::new(), unsaid: VecDeque::new() });
         let (to_engines, from_engines) = std::mem::take(&mut rings[number]);
         let mut stack = Stack::new(snapshot.clone(), random::bytes()?);
         stack.set_limits(options.limits);
@@ -164,6 +166,7 @@ fn threads(
             steering: steering.clone(),
             bell: bells[number].clone(),
             from_control,
+            picture: newest,
             to_control,
             to_engines,
             from_engines,

@@ -297,7 +297,8 @@ impl Control {
         }
         new.neighbours = Arc::new(known);
         new.find_adjacent();
-        (self.changed, self.neighbours.changed) = (false, false);
+        self.changed = false;
+        self.neighbours.told();
         self.stir();
         self.outbox.update(&Arc::new(new), pool);
     }

@@ -24,6 +24,9 @@ const ABSENT: Duration = Duration::from_secs(3);
 const FORGET: Duration = Duration::from_secs(600);
 /// Neighbours in all: a scan of a large prefix must not fill memory.
 const LIMIT: usize = 16_384;
+/// News of neighbours that do not answer and of those that are forgotten come at multiples of this, together. Each costs every stack
+/// a new snapshot, and who scans a link, however slowly, must not set the pace of that (RFC 6583).
+const TOGETHER: Duration = Duration::from_millis(100);
 /// What neighbours may tell of themselves unasked: as many at once as a link may wake up with, and how long one more takes.
 /// Each costs every stack a new snapshot, and who makes up neighbours must not set the pace of that.
 const NEWS: u32 = 256;
@@ -89,13 +92,15 @@ pub(super) struct Neighbours {
     pub(super) failed: u64,
     /// Stacks are to be told something else than before.
     pub(super) changed: bool,
+    /// Stacks are to be told by then: what they know can be forgotten a little later.
+    tell_by: Option<Timestamp>,
 }
 
 impl Default for Neighbours {
     fn default() -> Self {
         let news = Limit::new(NEWS, NEWS_REFILL);
         let (entries, ends, times) = (HashMap::new(), Ends::default(), HashMap::new());
-        Self { entries, ends, times, news, failed: 0, changed: false }
+        Self { entries, ends, times, news, failed: 0, changed: false, tell_by: None }
     }
 }
 
@@ -107,7 +112,7 @@ impl Neighbours {
         if self.entries.contains_key(&key) {
             return None;
         }
-        if self.entries.len() >= LIMIT && !self.make_room() {
+        if self.entries.len() >= LIMIT && !self.make_room(now) {
             return None;
         }
         let until = now + self.times(&key).retransmit;
@@ -194,7 +199,7 @@ impl Neighbours {
             return;
         }
         let known = known.is_some();
-        if self.news.allow(now) && (known || self.entries.len() < LIMIT || self.make_room()) {
+        if self.news.allow(now) && (known || self.entries.len() < LIMIT || self.make_room(now)) {
             self.learn(key, mac, NeighbourState::Stale, now + FORGET);
         }
     }
@@ -227,6 +232,7 @@ impl Neighbours {
     /// Ends what has lasted long enough, and returns the questions to be asked now.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Question> {
         let mut questions = Vec::new();
+        self.changed |= self.tell_by.is_some_and(|by| by <= now);
         while let Some((_, key)) = self.ends.first().filter(|(end, _)| *end <= now) {
             let Some(mut neighbour) = self.entries.get(&key).copied() else { break };
             if neighbour.expire(now, self.times(&key).retransmit) {
@@ -245,7 +251,12 @@ impl Neighbours {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.ends.first().map(|(end, _)| end)
+        self.ends.first().map(|(end, _)| end).into_iter().chain(self.tell_by).min()
+    }
+
+    /// Stacks have been told.
+    pub(super) fn told(&mut self) {
+        (self.changed, self.tell_by) = (false, None);
     }
 
     /// What the stacks are told, sorted.
@@ -266,7 +277,10 @@ impl Neighbours {
     }
 
     /// Enters a neighbour, in place of what was known of it.
-    fn put(&mut self, key: Key, neighbour: Neighbour) {
+    fn put(&mut self, key: Key, mut neighbour: Neighbour) {
+        if neighbour.ends_in_news() {
+            neighbour.until = together(neighbour.until);
+        }
         let old = self.entries.insert(key, neighbour);
         self.changed |= old.and_then(|old| old.known()) != neighbour.known();
         if let Some(old) = old.filter(|old| old.until != neighbour.until) {
@@ -291,17 +305,39 @@ impl Neighbours {
         }
     }
 
-    /// Forgets one entry that nothing depends on: of those, the one that would end first.
-    fn make_room(&mut self) -> bool {
+    /// Forgets one entry that nothing depends on: of those, the one that would end first. Stacks hear of it with the next
+    /// news, or a little later.
+    fn make_room(&mut self, now: Timestamp) -> bool {
         use NeighbourState::{Failed, Incomplete, Stale};
         let spare =
             |key: &Key| self.entries.get(key).is_some_and(|n| matches!(n.state, Failed | Stale | Incomplete));
-        let first = self.ends.iter().find(spare);
-        first.and_then(|key| self.take(&key)).is_some()
+        let Some(first) = self.ends.iter().find(spare) else { return false };
+        let changed = std::mem::take(&mut self.changed);
+        self.take(&first);
+        if std::mem::replace(&mut self.changed, changed) {
+            self.tell_by.get_or_insert(together(now + TOGETHER));
+        }
+        true
     }
 }
 
+/// The next time at which news come together.
+fn together(at: Timestamp) -> Timestamp {
+    let step = TOGETHER.as_nanos() as u64;
+    at.as_nanos().checked_next_multiple_of(step).map_or(NEVER, Timestamp::from_nanos)
+}
+
 impl Neighbour {
+    /// Whether stacks hear when the state ends that it has not answered, or is forgotten.
+    fn ends_in_news(&self) -> bool {
+        use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
+        match self.state {
+            Stale | Failed => true,
+            Incomplete | Probe => self.questions == QUESTIONS,
+            Reachable | Delay | Permanent => false,
+        }
+    }
+
     /// What stacks are told of it: nothing as long as it has not answered.
     fn known(&self) -> Option<Known> {
         match self.state {
@@ -392,12 +428,12 @@ mod tests {
                 9 => all.confirmed(now, n),
                 10 => drop(all.remove(|key| *key == n)),
                 11 if step % 40 == 0 => all.add(n, MAC),
-                12 => drop(all.make_room()),
+                12 => drop(all.make_room(now)),
                 _ => drop(all.advance(now)),
             }
             let ends = all.entries.values().map(|n| n.until).filter(|until| *until != NEVER);
             assert_eq!(all.ends.iter().count(), ends.clone().count(), "step {step}");
-            assert_eq!(all.next_deadline(), ends.min(), "step {step}");
+            assert_eq!(all.next_deadline(), ends.chain(all.tell_by).min(), "step {step}");
         }
         all.advance(Timestamp::from_nanos(u64::MAX - 1));
         assert!(all.entries.values().any(|n| n.state == NeighbourState::Permanent));
@@ -407,17 +443,24 @@ mod tests {
     fn stacks_hear_of_a_neighbour_that_makes_room() {
         let mut all = Neighbours::default();
         all.resolve(at(0), key());
-        assert!(all.make_room() && !all.changed, "they did not know it");
+        assert!(all.make_room(at(0)) && !all.changed, "they did not know it");
+        assert_eq!(all.next_deadline(), None);
         all.heard(at(0), key(), MAC, true);
-        all.changed = false;
-        assert!(all.make_room() && all.changed && all.known().is_empty());
+        all.told();
+        assert!(all.make_room(at(1)) && !all.changed && all.known().is_empty(), "not at once");
+        let by = at(1) + TOGETHER;
+        assert_eq!(all.next_deadline(), Some(by));
+        all.advance(by);
+        assert!(all.changed);
+        all.told();
+        assert_eq!(all.next_deadline(), None);
     }
 
     /// RFC 6583: who scans a link does not make a snapshot with each question.
     #[test]
     fn stacks_hear_only_of_what_they_see() {
         let mut all = Neighbours::default();
-        let hears = |all: &mut Neighbours| std::mem::take(&mut all.changed);
+        let hears = |all: &mut Neighbours| (all.changed, all.told()).0;
         all.resolve(at(0), key());
         for (second, news) in [(0, false), (1, false), (2, false), (3, true), (4, false), (6, true)] {
             all.advance(at(second));
@@ -436,6 +479,26 @@ mod tests {
             all.advance(at(second));
             assert_eq!(hears(&mut all), news, "probed, and then absent: {second}");
         }
+    }
+
+    /// RFC 6583: each address of the scan is asked for at another moment, and fails and is forgotten at another.
+    #[test]
+    fn a_slow_scan_makes_ten_pictures_a_second() {
+        const SCANNED: u64 = 20_000;
+        let mut all = Neighbours::default();
+        let (mut now, mut pictures) = (Timestamp::ZERO, 0);
+        for n in 0..SCANNED {
+            now = now + Duration::from_nanos(1_000_007);
+            let last = Ipv4Addr::from_bits(0x0a00_0000 + u32::try_from(n).unwrap());
+            all.resolve(now, (InterfaceId(1), last.into()));
+            all.advance(now);
+            if all.changed {
+                all.told();
+                pictures += 1;
+            }
+        }
+        assert!(all.failed > 10_000, "{}", all.failed);
+        assert!(pictures <= 201, "{pictures} in twenty seconds");
     }
 
     #[test]

@@ -136,6 +136,26 @@ fn who_does_not_answer_costs_stacks_two_snapshots_and_is_asked_for_again_later()
     }
 }
 
+/// RFC 6583: whoever scans a link, a question each millisecond, does not make every stack take a picture each millisecond.
+#[test]
+fn a_slow_scan_of_a_link_makes_few_snapshots() {
+    let mut pair = pair(600);
+    let client = pair.a.host.stack.udp_bind(None, 0).unwrap();
+    let mut pictures = Vec::new();
+    for n in 0..5000u32 {
+        let absent = std::net::Ipv4Addr::from_bits(0x0a00_1000 + n).to_string();
+        send(&mut pair, client, &absent, 0..1);
+        pair.now = pair.now + Duration::from_nanos(1_000_007);
+        pair.a.take(pair.now, PORT);
+        pictures.push(pair.a.host.control.snapshot(&mut pair.a.pool).clone());
+    }
+    let failed = pair.a.host.control.counters().neighbours_failed;
+    pictures.dedup_by(|one, other| std::sync::Arc::ptr_eq(one, other));
+    assert!(failed > 1500 && pictures.len() < 40, "{failed} have not answered: {} snapshots", pictures.len());
+    (0..12).for_each(|_| pair.pass(Duration::from_millis(500)));
+    pair.a.assert_nothing_leaked();
+}
+
 #[test]
 fn packets_that_have_waited_leave_in_an_order_that_does_not_change() {
     let order = || {
