@@ -12,14 +12,16 @@ use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
 use crate::segmentation::cut;
 use crate::snapshot::{Link, Path, Reach};
+use crate::stack::reserve;
 use crate::tcp::Way;
 use crate::time::Span;
 use crate::{Address, InterfaceId, PortId, Snapshot, Timestamp, queue};
 
-/// Frames of packets that wait for all neighbours together. Those for one have half of what is left at most, so that the next one
-/// finds room as well; and no more than are free, for the others. RFC 4861, 7.2.2 asks for one packet at least, RFC 1122, 2.3.2.2
-/// for the latest.
+/// Frames of packets that wait for all neighbours together, and the part of a stack's frames that they are at most: whoever has us
+/// send to many that do not answer takes nothing from the others. Those for one have half of what is left at most, so that the next
+/// one finds room as well. RFC 4861, 7.2.2 asks for one packet at least, RFC 1122, 2.3.2.2 for the latest.
 const WAITING: usize = 4096;
+const WAITING_SHARE: usize = 4;
 /// How long a line is looked at before it is dropped the next time: a neighbour that has not answered in seconds is known to be absent
 /// (RFC 4861, 10: three questions, a second each), unless nobody has asked for it, because too many were asked for at once.
 const WAIT: Duration = Duration::from_secs(5);
@@ -140,6 +142,8 @@ pub(crate) struct Outbox {
     waiting: BTreeMap<(InterfaceId, Address), Line>,
     /// Frames in all lines.
     waiting_frames: usize,
+    /// How many stacks the frames are for.
+    pub(crate) stacks: usize,
     /// When lines are looked at next, while there are any.
     look_at: Option<Timestamp>,
     pub(crate) requests: Vec<Request>,
@@ -167,6 +171,7 @@ impl Outbox {
             to_ourselves: VecDeque::new(),
             waiting: BTreeMap::new(),
             waiting_frames: 0,
+            stacks: 1,
             look_at: None,
             requests: Vec::new(),
             told: HashSet::new(),
@@ -445,7 +450,7 @@ impl Outbox {
         let (key, frames) = ((path.interface, path.next_hop), packet.frames());
         if let Some(line) = self.waiting.get_mut(&key) {
             // The oldest make room for the latest.
-            while line.frames + frames > (WAITING - self.waiting_frames).min(pool.free())
+            while line.frames + frames > room(self.waiting_frames, self.stacks, pool)
                 && let Some(oldest) = line.packets.pop_front()
             {
                 line.frames -= oldest.frames();
@@ -454,7 +459,7 @@ impl Outbox {
                 pool.give_packet(oldest);
             }
         }
-        if frames > (WAITING - self.waiting_frames).min(pool.free()) {
+        if frames > room(self.waiting_frames, self.stacks, pool) {
             // Nothing stays of a line that has made room in vain.
             if self.waiting.get(&key).is_some_and(|line| line.packets.is_empty()) {
                 self.waiting.remove(&key);
@@ -489,6 +494,13 @@ impl Outbox {
             line.packets.into_iter().for_each(|packet| self.drop(packet, pool));
         }
     }
+}
+
+/// Frames that may wait beside those that do.
+fn room(waiting: usize, stacks: usize, pool: &Pool) -> usize {
+    let frames = pool.arena().frames() / stacks;
+    let most = WAITING.min(frames / WAITING_SHARE);
+    most.saturating_sub(waiting).min(pool.free().saturating_sub(reserve(frames)))
 }
 
 /// Where the way to a destination is remembered.

@@ -81,6 +81,11 @@ const RECEIVED_EIGHTHS: usize = 3;
 /// The part of all frames that is for what must come and go however much programs leave unread: two batches at most.
 const RESERVE_SHARE: usize = 8;
 
+/// Frames of those that are a stack's that only what must come and go may have.
+pub(crate) fn reserve(frames: usize) -> usize {
+    (frames / RESERVE_SHARE).min(2 * BATCH)
+}
+
 /// What a stack needs to know of those that have the same addresses and packet memory.
 #[derive(Debug)]
 pub(crate) struct Share {
@@ -109,7 +114,7 @@ impl Share {
     /// Looks at how many frames there are, and are free, for what comes until the next time.
     pub(crate) fn look(&mut self, pool: &mut Pool) {
         let frames = pool.arena().frames() / self.stacks;
-        let reserve = (frames / RESERVE_SHARE).min(2 * BATCH);
+        let reserve = reserve(frames);
         self.low = pool.at_hand(reserve) < reserve;
         self.most_received = frames * RECEIVED_EIGHTHS / 8 * FRAME_SIZE;
     }

@@ -130,6 +130,7 @@ impl Stack {
     /// stack's share of memory, and the control's listeners have its share of handshakes under way.
     pub fn set_stacks(&mut self, number: usize, stacks: usize) {
         (self.share.number, self.share.stacks) = (number, stacks.max(1));
+        self.out.stacks = self.share.stacks;
         self.listen_as_told();
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use bywash_frame::BATCH;
 use bywash_stack::{ConnectionId, ControlCounters, Counters, Limits, Offloads};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
@@ -482,7 +483,8 @@ fn what_the_control_has_no_frame_or_no_place_for() {
     let mut seen = pair.a.host.control.counters();
     // Pings of one whose place nobody knows, one more than may wait for it where so few frames are free.
     let mut held: Vec<_> = std::iter::from_fn(|| pair.a.pool.take()).collect();
-    held.drain(..6).for_each(|frame| pair.a.pool.give(frame));
+    // Beyond those that are left for what must come and go.
+    held.drain(..2 * BATCH + 6).for_each(|frame| pair.a.pool.give(frame));
     for _ in 0..3 {
         pair.a.put(pair.now, PORT, &frame(1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]));
     }
