@@ -246,6 +246,10 @@ impl Stack {
             self.counters.not_for_us += 1;
             return pool.give_packet(packet);
         };
+        if tag.is_some() {
+            // It has said what it had to: on the way out it would be another link's.
+            packet.offload.set_vlan(None);
+        }
         let group = link.destination.is_multicast();
         let ours = match self.out.snapshot.interface(id).medium {
             Medium::Ethernet { mac, .. } => link.destination == mac || group,

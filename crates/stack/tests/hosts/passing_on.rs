@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{PortId, Route, Timestamp};
+use bywash_stack::{Interface, Medium, Offloads, PortId, Route, Timestamp};
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol};
 
@@ -129,6 +129,33 @@ fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
         }
         router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
         assert_eq!(router.take(now, OUT), expected, "{kinds}");
+    }
+    router.assert_nothing_leaked();
+}
+
+/// A NIC that takes tags off says them beside the packet: the next one would put it in again.
+#[test]
+fn a_tag_that_a_nic_has_taken_off_is_not_passed_on() {
+    let (mut router, now) = router();
+    let tagged = Interface {
+        name: "tagged".into(),
+        port: PORT,
+        medium: Medium::Ethernet { mac: ROUTER, vlan: Some(7) },
+        mtu: 1500,
+        offloads: Offloads::default(),
+    };
+    router.host.control.add_interface(tagged).unwrap();
+    router.take(now, PORT);
+    for (bytes, tag) in [(four(9), 0xe007), (six(FROM, TO, 9, 60), 7), (four(9), 0x6000)] {
+        let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
+        packet.extend_from_slice(&bytes).unwrap();
+        packet.offload.set_vlan(Some(tag));
+        router.batch.push(packet);
+        router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+        router.host.transmit(OUT, &mut router.batch);
+        let beside: Vec<_> = router.batch.iter().map(|packet| packet.offload.vlan()).collect();
+        assert_eq!(beside, [None], "{tag:x}");
+        router.pool.give_batch(&mut router.batch);
     }
     router.assert_nothing_leaked();
 }
