@@ -52,12 +52,13 @@ impl Control {
         }
     }
 
-    /// Asks where an address is, everyone or whom it was last heard of from.
+    /// Asks where an address is, everyone or whom it was last heard of from. Where the interface has no IPv4 address it asks with
+    /// one of another, as packets leave by it with that one; who asks in IPv6 must have one there (RFC 4861, 4.3).
     pub(super) fn ask(&mut self, question: Question, pool: &mut Pool) {
         let Question { interface, address, to } = question;
-        let (Some(ours), Some(mac)) = (self.address_on(interface, address), self.mac(interface)) else {
-            return;
-        };
+        let ours = self.address_on(Some(interface), address);
+        let ours = ours.or_else(|| self.address_on(None, address).filter(|ours| ours.is_v4()));
+        let (Some(ours), Some(mac)) = (ours, self.mac(interface)) else { return };
         let (Some(ours), Some(target)) = (ours.v4(), address.v4()) else {
             return self.solicit(interface, ours, address, to, pool);
         };

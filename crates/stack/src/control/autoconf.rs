@@ -318,7 +318,7 @@ impl Control {
         for id in due {
             // RFC 4861, 6.3.7: from an address of ours, so after it has been found to be ours alone.
             let group = Address::link_group(2, id);
-            let Some(source) = self.address_on(id, group).filter(|ours| ours.is_link_local()) else {
+            let Some(source) = self.address_on(Some(id), group).filter(|ours| ours.is_link_local()) else {
                 let pending = self
                     .addresses
                     .iter()

@@ -171,7 +171,8 @@ impl Control {
         let destination = Address::link_group(ALL_ROUTERS, id);
         // RFC 3810, 5.2.13: from a link-local address, or from none while there is none.
         let nobody = Address::from(std::net::Ipv6Addr::UNSPECIFIED);
-        let source = self.address_on(id, destination).filter(|ours| ours.is_link_local()).unwrap_or(nobody);
+        let source =
+            self.address_on(Some(id), destination).filter(|ours| ours.is_link_local()).unwrap_or(nobody);
         let message = Message { interface: id, source, destination, to: None, hop_limit: 1, alert: true };
         self.send_message(&message, &mut bytes, pool)
     }

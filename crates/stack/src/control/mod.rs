@@ -402,10 +402,10 @@ impl Control {
         if usize::from(id.0) < self.interfaces.len() { Ok(()) } else { Err(ControlError::NoInterface(id.0)) }
     }
 
-    /// Our address on a link that fits another address there.
-    fn address_on(&self, id: InterfaceId, other: Address) -> Option<Address> {
-        let ours: Vec<Local> =
-            self.addresses.iter().filter(|our| our.interface == id).filter_map(OurAddress::usable).collect();
+    /// Our address on a link, or on any, that fits another address there.
+    fn address_on(&self, id: Option<InterfaceId>, other: Address) -> Option<Address> {
+        let there = self.addresses.iter().filter(|our| id.is_none_or(|id| our.interface == id));
+        let ours: Vec<Local> = there.filter_map(OurAddress::usable).collect();
         crate::source::choose(ours.iter(), other, other)
     }
 

@@ -1,11 +1,13 @@
 //! Addresses, routes and neighbours that are entered by hand: what is refused, replaced and taken out.
 
 use bywash_stack::{
-    Address, AddressState, Control, ControlError, Entry, InterfaceId, Origin, Prefix, Route, Timestamp,
+    Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, Offloads, Origin, PortId,
+    Prefix, Route, Timestamp,
 };
-use bywash_wire::Mac;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{ArpOperation, ArpPacket, Mac};
 
-use crate::wire::{Node, address};
+use crate::wire::{Node, PORT, address};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
@@ -103,6 +105,45 @@ fn an_address_is_replaced_where_it_is() {
     assert_eq!(links, [prefix("10.0.0.0/16")]);
     let elsewhere = control.replace_address(now, InterfaceId::LOOPBACK, prefix("10.0.0.1/16"), false);
     assert_eq!(elsewhere, Err(ControlError::Ours(address("10.0.0.1"))));
+}
+
+/// A second interface, which has no address.
+fn without_address(node: &mut Node, port: u16) -> InterfaceId {
+    let interface = Interface {
+        name: format!("port{port}"),
+        port: PortId(port),
+        medium: Medium::Ethernet { mac: Mac([2, 0, 0, 0, 0, 3]), vlan: None },
+        mtu: 1500,
+        offloads: Offloads::default(),
+    };
+    node.host.control.add_interface(interface).unwrap()
+}
+
+#[test]
+fn where_an_interface_has_no_address_it_asks_with_another_ones() {
+    let (mut node, _) = node();
+    let id = without_address(&mut node, 1);
+    node.host.control.add_route(route("172.31.0.0/16", None, id, 0)).unwrap();
+    let now = Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    let to = Some((address("172.31.1.1"), 9));
+    node.host.stack.udp_send(now, client, to, b"x", &mut node.pool).unwrap();
+    let asked = node.take(now, PortId(1));
+    let [question] = &asked[..] else { panic!("{asked:02x?}") };
+    let (kind, from, whom) = (&question[12..14], &question[28..32], &question[38..42]);
+    assert_eq!((kind, from, whom), (&[8, 6][..], &[10, 0, 0, 1][..], &[172, 31, 1, 1][..]));
+    // Who is asked answers, and gets what has waited.
+    let answer = ArpPacket::new(
+        ArpOperation::Reply,
+        (MAC, [172, 31, 1, 1].into()),
+        (Mac([2, 0, 0, 0, 0, 3]), [10, 0, 0, 1].into()),
+    );
+    let frame = [&[2, 0, 0, 0, 0, 3][..], &MAC.0, &[8, 6], answer.as_bytes()].concat();
+    node.put(now, PortId(1), &frame);
+    let sent = node.take(now, PortId(1));
+    let [datagram] = &sent[..] else { panic!("{sent:02x?}") };
+    assert_eq!((&datagram[..6], &datagram[26..30]), (&MAC.0[..], &[10, 0, 0, 1][..]));
 }
 
 #[test]
