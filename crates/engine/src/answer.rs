@@ -170,11 +170,7 @@ fn on_its_link(control: &Control, scoped: &ScopedAddress) -> Result<Address, Str
 
 /// The interface whose link a router or neighbour is on.
 fn interface_towards(control: &Control, address: Address) -> Result<InterfaceId, String> {
-    let mut links = control.addresses().filter(|(prefix, ..)| prefix.contains(address));
-    match links.next() {
-        Some((_, id, _)) => Ok(id),
-        None => interface_named(control, None),
-    }
+    control.link_of(address, None).map_or_else(|| interface_named(control, None), Ok)
 }
 
 fn enter_neighbour(control: &mut Control, how: Entry, words: &NeighbourWords) -> Result<(), String> {

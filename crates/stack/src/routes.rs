@@ -186,6 +186,14 @@ impl Routes {
         same.map_or(&[], Vec::as_slice)
     }
 
+    /// The routes that hold an address, the longest prefixes first.
+    pub(crate) fn holding(&self, address: Address) -> impl Iterator<Item = &Route> {
+        let all = self.lengths.iter().flat_map(move |(length, routes)| {
+            routes.get(&(address.bits() & mask(*length))).map_or(&[][..], Vec::as_slice)
+        });
+        all.filter(move |route| route.prefix.address().is_v4() == address.is_v4())
+    }
+
     /// The same, and where their length is.
     fn of_mut(&mut self, prefix: Prefix) -> Option<(usize, &mut Vec<Route>)> {
         let at = self.lengths.iter().position(|(length, _)| *length == prefix.bits())?;

@@ -1,10 +1,12 @@
 //! Routes and neighbours that are entered by hand, in the manner of iproute2.
 
+use std::cmp::Reverse;
+
 use bywash_wire::Mac;
 
 use super::{Control, ControlError};
 use crate::routes::Route;
-use crate::{Address, InterfaceId};
+use crate::{Address, InterfaceId, Prefix};
 
 /// How something is entered, as iproute2 has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +44,8 @@ impl Control {
         }
         if let Some(gateway) = gateway {
             self.check_neighbour(gateway)?;
-            let on_link =
-                |our: &super::OurAddress| our.interface == route.interface && our.prefix.contains(gateway);
             // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
-            if !self.addresses.iter().any(on_link) && !gateway.is_link_local() {
+            if self.link_of(gateway, Some(route.interface)).is_none() && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));
             }
         }
@@ -115,6 +115,20 @@ impl Control {
     /// Forgets neighbours of an address, and says how many that were.
     pub fn remove_neighbour(&mut self, id: InterfaceId, address: Address) -> usize {
         self.neighbours.remove(|key| *key == (id, address.with_zone(id)))
+    }
+
+    /// The interface on whose link an address is, of all or of the `only` one: that of the longest prefix which holds it, of an
+    /// address or of a route without a gateway. What redirects have told does not count.
+    pub fn link_of(&self, address: Address, only: Option<InterfaceId>) -> Option<InterfaceId> {
+        let holds = |prefix: Prefix| prefix.address().is_v4() == address.is_v4() && prefix.contains(address);
+        let addresses = self.addresses.iter().filter(|our| holds(our.prefix));
+        let addresses = addresses.map(|our| (our.prefix.length(), our.interface));
+        let by_hand = |route: &&Route| route.gateway.is_none() && self.redirects.until(route).is_none();
+        let routes = self.routes.holding(address).filter(by_hand);
+        let routes = routes.map(|route| (route.prefix.length(), route.interface));
+        let links = addresses.chain(routes).filter(|(_, id)| only.is_none_or(|only| *id == only));
+        // Of equals the first.
+        links.min_by_key(|(length, _)| Reverse(*length)).map(|(_, id)| id)
     }
 
     /// Whether an address can be another host's on a link of ours.

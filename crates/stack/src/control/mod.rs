@@ -95,7 +95,9 @@ pub enum ControlError {
     #[error("{0} is not the Ethernet address of one station")]
     NoStation(bywash_wire::Mac),
     /// The gateway is not on a link of ours.
-    #[error("the gateway {0} is on no link of that interface: add an address whose prefix holds it")]
+    #[error(
+        "the gateway {0} is on no link of that interface: add an address whose prefix holds it, or a route to it"
+    )]
     Gateway(Address),
 }
 

@@ -72,9 +72,8 @@ impl Control {
     ) {
         let Ok((ip, _)) = Ipv4Header::ref_from_prefix(quoted) else { return };
         let destination = Address::from(ip.destination());
-        let snapshot = &self.outbox.snapshot;
-        let on_link = snapshot.addresses.iter().any(|our| our.interface == id && our.prefix.contains(hop));
-        if on_link && !snapshot.is_broadcast(hop) && Address::from(ip.source()) == us {
+        let on_link = self.link_of(hop, Some(id)).is_some();
+        if on_link && !self.outbox.snapshot.is_broadcast(hop) && Address::from(ip.source()) == us {
             self.redirect(now, id, (source, us), destination, hop);
         }
     }

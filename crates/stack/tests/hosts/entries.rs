@@ -1,8 +1,8 @@
 //! Addresses, routes and neighbours that are entered by hand: what is refused, replaced and taken out.
 
 use bywash_stack::{
-    Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, Offloads, Origin, PortId,
-    Prefix, Route, Timestamp,
+    Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, Offloads, Origin,
+    PortId, Prefix, Route, Timestamp,
 };
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, Mac};
@@ -144,6 +144,51 @@ fn where_an_interface_has_no_address_it_asks_with_another_ones() {
     let sent = node.take(now, PortId(1));
     let [datagram] = &sent[..] else { panic!("{sent:02x?}") };
     assert_eq!((&datagram[..6], &datagram[26..30]), (&MAC.0[..], &[10, 0, 0, 1][..]));
+}
+
+/// As clouds have it: one address alone, and a router that is on the link by a route.
+#[test]
+fn a_gateway_may_be_on_the_link_by_a_route() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.5/32");
+    let (id, now) = (node.interface(1), Timestamp::from_nanos(5_000_000_000));
+    let control = &mut node.host.control;
+    let via = |id| route("0.0.0.0/0", Some("172.31.1.1"), id, 0);
+    let nowhere = Err(ControlError::Gateway(address("172.31.1.1")));
+    assert_eq!(control.add_route(via(id)), nowhere);
+    control.add_route(route("172.31.1.1/32", None, id, 0)).unwrap();
+    assert_eq!(control.add_route(via(InterfaceId::LOOPBACK)), nowhere, "not on that link");
+    assert_eq!(control.add_route(via(id)), Ok(()));
+    let through = route("10.9.0.0/16", Some("172.31.1.2"), id, 0);
+    assert_eq!(
+        control.add_route(through),
+        Err(ControlError::Gateway(address("172.31.1.2"))),
+        "by a router alone"
+    );
+    node.take(now, PORT);
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    node.host.stack.udp_send(now, client, Some((address("8.8.8.8"), 9)), b"x", &mut node.pool).unwrap();
+    let asked = node.take(now, PORT);
+    let [question] = &asked[..] else { panic!("{asked:02x?}") };
+    let (from, whom) = (&question[28..32], &question[38..42]);
+    assert_eq!((from, whom), (&[10, 0, 0, 5][..], &[172, 31, 1, 1][..]));
+}
+
+#[test]
+fn of_two_links_a_router_is_on_that_of_the_longer_prefix() {
+    let (mut node, id) = node();
+    let second = without_address(&mut node, 1);
+    let control = &mut node.host.control;
+    control.add_address(Timestamp::ZERO, id, prefix("10.1.0.1/8")).unwrap();
+    control.add_address(Timestamp::ZERO, second, prefix("10.2.0.1/16")).unwrap();
+    control.add_route(route("0.0.0.0/0", None, second, 0)).unwrap();
+    control.add_route(route("10.3.0.9/32", None, second, 0)).unwrap();
+    let link = |text| control.link_of(address(text), None);
+    for (router, expected) in
+        [("10.2.0.9", second), ("10.9.0.9", id), ("10.3.0.9", second), ("8.8.8.8", second)]
+    {
+        assert_eq!(link(router), Some(expected), "{router}");
+    }
+    assert_eq!(link("fd00::1"), None, "an IPv4 default route says nothing of IPv6");
 }
 
 #[test]

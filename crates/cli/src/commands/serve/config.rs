@@ -1,5 +1,6 @@
 //! What an instance is to be, from flags or from a TOML file: its ports, addresses, routes and settings of TCP.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::path::Path;
 
@@ -326,8 +327,15 @@ impl Config {
         let (prefix, gateway, named) = words.meaning().map_err(wrong(Word::Via))?;
         let gateway = gateway.map(Address::from);
         let towards = gateway.and_then(|gateway| {
-            let on = |ours: &&WantedAddress| matches!(ours.what, What::Given { prefix, .. } if prefix.contains(gateway));
-            self.addresses.iter().find(on).map(|ours| ours.interface)
+            let given = self.addresses.iter().filter_map(|ours| match ours.what {
+                What::Given { prefix, .. } => Some((prefix, ours.interface)),
+                What::Auto6 => None,
+            });
+            let direct = self.routes.iter().filter(|route| route.gateway.is_none());
+            let links = given.chain(direct.map(|route| (route.prefix, route.interface)));
+            let same_family = |prefix: &Prefix| prefix.address().is_v4() == gateway.is_v4();
+            let holding = links.filter(|(prefix, _)| same_family(prefix) && prefix.contains(gateway));
+            holding.min_by_key(|(prefix, _)| Reverse(prefix.length())).map(|(_, interface)| interface)
         });
         let interface = match (&named, towards) {
             (Some(named), _) => {
