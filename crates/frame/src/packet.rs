@@ -130,6 +130,29 @@ impl Packet {
         if self.is_single() { self.head.set_len(len) } else { Err(NoRoom) }
     }
 
+    /// Takes off what stands behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize, pool: &mut Pool) {
+        if let Some(mut chain) = self.rest.take() {
+            while self.head.len() + chain.len > len
+                && let Some(mut last) = chain.segments.pop()
+            {
+                chain.len -= last.len();
+                let kept = len.saturating_sub(self.head.len() + chain.len).min(last.len());
+                if kept == 0 {
+                    pool.give(last.into_frame());
+                    continue;
+                }
+                // It has as many.
+                let _shorter = last.set_len(kept);
+                chain.push(last);
+            }
+            if chain.segments.is_empty() { pool.keep_chain(chain) } else { self.rest = Some(chain) }
+        }
+        if self.head.len() > len {
+            let _shorter = self.head.set_len(len);
+        }
+    }
+
     /// Appends bytes within the last frame.
     ///
     /// # Errors

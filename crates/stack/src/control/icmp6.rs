@@ -147,11 +147,7 @@ impl Control {
             let asked = Address::from_wire(ip.destination(), id)?;
             let path = control.outbox.snapshot.path(to)?;
             let from = if asked.is_multicast() { control.outbox.snapshot.source(path, to)? } else { asked };
-            // Padding goes: it is no part of what is echoed.
             let end = IPV6_HEADER + usize::from(ip.payload_length.get());
-            if packet.is_single() {
-                packet.set_len(end).ok()?;
-            }
             // The header was read in the head, and so lies there.
             packet.pull_front(start).ok()?;
             let length = end - start;

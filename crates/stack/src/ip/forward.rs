@@ -66,7 +66,7 @@ fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
 #[inline]
 pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Packet) -> PortId {
     let Some(next) = snapshot.adjacent(hop) else { return PortId::NONE };
-    let length = packet.len();
+    let (length, single) = (packet.len(), packet.is_single());
     if packet.offload.asks_for_work() || length > next.longest {
         return PortId::NONE;
     }
@@ -80,7 +80,8 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     let Ok(ip) = Ipv4Header::mut_from_bytes(ip) else { return PortId::NONE };
     // The length without the header, of which there are at least as many bytes.
     let payload = usize::from(ip.total_length.get()).wrapping_sub(IPV4_HEADER);
-    let right = payload <= length - (ETHERNET_HEADER + IPV4_HEADER)
+    let left = length - (ETHERNET_HEADER + IPV4_HEADER);
+    let right = (payload == left || payload < left && single)
         && ip.time_to_live > 1
         && ip.is_sealed()
         && snapshot.are_passed_on(ip.source().octets(), ip.destination().octets());
@@ -88,7 +89,18 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
         return PortId::NONE;
     }
     ip.take_hop();
-    put(link, next)
+    let port = put(link, next);
+    if payload < left {
+        trim(packet, ETHERNET_HEADER + IPV4_HEADER + payload);
+    }
+    port
+}
+
+/// Takes off what stands behind IP, of a packet of one frame.
+#[cold]
+fn trim(packet: &mut Packet, length: usize) {
+    // It is longer than that.
+    let _shorter = packet.set_len(length);
 }
 
 /// Whether a packet begins with an Ethernet header for us and with IPv4 without options.
@@ -111,7 +123,7 @@ fn put(link: &mut [u8], next: &Adjacent) -> PortId {
 /// The same for a packet that is not IPv4.
 #[inline(never)]
 fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Packet) -> PortId {
-    let length = packet.len();
+    let (length, single) = (packet.len(), packet.is_single());
     let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
         return PortId::NONE;
     };
@@ -120,9 +132,10 @@ fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Pack
     let plain = EthernetHeader::ref_from_bytes(link)
         .is_ok_and(|link| link.destination == ours && link.kind.get() == EtherType::IPV6.0);
     let Ok(ip) = Ipv6Header::mut_from_bytes(ip) else { return PortId::NONE };
+    let whole = ETHERNET_HEADER + IPV6_HEADER + usize::from(ip.payload_length.get());
     let right = plain
         && six
-        && IPV6_HEADER + usize::from(ip.payload_length.get()) <= length - ETHERNET_HEADER
+        && (whole == length || whole < length && single)
         && ip.hop_limit > 1
         && snapshot.is_passed_on_v6(Address::from(ip.source()))
         && snapshot.is_passed_on_v6(Address::from(ip.destination()));
@@ -130,5 +143,9 @@ fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Pack
         return PortId::NONE;
     }
     ip.hop_limit -= 1;
-    put(link, next)
+    let port = put(link, next);
+    if whole < length {
+        trim(packet, whole);
+    }
+    port
 }

@@ -341,6 +341,14 @@ fn take_off(packet: &mut Packet, length: usize) -> bool {
     packet.pull_front(length).is_ok()
 }
 
+/// Takes off what stands behind an IP packet, of which it has nothing: padding of the link, or what somebody has hung on.
+#[inline]
+fn trim(packet: &mut Packet, length: usize, pool: &mut Pool) {
+    if packet.len() > length {
+        packet.truncate(length, pool);
+    }
+}
+
 #[derive(Clone, Copy)]
 struct LinkInput {
     destination: Mac,

@@ -14,7 +14,13 @@ use crate::{Address, InterfaceId, Stack, Timestamp, Unreachable};
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 impl Stack {
-    pub(super) fn ipv4_input(&mut self, now: Timestamp, arrival: Arrival, packet: Packet, pool: &mut Pool) {
+    pub(super) fn ipv4_input(
+        &mut self,
+        now: Timestamp,
+        arrival: Arrival,
+        mut packet: Packet,
+        pool: &mut Pool,
+    ) {
         let ip = match Ipv4Header::parse(packet.head(), packet.len()) {
             Ok(ip) => *ip,
             Err(error) => {
@@ -25,6 +31,7 @@ impl Stack {
                 return pool.give_packet(packet);
             }
         };
+        super::trim(&mut packet, usize::from(ip.total_length.get()), pool);
         let (source, destination) = (Address::from(ip.source()), Address::from(ip.destination()));
         // Nearly every packet is from one host, another one and of no link alone, to one that is not "this host" (RFC 1122, 3.2.1.3).
         let ordinary = self.out.snapshot.is_passed_on(ip.source().to_bits())

@@ -15,11 +15,18 @@ use crate::{Address, InterfaceId, Stack, Timestamp, Unreachable};
 const ROUNDS: usize = 2;
 
 impl Stack {
-    pub(super) fn ipv6_input(&mut self, now: Timestamp, arrival: Arrival, packet: Packet, pool: &mut Pool) {
+    pub(super) fn ipv6_input(
+        &mut self,
+        now: Timestamp,
+        arrival: Arrival,
+        mut packet: Packet,
+        pool: &mut Pool,
+    ) {
         let Some(ip) = Ipv6Header::parse(packet.head(), packet.len()).copied() else {
             self.counters.malformed += 1;
             return pool.give_packet(packet);
         };
+        super::trim(&mut packet, IPV6_HEADER + usize::from(ip.payload_length.get()), pool);
         let read = |address| Address::from_wire(address, arrival.zone);
         let (Some(source), Some(destination)) = (read(ip.source()), read(ip.destination())) else {
             self.counters.martian += 1;

@@ -103,6 +103,8 @@ fn ipv6_that_is_only_passed_on_keeps_every_rule() {
         assert_eq!(grown, expected, "{name}");
         let mut expected = onward(bytes.clone());
         expected[21] -= 1;
+        // What is behind IP stays here.
+        expected.truncate(54 + usize::from(expected[19]));
         let sent = router.take(now, OUT);
         assert_eq!(sent, if grown[0] == 1 { vec![expected] } else { vec![] }, "{name}");
     }
@@ -129,6 +131,59 @@ fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
         }
         router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
         assert_eq!(router.take(now, OUT), expected, "{kinds}");
+    }
+    router.assert_nothing_leaked();
+}
+
+/// Padding of the link it came by, or what somebody has hung on, and which the next link would not take.
+#[test]
+fn what_stands_behind_ip_is_not_passed_on() {
+    let (mut router, now) = router();
+    let big = |length: u16| six(FROM, TO, 9, length - 40);
+    for (name, bytes, behind) in [
+        ("IPv4, padded", four(9), 6),
+        ("IPv4, longer than the next link takes", four(9), 1400),
+        ("IPv4, of more than one frame", four(9), 4000),
+        ("the last hop but one", four(2), 6),
+        ("IPv6, padded", six(FROM, TO, 9, 4), 2),
+        ("IPv6, longer than the next link takes", big(1280), 1),
+        ("IPv6, of more than one frame", big(1280), 4000),
+    ] {
+        router.put(now, PORT, &[&bytes[..], &vec![0xaa; behind]].concat());
+        let mut expected = onward(bytes.clone());
+        if bytes[12] == 8 {
+            let hops = bytes[22] - 1;
+            let mut as_left = onward(four(hops));
+            as_left[..14].copy_from_slice(&expected[..14]);
+            expected = as_left;
+        } else {
+            expected[21] -= 1;
+        }
+        assert_eq!(router.take(now, OUT), [expected], "{name}");
+    }
+    router.assert_nothing_leaked();
+}
+
+#[test]
+fn what_stands_behind_ip_is_not_echoed() {
+    let (mut router, now) = router();
+    let wire = router.interface(1);
+    router.host.control.add_neighbour(wire, address("fd00::7"), Mac([2, 0, 0, 0, 0, 7])).unwrap();
+    router.host.control.add_address(now, wire, "172.16.0.3/24".parse().unwrap()).unwrap();
+    router.host.control.add_neighbour(wire, address("172.16.0.1"), Mac([2, 0, 0, 0, 0, 7])).unwrap();
+    let now = (0..5).fold(now, |now, _| {
+        router.take(now, PORT);
+        now + Duration::from_secs(1)
+    });
+    let ip = Ipv4Header::new([172, 16, 0, 1].into(), [172, 16, 0, 3].into(), Protocol::ICMP.0, 8);
+    let four = framed(EtherType::IPV4, &[ip.as_bytes(), &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]].concat(), 0);
+    let six = crate::ip6::icmp(ROUTER, "fd00::7", "fd00::3", 64, &[128, 0, 0, 0, 0, 1, 0, 2]);
+    for request in [four, six] {
+        for behind in [4, 3000] {
+            router.put(now, PORT, &[&request[..], &vec![0xaa; behind]].concat());
+            let sent = router.take(now, PORT);
+            assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [request.len()], "{behind}");
+        }
     }
     router.assert_nothing_leaked();
 }
