@@ -45,12 +45,12 @@ impl Limit {
     }
 
     pub(super) fn allow(&mut self, now: Timestamp) -> bool {
-        let refills = now.since(self.since).as_nanos() / self.refill.as_nanos();
-        if refills > 0 {
-            let more = u32::try_from(refills).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(more).min(self.burst);
-            self.since = now;
-        }
+        let passed = now.since(self.since).as_nanos();
+        let refills = u32::try_from(passed / self.refill.as_nanos()).unwrap_or(u32::MAX);
+        let left = self.left.saturating_add(refills);
+        // What is over stays for the next one, unless there is no room for one.
+        (self.left, self.since) =
+            if left < self.burst { (left, self.since + self.refill * refills) } else { (self.burst, now) };
         let allowed = self.left > 0;
         self.left = self.left.saturating_sub(1);
         allowed

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ip::{datagram, ethernet};
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{UdpError, Unreachable};
+use bywash_stack::{Timestamp, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
@@ -69,6 +69,29 @@ fn echoes_are_answered_but_not_for_everyone_nor_without_limit() {
     assert_eq!(count(icmpv4::UNREACHABLE), 1);
 }
 
+/// Each comes a little sooner than another answer is allowed: what is over of the time before must not be lost.
+#[test]
+fn of_1001_echoes_a_second_1000_are_answered() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    node.host.control.add_neighbour(node.interface(1), address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let mut now = Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), Protocol::ICMP.0, 8);
+    let request = [ethernet(0x0800).as_bytes(), ip.as_bytes(), &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]].concat();
+    let mut ask = |times: u64, apart: u64| {
+        let mut answered = 0;
+        for _ in 0..times {
+            now = now + Duration::from_nanos(apart);
+            node.put(now, PORT, &request);
+            answered += node.take(now, PORT).iter().filter(|sent| sent[12..14] == [8, 0]).count();
+        }
+        answered
+    };
+    assert_eq!(ask(2002, 999_001), 2002, "two of them are of those that may be answered at once");
+    let answered = ask(2000, 500_500);
+    assert!((1048..=1050).contains(&answered), "{answered} in 1001 milliseconds, and 48 at once");
+}
+
 /// RFC 1122, 3.2.2 and RFC 1812, 4.3.2.7, line by line: about what no error may be sent.
 #[test]
 fn errors_are_sent_only_about_what_they_may_be_about() {
@@ -77,7 +100,7 @@ fn errors_are_sent_only_about_what_they_may_be_about() {
     let mut router = router.with_route("0.0.0.0/0", "10.0.0.2", wire);
     router.host.control.set_forwarding(true);
     router.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
-    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let mut now = Timestamp::from_nanos(5_000_000_000);
     router.take(now, PORT);
     let (us, far) = ([10, 0, 0, 3], [192, 168, 0, 1]);
     let port = vec![0, 1, 0, 7, 0, 8, 0, 0];
@@ -142,7 +165,7 @@ fn a_narrow_path_is_believed_only_of_where_something_large_went() {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     let wire = node.interface(1);
     node.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
     let socket = node.host.stack.udp_bind(None, 9).unwrap();
     let send = |node: &mut Node, length: usize| {
@@ -194,7 +217,7 @@ fn who_makes_us_send_errors_keeps_none_from_our_own_programs() {
 #[test]
 fn an_error_about_a_later_piece_is_about_no_ports() {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     let socket = node.host.stack.udp_bind(None, 9).unwrap();
     node.host.stack.udp_connect(socket, Some((address("10.0.0.2"), 53))).unwrap();
     for (offset, heard) in [(0x2000u16, true), (0x20b9, false), (0x00b9, false)] {
