@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::{IPV6_HEADER, Ipv6Header, Protocol, icmpv6};
+use crate::{FRAGMENT_HEADER, FragmentHeader, IPV6_HEADER, Ipv6Header, Protocol, icmpv6};
 
 /// Headers that may stand in a row. RFC 8504, 5.3 lets a host set such a limit: nobody honest comes near it, and
 /// every one is work.
@@ -71,6 +71,32 @@ impl Place {
         match Protocol(self.protocol) {
             Protocol::TCP | Protocol::UDP | Protocol::ICMPV6 => Ok(Next::Upper(self)),
             _ => self.follow_row(packet),
+        }
+    }
+
+    /// Skips the row of headers from here on by their lengths alone, whatever is wrong with what they hold, to what a packet, or a
+    /// first piece, carries: for who must know what that is before anything is said of the packet (RFC 4443, 2.4 (e.1)). `None`
+    /// where that cannot be seen: the packet is a later piece, or ends before.
+    pub fn skip(mut self, packet: &[u8]) -> Option<Self> {
+        loop {
+            let protocol = Protocol(self.protocol);
+            let known = matches!(
+                protocol,
+                Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DESTINATION_OPTIONS | Protocol::FRAGMENT
+            );
+            if !known {
+                return Some(self);
+            }
+            let header = packet.get(self.start..self.start + FRAGMENT_HEADER)?;
+            let mut length = (usize::from(header[1]) + 1) * 8;
+            if protocol == Protocol::FRAGMENT {
+                let (fragment, _) = FragmentHeader::ref_from_prefix(header).ok()?;
+                if fragment.offset() != 0 {
+                    return None;
+                }
+                length = FRAGMENT_HEADER;
+            }
+            self = Self { protocol: header[0], start: self.start + length, named_at: self.start };
         }
     }
 

@@ -246,22 +246,9 @@ impl Control {
     }
 }
 
-/// Whether a packet carries an ICMPv6 error or a redirect, as far as can be seen.
+/// Whether a packet carries an ICMPv6 error or a redirect, as far as can be seen: also behind headers that are wrong.
 fn is_error(packet: &[u8]) -> bool {
-    let end = match Place::first(packet).map(|first| first.follow(packet)) {
-        Some(Ok(Next::Upper(place))) => place,
-        Some(Ok(Next::Fragment(place))) => {
-            let Ok((fragment, _)) = FragmentHeader::ref_from_prefix(&packet[place.start..]) else {
-                return false;
-            };
-            let start = place.start + bywash_wire::FRAGMENT_HEADER;
-            match (fragment.offset(), Protocol(fragment.next_header)) {
-                (0, _) => Place { protocol: fragment.next_header, start, named_at: place.start },
-                _ => return false,
-            }
-        }
-        _ => return false,
-    };
+    let Some(end) = Place::first(packet).and_then(|first| first.skip(packet)) else { return false };
     let kind = packet.get(end.start).copied();
     end.protocol == Protocol::ICMPV6.0
         && kind.is_none_or(|kind| kind < icmpv6::FIRST_INFORMATION || kind == icmpv6::REDIRECT)

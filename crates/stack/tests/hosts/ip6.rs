@@ -412,12 +412,21 @@ fn headers_that_are_wrong_are_reported_by_rule() {
     let error = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &[0; 48]].concat();
     let quoted = icmp(MAC_A, B, A, 64, &error);
     assert_eq!(answers(&mut pair.a, now, &quoted), none);
-    let hidden = [&[58, 0, 0xc2, 4, 0, 0, 0, 0][..], &error].concat();
-    assert_eq!(
-        answers(&mut pair.a, now, &frame(MAC_A, B, A, Protocol::DESTINATION_OPTIONS, 64, &hidden)),
-        problem(2, 42),
-        "what an unknown option hides nobody can see"
-    );
+    // Nor behind headers that would be reported: an option, a type of routing, a header in the wrong place, a first piece.
+    for (first, header) in [
+        (Protocol::DESTINATION_OPTIONS, &[58, 0, 0xc2, 4, 0, 0, 0, 0][..]),
+        (Protocol::ROUTING, &[58, 0, 7, 1, 0, 0, 0, 0]),
+        (Protocol::ROUTING, &[0, 0, 0, 0, 0, 0, 0, 0, 58, 0, 1, 4, 0, 0, 0, 0]),
+        (Protocol::DESTINATION_OPTIONS, &[44, 0, 0xc2, 4, 0, 0, 0, 0, 58, 0, 0, 1, 0, 0, 0, 7]),
+    ] {
+        let hidden = |kind: u8| {
+            let bytes = [header, &[kind], &error[1..]].concat();
+            frame(MAC_A, B, A, first, 64, &bytes)
+        };
+        assert_eq!(answers(&mut pair.a, now, &hidden(1)), none, "{first:?} {header:?}");
+        assert_eq!(answers(&mut pair.a, now, &hidden(137)), none, "a redirect behind {first:?}");
+        assert_eq!(answers(&mut pair.a, now, &hidden(129)).len(), 1, "no error behind {first:?} {header:?}");
+    }
     for source in ["ff02::1", "::", "::1", A, "::ffff:10.0.0.9", "fe80:1::1"] {
         let bytes = frame(MAC_A, source, A, Protocol(200), 64, &[0; 8]);
         assert_eq!(answers(&mut pair.a, now, &bytes), none, "from {source}");
