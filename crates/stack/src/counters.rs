@@ -130,7 +130,7 @@ counters! {
         tcp_ecn_slowed,
         /// UDP datagrams given to a socket.
         udp_received,
-        /// Dropped: the socket had no room.
+        /// Dropped: the socket had no room, or all sockets and connections had left too much unread.
         udp_full,
         /// UDP datagrams sent.
         udp_sent,

@@ -95,7 +95,8 @@ pub(crate) struct Share {
     pub(crate) stacks: usize,
     /// Bytes of frames that hold what has come out of order here, of all connections.
     pub(crate) early: usize,
-    /// Bytes of frames that hold what has come in order here and was not read, without the first frame of each connection.
+    /// Bytes of frames that hold what has come in order here and was not read, datagrams among it, without the first frame of each
+    /// connection and socket.
     pub(crate) unread: usize,
     /// Frames of send buffers here, without the first of each.
     pub(crate) queued: usize,
@@ -332,7 +333,7 @@ impl Stack {
     /// # Errors
     /// [`UdpError::Closed`]; [`UdpError::Unreachable`] once for each error that came back from the peer.
     pub fn udp_receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
-        self.udp.receive(id)
+        self.udp.receive(id, &mut self.share)
     }
 
     /// Sends a datagram to `to`, or to the peer. Longer ones than the link takes are fragmented.
@@ -353,6 +354,6 @@ impl Stack {
 
     /// Closes a UDP socket.
     pub fn udp_close(&mut self, id: UdpId, pool: &mut Pool) {
-        self.udp.close(id, pool);
+        self.udp.close(id, &mut self.share, pool);
     }
 }

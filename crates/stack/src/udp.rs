@@ -10,7 +10,7 @@ use crate::flow::Purpose;
 use crate::ip::{Fields, Identifications, Inbound, fragment, fragment6, header_length, pseudo, put_header};
 use crate::packet::{slices, sum};
 use crate::path_mtu::smallest;
-use crate::stack::{Context, Event};
+use crate::stack::{Context, Event, Share};
 use crate::{Address, Flow, Notice, SocketMemory, Unreachable};
 
 /// A socket of UDP.
@@ -81,6 +81,11 @@ impl Datagram {
         slices(&self.packet, self.start..self.end)
     }
 
+    /// Bytes of its frames.
+    fn cost(&self) -> usize {
+        self.packet.frames() * FRAME
+    }
+
     /// Gives the packet's frames back.
     pub fn release(self, pool: &mut Pool) {
         pool.give_packet(self.packet);
@@ -96,6 +101,13 @@ struct Socket {
     queue: VecDeque<Datagram>,
     queued: usize,
     error: Option<Unreachable>,
+}
+
+impl Socket {
+    /// What of its queue counts among all that was not read: as with connections, all but the first frame.
+    fn shared(&self) -> usize {
+        self.queued.saturating_sub(FRAME)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -197,20 +209,23 @@ impl Udp {
         self.sockets.get(&id.0).map(|socket| socket.port)
     }
 
-    pub(crate) fn receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
+    pub(crate) fn receive(&mut self, id: UdpId, share: &mut Share) -> Result<Option<Datagram>, UdpError> {
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
         if let Some(error) = socket.error.take() {
             return Err(UdpError::Unreachable(error));
         }
         let datagram = socket.queue.pop_front();
         if let Some(datagram) = &datagram {
-            socket.queued -= datagram.packet.frames() * FRAME;
+            let before = socket.shared();
+            socket.queued -= datagram.cost();
+            share.unread -= before - socket.shared();
         }
         Ok(datagram)
     }
 
-    pub(crate) fn close(&mut self, id: UdpId, pool: &mut Pool) {
+    pub(crate) fn close(&mut self, id: UdpId, share: &mut Share, pool: &mut Pool) {
         let Some(socket) = self.sockets.remove(&id.0) else { return };
+        share.unread -= socket.shared();
         for datagram in socket.queue {
             datagram.release(pool);
         }
@@ -252,11 +267,15 @@ impl Udp {
         };
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let cost = inbound.packet.frames() * FRAME;
-        if socket.queued + cost > QUEUE {
+        // One frame each may have, so that those who are read go on; the rest is a share of what all may leave unread.
+        let alone = socket.queued == 0 && cost == FRAME && !context.share.low;
+        if socket.queued + cost > QUEUE || !(alone || context.share.takes(cost)) {
             context.counters.udp_full += 1;
             return context.pool.give_packet(inbound.packet);
         }
+        let before = socket.shared();
         socket.queued += cost;
+        context.share.unread += socket.shared() - before;
         context.counters.udp_received += 1;
         if socket.queue.is_empty() {
             context.events.push(Event::UdpReadable(UdpId(id)));

@@ -6,6 +6,7 @@
 mod busy;
 mod conflicts;
 mod counters;
+mod datagrams;
 mod entries;
 mod fragments;
 mod hostile;

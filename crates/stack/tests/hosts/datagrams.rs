@@ -1,0 +1,53 @@
+//! UDP: what sockets may hold, which ports they have, and what they may send.
+
+use crate::ip::{ethernet, read};
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_stack::{Event, Timestamp};
+use bywash_wire::Ipv4Header;
+use bywash_wire::zerocopy::IntoBytes;
+
+/// A datagram without payload, from 10.0.0.2 to a port of 10.0.0.1.
+fn datagram(from: u16, to: u16) -> Vec<u8> {
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+    let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    [ethernet(0x0800).as_bytes(), ip.as_bytes(), &ports, &[0, 8, 0, 0]].concat()
+}
+
+/// As with connections: three eighths of all frames, and one for each socket.
+#[test]
+fn what_no_program_reads_of_many_sockets_leaves_memory_for_others() {
+    let node = |number: u8| {
+        Node::with_frames(number, 600).with_interface(0, number, None, 1500, &format!("10.0.0.{number}/24"))
+    };
+    let mut pair =
+        Pair { now: Timestamp::from_nanos(1_000_000_000), a: node(1), b: node(2), trace: [].into() };
+    pair.settle();
+    let sockets: Vec<_> = (1..=10).map(|port| pair.a.host.stack.udp_bind(None, port).unwrap()).collect();
+    for port in 1..=9 {
+        (0..90).for_each(|_| pair.a.put(pair.now, PORT, &datagram(7, port)));
+    }
+    let counted = pair.a.host.stack.counters();
+    let held = usize::try_from(counted.udp_received).unwrap();
+    assert!((225..=234).contains(&held), "{held}");
+    assert_eq!(counted.udp_full, 810 - counted.udp_received);
+    assert_eq!(592 - pair.a.pool.free(), held);
+    // Who is read goes on, and so does TCP.
+    for _ in 0..5 {
+        pair.a.put(pair.now, PORT, &datagram(7, 10));
+        assert_eq!(read(&mut pair.a, sockets[9]), Some(vec![]));
+    }
+    pair.a.host.stack.listen(None, 80, 10).unwrap();
+    let to = (address("10.0.0.1"), 80);
+    let id = pair.b.host.stack.connect(pair.now, (None, 0), to, &mut pair.b.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.host.stack.events().collect::<Vec<_>>(), [Event::Connected(id)]);
+    // There is room again for what is read or closed.
+    while read(&mut pair.a, sockets[0]).is_some() {}
+    pair.a.host.stack.udp_close(sockets[1], &mut pair.a.pool);
+    (0..90).for_each(|_| pair.a.put(pair.now, PORT, &datagram(7, 10)));
+    assert!(pair.a.host.stack.counters().udp_received >= 5 + counted.udp_received + 90);
+    for socket in sockets {
+        pair.a.host.stack.udp_close(socket, &mut pair.a.pool);
+    }
+    pair.a.assert_nothing_leaked();
+}
