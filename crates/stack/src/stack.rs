@@ -315,10 +315,11 @@ impl Stack {
         self.udp.bind(local, port, start)
     }
 
-    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it.
+    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it, unless by now another socket
+    /// without a peer has its port and address.
     ///
     /// # Errors
-    /// [`UdpError::Closed`].
+    /// [`UdpError::Closed`], [`UdpError::Taken`].
     pub fn udp_connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
         self.udp.connect(id, peer)
     }

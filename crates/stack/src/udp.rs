@@ -164,11 +164,7 @@ impl Udp {
     pub(crate) fn bind(&mut self, local: Option<Address>, port: u16, start: u64) -> Result<UdpId, UdpError> {
         let local = local.filter(|address| !address.is_unspecified());
         let port = if port == 0 { self.free_port(start)? } else { port };
-        let overlaps = |id: &u32| {
-            let other = &self.sockets[id];
-            other.local.is_none() || local.is_none() || other.local == local
-        };
-        if self.ports.get(&port).is_some_and(|port| port.unconnected.iter().any(overlaps)) {
+        if self.is_taken(local, port) {
             return Err(UdpError::Taken);
         }
         self.next = self.next.wrapping_add(1);
@@ -181,7 +177,21 @@ impl Udp {
         Ok(UdpId(id))
     }
 
+    /// Whether a socket without a peer has a port on an address, or on all.
+    fn is_taken(&self, local: Option<Address>, port: u16) -> bool {
+        let overlaps = |id: &u32| {
+            let other = self.sockets[id].local;
+            other.is_none() || local.is_none() || other == local
+        };
+        self.ports.get(&port).is_some_and(|port| port.unconnected.iter().any(overlaps))
+    }
+
     pub(crate) fn connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
+        let socket = self.sockets.get(&id.0).ok_or(UdpError::Closed)?;
+        // While it had a peer, another one may have come to have the port.
+        if peer.is_none() && socket.peer.is_some() && self.is_taken(socket.local, socket.port) {
+            return Err(UdpError::Taken);
+        }
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
         let (port, old) = (socket.port, std::mem::replace(&mut socket.peer, peer));
         self.unlist(id.0, port, old);

@@ -2,7 +2,7 @@
 
 use crate::ip::{ethernet, read};
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{Event, Timestamp};
+use bywash_stack::{Event, Timestamp, UdpError};
 use bywash_wire::Ipv4Header;
 use bywash_wire::zerocopy::IntoBytes;
 
@@ -50,4 +50,28 @@ fn what_no_program_reads_of_many_sockets_leaves_memory_for_others() {
         pair.a.host.stack.udp_close(socket, &mut pair.a.pool);
     }
     pair.a.assert_nothing_leaked();
+}
+
+#[test]
+fn who_gives_up_a_peer_does_not_come_to_share_a_port() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = Timestamp::from_nanos(5_000_000_000);
+    let peer = Some((address("10.0.0.2"), 1000));
+    for (first, second) in [(None, None), (Some("10.0.0.1"), None), (None, Some("10.0.0.1"))] {
+        let stack = &mut node.host.stack;
+        let tied = stack.udp_bind(first.map(address), 9).unwrap();
+        stack.udp_connect(tied, peer).unwrap();
+        let open = stack.udp_bind(second.map(address), 9).unwrap();
+        assert_eq!(stack.udp_connect(tied, None), Err(UdpError::Taken), "{first:?} {second:?}");
+        // All is as it was.
+        node.put(now, PORT, &datagram(1000, 9));
+        node.put(now, PORT, &datagram(999, 9));
+        assert_eq!((read(&mut node, tied), read(&mut node, tied)), (Some(vec![]), None));
+        assert_eq!((read(&mut node, open), read(&mut node, open)), (Some(vec![]), None));
+        let stack = &mut node.host.stack;
+        stack.udp_close(open, &mut node.pool);
+        assert_eq!(stack.udp_connect(tied, None), Ok(()));
+        assert_eq!(stack.udp_connect(tied, None), Ok(()), "it has none");
+        stack.udp_close(tied, &mut node.pool);
+    }
 }
