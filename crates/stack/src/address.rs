@@ -153,6 +153,18 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Whether something can be sent to it: to one host, or to many beyond this one (RFC 1122, 3.2.1.3; RFC 4291, 2.7 on scopes
+    /// 0 and 1).
+    pub(crate) const fn is_destination(self) -> bool {
+        if self.is_multicast() {
+            self.is_v4() || self.0 >> 112 & 0xf > 1
+        } else {
+            self.is_host() || self.is_broadcast()
+        }
+    }
+}
+
 impl From<Ipv4Addr> for Address {
     #[inline]
     fn from(v4: Ipv4Addr) -> Self {

@@ -417,6 +417,20 @@ impl Snapshot {
         own.filter(|_| !other.is_some_and(|other| source::reaches(other, destination))).or(other)
     }
 
+    /// The same, or the given one if packets along the path may have it: none that is not ours, and none on a wire that means
+    /// nothing there (RFC 1122, 3.2.1.3 (g); RFC 4291, 2.5.3 and 2.5.6).
+    pub(crate) fn source_or(
+        &self,
+        given: Option<Address>,
+        path: Path,
+        destination: Address,
+    ) -> Option<Address> {
+        let Some(given) = given else { return self.source(path, destination) };
+        let inside = path.interface == InterfaceId::LOOPBACK;
+        let there = !given.is_loopback() && given.zone().is_none_or(|zone| zone == path.interface);
+        Some(given).filter(|given| self.is_ours(*given) && (inside || there))
+    }
+
     /// How a packet gets to the next hop of a path.
     #[inline]
     pub(crate) fn reach(&self, path: Path) -> Reach {

@@ -303,11 +303,20 @@ impl Stack {
         work(tcp, &mut context)
     }
 
-    /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free.
+    /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free. On a group's address, or
+    /// everyone's, it hears what is for that, and what it sends comes from one of ours.
     ///
     /// # Errors
-    /// [`UdpError::Taken`], [`UdpError::NoPort`].
+    /// [`UdpError::Taken`], [`UdpError::NoPort`]; [`UdpError::NoRoute`] for an address of another host.
     pub fn udp_bind(&mut self, local: Option<Address>, port: u16) -> Result<UdpId, UdpError> {
+        let snapshot = &self.out.snapshot;
+        let for_many = |local: Address| local.is_multicast() || snapshot.is_broadcast(local);
+        if let Some(local) = local.filter(|local| !local.is_unspecified())
+            && !snapshot.is_ours(local)
+            && !for_many(local)
+        {
+            return Err(UdpError::NoRoute(local));
+        }
         // Another for each socket: who sees one port does not know the next (RFC 6056, 3.3.1).
         let [a, b, c, d] = self.udp.opened().to_be_bytes();
         let (local_port, remote_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

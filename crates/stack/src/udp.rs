@@ -336,9 +336,11 @@ impl Udp {
             return Err(UdpError::TooLong);
         }
         let snapshot = context.out.snapshot.clone();
-        let path = snapshot.path(remote).ok_or(UdpError::NoRoute(remote))?;
-        let local =
-            socket.local.or_else(|| snapshot.source(path, remote)).ok_or(UdpError::NoRoute(remote))?;
+        let path = snapshot.path(remote).filter(|_| remote.is_destination());
+        let path = path.ok_or(UdpError::NoRoute(remote))?;
+        // Who hears what is for many does not speak as they.
+        let local = socket.local.filter(|local| local.is_unicast() && !snapshot.is_broadcast(*local));
+        let local = snapshot.source_or(local, path, remote).ok_or(UdpError::NoRoute(remote))?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
         if socket.peer.is_none()
             && payload.len() + UDP_HEADER + header_length(remote) > smallest(remote).into()

@@ -371,11 +371,11 @@ impl Tcp {
 
 /// Our address of a connection to `remote`: the given one, or the route's.
 fn source(local: Option<Address>, remote: Address, snapshot: &Snapshot) -> Result<Address, TcpError> {
-    if !remote.is_unicast() || snapshot.is_broadcast(remote) {
+    if !remote.is_host() || snapshot.is_broadcast(remote) {
         return Err(TcpError::NoHost);
     }
     let path = snapshot.path(remote).ok_or(TcpError::NoRoute)?;
-    local.or_else(|| snapshot.source(path, remote)).ok_or(TcpError::NoRoute)
+    snapshot.source_or(local, path, remote).ok_or(TcpError::NoRoute)
 }
 
 #[cfg(test)]

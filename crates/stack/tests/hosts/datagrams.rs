@@ -1,10 +1,12 @@
 //! UDP: what sockets may hold, which ports they have, and what they may send.
 
+use std::time::Duration;
+
 use crate::ip::{ethernet, read};
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{Event, Timestamp, UdpError};
-use bywash_wire::Ipv4Header;
+use bywash_stack::{Event, PortId, Timestamp, UdpError};
 use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{Ipv4Header, Mac};
 
 /// A datagram without payload, from 10.0.0.2 to a port of 10.0.0.1.
 fn datagram(from: u16, to: u16) -> Vec<u8> {
@@ -74,4 +76,85 @@ fn who_gives_up_a_peer_does_not_come_to_share_a_port() {
         assert_eq!(stack.udp_connect(tied, None), Ok(()), "it has none");
         stack.udp_close(tied, &mut node.pool);
     }
+}
+
+/// RFC 1122, 3.2.1.3; RFC 4291, 2.5.2, 2.5.3, 2.5.6, 2.7: none of these is ever on a wire.
+#[test]
+fn what_may_not_be_on_a_wire_is_not_sent() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24").with_interface(
+        1,
+        3,
+        None,
+        1500,
+        "10.1.0.1/24",
+    );
+    let links = [node.interface(1), node.interface(2)];
+    for (id, own, router) in [(links[0], "fd00::1/64", "fe80::2"), (links[1], "fd01::1/64", "fe80::4")] {
+        node.host.control.add_address(Timestamp::ZERO, id, own.parse().unwrap()).unwrap();
+        node.host.control.add_neighbour(id, address(router), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    }
+    node.host.control.add_neighbour(links[0], address("10.0.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let mut node = node.with_route("0.0.0.0/0", "10.0.0.9", links[0]).with_route("::/0", "fe80::2", links[0]);
+    let mut now = Timestamp::ZERO;
+    for _ in 0..12 {
+        now = now + Duration::from_millis(600);
+        [0, 1].iter().for_each(|port| drop(node.take(now, PortId(*port))));
+    }
+    let on = |text: &str, link: usize| address(text).with_zone(links[link]);
+    let (far, far6) = (address("8.8.8.8"), address("2001:db8::9"));
+    let ours = on("fe80::ff:fe00:1", 0);
+    // From where, to where, and whether it is sent. TCP is told of no group.
+    for (local, remote, sent) in [
+        (None, far, true),
+        (Some(address("10.0.0.1")), far, true),
+        (Some(address("10.1.0.1")), far, true),
+        (Some(address("10.0.0.7")), far, false),
+        (Some(address("127.0.0.1")), far, false),
+        (Some(address("::1")), far6, false),
+        (Some(address("fd00::7")), far6, false),
+        (Some(ours), far6, true),
+        (Some(ours), on("fe80::4", 1), false),
+        (Some(address("fd00::1")), far6, true),
+        (None, address("0.0.0.0"), false),
+        (None, address("0.1.2.3"), false),
+        (None, address("::"), false),
+        (None, on("ff01::1", 0), false),
+        (None, on("ff00::1", 0), false),
+        (None, on("ff02::1", 0), true),
+    ] {
+        let stack = &mut node.host.stack;
+        let bound = stack.udp_bind(local, 0);
+        let told = bound.and_then(|id| {
+            let told = stack.udp_send(now, id, Some((remote, 9)), b"x", &mut node.pool);
+            stack.udp_close(id, &mut node.pool);
+            told
+        });
+        let out: usize = [0, 1].map(|port| node.take(now, PortId(port)).len()).iter().sum();
+        assert_eq!((told.is_ok(), out), (sent, usize::from(sent)), "UDP {local:?} {remote}");
+        let stack = &mut node.host.stack;
+        let told = stack.connect(now, (local, 0), (remote, 80), &mut node.pool);
+        let out: usize = [0, 1].map(|port| node.take(now, PortId(port)).len()).iter().sum();
+        let sent = sent && !remote.is_multicast();
+        assert_eq!((told.is_ok(), out), (sent, usize::from(sent)), "TCP {local:?} {remote}");
+        if let Ok(id) = told {
+            node.host.stack.abort(now, id, &mut node.pool).unwrap();
+        }
+        [0, 1].iter().for_each(|port| drop(node.take(now, PortId(*port))));
+    }
+    // Among ourselves it is another matter, and who hears a group speaks as himself.
+    let stack = &mut node.host.stack;
+    let server = stack.udp_bind(Some(address("127.0.0.1")), 9).unwrap();
+    let client = stack.udp_bind(Some(address("10.0.0.1")), 0).unwrap();
+    stack.udp_send(now, client, Some((address("127.0.0.1"), 9)), b"x", &mut node.pool).unwrap();
+    node.take(now, PORT);
+    assert_eq!(read(&mut node, server), Some(b"x".to_vec()));
+    let stack = &mut node.host.stack;
+    let group = stack.udp_bind(Some(address("224.0.0.1")), 5000).unwrap();
+    stack.udp_send(now, group, Some((far, 9)), b"x", &mut node.pool).unwrap();
+    let packets = node.take(now, PORT);
+    assert_eq!(packets[0][26..30], [10, 0, 0, 1]);
+    assert_eq!(
+        node.host.stack.udp_bind(Some(address("10.0.0.7")), 9),
+        Err(UdpError::NoRoute(address("10.0.0.7")))
+    );
 }
