@@ -149,15 +149,20 @@ impl ControlTask {
             self.begun = true;
             self.engines.iter_mut().for_each(|engine| engine.say(Message::Begin));
         }
+        let (mut packets, mut notices) = (0, 0);
         for notice in self.control.notices() {
-            for engine in self.engines.iter_mut().filter(|engine| engine.unsaid.len() < NOTICES) {
-                engine.say(Message::Notice(notice));
+            for engine in &mut self.engines {
+                if engine.unsaid.len() < NOTICES {
+                    engine.say(Message::Notice(notice));
+                } else {
+                    notices += 1;
+                }
             }
         }
         while let Some((zone, packet)) = self.control.to_ourselves() {
             let left =
                 self.engines.first_mut().map(|engine| engine.messages.put(Message::Deliver(zone, packet)));
-            give_back(left, &mut self.pool);
+            packets += give_back(left, &mut self.pool);
         }
         for (port, engine) in &self.ports {
             loop {
@@ -168,10 +173,11 @@ impl ControlTask {
                 for packet in self.batch.drain() {
                     let engine = self.engines.get_mut(*engine);
                     let left = engine.map(|engine| engine.messages.put(Message::Send(*port, packet)));
-                    give_back(left, &mut self.pool);
+                    packets += give_back(left, &mut self.pool);
                 }
             }
         }
+        self.control.count_lost(packets, notices);
         for engine in &mut self.engines {
             engine.catch_up();
             engine.messages.flush();
@@ -179,11 +185,13 @@ impl ControlTask {
     }
 }
 
-/// A packet that an engine has no room for is lost, as on a wire.
-fn give_back(left: Option<Result<(), Message>>, pool: &mut Pool) {
+/// A packet that an engine has no room for is lost, as on a wire; how many that are.
+fn give_back(left: Option<Result<(), Message>>, pool: &mut Pool) -> u64 {
     if let Some(Err(Message::Send(_, packet) | Message::Deliver(_, packet))) = left {
         pool.give_packet(packet);
+        return 1;
     }
+    0
 }
 
 impl Task for ControlTask {
@@ -226,12 +234,93 @@ impl Task for ControlTask {
 
 #[cfg(test)]
 mod tests {
-    use bywash_stack::Listen;
-    use bywash_stack::frame::Arena;
+    use bywash_stack::frame::{Arena, FRAME_SIZE, Packet};
+    use bywash_stack::wire::Ipv4Header;
+    use bywash_stack::wire::checksum::Sum;
+    use bywash_stack::wire::zerocopy::IntoBytes;
+    use bywash_stack::{Interface, Listen, Medium, Offloads, Request};
 
     use super::*;
     use crate::engine::MESSAGES;
     use crate::handoff::ring;
+
+    /// A control with 10.0.0.1 on a port, whose engine hears nothing: its ring takes so much.
+    fn task(room: usize) -> (ControlTask, Receiver<Message>, Sender<Asked>) {
+        let (bell, theirs) = (Bell::new().unwrap(), Bell::new().unwrap());
+        let ((messages, heard), (asks, asked)) = (ring(room, &theirs), ring(4096, &bell));
+        let engine =
+            Engine { asked, messages, picture: Newest::new(), answers: Vec::new(), unsaid: VecDeque::new() };
+        let mut pool = Arena::new(vec![0; 3000 * FRAME_SIZE]).unwrap().pool(2900).unwrap();
+        let mut control = Control::new([7; 16]);
+        let id = control.add_interface(Interface {
+            name: "test".into(),
+            port: PortId(0),
+            medium: Medium::Ip,
+            mtu: 1500,
+            offloads: Offloads::default(),
+        });
+        control.add_address(Timestamp::ZERO, id.unwrap(), "10.0.0.1/24".parse().unwrap()).unwrap();
+        let task = ControlTask {
+            clock: Clock::start(),
+            published: control.snapshot(&mut pool).clone(),
+            control,
+            pool,
+            engines: vec![engine],
+            ports: vec![(PortId(0), 0)],
+            commands: std::sync::mpsc::channel().1,
+            links: None,
+            looked: Timestamp::ZERO,
+            bell,
+            old: Vec::new(),
+            begun: true,
+            batch: Batch::new(),
+            armed: false,
+        };
+        (task, heard, asks)
+    }
+
+    /// What an engine asks of the control that has come from a neighbour: an ICMP message, whole.
+    fn icmp(task: &mut ControlTask, message: &[u8]) -> Asked {
+        let length = u16::try_from(message.len()).unwrap();
+        let mut ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 1, length);
+        ip.seal();
+        let mut bytes = message.to_vec();
+        let sum = Sum::new().bytes(&bytes).checksum();
+        bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut packet = Packet::new(task.pool.take().unwrap());
+        packet.extend_from_slice(&[ip.as_bytes(), &bytes].concat()).unwrap();
+        let interface = task.control.interfaces().last().unwrap().0;
+        Asked::Request(Request::Icmp { interface, packet, start: 20 })
+    }
+
+    #[test]
+    fn what_an_engine_that_is_behind_does_not_hear_is_counted() {
+        let (mut task, mut heard, mut asks) = task(8);
+        let lost = |task: &ControlTask| {
+            let counters = task.control.counters();
+            (counters.no_memory, counters.icmp_notices_dropped)
+        };
+        // Replies to echoes, more than the ring takes.
+        for _ in 0..12 {
+            let request = icmp(&mut task, &[8, 0, 0, 0, 0, 1, 0, 2]);
+            asks.put(request).unwrap();
+        }
+        task.turn();
+        assert_eq!(lost(&task), (4, 0));
+        // News of a datagram of ours, more than may wait.
+        let ours = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+        let unreachable =
+            [&[3, 3, 0, 0, 0, 0, 0, 0][..], ours.as_bytes(), &[0, 7, 0, 9, 0, 8, 0, 0]].concat();
+        for _ in 0..NOTICES + 3 {
+            let error = icmp(&mut task, &unreachable);
+            asks.put(error).unwrap();
+        }
+        (0..20).for_each(|_| {
+            task.turn();
+        });
+        assert_eq!(lost(&task), (4, 3));
+        assert_eq!(std::iter::from_fn(|| heard.take()).count(), 8);
+    }
 
     /// Something that stacks are told of.
     fn change(control: &mut Control, n: u16) {

@@ -172,7 +172,9 @@ counters! {
         neighbours_failed,
         /// Times another station claimed an address of ours.
         address_conflicts,
-        /// Dropped: no frame, a queue was full, or there was no way to the destination.
+        /// What ICMP told, errors of one's own packets among it, and a stack was not told, for it was too far behind: once for each.
+        icmp_notices_dropped,
+        /// Dropped: no frame, a queue was full, a stack was too far behind, or there was no way to the destination.
         no_memory,
     }
 }

@@ -381,6 +381,12 @@ impl Control {
         self.outbox.to_ourselves.pop_front()
     }
 
+    /// Counts packets of the control's, and what ICMP had told, that did not get to a stack, for it was too far behind.
+    pub fn count_lost(&mut self, packets: u64, notices: u64) {
+        self.counters.no_memory += packets;
+        self.counters.icmp_notices_dropped += notices;
+    }
+
     /// What ICMP has told since this was last called: for every stack.
     pub fn notices(&mut self) -> impl Iterator<Item = Notice> {
         self.notices.drain(..)
