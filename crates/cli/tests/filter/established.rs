@@ -6,6 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bywash_lab::{Host, Pair, PairOptions, Snapshot};
+use bywash_port::filter::ebpf::{Assembler, Register};
+use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, TcxDirection};
 use bywash_sys::route::Gateway;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -300,6 +302,34 @@ fn headers_that_do_not_lie_in_front_are_found_as_well() {
     assert!(arrives(&other, &asker));
     let told = filter.end();
     assert_eq!(of_port(summary(&told), "flows_noted"), 1);
+}
+
+/// `TC_ACT_OK`: the packet leaves, and no program behind is asked.
+const TC_ACT_OK: i32 = 0;
+
+#[test]
+fn flows_are_noted_before_a_program_of_others_that_asks_nobody_behind_it() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let cable = Cable::new(&PairOptions::default());
+    let mut assembler = Assembler::new();
+    assembler.mov(Register::R0, TC_ACT_OK);
+    assembler.exit();
+    let instructions = assembler.finish().unwrap().to_words();
+    let spec = ProgramSpec { kind: ProgramKind::SchedCls, name: "lets_leave", instructions: &instructions };
+    let program = Program::load(&spec).unwrap();
+    let interface = cable.pair.far.index;
+    let attach = || Link::tcx(&program, interface, TcxDirection::Egress);
+    let _others = cable.hosts[1].enter(attach).unwrap().unwrap();
+    let filter = cable.filter(&rules(""));
+    let [asker, other] = [cable.udp(1, "10.0.0.2:4000"), cable.udp(0, "10.0.0.1:5000")];
+    assert!(arrives(&asker, &other));
+    assert!(arrives(&other, &asker), "an answer");
+    // The program that comes with other rules is there before it as well.
+    cable.change(&filter, &rules("# again").replace("4096", "8192"));
+    let [asker, other] = [cable.udp(1, "10.0.0.2:4001"), cable.udp(0, "10.0.0.1:5001")];
+    assert!(arrives(&asker, &other));
+    assert!(arrives(&other, &asker), "an answer");
+    filter.end();
 }
 
 #[test]

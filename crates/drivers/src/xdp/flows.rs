@@ -87,7 +87,8 @@ impl Flows {
         let instructions = program.to_words();
         let spec = ProgramSpec { kind: ProgramKind::SchedCls, name: &name, instructions: &instructions };
         let program = Program::load(&spec).map_err(|error| error.to_string())?;
-        let link = Link::tcx(&program, interface, TcxDirection::Egress).map_err(|error| {
+        // Before others': one that decides that a packet leaves (`TC_ACT_OK`) ends the row, and nothing would be noted behind it.
+        let link = Link::tcx_first(&program, interface, TcxDirection::Egress).map_err(|error| {
             format!("{error}; rules with established need Linux 6.6 with CONFIG_NET_XGRESS")
         })?;
         Ok(Some(Self { table, _link: link }))
