@@ -274,6 +274,7 @@ impl Loaded {
                 longest: 2048,
                 heartbeat: heartbeat.as_raw_fd(),
                 queues: 1,
+                decides_others: false,
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },

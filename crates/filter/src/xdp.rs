@@ -81,6 +81,9 @@ pub struct Maps {
     pub heartbeat: RawFd,
     /// How many heartbeats there are; one at TCX.
     pub queues: u32,
+    /// Packets of other queues, which an interface may get later, are decided about as long as the first one's worker is alive; else
+    /// they have no worker. They have no socket either way.
+    pub decides_others: bool,
     /// `BPF_MAP_TYPE_PERCPU_ARRAY`, a [`Count`] for each [`Verdict`], for flows, at [`LOST_SAMPLES`], and from [`RULES_AT`] on for each
     /// rule.
     pub counters: RawFd,
@@ -328,7 +331,7 @@ impl Steering<'_> {
 }
 
 /// Goes on when the worker of the packet's queue is alive. Needs only the context, and uses r0 to r5. At TCX one worker
-/// speaks for all queues.
+/// speaks for all queues, at XDP the first one for those that have come later, if it is to.
 pub(crate) fn check_heartbeat(
     assembler: &mut Assembler,
     maps: &Maps,
@@ -349,8 +352,15 @@ pub(crate) fn check_heartbeat(
     assembler.call(Helper::Jiffies);
     if hook == Hook::Xdp {
         assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
-        let none = exits.of(Verdict::NoSocket);
-        assembler.jump_if32(Register::R1, Condition::GreaterOrEqual, maps.queues, none);
+        if maps.decides_others {
+            let has_one = assembler.label();
+            assembler.jump_if32(Register::R1, Condition::Less, maps.queues, has_one);
+            assembler.mov(Register::R1, 0);
+            assembler.place(has_one);
+        } else {
+            let none = exits.of(Verdict::NoSocket);
+            assembler.jump_if32(Register::R1, Condition::GreaterOrEqual, maps.queues, none);
+        }
     }
     assembler.map_value(ENTRY, maps.heartbeat, 0);
     if hook == Hook::Xdp && maps.queues > 1 {

@@ -63,6 +63,7 @@ impl Fixture {
             longest: 200,
             heartbeat: self.heartbeat.as_raw_fd(),
             queues: QUEUES,
+            decides_others: false,
             counters: self.counters.as_raw_fd(),
         }
     }

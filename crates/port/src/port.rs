@@ -175,6 +175,12 @@ pub trait Port: Send {
         Ok(None)
     }
 
+    /// What its interface has by now that it had not when the port was opened, so that rules do not decide about all that comes; what,
+    /// and what to do, in one line.
+    fn outgrown(&self) -> Option<String> {
+        None
+    }
+
     /// Has the rule with this name, a limit, drop all that comes from a source from now on, or no longer. Other rules make
     /// an end of that.
     ///

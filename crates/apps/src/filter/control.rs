@@ -127,6 +127,8 @@ struct State {
     unblock_trouble: Trouble,
     /// Why packets are not judged by user space.
     length_trouble: Trouble,
+    /// Why rules do not decide about all that comes.
+    growth_trouble: Trouble,
     /// Why the default gateways are not known.
     gateways_trouble: Trouble,
     /// Why rules are not in the NIC that should be.
@@ -138,13 +140,14 @@ struct State {
 
 impl State {
     /// All that may be wrong, in the order in which it is told.
-    fn troubles(&mut self) -> [&mut Trouble; 8] {
+    fn troubles(&mut self) -> [&mut Trouble; 9] {
         [
             &mut self.reload_trouble,
             &mut self.block_trouble,
             &mut self.expiry_trouble,
             &mut self.unblock_trouble,
             &mut self.length_trouble,
+            &mut self.growth_trouble,
             &mut self.gateways_trouble,
             &mut self.nic_trouble,
             &mut self.audit_trouble,
@@ -321,6 +324,7 @@ impl Work {
             }
             if self.gateways_due <= Instant::now() {
                 self.look_at_gateways();
+                self.look_at_queues();
             }
         }
         self.note(&json!({ "event": "stop" }));
@@ -447,6 +451,27 @@ impl Work {
         if let Ok(Some(gateways)) = held {
             self.note(&json!({ "event": "gateways", "gateways": gateways }));
         }
+    }
+
+    /// Whether there are queues by now that the port has not. The rules are set anew then: a veth runs a program on those queues alone
+    /// that there were when it was set.
+    fn look_at_queues(&mut self) {
+        let Ok(outgrown) = self.port.with(|port| port.outgrown()) else { return };
+        let is_known =
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.why == outgrown;
+        if is_known {
+            return;
+        }
+        let began = Instant::now();
+        let trouble = match outgrown.map(|what| (what, self.hold(self.shared.rules()))) {
+            Some((what, Err(why))) => {
+                self.gateways_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
+                Some(format!("{what}; the program could not be set anew: {why}"))
+            }
+            Some((what, Ok(_))) => Some(what),
+            None => None,
+        };
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.set(trouble);
     }
 
     /// Puts these rules in the place of those that hold. Returns where they are, and nothing when the filter ends before that.

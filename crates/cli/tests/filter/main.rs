@@ -6,6 +6,7 @@ mod bed;
 mod end;
 mod established;
 mod ingress;
+mod more_queues;
 mod moves;
 mod one_queue;
 mod page;

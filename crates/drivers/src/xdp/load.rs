@@ -45,8 +45,12 @@ impl Opening<'_> {
 
     /// Whether it receives by all queues, and no rules of a file decide what stays.
     pub(super) fn takes_all_queues(&self) -> bool {
-        self.options.rules.is_none()
-            && self.interface.queues.rx > 0
+        self.options.rules.is_none() && self.has_all_queues()
+    }
+
+    /// Whether it receives by all queues that there are.
+    pub(super) fn has_all_queues(&self) -> bool {
+        self.interface.queues.rx > 0
             && self.queues.iter().filter(|halves| halves.rx).count() >= self.interface.queues.rx as usize
     }
 
@@ -62,10 +66,11 @@ impl Opening<'_> {
     /// The maps.
     pub(super) fn maps(&self, has_rules: bool) -> Result<Maps, BpfError> {
         let queues = self.interface.queues.rx;
-        match &self.former {
+        let maps = match &self.former {
             Some(former) => former.maps.at_xdp(queues),
             None => Maps::create(Hook::Xdp, queues, has_rules)?.with_samples(self.options.samples),
-        }
+        }?;
+        Ok(if self.has_all_queues() { maps.deciding_others() } else { maps })
     }
 
     /// The rules of a file, or those that it steers by.

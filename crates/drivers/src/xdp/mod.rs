@@ -354,6 +354,10 @@ impl Port for XdpPort {
         Ok((gateways != ruled.never_take().gateways).then_some(gateways))
     }
 
+    fn outgrown(&self) -> Option<String> {
+        self.ruled.as_ref().and_then(|_| self.watch.more_queues())
+    }
+
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
         match &self.ruled {
             Some(ruled) => ruled.block(rule, source, on),

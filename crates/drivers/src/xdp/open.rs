@@ -161,7 +161,8 @@ impl<'a> Opening<'a> {
             (None, None, None, self.options.attach == Attach::Generic)
         };
         let back = self.way_back(generic)?;
-        let watch = Watch::open(&self.interface, back.as_ref().map(Back::index))?;
+        let queues = self.has_all_queues().then_some(self.interface.queues.rx);
+        let watch = Watch::open(&self.interface, back.as_ref().map(Back::index), queues)?;
         let mut pool = self.stock()?;
         let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);

@@ -37,6 +37,8 @@ pub(super) struct Maps {
     longest: u32,
     heartbeat: Map,
     queues: u32,
+    /// The program decides about packets of other queues, too.
+    decides_others: bool,
     counters: Arc<Map>,
     /// Where samples are kept.
     samples: Option<Arc<Map>>,
@@ -104,6 +106,7 @@ impl Maps {
             beats: heartbeat.map_memory()?,
             heartbeat,
             queues,
+            decides_others: false,
         })
     }
 
@@ -127,6 +130,11 @@ impl Maps {
     /// The same for sockets that take packets of several frames: of as many as there are.
     pub(super) fn with_chains(self) -> Self {
         Self { longest: u32::MAX, ..self }
+    }
+
+    /// The same for a port that has all queues: what the program alone decides it decides of those that come later, too.
+    pub(super) fn deciding_others(self) -> Self {
+        Self { decides_others: true, ..self }
     }
 
     /// From now on the queue's packets go to this socket.
@@ -174,6 +182,7 @@ impl Maps {
             longest: self.longest,
             heartbeat: self.heartbeat.as_raw_fd(),
             queues: self.queues,
+            decides_others: self.decides_others,
             counters: self.counters.as_raw_fd(),
         }
     }

@@ -1,23 +1,33 @@
-//! Whether the interface is still there, and the way back into it.
+//! Whether the interface is still there, and the way back into it, and whether it has outgrown its port.
 
 use std::sync::{Mutex, PoisonError};
 
 use bywash_port::Counter;
+use bywash_sys::ethtool::Ethtool;
 use bywash_sys::interface::Interface;
 use bywash_sys::route::Route;
 
 /// Looks in the network namespace that the port was opened in, whichever thread asks.
 pub(super) struct Watch {
     route: Mutex<Route>,
+    ethtool: Ethtool,
     interface: u32,
     back: Option<u32>,
+    /// How many receive queues there were, of a port that has all of them.
+    queues: Option<u32>,
 }
 
 impl Watch {
-    /// For an interface, and the TAP interface by which packets go back into it if there is one.
-    pub(super) fn open(interface: &Interface, back: Option<u32>) -> Result<Self, String> {
+    /// For an interface, the TAP interface by which packets go back into it if there is one, and its receive queues if the port has all
+    /// of them.
+    pub(super) fn open(
+        interface: &Interface,
+        back: Option<u32>,
+        queues: Option<u32>,
+    ) -> Result<Self, String> {
         let route = Mutex::new(Route::open().map_err(|error| error.to_string())?);
-        Ok(Self { route, interface: interface.index, back })
+        let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
+        Ok(Self { route, ethtool, interface: interface.index, back, queues })
     }
 
     /// What is lost for good: sockets of an interface that was deleted, or moved to another namespace, get nothing any more, and
@@ -33,5 +43,20 @@ impl Watch {
         let interface = is_lost(self.interface, false);
         let back = self.back.is_some_and(|back| is_lost(back, true));
         [counter("interface_gone", interface), counter("way_back_gone", back)]
+    }
+
+    /// That the interface has more queues by now than there were.
+    pub(super) fn more_queues(&self) -> Option<String> {
+        let had = self.queues?;
+        let mut route = self.route.lock().unwrap_or_else(PoisonError::into_inner);
+        // By the name that it has now.
+        let name = route.link_at(self.interface).ok()??.name;
+        let has = self.ethtool.channels(&name).ok()?.rx;
+        (has > had).then(|| {
+            format!(
+                "{name} has {has} receive queues and had {had} at the start: of what comes by the others user space judges nothing, \
+                 only what XDP decides alone is decided; start the filter again, or `ethtool -L {name}` with {had}"
+            )
+        })
     }
 }

@@ -118,6 +118,7 @@ impl Loaded {
                 longest: 2048,
                 heartbeat: heartbeat.as_raw_fd(),
                 queues: 1,
+                decides_others: false,
                 counters: counters.as_raw_fd(),
             },
             sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },

@@ -185,6 +185,18 @@ impl Ethtool {
         })
     }
 
+    /// Sets how many queues are in use, of a driver that counts those for receiving and for transmitting apart.
+    ///
+    /// # Errors
+    /// When its driver can't, or there are sockets or programs that need others.
+    pub fn set_channels(&self, interface: &str, rx: u32, tx: u32) -> Result<(), EthtoolError> {
+        let answer = self.fixed(interface, &GCHANNELS)?;
+        // As `channels` reads them; those for other things stay as they are.
+        let mut words: [u32; 8] = std::array::from_fn(|i| word(&answer, 1 + i));
+        [words[4], words[5], words[7]] = [rx, tx, 0];
+        self.fixed_with(interface, &SCHANNELS, &words).map(drop)
+    }
+
     /// Its rings' sizes.
     ///
     /// # Errors
@@ -403,6 +415,7 @@ const GRINGPARAM: Command = Command { number: 0x10, size: 36, what: "tell its ri
 const GPAUSEPARAM: Command = Command { number: 0x12, size: 16, what: "tell its pause frames" };
 const GSSET_INFO: Command = Command { number: 0x37, size: 20, what: "tell how many features it has" };
 const GCHANNELS: Command = Command { number: 0x3c, size: 36, what: "tell its queues" };
+const SCHANNELS: Command = Command { number: 0x3d, size: 36, what: "set how many queues it has" };
 const GLINKSETTINGS: Command =
     Command { number: 0x4c, size: 48 + 3 * LINK_MODE_WORDS * 4, what: "tell its link's speed" };
 
