@@ -18,7 +18,7 @@ use bywash_sys::interface::{Finding, Interface, Severity, Topic};
 use bywash_sys::xsk::CopyMode;
 
 use super::guard::Guard;
-use super::look::{find, no_native_xdp};
+use super::look::{find, no_native_xdp, no_sockets};
 use super::moving::Way;
 use super::program::{Beat, Maps};
 use super::rules::{Place, Ruled, Scope};
@@ -79,20 +79,24 @@ fn obstacle(interface: &str, choice: QueueChoice, options: &Options) -> Option<S
     if let Some((_, flag)) = set.into_iter().find(|(is_set, _)| *is_set) {
         return Some(format!("{flag} is for XDP: leave it out, or --attach xdp"));
     }
-    Place { hook: Hook::Tcx, interface: 0, mtu: 0, as_on_the_wire: options.hook.is_none() }
+    let as_on_the_wire = options.hook.is_none();
+    Place { hook: Hook::Tcx, interface: 0, mtu: 0, as_on_the_wire, no_sockets: None }
         .refusal(rules, options.only.as_ref())
 }
 
 impl Place {
     /// On an interface.
     pub(super) fn new(hook: Hook, interface: &Interface) -> Self {
-        Self { hook, interface: interface.index, mtu: interface.mtu, as_on_the_wire: false }
+        let no_sockets = no_sockets(&interface.advice).map(str::to_owned);
+        Self { hook, interface: interface.index, mtu: interface.mtu, as_on_the_wire: false, no_sockets }
     }
 
     /// Why a program there can't decide by these rules.
     pub(super) fn unfit(&self, rules: &Rules, only: Option<&Expression>) -> Option<String> {
         if self.hook == Hook::Xdp {
-            return None;
+            let why = self.no_sockets.as_ref()?;
+            let Rule { name, .. } = rules.set.rules().iter().find(|rule| rule.asks_user_space())?;
+            return Some(format!("the rule '{name}' is for user space, and {why}"));
         }
         let needs_xdp = |rule: &Rule| {
             let why = rule.needs_xdp()?;
@@ -113,7 +117,10 @@ impl Place {
 
     /// The same, and what to do.
     pub(super) fn refusal(&self, rules: &Rules, only: Option<&Expression>) -> Option<String> {
-        self.unfit(rules, only).map(|why| format!("{why}: start with --attach xdp"))
+        self.unfit(rules, only).map(|why| match self.hook {
+            Hook::Xdp => why,
+            Hook::Tcx => format!("{why}: start with --attach xdp"),
+        })
     }
 }
 
@@ -243,6 +250,8 @@ impl TxQueue for NoWayBack {
 
 #[cfg(test)]
 mod tests {
+    use bywash_filter::rules::{Action, Condition, FlowOptions};
+    use bywash_port::RuleSet;
     use bywash_sys::netdev::XdpFeatures;
 
     use super::*;
@@ -257,6 +266,30 @@ mod tests {
         assert!(copies(&Interface { advice: vec![finding(Severity::Warning)], ..nic.clone() }));
         assert!(copies(&Interface { kind: Some("veth".into()), ..nic.clone() }));
         assert!(!copies(&Interface { kind: Some("tun".into()), ..nic }));
+    }
+
+    #[test]
+    fn where_sockets_get_nothing_xdp_takes_the_rules_that_it_decides_alone() {
+        let rules = |action| {
+            let rule = Rule {
+                name: "flood".into(),
+                condition: Condition::default(),
+                action,
+                sample: None,
+                expires: None,
+                dry_run: false,
+            };
+            let set = Arc::new(RuleSet::new(vec![rule]).unwrap());
+            Rules { set, never: Vec::new(), flows: FlowOptions::default() }
+        };
+        let text = "open the ports (xdp:eth1)".to_owned();
+        let advice = vec![Finding { severity: Severity::Error, topic: Topic::Sockets, text: text.clone() }];
+        let bond = Interface { advice, ..Interface::default() };
+        let refusal = |bond: &Interface, action| Place::new(Hook::Xdp, bond).refusal(&rules(action), None);
+        assert_eq!(refusal(&bond, Action::Drop), None);
+        let why = format!("the rule 'flood' is for user space, and {text}");
+        assert_eq!(refusal(&bond, Action::Queue), Some(why));
+        assert_eq!(refusal(&Interface::default(), Action::Queue), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What can be opened of an interface: which queues, and packets of one frame or of several.
 
 use bywash_frame::{FRAME_DATA, Stride};
-use bywash_port::{PortName, QueueChoice};
+use bywash_port::{PortName, QueueChoice, Rules};
 use bywash_sys::interface::{self, Finding, Interface, Severity, Topic};
 use bywash_sys::netdev::Netdev;
 use bywash_sys::route::Route;
@@ -32,11 +32,12 @@ pub(super) fn find(interface: &str) -> Result<Interface, String> {
 }
 
 /// What is known to be in the way of opening it so, or what works badly. `takes` when packets are taken from it, which
-/// needs an XDP program. Whether native XDP works is not judged here: the kernel is asked, which knows better.
-pub(super) fn judge(advice: &[Finding], takes: bool) -> Result<Vec<String>, String> {
+/// needs an XDP program; `by_sockets` when that is to give some to sockets. Whether native XDP works is not judged here: the kernel is asked, which knows better.
+pub(super) fn judge(advice: &[Finding], takes: bool, by_sockets: bool) -> Result<Vec<String>, String> {
     let concerns = |finding: &&Finding| match finding.topic {
         Topic::Interface | Topic::Path => true,
         Topic::Rights | Topic::Program | Topic::Packets => takes,
+        Topic::Sockets => takes && by_sockets,
         Topic::NativeXdp => false,
     };
     let of = |severity| advice.iter().filter(concerns).filter(move |finding| finding.severity == severity);
@@ -51,6 +52,17 @@ pub(super) fn no_native_xdp(advice: &[Finding]) -> Option<&str> {
     let is_it =
         |finding: &&Finding| finding.topic == Topic::NativeXdp && finding.severity == Severity::Warning;
     advice.iter().find(is_it).map(|finding| finding.text.as_str())
+}
+
+/// Whether packets are to come to sockets by native XDP: all that are taken, or, where there are rules, what these leave to user space.
+pub(super) fn wants_sockets(options: &Options) -> bool {
+    let by_rules = |rules: &Rules| rules.set.rules().iter().any(|rule| rule.asks_user_space());
+    options.attach != Attach::Generic && options.rules.as_ref().is_none_or(by_rules)
+}
+
+/// Why sockets get no packets of an interface, and what to do, if that is known.
+pub(super) fn no_sockets(advice: &[Finding]) -> Option<&str> {
+    advice.iter().find(|finding| finding.topic == Topic::Sockets).map(|finding| finding.text.as_str())
 }
 
 /// Why there can be no zero-copy with frames so far apart, where the driver has it or does not say.
@@ -151,6 +163,10 @@ pub(super) fn multi_buffer(link: &Interface, options: &Options, stride: Stride) 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bywash_filter::rules::FlowOptions;
+    use bywash_port::{Action, Rule, RuleSet, read_steer};
     use bywash_sys::netdev::XdpFeatures;
 
     use super::*;
@@ -205,19 +221,49 @@ mod tests {
     fn obstacles_refuse_and_what_is_bad_is_told_where_it_matters() {
         let finding = |severity, topic| Finding { severity, topic, text: format!("{topic:?}") };
         let all = |severity| {
-            [Topic::Path, Topic::Rights, Topic::Program, Topic::Packets, Topic::NativeXdp]
+            [Topic::Path, Topic::Rights, Topic::Program, Topic::Packets, Topic::Sockets, Topic::NativeXdp]
                 .map(|topic| finding(severity, topic))
         };
-        assert_eq!(judge(&[], true).unwrap(), [""; 0]);
-        assert_eq!(judge(&all(Severity::Note), true).unwrap(), [""; 0]);
-        assert_eq!(judge(&all(Severity::Warning), true).unwrap(), ["Path", "Rights", "Program", "Packets"]);
-        assert_eq!(judge(&all(Severity::Error)[1..], true).unwrap_err(), "Rights");
-        assert_eq!(judge(&all(Severity::Error)[2..], true).unwrap_err(), "Program");
-        assert_eq!(judge(&all(Severity::Error)[3..], true).unwrap_err(), "Packets");
-        assert_eq!(judge(&all(Severity::Error)[1..], false).unwrap(), [""; 0], "sending needs none of them");
-        assert_eq!(judge(&[finding(Severity::Error, Topic::Interface)], false).unwrap_err(), "Interface");
+        assert_eq!(judge(&[], true, true).unwrap(), [""; 0]);
+        assert_eq!(judge(&all(Severity::Note), true, true).unwrap(), [""; 0]);
+        assert_eq!(
+            judge(&all(Severity::Warning), true, true).unwrap(),
+            ["Path", "Rights", "Program", "Packets", "Sockets"]
+        );
+        assert_eq!(judge(&all(Severity::Error)[1..], true, true).unwrap_err(), "Rights");
+        assert_eq!(judge(&all(Severity::Error)[2..], true, true).unwrap_err(), "Program");
+        assert_eq!(judge(&all(Severity::Error)[3..], true, true).unwrap_err(), "Packets");
+        assert_eq!(judge(&all(Severity::Error)[4..], true, true).unwrap_err(), "Sockets");
+        assert_eq!(
+            judge(&all(Severity::Error)[4..], true, false).unwrap(),
+            [""; 0],
+            "the program decides alone"
+        );
+        assert_eq!(
+            judge(&all(Severity::Error)[1..], false, true).unwrap(),
+            [""; 0],
+            "sending needs none of them"
+        );
+        assert_eq!(
+            judge(&[finding(Severity::Error, Topic::Interface)], false, true).unwrap_err(),
+            "Interface"
+        );
         assert_eq!(no_native_xdp(&all(Severity::Warning)), Some("NativeXdp"));
         assert_eq!(no_native_xdp(&all(Severity::Note)), None);
+    }
+
+    #[test]
+    fn sockets_are_wanted_unless_rules_leave_nothing_to_user_space() {
+        let ruled = |action| {
+            let rule = Rule { action, ..read_steer("udp port 53 drop").unwrap() };
+            let set = RuleSet::new(vec![rule]).unwrap();
+            let rules = Rules { set: Arc::new(set), never: Vec::new(), flows: FlowOptions::default() };
+            Options { rules: Some(rules), ..Options::default() }
+        };
+        assert!(wants_sockets(&Options::default()));
+        assert!(wants_sockets(&ruled(Action::Queue)));
+        assert!(!wants_sockets(&ruled(Action::Drop)));
+        assert!(!wants_sockets(&Options { attach: Attach::Generic, ..Options::default() }));
     }
 
     #[test]

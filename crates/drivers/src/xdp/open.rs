@@ -19,7 +19,9 @@ use super::guard::Guard;
 use super::ingress;
 use super::life::Life;
 use super::load;
-use super::look::{HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy};
+use super::look::{
+    HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy, wants_sockets,
+};
 use super::moving::Former;
 use super::program::{self, Beat, Maps};
 use super::samples::{Names, Ring};
@@ -95,7 +97,8 @@ impl<'a> Opening<'a> {
         let interface = find(interface)?;
         let counts = (interface.queues.rx, interface.queues.tx);
         let queues = choose(choice, options, tx, counts, &interface.name)?;
-        let warnings = judge(&interface.advice, queues.iter().any(|halves| halves.rx))?;
+        let takes = queues.iter().any(|halves| halves.rx);
+        let warnings = judge(&interface.advice, takes, wants_sockets(options))?;
         let multi_buffer = multi_buffer(&interface, options, arena.stride())?;
         let former = None;
         Self { options, arena, interface, queues, multi_buffer, former, warnings }.refuse_everything()

@@ -40,7 +40,7 @@ pub(super) struct Ruled {
 }
 
 /// What rules must know of the interface, and where their program runs.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Place {
     pub(super) hook: Hook,
     /// The interface's number.
@@ -48,6 +48,8 @@ pub(super) struct Place {
     pub(super) mtu: u32,
     /// At TCX, too, `len` must be what it is on the wire.
     pub(super) as_on_the_wire: bool,
+    /// Why XDP can't give packets to user space, and what to do, where that is so.
+    pub(super) no_sockets: Option<String>,
 }
 
 /// Which packets rules are about, and what becomes of those that they do not decide.
@@ -111,7 +113,7 @@ impl Ruled {
         rules: &Rules,
         never_take: NeverTake,
     ) -> Result<(Self, Program), String> {
-        self.next_at(self.place, maps, rules, never_take)
+        self.next_at(self.place.clone(), maps, rules, never_take)
     }
 
     /// The same elsewhere, by maps that have the same counters.

@@ -37,6 +37,8 @@ pub enum Topic {
     NativeXdp,
     /// What packets look like, and how many fit.
     Packets,
+    /// Sockets that native XDP gives packets to.
+    Sockets,
     /// The way between the wire and memory.
     Path,
 }
@@ -81,6 +83,9 @@ pub(super) fn would_use(interface: &Interface, frame: u32) -> String {
         return "nothing that receives: the MTU".into();
     }
     let xdp = interface.xdp_features.unwrap_or_default();
+    if no_sockets(interface).is_some() {
+        return "nothing that receives: its ports".into();
+    }
     let native = xdp.native && native_refused(interface, frame).is_empty();
     let way = if native { "native XDP" } else { "generic XDP" };
     let copy = if native && xdp.zero_copy { "zero-copy" } else { "copy" };
@@ -99,6 +104,7 @@ pub(super) fn findings(interface: &Interface, frame: u32) -> Vec<Finding> {
     findings.extend(xdp(interface));
     let refused = native_refused(interface, frame).into_iter();
     findings.extend(refused.map(|text| Finding::warning(Topic::NativeXdp, text)));
+    findings.extend(no_sockets(interface).map(|text| Finding::error(Topic::Sockets, text)));
     findings.extend(packets(interface, frame));
     findings.extend(path(interface));
     findings.sort_by_key(|finding| finding.severity);
@@ -195,6 +201,27 @@ fn native_refused(interface: &Interface, frame: u32) -> Vec<String> {
         ));
     }
     refused
+}
+
+/// Why no socket gets a packet that native XDP gives it, if that is so.
+///
+/// The kernel runs a bond's program on its ports, and gives packets to no socket but those that are bound to the port (`xsk_rcv_check`).
+/// It counts none of the others, which are lost. Where a port's driver has no native XDP the bond has none either, and generic XDP sees
+/// packets once they are the bond's.
+fn no_sockets(interface: &Interface) -> Option<String> {
+    let is_stacked = matches!(interface.kind.as_deref(), Some("bond" | "team"));
+    if !is_stacked || interface.xdp_features.is_some_and(|features| !features.native) {
+        return None;
+    }
+    let name = &interface.name;
+    let ports = match &interface.ports[..] {
+        [] => "which it has none of".into(),
+        ports => ports.iter().map(|port| format!("xdp:{port}")).collect::<Vec<_>>().join(", "),
+    };
+    Some(format!(
+        "{name} is no place for AF_XDP sockets: XDP sees its packets on the ports below it, where the kernel loses what is given to \
+         sockets of {name}; open the ports ({ports}), or, where no rules are, take --xdp generic, several times slower"
+    ))
 }
 
 /// Ethernet header and two VLAN tags, bytes: what a packet is longer than its interface's MTU at most.

@@ -104,6 +104,8 @@ pub struct Interface {
     pub default_route: bool,
     /// The other end of a veth, when that is in this namespace too.
     pub peer: Option<Peer>,
+    /// What is below a bond, team or bridge.
+    pub ports: Vec<String>,
     /// What would be used to open it: `native XDP, zero-copy, 8 queues`.
     pub would_use: String,
     /// What is to be known or fixed.
@@ -245,6 +247,12 @@ impl Look {
             addresses: self.addresses.iter().filter(|a| a.index == link.index).map(|a| a.prefix).collect(),
             default_route: self.gateways.iter().any(|gateway| gateway.index == link.index),
             peer: peer.map(|peer| Peer { name: peer.name.clone(), tx_queues: peer.tx_queues }),
+            ports: self
+                .links
+                .iter()
+                .filter(|port| port.controller == Some(link.index))
+                .map(|port| port.name.clone())
+                .collect(),
             driver,
             would_use: String::new(),
             advice: Vec::new(),

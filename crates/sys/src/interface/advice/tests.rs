@@ -177,6 +177,32 @@ fn what_is_good_to_know_is_a_note() {
 }
 
 #[test]
+fn sockets_are_on_the_ports_of_a_bond_where_its_xdp_is() {
+    let features = XdpFeatures { native: true, redirect: true, ..XdpFeatures::default() };
+    let bond = Interface {
+        name: "bond0".into(),
+        kind: Some("bond".into()),
+        xdp_features: Some(features),
+        ports: vec!["eth1".into(), "eth2".into()],
+        ..good()
+    };
+    for kind in ["bond", "team"] {
+        let findings = findings(&Interface { kind: Some(kind.into()), ..bond.clone() }, FRAME);
+        let of_sockets: Vec<_> = findings.iter().filter(|finding| finding.topic == Topic::Sockets).collect();
+        assert_eq!((of_sockets.len(), of_sockets[0].severity), (1, Severity::Error));
+        let text = &of_sockets[0].text;
+        assert!(text.contains("open the ports (xdp:eth1, xdp:eth2)") && !text.contains('\n'), "{text}");
+    }
+    assert_eq!(would_use(&bond, FRAME), "nothing that receives: its ports");
+    // Generic XDP sees packets of the bond, and that of a bridge packets of the bridge.
+    let generic = Interface { xdp_features: Some(XdpFeatures::default()), ..bond.clone() };
+    let bridge = Interface { kind: Some("bridge".into()), ..bond };
+    for others in [generic, bridge] {
+        assert!(findings(&others, FRAME).iter().all(|finding| finding.topic != Topic::Sockets));
+    }
+}
+
+#[test]
 fn missing_rights_are_named() {
     let status = |bits: u64| format!("Name:\tx\nCapEff:\t{bits:016x}\nCapBnd:\t0\n");
     assert_eq!(lacking(&status(u64::MAX)), None);
