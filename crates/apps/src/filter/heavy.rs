@@ -40,23 +40,29 @@ impl Display for Sender {
 }
 
 /// What is above a limit, of one key: since when packets are counted, in nanoseconds; those since then, those of the second
-/// before that, and all.
+/// before that, and all; and how many had been within the limit when the second began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Above(pub(super) [u64; Self::WORDS]);
 
 impl Above {
-    pub(super) const WORDS: usize = 4;
+    pub(super) const WORDS: usize = 5;
 
-    /// Counts a packet; a second is over when there is one after it.
-    pub(super) fn count(&mut self, now: u64) {
-        let [since, packets, before, all] = &mut self.0;
+    /// Counts a packet; a second is over when there is one after it. So many have been `within` the limit until now. Returns how many
+    /// have come in the second, within the limit and above; on average, when it took longer.
+    pub(super) fn count(&mut self, now: u64, within: u32) -> u64 {
+        let [since, packets, before, all, within_then] = &mut self.0;
         let age = now.saturating_sub(*since);
-        if age > SECOND {
-            *before = if age > 2 * SECOND { 0 } else { *packets };
-            (*since, *packets) = (now, 0);
-        }
         *packets += 1;
         *all += 1;
+        // Both are as long as the counter of those within.
+        let within_then_short = u32::try_from(*within_then).unwrap_or(0);
+        let came = *packets + u64::from(within.wrapping_sub(within_then_short));
+        if age > SECOND {
+            *before = if age > 2 * SECOND { 0 } else { *packets - 1 };
+            (*since, *packets, *within_then) = (now, 1, within.into());
+        }
+        let in_second = u128::from(came) * u128::from(SECOND) / u128::from(age.max(SECOND));
+        u64::try_from(in_second).unwrap_or(u64::MAX)
     }
 
     /// Packets of the second that is not over.
@@ -70,14 +76,14 @@ impl Above {
     }
 
     /// Counts the second's packets from 0 on.
-    pub(super) fn begin_again(&mut self) {
-        let [_, packets, before, _] = &mut self.0;
-        (*packets, *before) = (0, (*before).max(*packets));
+    pub(super) fn begin_again(&mut self, within: u32) {
+        let [_, packets, before, _, within_then] = &mut self.0;
+        (*packets, *before, *within_then) = (0, (*before).max(*packets), within.into());
     }
 
     /// About how many there were in the last second.
     pub(super) fn recent(&self, now: u64) -> u64 {
-        let [since, packets, before, _] = self.0;
+        let [since, packets, before, ..] = self.0;
         if now.saturating_sub(since) > 2 * SECOND { 0 } else { packets.max(before) }
     }
 }
@@ -177,14 +183,31 @@ mod tests {
     #[test]
     fn the_last_second_counts_until_two_have_passed_without_a_packet() {
         let mut above = Above::default();
-        (0..100).for_each(|n| above.count(9 * SECOND + n));
-        above.count(10 * SECOND + 1);
+        let count = |above: &mut Above, now| {
+            above.count(now, 0);
+        };
+        (0..100).for_each(|n| count(&mut above, 9 * SECOND + n));
+        count(&mut above, 10 * SECOND + 1);
         assert_eq!((above.packets(), above.recent(10 * SECOND), above.all()), (1, 100, 101));
-        above.begin_again();
+        above.begin_again(0);
         assert_eq!((above.packets(), above.recent(11 * SECOND)), (0, 100));
         assert_eq!(above.recent(13 * SECOND), 0);
-        above.count(20 * SECOND);
+        count(&mut above, 20 * SECOND);
         assert_eq!((above.recent(20 * SECOND), above.all()), (1, 102));
+    }
+
+    #[test]
+    fn what_comes_in_a_second_is_what_was_within_and_what_was_above() {
+        let mut above = Above::default();
+        above.count(9 * SECOND, 0);
+        // The counter of those within goes round in between.
+        above.begin_again(u32::MAX - 1);
+        assert_eq!(above.count(9 * SECOND + SECOND / 2, 3), 1 + 5);
+        assert_eq!(above.count(10 * SECOND, 4), 2 + 6);
+        assert_eq!(above.count(11 * SECOND, 12), (3 + 14) / 2, "in two seconds");
+        assert_eq!(above.count(11 * SECOND, 13), 2 + 1);
+        above.begin_again(13);
+        assert_eq!(above.count(11 * SECOND, 14), 1 + 1);
     }
 
     #[test]
@@ -196,7 +219,7 @@ mod tests {
         let mut heaviest = Heaviest::of(MOST);
         let mut send = |heaviest: &mut Heaviest, n: usize, packets: u64, at: u64| {
             for _ in 0..packets {
-                counts[n].count(at);
+                counts[n].count(at, 0);
                 if heaviest.may_be_one(&counts[n], at) {
                     heaviest.offer(sender(n), place(n), at, |place| Some(counts[place.set]));
                 }

@@ -22,7 +22,7 @@ const KEYS: usize = 1 << 16;
 
 const WAYS: usize = 4;
 
-/// So many times the rate, and a source is blocked.
+/// So many times the rate in a second, and a source is blocked.
 const FLOODS: u32 = 2;
 
 /// What became of a packet.
@@ -189,11 +189,13 @@ impl Limiter {
     #[cold]
     fn count_above(&mut self, headers: &Headers, now: u64, place: Place) -> Measured {
         let mut above = self.counts.above(place.set, place.way);
-        above.count(now);
-        // What is above the rate is counted, so this is one less than so many times the rate.
-        let is_flood = above.packets() >= u64::from(self.limit.rate.saturating_mul(FLOODS - 1).max(1));
+        // In the lower half of the key's word.
+        let within =
+            u32::try_from(self.counts.sets.look_at(place.set)[place.way] & u64::from(u32::MAX)).unwrap_or(0);
+        // What is above alone would not do: of who sends in trains the bucket keeps no more than the burst, and the rest is above.
+        let is_flood = above.count(now, within) >= u64::from(self.limit.rate.max(1)) * u64::from(FLOODS);
         let measured = if is_flood && self.limit.block.is_some() && self.source(headers).is_some() {
-            above.begin_again();
+            above.begin_again(within);
             Measured::Flood
         } else {
             Measured::Above
@@ -341,6 +343,27 @@ mod tests {
         let mut calm = self::limiter(100, 1, SOURCE);
         let calm = (0..300).map(|n| calm.measure(&from([10, 0, 0, 7]), 9 * SECOND + n * SECOND / 150));
         assert_eq!(calm.filter(|measured| *measured == Measured::Flood).count(), 0);
+    }
+
+    #[test]
+    fn who_sends_in_trains_is_a_flood_at_twice_the_rate_and_not_before() {
+        // At the same rate, once with a small burst and once with one as large as the rate.
+        for burst in [10, 1000] {
+            let floods = |train: u64| {
+                let mut limiter = limiter(1000, burst, SOURCE);
+                // Each packet a microsecond behind the one before.
+                let times = (0..30)
+                    .flat_map(|second| (0..train).map(move |n| 9 * SECOND + second * SECOND + n * 1000));
+                let measured = times.map(|now| limiter.measure(&from([10, 0, 0, 7]), now));
+                measured.filter(|measured| *measured == Measured::Flood).count()
+            };
+            for train in [1010, 1500, 1980] {
+                assert_eq!(floods(train), 0, "{train} packets a second, burst {burst}");
+            }
+            for train in [2100, 3000, 100_000] {
+                assert!(floods(train) > 0, "{train} packets a second, burst {burst}");
+            }
+        }
     }
 
     #[test]
