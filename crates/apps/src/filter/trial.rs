@@ -13,7 +13,8 @@ use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{
     Established, Flow, FlowLayout, FlowMap, FlowTable, Headers, RuleProgram, Way, time,
 };
-use bywash_port::{Prefix, Rule, Rules};
+use bywash_port::{Action, Prefix, Rule, Rules};
+use bywash_sys::clock::SECOND;
 use serde::Serialize;
 
 use super::judge::{Blocked, Counted, Judge};
@@ -36,8 +37,13 @@ pub struct Trial {
     pub foreign_packets: u64,
     /// Packets of which the capture has not all bytes: to rules that look farther they are shorter than they were.
     pub cut_packets: u64,
+    /// Packets of which the capture has no time: for limits and established flows they came at once with the one before.
+    pub untimed_packets: u64,
     /// What each rule would have done, in order.
     pub rules: Vec<TrialRule>,
+    /// A rule asks when packets came.
+    #[serde(skip)]
+    pub asks_time: bool,
     /// Why the capture could be read no farther.
     #[serde(skip)]
     pub broken: Option<ReadError>,
@@ -105,10 +111,16 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         outgoing_packets: 0,
         foreign_packets: 0,
         cut_packets: 0,
+        untimed_packets: 0,
+        asks_time: rules
+            .set
+            .rules()
+            .iter()
+            .any(|rule| asks(&rule) || matches!(rule.action, Action::Limit(_))),
         rules: Vec::new(),
         broken: None,
     };
-    let mut now = 0;
+    let mut clock = Clock::default();
     loop {
         let record = match reader.next_record() {
             Ok(Some(record)) => record,
@@ -125,8 +137,8 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
         trial.packets += 1;
         trial.cut_packets += u64::from(record.is_cut());
         let packet = (record.bytes, record.original_len as usize);
-        // A clock that was set back does not run backwards here.
-        now = record.time.unwrap_or(now).max(now);
+        trial.untimed_packets += u64::from(record.time.is_none());
+        let now = clock.at(record.time);
         let source = Headers::of(packet.0).source();
         if source.is_some_and(|source| ours.iter().any(|prefix| prefix.contains(source))) {
             trial.outgoing_packets += 1;
@@ -157,6 +169,34 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
     };
     trial.rules = rules.set.rules().iter().zip(judge.counted()).map(of).collect();
     Ok(trial)
+}
+
+/// The time of a capture as it goes by: what stamps say is a clock that may be set, and one of them may be wrong.
+#[derive(Default)]
+struct Clock {
+    /// Nanoseconds since the first packet.
+    now: u64,
+    /// The stamp that this was at.
+    stamp: Option<u64>,
+}
+
+/// Packets of several cores or interfaces may stand in another order than they came. What is farther back is a clock that was set.
+const DISORDER: u64 = SECOND;
+
+/// More than that is no time that went by between two packets, in nanoseconds: a day.
+const LONGEST: u64 = 24 * 60 * 60 * SECOND;
+
+impl Clock {
+    /// When a packet of this stamp came.
+    fn at(&mut self, stamp: Option<u64>) -> u64 {
+        let Some(stamp) = stamp else { return self.now };
+        let before = self.stamp.unwrap_or(stamp);
+        if stamp >= before || before - stamp > DISORDER {
+            self.now = self.now.saturating_add(stamp.saturating_sub(before).min(LONGEST));
+            self.stamp = Some(stamp);
+        }
+        self.now
+    }
 }
 
 /// Nobody plays against a capture: no secret is needed.
@@ -193,5 +233,36 @@ impl Display for Trial {
             f.write_str(if *dry_run { "would be dropped: a dry run" } else { "dropped" })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_captures_time_goes_on_whatever_its_clock_was_set_to() {
+        const DAY: u64 = 86_400_000;
+        let mut clock = Clock::default();
+        // Milliseconds: a stamp, and the time at it.
+        let stamps = [
+            (1_000_000, 0),
+            (1_002_000, 2000),
+            // Out of order.
+            (1_001_500, 2000),
+            (1_003_000, 3000),
+            // Set back, and to the right time again.
+            (10_000, 3000),
+            (11_000, 4000),
+            (1_004_000, 997_000),
+            // A year ahead, for one packet.
+            (1_004_000 + 365 * DAY, 997_000 + DAY),
+            (1_005_000, 997_000 + DAY),
+            (1_006_000, 998_000 + DAY),
+        ];
+        for (stamp, time) in stamps {
+            assert_eq!(clock.at(Some(stamp * 1_000_000)), time * 1_000_000, "{stamp}");
+        }
+        assert_eq!(clock.at(None), clock.now, "it came at once with the one before");
     }
 }

@@ -309,6 +309,15 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
             trial.packets
         ));
     }
+    if trial.untimed_packets > 0 && trial.asks_time {
+        warn(&format!(
+            "{}: {} of {} packets have no time (Simple Packet Blocks): limits and established flows take them as if they had come at \
+             once with the ones before; capture as pcap, or as pcapng with Enhanced Packet Blocks",
+            args.pcap.display(),
+            trial.untimed_packets,
+            trial.packets
+        ));
+    }
     for TrialRule { rule, .. } in trial.rules.iter().filter(|rule| rule.action == Action::SynCookie.name()) {
         warn(&format!(
             "the rule '{rule}' answers SYNs for who listens, which a capture does not tell: here all that it is about goes on to \

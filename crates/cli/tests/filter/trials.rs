@@ -179,6 +179,53 @@ fn packets_that_are_cut_are_told_of() {
     assert_eq!(json["cut_packets"], 1);
 }
 
+/// A rule that lets one packet a second through.
+const ONE_A_SECOND: &str =
+    "[[rule]]\nname = \"one\"\nmatch = \"udp\"\naction = \"limit\"\nrate = 1\nburst = 1\n";
+
+#[test]
+fn a_limit_goes_on_when_the_clock_of_the_capture_was_set_back() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let rules = rules(folder.path(), ONE_A_SECOND);
+    // One far ahead, then half a minute of one packet in two seconds.
+    let stamps = std::iter::once(2_000_000_000).chain((0..15).map(|n| 1_000_000_000 + 2 * n));
+    let mut capture = pcap(&vec![ip([US, US], 17, [7, 7]); 16]);
+    for (n, stamp) in stamps.enumerate() {
+        let at = 24 + n * (16 + 60);
+        capture[at..at + 4].copy_from_slice(&u32::to_le_bytes(stamp));
+    }
+    let told = try_out(&rules, &capture, "");
+    // The second one came at once with the first, as far as anybody knows.
+    assert_eq!((told.status.code(), figures(&told)), (Some(0), [16, 1, 0]), "{told:?}");
+}
+
+#[test]
+fn packets_without_a_time_are_told_of_where_a_rule_asks_for_it() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    // A section, an interface of Ethernet, and two Simple Packet Blocks.
+    let mut capture = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
+    capture.extend(words(&[1, 20, 1, 0, 20]));
+    for _ in 0..2 {
+        capture.extend(words(&[3, 16 + 60, 60]));
+        capture.extend(ip([US, US], 17, [7, 7]));
+        capture.extend(words(&[16 + 60]));
+    }
+    for (text, is_told) in
+        [(ONE_A_SECOND, true), ("[[rule]]\nname = \"all\"\nmatch = \"udp\"\naction = \"drop\"\n", false)]
+    {
+        let told = try_out(&rules(folder.path(), text), &capture, "");
+        let why = String::from_utf8(told.stderr.clone()).unwrap();
+        assert_eq!((told.status.code(), figures(&told)[0]), (Some(0), 2), "{told:?}");
+        let says = why.starts_with("bywash: -: 2 of 2 packets have no time") && why.lines().count() == 1;
+        assert_eq!((says, why.is_empty()), (is_told, !is_told), "{why}");
+        let json: Value = serde_json::from_slice(&told.stdout).unwrap();
+        assert_eq!(json["untimed_packets"], 2);
+    }
+}
+
 #[test]
 fn rules_that_can_do_nothing_are_told_with_their_place() {
     let Some(_guard) = bywash_lab::lock() else { return };
