@@ -1,7 +1,7 @@
 //! The audit log: what has changed, a JSON object on a line. Whoever rotates logs moves the file away and sends SIGHUP; then it is opened anew.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct Audit {
     file: Arc<File>,
     /// It could not be written: nothing is noted until it is opened anew.
     has_ended: bool,
+    /// What it ends with is half a line.
+    is_within_line: bool,
 }
 
 impl Audit {
@@ -26,7 +28,8 @@ impl Audit {
     /// The system's.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().create(true).append(true).open(path)?;
-        Ok(Self { path: path.into(), file: Arc::new(file), has_ended: false })
+        let is_within_line = ends_within_line(path);
+        Ok(Self { path: path.into(), file: Arc::new(file), has_ended: false, is_within_line })
     }
 
     /// Opens what has its name by now, where that is another file or the old one took no more. When that fails, it stays as it was.
@@ -44,6 +47,7 @@ impl Audit {
             let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(&self.path)?;
             rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
             self.file = Arc::new(file);
+            self.is_within_line = ends_within_line(&self.path);
         }
         self.has_ended = false;
         Ok(())
@@ -60,9 +64,72 @@ impl Audit {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut line = event.clone();
         line["time"] = json!(since.as_secs_f64());
-        // In one piece: somebody may read or cut the file at any time.
-        let written = (&*self.file).write_all(format!("{line}\n").as_bytes());
+        let begin = if self.is_within_line { "\n" } else { "" };
+        let written = self.write(format!("{begin}{line}\n").as_bytes());
         self.has_ended = written.is_err();
         written
+    }
+
+    /// In one piece, as long as the system takes it: somebody may read or cut the file at any time. A disk that is full takes half a line,
+    /// which is taken back.
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut rest = line;
+        while !rest.is_empty() {
+            match (&*self.file).write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let written = line.len() - rest.len();
+                    self.is_within_line |= written > 0 && !self.take_back(written as u64);
+                    return Err(error);
+                }
+            }
+        }
+        self.is_within_line = false;
+        Ok(())
+    }
+
+    /// Cuts off what was written last. False where that can't be: in a pipe, or when somebody else has written since.
+    fn take_back(&self, written: u64) -> bool {
+        let mut file = &*self.file;
+        let (Ok(end), Ok(metadata)) = (file.stream_position(), file.metadata()) else { return false };
+        metadata.is_file() && metadata.len() == end && file.set_len(end.saturating_sub(written)).is_ok()
+    }
+}
+
+/// Whether a file ends with half a line, as whoever was killed or had no room has left it.
+fn ends_within_line(path: &Path) -> bool {
+    let last = || {
+        // To open a pipe would wait for who writes.
+        let mut file = std::fs::metadata(path)
+            .ok()
+            .filter(std::fs::Metadata::is_file)
+            .map(|_| File::open(path))?
+            .ok()?;
+        file.seek(SeekFrom::End(-1)).ok()?;
+        let mut byte = [0];
+        file.read_exact(&mut byte).ok().map(|()| byte[0])
+    };
+    last().is_some_and(|byte| byte != b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_has_left_half_a_line_of_is_no_part_of_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        std::fs::write(&path, "{\"event\":\"start\"}\n{\"event\":\"blo").unwrap();
+        for event in ["start", "stop"] {
+            Audit::open(&path).unwrap().note(&json!({ "event": event })).unwrap();
+        }
+        let log = std::fs::read_to_string(&path).unwrap();
+        let events: Vec<Option<Value>> = log.lines().map(|line| serde_json::from_str(line).ok()).collect();
+        let events: Vec<_> =
+            events.iter().map(|event| event.as_ref().map(|event| event["event"].as_str().unwrap())).collect();
+        assert_eq!(events, [Some("start"), None, Some("start"), Some("stop")], "{log}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Filter, for_a_time, moment_in};
+use crate::bed::{BYWASH, Bed, Filter, for_a_time, moment_in};
 
 #[test]
 fn the_audit_log_says_who_began_what_which_rules_have_expired_and_whom_it_blocks() {
@@ -92,6 +92,45 @@ fn an_audit_log_that_can_not_be_written_is_told_of_at_once_and_once() {
     filter.wait_for("warning", ends);
     let told = filter.end();
     assert_eq!(told.iter().filter(|event| ends(event)).count(), 1, "{told:?}");
+}
+
+#[test]
+fn an_audit_log_on_a_disk_that_was_full_has_whole_lines_alone() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let rules = bed.rules("[[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n");
+    // A disk of two pages, gone with the last process that sees it: one is another file's, and in the other one there is no room for
+    // a line.
+    let small = bed.folder.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let mut command = bed.lab.hosts[1].command("unshare").unwrap();
+    let script = "mount -t tmpfs -o size=8k none \"$0\" && cd \"$0\" && head -c 4096 /dev/zero > other && \
+                  printf '%-4059s{\"event\":\"earlier\"}\\n' '' > audit.log && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script]).arg(&small).arg(BYWASH);
+    let words =
+        format!("filter xdp:left --rules {} --audit {}", rules.display(), small.join("audit.log").display());
+    let mut filter = Filter::by(command, &format!("{words} --huge-pages off --memory 32M"));
+    let ends = |event: &Value| {
+        event["event"] == "warning" && event["message"].as_str().unwrap().contains("audit log ends")
+    };
+    filter.wait_for("warning", ends);
+    let seen = format!("/proc/{}/root{}", filter.child.id(), small.display());
+    std::fs::remove_file(format!("{seen}/other")).unwrap();
+    filter.signal(Signal::HUP);
+    let until = Instant::now() + Duration::from_secs(20);
+    let log = loop {
+        let log = std::fs::read_to_string(format!("{seen}/audit.log")).unwrap();
+        if log.contains("reload") && log.ends_with('\n') {
+            break log;
+        }
+        assert!(Instant::now() < until, "{log}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let events =
+        log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line}")));
+    let events: Vec<String> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(events, ["earlier", "reload"]);
+    filter.end();
 }
 
 #[test]
