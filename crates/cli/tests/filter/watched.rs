@@ -12,7 +12,7 @@ use bywash_lab::{Host, Snapshot};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER, Untouched, fifo, summary, unchanged};
+use crate::bed::{BYWASH, Bed, Filter, SERVER, Untouched, arguments, fifo, summary, unchanged};
 
 /// Asks until an answer comes, or none does.
 fn until_answered(bed: &Bed, answered: bool, what: &str) {
@@ -265,6 +265,31 @@ fn all_who_are_logged_in_by_ssh_are_spared_and_others_are_not() {
         drop(shell.stdin.take());
         shell.wait().unwrap();
         filter.end();
+    }
+}
+
+#[test]
+fn that_a_session_comes_inside_of_other_packets_is_told_at_the_start() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let server = &bed.lab.hosts[1];
+    ip(server, "link add vx0 type vxlan id 7 remote 10.0.0.1 dstport 4789 dev left");
+    ip(server, "address add 10.77.0.2/24 dev vx0");
+    ip(server, "link set vx0 up");
+    let rules = bed.rules("[[rule]]\nname = \"all\"\nmatch = \"\"\naction = \"drop\"\n");
+    for attach in ["xdp", "tcx"] {
+        let told = |session: &str| {
+            let words = format!("filter xdp:left --rules {} --attach {attach}", rules.display());
+            let words = format!("{words} --huge-pages off --memory 16M --duration 100ms --json");
+            let mut command = server.command(BYWASH).unwrap();
+            let output = command.args(arguments(&words)).env("SSH_CONNECTION", session).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let says = "the ssh session of 10.77.0.9 comes by vx0: what carries it is not protected where that comes in by left";
+        let inside = told("10.77.0.9 50000 10.77.0.2 22");
+        assert_eq!(inside.matches(says).count(), 1, "{inside}");
+        assert!(!told("10.0.0.1 50000 10.0.0.2 22").contains("not protected"));
     }
 }
 

@@ -12,11 +12,15 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// In the calling thread's network namespace, for the operator's session and those of others. What could not be understood goes to `warnings`.
-    pub(super) fn open(warnings: &mut Vec<String>) -> Result<Self, String> {
+    /// In the calling thread's network namespace, for the operator's session and those of others, of what comes in by `interface`. What
+    /// could not be understood goes to `warnings`, and what is not spared.
+    pub(super) fn open(interface: u32, warnings: &mut Vec<String>) -> Result<Self, String> {
         let mut route = Route::open().map_err(|error| error.to_string())?;
         let never = interface::never_take(&mut route).map_err(|error| error.to_string())?;
         warnings.extend(never.warnings);
+        let sessions = never.ssh.iter().chain(&never.sessions);
+        warnings
+            .extend(interface::carried(&mut route, interface, sessions).map_err(|error| error.to_string())?);
         let operator = never.ssh.map(|ssh| (ssh.client, ssh.server));
         let sessions = never.sessions.iter().map(|ssh| (ssh.client, ssh.server)).collect();
         Ok(Self { route, never_take: NeverTake { gateways: never.gateways, operator, sessions } })

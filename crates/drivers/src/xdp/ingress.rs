@@ -137,7 +137,7 @@ pub(super) fn open(
     refuse(&interface.advice)?;
     let rules = options.rules.as_ref().ok_or("--attach tcx is for rules")?;
     let mut warnings = Vec::new();
-    let guard = Guard::open(&mut warnings)?;
+    let guard = Guard::open(interface.index, &mut warnings)?;
     let maps = Maps::create(Hook::Tcx, QUEUE + 1, true).map_err(|error| error.to_string())?;
     let maps = maps.with_samples(options.samples).map_err(|error| error.to_string())?;
     let place = Place { as_on_the_wire: options.hook.is_none(), ..Place::new(Hook::Tcx, &interface) };

@@ -60,7 +60,7 @@ impl Opening<'_> {
         if self.former.is_some() || (self.takes_everything() && self.options.steer.is_empty()) {
             return Ok(None);
         }
-        Guard::open(warnings).map(Some)
+        Guard::open(self.interface.index, warnings).map(Some)
     }
 
     /// The maps.

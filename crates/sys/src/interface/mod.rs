@@ -4,6 +4,7 @@
 //! the calling thread's network namespace.
 
 mod advice;
+mod carried;
 mod cores;
 mod guard;
 mod pci;
@@ -12,6 +13,7 @@ mod sessions;
 use serde::Serialize;
 
 pub use advice::{Finding, HEADERS, Severity, Topic};
+pub use carried::carried;
 pub use cores::core_conflicts;
 pub use guard::{KernelUse, NeverTake, SshConnection, gateways, kernel_use, never_take, ssh};
 pub use pci::{PciNic, Pcie};

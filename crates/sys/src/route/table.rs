@@ -79,15 +79,29 @@ impl Route {
     /// # Errors
     /// When the kernel does not answer.
     pub fn is_local(&mut self, address: IpAddr) -> Result<bool, NetlinkError> {
+        Ok(self.look_up(address)?.is_some_and(|answer| answer.get(7) == Some(&libc::RTN_LOCAL)))
+    }
+
+    /// By which interface packets to an address leave, as the kernel would route them now; `None` when they do not.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn way_to(&mut self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
+        let answer = self.look_up(address)?;
+        let way = answer.as_deref().and_then(parse).and_then(|route| route.ways.first().copied());
+        Ok(way.map(|way| way.index))
+    }
+
+    /// What the kernel answers when it is asked how packets to an address leave; `None` when they can't.
+    fn look_up(&mut self, address: IpAddr) -> Result<Option<Vec<u8>>, NetlinkError> {
         let bytes = octets(address);
         let mut header = header(family(address));
         header[1] = if address.is_ipv4() { 32 } else { 128 };
         let message = Message::new(format!("look up the route to {address}"), libc::RTM_GETROUTE, &header)
             .with(&[netlink::bytes(libc::RTA_DST, &bytes)]);
         match self.socket.request(&message) {
-            Ok(answer) => Ok(answer.is_some_and(|answer| answer.get(7) == Some(&libc::RTN_LOCAL))),
-            Err(error) if matches!(error.errno(), Some(Errno::NETUNREACH | Errno::HOSTUNREACH)) => Ok(false),
-            Err(error) => Err(error),
+            Err(error) if matches!(error.errno(), Some(Errno::NETUNREACH | Errno::HOSTUNREACH)) => Ok(None),
+            answer => answer,
         }
     }
 
