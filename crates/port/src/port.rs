@@ -175,8 +175,8 @@ pub trait Port: Send {
         Ok(None)
     }
 
-    /// What its interface has by now that it had not when the port was opened, so that rules do not decide about all that comes; what,
-    /// and what to do, in one line.
+    /// What its interface has by now that it had not when rules were set, so that they do not decide about all that comes, or not as they
+    /// should; in one line, with what to do. Rules that are set after that follow as far as they can.
     fn outgrown(&self) -> Option<String> {
         None
     }

@@ -127,7 +127,7 @@ struct State {
     unblock_trouble: Trouble,
     /// Why packets are not judged by user space.
     length_trouble: Trouble,
-    /// Why rules do not decide about all that comes.
+    /// Why rules do not decide about all that comes, or not as they should.
     growth_trouble: Trouble,
     /// Why the default gateways are not known.
     gateways_trouble: Trouble,
@@ -324,7 +324,7 @@ impl Work {
             }
             if self.gateways_due <= Instant::now() {
                 self.look_at_gateways();
-                self.look_at_queues();
+                self.look_at_growth();
             }
         }
         self.note(&json!({ "event": "stop" }));
@@ -453,9 +453,9 @@ impl Work {
         }
     }
 
-    /// Whether there are queues by now that the port has not. The rules are set anew then: a veth runs a program on those queues alone
-    /// that there were when it was set.
-    fn look_at_queues(&mut self) {
+    /// Whether the interface has grown, queues or its MTU. The rules are set anew then, which the MSS of SYN cookies needs, and a veth: it
+    /// runs a program on those queues alone that there were when it was set. What is still so after that is told.
+    fn look_at_growth(&mut self) {
         let Ok(outgrown) = self.port.with(|port| port.outgrown()) else { return };
         let is_known =
             self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.why == outgrown;
@@ -468,7 +468,7 @@ impl Work {
                 self.gateways_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
                 Some(format!("{what}; the program could not be set anew: {why}"))
             }
-            Some((what, Ok(_))) => Some(what),
+            Some((_, Ok(_))) => self.port.with(|port| port.outgrown()).ok().flatten(),
             None => None,
         };
         self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.set(trouble);

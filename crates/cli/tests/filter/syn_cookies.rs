@@ -245,3 +245,36 @@ fn valid_cookies(host: &Host) -> u64 {
     let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(3).unwrap(), 16).unwrap();
     text.lines().skip(1).map(column).sum()
 }
+
+#[test]
+fn answers_to_syns_follow_the_mtu() {
+    if Command::new("ss").arg("-V").output().is_err() {
+        return bywash_lab::skip("ss is not installed");
+    }
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, pair) = two_families(&PairOptions::default());
+    let _link = answers_come_out(&hosts[0], pair.near.index);
+    let folder = tempfile::tempdir().unwrap();
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let filter = Filter::on(&hosts[1], &format!("--rules {}", web(&folder).display()));
+    let listener = hosts[1].enter(|| TcpListener::bind("10.0.0.2:80")).unwrap().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    // What the client may send in one segment: no more than the answer says.
+    let mss = || -> u32 {
+        let ends = open(&hosts[0], listener.local_addr().unwrap(), &listener);
+        let filter = format!("( sport = :{} )", ends[0].local_addr().unwrap().port());
+        let mut command = hosts[0].command("ss").unwrap();
+        let output = command.args(["-tinOH", "state", "established", &filter]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mss = text.split_whitespace().find_map(|word| word.strip_prefix("mss:"));
+        mss.and_then(|mss| mss.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!(mss() > 1400);
+    hosts[1].route().set_mtu(pair.far.index, 1300).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while mss() > 1260 {
+        assert!(Instant::now() < until, "the MSS is that of the MTU at the start");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    filter.end();
+}

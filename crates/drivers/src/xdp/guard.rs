@@ -26,6 +26,11 @@ impl Guard {
         Ok(Self { route, never_take: NeverTake { gateways: never.gateways, operator, sessions } })
     }
 
+    /// The MTU that an interface has now.
+    pub(super) fn mtu(&mut self, interface: u32) -> Option<u32> {
+        Some(self.route.link_at(interface).ok()??.mtu)
+    }
+
     /// What is never taken, as it was at the start.
     pub(super) fn never_take(&self) -> &NeverTake {
         &self.never_take

@@ -309,13 +309,14 @@ impl Port for XdpPort {
         };
         // The gateways that are known are better than no new rules.
         let never_take = guard.look().unwrap_or_else(|_| ruled.never_take().clone());
+        let mtu = guard.mtu(ruled.interface());
         let (ruled, maps, names) = (Arc::clone(ruled), Arc::clone(maps), self.names.clone());
         if let Some((way, why)) = self.way.clone().zip(ruled.unfit(rules)) {
             return Ok(way.load(Former { maps, names, ruled, never_take }, rules, why));
         }
         let rules = rules.clone();
         Ok(RuleLoad::new(move || {
-            let (ruled, program) = ruled.next(&maps, &rules, never_take)?;
+            let (ruled, program) = ruled.next(&maps, &rules, never_take, mtu)?;
             Ok(LoadedRules(Box::new(Loaded { ruled, program, rules })))
         }))
     }
@@ -355,7 +356,9 @@ impl Port for XdpPort {
     }
 
     fn outgrown(&self) -> Option<String> {
-        self.ruled.as_ref().and_then(|_| self.watch.more_queues())
+        let ruled = self.ruled.as_ref()?;
+        let mtu = ruled.answered_mtu().and_then(|mtu| self.watch.other_mtu(mtu));
+        self.watch.more_queues().into_iter().chain(mtu).reduce(|first, second| format!("{first}; {second}"))
     }
 
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {

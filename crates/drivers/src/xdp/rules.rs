@@ -103,17 +103,31 @@ impl Ruled {
             flows: None,
             place,
         };
-        ruled.next(maps, rules, never_take.clone())
+        ruled.next(maps, rules, never_take.clone(), None)
     }
 
-    /// Loads the program of other rules, or for another list of what stays; the counters of rules that stay go on.
+    /// Loads the program of other rules, for another list of what stays, or for the MTU that the interface has now, where it is known;
+    /// the counters of rules that stay go on.
     pub(super) fn next(
         &self,
         maps: &Maps,
         rules: &Rules,
         never_take: NeverTake,
+        mtu: Option<u32>,
     ) -> Result<(Self, Program), String> {
-        self.next_at(self.place.clone(), maps, rules, never_take)
+        let place = Place { mtu: mtu.unwrap_or(self.place.mtu), ..self.place.clone() };
+        self.next_at(place, maps, rules, never_take)
+    }
+
+    /// The interface's number.
+    pub(super) fn interface(&self) -> u32 {
+        self.place.interface
+    }
+
+    /// The MTU that answers to SYNs are made for, where there are some.
+    pub(super) fn answered_mtu(&self) -> Option<u32> {
+        let answers = |rule: &Rule| rule.action == Action::SynCookie;
+        self.set.rules().iter().any(answers).then_some(self.place.mtu)
     }
 
     /// The same elsewhere, by maps that have the same counters.

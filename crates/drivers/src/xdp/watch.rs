@@ -45,6 +45,15 @@ impl Watch {
         [counter("interface_gone", interface), counter("way_back_gone", back)]
     }
 
+    /// That the interface has another MTU by now than this.
+    pub(super) fn other_mtu(&self, mtu: u32) -> Option<String> {
+        let mut route = self.route.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = route.link_at(self.interface).ok()??;
+        let (name, now) = (link.name, link.mtu);
+        (now != mtu)
+            .then(|| format!("the MTU of {name} is {now}, and SYNs are answered with the MSS of {mtu}"))
+    }
+
     /// That the interface has more queues by now than there were.
     pub(super) fn more_queues(&self) -> Option<String> {
         let had = self.queues?;
