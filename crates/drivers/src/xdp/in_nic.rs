@@ -12,6 +12,7 @@ use bywash_filter::{Hook, flows};
 use bywash_port::{Action, Rule, RulePlace, Rules};
 use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule as NtupleRule};
 use bywash_sys::interface::Interface;
+use bywash_sys::route::Route;
 use bywash_sys::state::{self, Undo};
 
 use super::Options;
@@ -23,6 +24,8 @@ const MOST: usize = 2048;
 
 /// What of a port's rules is in the NIC. Dropping it takes them out.
 pub(super) struct RulesHeld {
+    /// The interface's number, and what it was called when it was last asked for.
+    index: u32,
     interface: String,
     /// Receive queues that the interface has.
     queues: u32,
@@ -114,6 +117,7 @@ impl RulesHeld {
             None
         };
         Self {
+            index: interface.index,
             interface: name.clone(),
             queues: interface.queues.rx,
             unable,
@@ -122,6 +126,13 @@ impl RulesHeld {
             feature: None,
             places: Vec::new(),
             missing: None,
+        }
+    }
+
+    /// The driver is asked by name, and that may be another one by now.
+    fn look_for_name(&mut self) {
+        if let Ok(Some(link)) = Route::open().and_then(|mut route| route.link_at(self.index)) {
+            self.interface = link.name;
         }
     }
 
@@ -283,6 +294,9 @@ impl RulesHeld {
     /// Has the NIC hold these and no others. Returns which it does not take, and why.
     fn hold(&mut self, all: &[Wanted]) -> Result<HashMap<Wanted, String>, String> {
         let wanted: HashSet<&Wanted> = all.iter().collect();
+        if !(wanted.is_empty() && self.held.is_empty()) {
+            self.look_for_name();
+        }
         self.remove_but(&wanted)?;
         let mut missing: HashSet<&Wanted> = wanted;
         for held in &self.held {

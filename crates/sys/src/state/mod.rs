@@ -215,7 +215,7 @@ pub fn add_rule(interface: &str, rule: &Rule) -> Result<Undo, StateError> {
 /// # Errors
 /// When it can't be recorded.
 pub fn keep_steering(interface: &str) -> Result<Kept, StateError> {
-    let mut kept = Kept::of(interface);
+    let mut kept = Kept::of(interface)?;
     kept.note(true).map(|()| kept)
 }
 

@@ -16,14 +16,22 @@ use crate::ethtool::{Ethtool, Rule};
 use crate::namespace::Namespace;
 use crate::route::Route;
 
-/// An interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An interface. It is the same by another name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     namespace: u64,
     index: u32,
     /// When the change was made.
     name: String,
 }
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        (self.namespace, self.index) == (other.namespace, other.index)
+    }
+}
+
+impl Eq for Place {}
 
 impl Place {
     pub(super) fn of(name: &str) -> Result<Self, StateError> {
@@ -222,6 +230,13 @@ pub(super) fn undo_rule(place: &Place, rule: &Rule) -> Result<Undone, StateError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_is_the_same_by_another_name() {
+        let place = |index, name: &str| Place { namespace: 1, index, name: name.into() };
+        assert_eq!(place(2, "eth1"), place(2, "wan"));
+        assert_ne!(place(2, "eth1"), place(3, "eth1"));
+    }
 
     #[test]
     fn a_drivers_own_table_is_known() {

@@ -14,29 +14,43 @@ use crate::ethtool::{Ethtool, EthtoolError, FlowSpec};
 #[derive(Debug)]
 #[must_use = "dropping it puts back what is missing at once"]
 pub struct Kept {
-    interface: String,
+    interface: Place,
     /// `None` when there is nothing to forget.
     noted: Option<Undo>,
 }
 
 impl Kept {
-    pub(super) fn of(interface: &str) -> Self {
-        Self { interface: interface.into(), noted: None }
+    pub(super) fn of(interface: &str) -> Result<Self, StateError> {
+        Ok(Self { interface: Place::of(interface)?, noted: None })
     }
 
-    /// Notes what is there now instead of what was. The RSS table only if it is not one that we have set.
+    /// Notes what is there now instead of what was. The RSS table only if it is not one that we have set. An interface that is gone has
+    /// nothing any more.
     ///
     /// # Errors
-    /// When it can't be recorded.
+    /// When it can't be recorded, or is not known; then what was noted before stays.
     pub fn note(&mut self, with_table: bool) -> Result<(), StateError> {
+        let name = match self.interface.name_now() {
+            Ok(Ok(name)) => name,
+            Ok(Err(_)) => return Ok(()),
+            // Nothing was there before, so nothing is lost.
+            Err(_) if self.noted.is_none() => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let ethtool = Ethtool::open()?;
-        let rules = ethtool.specs(&self.interface).unwrap_or_default();
+        let rules = match ethtool.specs(&name) {
+            Ok(rules) => rules,
+            Err(EthtoolError::Unsupported { .. }) => Vec::new(),
+            // Of a driver that has never told any, none is missed.
+            Err(_) if self.noted.is_none() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
         // Nobody misses what every driver begins with.
-        let table = if with_table { own_table(&ethtool, &self.interface) } else { None };
+        let table = if with_table { own_table(&ethtool, &name) } else { None };
         if rules.is_empty() && table.is_none() {
             return self.noted.take().map_or(Ok(()), Undo::forget);
         }
-        let change = Change::Steering { interface: Place::of(&self.interface)?, rules, table };
+        let change = Change::Steering { interface: self.interface.clone(), rules, table };
         match &self.noted {
             Some(noted) => noted.replace(change),
             None => {
