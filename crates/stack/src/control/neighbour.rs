@@ -323,7 +323,7 @@ impl Neighbours {
 
 /// The next time at which news come together.
 fn together(at: Timestamp) -> Timestamp {
-    let step = TOGETHER.as_nanos() as u64;
+    let step = crate::time::nanos(TOGETHER);
     at.as_nanos().checked_next_multiple_of(step).map_or(NEVER, Timestamp::from_nanos)
 }
 

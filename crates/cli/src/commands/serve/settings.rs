@@ -213,6 +213,7 @@ impl Settings {
             restart_after_idle: self.slow_start_after_idle.unwrap_or(usual.restart_after_idle),
             syn_retries: self.syn_retries.unwrap_or(usual.syn_retries),
             syn_ack_retries: self.synack_retries.unwrap_or(usual.syn_ack_retries),
+            super_segment_min: usual.super_segment_min,
             traffic_class: usual.traffic_class,
         })
     }
