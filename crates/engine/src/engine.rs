@@ -364,8 +364,8 @@ impl Engine {
     }
 
     fn io(&mut self, now: Timestamp) -> (&mut Box<dyn Program>, Io<'_>) {
-        let Parts { stack, pool, steering, number, program, .. } = &mut self.parts;
-        let io = Io { now, stack, pool, steering, engine: *number, asked: &mut self.asked };
+        let Parts { stack, pool, steering, number, program, bell, .. } = &mut self.parts;
+        let io = Io { now, stack, pool, steering, engine: *number, asked: &mut self.asked, bell };
         (program, io)
     }
 

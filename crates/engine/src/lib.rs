@@ -32,5 +32,5 @@ pub use bywash_sys as sys;
 pub use engine::EngineCounters;
 pub use figures::Figures;
 pub use instance::{Configure, Failed, Handle, Instance, NoAnswer, Options, StartError, Summary};
-pub use program::{Io, Program};
+pub use program::{Io, Program, Waker};
 pub use socket_info::SocketInfo;

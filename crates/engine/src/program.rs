@@ -22,6 +22,7 @@ use bywash_stack::{
 };
 
 use crate::engine::Asked;
+use crate::handoff::Bell;
 use crate::steer::Steering;
 
 /// A program on one engine.
@@ -73,6 +74,18 @@ impl Program for () {
     fn turn(&mut self, _: &[Event], _: &mut Io<'_>) {}
 }
 
+/// Wakes an engine that sleeps, from any thread: its program is asked anew for [`Program::next_deadline`]. Whoever brings something
+/// that is neither packets nor time lays it down first.
+#[derive(Clone, Debug)]
+pub struct Waker(Bell);
+
+impl Waker {
+    /// Does it. It costs a system call, also where the engine is awake.
+    pub fn wake(&self) {
+        self.0.ring_anyway();
+    }
+}
+
 /// What a program does things with: its engine's sockets, for the time of one call.
 #[derive(Debug)]
 pub struct Io<'a> {
@@ -82,6 +95,7 @@ pub struct Io<'a> {
     pub(crate) steering: &'a Steering,
     pub(crate) engine: usize,
     pub(crate) asked: &'a mut VecDeque<Asked>,
+    pub(crate) bell: &'a Bell,
 }
 
 impl Io<'_> {
@@ -98,6 +112,11 @@ impl Io<'_> {
     /// How many engines the instance has.
     pub fn engines(&self) -> usize {
         self.steering.engines()
+    }
+
+    /// What wakes this engine.
+    pub fn waker(&self) -> Waker {
+        Waker(self.bell.clone())
     }
 
     /// The sockets, to look at.

@@ -1,28 +1,20 @@
 //! A client by hand: what is typed is sent, what comes is shown. Neither waits for the other.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use bywash_engine::stack::Timestamp;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::retry_on_intr;
 
 use crate::counters::{Counted, Counters};
+use crate::input::{Input, Piece};
 use crate::output::Output;
 use crate::sockets::{Ended, Happened, Service, Sockets};
 
-/// How often it is looked whether something was typed.
-const LOOK: Duration = Duration::from_millis(10);
 /// How soon it is looked whether there is room again for what has come.
 const SOON: Duration = Duration::from_millis(1);
 /// How long what has come may take to be written at the end.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Bytes read of the input at once, and pieces that wait to be sent.
-const PIECE: usize = 16 << 10;
-const PIECES: usize = 16;
 
 /// The client. It is done when both ends have said all. A server that has may still listen: what is typed is sent on.
 #[derive(Debug)]
@@ -30,7 +22,7 @@ pub struct Connect<Id> {
     to: Option<SocketAddr>,
     id: Option<Id>,
     open: bool,
-    typed: Receiver<Vec<u8>>,
+    input: Option<Input>,
     pending: Vec<u8>,
     /// Bytes handed to the connection.
     sent: u64,
@@ -53,7 +45,7 @@ impl<Id: Copy + Eq> Connect<Id> {
             to,
             id: None,
             open: false,
-            typed: sync_channel(0).1,
+            input: None,
             pending: Vec::new(),
             sent: 0,
             shut: false,
@@ -75,10 +67,10 @@ impl<Id: Copy + Eq> Connect<Id> {
             if !self.pending.is_empty() {
                 return;
             }
-            match self.typed.try_recv() {
-                Ok(piece) => self.pending = piece,
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
+            match self.input.as_ref().map_or(Piece::None, Input::take) {
+                Piece::Read(piece) => self.pending = piece,
+                Piece::None => return,
+                Piece::End => {
                     if !std::mem::replace(&mut self.shut, true) {
                         sockets.shutdown(id);
                     }
@@ -136,35 +128,12 @@ impl<Id: Copy + Eq> Connect<Id> {
     }
 }
 
-/// Reads what there is, also where another process has made the file one that does not wait.
-fn read(input: &mut (impl Read + AsFd), buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match input.read(buffer) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                retry_on_intr(|| poll(&mut [PollFd::new(&*input, PollFlags::IN)], None))?;
-            }
-            read => return read,
-        }
-    }
-}
-
 impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
         let Some(to) = self.to else { return Ok(()) };
-        let (tell, typed) = sync_channel(PIECES);
-        self.typed = typed;
-        // It ends with its input, or when nobody listens any more.
-        let type_on = move || {
-            let mut buffer = vec![0; PIECE];
-            while let Ok(n @ 1..) = read(&mut io::stdin(), &mut buffer) {
-                if tell.send(buffer[..n].to_vec()).is_err() {
-                    break;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("input".into()).spawn(type_on);
-        thread.map_err(|error| format!("no thread to read standard input: {error}"))?;
+        let input = Input::stdin(sockets.waker())
+            .map_err(|error| format!("no thread to read standard input: {error}"))?;
+        self.input = Some(input);
         let output =
             Output::stdout().map_err(|error| format!("no thread to write standard output: {error}"))?;
         self.output = Some(output);
@@ -190,8 +159,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
             Some(ended) if is_shown && self.unwritten() == 0 => self.end_with(id, ended, sockets),
             _ => {}
         }
-        let waits = self.stalled || self.ended.is_some();
-        self.look_at = sockets.now() + if waits { SOON } else { LOOK };
+        self.look_at = sockets.now() + SOON;
     }
 
     fn end(&mut self, _: Timestamp) {
@@ -207,9 +175,10 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        let waits = self.stalled || self.ended.is_some();
-        let listens = self.open && !self.shut && self.pending.is_empty();
-        (!self.done && (waits || listens)).then_some(self.look_at)
+        let waits = (self.stalled || self.ended.is_some()).then_some(self.look_at);
+        let listens = self.open && self.ended.is_none() && !self.shut && self.pending.is_empty();
+        let typed = listens && self.input.as_ref().is_some_and(Input::has_news);
+        waits.into_iter().chain(typed.then_some(Timestamp::ZERO)).min().filter(|_| !self.done)
     }
 
     fn is_done(&self) -> bool {
@@ -219,7 +188,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io;
     use std::os::fd::OwnedFd;
 
     use super::*;
@@ -276,21 +245,5 @@ mod tests {
             assert_eq!((counted.errors(), counted.unwritten), (errors, 1), "{ended:?}");
             assert_eq!(counted.reset, errors - 1);
         }
-    }
-
-    #[test]
-    fn input_that_does_not_wait_is_waited_for() {
-        let (mut reader, mut writer) = io::pipe().unwrap();
-        rustix::io::ioctl_fionbio(&reader, true).unwrap();
-        let mut buffer = [0; 16];
-        std::thread::scope(|scope| {
-            let read = scope.spawn(|| read(&mut reader, &mut buffer).unwrap());
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(!read.is_finished());
-            writer.write_all(b"typed").unwrap();
-            assert_eq!(read.join().unwrap(), 5);
-        });
-        drop(writer);
-        assert_eq!(read(&mut reader, &mut buffer).unwrap(), 0, "the end");
     }
 }

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bywash_engine::stack::Timestamp;
 use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, accept_with, bind, connect,
@@ -31,6 +32,8 @@ const TURN: usize = 1 << 20;
 /// How long listeners are left alone when the kernel had no descriptor or no memory for a connection: by then others may have given
 /// some back.
 const REST: Duration = Duration::from_millis(100);
+/// What the epoll set has with the bell: no socket.
+const BELL: u64 = u64::MAX;
 
 /// A socket. A place is used again, and then has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +96,8 @@ enum Kind {
 pub struct KernelSockets {
     options: KernelOptions,
     epoll: OwnedFd,
+    /// Rung by other threads of the service.
+    bell: Arc<OwnedFd>,
     places: Vec<Place>,
     free: Vec<u32>,
     happened: VecDeque<Happened<KernelId>>,
@@ -110,11 +115,15 @@ impl KernelSockets {
     /// None yet; those to come are set to `options`. What their service does not hear of goes to `counters`, which are its own.
     ///
     /// # Errors
-    /// The kernel gives no epoll set.
+    /// The kernel gives no epoll set, or no eventfd.
     pub fn new(options: KernelOptions, counters: Counters) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Self {
             options,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll,
+            bell: Arc::new(bell),
             places: Vec::new(),
             free: Vec::new(),
             happened: VecDeque::new(),
@@ -198,7 +207,11 @@ impl KernelSockets {
             events => events?,
         };
         for event in events {
-            self.sort(KernelId::of(event.data.u64()), event.flags);
+            match event.data.u64() {
+                // Whoever rang has laid down before what the service looks for after this. It only fails when nobody rang.
+                BELL => _ = rustix::io::read(&*self.bell, &mut [0; 8]),
+                socket => self.sort(KernelId::of(socket), event.flags),
+            }
         }
         Ok(())
     }
@@ -491,6 +504,14 @@ impl Sockets for KernelSockets {
         if let Some(socket) = self.remove(id) {
             let _ = sockopt::set_socket_linger(&socket.fd, Some(Duration::ZERO));
         }
+    }
+
+    fn waker(&self) -> Box<dyn Fn() + Send> {
+        let bell = self.bell.clone();
+        // It only fails when the counter is full: then it wakes already.
+        Box::new(move || {
+            let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        })
     }
 }
 

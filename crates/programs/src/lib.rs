@@ -11,6 +11,7 @@ mod date;
 mod dialect;
 mod download;
 mod http;
+mod input;
 mod kernel;
 mod kernel_options;
 mod load;

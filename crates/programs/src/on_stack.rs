@@ -156,4 +156,9 @@ impl Sockets for StackSockets<'_, '_> {
     fn abort(&mut self, id: ConnectionId) {
         let _ = self.io.abort(id);
     }
+
+    fn waker(&self) -> Box<dyn Fn() + Send> {
+        let waker = self.io.waker();
+        Box::new(move || waker.wake())
+    }
 }

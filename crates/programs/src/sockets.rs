@@ -43,6 +43,11 @@ pub trait Sockets {
 
     /// Breaks a connection off.
     fn abort(&mut self, id: Self::Id);
+
+    /// Has the service asked anew for [`Service::next_deadline`], from any thread. What it is to find is laid down first.
+    fn waker(&self) -> Box<dyn Fn() + Send> {
+        Box::new(|| ())
+    }
 }
 
 /// What happened to a connection.
