@@ -2,6 +2,8 @@
 //!
 //! Connections stay open unless the client says otherwise, and requests may be sent before the last one is answered.
 
+mod request;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use crate::counters::Counted;
 use crate::date::Date;
 use crate::server::{Course, Serve, Worked};
 use crate::sockets::Sockets;
+use request::{Asked, Refused, parse};
 
 /// Bytes of a request's head at most.
 const HEAD: usize = 16 << 10;
@@ -103,73 +106,9 @@ fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// What a request asks for.
-#[derive(Debug, PartialEq, Eq)]
-struct Asked<'a> {
-    method: &'a str,
-    path: &'a str,
-    /// The client wants the connection to stay open.
-    stays: bool,
-    /// It has a body.
-    has_body: bool,
-}
-
-/// Reads a head, without the empty line at its end; `None` when it is none, or nothing that is answered here.
-fn parse(head: &[u8]) -> Option<Asked<'_>> {
-    let text = std::str::from_utf8(head).ok()?;
-    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    let mut words = lines.next()?.split(' ');
-    let (method, path, version) = (words.next()?, words.next()?, words.next()?);
-    let newer = match version {
-        "HTTP/1.1" => true,
-        "HTTP/1.0" => false,
-        _ => return None,
-    };
-    let path = origin_form(path)?;
-    if words.next().is_some() {
-        return None;
-    }
-    let (mut keeps, mut closes, mut hosts, mut has_body) = (newer, false, 0, false);
-    for line in lines {
-        let (name, value) = line.split_once(':')?;
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("connection") {
-            // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
-            let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
-            (keeps, closes) = (keeps || has("keep-alive"), closes || has("close"));
-        } else if name.eq_ignore_ascii_case("host") {
-            hosts += 1;
-        } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
-            || name.eq_ignore_ascii_case("transfer-encoding")
-        {
-            has_body = true;
-        }
-    }
-    // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
-    if has_body && is_known(method) {
-        return None;
-    }
-    let stays = keeps && !closes && !has_body;
-    // RFC 9112, 3.2: one of them, and since 1.1 not without.
-    (hosts == 1 || (hosts == 0 && !newer)).then_some(Asked { method, path, stays, has_body })
-}
-
-fn is_known(method: &str) -> bool {
+/// Whether a method is one of those that are served.
+fn is_served(method: &str) -> bool {
     matches!(method, "GET" | "HEAD")
-}
-
-/// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:
-/// a server must take these, too); which host that is makes no difference here.
-fn origin_form(target: &str) -> Option<&str> {
-    if target.starts_with('/') {
-        return Some(target);
-    }
-    let (scheme, rest) = target.split_once("://")?;
-    let path = rest.find(['/', '?']).unwrap_or(rest.len());
-    let is_http = ["http", "https"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
-    let path = is_http.then(|| rest.split_at(path)).filter(|(host, _)| !host.is_empty())?.1;
-    // RFC 9110, 4.2.3: an empty path is "/".
-    Some(if path.starts_with('/') { path } else { "/" })
 }
 
 /// The bytes that a path's numbers mean (RFC 3986, 2.1); `None` if they are no numbers.
@@ -193,23 +132,23 @@ impl Http {
         Self { file, piece, date: Date::default() }
     }
 
-    fn answer(&self, asked: Option<&Asked<'_>>) -> Answer {
+    fn answer(&self, asked: Result<&Asked<'_>, Refused>) -> Answer {
         let (body, length, status) = match asked {
-            None => (Body::Made(self.piece.clone()), 0, "400 Bad Request"),
-            Some(Asked { method, .. }) if !is_known(method) => {
+            Err(refused) => (Body::Made(self.piece.clone()), 0, refused.status()),
+            Ok(Asked { method, .. }) if !is_served(method) => {
                 // RFC 9110, 15.5.6: it says which methods there are.
                 (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed\r\nAllow: GET, HEAD")
             }
-            Some(asked) => self.find(asked.path),
+            Ok(asked) => self.find(asked.path),
         };
-        let stays = asked.is_some_and(|asked| asked.stays);
+        let stays = asked.is_ok_and(|asked| asked.stays);
         let (end, date) = (if stays { "keep-alive" } else { "close" }, self.date.text());
         let head = format!(
             "HTTP/1.1 {status}\r\nServer: bywash\r\nDate: {date}\r\nContent-Type: application/octet-stream\r\n\
              Content-Length: {length}\r\nConnection: {end}\r\n\r\n"
         );
         let (mut head, mut left) = (head.into_bytes(), length);
-        if asked.is_some_and(|asked| asked.method == "HEAD") {
+        if asked.is_ok_and(|asked| asked.method == "HEAD") {
             left = 0;
         } else if left <= SHORT {
             head.extend_from_slice(body.rest(left));
@@ -241,14 +180,20 @@ impl Http {
                 if connection.last || connection.answers.len() >= WAITING {
                     return at;
                 }
+                // Empty lines before a request are nothing (RFC 9112, 2.2): old clients send one behind a body.
+                if connection.head.is_empty() && matches!(byte, b'\r' | b'\n') {
+                    continue;
+                }
                 connection.head.push(*byte);
                 let whole = *byte == b'\n'
                     && (connection.head.ends_with(b"\r\n\r\n") || connection.head.ends_with(b"\n\n"));
                 if whole || connection.head.len() > HEAD {
-                    let asked = whole.then(|| parse(connection.head.trim_ascii())).flatten();
-                    connection.answers.push_back(self.answer(asked.as_ref()));
-                    connection.last = !asked.as_ref().is_some_and(|asked| asked.stays);
-                    connection.sends_on = asked.is_none_or(|asked| asked.has_body);
+                    let head = connection.head.trim_ascii();
+                    let asked = if whole { parse(head) } else { Err(Refused::TooLarge) };
+                    let asked = asked.as_ref().map_err(|refused| *refused);
+                    connection.answers.push_back(self.answer(asked));
+                    connection.last = !asked.is_ok_and(|asked| asked.stays);
+                    connection.sends_on = asked.is_ok_and(|asked| asked.has_body) || asked.is_err();
                     connection.head.clear();
                 }
             }
@@ -295,148 +240,4 @@ impl Serve for Http {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use bywash_engine::stack::Timestamp;
-
-    use super::*;
-
-    #[test]
-    fn a_head_says_what_is_asked_for_and_whether_the_connection_stays() {
-        let asked = |text: &'static str| parse(text.as_bytes()).map(|asked| (asked.path, asked.stays));
-        for (head, expected) in [
-            ("GET / HTTP/1.1\r\nHost: a", Some(("/", true))),
-            ("GET /9 HTTP/1.0\r\nHost: a", Some(("/9", false))),
-            ("GET /9 HTTP/1.0\r\nConnection: Keep-Alive", Some(("/9", true))),
-            ("HEAD /a HTTP/1.1\nConnection: foo, close\nhost: a", Some(("/a", false))),
-            ("GET /9 HTTP/1.0", Some(("/9", false))),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nConnection: keep-alive", Some(("/", false))),
-            ("GET / HTTP/1.1\r\nConnection: keep-alive\r\nHost: a\r\nConnection: close", Some(("/", false))),
-            ("GET /9 HTTP/1.0\r\nConnection: foo\r\nConnection: keep-alive, foo", Some(("/9", true))),
-            ("GET / HTTP/1.1\r\nAccept: a", None),
-            ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", None),
-            ("GET / HTTP/2", None),
-            ("GET  / HTTP/1.1\r\nHost: a", None),
-            ("GET http://a/ HTTP/1.1\r\nHost: a", Some(("/", true))),
-            ("GET HTTP://a:80/9?x HTTP/1.1\r\nHost: a", Some(("/9?x", true))),
-            ("GET http://a HTTP/1.1\r\nHost: a", Some(("/", true))),
-            ("GET http://a?x HTTP/1.1\r\nHost: a", Some(("/", true))),
-            ("GET http:///9 HTTP/1.1\r\nHost: a", None),
-            ("GET ftp://a/9 HTTP/1.1\r\nHost: a", None),
-            ("GET a/9 HTTP/1.1\r\nHost: a", None),
-            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0", Some(("/", true))),
-            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Some(("/", false))),
-            ("PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a", Some(("/", false))),
-            ("POST / HTTP/1.1\r\nContent-Length: 3", None),
-            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", None),
-            ("HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", None),
-            ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", None),
-            ("", None),
-        ] {
-            assert_eq!(asked(head), expected, "{head}");
-        }
-    }
-
-    /// The head of an answer, and its body where that is short.
-    fn said(http: &Http, head: &str) -> String {
-        String::from_utf8(http.answer(parse(head.as_bytes()).as_ref()).head).unwrap()
-    }
-
-    #[test]
-    fn a_name_is_meant_by_the_numbers_of_its_bytes() {
-        for (name, path, status) in [
-            (&b"a b"[..], "/a%20b", "200"),
-            (b"a b", "/a%20c", "404"),
-            (b"100%", "/100%25?x=%zz", "200"),
-            ("größe".as_bytes(), "/gr%c3%B6%C3%9fe", "200"),
-            ("größe".as_bytes(), "/größe", "200"),
-            (b"\xff?", "/%ff%3F", "200"),
-            (b"a+b", "/a+b", "200"),
-            (b"a", "/%35", "200"),
-            (b"100%", "/100%", "400"),
-            (b"a", "/%6", "400"),
-            (b"a", "/%+6", "400"),
-            (b"a", "/%\u{e9}", "400"),
-        ] {
-            let file = File { name: name.into(), bytes: b"here".as_slice().into() };
-            let answer = said(&Http::new(Some(file)), &format!("GET {path} HTTP/1.1\r\nHost: a"));
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
-            assert!(answer.contains("\r\nConnection: keep-alive\r\n"), "{path}: {answer}");
-            assert_eq!(answer.ends_with("here"), status == "200" && name != b"a", "{path}: {answer}");
-        }
-    }
-
-    /// A client that has said this, and takes any answer.
-    struct Said(Vec<u8>, Vec<u8>);
-
-    impl Sockets for Said {
-        type Id = ();
-
-        fn now(&self) -> Timestamp {
-            Timestamp::ZERO
-        }
-
-        fn connect(&mut self, _: SocketAddr) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn send(&mut self, (): (), bytes: &[u8]) -> usize {
-            self.1.extend_from_slice(bytes);
-            bytes.len()
-        }
-
-        fn read(&mut self, (): (), take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
-            let taken = if self.0.is_empty() { 0 } else { take(&self.0) };
-            self.0.drain(..taken);
-            taken
-        }
-
-        fn shutdown(&mut self, (): ()) {}
-
-        fn close(&mut self, (): ()) {}
-
-        fn abort(&mut self, (): ()) {}
-    }
-
-    #[test]
-    fn a_connection_lingers_where_the_client_may_be_sending_still() {
-        const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-        let more = format!("{LAST}more");
-        for (said, peer_closed, course) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", false, Course::Open),
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true, Course::Over),
-            (LAST, false, Course::Over),
-            (&*more, false, Course::Lingers),
-            (&*more, true, Course::Over),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", false, Course::Lingers),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", true, Course::Over),
-            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", false, Course::Lingers),
-            ("nonsense\r\n\r\n", false, Course::Lingers),
-        ] {
-            let (mut http, mut sockets) = (Http::new(None), Said(said.into(), Vec::new()));
-            let worked = http.work((), &mut Conversation::default(), peer_closed, &mut sockets);
-            assert_eq!((worked.course, worked.counted.requests), (course, 1), "{said}");
-            assert_eq!(worked.counted.received, said.len() as u64, "{said}");
-            let answer = String::from_utf8(sockets.1).unwrap();
-            let date = answer.lines().find_map(|line| line.strip_prefix("Date: ")).unwrap();
-            assert!(date.len() == 29 && date.ends_with(" GMT"), "{answer}");
-        }
-    }
-
-    #[test]
-    fn who_asks_for_what_there_is_not_is_told_what_is_wrong() {
-        let http = Http::new(None);
-        let told = |head: &str| said(&http, head);
-        for (head, status, end) in [
-            ("POST /5 HTTP/1.1\r\nHost: a", "405 Method Not Allowed\r\nAllow: GET, HEAD", "keep-alive"),
-            ("POST /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "405 Method Not Allowed", "close"),
-            ("GET /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1", "400 Bad Request", "close"),
-            ("GET /x HTTP/1.1\r\nHost: a", "404 Not Found", "keep-alive"),
-        ] {
-            let answer = told(head);
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{head}: {answer}");
-            assert!(answer.contains(&format!("Connection: {end}\r\n")), "{head}: {answer}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,188 @@
+//! The head of a request: what is asked for, or why that is not answered (RFC 9112, 2 and 3).
+
+use super::is_served;
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked<'a> {
+    pub(super) method: &'a str,
+    /// Of what is served.
+    pub(super) path: &'a str,
+    /// The client wants the connection to stay open.
+    pub(super) stays: bool,
+    /// It has a body.
+    pub(super) has_body: bool,
+}
+
+/// Why a request is not answered. Its connection ends: what follows it may be anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It is none.
+    Bad,
+    /// Its head does not end in time.
+    TooLarge,
+    /// No server has to know its method.
+    Method,
+    /// It is of another major version.
+    Version,
+}
+
+impl Refused {
+    /// What is said of it (RFC 9110, 15; RFC 6585, 5).
+    pub(super) fn status(self) -> &'static str {
+        match self {
+            Self::Bad => "400 Bad Request",
+            Self::TooLarge => "431 Request Header Fields Too Large",
+            Self::Method => "501 Not Implemented",
+            Self::Version => "505 HTTP Version Not Supported",
+        }
+    }
+}
+
+/// Reads a head, without the empty line at its end.
+///
+/// # Errors
+/// It is none, or nothing that is answered here.
+pub(super) fn parse(head: &[u8]) -> Result<Asked<'_>, Refused> {
+    let text = std::str::from_utf8(head).map_err(|_| Refused::Bad)?;
+    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Refused::Bad);
+    };
+    let newer = is_newer(version)?;
+    if method.is_empty() || !method.bytes().all(is_token) {
+        return Err(Refused::Bad);
+    }
+    let fields = fields(lines, newer).ok_or(Refused::Bad)?;
+    if !METHODS.contains(&method) {
+        return Err(Refused::Method);
+    }
+    let Fields { keeps, closes, has_body } = fields;
+    let is_served = is_served(method);
+    // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
+    if has_body && is_served {
+        return Err(Refused::Bad);
+    }
+    // Other methods have targets of other forms, `*` and `host:port` (RFC 9112, 3.2).
+    let path = if is_served { origin_form(target).ok_or(Refused::Bad)? } else { "" };
+    Ok(Asked { method, path, stays: keeps && !closes && !has_body, has_body })
+}
+
+/// Those of RFC 9110, 9, and RFC 5789.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+/// Whether a version is 1.1 or later, as what it is treated (RFC 9110, 2.5), or 1.0.
+fn is_newer(version: &str) -> Result<bool, Refused> {
+    match version.strip_prefix("HTTP/").map(str::as_bytes) {
+        Some([b'1', b'.', minor @ b'0'..=b'9']) => Ok(*minor > b'0'),
+        Some([b'0'..=b'9', b'.', b'0'..=b'9']) => Err(Refused::Version),
+        _ => Err(Refused::Bad),
+    }
+}
+
+/// RFC 9110, 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What the fields of a head say.
+struct Fields {
+    keeps: bool,
+    closes: bool,
+    has_body: bool,
+}
+
+/// Reads the lines of a head's fields, of a client that is of 1.1 or later or not.
+fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Fields> {
+    let (mut keeps, mut closes, mut hosts, mut has_body) = (newer, false, 0, false);
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("connection") {
+            // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
+            let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
+            (keeps, closes) = (keeps || has("keep-alive"), closes || has("close"));
+        } else if name.eq_ignore_ascii_case("host") {
+            hosts += 1;
+        } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
+            || name.eq_ignore_ascii_case("transfer-encoding")
+        {
+            has_body = true;
+        }
+    }
+    // RFC 9112, 3.2: one of them, and since 1.1 not without.
+    (hosts == 1 || (hosts == 0 && !newer)).then_some(Fields { keeps, closes, has_body })
+}
+
+/// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:
+/// a server must take these, too); which host that is makes no difference here.
+fn origin_form(target: &str) -> Option<&str> {
+    if target.starts_with('/') {
+        return Some(target);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    let path = rest.find(['/', '?']).unwrap_or(rest.len());
+    let is_http = ["http", "https"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
+    let path = is_http.then(|| rest.split_at(path)).filter(|(host, _)| !host.is_empty())?.1;
+    // RFC 9110, 4.2.3: an empty path is "/".
+    Some(if path.starts_with('/') { path } else { "/" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refused::{Bad, Method, Version};
+    use super::*;
+
+    #[test]
+    fn a_head_says_what_is_asked_for_and_whether_the_connection_stays() {
+        let asked = |text: &'static str| parse(text.as_bytes()).map(|asked| (asked.path, asked.stays));
+        for (head, expected) in [
+            ("GET / HTTP/1.1\r\nHost: a", Ok(("/", true))),
+            ("GET /9 HTTP/1.0\r\nHost: a", Ok(("/9", false))),
+            ("GET /9 HTTP/1.0\r\nConnection: Keep-Alive", Ok(("/9", true))),
+            ("HEAD /a HTTP/1.1\nConnection: foo, close\nhost: a", Ok(("/a", false))),
+            ("GET /9 HTTP/1.0", Ok(("/9", false))),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nConnection: keep-alive", Ok(("/", false))),
+            ("GET / HTTP/1.1\r\nConnection: keep-alive\r\nHost: a\r\nConnection: close", Ok(("/", false))),
+            ("GET /9 HTTP/1.0\r\nConnection: foo\r\nConnection: keep-alive, foo", Ok(("/9", true))),
+            ("GET / HTTP/1.1\r\nAccept: a", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: a", Err(Bad)),
+            ("GET / HTTP/2", Err(Bad)),
+            ("GET / HTTP/1.11\r\nHost: a", Err(Bad)),
+            ("GET / http/1.1\r\nHost: a", Err(Bad)),
+            ("GET /9 HTTP/1.2\r\nHost: a", Ok(("/9", true))),
+            ("GET /9 HTTP/1.9", Err(Bad)),
+            ("PRI * HTTP/2.0", Err(Version)),
+            ("GET / HTTP/0.9", Err(Version)),
+            ("GET / HTTP/3.0\r\nHost: a", Err(Version)),
+            ("BREW /pot HTTP/1.1\r\nHost: a", Err(Method)),
+            ("get / HTTP/1.1\r\nHost: a", Err(Method)),
+            ("BREW / HTTP/1.1", Err(Bad)),
+            ("G(T / HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("OPTIONS * HTTP/1.1\r\nHost: a", Ok(("", true))),
+            ("CONNECT a:80 HTTP/1.1\r\nHost: a", Ok(("", true))),
+            ("GET * HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("GET  / HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("GET http://a/ HTTP/1.1\r\nHost: a", Ok(("/", true))),
+            ("GET HTTP://a:80/9?x HTTP/1.1\r\nHost: a", Ok(("/9?x", true))),
+            ("GET http://a HTTP/1.1\r\nHost: a", Ok(("/", true))),
+            ("GET http://a?x HTTP/1.1\r\nHost: a", Ok(("/", true))),
+            ("GET http:///9 HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("GET ftp://a/9 HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("GET a/9 HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0", Ok(("", true))),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Ok(("", false))),
+            ("PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a", Ok(("", false))),
+            ("POST / HTTP/1.1\r\nContent-Length: 3", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Err(Bad)),
+            ("HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", Err(Bad)),
+            ("", Err(Bad)),
+        ] {
+            assert_eq!(asked(head), expected, "{head}");
+        }
+    }
+}
