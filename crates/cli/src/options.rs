@@ -333,8 +333,8 @@ pub(crate) struct ReportArgs {
     /// Stop after this time: 10s, 500ms, 2m [default: at Ctrl-C]; Enter, or SIGUSR1, tells how it stands until then
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) duration: Option<Duration>,
-    /// One JSON object per line on standard output: start, interval each second, report at SIGUSR1 or Enter,
-    /// warning, summary
+    /// One JSON object per line on standard output, or on standard error where that is for data (tcp connect, pcap:-): start,
+    /// interval each second, report at SIGUSR1 or Enter, warning, summary
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
     /// Say nothing but why the aim was not met
