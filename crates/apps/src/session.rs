@@ -30,6 +30,11 @@ pub trait App {
         None
     }
 
+    /// The same where there may be several, which come and go by themselves: each is told.
+    fn troubles(&self) -> Vec<String> {
+        self.trouble().into_iter().collect()
+    }
+
     /// How often what somebody has asked for was refused: each time the trouble is told, also when it is the same.
     fn refusals(&self) -> u64 {
         0
@@ -83,7 +88,7 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
     reporter.begin(|| app.snapshot());
     // A time that no clock reaches is no end.
     let end = duration.and_then(|d| started.checked_add(d));
-    let mut told = (None, 0);
+    let mut told: (Vec<String>, u64) = (Vec::new(), 0);
     for tick in 1.. {
         let next = started + Duration::from_secs(tick);
         let until = end.map_or(next, |end| end.min(next));
@@ -98,9 +103,9 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
             break;
         }
         let refusals = app.refusals();
-        let now = (app.trouble(), refusals);
-        // Once, until it is another one, or somebody has asked again.
-        if let Some(sentence) = now.0.as_ref().filter(|_| now != told) {
+        let now = (app.troubles(), refusals);
+        // Each once, until it is another one, or somebody has asked again.
+        for sentence in now.0.iter().filter(|sentence| now.1 != told.1 || !told.0.contains(sentence)) {
             reporter.warning(sentence);
         }
         told = now;

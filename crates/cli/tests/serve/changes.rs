@@ -226,6 +226,21 @@ fn an_address_that_linux_has_is_not_taken() {
     serve.end();
 }
 
+/// Two addresses that Linux has, one after the other: the second is told of, too.
+#[test]
+fn each_address_that_somebody_else_has_is_warned_of() {
+    let Some(_guard) = lock() else { return };
+    let (_near, far, pair) = pair(&["10.9.0.1/24", "10.9.0.3/32"]);
+    let name = &pair.far.name;
+    let mut serve = Instance::start(&far, &format!("serve|--port|xdp:{name}|--addr|10.9.0.2/24"));
+    for address in ["10.9.0.3", "10.9.0.1"] {
+        serve.told(&format!("addr add {address}/24 dad"));
+        let told = serve.warning();
+        assert_eq!(told, format!("{address} is not used: {} has it", pair.near.mac));
+    }
+    serve.end();
+}
+
 #[test]
 fn who_is_left_without_an_address_ends_and_says_who_has_it() {
     let Some(_guard) = lock() else { return };

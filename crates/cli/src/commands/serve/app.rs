@@ -44,8 +44,8 @@ pub(crate) struct Running<T> {
     pub(crate) start: Start,
     pub(crate) instance: Instance,
     pub(crate) telling: T,
-    /// The trouble that has been told before it began.
-    pub(crate) told: Option<String>,
+    /// The troubles that have been told before it began.
+    pub(crate) told: Vec<String>,
     /// Who has the addresses it was to have, where it has none at all.
     pub(crate) taken: Vec<String>,
     pub(crate) began: Instant,
@@ -167,16 +167,15 @@ impl AppSummary for Summary {
     }
 }
 
-/// What keeps an instance from doing anything, as far as it is known.
-pub(super) fn trouble(handle: &Handle) -> Option<String> {
-    let claimed = handle.control(|control, _| claimed(control)).ok().flatten();
-    let sentences: Vec<String> = handle.gone().into_iter().flatten().chain(claimed).collect();
-    (!sentences.is_empty()).then(|| sentences.join("; "))
+/// What keeps an instance from doing what it is to do, as far as it is known: a sentence for each.
+pub(super) fn troubles(handle: &Handle) -> Vec<String> {
+    let claimed = handle.control(|control, _| claimed(control)).unwrap_or_default();
+    handle.gone().into_iter().flatten().chain(claimed).collect()
 }
 
-/// Whoever else claims an address of ours, in a sentence that stays the same while it is the same station.
-fn claimed(control: &Control) -> Option<String> {
-    control.addresses().find_map(|(prefix, id, state)| {
+/// Whoever else claims addresses of ours, for each in a sentence that stays the same while it is the same station.
+fn claimed(control: &Control) -> Vec<String> {
+    let told = control.addresses().filter_map(|(prefix, id, state)| {
         let address = prefix.address();
         match state {
             AddressState::Duplicate => Some(taken(control, id, address)),
@@ -186,7 +185,8 @@ fn claimed(control: &Control) -> Option<String> {
             }
             _ => None,
         }
-    })
+    });
+    told.collect()
 }
 
 fn taken(control: &Control, id: InterfaceId, address: Address) -> String {
@@ -289,8 +289,9 @@ impl<T: Telling> App for Running<T> {
         snapshot(self.start.command, &figures, &self.telling, self.began.elapsed())
     }
 
-    fn trouble(&self) -> Option<String> {
-        trouble(&self.instance.handle()).filter(|sentence| self.told.as_ref() != Some(sentence))
+    fn troubles(&self) -> Vec<String> {
+        let all = troubles(&self.instance.handle()).into_iter();
+        all.filter(|sentence| !self.told.contains(sentence)).collect()
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

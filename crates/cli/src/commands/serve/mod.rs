@@ -210,7 +210,7 @@ impl Plan<'_> {
             stop.set();
         }
         // Now, for a client that finds no way to its server without the address ends at once.
-        let told = if stop.is_set() { None } else { app::trouble(&handle) };
+        let told = if stop.is_set() { Vec::new() } else { app::troubles(&handle) };
         told.iter().for_each(|sentence| reporter.warning(sentence));
         let start = Start {
             command,
