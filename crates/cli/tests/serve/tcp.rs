@@ -166,6 +166,8 @@ fn rates_are_over_the_time_in_which_there_was_something_to_do() {
         assert_eq!((code, &load["requests"]), (Some(0), &500.into()), "{load}");
         let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
         let each = 1e9 / number(&load, "requests_per_second");
+        let all = number(&load, "duration_s") * 1e9;
+        assert!((each * 500.0 / all - 1.0).abs() < 0.01, "500 of {each} ns are not {all} ns: {load}");
         let [shortest, longest] = ["min_ns", "max_ns"].map(|name| number(&load["latency"], name));
         assert!((shortest * 0.9..longest * 2.0).contains(&each), "{each} ns each: {load}");
         let bits = number(&load, "received_bits_per_second") * each / 1e9;
@@ -178,7 +180,17 @@ fn rates_are_over_the_time_in_which_there_was_something_to_do() {
         let streams = download["streams"].as_array().unwrap().iter();
         let sum: f64 = streams.map(|stream| number(stream, "received_bits_per_second")).sum();
         assert!((sum / all - 1.0).abs() < 0.01, "{sum} of {all}: {download}");
+        let bits = number(&download, "received_bytes") * 8.0;
+        let time = bits / number(&download, "duration_s");
+        assert!((time / all - 1.0).abs() < 0.01, "{time} bit/s told as {all}: {download}");
     }
+    // For people, too: nobody works out a rate of 0.0 s.
+    let mut short = near.command(BYWASH).unwrap();
+    short.args(["tcp", "load", "http", "127.0.0.1:80", "--kernel", "--requests", "10"]);
+    let told = String::from_utf8(short.output().unwrap().stdout).unwrap();
+    let time =
+        told.split(": ").next().and_then(|time| time.strip_suffix(" ms")).and_then(|ms| ms.parse().ok());
+    assert!(time.is_some_and(|ms: f64| ms > 0.0), "{told}");
     http.end();
 }
 

@@ -15,6 +15,11 @@ pub(crate) trait Telling: Send {
     /// The numbers of everything together.
     fn row(&self, elapsed: Duration) -> Row;
 
+    /// Over which time its rates are, when it has run for so long and has ended. That is the duration that a summary tells.
+    fn measured(&self, elapsed: Duration) -> Duration {
+        elapsed
+    }
+
     /// The numbers of its parts.
     fn tables(&self, elapsed: Duration) -> Vec<Table> {
         let _ = elapsed;
@@ -129,10 +134,10 @@ impl Display for Summary {
         let numbers = self.snapshot.total.values.iter().filter(|(_, value)| *value > 0);
         let numbers: Vec<String> =
             numbers.map(|(metric, value)| format!("{value} {}", metric.noun)).collect();
-        let seconds = self.snapshot.elapsed.as_secs_f64();
         write!(
             f,
-            "{seconds:.1} s: {}",
+            "{}: {}",
+            Length(self.snapshot.elapsed),
             if numbers.is_empty() { "nothing".into() } else { numbers.join(", ") }
         )?;
         // Of more of them nobody reads each; programs have them all.
@@ -150,6 +155,18 @@ impl Display for Summary {
             }
         }
         Ok(())
+    }
+}
+
+/// How long something took, for people: of what is short no zero, by which nobody could work out a rate.
+struct Length(Duration);
+
+impl Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs_f64() {
+            seconds if seconds < 1.0 => write!(f, "{:.2} ms", seconds * 1e3),
+            seconds => write!(f, "{seconds:.1} s"),
+        }
     }
 }
 
@@ -304,6 +321,7 @@ impl<T: Telling> App for Running<T> {
         // What a program could not do without an address says nothing of its own.
         let told = if self.taken.is_empty() { self.telling.unmet() } else { Vec::new() };
         let unmet = self.taken.into_iter().chain(closed.errors).chain(told).collect();
+        let elapsed = self.telling.measured(elapsed);
         let snapshot = snapshot(self.start.command, &closed.figures, &self.telling, elapsed);
         Summary::new(unmet, snapshot, closed.warnings)
     }

@@ -184,18 +184,6 @@ impl Tally {
         services.iter().map(|service| service.counters.read()).fold(Counted::default(), Counted::and)
     }
 
-    /// How many seconds rates are over: of clients those in which there was something to measure. Ours begin before the first connection,
-    /// and end when we hear that all is done, which may be much later than that on either side of a short run.
-    fn seconds(&self, elapsed: Duration) -> f64 {
-        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
-        let measured: Vec<_> = services.iter().filter_map(|service| service.counters.measured()).collect();
-        let began = measured.iter().map(|(began, _)| *began).min();
-        let ended = measured.iter().map(|(_, ended)| *ended).collect::<Option<Vec<_>>>();
-        let ended = ended.map_or_else(monotonic, |ended| ended.into_iter().max().unwrap_or_default());
-        let measured = began.map(|began| Duration::from_nanos(ended.saturating_sub(began)));
-        measured.unwrap_or(elapsed).as_secs_f64()
-    }
-
     /// Why peers have had to wait, once they have.
     pub(super) fn put_off(&self) -> Option<String> {
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +216,7 @@ impl Tally {
 
 impl Telling for Tally {
     fn row(&self, elapsed: Duration) -> Row {
-        let (counted, seconds) = (self.counted(), self.seconds(elapsed));
+        let (counted, seconds) = (self.counted(), self.measured(elapsed).as_secs_f64());
         let mut row = Row::new(Vec::new(), COUNTED, &counted);
         row.values.extend([
             (REQUEST_RATE, per_second(counted.requests, seconds)),
@@ -242,8 +230,20 @@ impl Telling for Tally {
         row
     }
 
+    /// The time that rates are over: of clients that in which there was something to measure. Ours begins before the first connection,
+    /// and ends when we hear that all is done, which may be much later than that on either side of a short run.
+    fn measured(&self, elapsed: Duration) -> Duration {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured: Vec<_> = services.iter().filter_map(|service| service.counters.measured()).collect();
+        let began = measured.iter().map(|(began, _)| *began).min();
+        let ended = measured.iter().map(|(_, ended)| *ended).collect::<Option<Vec<_>>>();
+        let ended = ended.map_or_else(monotonic, |ended| ended.into_iter().max().unwrap_or_default());
+        let measured = began.map(|began| Duration::from_nanos(ended.saturating_sub(began)));
+        measured.unwrap_or(elapsed)
+    }
+
     fn tables(&self, elapsed: Duration) -> Vec<Table> {
-        let seconds = self.seconds(elapsed);
+        let seconds = self.measured(elapsed).as_secs_f64();
         let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
         let streams: Vec<u64> = services.iter().flat_map(|service| service.counters.streams()).collect();
         if streams.len() < 2 {
