@@ -172,7 +172,7 @@ counted! {
     refused: saturating_add,
     /// The peer broke it off.
     reset: saturating_add,
-    /// No answer of TCP for too long.
+    /// No answer of TCP for too long, or of the server.
     timed_out: saturating_add,
     /// The host does not answer, or no route leads there.
     unreachable: saturating_add,
@@ -190,6 +190,14 @@ counted! {
     due: saturating_add,
     /// Requests that were handed to a connection.
     asked: saturating_add,
+    /// Streams of a download that their server has ended in order, of those that have no other end.
+    ran_out: saturating_add,
+    /// Streams that were left at the end of the run.
+    left: saturating_add,
+    /// Requests that were handed to a connection and failed with it. With those answered and unanswered they are all that were due.
+    failed: saturating_add,
+    /// A server that was given up, for nothing but failures came of it any more.
+    given_up: saturating_add,
     /// How long it took to send them, in nanoseconds. Known at the end, and only of requests with times of their own.
     asking_ns: max,
     /// How far behind its schedule that was at last, in nanoseconds.

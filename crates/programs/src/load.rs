@@ -6,7 +6,8 @@
 //! requests under way as its depth, and delays are counted from when each was sent.
 //!
 //! What has no answer when the run ends has waited, too: each such request is recorded with its age, for its delay is at
-//! least that. Else a server that answers nothing would be charged for nothing.
+//! least that. Else a server that answers nothing would be charged for nothing. So is one that has waited for as long as a plan
+//! allows: it has failed, and its connection with it, for what comes there later would be the answer to another one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -19,10 +20,15 @@ use crate::counters::{Counted, Counters};
 use crate::dialect::{Dialect, Reader};
 use crate::sockets::{Ended, Happened, Service, Sockets};
 
+/// What is wrong with an answer that may be right.
+const UNASKED: &str = "an answer that nobody has asked for";
 /// Requests that were never sent are recorded in so many groups at most, however many they are.
 const GROUPS: u64 = 1 << 20;
 /// How soon a connection that could not be opened is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How often it is looked whether a request has waited for too long, in parts of that time, and how seldom at most.
+const LOOKS: u32 = 30;
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What is to be generated, by one service.
 #[derive(Clone, Debug)]
@@ -37,8 +43,11 @@ pub struct Plan {
     pub depth: usize,
     /// When requests are due; none is a closed loop.
     pub pace: Option<Pace>,
-    /// Requests in all; until it is stopped when `None`.
+    /// Requests in all; until it is stopped when `None`. Where failures have followed each other for `timeout` without an answer
+    /// between them, the rest is given up.
     pub requests: Option<u64>,
+    /// How long the server may take to answer a request, or to let a connection in.
+    pub timeout: Duration,
 }
 
 /// So many requests in so long, evenly.
@@ -102,11 +111,27 @@ pub struct Load<Id, W> {
     open_at: Option<Timestamp>,
     /// Connections that ended before any was open; `None` as soon as one is.
     in_vain: Option<usize>,
+    /// When it is looked next whether something has waited for too long.
+    look_at: Timestamp,
+    /// The first failure since the last answer, and whether the server was given up.
+    failing_since: Option<Timestamp>,
+    given_up: bool,
 }
 
-#[derive(Debug, Default)]
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// When it was due, or sent.
+    at: Timestamp,
+    /// When it was handed to its connection: the server is not to blame for what was before.
+    handed: Timestamp,
+}
+
+#[derive(Debug)]
 struct Connection {
     open: bool,
+    /// When it was begun.
+    begun: Timestamp,
     /// It takes the place of one that was open.
     replaces: bool,
     /// It is in `free`, once for all.
@@ -114,8 +139,8 @@ struct Connection {
     /// Requests that are not sent whole, and how much of them is.
     out: Vec<u8>,
     sent: usize,
-    /// When each request under way was due, or sent.
-    waiting: VecDeque<Timestamp>,
+    /// Requests under way.
+    waiting: VecDeque<UnderWay>,
     reader: Reader,
 }
 
@@ -139,6 +164,9 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             lost: 0,
             open_at: Some(Timestamp::ZERO),
             in_vain: Some(0),
+            look_at: Timestamp::ZERO,
+            failing_since: None,
+            given_up: false,
         }
     }
 
@@ -146,7 +174,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         self.open_at = None;
         while self.connections.len() < self.plan.connections {
             let id = sockets.connect(self.plan.to)?;
-            self.connections.insert(id, Connection { replaces: self.lost > 0, ..Connection::default() });
+            self.connections.insert(id, Connection::new(sockets.now(), self.lost > 0));
             self.lost = self.lost.saturating_sub(1);
         }
         Ok(())
@@ -191,7 +219,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             if connection.reader.closes() {
                 continue;
             }
-            connection.waiting.push_back(at);
+            connection.waiting.push_back(UnderWay { at, handed: now });
             self.plan.dialect.request(&mut connection.out);
             // Asked once more it is still the same request.
             if self.again.pop_front().is_none() {
@@ -238,14 +266,15 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             return;
         };
         let (mut answers, mut wrong, mut last) = (0, None, false);
-        let Connection { reader, .. } = connection;
+        let Connection { reader, waiting, .. } = connection;
         let dialect = &self.plan.dialect;
         let received = sockets.read(id, &mut |bytes| {
             let mut rest = bytes;
             while !rest.is_empty() && wrong.is_none() && !last {
                 match dialect.read(reader, rest) {
+                    Ok((_, true)) if answers == waiting.len() => wrong = Some(UNASKED.into()),
                     Ok((taken, whole)) => {
-                        answers += u64::from(whole);
+                        answers += usize::from(whole);
                         last = whole && reader.closes();
                         rest = &rest[taken..];
                     }
@@ -254,12 +283,11 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             }
             bytes.len()
         });
-        self.counters.add(Counted { requests: answers, received: received as u64, ..Counted::default() });
-        self.answered += answers;
-        let unasked = connection.answered(answers, now, &mut self.slowest, &mut self.watch);
-        let wrong = wrong.or(unasked);
+        self.counters.add(Counted { received: received as u64, ..Counted::default() });
+        self.count_answers(id, answers, now);
         if let Some(answer) = wrong {
             sockets.abort(id);
+            self.fails(now);
             let lost = self.take(id, now).map_or(0, |connection| connection.waiting.len() as u64);
             self.counters.wrong(answer, lost.max(1));
         } else if last {
@@ -283,8 +311,21 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     fn ask_again(&mut self, id: Id) {
         if let Some(connection) = self.connections.get_mut(&id) {
-            self.again.append(&mut connection.waiting);
+            self.again.extend(connection.waiting.drain(..).map(|request| request.at));
         }
+    }
+
+    /// So many answers are whole, of which each was asked for.
+    fn count_answers(&mut self, id: Id, answers: usize, now: Timestamp) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|_| answers > 0) else { return };
+        for request in connection.waiting.drain(..answers) {
+            let took = now.since(request.at);
+            self.slowest = took.max(self.slowest);
+            self.watch.record(nanos(took), 1);
+        }
+        self.counters.add(Counted { requests: answers as u64, ..Counted::default() });
+        self.answered += answers as u64;
+        self.failing_since = None;
     }
 
     /// The server says no more: that may end an answer, too.
@@ -293,10 +334,11 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         if let Some(connection) = self.connections.get_mut(&id)
             && connection.reader.ended()
         {
-            self.counters.add(Counted { requests: 1, ..Counted::default() });
-            self.answered += 1;
-            // One that nobody has asked for is the last there, and does no harm.
-            let _ = connection.answered(1, now, &mut self.slowest, &mut self.watch);
+            if connection.waiting.is_empty() {
+                self.counters.wrong(UNASKED.into(), 1);
+            } else {
+                self.count_answers(id, 1, now);
+            }
             self.ask_again(id);
         }
         sockets.close(id);
@@ -311,6 +353,42 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         let lost = if connection.open { connection.waiting.len() as u64 } else { 1 };
         self.counters.add(Counted::lost(ended, lost));
         self.in_vain = self.in_vain.map(|ended| ended + 1);
+        if lost > 0 {
+            self.fails(now);
+        }
+    }
+
+    /// Something has failed. A server that only fails for so long is not there any more, and requests in all would have no end.
+    fn fails(&mut self, now: Timestamp) {
+        let since = *self.failing_since.get_or_insert(now);
+        if self.plan.requests.is_some() && now.since(since) >= self.plan.timeout && !self.given_up {
+            self.given_up = true;
+            self.counters.add(Counted { given_up: 1, ..Counted::default() });
+        }
+    }
+
+    /// Ends connections by which something has waited for too long.
+    fn look<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
+        if now < self.look_at {
+            return;
+        }
+        let timeout = self.plan.timeout;
+        self.look_at = now + (timeout / LOOKS).min(LOOK);
+        let since = |connection: &Connection| {
+            let first = connection.waiting.front().map(|request| request.handed);
+            if connection.open { first } else { Some(connection.begun) }
+        };
+        let over = |(id, connection): (&Id, &Connection)| {
+            since(connection).is_some_and(|since| now.since(since) >= timeout).then_some(*id)
+        };
+        let over: Vec<Id> = self.connections.iter().filter_map(over).collect();
+        for id in over {
+            sockets.abort(id);
+            for request in self.connections.get(&id).into_iter().flat_map(|connection| &connection.waiting) {
+                self.watch.record_unanswered(nanos(now.since(request.at)), 1);
+            }
+            self.lose(id, Ended::TimedOut, now);
+        }
     }
 
     /// Forgets a connection: what it owed is lost, and another will be opened in its place.
@@ -319,7 +397,9 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
         if connection.listed {
             self.free.retain(|other| *other != id);
         }
-        self.answered += connection.waiting.len() as u64;
+        let failed = connection.waiting.len() as u64;
+        self.counters.add(Counted { failed, ..Counted::default() });
+        self.answered += failed;
         self.lost += usize::from(connection.open || connection.replaces);
         let soon = if connection.open { now } else { now + AGAIN };
         self.open_at = Some(self.open_at.map_or(soon, |at| at.min(soon)));
@@ -328,26 +408,18 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 }
 
 impl Connection {
-    /// So many answers are whole. Says so if nobody has asked for one.
-    fn answered<W: Clockwork>(
-        &mut self,
-        answers: u64,
-        now: Timestamp,
-        slowest: &mut Duration,
-        watch: &mut W,
-    ) -> Option<String> {
-        let mut unasked = None;
-        for _ in 0..answers {
-            match self.waiting.pop_front() {
-                Some(at) => {
-                    let took = now.since(at);
-                    *slowest = took.max(*slowest);
-                    watch.record(nanos(took), 1);
-                }
-                None => unasked = Some("an answer that nobody has asked for".into()),
-            }
+    /// One that is being opened.
+    fn new(begun: Timestamp, replaces: bool) -> Self {
+        Self {
+            open: false,
+            begun,
+            replaces,
+            listed: false,
+            out: Vec::new(),
+            sent: 0,
+            waiting: VecDeque::new(),
+            reader: Reader::default(),
         }
-        unasked
     }
 }
 
@@ -362,6 +434,10 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
 
     fn turn<S: Sockets<Id = Id>>(&mut self, happened: &[Happened<Id>], sockets: &mut S) {
         let now = sockets.now();
+        // What is under way is not heard of any more: it is told at the end.
+        if self.given_up {
+            return;
+        }
         for what in happened {
             match *what {
                 Happened::Connected(id) => {
@@ -387,6 +463,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 Happened::Accepted(id) => sockets.abort(id),
             }
         }
+        self.look(now, sockets);
         if self.open_at.is_some_and(|at| at <= now)
             && !self.is_done()
             && let Err(why) = self.open(sockets)
@@ -395,9 +472,13 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
             self.open_at = Some(now + AGAIN);
         }
         self.tick(now);
-        self.ask(now, sockets);
+        if !self.given_up {
+            self.ask(now, sockets);
+        }
         if self.is_done() {
             self.counters.ends();
+        }
+        if self.is_done() && !self.given_up {
             for id in self.connections.drain().map(|(id, _)| id).chain(self.parting.drain()) {
                 sockets.close(id);
             }
@@ -414,8 +495,9 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
             watch.record_unanswered(nanos(age), requests);
             (unanswered, oldest) = (unanswered + requests, oldest.max(age));
         };
-        for at in self.connections.values().flat_map(|connection| &connection.waiting).chain(&self.again) {
-            leave(*at, 1);
+        let under_way = self.connections.values().flat_map(|connection| &connection.waiting);
+        for at in under_way.map(|request| request.at).chain(self.again.iter().copied()) {
+            leave(at, 1);
         }
         let (mut asking, mut late) = (Duration::ZERO, Duration::ZERO);
         if let Some((begun, pace)) = self.begun.zip(self.plan.pace) {
@@ -447,13 +529,15 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        self.next().into_iter().chain(self.open_at.filter(|_| !self.is_done())).min()
+        let others = [self.open_at, Some(self.look_at)].into_iter().flatten().filter(|_| !self.is_done());
+        self.next().filter(|_| !self.given_up).into_iter().chain(others).min()
     }
 
-    /// All is answered or lost; or as many connections as there were to be have failed, and none was ever open: nobody is there.
+    /// All is answered or lost; or as many connections as there were to be have failed, and none was ever open: nobody is there, or
+    /// no more.
     fn is_done(&self) -> bool {
         let in_vain = self.in_vain.is_some_and(|ended| ended > 0 && ended >= self.plan.connections);
-        in_vain || self.plan.requests.is_some_and(|all| self.answered >= all)
+        in_vain || self.given_up || self.plan.requests.is_some_and(|all| self.answered >= all)
     }
 }
 

@@ -150,10 +150,12 @@ impl Sockets for StackSockets<'_, '_> {
     }
 
     fn close(&mut self, id: ConnectionId) {
+        self.opening.remove(&id);
         let _ = self.io.close(id);
     }
 
     fn abort(&mut self, id: ConnectionId) {
+        self.opening.remove(&id);
         let _ = self.io.abort(id);
     }
 

@@ -124,6 +124,7 @@ fn plan(pace: Option<Pace>) -> Plan {
         depth: 1,
         pace,
         requests: Some(1000),
+        timeout: Duration::from_secs(30),
     }
 }
 
@@ -343,4 +344,112 @@ fn connections_that_never_open_are_told_of() {
     assert_eq!(server.connections, 11);
     load.end(Timestamp::from_nanos(server.now));
     assert_eq!(counters.read().never_opened, 3);
+}
+
+/// A server of memcached's text protocol that fails in its own way.
+#[derive(Default)]
+struct Faulty {
+    now: u64,
+    /// Answers to each request.
+    answers: usize,
+    /// Until when connections can be opened and requests are answered.
+    until: u64,
+    /// Those that are being opened, and those that are refused.
+    opened: Vec<usize>,
+    refused: Vec<usize>,
+    connections: usize,
+    ready: Vec<usize>,
+    aborted: usize,
+}
+
+impl Sockets for Faulty {
+    type Id = usize;
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.now)
+    }
+
+    fn connect(&mut self, _to: SocketAddr) -> Result<usize, String> {
+        let list = if self.now < self.until { &mut self.opened } else { &mut self.refused };
+        list.push(self.connections);
+        self.connections += 1;
+        Ok(self.connections - 1)
+    }
+
+    fn send(&mut self, id: usize, bytes: &[u8]) -> usize {
+        if self.now < self.until && !bytes.is_empty() {
+            self.ready.push(id);
+        }
+        bytes.len()
+    }
+
+    fn read(&mut self, id: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+        let asked = self.ready.extract_if(.., |ready| *ready == id).count();
+        if asked == 0 { 0 } else { take(&b"END\r\n".repeat(asked * self.answers)) }
+    }
+
+    fn shutdown(&mut self, _id: usize) {}
+
+    fn close(&mut self, _id: usize) {}
+
+    fn abort(&mut self, _id: usize) {
+        self.aborted += 1;
+    }
+}
+
+/// Plays until it is done or the time is over, a turn each 10 ms.
+fn play_faulty(plan: Plan, mut server: Faulty, end: u64) -> (bool, Vec<u64>, Counted, Faulty) {
+    let (counters, watch) = (Counters::default(), Watch::default());
+    let mut load = Load::new(plan, counters.clone(), watch.clone());
+    load.start(&mut server).unwrap();
+    while server.now < end && !load.is_done() {
+        let mut happened: Vec<_> = server.opened.drain(..).map(Happened::Connected).collect();
+        happened.extend(server.refused.drain(..).map(|id| Happened::Closed(id, Ended::Refused)));
+        let ready = if server.answers > 0 { server.ready.clone() } else { Vec::new() };
+        happened.extend(ready.into_iter().map(Happened::Readable));
+        load.turn(&happened, &mut server);
+        server.now += 10 * MS;
+    }
+    load.end(Timestamp::from_nanos(server.now));
+    let counted = counters.read();
+    let all = counted.requests + counted.failed + counted.unanswered;
+    assert_eq!(counted.due, all, "each is answered, failed or unanswered: {counted:?}");
+    (load.is_done(), watch.0.lock().unwrap().clone(), counted, server)
+}
+
+/// wrk and redis-benchmark would fail, too: nobody knows which answer is whose any more.
+#[test]
+fn an_answer_that_nobody_has_asked_for_is_no_request_but_an_error_of_its_connection() {
+    let wanted = Plan { connections: 2, requests: Some(10), ..plan(None) };
+    let server = Faulty { answers: 2, until: u64::MAX, ..Faulty::default() };
+    let (done, delays, counted, server) = play_faulty(wanted, server, 10_000 * MS);
+    assert!(done);
+    assert_eq!((counted.requests, counted.due, delays.len()), (10, 10, 10), "{counted:?}");
+    assert_eq!((counted.wrong, server.aborted), (10, 10), "each of them: {counted:?}");
+}
+
+#[test]
+fn a_request_without_an_answer_in_time_has_failed_and_its_connection_is_opened_anew() {
+    let timeout = Duration::from_millis(300);
+    let wanted = Plan { connections: 2, depth: 2, requests: None, timeout, ..plan(None) };
+    let server = Faulty { answers: 0, until: u64::MAX, ..Faulty::default() };
+    let (done, delays, counted, server) = play_faulty(wanted, server, 1000 * MS);
+    assert!(!done, "as long as it is wanted");
+    assert_eq!((counted.timed_out, counted.failed, counted.unanswered), (12, 12, 4), "{counted:?}");
+    assert_eq!((server.aborted, counted.connections), (6, 8), "{counted:?}");
+    assert!(delays.len() == 16 && delays[..12].iter().all(|delay| (300..330).contains(&(delay / MS))));
+}
+
+/// One that is away for a moment is waited for, one that does not come back is not, or a number of requests would have no end.
+#[test]
+fn a_server_that_vanishes_is_given_up_where_a_number_of_requests_is_wanted() {
+    let timeout = Duration::from_secs(2);
+    let wanted = Plan { connections: 2, requests: Some(1_000_000), timeout, ..plan(None) };
+    let server = || Faulty { answers: 1, until: 1000 * MS, ..Faulty::default() };
+    let (done, _, counted, server_after) = play_faulty(wanted.clone(), server(), 60_000 * MS);
+    assert!(done && counted.given_up == 1, "{counted:?}");
+    assert!((3..7).contains(&(server_after.now / 1_000_000_000)), "{}", server_after.now);
+    assert!(counted.requests > 100 && counted.timed_out == 2 && counted.refused > 2, "{counted:?}");
+    let (done, _, counted, _) = play_faulty(Plan { requests: None, ..wanted }, server(), 20_000 * MS);
+    assert!(!done && counted.given_up == 0 && counted.refused > 100, "{counted:?}");
 }

@@ -163,6 +163,7 @@ pub(super) struct LoadMake {
     /// Requests per second of all services together.
     pub(super) rate: Option<u64>,
     pub(super) requests: Option<u64>,
+    pub(super) timeout: Duration,
 }
 
 impl Make for LoadMake {
@@ -191,6 +192,7 @@ impl Make for LoadMake {
             } else {
                 all.map(|all| share(all, number, count) as u64)
             },
+            timeout: self.timeout,
         };
         Load::new(plan, counters, watch)
     }

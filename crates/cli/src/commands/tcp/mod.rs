@@ -165,6 +165,11 @@ struct LoadArgs {
     /// Stop after so many answers
     #[arg(long, value_name = "N", value_parser = values::count)]
     requests: Option<u64>,
+    /// How long the server may take to answer a request, or to let a connection in: then it has failed, and its connection is opened
+    /// anew. With --requests the rest is given up when nothing but failures has come for as long
+    // As ab has it: TCP repairs several losses within that. Two lost SYNs alone take 3 s, more than wrk allows.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
+    timeout: std::time::Duration,
     #[command(flatten)]
     place: PlaceArgs,
 }
@@ -217,6 +222,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
                     depth: args.depth as usize,
                     rate: args.rate,
                     requests: args.requests,
+                    timeout: args.timeout,
                 })
             };
             start("tcp load", make, args.place)

@@ -74,7 +74,11 @@ const COUNTED: &[Column<Counted>] = &[
         of: |counted| counted.reset,
     },
     Column {
-        metric: Metric::fault("timed_out", "timed out", "Of errors: no answer of TCP for too long"),
+        metric: Metric::fault(
+            "timed_out",
+            "timed out",
+            "Of errors: no answer of TCP for too long, or of the server (--timeout)",
+        ),
         of: |counted| counted.timed_out,
     },
     Column {
@@ -133,6 +137,14 @@ const ASKED: &[Column<Counted>] = &[
             "Connections that were still being opened at the end",
         ),
         of: |counted| counted.never_opened,
+    },
+    Column {
+        metric: Metric::fault(
+            "failed_requests",
+            "of them requests",
+            "Of errors: requests that had been sent. With those answered and unanswered they are those due",
+        ),
+        of: |counted| counted.failed,
     },
     Column {
         metric: Metric::fault("unanswered", "unanswered", "Requests that were due or under way at the end"),
@@ -197,10 +209,13 @@ impl Tally {
         let unopened = services.iter().find_map(|service| service.counters.first_unopened());
         let wrong = services.iter().find_map(|service| service.counters.first_wrong());
         let unwritten = services.iter().find_map(|service| service.counters.unwritten_because());
+        let asks = matches!(self.aim, Aim::Answers { .. });
+        let timed_out =
+            if asks { "no connection, or no answer, for too long" } else { "connection timed out" };
         let reasons = [
             (counted.refused, "connection refused".into()),
             (counted.reset, "connection reset by the peer".into()),
-            (counted.timed_out, "connection timed out".into()),
+            (counted.timed_out, timed_out.into()),
             (counted.unreachable, "host unreachable".into()),
             (counted.cut_short, "the peer closed a connection by which it owed an answer".into()),
             (counted.unopened, unopened.unwrap_or_default().to_owned()),
@@ -265,7 +280,7 @@ impl Telling for Tally {
         if times.count() == 0 {
             return Vec::new();
         }
-        let help = "How long answers took, counted from when the request was due; of requests without an answer, their age at the end";
+        let help = "How long answers took, counted from when the request was due; of requests without an answer, their age when they were given up, or at the end";
         vec![Distribution { name: "latency", help, times }]
     }
 
@@ -276,6 +291,11 @@ impl Telling for Tally {
             return unmet;
         }
         unmet.extend(self.failures(&counted));
+        if counted.given_up > 0 {
+            unmet.push(
+                "the rest was given up: nothing but failures had come for as long as --timeout says".into(),
+            );
+        }
         if counted.connections == 0 && counted.errors() == 0 {
             unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
         } else if self.aim == Aim::Receive && counted.received == 0 {
