@@ -190,7 +190,7 @@ counted! {
     due: saturating_add,
     /// Requests that were handed to a connection.
     asked: saturating_add,
-    /// Streams of a download that their server has ended in order, of those that have no other end.
+    /// Streams of a download that nobody had asked for, so that they are no answer, and that their server has ended in order.
     ran_out: saturating_add,
     /// Streams that were left at the end of the run.
     left: saturating_add,

@@ -82,9 +82,10 @@ impl<Id: Copy + Eq + Hash> Download<Id> {
         sockets.close(id);
         // Of an answer whose length is not told the end of its connection is the end, if it comes in order (RFC 9112, 8).
         let whole = self.wanted.request.is_empty() || answer.ended();
-        if ended != Ended::InOrder || !whole {
-            self.counters.add(Counted::lost(ended, 1));
-        }
+        let in_order = ended == Ended::InOrder && whole;
+        let failed = if in_order { Counted::default() } else { Counted::lost(ended, 1) };
+        let ran_out = in_order && self.wanted.request.is_empty();
+        self.counters.add(Counted { ran_out: u64::from(ran_out), ..failed });
     }
 }
 
@@ -143,6 +144,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
 
     fn end(&mut self, _: Timestamp) {
         self.counters.ends();
+        self.counters.add(Counted { left: self.streams.len() as u64, ..Counted::default() });
     }
 
     fn is_done(&self) -> bool {
@@ -220,6 +222,25 @@ mod tests {
         // Who was asked nothing says what it likes.
         assert_eq!(failed(b"", "HTTP/1.1 404 No\r\n", Ended::InOrder), [0, 0, 0]);
         assert_eq!(failed(b"", "", Ended::Reset), [0, 1, 0]);
+    }
+
+    /// Whoever measures for a time wants to know that there was nothing left to measure.
+    #[test]
+    fn streams_that_nobody_asked_for_are_told_apart_from_whole_answers() {
+        for (request, said, ran_out) in [
+            (&b""[..], "unasked", 1),
+            (b"GET /", "HTTP/1.0 200 OK\r\n\r\nto the end", 0),
+            (b"GET /", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfour", 0),
+        ] {
+            let (counters, mut sockets) = (Counters::default(), Said(said.as_bytes(), usize::MAX));
+            let wanted = Wanted { from: ([10, 0, 0, 2], 80).into(), request: request.into(), streams: 1 };
+            let mut download = Download::new(wanted, counters.clone());
+            download.start(&mut sockets).unwrap();
+            download.turn(&[Happened::Connected(0), Happened::PeerClosed(0)], &mut sockets);
+            Service::<usize>::end(&mut download, Timestamp::ZERO);
+            let counted = counters.read();
+            assert_eq!((counted.ran_out, counted.left, counted.errors()), (ran_out, 0, 0), "{said}");
+        }
     }
 
     #[test]

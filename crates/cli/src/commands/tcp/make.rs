@@ -134,6 +134,8 @@ pub(super) struct DownloadMake {
     pub(super) from: SocketAddr,
     pub(super) request: Vec<u8>,
     pub(super) streams: usize,
+    /// How long it is to go on.
+    pub(super) duration: Option<Duration>,
 }
 
 impl Make for DownloadMake {
@@ -151,7 +153,7 @@ impl Make for DownloadMake {
     }
 
     fn aim(&self) -> Aim {
-        Aim::Receive
+        Aim::Receive { duration: self.duration }
     }
 }
 

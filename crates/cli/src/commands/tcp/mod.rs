@@ -53,7 +53,7 @@ enum Command {
     Http(HttpArgs),
     /// Send what is typed and show what comes
     Connect(ConnectArgs),
-    /// Receive by parallel streams, as fast as it goes
+    /// Receive by parallel streams, as fast as it goes. With --duration and without --path, streams that all end before are no success
     Download(DownloadArgs),
     /// Send requests and measure how long the answers take
     Load(LoadArgs),
@@ -199,7 +199,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         }
         Command::Download(args) => {
             args.path.as_deref().map(check_path).transpose()?;
-            let host = host(&args.from);
+            let (host, duration) = (host(&args.from), args.place.report.duration);
             let request = args
                 .path
                 .map(|path| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -208,6 +208,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
                     from: links.resolve(&args.from)?,
                     request: request.unwrap_or_default().into_bytes(),
                     streams: args.streams as usize,
+                    duration,
                 })
             };
             start("tcp download", make, args.place)

@@ -34,8 +34,8 @@ pub(super) enum Aim {
     Serve,
     /// A connection that ends as it should.
     Talk,
-    /// Bytes.
-    Receive,
+    /// Bytes, until the time is over if one was given.
+    Receive { duration: Option<Duration> },
     /// Answers to all requests, and so many requests a second if that was asked for.
     Answers { rate: Option<u64> },
 }
@@ -298,7 +298,7 @@ impl Telling for Tally {
         }
         if counted.connections == 0 && counted.errors() == 0 {
             unmet.push("no connection was opened: does the server run, and is there a route to it?".into());
-        } else if self.aim == Aim::Receive && counted.received == 0 {
+        } else if matches!(self.aim, Aim::Receive { .. }) && counted.received == 0 {
             unmet.push("nothing was received".into());
         } else if matches!(self.aim, Aim::Answers { .. }) && counted.requests == 0 {
             unmet.push("no request was answered".into());
@@ -309,6 +309,14 @@ impl Telling for Tally {
                 Milliseconds(counted.oldest_ns),
                 Milliseconds(counted.slowest_ns)
             ));
+        }
+        if let Aim::Receive { duration: Some(duration) } = self.aim
+            && counted.ran_out > 0
+            && counted.left == 0
+        {
+            let lasted = self.measured(duration).as_secs_f64();
+            let wanted = duration.as_secs_f64();
+            unmet.push(format!("the server had ended all streams after {lasted:.1} of {wanted:.1} s"));
         }
         if let Aim::Answers { rate: Some(rate) } = self.aim
             && counted.late_ns > MAX_LAG_NS.max(counted.asking_ns / 100)
