@@ -206,6 +206,10 @@ impl Http {
 impl Serve for Http {
     type Connection = Conversation;
 
+    fn owes(&self, connection: &Conversation) -> bool {
+        !connection.answers.is_empty()
+    }
+
     fn work<S: Sockets>(
         &mut self,
         id: S::Id,

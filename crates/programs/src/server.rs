@@ -12,11 +12,21 @@ use crate::sockets::{Ended, Happened, Service, Sockets};
 
 /// How long a peer is heard that goes on sending after the last has been said.
 const LINGER: Duration = Duration::from_secs(5);
+/// How often it is looked which connections are idle, in parts of the time that they may be, and how seldom at most. Each look goes
+/// through all of them.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_secs(3);
 
 /// What a server does on each of its connections.
 pub trait Serve: Debug + Send + 'static {
     /// What it knows of one connection.
     type Connection: Debug + Default + Send;
+
+    /// Whether something is to be sent that its peer has not taken yet.
+    fn owes(&self, connection: &Self::Connection) -> bool {
+        let _ = connection;
+        false
+    }
 
     /// Reads and sends as far as it goes. `peer_closed`: once all is read, nothing more will come.
     fn work<S: Sockets>(
@@ -58,12 +68,17 @@ pub struct Server<Id, T: Serve> {
     connections: HashMap<Id, Open<T::Connection>>,
     /// Those that linger, and until when; in this order. Some may have ended before.
     lingering: VecDeque<(Timestamp, Id)>,
+    /// For how long nothing may come of a connection; and when those are looked for of which that is so.
+    idle: Option<Duration>,
+    look_at: Timestamp,
     counters: Counters,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Open<C> {
     connection: C,
+    /// When it was taken, or something has come of it last.
+    moved: Timestamp,
     peer_closed: bool,
     lingers: bool,
 }
@@ -71,7 +86,35 @@ struct Open<C> {
 impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
     /// One for this port.
     pub fn new(serve: T, port: u16, counters: Counters) -> Self {
-        Self { port, serve, connections: HashMap::new(), lingering: VecDeque::new(), counters }
+        let connections = HashMap::new();
+        let (lingering, look_at) = (VecDeque::new(), Timestamp::ZERO);
+        Self { port, serve, connections, lingering, idle: None, look_at, counters }
+    }
+
+    /// One that ends connections of which nothing has come for so long: no request was answered, and nothing of an answer was taken. A
+    /// request that comes byte by byte is none until it is whole.
+    #[must_use]
+    pub fn with_idle_timeout(self, idle: Duration) -> Self {
+        Self { idle: Some(idle), ..self }
+    }
+
+    /// Ends those that have been idle for too long.
+    fn look<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
+        let Some(idle) = self.idle.filter(|_| now >= self.look_at) else { return };
+        self.look_at = now + (idle / LOOKS).min(LOOK);
+        let Self { connections, serve, .. } = self;
+        connections.retain(|id, open| {
+            if open.lingers || now.since(open.moved) < idle {
+                return true;
+            }
+            // What nobody takes would keep a connection that is closed for as long as TCP has patience.
+            if serve.owes(&open.connection) {
+                sockets.abort(*id)
+            } else {
+                sockets.close(*id)
+            }
+            false
+        });
     }
 
     fn work<S: Sockets<Id = Id>>(&mut self, id: Id, sockets: &mut S) -> Counted {
@@ -80,6 +123,9 @@ impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
         if !open.lingers {
             let worked = self.serve.work(id, &mut open.connection, open.peer_closed, sockets);
             counted = worked.counted;
+            if counted.sent > 0 || counted.requests > 0 {
+                open.moved = sockets.now();
+            }
             match worked.course {
                 Course::Open => return counted,
                 Course::Over => {
@@ -119,7 +165,9 @@ impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Se
         for what in happened {
             let counted = match *what {
                 Happened::Accepted(id) => {
-                    self.connections.insert(id, Open::default());
+                    let (connection, moved) = (T::Connection::default(), sockets.now());
+                    self.connections
+                        .insert(id, Open { connection, moved, peer_closed: false, lingers: false });
                     Counted { connections: 1, ..self.work(id, sockets) }
                 }
                 Happened::Connected(id) | Happened::Readable(id) | Happened::Writable(id) => {
@@ -145,10 +193,12 @@ impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Se
                 self.close(id, sockets);
             }
         }
+        self.look(now, sockets);
     }
 
     fn next_deadline(&self) -> Option<Timestamp> {
-        self.lingering.front().map(|(until, _)| *until)
+        let look = self.idle.filter(|_| !self.connections.is_empty()).map(|_| self.look_at);
+        self.lingering.front().map(|(until, _)| *until).into_iter().chain(look).min()
     }
 }
 
@@ -175,6 +225,7 @@ mod tests {
     struct Peers {
         now: Timestamp,
         says: [usize; 3],
+        takes: [bool; 3],
         done: Vec<(&'static str, usize)>,
     }
 
@@ -189,8 +240,8 @@ mod tests {
             Err("nobody connects".into())
         }
 
-        fn send(&mut self, _: usize, _: &[u8]) -> usize {
-            0
+        fn send(&mut self, id: usize, bytes: &[u8]) -> usize {
+            if self.takes[id] { bytes.len() } else { 0 }
         }
 
         fn read(&mut self, id: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
@@ -208,6 +259,56 @@ mod tests {
         fn abort(&mut self, id: usize) {
             self.done.push(("aborted", id));
         }
+    }
+
+    /// Answers whoever has said a whole line, which is of 4 bytes, and owes what it could not send.
+    #[derive(Debug)]
+    struct Lines;
+
+    impl Serve for Lines {
+        type Connection = (usize, usize);
+
+        fn owes(&self, connection: &(usize, usize)) -> bool {
+            connection.1 > 0
+        }
+
+        fn work<S: Sockets>(
+            &mut self,
+            id: S::Id,
+            connection: &mut (usize, usize),
+            _: bool,
+            sockets: &mut S,
+        ) -> Worked {
+            let read = sockets.read(id, &mut |bytes| bytes.len());
+            *connection = ((connection.0 + read) % 4, connection.1 + (connection.0 + read) / 4);
+            let sent = sockets.send(id, &vec![0; connection.1]);
+            connection.1 -= sent;
+            let counted = Counted { sent: sent as u64, received: read as u64, ..Counted::default() };
+            Worked { counted, course: Course::Open }
+        }
+    }
+
+    /// The first asks again and again, the second drips a request that is never whole, the third takes no answer.
+    #[test]
+    fn connections_of_which_nothing_comes_for_too_long_are_ended() {
+        let idle = Duration::from_secs(60);
+        let mut peers = Peers { takes: [true, true, false], ..Peers::default() };
+        let mut server = Server::new(Lines, 80, Counters::default()).with_idle_timeout(idle);
+        server.turn(&[0, 1, 2].map(Happened::Accepted), &mut peers);
+        for seconds in (1..=100).step_by(3) {
+            peers.now = Timestamp::ZERO + Duration::from_secs(seconds);
+            let drips = (seconds == 1) || (seconds == 31);
+            peers.says = [4, usize::from(drips), if seconds == 1 { 4 } else { 0 }];
+            server.turn(&[0, 1, 2].map(Happened::Readable), &mut peers);
+            let over = seconds >= 60;
+            assert!(over || peers.done.is_empty(), "{seconds}: {:?}", peers.done);
+        }
+        peers.done.sort_unstable();
+        assert_eq!(peers.done, [("aborted", 2), ("closed", 1)]);
+        assert!(server.next_deadline().is_some());
+        // Once there is nobody left, nothing wakes it.
+        server.turn(&[Happened::Closed(0, Ended::InOrder)], &mut peers);
+        assert_eq!(server.next_deadline(), None);
     }
 
     #[test]

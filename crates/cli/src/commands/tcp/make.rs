@@ -84,6 +84,7 @@ impl Make for StreamMake {
 pub(super) struct HttpMake {
     pub(super) port: u16,
     pub(super) file: Option<File>,
+    pub(super) idle: Duration,
 }
 
 impl Make for HttpMake {
@@ -96,7 +97,7 @@ impl Make for HttpMake {
         counters: Counters,
         _: Watch,
     ) -> Server<Id, Http> {
-        Server::new(Http::new(self.file.clone()), self.port, counters)
+        Server::new(Http::new(self.file.clone()), self.port, counters).with_idle_timeout(self.idle)
     }
 
     fn aim(&self) -> Aim {

@@ -111,6 +111,10 @@ struct HttpArgs {
     /// A file to serve under its name; it is read once, at the start
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// End connections by which no whole request has come, or nothing of an answer was taken, for so long
+    // As nginx has it for a request's head and for an answer.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
+    idle_timeout: std::time::Duration,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -190,7 +194,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         Command::Upload(args) => stream("tcp upload", Manner::Upload, 19, args),
         Command::Http(args) => {
             let file = args.file.as_deref().map(read).transpose()?;
-            let make = HttpMake { port: args.server.listen.unwrap_or(80), file };
+            let make = HttpMake { port: args.server.listen.unwrap_or(80), file, idle: args.idle_timeout };
             start("tcp http", |_| Ok(make), args.server.place)
         }
         Command::Connect(args) => {
