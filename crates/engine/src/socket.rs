@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -84,9 +84,46 @@ pub fn path(name: &str) -> Result<PathBuf, SocketError> {
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
         return Err(SocketError::Name(name.into()));
     }
+    Ok(folder().join(format!("{name}.sock")))
+}
+
+/// Where the sockets of all instances are.
+fn folder() -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
-    let folder = folder.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("bywash");
-    Ok(folder.join(format!("{name}.sock")))
+    folder.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("bywash")
+}
+
+/// Removes the sockets of instances that were killed: those that nobody listens on. Says of each in a sentence that it is gone, or
+/// could not be removed.
+///
+/// # Errors
+/// The folder can't be looked at.
+pub fn remove_abandoned() -> io::Result<(Vec<String>, Vec<String>)> {
+    remove_abandoned_in(&folder())
+}
+
+fn remove_abandoned_in(folder: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+    let (mut removed, mut failed) = (Vec::new(), Vec::new());
+    if !folder.exists() {
+        return Ok((removed, failed));
+    }
+    // One that begins must not find its own socket gone.
+    let _lock = locked(folder)?;
+    for file in fs::read_dir(folder)? {
+        let path = file?.path();
+        let is_abandoned = path.extension().is_some_and(|end| end == "sock")
+            && try_connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            && fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_socket());
+        if is_abandoned {
+            match fs::remove_file(&path) {
+                Ok(()) => {
+                    removed.push(format!("{}: nobody listened there, so it was removed", path.display()))
+                }
+                Err(error) => failed.push(format!("{}: nobody listens there: {error}", path.display())),
+            }
+        }
+    }
+    Ok((removed, failed))
 }
 
 /// A control socket that is open.
@@ -414,6 +451,24 @@ mod tests {
             assert!(!path.exists());
             fs::remove_dir(path.parent().unwrap()).unwrap();
         }
+    }
+
+    #[test]
+    fn sockets_are_removed_that_nobody_listens_on_and_no_others() {
+        let path = left_behind("abandoned");
+        let folder = path.parent().unwrap();
+        let [lives, file, other] = ["lives.sock", "file.sock", "other"].map(|name| folder.join(name));
+        let living = ControlSocket::open_at(&lives, "lives").unwrap();
+        fs::write(&file, "no socket").unwrap();
+        drop(UnixListener::bind(&other).unwrap());
+        let (removed, failed) = remove_abandoned_in(folder).unwrap();
+        assert_eq!((removed.len(), failed.len()), (1, 0), "{removed:?}");
+        assert!(removed[0].starts_with(&path.display().to_string()), "{removed:?}");
+        assert!(!path.exists() && lives.exists() && file.exists() && other.exists());
+        assert_eq!(remove_abandoned_in(folder).unwrap(), (vec![], vec![]));
+        drop(living);
+        fs::remove_dir_all(folder).unwrap();
+        assert_eq!(remove_abandoned_in(folder).unwrap(), (vec![], vec![]), "there was never one");
     }
 
     #[test]

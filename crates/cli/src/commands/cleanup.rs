@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bywash_engine::socket;
 use bywash_sys::state;
 use clap::Args as ClapArgs;
 
@@ -11,7 +12,8 @@ const EXAMPLES: &str = "\
 What ends with its process needs no cleanup: XDP programs, sockets, namespaces. What does not (numbers of huge pages,
 NAPI settings, RSS tables, n-tuple rules, offloads, drivers of NICs, virtual functions, modules) is written down before it is
 changed, and put back by the process itself or by this command; what `bind`, `vf create` and `setup` have left, too. What a
-running process has changed, what somebody else has changed since, and what is in use, is left alone.
+running process has changed, what somebody else has changed since, and what is in use, is left alone. Control sockets of
+instances that were killed (in $XDG_RUNTIME_DIR/bywash, else in /run/bywash) are removed.
 
 Examples:
   bywash cleanup && bywash ports
@@ -32,7 +34,15 @@ pub(crate) struct Args {
 
 /// Undoes what it can. The aim is met when nothing failed.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
-    let report = state::cleanup()?;
+    let sockets = socket::remove_abandoned();
+    let mut report = state::cleanup()?;
+    match sockets {
+        Ok((removed, failed)) => {
+            report.undone.extend(removed);
+            report.failed.extend(failed);
+        }
+        Err(error) => report.failed.push(format!("control sockets of killed instances: {error}")),
+    }
     if state::root_left_something() {
         return Err(Failure::Usage(format!(
             "{}: what root's processes have changed only root can put back: run it as root",
