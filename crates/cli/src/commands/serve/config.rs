@@ -1,6 +1,8 @@
 //! What an instance is to be, from flags or from a TOML file: its ports, addresses, routes and settings of TCP.
 
 use std::cmp::Reverse;
+use std::fmt;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
@@ -125,8 +127,8 @@ pub(crate) enum What {
     Auto6,
 }
 
-impl std::fmt::Display for What {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Given { prefix, .. } => prefix.fmt(f),
             Self::Auto6 => f.write_str(AUTO6),
@@ -170,8 +172,15 @@ struct WantedRoute {
 /// # Errors
 /// In one line what is wrong in which line and column.
 pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
+    /// Bytes of a file at most. One without end (a device) would fill the memory.
+    const LARGEST: u64 = 1 << 20;
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| Failure::Usage(format!("--config {name}: {error}")))?;
+    let failed = |why: &dyn fmt::Display| Failure::Usage(format!("--config {name}: {why}"));
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    if read.map_err(|error| failed(&error))? as u64 > LARGEST {
+        return Err(failed(&format!("it has more than {LARGEST} bytes, as no configuration has")));
+    }
     let source = match text_of(bytes) {
         Ok(text) => Source { name, text },
         Err(Garbled { before, what }) => {

@@ -5,7 +5,6 @@ mod run;
 mod tally;
 
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use bywash_engine::scoped::ScopedEnd;
@@ -243,8 +242,10 @@ fn stream(command: &'static str, manner: Manner, usual: u16, args: ServerArgs) -
 fn read(path: &std::path::Path) -> Result<File, Failure> {
     let failed = |why: String| Failure::Usage(format!("--file {}: {why}", path.display()));
     let told = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    if told.file_type().is_char_device() {
-        return Err(failed("it is a device, which may have no end: name a file".into()));
+    if !told.is_file() {
+        return Err(failed(
+            "it is no regular file: a device may have no end, and a pipe nobody who writes".into(),
+        ));
     }
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
