@@ -28,6 +28,15 @@ pub(crate) struct Args {
     /// Numbers in place of names, which is so anyway
     #[arg(long, short)]
     numeric: bool,
+    /// Whose they are, which is the instance's own program and has nothing to show
+    #[arg(long, short)]
+    processes: bool,
+    /// Who owns them, which is who runs the instance and has nothing to show
+    #[arg(long, short)]
+    extended: bool,
+    /// Names in place of numbers, of which there are none
+    #[arg(long, short)]
+    resolve: bool,
     /// No line above them, which is so anyway
     #[arg(long, short = 'H')]
     no_header: bool,
@@ -43,7 +52,7 @@ pub(crate) struct Args {
     /// How many there are of each kind, and nothing else
     #[arg(long, short, conflicts_with_all = ["tcp", "udp", "listening", "info", "memory", "options", "filter", "ipv4", "ipv6"])]
     summary: bool,
-    /// Which, as ss writes it: state established, sport = :80, dport ge 1024, src 10.0.0.0/8, dst = 10.0.0.1, src :80; 'or' between them
+    /// Which, as ss writes it: state established, exclude time-wait, sport = :80, dport ge 1024, src 10.0.0.0/8, dst = 10.0.0.1, src :80; 'or' between them
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
     #[command(flatten)]
@@ -140,10 +149,11 @@ fn line(row: &SocketRow) -> Vec<String> {
     ]
 }
 
-/// What must hold: one of the states, and of what is parted by `or`, one in all its parts.
+/// What must hold: one of the states, and none of those excluded, and of what is parted by `or`, one in all its parts.
 #[derive(Debug)]
 struct Filter {
     states: Vec<&'static [&'static str]>,
+    excluded: Vec<&'static [&'static str]>,
     ends: Vec<Vec<(End, Test)>>,
 }
 
@@ -198,7 +208,7 @@ const CONNECTED: &[&str] = &[
 
 impl Filter {
     fn parse(words: &[String]) -> Result<Self, String> {
-        let (mut states, mut ends) = (Vec::new(), Vec::new());
+        let (mut states, mut excluded, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let mut all = Vec::new();
         let mut words = words.iter().flat_map(|words| words.split_whitespace()).peekable();
         while let Some(word) = words.next() {
@@ -211,14 +221,16 @@ impl Filter {
                     ));
                 }
                 "or" | "|" | "||" => ends.push(std::mem::take(&mut all)),
-                "state" => {
-                    let name = next("state established, say")?.to_lowercase();
-                    if name == "all" {
+                "state" | "exclude" => {
+                    let name = next(&format!("{word} established, say"))?.to_lowercase();
+                    if word == "state" && name == "all" {
                         continue;
                     }
                     let known = STATES.iter().find(|(known, _)| *known == name);
                     let names = || STATES.map(|(name, _)| name).join(", ");
-                    states.push(known.ok_or_else(|| format!("'{name}' is no state: write {}", names()))?.1);
+                    let (_, known) =
+                        known.ok_or_else(|| format!("'{name}' is no state: write {}", names()))?;
+                    if word == "state" { &mut states } else { &mut excluded }.push(*known);
                 }
                 "sport" | "dport" => {
                     let end = if word == "sport" { End::Local } else { End::Remote };
@@ -227,8 +239,8 @@ impl Filter {
                     if compare.is_some() {
                         text = next("sport = :80, say")?;
                     }
-                    let port = text.trim_start_matches(':').parse();
-                    let port = port.map_err(|_| format!("'{text}' is no port: write {word} = :80, say"))?;
+                    let port = port(text.trim_start_matches(':'));
+                    let port = port.ok_or_else(|| format!("'{text}' is no port: write {word} = :80, say"))?;
                     all.push((end, Test::Port(compare.unwrap_or(u16::eq), port)));
                 }
                 "src" | "dst" => {
@@ -245,7 +257,7 @@ impl Filter {
                 }
                 _ => {
                     return Err(format!(
-                        "'{word}' is not known: write state, sport, dport, src or dst, and 'or' between them"
+                        "'{word}' is not known: write state, exclude, sport, dport, src or dst, and 'or' between them"
                     ));
                 }
             }
@@ -254,11 +266,12 @@ impl Filter {
             return Err("nothing follows 'or': write sport = :80 or sport = :81, say".into());
         }
         ends.push(all);
-        Ok(Self { states, ends })
+        Ok(Self { states, excluded, ends })
     }
 
     fn holds(&self, row: &SocketRow) -> bool {
-        let state = self.states.is_empty() || self.states.iter().any(|of| of.contains(&row.state.as_str()));
+        let is_in = |states: &[&[&str]]| states.iter().any(|of| of.contains(&row.state.as_str()));
+        let state = (self.states.is_empty() || is_in(&self.states)) && !is_in(&self.excluded);
         state && self.ends.iter().any(|all| all.iter().all(|(end, test)| test.holds(*end, row)))
     }
 }
@@ -283,6 +296,22 @@ impl Test {
     }
 }
 
+/// A port by its number, or by the name that services(5) has for it.
+fn port(text: &str) -> Option<u16> {
+    let by_name = || service(text, &std::fs::read_to_string("/etc/services").unwrap_or_default());
+    text.parse().ok().or_else(by_name)
+}
+
+/// The port of a service in a file as services(5) has it. Of the same name TCP and UDP have the same.
+fn service(name: &str, services: &str) -> Option<u16> {
+    services.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let (first, port) = (words.next()?, words.next()?.split('/').next()?);
+        let is_it = first == name || words.any(|alias| alias == name);
+        port.parse().ok().filter(|_| is_it)
+    })
+}
+
 fn compared(word: &str) -> Option<fn(&u16, &u16) -> bool> {
     match word {
         "=" | "==" | "eq" => Some(u16::eq),
@@ -298,8 +327,8 @@ fn compared(word: &str) -> Option<fn(&u16, &u16) -> bool> {
 /// `10.0.0.1`, `10.0.0.0/8`, either with `:80`, IPv6's in brackets then; link-local ones with their interface or without; `:80` and
 /// `*:80` are of any address.
 fn host(text: &str) -> Option<Test> {
-    if let Some(port) = text.strip_prefix('*').unwrap_or(text).strip_prefix(':')
-        && let Ok(port) = port.parse()
+    if let Some(name) = text.strip_prefix('*').unwrap_or(text).strip_prefix(':')
+        && let Some(port) = port(name)
     {
         return Some(Test::Port(u16::eq, port));
     }
@@ -307,8 +336,8 @@ fn host(text: &str) -> Option<Test> {
     if let Some(prefix) = prefix(text) {
         return Some(Test::Host(prefix, None));
     }
-    let (address, port) = text.rsplit_once(':')?;
-    Some(Test::Host(prefix(address)?, Some(port.parse().ok()?)))
+    let (address, name) = text.rsplit_once(':')?;
+    Some(Test::Host(prefix(address)?, Some(port(name)?)))
 }
 
 #[cfg(test)]
@@ -359,6 +388,18 @@ mod tests {
     }
 
     #[test]
+    fn services_have_names() {
+        let file = "# a comment\nhttp\t\t80/tcp\t\twww # more\nssh 22/tcp\ndomain 53/udp\nbad\nworse x/tcp\n";
+        for (name, port) in
+            [("http", Some(80)), ("www", Some(80)), ("ssh", Some(22)), ("domain", Some(53)), ("more", None)]
+        {
+            assert_eq!(service(name, file), port, "{name}");
+        }
+        assert!(["bad", "worse", "#", ""].iter().all(|name| service(name, file).is_none()));
+        assert_eq!((port("443"), port("no-service")), (Some(443), None));
+    }
+
+    #[test]
     fn filters_are_those_of_ss() {
         for (filter, expected) in [
             ("", &[0, 1, 2, 3, 4, 5][..]),
@@ -368,6 +409,9 @@ mod tests {
             ("state synchronized", &[1, 2, 3, 5]),
             ("state big", &[1, 2, 4, 5]),
             ("state bucket", &[3]),
+            ("exclude listening", &[1, 2, 3, 4, 5]),
+            ("state connected exclude established exclude time-wait", &[4, 5]),
+            ("exclude bucket sport = :80", &[0, 1]),
             ("sport = :80", &[0, 1, 3]),
             ("sport :80 and dport gt 40000", &[3]),
             ("dport = 443", &[2, 5]),
@@ -394,7 +438,9 @@ mod tests {
         for (filter, says) in [
             ("state open", "'open' is no state"),
             ("sport", "nothing follows 'sport'"),
-            ("sport = :http", "':http' is no port"),
+            ("exclude all", "'all' is no state"),
+            ("sport = :no-service", "':no-service' is no port"),
+            ("dst 10.0.0.1:no-service", "'10.0.0.1:no-service' is no address"),
             ("src eth1", "'eth1' is no address"),
             ("dst > :80", "'>' is no address"),
             ("dst =", "nothing follows 'dst'"),
