@@ -34,7 +34,9 @@ fn done(handle: &Handle, request: Request) -> Result<serde_json::Value, String> 
         }
         Request::Sockets(details) => shown(&socket_rows::rows(handle, details)?),
         Request::SocketSummary {} => shown(&socket_rows::summary(handle)?),
-        Request::Way { address } => shown(&way(handle, &address)?),
+        Request::Way { address, interface, source } => {
+            shown(&way(handle, &address, interface.as_deref(), source.as_deref())?)
+        }
         Request::Stats {} => shown(&stats(handle)?),
         request => {
             let answered = handle.control(move |control, now| with_control(control, now, request));
@@ -160,10 +162,10 @@ fn interface_named(control: &Control, name: Option<&str>) -> Result<InterfaceId,
 }
 
 /// The address as it is on the link that was named with it. Where there is one only, a link-local one is on that.
-fn on_its_link(control: &Control, scoped: &ScopedAddress) -> Result<Address, String> {
+fn on_its_link(control: &Control, scoped: &ScopedAddress, link: Option<&str>) -> Result<Address, String> {
     let address = Address::from(scoped.ip());
     if address.has_zone() {
-        return Ok(address.with_zone(interface_named(control, scoped.zone())?));
+        return Ok(address.with_zone(interface_named(control, link)?));
     }
     Ok(address)
 }
@@ -292,11 +294,26 @@ fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<R
     rows.collect()
 }
 
-/// Which way packets to an address go: all stacks have the same picture.
-fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
+/// Which way packets to an address go, by one interface and from one address if they are named: all stacks have the same picture.
+fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str>) -> Result<WayRow, String> {
     let scoped = ScopedAddress::of(text)?;
-    let destination = handle.control(move |control, _| on_its_link(control, &scoped));
-    let destination = destination.map_err(|error| error.to_string())??;
+    let named = scoped.interface(interface)?.map(String::from);
+    let from = source.map(ScopedAddress::of).transpose()?.map(|from| from.ip());
+    let asked = handle.control(move |control, _| {
+        let id = only(control, named.as_deref())?;
+        let destination = on_its_link(control, &scoped, named.as_deref())?;
+        if let Some(from) = from {
+            let mut ours = control.addresses().map(|(prefix, ..)| prefix.address().ip());
+            if !ours.any(|ours| ours == from) {
+                return Err(format!("{from} is no address of this instance"));
+            }
+            if from.is_ipv4() != scoped.ip().is_ipv4() {
+                return Err(format!("{from} and {} are of different families", scoped.ip()));
+            }
+        }
+        Ok((destination, id.map(|id| (id, way_by(control, id, destination)))))
+    });
+    let (destination, by) = asked.map_err(|error| error.to_string())??;
     let stacks = handle.stacks(move |stack, _| {
         let snapshot = stack.snapshot();
         let kind = if snapshot.has_address(destination) {
@@ -311,9 +328,21 @@ fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
         (snapshot.next_hop(destination), snapshot.source_for(destination), kind)
     });
     let mut stacks = stacks.map_err(|error| error.to_string())?.into_iter();
-    let Some((Some((id, hop)), source, kind)) = stacks.next() else {
-        return Err(format!("no route leads to {text}"));
+    let (usual, mut source, kind) = stacks.next().unwrap_or((None, None, "unicast"));
+    let found = match by {
+        // What is ours or everybody's on the link is no matter of routes.
+        Some((id, _)) if usual.is_some_and(|(usual, _)| usual == id) || kind == "local" => usual,
+        Some((id, found)) => found.map(|(hop, ours)| {
+            source = ours;
+            (id, hop)
+        }),
+        None => usual,
     };
+    let Some((id, hop)) = found else {
+        let by = interface.map_or_else(String::new, |name| format!(" by {name}"));
+        return Err(format!("no route leads to {text}{by}"));
+    };
+    let source = from.map(Address::from).or(source);
     let interface = handle.control(move |control, _| name(control, id)).map_err(|error| error.to_string())?;
     Ok(WayRow {
         kind: kind.into(),
@@ -322,6 +351,18 @@ fn way(handle: &Handle, text: &str) -> Result<WayRow, String> {
         interface,
         source: source.map(|source| source.ip().to_string()),
     })
+}
+
+/// The next hop to a destination by one interface, and the address that packets there are from.
+fn way_by(control: &Control, id: InterfaceId, destination: Address) -> Option<(Address, Option<Address>)> {
+    let leads = |route: &&Route| route.interface == id && route.prefix.contains(destination);
+    let best = |route: &&Route| (route.prefix.length(), std::cmp::Reverse(route.metric));
+    let route = control.routes().filter(leads).max_by_key(best)?;
+    let hop = route.gateway.unwrap_or(destination);
+    let ours = || control.addresses().filter(|(_, on, _)| *on == id).map(|(prefix, ..)| prefix);
+    let near = ours().find(|prefix| prefix.contains(hop));
+    let source = near.or_else(|| ours().find(|prefix| prefix.address().is_v4() == destination.is_v4()));
+    Some((hop, source.map(|prefix| prefix.address())))
 }
 
 fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow> {

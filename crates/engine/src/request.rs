@@ -53,6 +53,12 @@ pub enum Request {
     Way {
         /// The address; a link-local one with its interface, `fe80::1%eth1`, where there are several.
         address: String,
+        /// By this interface alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interface: Option<String>,
+        /// From this address of ours.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<String>,
     },
     /// Adds a route, of whose prefix and metric there must be none.
     AddRoute(RouteWords),

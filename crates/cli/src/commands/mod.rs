@@ -69,11 +69,16 @@ pub(crate) enum Command {
     Replay(replay::Args),
     /// Run a TCP/IP stack on ports: pings are answered, packets passed on if wanted
     Serve(serve::Args),
+    // The other names are those by which iproute2 takes them.
     /// Show or change the addresses of a running instance
+    #[command(aliases = ["a", "ad", "add", "addre", "addres", "address"])]
+    #[command(mut_arg("words", |words| words.help(query::ADDRESS_WORDS)))]
     Addr(query::Args),
     /// Show or change its routes
+    #[command(aliases = ["r", "ro", "rou", "rout"])]
     Route(query::Args),
     /// Show or change its neighbours
+    #[command(aliases = ["n", "ne", "nei", "neig", "neighb", "neighbo", "neighbor", "neighbou", "neighbour"])]
     Neigh(query::Args),
     /// Show its sockets
     Sockets(query::sockets::Args),

@@ -9,21 +9,25 @@ use crate::failure::Failure;
 
 /// Shows or changes addresses.
 pub(crate) fn addresses(args: &Args) -> Result<bool, Failure> {
-    let (verb, words) = Verb::of(&args.words)?;
+    let may = [Verb::Show, Verb::Add, Verb::Replace, Verb::Delete, Verb::Flush];
+    let (verb, words) = Verb::of(&args.words, &may)?;
     let request = match verb {
         Verb::Show | Verb::Flush => return select(args, verb, &Words::parse(words, &["dev", "to"], &[])?),
-        Verb::Get | Verb::Change => {
-            return Err(Failure::Usage("for addresses write show, add, replace, del or flush".into()));
-        }
-        Verb::Add | Verb::Replace => {
-            let words = Words::parse(words, &["dev"], &["dad"])?;
+        Verb::Add | Verb::Replace | Verb::Get | Verb::Change => {
+            let words = Words::parse(words, &["dev"], &["dad", "nodad"])?;
             let (interface, dad) = (words.value("dev").map(Into::into), words.has("dad"));
-            Request::AddAddress {
-                address: words.needed()?.into(),
-                interface,
-                dad,
-                replace: verb == Verb::Replace,
+            let address = words.needed()?;
+            if words.has("nodad") && dad {
+                return Err(Failure::Usage("'dad' and 'nodad' contradict each other".into()));
             }
+            // Of IPv4 it is so anyway.
+            if words.has("nodad") && address.contains(':') {
+                return Err(Failure::Usage(
+                    "'nodad' is for IPv4: whether another station has an address of IPv6 is always looked for (RFC 4862, 5.4)"
+                        .into(),
+                ));
+            }
+            Request::AddAddress { address: address.into(), interface, dad, replace: verb == Verb::Replace }
         }
         Verb::Delete => {
             let words = Words::parse(words, &["dev"], &[])?;

@@ -32,10 +32,14 @@ Examples:
   bywash route flush via 10.0.0.7                   all that go by this router
   bywash route show default
   bywash route get 192.0.2.7                        which way packets go there
+  bywash route get 192.0.2.7 dev eth2               and which by eth2
   bywash neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth1
   bywash neigh --json
 
 Exit codes: 0 done; 2 the instance refuses, or there is none";
+
+/// The words of those that can be neither got nor changed.
+pub(super) const ADDRESS_WORDS: &str = "show, add, replace, del or flush, and what, as iproute2 writes it";
 
 /// Below the options of what only shows.
 pub(super) const SHOW_EXAMPLES: &str = "\
@@ -52,7 +56,7 @@ Exit codes: 0 done; 2 there is no such instance, or it is another user's";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// show, add, replace, change, del or flush, and what, as iproute2 writes it
+    /// show, get, add, replace, change, del or flush, and what, as iproute2 writes it
     #[arg(value_name = "WORDS")]
     words: Vec<String>,
     #[command(flatten)]

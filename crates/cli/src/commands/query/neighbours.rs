@@ -3,7 +3,7 @@
 use bywash_engine::request::{NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request};
 use bywash_engine::scoped::{ScopedAddress, ScopedPrefix};
 
-use super::words::{Verb, Words, one_of};
+use super::words::{ALL, Verb, Words, one_of};
 use super::{Args, change, flush, rows, show};
 use crate::failure::Failure;
 
@@ -12,11 +12,12 @@ const PERMANENT: &str = "permanent";
 
 /// Shows or changes neighbours.
 pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
-    let (verb, words) = Verb::of(&args.words)?;
+    let (verb, words) = Verb::of(&args.words, &ALL)?;
     let known = match verb {
         Verb::Get => &["to", "dev"][..],
-        Verb::Show | Verb::Flush | Verb::Delete => &["to", "dev", "nud"],
-        Verb::Add | Verb::Replace | Verb::Change => &["to", "dev", "nud", "lladdr"],
+        Verb::Show | Verb::Flush => &["to", "dev", "nud"],
+        // Of one that is deleted the Ethernet address says nothing, as with Linux.
+        Verb::Add | Verb::Replace | Verb::Change | Verb::Delete => &["to", "dev", "nud", "lladdr"],
     };
     let words = Words::parse(words, known, &[])?;
     let interface = words.value("dev").map(String::from);

@@ -14,6 +14,10 @@ pub(super) enum Verb {
     Flush,
 }
 
+/// Those of routes and neighbours, in the order in which they are told.
+pub(super) const ALL: [Verb; 7] =
+    [Verb::Show, Verb::Get, Verb::Add, Verb::Replace, Verb::Change, Verb::Delete, Verb::Flush];
+
 /// As iproute2 has them: the first that begins as the word is meant, so `s`, `sh`, `l`, `ls` and `lst` all show.
 const VERBS: [(&str, Verb); 10] = [
     ("list", Verb::Show),
@@ -83,15 +87,28 @@ const UNSUPPORTED: &[&str] = &[
 ];
 
 impl Verb {
-    /// The verb, and what follows it. There may be none.
-    pub(super) fn of(words: &[String]) -> Result<(Self, &[String]), Failure> {
+    /// The verb, which is one of those that `may` be, and what follows it. There may be none.
+    pub(super) fn of<'a>(words: &'a [String], may: &[Self]) -> Result<(Self, &'a [String]), Failure> {
         let Some((first, rest)) = words.split_first() else { return Ok((Self::Show, words)) };
-        let known = VERBS.iter().find(|(verb, _)| !first.is_empty() && verb.starts_with(first.as_str()));
-        let verb = known.map(|(_, verb)| *verb).ok_or_else(|| {
-            let all = "show, add, replace, change, del, flush or get";
-            Failure::Usage(format!("'{first}' is not known: write {all}"))
+        let meant = VERBS.iter().find(|(verb, _)| !first.is_empty() && verb.starts_with(first.as_str()));
+        let verb = meant.map(|(_, verb)| *verb).filter(|verb| may.contains(verb)).ok_or_else(|| {
+            let names: Vec<&str> = may.iter().map(|verb| verb.name()).collect();
+            let (last, others) = names.split_last().unwrap_or((&"show", &[]));
+            Failure::Usage(format!("'{first}' is not known: write {} or {last}", others.join(", ")))
         })?;
         Ok((verb, rest))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Show => "show",
+            Self::Get => "get",
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Change => "change",
+            Self::Delete => "del",
+            Self::Flush => "flush",
+        }
     }
 }
 
@@ -199,7 +216,7 @@ mod tests {
 
     #[test]
     fn verbs_are_cut_short_as_iproute2_takes_them() {
-        let verb = |word: &str| Verb::of(&[word.to_owned()]).map(|(verb, _)| verb);
+        let verb = |word: &str| Verb::of(&[word.to_owned()], &ALL).map(|(verb, _)| verb);
         for (words, meant) in [
             ("s sh show l li list ls lst", Verb::Show),
             ("g get", Verb::Get),
@@ -215,6 +232,11 @@ mod tests {
             let why = verb(word).unwrap_err().to_string();
             assert!(why.starts_with(&format!("'{word}' is not known")), "{why}");
         }
+        // What a command does not have is not offered.
+        for word in ["get", "c", "nothing"] {
+            let why = Verb::of(&[word.to_owned()], &[Verb::Show, Verb::Add, Verb::Delete]).unwrap_err();
+            assert_eq!(why.to_string(), format!("'{word}' is not known: write show, add or del"));
+        }
     }
 
     #[test]
@@ -223,7 +245,7 @@ mod tests {
             ("scope global", &["dev", "to"][..], "'scope' is not supported: write dev, to"),
             ("blackhole 10.7.0.0/16", &["via"], "'blackhole' is not supported: write via"),
             ("10.7.0.0/16 via 10.0.0.1 table 5", &["via"], "'table' is not supported: write via"),
-            ("10.0.0.9/24 nodad", &[], "'nodad' is not supported: write nothing behind it"),
+            ("10.0.0.9/24 noprefixroute", &[], "'noprefixroute' is not supported: write nothing behind it"),
             ("eth1 eth2", &["dev"], "'eth2' is not known: write dev"),
         ] {
             let words: Vec<String> = text.split(' ').map(String::from).collect();
