@@ -133,7 +133,14 @@ fn remove_address(control: &mut Control, text: &str, interface: Option<&str>) ->
     };
     let ours: Vec<Address> = control.addresses().filter(fits).map(|(prefix, ..)| prefix.address()).collect();
     if ours.is_empty() {
-        return Err(format!("{text} is no address of this instance"));
+        let elsewhere = control.addresses().find(|(prefix, ..)| prefix.address().ip() == wanted.ip());
+        return Err(match elsewhere {
+            Some((prefix, id, _)) if interface.is_some_and(|interface| interface != id) => {
+                format!("{} is an address of {}", prefix.address().ip(), name(control, id))
+            }
+            Some((prefix, ..)) => format!("{} has another length: /{}", wanted.ip(), prefix.length()),
+            None => format!("{text} is no address of this instance"),
+        });
     }
     for address in ours {
         control.remove_address(address);

@@ -37,17 +37,28 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long an instance may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// Bytes of a name at most.
+const LONGEST: usize = 64;
+
+/// What to do where the socket can't be made, if that is known.
+fn cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::PermissionDenied => "; run it as root, or set XDG_RUNTIME_DIR to a folder of your own",
+        _ => "",
+    }
+}
+
 /// Why there is no control socket, or no answer by it.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The name cannot be a file's.
-    #[error("'{0}' is no name for an instance: use letters, digits, - and _")]
+    #[error("'{0}' is no name for an instance: use letters, digits, - and _, {LONGEST} of them at most")]
     Name(String),
     /// Another instance has the name.
     #[error("an instance named {0} is running; choose another name (--name)")]
     Taken(String),
     /// The socket can't be made.
-    #[error("can't make the control socket {}: {source}", .path.display())]
+    #[error("can't make the control socket {}: {source}{}", .path.display(), cure(.source))]
     Make {
         /// Where.
         path: PathBuf,
@@ -81,7 +92,7 @@ pub enum SocketError {
 /// [`SocketError::Name`].
 pub fn path(name: &str) -> Result<PathBuf, SocketError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+    if name.is_empty() || name.len() > LONGEST || !name.chars().all(plain) {
         return Err(SocketError::Name(name.into()));
     }
     Ok(folder().join(format!("{name}.sock")))

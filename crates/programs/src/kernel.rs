@@ -373,7 +373,14 @@ impl KernelSockets {
             Ok(fd)
         };
         let added = opened().and_then(|fd| self.add(fd, Kind::Listener));
-        added.map(drop).map_err(|error| format!("port {port}: {error}"))
+        // The kernel may be told otherwise: net.ipv4.ip_unprivileged_port_start.
+        let reserved = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        added.map(drop).map_err(|error| match reserved(&error) {
+            true => format!(
+                "port {port}: {error}: low ports are for root (CAP_NET_BIND_SERVICE); choose one from 1024 on (--listen)"
+            ),
+            false => format!("port {port}: {error}"),
+        })
     }
 }
 

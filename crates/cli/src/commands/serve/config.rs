@@ -198,7 +198,8 @@ type Mistake = (usize, String);
 fn parse(text: &str) -> Result<Config, Mistake> {
     let file: File = toml::from_str(text).map_err(|error: toml::de::Error| {
         let start = error.span().unwrap_or_default().start;
-        (start, error.message().lines().collect::<Vec<_>>().join("; "))
+        let what = error.message().lines().collect::<Vec<_>>().join("; ");
+        (start, list_of_one(text, start).filter(|_| what.contains("sequence")).unwrap_or(what))
     })?;
     let at = |span: Range<usize>| move |what: String| (span.start, what);
     let no_redirects = file.accept_redirects == Some(false);
@@ -245,6 +246,14 @@ fn parse(text: &str) -> Result<Config, Mistake> {
     Ok(config)
 }
 
+/// A table where there may be several of its kind is written in two brackets, which is easily forgotten.
+fn list_of_one(text: &str, at: usize) -> Option<String> {
+    let begins = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);
+    let line = text[begins..].trim_start();
+    let name = ["port", "route"].into_iter().find(|name| line.starts_with(&format!("[{name}]")))?;
+    Some(format!("there may be several: write [[{name}]]"))
+}
+
 impl Config {
     /// From flags.
     ///
@@ -253,6 +262,12 @@ impl Config {
     pub(crate) fn of(flags: &Flags<'_>) -> Result<Self, Failure> {
         let Flags { ports, vlans, addresses, routes } = flags;
         let mut config = Self::default();
+        let given = [("--vlan", vlans), ("--addr", addresses), ("--route", routes)];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| ports.is_empty() && !given.is_empty()) {
+            return Err(Failure::Usage(format!(
+                "{flag} is about a port, and there is none; name one (--port xdp:eth1, say), or a file (--config)"
+            )));
+        }
         let tagged = vlans.iter().map(|text| {
             let (name, vlan) = text.split_once('=').unwrap_or(("", text));
             let at = ports

@@ -173,6 +173,10 @@ impl Plan<'_> {
         let setup = set_up(&config.ports, (port_args, worker), &open, reporter);
         let mut setup = setup.map_err(|failure| config.blame(None, failure))?;
         let (ports, arena, stop) = (std::mem::take(&mut setup.ports), setup.arena, setup.stop.clone());
+        if config.addresses.is_empty() {
+            let cure = "give it one (--addr, or `bywash addr add` while it runs)";
+            reporter.warn_at_start(format!("it has no address, so that nobody reaches it: {cure}"));
+        }
         let workers = worker.options();
         let options = Options {
             cores: workers.cores,

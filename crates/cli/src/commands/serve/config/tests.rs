@@ -32,6 +32,7 @@ fn a_mistake_is_found_by_line_and_column() {
     for (file, line, column, says) in [
         ("name = \"web\nforward = true", 1, 12, "string"),
         ("forward = 3", 1, 11, "boolean"),
+        ("forward = true\n[port]\nport = 'xdp:eth1'", 2, 1, "there may be several: write [[port]]"),
         ("forward = true\nname = 'a b/../c'", 2, 8, "'a b/../c' is no name for an instance"),
         ("name = ''", 1, 8, "'' is no name for an instance"),
         ("accept_redirects = 0", 1, 20, "boolean"),
