@@ -29,6 +29,6 @@ pub use mac::{Mac, MacError};
 pub use number::{EtherType, Protocol};
 pub use summed::{PseudoHeader, Summed};
 pub use tcp::{TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TCP_URGENT_OFFSET, TcpFlags, TcpHeader};
-pub use tcp_options::{SACK_BLOCKS, STAMPS, TcpOptions, put_stamps};
+pub use tcp_options::{FastOpen, FastOpenCookie, SACK_BLOCKS, STAMPS, TcpOptions, put_stamps};
 pub use udp::{UDP_HEADER, UdpHeader};
 pub use zerocopy;

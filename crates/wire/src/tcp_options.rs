@@ -1,4 +1,4 @@
-//! The TCP options that both ends of a connection speak of: RFC 9293 (MSS), 7323 (scale, timestamps), 2018 (SACK).
+//! The TCP options that both ends of a connection speak of: RFC 9293 (MSS), 7323 (scale, timestamps), 2018 (SACK), 7413 (Fast Open).
 
 use arrayvec::ArrayVec;
 
@@ -24,7 +24,51 @@ pub struct TcpOptions {
     pub timestamps: Option<(u32, u32)>,
     /// What the sender has received out of order: first number, and the number after the last.
     pub sack: ArrayVec<(u32, u32), SACK_BLOCKS>,
+    /// A Fast Open cookie, or that one is asked for. It means something on segments with SYN only.
+    pub fast_open: Option<FastOpen>,
 }
+
+/// The Fast Open option (RFC 7413, 4.1.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpen {
+    /// None: the sender asks for one.
+    pub cookie: Option<FastOpenCookie>,
+    /// In the form that was used before the option had a number of its own: an experimental option (RFC 6994) of kind 254, with
+    /// 0xF989 in front of the cookie (RFC 7413, 9).
+    pub experimental: bool,
+}
+
+/// What shows a server that a client was told it at its address: 4 to 16 bytes, an even number of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FastOpenCookie {
+    len: u8,
+    bytes: [u8; LONGEST_COOKIE],
+}
+
+impl FastOpenCookie {
+    /// A cookie of these bytes; `None` when they are too few, too many or an odd number (RFC 7413, 4.1.1).
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let len =
+            u8::try_from(bytes.len()).ok().filter(|len| COOKIE_LENGTHS.contains(len) && len % 2 == 0)?;
+        let mut cookie = Self { len, bytes: [0; LONGEST_COOKIE] };
+        cookie.bytes[..bytes.len()].copy_from_slice(bytes);
+        Some(cookie)
+    }
+
+    /// Its bytes, in the order of the wire.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Debug for FastOpenCookie {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+const LONGEST_COOKIE: usize = 16;
+const COOKIE_LENGTHS: std::ops::RangeInclusive<u8> = 4..=16;
 
 const END: u8 = 0;
 const NOTHING: u8 = 1;
@@ -33,6 +77,11 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const FAST_OPEN: u8 = 34;
+const EXPERIMENT: u8 = 254;
+
+/// What stands in front of an experimental Fast Open option.
+const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
 /// What stands in front of timestamps that are the only option.
 const STAMPS_HEAD: [u8; 4] = [NOTHING, NOTHING, TIMESTAMPS, 10];
@@ -92,6 +141,7 @@ impl TcpOptions {
                 sack_permitted: true,
                 timestamps: Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))),
                 sack: ArrayVec::new(),
+                fast_open: None,
             };
         }
         let mut options = Self::default();
@@ -134,7 +184,19 @@ impl TcpOptions {
                     })
                     .collect();
             }
+            (FAST_OPEN, value) => self.take_fast_open(value, false),
+            (EXPERIMENT, [a, b, value @ ..]) if [*a, *b] == FAST_OPEN_MAGIC => {
+                self.take_fast_open(value, true)
+            }
             _ => {}
+        }
+    }
+
+    /// Of several the last counts that is one.
+    fn take_fast_open(&mut self, value: &[u8], experimental: bool) {
+        let cookie = FastOpenCookie::new(value);
+        if cookie.is_some() || value.is_empty() {
+            self.fast_open = Some(FastOpen { cookie, experimental });
         }
     }
 
@@ -143,9 +205,14 @@ impl TcpOptions {
     #[inline]
     pub fn write(&self) -> ArrayVec<u8, TCP_OPTIONS> {
         let mut bytes = ArrayVec::new();
-        if let (None, None, false, Some((value, echo)), []) =
-            (self.mss, self.window_scale, self.sack_permitted, self.timestamps, &self.sack[..])
-        {
+        if let (None, None, false, Some((value, echo)), [], None) = (
+            self.mss,
+            self.window_scale,
+            self.sack_permitted,
+            self.timestamps,
+            &self.sack[..],
+            self.fast_open,
+        ) {
             let mut all = [0; STAMPS];
             put_stamps(&mut all, (value, echo), Sum::new());
             push(&mut bytes, &all);
@@ -167,6 +234,9 @@ impl TcpOptions {
         }
         if let Some(shift) = self.window_scale {
             push(&mut bytes, &[NOTHING, WINDOW_SCALE, 3, shift]);
+        }
+        if let Some(fast_open) = self.fast_open {
+            push_fast_open(&mut bytes, &fast_open);
         }
         let room = bytes.remaining_capacity().saturating_sub(4) / 8;
         let blocks = self.sack.len().min(room);
@@ -192,9 +262,25 @@ pub fn put_stamps(to: &mut [u8; STAMPS], (value, echo): (u32, u32), sum: Sum) ->
     sum.quad(front).quad(echo.into())
 }
 
+/// Appends the option and its fillers. The longest and all before it fit exactly.
+fn push_fast_open(bytes: &mut ArrayVec<u8, TCP_OPTIONS>, fast_open: &FastOpen) {
+    let cookie = fast_open.cookie.as_ref().map_or(&[][..], FastOpenCookie::bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "at most 16")]
+    let length = cookie.len() as u8;
+    if fast_open.experimental {
+        push(bytes, &[EXPERIMENT, 4 + length, FAST_OPEN_MAGIC[0], FAST_OPEN_MAGIC[1]]);
+    } else {
+        push(bytes, &[FAST_OPEN, 2 + length]);
+    }
+    push(bytes, cookie);
+    if !bytes.len().is_multiple_of(4) {
+        push(bytes, &[NOTHING, NOTHING]);
+    }
+}
+
 #[inline]
 fn push(bytes: &mut ArrayVec<u8, TCP_OPTIONS>, more: &[u8]) {
-    // All options without SACK have 24 bytes, and SACK blocks are counted: there is always room.
+    // All options without SACK have 40 bytes, and SACK blocks are counted: there is always room.
     let room = bytes.remaining_capacity().min(more.len());
     bytes.try_extend_from_slice(&more[..room]).ok();
 }
@@ -218,6 +304,45 @@ mod tests {
         let read = TcpOptions::parse(&options.write());
         assert_eq!(read.sack.as_slice(), &[(10, 20), (30, 40), (50, 60)], "three fit beside timestamps");
         assert_eq!(options.write().len(), 40);
+    }
+
+    #[test]
+    fn cookies_and_requests_for_them_read_back_in_both_forms() {
+        let syn = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(8),
+            sack_permitted: true,
+            timestamps: Some((1, 2)),
+            ..TcpOptions::default()
+        };
+        for experimental in [false, true] {
+            for cookie in [&[][..], &[1, 2, 3, 4], &[0; 6], &[7; 8], &[9; 16]] {
+                let option = FastOpen { cookie: FastOpenCookie::new(cookie), experimental };
+                for others in [&TcpOptions::default(), &syn] {
+                    let options = TcpOptions { fast_open: Some(option), ..others.clone() };
+                    let bytes = options.write();
+                    assert!(bytes.len().is_multiple_of(4), "{bytes:?}");
+                    assert_eq!(TcpOptions::parse(&bytes), options);
+                }
+            }
+        }
+        let both = [34, 6, 1, 2, 3, 4, 254, 8, 0xf9, 0x89, 5, 6, 7, 8];
+        let last = FastOpen { cookie: FastOpenCookie::new(&[5, 6, 7, 8]), experimental: true };
+        assert_eq!(TcpOptions::parse(&both).fast_open, Some(last));
+    }
+
+    #[test]
+    fn a_cookie_of_a_wrong_length_or_another_experiment_is_no_fast_open() {
+        for bytes in [
+            &[34, 4, 1, 2][..],
+            &[34, 7, 1, 2, 3, 4, 5],
+            &[34, 20, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+            &[254, 8, 0xf9, 0x88, 1, 2, 3, 4],
+            &[254, 3, 0xf9],
+            &[254, 2],
+        ] {
+            assert_eq!(TcpOptions::parse(bytes), TcpOptions::default(), "{bytes:?}");
+        }
     }
 
     #[test]
