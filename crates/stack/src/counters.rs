@@ -121,6 +121,14 @@ counters! {
         tcp_cookies_accepted,
         /// Acknowledgments that came back to a listener that sends cookies, and were none of them, or too old.
         tcp_cookies_failed,
+        /// Connections of peers that Fast Open (RFC 7413) has made of a SYN, before the handshake was over.
+        tcp_fast_open_passive,
+        /// SYNs with a Fast Open cookie that was none of ours: an ordinary handshake, with a new one.
+        tcp_fast_open_passive_failed,
+        /// SYNs that asked a listener for a Fast Open cookie, whether or not they got one.
+        tcp_fast_open_cookies_asked,
+        /// SYNs that might have been more than an ordinary handshake, but that the listener had as many as it may.
+        tcp_fast_open_overflows,
         /// Complete handshakes for which there were too many connections; also in `no_memory`. They complete with a later segment,
         /// or are given up.
         tcp_listen_overflows,

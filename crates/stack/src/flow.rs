@@ -138,6 +138,8 @@ pub(crate) enum Purpose {
     Fragment,
     /// Remembering where large datagrams went.
     Datagram,
+    /// The key of Fast Open's cookies (RFC 7413).
+    FastOpen,
 }
 
 #[cfg(test)]

@@ -104,12 +104,23 @@ pub(crate) struct Share {
     pub(crate) low: bool,
     /// Bytes of frames that `early` and `unread` may be, as of then.
     pub(crate) most_received: usize,
+    /// Fast Open's handshakes that are over, until their listeners hear of it: whose, and until when they count all the same.
+    pub(crate) opened: Vec<(ListenerId, Option<Timestamp>)>,
 }
 
 impl Share {
     /// That of a stack that is alone.
     pub(crate) fn new() -> Self {
-        Self { number: 0, stacks: 1, early: 0, unread: 0, queued: 0, low: false, most_received: usize::MAX }
+        Self {
+            number: 0,
+            stacks: 1,
+            early: 0,
+            unread: 0,
+            queued: 0,
+            low: false,
+            most_received: usize::MAX,
+            opened: Vec::new(),
+        }
     }
 
     /// Looks at how many frames there are, and are free, for what comes until the next time.

@@ -83,13 +83,17 @@ impl Connection {
     }
 
     fn check_headers(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
-        // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
-        let answer = self.state == State::SynReceived
-            && segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
-            && segment.seq == self.irs
-            && segment.ack == self.nxt;
-        if answer {
-            return self.check_ack(segment, cx);
+        if self.state == State::SynReceived {
+            // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
+            let answer = segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
+                && segment.seq == self.irs
+                && segment.ack == self.nxt;
+            if answer {
+                return self.check_ack(segment, cx);
+            }
+            if self.is_asked_again(segment, cx) {
+                return Done;
+            }
         }
         if self.state == State::SynReceived && segment.opens() && segment.seq == self.irs {
             // It has not got our answer.
@@ -216,17 +220,25 @@ impl Connection {
     }
 
     fn connected(&mut self, cx: &mut Context<'_>) {
+        let early = self.end_opening(None, cx);
         // Nothing was read before: so it says since when data is missed (see `TcpInfo`).
         self.read_since = cx.now;
         if self.limits.keepalive {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
-        if self.released {
+        if early {
+            cx.counters.tcp_passive_opens += 1;
+            // Our SYN was counted.
+            self.window.congestion -= 1;
+        }
+        // The program has an early one.
+        if self.released || early {
             return;
         }
-        cx.events.push(match self.listener {
-            Some(listener) => Event::Accepted { listener, connection: self.id },
-            None => Event::Connected(self.id),
+        cx.events.push(if self.is_accepted() {
+            Event::Accepted { listener: self.listener, connection: self.id }
+        } else {
+            Event::Connected(self.id)
         });
     }
 
@@ -287,11 +299,12 @@ impl Connection {
         }
         if segment.seq == self.rcv_nxt {
             let reason = match self.state {
-                State::SynReceived => CloseReason::Refused,
+                State::SynReceived if !self.is_early() => CloseReason::Refused,
                 State::Closing | State::LastAck => CloseReason::Done,
                 _ => CloseReason::Reset,
             };
             cx.counters.tcp_resets_received += 1;
+            self.reset_opening(cx);
             self.terminate(reason, cx);
         } else {
             self.challenge(cx);
@@ -366,6 +379,11 @@ impl Connection {
             self.reset_sender(segment, cx);
             return self.terminate(CloseReason::Reset, cx);
         }
+        self.take_payload(segment, packet, cx);
+    }
+
+    /// Takes what of a segment's payload is new, and in the window.
+    pub(super) fn take_payload(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         self.take_mark(segment, cx);
         self.note_data(segment, &packet, cx.now);
         // 3.10.7.3: what comes with a SYN begins after its number.
@@ -597,8 +615,9 @@ impl Connection {
 
     /// Sends a reset with the given sequence number, of our own accord.
     pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
-        // 3.10.7.4: in SYN-RECEIVED it acknowledges nothing.
-        let synchronized = self.state.is_synchronized() && self.state != State::SynReceived;
+        // 3.10.7.4: in SYN-RECEIVED it acknowledges nothing, unless data was acknowledged already.
+        let synchronized =
+            self.state.is_synchronized() && (self.state != State::SynReceived || self.is_early());
         let (ack, flags) = if synchronized {
             (self.rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
         } else {

@@ -6,6 +6,7 @@ use bywash_frame::prefetch;
 
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
+use super::fast_open::Opening;
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::rtt::{HeardRtt, Rtt};
@@ -258,8 +259,8 @@ pub(super) struct Connection {
     pub(super) timeouts: Timeouts,
     /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
     pub(super) rcv_up: u64,
-    /// Whose it is, if the peer opened it.
-    pub(super) listener: Option<ListenerId>,
+    /// Whose it is, if the peer opened it; else zero, which no listener has.
+    pub(super) listener: ListenerId,
     pub(super) irs: Seq,
     pub(super) recover: Seq,
     /// SND.UP: the number after our last urgent byte, while `urges`.
@@ -267,6 +268,8 @@ pub(super) struct Connection {
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
     pub(super) prr_flight: u32,
+    /// Data that came or went with the SYN was taken (RFC 7413).
+    pub(super) syn_data: bool,
     /// How to take the last recovery back.
     pub(super) undo: Option<Box<Undo>>,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
@@ -283,6 +286,8 @@ pub(super) struct Connection {
     pub(super) early_at: Seq,
     /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
     pub(super) delivered_marked: u32,
+    /// What Fast Open makes of the handshake, until that is over.
+    pub(super) opening: Option<Box<Opening>>,
     /// What ICMP said of the path last, and when: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
@@ -290,7 +295,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
-        self.undo = None;
+        (self.undo, self.opening) = (None, None);
         let ConnectionId { index, generation } = self.id;
         let id = ConnectionId { index, generation: generation.wrapping_add(1) };
         let wheel_at = if self.wheel_at == Timestamp::ZERO { NEVER } else { self.wheel_at };
@@ -428,6 +433,7 @@ impl Connection {
         }
         cx.counters.tcp_timed_out += u64::from(reason == CloseReason::TimedOut);
         self.step(Cause::Ended, cx);
+        self.end_opening(None, cx);
         self.timeouts.over(cx.now);
         self.send.clear(cx.share, cx.pool);
         self.forget_early(cx);

@@ -357,6 +357,7 @@ impl Connection {
             let asks = !flags.has(TcpFlags::ACK);
             let scales = if asks { self.limits.window_scaling } else { self.scaled };
             options.window_scale = scales.then_some(self.rcv_scale);
+            options.fast_open = self.opening.as_mut().and_then(|opening| opening.option.take());
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
             // Beside payload there is no room: `output` sends them by themselves.

@@ -131,6 +131,8 @@ pub struct TcpInfo {
     pub sack: bool,
     /// `TCPI_OPT_ECN`
     pub ecn: bool,
+    /// `TCPI_OPT_SYN_DATA`: data that came or went with the SYN was taken (Fast Open, RFC 7413)
+    pub syn_data: bool,
     /// `tcpi_snd_wscale` and `tcpi_rcv_wscale`, when both ends scale
     pub wscale: Option<(u8, u8)>,
     /// What ICMP said of the path last, if it has not been better since.
@@ -143,7 +145,8 @@ impl TcpInfo {
     pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
         let mut bytes = [0; LINUX_TCP_INFO];
         let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
-        let flags = [self.timestamps, self.sack, self.wscale.is_some(), self.ecn];
+        // The fifth says that a mark was seen, which nobody looks at.
+        let flags = [self.timestamps, self.sack, self.wscale.is_some(), self.ecn, false, self.syn_data];
         let options = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         let (state, scales) = (linux_state(self.state), snd_scale | rcv_scale << 4);
         bytes[..8].copy_from_slice(&[
@@ -292,6 +295,7 @@ impl TcpInfo {
             timestamps: c.timestamps,
             sack: c.sack,
             ecn: c.ecn,
+            syn_data: c.syn_data,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),
             // What was out then has not arrived since.
             soft_error: c

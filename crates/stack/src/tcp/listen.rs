@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bywash_wire::{TCP_HEADER, TcpFlags, TcpOptions};
+use bywash_wire::{FastOpen, TCP_HEADER, TcpFlags, TcpOptions};
 
 use super::connection::Connection;
 use super::emit::Bare;
@@ -161,12 +161,12 @@ impl HalfOpen {
     /// Sends the SYN,ACK once more.
     pub(super) fn answer_again(&self, limits: &Limits, cx: &mut Context<'_>) {
         cx.counters.tcp_retransmitted += 1;
-        self.answer(limits, cx);
+        self.answer(limits, None, cx);
     }
 
-    /// Sends the SYN,ACK.
-    pub(super) fn answer(&self, limits: &Limits, cx: &mut Context<'_>) {
-        self.answer_with(self.iss, self.clock(cx.now), limits, cx);
+    /// Sends the SYN,ACK, and tells a Fast Open cookie with it.
+    pub(super) fn answer(&self, limits: &Limits, told: Option<FastOpen>, cx: &mut Context<'_>) {
+        self.answer_with((self.iss, self.clock(cx.now)), told, limits, cx);
     }
 
     fn clock(&self, now: Timestamp) -> u32 {
@@ -175,12 +175,19 @@ impl HalfOpen {
         millis.wrapping_add(self.ts_offset)
     }
 
-    fn answer_with(&self, iss: Seq, clock: u32, limits: &Limits, cx: &mut Context<'_>) {
+    fn answer_with(
+        &self,
+        (iss, clock): (Seq, u32),
+        fast_open: Option<FastOpen>,
+        limits: &Limits,
+        cx: &mut Context<'_>,
+    ) {
         let options = TcpOptions {
             mss: Some(offered_segment(&self.flow, limits, cx.out)),
             window_scale: self.scales().map(|(_, own)| own),
             sack_permitted: self.sack,
             timestamps: self.stamp.map(|stamp| (clock, stamp)),
+            fast_open,
             ..TcpOptions::default()
         };
         let mut flags = TcpFlags::SYN.with(TcpFlags::ACK);
@@ -195,7 +202,7 @@ impl HalfOpen {
     /// Makes the connection; it still has to take the segment that completed the handshake.
     pub(super) fn into_connection(self, connection: &mut Connection, limits: &Limits, cx: &Context<'_>) {
         connection.reset(self.flow, self.hash, limits, cx.now);
-        connection.listener = Some(self.listener);
+        connection.listener = self.listener;
         connection.state = connection.state.after(Cause::Asked);
         (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
@@ -242,7 +249,7 @@ impl HalfOpen {
             Some(_) => self.clone(),
             None => Self { scale: NO_SCALE, sack: false, ecn: Marks::Unknown, ..self.clone() },
         };
-        kept.answer_with(iss, clock, limits, cx);
+        kept.answer_with((iss, clock), None, limits, cx);
     }
 
     /// What a cookie that came back says; `None` when it is none of ours, or too old.

@@ -7,6 +7,7 @@ mod challenge;
 mod congestion;
 mod connection;
 mod emit;
+mod fast_open;
 mod follow;
 mod info;
 mod list;
@@ -195,6 +196,8 @@ struct Listener {
     cookie_sent: Option<Timestamp>,
     /// What its connections begin with.
     limits: Limits,
+    /// How it takes Fast Open, if it was told.
+    fast_open: Option<Box<fast_open::Taking>>,
 }
 
 /// What a number in the table stands for: its upper bits say in which slab the entry is.
@@ -584,10 +587,10 @@ impl Tcp {
             }
             Verdict::Reuse => {
                 let hash = wait.hash;
-                if let Some(listener) = listener {
-                    self.open((hash, flow), listener, segment, Some(i), cx);
+                match listener {
+                    Some(listener) => self.open((hash, flow), listener, segment, (Some(i), packet), cx),
+                    None => cx.pool.give_packet(packet),
                 }
-                cx.pool.give_packet(packet);
             }
         }
     }

@@ -47,6 +47,7 @@ impl Tcp {
                 full: false,
                 cookie_sent: None,
                 limits: self.limits,
+                fast_open: None,
             },
         );
         self.ports.entry(port).or_default().push(id.0);
@@ -198,8 +199,7 @@ impl Tcp {
                 Bare::reset(flow, segment)
             }
             Some(listener) if segment.opens() => {
-                self.open((hash, flow), listener, segment, None, cx);
-                None
+                return self.open((hash, flow), listener, segment, (None, packet), cx);
             }
             _ => Bare::reset(flow, segment),
         };
@@ -210,25 +210,39 @@ impl Tcp {
         }
     }
 
-    /// A SYN for a listener. Data on it is not taken: it comes again (RFC 9293 would queue it). `waits`: the entry of its flow in
-    /// TIME-WAIT, which gives way. What was there opens beyond the backlog, too: there are no more of them than there were
+    /// A SYN for a listener. Data on it is taken only by Fast Open: else it comes again (RFC 9293 would queue it). `waits`: the entry of
+    /// its flow in TIME-WAIT, which gives way. What was there opens beyond the backlog, too: there are no more of them than there were
     /// connections, and a cookie would forget the number.
     pub(super) fn open(
         &mut self,
         (hash, flow): (u64, Flow),
         id: ListenerId,
         segment: &Segment,
-        waits: Option<u32>,
+        (waits, packet): (Option<u32>, Packet),
         cx: &mut Context<'_>,
     ) {
-        let Some(listener) = self.listeners.get_mut(&id.0) else { return };
+        if !cx.share.opened.is_empty() {
+            self.settle_openings(cx);
+        }
+        let Some(listener) = self.listeners.get_mut(&id.0) else { return cx.pool.give_packet(packet) };
         if listener.full {
             cx.counters.tcp_listen_overflows += 1;
-            return;
+            return cx.pool.give_packet(packet);
         }
         let (limits, last) = (listener.limits, waits.map(|w| self.time_wait[w].nxt));
         let mut half = HalfOpen::new(flow, segment, hash, id, &limits, last, cx);
         half.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
+        let mut told = None;
+        if let Some(taking) = listener.fast_open.as_deref_mut() {
+            let fast;
+            (fast, told) = taking.judge(&flow, segment, cx);
+            // Without room for a connection the handshake is an ordinary one.
+            if let Some(place) = if fast { self.connections.take() } else { None } {
+                taking.pending += 1;
+                return self.open_fast(place, (half, &limits), told, segment, (waits, packet), cx);
+            }
+        }
+        cx.pool.give_packet(packet);
         let room = listener.half_open < listener.backlog || last.is_some();
         let place = if room { self.half_open.take() } else { None };
         let Some(i) = place else {
@@ -239,17 +253,21 @@ impl Tcp {
             return half.answer_by_cookie(&limits, cx);
         };
         listener.half_open += 1;
-        half.answer(&limits, cx);
+        half.answer(&limits, told, cx);
         self.half_open[i] = half;
-        let entry = Entry::HalfOpen(i).value();
+        self.enter(hash, Entry::HalfOpen(i), waits);
+        self.half_wheel.set_at_most(i, self.half_open[i].again());
+    }
+
+    /// Lets the table know an entry, in the place of the one in TIME-WAIT that gives way.
+    pub(super) fn enter(&mut self, hash: u64, entry: Entry, waits: Option<u32>) {
         match waits {
             Some(w) => {
-                self.table.replace(hash, Entry::TimeWait(w).value(), entry);
+                self.table.replace(hash, Entry::TimeWait(w).value(), entry.value());
                 self.give_wait(w);
             }
-            None => self.table.insert(hash, entry),
+            None => self.table.insert(hash, entry.value()),
         }
-        self.half_wheel.set_at_most(i, self.half_open[i].again());
     }
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).

@@ -28,7 +28,7 @@ impl Connection {
             self.answer_early(cx);
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
-        if self.ack_now && self.state.is_synchronized() {
+        if self.ack_now && self.state.is_synchronized() && self.speaks() {
             more |= !self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
@@ -139,6 +139,12 @@ impl Connection {
         self.tally.bytes_resent += u64::from(bytes);
     }
 
+    /// Whether there can be more than a SYN: not during a handshake, but for the program that has its connection before.
+    #[inline]
+    fn speaks(&self) -> bool {
+        !matches!(self.state, State::SynSent | State::SynReceived) || self.is_early()
+    }
+
     fn has_blocks(&self) -> bool {
         self.sack && self.state != State::SynReceived && (self.receive.has_gap() || self.duplicate.is_some())
     }
@@ -163,6 +169,10 @@ impl Connection {
         while self.board.has_lost() {
             let mss = self.window.mss;
             let Some((start, end)) = self.board.first_lost(mss) else { break };
+            // A peer without our SYN takes nothing else.
+            if start != self.iss && self.una == self.iss {
+                break;
+            }
             let pipe = self.pipe();
             if pipe > 0 && pipe + (end - start) > self.window.congestion {
                 break;
@@ -202,7 +212,7 @@ impl Connection {
     /// before.
     fn send_new(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
         self.limited = false;
-        if matches!(self.state, State::SynSent | State::SynReceived) || self.fin_sent {
+        if self.fin_sent || !self.speaks() {
             return true;
         }
         // RFC 5681, 4.1: after a pause nobody knows what the path takes. Acknowledgments say nothing of it.

@@ -1,7 +1,7 @@
 //! The states of a connection and what leads from one to the next (RFC 9293, 3.3.2, figure 5).
 
 /// A connection's state. LISTEN and TIME-WAIT are entries of their own in other tables, and so is SYN-RECEIVED of a
-/// passive open.
+/// passive open without Fast Open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// There is no connection.
@@ -9,7 +9,7 @@ pub enum State {
     Closed,
     /// We have asked for a connection.
     SynSent,
-    /// Both have asked at the same time.
+    /// Both have asked at the same time; or the peer has, by Fast Open (RFC 7413), and has not heard of us yet.
     SynReceived,
     /// Data can go both ways.
     Established,

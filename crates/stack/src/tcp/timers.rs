@@ -160,6 +160,7 @@ impl Connection {
         self.rtt.back_off();
         if self.una == self.iss {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
+            self.answers_again();
             return;
         }
         // RFC 5681, equation 4, but once only for the same data.
@@ -274,7 +275,12 @@ impl Connection {
 
     fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
         let tries = self.rtt.backoff() >= self.limits.syn_retries;
-        let over = (self.state == State::SynSent && tries) || self.gives_up_at() <= cx.now;
+        let answers = self.rtt.backoff() >= self.limits.syn_ack_retries;
+        let over = match self.state {
+            State::SynSent => tries,
+            State::SynReceived => self.is_early() && answers,
+            _ => false,
+        } || self.gives_up_at() <= cx.now;
         if over {
             self.terminate(CloseReason::TimedOut, cx);
         }

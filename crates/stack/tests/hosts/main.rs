@@ -8,6 +8,7 @@ mod conflicts;
 mod counters;
 mod datagrams;
 mod entries;
+mod fast_open;
 mod fragments;
 mod hostile;
 mod icmp;

@@ -10,7 +10,9 @@ use bywash_frame::{Batch, Packet, Pool};
 use bywash_stack::{ConnectionId, Event, Host, Interface, Medium, Offloads, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{ICMP_HEADER, IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, TcpOptions, icmpv4};
+use bywash_wire::{
+    FastOpen, FastOpenCookie, ICMP_HEADER, IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, TcpOptions, icmpv4,
+};
 
 use super::{PORT, pool};
 
@@ -219,6 +221,10 @@ impl Trace {
         }
         words.extend(options.window_scale.map(|scale| format!("wscale {scale}")));
         let block = |n: u32| n.wrapping_sub(PEER_FIRST);
+        words.extend(options.fast_open.map(|FastOpen { cookie, experimental }| {
+            let name = if experimental { "FOEXP" } else { "FO" };
+            cookie.map_or(name.to_owned(), |cookie| format!("{name} {cookie:?}"))
+        }));
         words.extend(options.sack.iter().map(|(from, to)| format!("sack {}:{}", block(*from), block(*to))));
         if !words.is_empty() {
             write!(line, " <{}>", words.join(",")).unwrap();
@@ -273,6 +279,10 @@ impl Trace {
                 "wscale" => options.window_scale = Some(value.parse().unwrap()),
                 // The echo is what we last sent.
                 "TS" => options.timestamps = Some((value.parse().unwrap(), self.clock)),
+                "FO" | "FOEXP" => {
+                    let cookie = hex(value).and_then(|bytes| FastOpenCookie::new(&bytes));
+                    options.fast_open = Some(FastOpen { cookie, experimental: name == "FOEXP" });
+                }
                 "sack" => {
                     let (from, to) = value.split_once(':').unwrap();
                     let ours = |n: &str| self.first.unwrap().wrapping_add(n.parse().unwrap());
@@ -283,4 +293,9 @@ impl Trace {
         }
         options
     }
+}
+
+/// The bytes that a cookie is written as.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok()).collect()
 }
