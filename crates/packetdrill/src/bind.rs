@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use bywash_stack::{Address, TcpError};
 
 use crate::errno::{Errno, INVALID, Result};
+use crate::fast_open;
 use crate::machine::Machine;
 use crate::sockets::{Kind, Socket, plain};
 
@@ -112,9 +113,15 @@ impl Machine {
             }
         };
         self.host.stack.set_listener_limits(id, socket.options.limits);
+        let bits = self.flags.fast_open();
+        if bits & (fast_open::SERVER | fast_open::UNASKED) == fast_open::SERVER | fast_open::UNASKED
+            && socket.options.fast_open.pending == 0
+        {
+            socket.options.fast_open.pending = most;
+        }
         socket.local = Some((address, port));
         socket.kind = Kind::Listener { id, queue: VecDeque::new(), backlog: most, taken: 0 };
-        Ok(())
+        self.take_fast_open(fd)
     }
 }
 

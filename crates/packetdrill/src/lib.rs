@@ -20,6 +20,7 @@ mod bind;
 mod connect;
 mod datagrams;
 mod errno;
+mod fast_open;
 mod ffi;
 mod icmp;
 mod machine;

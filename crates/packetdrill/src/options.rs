@@ -5,6 +5,7 @@ use std::time::Duration;
 use bywash_stack::{CongestionControl, ConnectionId, Limits};
 
 use crate::errno::{Errno, INVALID, Result};
+use crate::fast_open::{TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE};
 use crate::machine::Machine;
 use crate::sockets::{Kind, Socket};
 
@@ -96,6 +97,7 @@ impl Machine {
                 socket.options.send_timeout = timeval(bytes)?;
                 return Ok(());
             }
+            (TCP, TCP_FASTOPEN_KEY) => return self.set_fast_open_key(fd, bytes),
             (TCP, libc::TCP_CONGESTION) => {
                 let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
                 let congestion = match &bytes[..end] {
@@ -157,6 +159,7 @@ impl Machine {
                 self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value.max(0));
                 Ok(())
             }
+            libc::TCP_FASTOPEN | TCP_FASTOPEN_NO_COOKIE => self.set_fast_open(fd, name, value),
             // The last of these does nothing in Linux, either (tcp(7)).
             TCP_INQ | libc::TCP_THIN_LINEAR_TIMEOUTS | libc::TCP_THIN_DUPACK => {
                 if !(0..=1).contains(&value) {
@@ -390,6 +393,9 @@ impl Machine {
                 }
             }),
             TCP_CC_INFO => Ok(Vec::new()),
+            libc::TCP_FASTOPEN => Ok(number(i32::try_from(options.fast_open.pending).unwrap_or(i32::MAX))),
+            TCP_FASTOPEN_NO_COOKIE => Ok(truth(options.fast_open.cookieless)),
+            TCP_FASTOPEN_KEY => Ok(self.fast_open_key(socket)),
             libc::TCP_NODELAY => Ok(truth(options.nodelay)),
             libc::TCP_CORK => Ok(truth(options.cork)),
             libc::TCP_QUICKACK => Ok(truth(true)),

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use bywash_stack::{CongestionControl, Limits};
+use bywash_stack::{CongestionControl, FastOpenKeys, Limits};
+
+use crate::fast_open;
 
 /// Where Linux keeps the sysctls of this network namespace.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
@@ -61,6 +63,20 @@ impl Flags {
         if self.sysctls { patience(Path::new(SYSCTLS)).unwrap_or(usual) } else { usual }
     }
 
+    /// What of Fast Open is allowed, in the bits of `tcp_fastopen`; without sysctls, both sides of it, where programs ask.
+    pub(crate) fn fast_open(&self) -> u32 {
+        let bits = || words(Path::new(SYSCTLS), "tcp_fastopen").first()?.parse().ok();
+        let asked = fast_open::CLIENT | fast_open::SERVER;
+        if self.sysctls { bits().unwrap_or(asked) } else { asked }
+    }
+
+    /// The keys that `tcp_fastopen_key` says, where it says any.
+    pub(crate) fn fast_open_keys(&self) -> Option<FastOpenKeys> {
+        let text = words(Path::new(SYSCTLS), "tcp_fastopen_key");
+        let mut keys = text.first().filter(|_| self.sysctls)?.split(',').map(key);
+        Some(FastOpenKeys { primary: keys.next()??, backup: keys.next().flatten() })
+    }
+
     /// What a new socket may use.
     pub(crate) fn limits(&self) -> Limits {
         if self.sysctls { limits(Path::new(SYSCTLS)) } else { Limits::default() }
@@ -71,6 +87,12 @@ impl Flags {
 fn words(folder: &Path, name: &str) -> Vec<String> {
     let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A key as Linux writes it: four numbers, each in little-endian order.
+fn key(text: &str) -> Option<[u8; 16]> {
+    let words = text.split('-').map(|word| u32::from_str_radix(word, 16).ok().map(u32::to_le_bytes));
+    words.collect::<Option<Vec<_>>>()?.concat().try_into().ok()
 }
 
 fn patience(folder: &Path) -> Option<Duration> {
@@ -141,6 +163,13 @@ mod tests {
         for bad in ["mtu", "mtu=many", "color=red"] {
             assert!(Flags::parse(bad).unwrap_err().contains("write mtu=N"), "{bad}");
         }
+    }
+
+    #[test]
+    fn keys_are_numbers_in_little_endian_order() {
+        let bytes = *b"\xf7\x63\xbf\xa0\x81\x3d\x80\xed\x30\x1d\x64\xcd\x90\x4a\xbc\xce";
+        assert_eq!(key("a0bf63f7-ed803d81-cd641d30-cebc4a90"), Some(bytes));
+        assert_eq!((key("a0bf63f7-ed803d81-cd641d30"), key("many")), (None, None));
     }
 
     #[test]

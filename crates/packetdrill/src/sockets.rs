@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
-use bywash_stack::{Address, ConnectionId, Limits, ListenerId, State, UdpId};
+use bywash_stack::{Address, ConnectionId, FastOpenServer, Limits, ListenerId, State, UdpId};
 
 use crate::datagrams::Inbox;
 use crate::errno::{AGAIN, Errno, INVALID, Result};
@@ -71,6 +71,8 @@ pub(crate) struct Options {
     pub(crate) send_timeout: Option<Duration>,
     /// `SO_RCVLOWAT`
     pub(crate) low_water: usize,
+    /// `TCP_FASTOPEN`, `TCP_FASTOPEN_KEY`, `TCP_FASTOPEN_NO_COOKIE`: how a listener takes Fast Open.
+    pub(crate) fast_open: FastOpenServer,
     /// Set and read back, and nothing else: reuse of addresses, priority and so on.
     pub(crate) kept: BTreeMap<(i32, i32), i32>,
 }
@@ -141,6 +143,7 @@ impl Socket {
             receive_timeout: None,
             send_timeout: None,
             low_water: 1,
+            fast_open: FastOpenServer::default(),
             kept: BTreeMap::new(),
         };
         Self {

@@ -28,7 +28,7 @@ impl Connection {
             self.answer_early(cx);
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
-        if self.ack_now && self.state.is_synchronized() && self.speaks() {
+        if self.ack_now && self.state.is_synchronized() {
             more |= !self.emit(self.nxt, 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
