@@ -121,7 +121,11 @@ counters! {
         tcp_cookies_accepted,
         /// Acknowledgments that came back to a listener that sends cookies, and were none of them, or too old.
         tcp_cookies_failed,
-        /// Connections of peers that Fast Open (RFC 7413) has made of a SYN, before the handshake was over.
+        /// Connections of our own whose SYN had data that its answer acknowledged, all of it (Fast Open, RFC 7413).
+        tcp_fast_open_active,
+        /// Those whose SYN had data that had to be sent again.
+        tcp_fast_open_active_failed,
+        /// Connections of peers that Fast Open has made of a SYN, before the handshake was over.
         tcp_fast_open_passive,
         /// SYNs with a Fast Open cookie that was none of ours: an ordinary handshake, with a new one.
         tcp_fast_open_passive_failed,

@@ -1,12 +1,14 @@
-//! TCP Fast Open (RFC 7413), what is outside of connections: keys and cookies of servers.
+//! TCP Fast Open (RFC 7413), what is outside of connections: keys and cookies of servers, what clients know of servers.
 
+use std::collections::HashMap;
 use std::hash::Hasher;
+use std::time::Duration;
 
-use bywash_wire::FastOpenCookie;
+use bywash_wire::{FastOpen, FastOpenCookie};
 use siphasher::sip::SipHasher24;
 
-use crate::Address;
 use crate::flow::{Purpose, Secret};
+use crate::{Address, Flow, Timestamp};
 
 /// How a listener takes Fast Open (RFC 7413): data that comes with a SYN is given to the program at once, and it may answer before
 /// the handshake is over. Such data may come twice, when the network doubles a SYN (RFC 7413, 6.1). By default no listener does.
@@ -75,6 +77,103 @@ impl FastOpenKeys {
     }
 }
 
+/// How a connection of ours begins with Fast Open. Its SYN carries data if a cookie of the server is known, and asks for one
+/// otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenClient<'a> {
+    /// The program's first bytes. They may come to the server's program twice (RFC 7413, 6.1).
+    pub data: &'a [u8],
+    /// Whether the data goes out without a cookie, to a server that wants none (RFC 7413, 4.1.3; Linux's `TCP_FASTOPEN_NO_COOKIE`).
+    pub cookieless: bool,
+}
+
+/// Why data did not arrive with our SYN: Linux's `tcpi_fastopen_client_fail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FastOpenFailure {
+    /// No cookie was known, or none was to be used.
+    NoCookie = 1,
+    /// The server has acknowledged the SYN alone, or not all of the data.
+    NotAcknowledged,
+    /// The SYN was sent again, without data.
+    Repeated,
+}
+
+/// Servers that are remembered, at most.
+const SERVERS: usize = 1024;
+/// After two SYNs in a row whose data got lost, and may have been what they got lost for, there is none for four of these, after
+/// three for eight, and so on (RFC 7413, 4.1.3.1; the times are those that Linux had).
+const SHUNNED: Duration = Duration::from_secs(60);
+const MOST_DOUBLED: u8 = 6;
+
+/// What is known of a server, at one of our addresses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Server {
+    pub(crate) cookie: Option<FastOpenCookie>,
+    /// The largest segment it has asked for.
+    pub(crate) mss: Option<u16>,
+    /// In which form the option is to be sent.
+    pub(crate) experimental: bool,
+    /// It did not answer a request in the experimental form, either.
+    knows_none: bool,
+    /// SYNs in a row whose data got lost, and when the last did.
+    losses: u8,
+    lost_at: Timestamp,
+    heard_at: Timestamp,
+}
+
+impl Server {
+    /// Whether it gets ordinary SYNs for now.
+    pub(crate) fn is_shunned(&self, now: Timestamp) -> bool {
+        self.losses > 1 && now.since(self.lost_at) < SHUNNED * (1 << self.losses.min(MOST_DOUBLED))
+    }
+
+    /// A SYN got lost that had data.
+    pub(crate) fn lost(&mut self, now: Timestamp) {
+        (self.losses, self.lost_at) = (self.losses.saturating_add(1), now);
+    }
+
+    /// It has answered as it should.
+    pub(crate) fn found(&mut self) {
+        self.losses = 0;
+    }
+
+    /// It has told a cookie.
+    pub(crate) fn told(&mut self, FastOpen { cookie, experimental }: FastOpen) {
+        (self.cookie, self.experimental) = (cookie, experimental);
+    }
+
+    /// It has not, though it was asked: next time in the other form, and once only.
+    pub(crate) fn told_nothing(&mut self) {
+        if self.cookie.is_none() {
+            self.knows_none |= self.experimental;
+            self.experimental = !self.experimental && !self.knows_none;
+        }
+    }
+}
+
+/// Servers by our address and theirs (RFC 7413, 4.1.3).
+#[derive(Debug, Default)]
+pub(crate) struct Servers(HashMap<(Address, Address), Server>);
+
+impl Servers {
+    pub(crate) fn find(&self, flow: &Flow) -> Server {
+        self.0.get(&(flow.local, flow.remote)).copied().unwrap_or_default()
+    }
+
+    /// The entry of a server of which something was learnt now. The one that was silent for longest makes room.
+    pub(crate) fn entry(&mut self, flow: &Flow, now: Timestamp) -> &mut Server {
+        let key = (flow.local, flow.remote);
+        if self.0.len() >= SERVERS && !self.0.contains_key(&key) {
+            let oldest = self.0.iter().min_by_key(|(of, server)| (server.heard_at, **of)).map(|(of, _)| *of);
+            oldest.map(|of| self.0.remove(&of));
+        }
+        let server = self.0.entry(key).or_default();
+        server.heard_at = now;
+        server
+    }
+}
+
 fn make(key: &[u8; 16], client: Address, server: Address) -> Option<FastOpenCookie> {
     let mut hasher = SipHasher24::new_with_key(key);
     match (client.v4(), server.v4()) {
@@ -114,6 +213,30 @@ mod tests {
             let made = keys.cookie(address(client), address(server));
             assert_eq!(format!("{:?}", made.unwrap()), cookie, "{client} {server}");
         }
+    }
+
+    #[test]
+    fn a_server_that_was_silent_for_longest_makes_room() {
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let flow = |i: u32| Flow { remote: std::net::Ipv4Addr::from_bits(i).into(), ..Flow::default() };
+        let mut all = Servers::default();
+        (0..2 * 1024).for_each(|i| all.entry(&flow(i), at(i.into())).mss = Some(1000));
+        assert_eq!(all.0.len(), SERVERS);
+        assert_eq!((all.find(&flow(1023)).mss, all.find(&flow(1024)).mss), (None, Some(1000)));
+    }
+
+    #[test]
+    fn a_server_is_shunned_longer_with_each_loss_and_not_for_the_first() {
+        let at = |minutes: u64| Timestamp::from_nanos(minutes * 60_000_000_000);
+        let mut server = Server::default();
+        server.lost(at(0));
+        assert!(!server.is_shunned(at(0)));
+        server.lost(at(1));
+        assert_eq!([at(1), at(4), at(5)].map(|now| server.is_shunned(now)), [true, true, false]);
+        server.lost(at(5));
+        assert_eq!([at(12), at(13)].map(|now| server.is_shunned(now)), [true, false]);
+        server.found();
+        assert!(!server.is_shunned(at(5)));
     }
 
     #[test]

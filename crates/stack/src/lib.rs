@@ -50,7 +50,7 @@
 //! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 112, and 11 to 22 bytes of hash
 //! table each; payload is held in frames only while there is some.
 //!
-//! Not here yet: the client of TCP Fast Open, groups that programs join. `docs/compliance.md` says which rule of which
+//! Not here yet: groups that programs join. `docs/compliance.md` says which rule of which
 //! RFC is kept, and by which test that is known.
 #![forbid(unsafe_code)]
 
@@ -90,7 +90,7 @@ pub use control::{
     AddressState, Claims, Control, ControlError, Entry, Lifetimes, Listen, NeighbourState, Origin,
 };
 pub use counters::{ControlCounters, Counters};
-pub use fast_open::{FastOpenKeys, FastOpenServer};
+pub use fast_open::{FastOpenClient, FastOpenFailure, FastOpenKeys, FastOpenServer};
 pub use flow::{Flow, Secret};
 pub use host::Host;
 pub use interface::{Interface, InterfaceId, Medium, Offloads, PortId};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bywash_frame::{Batch, Checksum, Packet, Place, Pool};
 use bywash_wire::IPV6_MTU;
 
+use crate::fast_open::Servers;
 use crate::pairs::Pairs;
 use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
@@ -152,6 +153,8 @@ pub(crate) struct Outbox {
     /// When it may be told of them again.
     tell_again: Option<Timestamp>,
     pub(crate) path_mtus: PathMtus,
+    /// What is known of servers that take Fast Open.
+    pub(crate) servers: Servers,
     /// Neighbours that TCP has vouched for lately, and when: a place for each remainder of their addresses.
     confirmed: [(Timestamp, Option<Path>); CONFIRMED],
     /// Ways that were found since the last snapshot: a place for each remainder of the destinations. Handshakes ask several
@@ -177,6 +180,7 @@ impl Outbox {
             told: HashSet::new(),
             tell_again: None,
             path_mtus: PathMtus::default(),
+            servers: Servers::default(),
             confirmed: [(Timestamp::ZERO, None); CONFIRMED],
             direct: [None; DIRECT],
             ways: Pairs::new(),

@@ -352,7 +352,9 @@ impl Stack {
         wanted: impl Fn(&Flow) -> bool,
         pool: &mut Pool,
     ) -> Result<ConnectionId, TcpError> {
-        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, limits, wanted, cx))
+        let connected =
+            self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, (limits, None), wanted, cx));
+        connected.map(|(id, _)| id)
     }
 
     /// Queues bytes to be sent and says how many: fewer when the buffer is full, or those of all connections together hold as

@@ -87,7 +87,8 @@ impl Connection {
             // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
             let answer = segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
                 && segment.seq == self.irs
-                && segment.ack == self.nxt;
+                && segment.ack.after(self.una)
+                && !segment.ack.after(self.nxt);
             if answer {
                 return self.check_ack(segment, cx);
             }
@@ -134,6 +135,17 @@ impl Connection {
             self.reset_sender(segment, cx);
             return Done;
         }
+        // An echo of a clock that our SYNs did not have is not an answer to them (as Linux has it).
+        if let Some((_, echo)) = segment.options.timestamps.filter(|(_, echo)| acks && *echo != 0)
+            && let Some(since) = self.stalled.filter(|_| self.limits.timestamps)
+            && (Seq(echo).before(Seq(self.clock(since))) || Seq(echo).after(Seq(self.clock(cx.now))))
+        {
+            if let Some(reset) = Bare::reset(self.flow, segment) {
+                // No clock was agreed on.
+                Bare { options: bywash_wire::TcpOptions::default(), ..reset }.send(cx);
+            }
+            return Done;
+        }
         if segment.has(TcpFlags::RST) {
             if acks {
                 cx.counters.tcp_resets_received += 1;
@@ -155,13 +167,16 @@ impl Connection {
         if acks {
             self.acknowledge(segment, cx);
             self.begin(cx.now);
+            if self.opening.is_some() {
+                self.answered(segment, cx);
+            }
             self.step(Cause::Connected, cx);
             self.connected(cx);
             return On;
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.
         self.step(Cause::Crossed, cx);
-        self.board.timed_out(cx.now, self.window.mss, false, (Span::ZERO, Span::ZERO));
+        self.lose_all(cx.now);
         Done
     }
 
@@ -219,17 +234,13 @@ impl Connection {
         (self.busy, self.held_by) = (Span::ZERO, HeldBy::Nothing);
     }
 
+    #[inline]
     fn connected(&mut self, cx: &mut Context<'_>) {
-        let early = self.end_opening(None, cx);
+        let early = self.opening.is_some() && self.end_opening(cx);
         // Nothing was read before: so it says since when data is missed (see `TcpInfo`).
         self.read_since = cx.now;
         if self.limits.keepalive {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
-        }
-        if early {
-            cx.counters.tcp_passive_opens += 1;
-            // Our SYN was counted.
-            self.window.congestion -= 1;
         }
         // The program has an early one.
         if self.released || early {
@@ -304,7 +315,9 @@ impl Connection {
                 _ => CloseReason::Reset,
             };
             cx.counters.tcp_resets_received += 1;
-            self.reset_opening(cx);
+            if self.is_early() {
+                self.reset_opening(cx);
+            }
             self.terminate(reason, cx);
         } else {
             self.challenge(cx);
@@ -383,6 +396,7 @@ impl Connection {
     }
 
     /// Takes what of a segment's payload is new, and in the window.
+    #[inline(always)]
     pub(super) fn take_payload(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         self.take_mark(segment, cx);
         self.note_data(segment, &packet, cx.now);

@@ -19,7 +19,7 @@ use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
 use crate::stack::{Context, Event};
 use crate::time::Span;
-use crate::{Flow, Timestamp, Unreachable};
+use crate::{FastOpenFailure, Flow, Timestamp, Unreachable};
 
 /// No deadline.
 pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
@@ -270,6 +270,8 @@ pub(super) struct Connection {
     pub(super) prr_flight: u32,
     /// Data that came or went with the SYN was taken (RFC 7413).
     pub(super) syn_data: bool,
+    /// Why data of ours did not arrive with the SYN.
+    pub(super) fast_open_failed: Option<FastOpenFailure>,
     /// How to take the last recovery back.
     pub(super) undo: Option<Box<Undo>>,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
@@ -433,7 +435,9 @@ impl Connection {
         }
         cx.counters.tcp_timed_out += u64::from(reason == CloseReason::TimedOut);
         self.step(Cause::Ended, cx);
-        self.end_opening(None, cx);
+        if self.opening.is_some() {
+            self.fail_opening(reason, cx);
+        }
         self.timeouts.over(cx.now);
         self.send.clear(cx.share, cx.pool);
         self.forget_early(cx);

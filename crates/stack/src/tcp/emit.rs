@@ -106,7 +106,9 @@ impl Connection {
         if self.urges {
             flags = self.urge(seq, flags);
         }
-        self.emit_marked(frame, (seq, len, flags), cx)
+        // Data beside our SYN is the first there is.
+        let from = if len > 0 && seq != self.iss { seq - self.base() } else { 0 };
+        self.emit_marked(frame, (seq, from, len, flags), cx)
     }
 
     /// [`Connection::emit`] of new data with no other flags than these: what is known of them is not asked.
@@ -117,7 +119,8 @@ impl Connection {
         }
         // The longer way counts what is wanting.
         let Some(frame) = cx.pool.take() else { return false };
-        self.emit_marked(frame, (self.nxt, len, flags), cx)
+        let from = if len > 0 { self.nxt - self.base() } else { 0 };
+        self.emit_marked(frame, (self.nxt, from, len, flags), cx)
     }
 
     /// Does that in a frame, by the way that there is.
@@ -125,7 +128,7 @@ impl Connection {
     fn emit_marked(
         &mut self,
         mut frame: Frame,
-        (seq, len, flags): (Seq, u32, TcpFlags),
+        (seq, from, len, flags): (Seq, u32, u32, TcpFlags),
         cx: &mut Context<'_>,
     ) -> bool {
         let (before, after) = places(frame.bytes_mut());
@@ -145,8 +148,7 @@ impl Connection {
         // RFC 3168, 6.1.1, 6.1.4 and 6.1.5: not on SYNs, acknowledgments and copies.
         let ect = if self.ect && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
-        let from = if len > 0 { (seq - self.base()) as usize } else { 0 };
-        let front = way.transport();
+        let (from, front) = (from as usize, way.transport());
         if length <= FRAME_DATA && len <= self.window.mss {
             let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
             let (partial, offload) = (way.pseudo(said), way.offloads.checksum);
@@ -353,7 +355,9 @@ impl Connection {
         let mut options = TcpOptions::default();
         if syn {
             // RFC 9293, MUST-65: MSS only here; RFC 7323, 2.2: so is the scale, and the window is not scaled.
-            options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out));
+            let narrowed = self.opening.as_ref().is_some_and(|opening| opening.narrowed);
+            let most = if narrowed { self.path_mss } else { u16::MAX };
+            options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out).min(most));
             let asks = !flags.has(TcpFlags::ACK);
             let scales = if asks { self.limits.window_scaling } else { self.scaled };
             options.window_scale = scales.then_some(self.rcv_scale);

@@ -3,20 +3,26 @@
 //! A peer's connection is made of its SYN when that has a cookie which only who is at the peer's address can know. It is in
 //! SYN-RECEIVED then, and all that is different from an ordinary one is that the program has it, reads what came with the SYN, and
 //! may send. Its SYN,ACK is in the scoreboard like everything else, and is repeated by the connection's own timer.
+//!
+//! A connection of ours has the first bytes of its send buffer in its SYN, and in the scoreboard behind it. What the answer does not
+//! acknowledge is lost; only the SYN goes out before.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bywash_frame::Packet;
-use bywash_wire::FastOpen;
+use bywash_frame::{Packet, Pool};
+use bywash_wire::{FastOpen, TCP_OPTIONS, TcpFlags};
 
 use super::connection::Connection;
-use super::listen::HalfOpen;
+use super::listen::{HalfOpen, default_mss};
+use super::open::source;
+use super::receive_buffer::length;
 use super::segment::Segment;
-use super::{Entry, Limits, ListenerId, Tcp};
-use crate::fast_open::{FastOpenKeys, FastOpenServer, Known};
+use super::{CloseReason, ConnectionId, Entry, Limits, ListenerId, Tcp, TcpError};
+use crate::fast_open::{FastOpenClient, FastOpenFailure, FastOpenKeys, FastOpenServer, Known};
 use crate::stack::{Context, Event};
-use crate::{Flow, Stack, Timestamp};
+use crate::time::Span;
+use crate::{Address, Flow, Stack, Timestamp};
 
 /// How long a handshake that the peer has reset counts among those that are pending (RFC 7413, 5.1: as long as a SYN,ACK would be
 /// repeated; Linux has a minute).
@@ -77,6 +83,12 @@ pub(super) struct Opening {
     pub(super) option: Option<FastOpen>,
     /// The peer's SYN has come again since the timer went off last, and was answered.
     asked_again: bool,
+    /// Our SYN had the option; its form, the experimental one if `true`.
+    asked: Option<bool>,
+    /// Bytes of data that our SYN had.
+    data: u32,
+    /// The path has shown to be narrower than its first link: what we take is to fit it, too.
+    pub(super) narrowed: bool,
 }
 
 impl Tcp {
@@ -140,6 +152,99 @@ impl Connection {
         self.send_range(self.iss, 1, cx);
     }
 
+    /// RFC 7413, 4.2.2, "Client: Sending a SYN": with a cookie it has data, of at most the size that the server asked for last and the
+    /// path takes, less what options may take; without, it asks for one. Returns how many bytes it has.
+    pub(super) fn begin_fast(&mut self, first: FastOpenClient<'_>, cx: &mut Context<'_>) -> usize {
+        let server = cx.out.servers.find(&self.flow);
+        let shunned = server.is_shunned(cx.now);
+        let plain = shunned || first.cookieless;
+        let option = FastOpen { cookie: server.cookie, experimental: server.experimental };
+        let mut opening = Opening { option: Some(option).filter(|_| !plain), ..Opening::default() };
+        opening.asked = opening.option.map(|option| option.experimental);
+        if !shunned && (first.cookieless || server.cookie.is_some()) {
+            self.set_mss(server.mss.unwrap_or(self.path_mss));
+            let room = (self.window.mss as usize).saturating_sub(TCP_OPTIONS).min(self.send_room());
+            let data = &first.data[..room.min(first.data.len())];
+            opening.data = length(self.send.write(data, cx.share, cx.pool));
+        } else {
+            self.fast_open_failed = Some(FastOpenFailure::NoCookie);
+        }
+        let data = opening.data;
+        self.opening = Some(Box::new(opening));
+        if data > 0 {
+            let end = self.nxt + data;
+            self.board.push(self.nxt, end, cx.now, self.window.mss);
+            self.nxt = end;
+        }
+        self.emit(self.iss, data, TcpFlags::SYN, cx);
+        data as usize
+    }
+
+    /// RFC 7413, 4.2.2, "Client: Receiving SYN-ACK": what it says of the server is remembered, and what of the data it does not
+    /// acknowledge goes out again at once.
+    #[cold]
+    pub(super) fn answered(&mut self, segment: &Segment, cx: &mut Context<'_>) {
+        let Some(opening) = self.opening.take() else { return };
+        let (left, repeated) = (self.una != self.nxt, self.timeouts.count > 0 || opening.narrowed);
+        let told = segment.options.fast_open.filter(|option| option.cookie.is_some());
+        // A cookie that nobody has asked for is none.
+        let told = told.filter(|_| opening.asked.is_some());
+        if opening.asked.is_some() || opening.data > 0 {
+            let server = cx.out.servers.entry(&self.flow, cx.now);
+            server.mss = Some(segment.options.mss.unwrap_or(default_mss(&self.flow)));
+            match told {
+                Some(told) => server.told(told),
+                None if opening.data == 0 && !repeated => server.told_nothing(),
+                None => {}
+            }
+            // Only SYNs without data have arrived, it seems.
+            if repeated && told.is_none() && left {
+                server.lost(cx.now);
+            } else {
+                server.found();
+            }
+        }
+        if opening.data == 0 {
+            return;
+        }
+        // SYN and data are one segment.
+        self.tally.delivered = 1;
+        self.syn_data = !left;
+        cx.counters.tcp_fast_open_active += u64::from(!left);
+        cx.counters.tcp_fast_open_active_failed += u64::from(left);
+        if left {
+            let why = if repeated { FastOpenFailure::Repeated } else { FastOpenFailure::NotAcknowledged };
+            self.fast_open_failed = Some(why);
+            self.lose_all(cx.now);
+        }
+    }
+
+    /// All that is out is to be sent again.
+    pub(super) fn lose_all(&mut self, now: Timestamp) {
+        self.board.timed_out(now, self.window.mss, false, (Span::ZERO, Span::ZERO));
+    }
+
+    /// The connection has ended before its handshake was over.
+    #[cold]
+    pub(super) fn fail_opening(&mut self, reason: CloseReason, cx: &mut Context<'_>) {
+        let data = self.opening.as_ref().map_or(0, |opening| opening.data);
+        if data > 0 && reason == CloseReason::TimedOut {
+            cx.out.servers.entry(&self.flow, cx.now).lost(cx.now);
+        }
+        if self.is_early() {
+            self.note_opening(None, cx);
+        }
+        self.opening = None;
+    }
+
+    /// The path takes less than our SYN has with its data: the SYN goes out again at once, without.
+    pub(super) fn narrow_opening(&mut self, now: Timestamp) {
+        if let Some(opening) = self.opening.as_mut().filter(|opening| opening.data > 0) {
+            opening.narrowed = true;
+            self.lose_all(now);
+        }
+    }
+
     /// Whether it is a peer's connection that the program has before its handshake is over.
     #[inline]
     pub(super) fn is_early(&self) -> bool {
@@ -172,24 +277,61 @@ impl Connection {
         }
     }
 
-    /// The handshake is over, or the connection. `until`: when it counts no more among those that are pending. Returns whether the
-    /// program has had it before.
-    pub(super) fn end_opening(&mut self, until: Option<Timestamp>, cx: &mut Context<'_>) -> bool {
+    /// The handshake is over. Returns whether the program has had the connection before.
+    #[cold]
+    pub(super) fn end_opening(&mut self, cx: &mut Context<'_>) -> bool {
         let early = self.is_early();
         if early {
-            cx.share.opened.push((self.listener, until));
+            self.note_opening(None, cx);
+            cx.counters.tcp_passive_opens += 1;
+            // Our SYN was counted.
+            self.window.congestion -= 1;
         }
         self.opening = None;
         early
     }
 
     /// The peer has reset a handshake.
+    #[cold]
     pub(super) fn reset_opening(&mut self, cx: &mut Context<'_>) {
-        self.end_opening(Some(cx.now + RESET_COUNTS), cx);
+        self.note_opening(Some(cx.now + RESET_COUNTS), cx);
+        self.opening = None;
+    }
+
+    /// The listener is to hear of it; `until`: when it counts no more among those that are pending.
+    fn note_opening(&mut self, until: Option<Timestamp>, cx: &mut Context<'_>) {
+        cx.share.opened.push((self.listener, until));
     }
 }
 
 impl Stack {
+    /// [`Stack::connect_where`], with data in the SYN where a cookie of the server is known (RFC 7413). Returned with the connection is
+    /// how many bytes the SYN has: what is left is to be sent by [`Stack::send`], at once if it pleases, and follows the handshake.
+    /// Where no cookie is known that is all of it, and the next connection has one, if the server tells one.
+    ///
+    /// # Errors
+    /// [`TcpError`]: nothing was sent.
+    pub fn connect_fast(
+        &mut self,
+        now: Timestamp,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+        (limits, first): (Limits, FastOpenClient<'_>),
+        wanted: impl Fn(&Flow) -> bool,
+        pool: &mut Pool,
+    ) -> Result<(ConnectionId, usize), TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.connect(local, remote, (limits, Some(first)), wanted, cx))
+    }
+
+    /// Whether a SYN to an address, from one of ours or the route's, would have data: a cookie is known. Then a program may wait with
+    /// its connection until it has some.
+    pub fn has_fast_open_cookie(&self, now: Timestamp, local: Option<Address>, remote: Address) -> bool {
+        let local = source(local, remote, self.snapshot());
+        let flow = local.map(|local| Flow { local, remote, ..Flow::default() });
+        flow.map(|flow| self.out.servers.find(&flow))
+            .is_ok_and(|server| server.cookie.is_some() && !server.is_shunned(now))
+    }
+
     /// Lets a listener take Fast Open, or no more. Those of [`crate::Control::listen`] are to be told on each stack.
     pub fn set_fast_open(&mut self, id: ListenerId, how: FastOpenServer) {
         if let Some(listener) = self.tcp.listeners.get_mut(&id.0) {

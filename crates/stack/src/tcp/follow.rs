@@ -32,7 +32,8 @@ impl Tcp {
             if self.find(hash, &flow) == Some(Entry::Connection(i))
                 && let Some(path) = cx.out.snapshot.path(flow.remote)
             {
-                self.connections[i].path_mtu(cx.out.snapshot.mtu(path));
+                let mtu = cx.out.snapshot.mtu(path);
+                self.connections[i].path_mtu(mtu, cx.now);
                 self.settle(i, cx);
             }
         }

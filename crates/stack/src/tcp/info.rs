@@ -9,7 +9,7 @@ use super::connection::{Connection, Phase};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
-use crate::{ConnectionId, Stack, TcpError, Timestamp, Unreachable};
+use crate::{ConnectionId, FastOpenFailure, Stack, TcpError, Timestamp, Unreachable};
 
 /// Bytes of Linux's `struct tcp_info` up to `tcpi_total_rto_time` (Linux 6.7).
 pub const LINUX_TCP_INFO: usize = 248;
@@ -133,6 +133,8 @@ pub struct TcpInfo {
     pub ecn: bool,
     /// `TCPI_OPT_SYN_DATA`: data that came or went with the SYN was taken (Fast Open, RFC 7413)
     pub syn_data: bool,
+    /// `tcpi_fastopen_client_fail`
+    pub fast_open_failed: Option<FastOpenFailure>,
     /// `tcpi_snd_wscale` and `tcpi_rcv_wscale`, when both ends scale
     pub wscale: Option<(u8, u8)>,
     /// What ICMP said of the path last, if it has not been better since.
@@ -157,7 +159,7 @@ impl TcpInfo {
             self.backoff,
             options,
             scales,
-            self.app_limited.into(),
+            u8::from(self.app_limited) | self.fast_open_failed.map_or(0, |why| why as u8) << 1,
         ]);
         let mss = self.snd_mss.max(1);
         // Linux's TCP_INFINITE_SSTHRESH
@@ -296,6 +298,7 @@ impl TcpInfo {
             sack: c.sack,
             ecn: c.ecn,
             syn_data: c.syn_data,
+            fast_open_failed: c.fast_open_failed,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),
             // What was out then has not arrived since.
             soft_error: c

@@ -200,6 +200,7 @@ impl HalfOpen {
     }
 
     /// Makes the connection; it still has to take the segment that completed the handshake.
+    #[inline(always)]
     pub(super) fn into_connection(self, connection: &mut Connection, limits: &Limits, cx: &Context<'_>) {
         connection.reset(self.flow, self.hash, limits, cx.now);
         connection.listener = self.listener;

@@ -558,7 +558,7 @@ impl Tcp {
         }
         match notice.error {
             Unreachable::TooBig(mtu) => {
-                connection.path_mtu(mtu);
+                connection.path_mtu(mtu, cx.now);
                 cx.out.path_mtus.learn(cx.now, notice.flow.remote, mtu);
             }
             // SHLD-25: the program can ask for what may only be a passing trouble (MUST-56).

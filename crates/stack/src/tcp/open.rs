@@ -12,7 +12,7 @@ use super::state::Cause;
 use super::{ConnectionId, Entry, Limits, Listener, ListenerId, Tcp, TcpError};
 use crate::flow::Purpose;
 use crate::stack::Context;
-use crate::{Address, Flow, Snapshot};
+use crate::{Address, FastOpenClient, Flow, Snapshot};
 
 /// Ports that are given to connections that do not ask for one: Linux's. RFC 6335, 6 calls those from 49152 on dynamic, which are
 /// few; RFC 6056, 3.2 would have all from 1024 on, but there are servers.
@@ -67,10 +67,10 @@ impl Tcp {
         &mut self,
         local: (Option<Address>, u16),
         remote: (Address, u16),
-        limits: Limits,
+        (limits, first): (Limits, Option<FastOpenClient<'_>>),
         wanted: impl Fn(&Flow) -> bool,
         cx: &mut Context<'_>,
-    ) -> Result<ConnectionId, TcpError> {
+    ) -> Result<(ConnectionId, usize), TcpError> {
         let mut flow = Flow {
             local: local.0.unwrap_or_default(),
             remote: remote.0,
@@ -102,10 +102,16 @@ impl Tcp {
         connection.rcv_scale = if limits.window_scaling { limits.scale() } else { 0 };
         let (id, iss) = (connection.id, connection.iss);
         cx.counters.tcp_active_opens += 1;
-        connection.send_range(iss, 1, cx);
+        let data = match first {
+            Some(first) => connection.begin_fast(first, cx),
+            None => {
+                connection.send_range(iss, 1, cx);
+                0
+            }
+        };
         self.table.insert(hash, Entry::Connection(i).value());
         self.settle(i, cx);
-        Ok(id)
+        Ok((id, data))
     }
 
     /// The flow, its hash, and its entry in TIME-WAIT, if it has one, which gives way only where clocks tell the two connections
@@ -260,6 +266,7 @@ impl Tcp {
     }
 
     /// Lets the table know an entry, in the place of the one in TIME-WAIT that gives way.
+    #[inline(always)]
     pub(super) fn enter(&mut self, hash: u64, entry: Entry, waits: Option<u32>) {
         match waits {
             Some(w) => {
@@ -388,7 +395,11 @@ impl Tcp {
 }
 
 /// Our address of a connection to `remote`: the given one, or the route's.
-fn source(local: Option<Address>, remote: Address, snapshot: &Snapshot) -> Result<Address, TcpError> {
+pub(super) fn source(
+    local: Option<Address>,
+    remote: Address,
+    snapshot: &Snapshot,
+) -> Result<Address, TcpError> {
     if !remote.is_host() || snapshot.is_broadcast(remote) {
         return Err(TcpError::NoHost);
     }

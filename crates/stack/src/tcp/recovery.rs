@@ -315,7 +315,8 @@ impl Connection {
             // RFC 6582, 3.2: the third duplicate, or a partial acknowledgment: the first one is missing.
             self.board.lose_first(self.window.mss);
         }
-        if self.board.has_lost() && self.phase == Phase::Open {
+        // What got lost with our SYN, or was not taken with it, says nothing of how much the path takes.
+        if self.board.has_lost() && self.phase == Phase::Open && self.opening.is_none() {
             self.begin_recovery(bytes, cx);
         }
         if self.phase == Phase::Recovery && arrived > 0 {
@@ -415,7 +416,7 @@ impl Connection {
     }
 
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
-    pub(super) fn path_mtu(&mut self, mtu: u16) {
+    pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) {
         let least = crate::path_mtu::least(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
@@ -424,6 +425,9 @@ impl Connection {
         if u32::from(mss) - options < self.window.mss {
             self.set_mss(mss);
             self.board.lose_longer(self.window.mss);
+            if self.una == self.iss {
+                self.narrow_opening(now);
+            }
         }
     }
 }
