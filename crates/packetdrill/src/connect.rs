@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bywash_stack::ConnectionId;
+use bywash_stack::{ConnectionId, FastOpenClient};
 
 use crate::errno::{AGAIN, Errno, Result};
 use crate::machine::{Link, Machine};
@@ -14,8 +14,10 @@ impl Machine {
     pub(crate) fn connect(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
         let socket = self.sockets.get(fd)?;
         match socket.kind {
+            Kind::Fresh if socket.deferred.is_some() => Err(Errno(libc::EISCONN)),
+            Kind::Fresh if socket.options.fast_open_connect => self.connect_later(fd, to),
             Kind::Fresh => {
-                self.begin(fd, to)?;
+                self.begin(fd, to, None)?;
                 Err(Errno(libc::EINPROGRESS))
             }
             Kind::Stream(_) if socket.connected => Err(Errno(libc::EISCONN)),
@@ -42,11 +44,22 @@ impl Machine {
         }
     }
 
-    fn begin(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+    /// Begins a connection, perhaps with Fast Open, and says how many bytes its SYN has.
+    pub(crate) fn begin(
+        &mut self,
+        fd: i32,
+        to: SocketAddr,
+        first: Option<FastOpenClient<'_>>,
+    ) -> Result<(ConnectionId, usize)> {
         let socket = self.sockets.get_mut(fd)?;
         let remote = (plain(to).unwrap_or(IpAddr::from([127, 0, 0, 1]).into()), to.port());
         let (local, limits) = (socket.local.unwrap_or((None, 0)), socket.options.limits);
-        let id = self.host.stack.connect_with(self.now, local, remote, limits, &mut self.pool)?;
+        let (now, stack, pool) = (self.now, &mut self.host.stack, &mut self.pool);
+        let (id, data) = match first {
+            Some(first) => stack.connect_fast(now, local, remote, (limits, first), |_| true, pool)?,
+            None => (stack.connect_with(now, local, remote, limits, pool)?, 0),
+        };
+        socket.deferred = None;
         let flow = self.host.stack.flow(id)?;
         socket.local = Some((Some(flow.local), flow.local_port));
         (socket.kind, socket.error) = (Kind::Stream(id), None);
@@ -54,7 +67,7 @@ impl Machine {
         self.links.insert(id, Link::default());
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
-        Ok(())
+        Ok((id, data))
     }
 
     /// How far the handshake is: `EAGAIN` while it is under way. Only the first who asks hears that it is over; where it has
@@ -114,6 +127,7 @@ impl Machine {
         socket.kind = Kind::Fresh;
         socket.local = socket.bound;
         (socket.connected, socket.read_shut, socket.write_shut) = (false, false, false);
+        socket.deferred = None;
         Ok(())
     }
 }

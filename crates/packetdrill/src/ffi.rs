@@ -431,6 +431,19 @@ fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketA
     let (shared, mut sent) = (shared(data), 0);
     // One time for all pieces.
     let patience = shared.with(|machine| patience(fd, flags, true)(machine));
+    let opening = shared.with(|machine| machine.send_opening(fd, bytes, flags, to))?;
+    if let Some((id, begun)) = opening {
+        match shared.call(|_| patience, |machine| machine.connecting(fd, id)) {
+            // Nobody waits, or the time is over.
+            Err(AGAIN) if begun > 0 => return Ok(count(begun)),
+            Err(AGAIN) => return Err(Errno(libc::EINPROGRESS)),
+            result => result?,
+        }
+        sent = begun;
+        if sent >= bytes.len() {
+            return Ok(count(sent));
+        }
+    }
     loop {
         // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.
         let mut waited = sent > 0;

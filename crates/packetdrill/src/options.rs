@@ -5,7 +5,7 @@ use std::time::Duration;
 use bywash_stack::{CongestionControl, ConnectionId, Limits};
 
 use crate::errno::{Errno, INVALID, Result};
-use crate::fast_open::{TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE};
+use crate::fast_open::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE};
 use crate::machine::Machine;
 use crate::sockets::{Kind, Socket};
 
@@ -159,6 +159,7 @@ impl Machine {
                 self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value.max(0));
                 Ok(())
             }
+            TCP_FASTOPEN_CONNECT => self.set_fast_open_connect(fd, value),
             libc::TCP_FASTOPEN | TCP_FASTOPEN_NO_COOKIE => self.set_fast_open(fd, name, value),
             // The last of these does nothing in Linux, either (tcp(7)).
             TCP_INQ | libc::TCP_THIN_LINEAR_TIMEOUTS | libc::TCP_THIN_DUPACK => {
@@ -394,6 +395,7 @@ impl Machine {
             }),
             TCP_CC_INFO => Ok(Vec::new()),
             libc::TCP_FASTOPEN => Ok(number(i32::try_from(options.fast_open.pending).unwrap_or(i32::MAX))),
+            TCP_FASTOPEN_CONNECT => Ok(truth(options.fast_open_connect)),
             TCP_FASTOPEN_NO_COOKIE => Ok(truth(options.fast_open.cookieless)),
             TCP_FASTOPEN_KEY => Ok(self.fast_open_key(socket)),
             libc::TCP_NODELAY => Ok(truth(options.nodelay)),

@@ -79,6 +79,7 @@ impl Machine {
     pub(crate) fn readiness(&self, fd: i32) -> Result<u32> {
         let socket = self.sockets.get(fd)?;
         Ok(match &socket.kind {
+            Kind::Fresh if socket.deferred.is_some() => OUT,
             Kind::Fresh => OUT | HANG_UP | if socket.error.is_some() { ERROR } else { 0 },
             Kind::Listener { .. } => match self.acceptable(fd).next() {
                 Some(_) => IN,

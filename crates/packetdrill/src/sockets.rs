@@ -29,6 +29,8 @@ pub(crate) struct Socket {
     pub(crate) bound: Option<(Option<Address>, u16)>,
     /// `connect` has said that there is a connection, or `accept` has (`SS_CONNECTED`).
     pub(crate) connected: bool,
+    /// `connect` has said that there is a connection, and it begins when there is something to send (`TCP_FASTOPEN_CONNECT`).
+    pub(crate) deferred: Option<SocketAddr>,
     /// What is wrong, to be told once, where no connection is to ask.
     pub(crate) error: Option<Errno>,
     /// How often the state of earlier connections changed, for edges.
@@ -73,6 +75,8 @@ pub(crate) struct Options {
     pub(crate) low_water: usize,
     /// `TCP_FASTOPEN`, `TCP_FASTOPEN_KEY`, `TCP_FASTOPEN_NO_COOKIE`: how a listener takes Fast Open.
     pub(crate) fast_open: FastOpenServer,
+    /// `TCP_FASTOPEN_CONNECT`
+    pub(crate) fast_open_connect: bool,
     /// Set and read back, and nothing else: reuse of addresses, priority and so on.
     pub(crate) kept: BTreeMap<(i32, i32), i32>,
 }
@@ -144,6 +148,7 @@ impl Socket {
             send_timeout: None,
             low_water: 1,
             fast_open: FastOpenServer::default(),
+            fast_open_connect: false,
             kept: BTreeMap::new(),
         };
         Self {
@@ -154,6 +159,7 @@ impl Socket {
             local: None,
             bound: None,
             connected: false,
+            deferred: None,
             error: None,
             changes: 0,
             inbox: Inbox::default(),

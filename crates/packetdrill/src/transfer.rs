@@ -54,6 +54,7 @@ impl Machine {
                 let end = *end;
                 self.sockets.pipes.read(end, parts).map(Received::bytes)
             }
+            Kind::Fresh if socket.deferred.is_some() => Err(AGAIN),
             Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::ENOTCONN))),
             Kind::Epoll(_) => Err(INVALID),
         }
@@ -122,10 +123,6 @@ impl Machine {
         to: Option<SocketAddr>,
     ) -> Result<usize> {
         let socket = self.sockets.get_mut(fd)?;
-        // As a kernel says it that has no fast open (RFC 7413).
-        if flags & libc::MSG_FASTOPEN != 0 && matches!(socket.kind, Kind::Stream(_) | Kind::Fresh) {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
         match socket.kind {
             Kind::Stream(id) => {
                 let link = self.links.entry(id).or_default();

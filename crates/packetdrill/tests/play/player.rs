@@ -269,6 +269,7 @@ impl Player {
             "POLLPRI" => libc::POLLPRI.into(),
             "EINVAL" => libc::EINVAL,
             "MSG_MORE" => libc::MSG_MORE,
+            "TCP_FASTOPEN" => libc::TCP_FASTOPEN,
             "MSG_FASTOPEN" => libc::MSG_FASTOPEN,
             "MSG_ERRQUEUE" => libc::MSG_ERRQUEUE,
             "SIOCINQ" => 0x541b,
@@ -379,6 +380,10 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
         "recv" => (ifc.recv)(data, int(0), buffer_start, size(2), int(3)) as i64,
         "write" => (ifc.write)(data, int(0), buffer_start, size(2)) as i64,
         "send" => (ifc.send)(data, int(0), buffer_start, size(2), int(3)) as i64,
+        "sendto" => {
+            let to = socket_address(REMOTE);
+            (ifc.sendto)(data, int(0), buffer_start, size(2), int(3), to.as_ptr().cast(), 16) as i64
+        }
         "close" => (ifc.close)(data, int(0)).into(),
         "shutdown" => (ifc.shutdown)(data, int(0), int(1)).into(),
         "fcntl" => (ifc.fcntl)(data, int(0), int(1), int(2).into()).into(),
@@ -522,6 +527,10 @@ impl Player {
                     options.extend([5, u8::try_from(2 + 4 * blocks.len()).unwrap()]);
                     options.extend(blocks.concat());
                 }
+                "FO" => {
+                    let cookie = u32::from_str_radix(words[1], 16).unwrap();
+                    options.extend([&[34, 6], &cookie.to_be_bytes()[..]].concat());
+                }
                 word => panic!("what is {word}?"),
             }
         }
@@ -605,6 +614,10 @@ impl Player {
             shown.push(format!("TS val {ours} ecr {echo}"));
         }
         shown.extend(options.window_scale.map(|scale| format!("wscale {scale}")));
+        shown.extend(options.fast_open.map(|option| match option.cookie {
+            Some(cookie) => format!("FO {cookie:?}"),
+            None => "FO".to_owned(),
+        }));
         let blocks: Vec<String> = options.sack.iter().map(|(from, to)| format!("{from}:{to}")).collect();
         if !blocks.is_empty() {
             shown.push(format!("sack {}", blocks.join(" ")));
