@@ -6,6 +6,7 @@ use bywash_stack::{ConnectionId, FastOpenClient, FastOpenKeys, FastOpenServer};
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
+use crate::shared::{Patience, Shared};
 use crate::sockets::{Kind, Socket, plain};
 
 // Bits of `net.ipv4.tcp_fastopen` (`include/net/tcp.h`).
@@ -22,6 +23,26 @@ pub(crate) const UNASKED: u32 = 0x400;
 pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
 pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+
+impl Shared {
+    /// What sending does first where it opens a connection: how many bytes went with the SYN, and whether others are to follow.
+    pub(crate) fn open_by_sending(
+        &self,
+        patience: Patience,
+        fd: i32,
+        (bytes, flags): (&[u8], i32),
+        to: Option<SocketAddr>,
+    ) -> Result<(usize, bool)> {
+        let opening = self.with(|machine| machine.send_opening(fd, bytes, flags, to))?;
+        let Some((id, begun)) = opening else { return Ok((0, true)) };
+        match self.call(|_| patience, |machine| machine.connecting(fd, id)) {
+            // Nobody waits, or the time is over.
+            Err(AGAIN) if begun > 0 => Ok((begun, false)),
+            Err(AGAIN) => Err(Errno(libc::EINPROGRESS)),
+            result => result.map(|()| (begun, begun < bytes.len())),
+        }
+    }
+}
 
 impl Machine {
     /// Tells the stack how a listener takes Fast Open.

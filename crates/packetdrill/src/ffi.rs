@@ -428,21 +428,12 @@ fn receive(data: Data, fd: c_int, parts: &[iovec], flags: c_int) -> Result<Recei
 }
 
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
-    let (shared, mut sent) = (shared(data), 0);
+    let shared = shared(data);
     // One time for all pieces.
     let patience = shared.with(|machine| patience(fd, flags, true)(machine));
-    let opening = shared.with(|machine| machine.send_opening(fd, bytes, flags, to))?;
-    if let Some((id, begun)) = opening {
-        match shared.call(|_| patience, |machine| machine.connecting(fd, id)) {
-            // Nobody waits, or the time is over.
-            Err(AGAIN) if begun > 0 => return Ok(count(begun)),
-            Err(AGAIN) => return Err(Errno(libc::EINPROGRESS)),
-            result => result?,
-        }
-        sent = begun;
-        if sent >= bytes.len() {
-            return Ok(count(sent));
-        }
+    let (mut sent, more) = shared.open_by_sending(patience, fd, (bytes, flags), to)?;
+    if !more {
+        return Ok(count(sent));
     }
     loop {
         // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.

@@ -135,15 +135,7 @@ impl Connection {
             self.reset_sender(segment, cx);
             return Done;
         }
-        // An echo of a clock that our SYNs did not have is not an answer to them (as Linux has it).
-        if let Some((_, echo)) = segment.options.timestamps.filter(|(_, echo)| acks && *echo != 0)
-            && let Some(since) = self.stalled.filter(|_| self.limits.timestamps)
-            && (Seq(echo).before(Seq(self.clock(since))) || Seq(echo).after(Seq(self.clock(cx.now))))
-        {
-            if let Some(reset) = Bare::reset(self.flow, segment) {
-                // No clock was agreed on.
-                Bare { options: bywash_wire::TcpOptions::default(), ..reset }.send(cx);
-            }
+        if self.opening.is_some() && acks && self.is_of_another_time(segment, cx) {
             return Done;
         }
         if segment.has(TcpFlags::RST) {

@@ -119,7 +119,7 @@ impl Connection {
         }
         // The longer way counts what is wanting.
         let Some(frame) = cx.pool.take() else { return false };
-        let from = if len > 0 { self.nxt - self.base() } else { 0 };
+        let from = self.nxt - self.base();
         self.emit_marked(frame, (self.nxt, from, len, flags), cx)
     }
 
@@ -355,13 +355,13 @@ impl Connection {
         let mut options = TcpOptions::default();
         if syn {
             // RFC 9293, MUST-65: MSS only here; RFC 7323, 2.2: so is the scale, and the window is not scaled.
-            let narrowed = self.opening.as_ref().is_some_and(|opening| opening.narrowed);
-            let most = if narrowed { self.path_mss } else { u16::MAX };
-            options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out).min(most));
+            options.mss = Some(offered_segment(&self.flow, &self.limits, cx.out));
             let asks = !flags.has(TcpFlags::ACK);
             let scales = if asks { self.limits.window_scaling } else { self.scaled };
             options.window_scale = scales.then_some(self.rcv_scale);
-            options.fast_open = self.opening.as_mut().and_then(|opening| opening.option.take());
+            if self.opening.is_some() {
+                self.add_opening(&mut options);
+            }
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
             // Beside payload there is no room: `output` sends them by themselves.

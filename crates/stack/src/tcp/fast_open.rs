@@ -11,13 +11,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bywash_frame::{Packet, Pool};
-use bywash_wire::{FastOpen, TCP_OPTIONS, TcpFlags};
+use bywash_wire::{FastOpen, TCP_OPTIONS, TcpFlags, TcpOptions};
 
 use super::connection::Connection;
+use super::emit::Bare;
 use super::listen::{HalfOpen, default_mss};
 use super::open::source;
 use super::receive_buffer::length;
 use super::segment::Segment;
+use super::seq::Seq;
 use super::{CloseReason, ConnectionId, Entry, Limits, ListenerId, Tcp, TcpError};
 use crate::fast_open::{FastOpenClient, FastOpenFailure, FastOpenKeys, FastOpenServer, Known};
 use crate::stack::{Context, Event};
@@ -88,7 +90,7 @@ pub(super) struct Opening {
     /// Bytes of data that our SYN had.
     data: u32,
     /// The path has shown to be narrower than its first link: what we take is to fit it, too.
-    pub(super) narrowed: bool,
+    narrowed: bool,
 }
 
 impl Tcp {
@@ -178,6 +180,31 @@ impl Connection {
         }
         self.emit(self.iss, data, TcpFlags::SYN, cx);
         data as usize
+    }
+
+    /// Whether an answer echoes a clock that our SYNs did not have, and is one to others: it is reset, as Linux has it.
+    #[cold]
+    pub(super) fn is_of_another_time(&self, segment: &Segment, cx: &mut Context<'_>) -> bool {
+        let (Some((_, echo)), Some(since)) = (segment.options.timestamps, self.stalled) else { return false };
+        let known = |echo: Seq| !echo.before(Seq(self.clock(since))) && !echo.after(Seq(self.clock(cx.now)));
+        if echo == 0 || !self.limits.timestamps || known(Seq(echo)) {
+            return false;
+        }
+        if let Some(reset) = Bare::reset(self.flow, segment) {
+            // No clock was agreed on.
+            Bare { options: TcpOptions::default(), ..reset }.send(cx);
+        }
+        true
+    }
+
+    /// What a SYN of ours, or an answer to one, has of it.
+    #[cold]
+    pub(super) fn add_opening(&mut self, options: &mut TcpOptions) {
+        let Some(opening) = &mut self.opening else { return };
+        if opening.narrowed {
+            options.mss = options.mss.map(|mss| mss.min(self.path_mss));
+        }
+        options.fast_open = opening.option.take();
     }
 
     /// RFC 7413, 4.2.2, "Client: Receiving SYN-ACK": what it says of the server is remembered, and what of the data it does not
