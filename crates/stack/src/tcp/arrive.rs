@@ -494,15 +494,22 @@ impl Connection {
         let each = length(each);
         if each >= self.largest {
             self.largest = each;
-            match segment.options.timestamps.filter(|_| self.timestamps) {
-                Some((_, echo)) => {
-                    let offset = self.ts_offset;
-                    self.heard.echoed(echo, || clock(now, offset).wrapping_sub(echo));
-                }
-                None => self.heard.windowed(self.rcv_nxt, self.edge, now),
-            }
+            self.note_full(segment, now);
         } else {
             self.note_shorter(each, segment.has(TcpFlags::PSH));
+        }
+    }
+
+    /// A full segment, which was sent as soon as it could be.
+    // Others are not made longer by it.
+    #[inline(never)]
+    fn note_full(&mut self, segment: &Segment, now: Timestamp) {
+        match segment.options.timestamps.filter(|_| self.timestamps) {
+            Some((_, echo)) => {
+                let offset = self.ts_offset;
+                self.heard.echoed(echo, || clock(now, offset).wrapping_sub(echo));
+            }
+            None => self.heard.windowed(self.rcv_nxt, self.edge, now),
         }
     }
 
