@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::filter::rules::{Established, Headers, Lookup, MOST_RULES};
+use bywash_port::filter::rules::{Established, Findings, Headers, Lookup, MOST_RULES};
 use bywash_port::{Action, Limit, Rule, RuleCount, RuleId, RuleSet};
 
 use super::heavy::Hitter;
@@ -242,7 +242,8 @@ impl Judge {
         before: Before<'_>,
     ) -> Judgement {
         let is_first = matches!(before, Before::Nobody(_));
-        let mut course = set.course(lookup, (packet, wire_len), seen);
+        let mut findings = Findings::default();
+        let mut course = set.course(lookup, (packet, wire_len), seen, &mut findings);
         let mut judgement = Judgement::default();
         loop {
             let has_asked = course.has_asked();

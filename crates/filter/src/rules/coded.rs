@@ -2,6 +2,9 @@
 //!
 //! Most rules join a list, and most packets are in few lists: the others need not be looked at. Nor those that want a name or
 //! a payload once it is known that nothing of the kind is in the packet that any rule wants.
+//!
+//! The addresses and ports of nearly all packets are of one class alone that is in any list: which rules those may meet is put down
+//! when there is no packet yet, and so short that to follow it costs a load for each rule.
 
 use super::look::{KINDS, Kinds};
 use super::tables::{Found, Tables};
@@ -29,7 +32,17 @@ pub(crate) struct Coded {
     free_limits: Vec<usize>,
     /// Those that are crossed, in order.
     crossed: Vec<Candidate>,
+    /// The rules that packets of one class alone may meet, those of each class in order and up to one that is [`NONE`].
+    courses: Vec<Candidate>,
+    /// By the class: where its own begin in these, or [`UNKNOWN`].
+    begins: Vec<usize>,
 }
+
+/// Most rules of a class that are put down, and of all classes together: 8 bytes for each.
+const MOST_KNOWN: [usize; 2] = [64, 1 << 16];
+
+/// Behind all courses that are put down.
+const UNKNOWN: usize = usize::MAX;
 
 /// A rule that a packet may meet, and all that most packets need of it.
 #[derive(Clone, Copy, Debug)]
@@ -39,35 +52,66 @@ pub(super) struct Candidate {
     pub(super) is_sure: bool,
     /// User space has the last word.
     pub(super) asks_user_space: bool,
+    /// What it looks for.
+    kinds: Kinds,
+    /// How far it is to the next one that may be met when there is nothing of that.
+    skip: u8,
 }
 
 impl Candidate {
-    /// Behind the last rule of any set, and where [`Found::first`] is when there is none.
-    const NONE: Self = Self { index: NONE, is_sure: false, asks_user_space: false };
+    /// Behind the last rule of any set.
+    const NONE: Self = Self::listed(NONE);
+
+    /// One that is met by a list alone.
+    const fn listed(index: u32) -> Self {
+        Self { index, is_sure: true, asks_user_space: false, kinds: 0, skip: 1 }
+    }
 }
 
-/// How far the rules are that a packet may meet, in order.
+/// The rules that a packet may meet, in order.
+#[derive(Default)]
 pub(super) struct Candidates {
+    /// Those that look for something of these are left out.
+    pub(super) left_out: Kinds,
+    /// How far they are, where they were not put down.
+    joined: Option<Joined>,
+}
+
+/// How far the rules are that a packet may meet by what its classes mean together, in order.
+struct Joined {
     /// What is left of a word of the lists that come first, and the number of the word behind it.
     bits: u64,
     next: usize,
     /// How many of those that join no list have been.
     free: usize,
-    left_out: Kinds,
     /// The next one that is crossed.
     crossed: u32,
+    /// The first rule that is met by a list alone: no other one comes behind it.
+    first: u32,
 }
 
 /// Behind the last rule of any set, and where [`Found::first`] is when there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Coded {
-    pub(super) fn of(plans: &[Plan], rules: &[Rule]) -> Self {
+    pub(super) fn of(plans: &[Plan], rules: &[Rule], tables: &Tables) -> Self {
         let none = [0; MOST_JOINED / 64];
         let (free, free_limits, owners) = (Vec::new(), Vec::new(), Vec::new());
         let (limits, crossed) = (Vec::new(), Vec::new());
         let without = [none; KINDS];
-        let mut coded = Self { free, owners, words: 0, firsts: none, without, limits, free_limits, crossed };
+        let (courses, begins) = (Vec::new(), Vec::new());
+        let mut coded = Self {
+            free,
+            owners,
+            words: 0,
+            firsts: none,
+            without,
+            limits,
+            free_limits,
+            crossed,
+            courses,
+            begins,
+        };
         for (index, (plan, rule)) in plans.iter().zip(rules).enumerate() {
             let (Plan::Coded(steps) | Plan::Crossed(steps)) = plan else { continue };
             let Steps { bits, has_test, wanted, asks_user_space, .. } = steps;
@@ -75,6 +119,8 @@ impl Coded {
                 index: u32::try_from(index).unwrap_or(NONE),
                 is_sure: bits.len() <= 1 && !has_test && wanted.is_none(),
                 asks_user_space: *asks_user_space,
+                kinds: wanted.as_ref().map_or(0, |wanted| wanted.kinds),
+                skip: 1,
             };
             if matches!(plan, Plan::Crossed(_)) {
                 coded.crossed.push(candidate);
@@ -101,7 +147,36 @@ impl Coded {
             coded.owners.extend(bits.iter().map(|_| candidate));
         }
         coded.words = coded.owners.len().div_ceil(64);
+        coded.begins = tables.alone().map(|found| coded.put_down(tables, &found)).collect();
         coded
+    }
+
+    /// Puts down which rules packets may meet of which that was `found`; returns where they begin.
+    fn put_down(&mut self, tables: &Tables, found: &Found) -> usize {
+        let [most, all] = MOST_KNOWN;
+        let begin = self.courses.len();
+        let mut joined = Joined::new(tables, found);
+        let candidates = std::iter::from_fn(|| Some(joined.next(self, tables, found, 0)));
+        let mut course: Vec<_> =
+            candidates.take_while(|candidate| candidate.index != NONE).take(most + 1).collect();
+        if course.len() > most || begin + course.len() >= all {
+            return UNKNOWN;
+        }
+        for at in 0..course.len() {
+            let kinds = course[at].kinds;
+            if kinds.is_power_of_two() {
+                let others = course[at..].iter().take_while(|other| other.kinds & kinds != 0);
+                course[at].skip = u8::try_from(others.count()).unwrap_or(1);
+            }
+        }
+        self.courses.extend(course.into_iter().chain([Candidate::NONE]));
+        begin
+    }
+
+    /// Where the rules begin that a packet may meet of which that was `found`.
+    #[inline(always)]
+    pub(super) fn begin(&self, found: &Found) -> usize {
+        self.begins.get(found.alone() as usize).copied().unwrap_or(UNKNOWN)
     }
 
     /// The lists that come first in the rules that join them.
@@ -139,19 +214,49 @@ impl Coded {
 }
 
 impl Candidates {
-    /// Those that a packet may meet which is in the lists that were `found`.
+    /// The next one, or one that is [`NONE`]. Where they were put down they go on `at` a place. Always for the same packet.
     #[inline(always)]
-    pub(super) fn new(coded: &Coded, tables: &Tables, found: &Found) -> Self {
-        let bits = tables.word(found, 0) & coded.without[0][0];
-        let crossed = tables.next_crossed(found, 0).unwrap_or(NONE);
-        Self { bits, next: 1, free: 0, left_out: 0, crossed }
+    pub(super) fn next(
+        &mut self,
+        at: &mut usize,
+        coded: &Coded,
+        tables: &Tables,
+        found: &Found,
+    ) -> Candidate {
+        loop {
+            let Some(candidate) = coded.courses.get(*at) else {
+                return self.next_joined(coded, tables, found);
+            };
+            if candidate.kinds & self.left_out == 0 {
+                *at += usize::from(candidate.index != NONE);
+                return *candidate;
+            }
+            *at += usize::from(candidate.skip);
+        }
     }
 
-    /// The next one; or one that is [`NONE`]. Always for the same packet.
-    #[inline(always)]
-    pub(super) fn next(&mut self, coded: &Coded, tables: &Tables, found: &Found) -> Candidate {
+    // Apart: it has a state of its own, for which the loop over a batch has no registers.
+    #[inline(never)]
+    fn next_joined(&mut self, coded: &Coded, tables: &Tables, found: &Found) -> Candidate {
+        let joined = self.joined.get_or_insert_with(|| Joined::new(tables, found));
+        joined.next(coded, tables, found, self.left_out)
+    }
+}
+
+impl Joined {
+    /// At the beginning.
+    fn new(tables: &Tables, found: &Found) -> Self {
+        let crossed = tables.next_crossed(found, 0).unwrap_or(NONE);
+        Self { bits: 0, next: 0, free: 0, crossed, first: found.first() }
+    }
+
+    /// The next one, or one that is [`NONE`]; without those that look for something of these kinds, where they join a list.
+    fn next(&mut self, coded: &Coded, tables: &Tables, found: &Found, left_out: Kinds) -> Candidate {
+        let without = &coded.without[usize::from(left_out) % KINDS];
+        // What is left out may have become more since this word was read.
+        self.bits &= without.get(self.next.wrapping_sub(1)).unwrap_or(&0);
         while self.bits == 0 && self.next < coded.words {
-            self.bits = tables.word(found, self.next) & coded.without[usize::from(self.left_out)][self.next];
+            self.bits = tables.word(found, self.next) & without[self.next];
             self.next += 1;
         }
         let joined = if self.bits == 0 {
@@ -160,8 +265,16 @@ impl Candidates {
             coded.owners[64 * (self.next - 1) + self.bits.trailing_zeros() as usize]
         };
         let free = coded.free.get(self.free).filter(|free| free.index < joined.index);
-        if self.crossed < free.map_or(joined.index, |free| free.index) {
-            return self.next_crossed(coded, tables, found);
+        let next = free.map_or(joined.index, |free| free.index).min(self.crossed);
+        if next >= self.first {
+            let last = Candidate::listed(self.first);
+            *self = Self { bits: 0, next: usize::MAX, free: usize::MAX, crossed: NONE, first: NONE };
+            return last;
+        }
+        if self.crossed == next {
+            self.crossed = tables.next_crossed(found, next + 1).unwrap_or(NONE);
+            let at = coded.crossed.partition_point(|candidate| candidate.index < next);
+            return coded.crossed.get(at).copied().unwrap_or(Candidate::NONE);
         }
         match free {
             Some(free) => {
@@ -173,25 +286,5 @@ impl Candidates {
                 joined
             }
         }
-    }
-
-    #[inline(never)]
-    fn next_crossed(&mut self, coded: &Coded, tables: &Tables, found: &Found) -> Candidate {
-        let index = std::mem::replace(&mut self.crossed, NONE);
-        self.crossed = tables.next_crossed(found, index.saturating_add(1)).unwrap_or(NONE);
-        let at = coded.crossed.partition_point(|candidate| candidate.index < index);
-        coded.crossed.get(at).copied().unwrap_or(Candidate::NONE)
-    }
-
-    /// From now on without any.
-    pub(super) fn end(&mut self) {
-        *self = Self { bits: 0, next: usize::MAX, free: usize::MAX, left_out: 0, crossed: NONE };
-    }
-
-    /// From now on without those that look for something of these kinds, where they join a list.
-    #[inline]
-    pub(super) fn leave_out(&mut self, coded: &Coded, kinds: Kinds) {
-        self.left_out |= kinds;
-        self.bits &= coded.without[usize::from(self.left_out)][self.next - 1];
     }
 }

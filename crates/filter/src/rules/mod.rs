@@ -48,7 +48,7 @@ use std::time::{Duration, SystemTime};
 use crate::Expression;
 pub use crate::walk::Family;
 pub use cookie::SynCookies;
-pub use course::Course;
+pub use course::{Course, Findings};
 pub use drawn::Drawn;
 pub use established::{FlowCount, FlowMap, note_program};
 pub use exact::{Inexact, Known, exact};
@@ -238,7 +238,7 @@ impl RuleSet {
             made => made,
         }
         .map(|(plans, tables, looks)| {
-            let coded = Coded::of(&plans, &rules);
+            let coded = Coded::of(&plans, &rules, &tables);
             let has_limit = rules.iter().any(|rule| matches!(rule.action, Action::Limit(_)));
             let asks_headers = has_limit || tables.is_used();
             Self { rules, plans, coded, tables, looks, asks_headers }
@@ -357,15 +357,16 @@ impl RuleSet {
     }
 
     /// The way of a packet along the rules. It had `wire_len` bytes, of which `packet` has the first, and was looked up in this
-    /// set.
+    /// set; nothing is found out yet.
     #[inline(always)]
     pub fn course<'a>(
         &'a self,
         lookup: &'a Lookup,
         (packet, wire_len): (&'a [u8], usize),
         established: &'a Established<'a>,
+        findings: &'a mut Findings<'a>,
     ) -> Course<'a> {
-        Course::new(self, lookup, (packet, wire_len), established)
+        Course::new(self, lookup, (packet, wire_len), established, findings)
     }
 
     pub(crate) fn plans(&self) -> &[Plan] {

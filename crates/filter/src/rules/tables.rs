@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::classes::{Classes, Fate, Member};
+use super::coded::NONE;
 use super::crossed::{self, Cell, Crossed};
 use super::headers::{Headers, lower_bits};
 use super::keys::SetKey6;
@@ -83,28 +84,34 @@ pub struct Tables {
     crossed: Crossed,
 }
 
-/// What classes mean: the first rule as a number, and the bits of as many lists as most sets of rules join.
+/// What classes mean: the first rule by its index, and the bits of as many lists as most sets of rules join.
 #[derive(Clone, Copy, Debug)]
 struct Means {
-    first: u64,
+    first: u32,
     bits: [u64; 2],
 }
 
 /// What the class of what is in no list means.
-const NOTHING: Means = Means { first: NO_RULE, bits: [0; 2] };
+const NOTHING: Means = Means { first: NONE, bits: [0; 2] };
 
 /// What was found for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     /// The classes of its addresses and ports. 0 is the class of what is in no list.
     classes: Cell,
-    /// What they mean together.
-    means: Means,
+    /// What they mean together, as of [`Means`].
+    bits: [u64; 2],
+    first: u32,
+    /// The only one of them that is in any list, 0 when none is, or [`SEVERAL`].
+    alone: u32,
 }
+
+/// No class is it: more than one is in lists.
+const SEVERAL: u32 = u32::MAX;
 
 impl Default for Found {
     fn default() -> Self {
-        Self { classes: [0; Kind::ALL.len()], means: NOTHING }
+        Self { classes: [0; Kind::ALL.len()], bits: NOTHING.bits, first: NOTHING.first, alone: 0 }
     }
 }
 
@@ -112,7 +119,19 @@ impl Found {
     /// The first rule that is met by one of the lists alone; where there is none, one that no set has.
     #[inline]
     pub(super) fn first(&self) -> u32 {
-        index_of(self.means.first)
+        self.first
+    }
+
+    /// The only class that is in any list; when there are several, one that there is not.
+    #[inline(always)]
+    pub(super) fn alone(&self) -> u32 {
+        self.alone
+    }
+
+    /// The same, as if several classes were in lists.
+    #[cfg(test)]
+    pub(super) fn not_alone(self) -> Self {
+        Self { alone: SEVERAL, ..self }
     }
 }
 
@@ -214,9 +233,30 @@ impl Tables {
             None => [0; 2],
         };
         found.classes = [from, to, from_port, to_port];
-        // One by one: a list of them would go through memory, and in pieces.
-        let means = self.join(self.join(NOTHING, from), to);
-        found.means = self.join(self.join(means, from_port), to_port);
+        let means = match [from, to, from_port, to_port] {
+            [0, 0, 0, class] | [0, 0, class, 0] | [0, class, 0, 0] | [class, 0, 0, 0] => {
+                found.alone = class;
+                self.join(NOTHING, class)
+            }
+            _ => {
+                found.alone = SEVERAL;
+                // One by one: a list of them would go through memory, and in pieces.
+                let means = self.join(self.join(NOTHING, from), to);
+                self.join(self.join(means, from_port), to_port)
+            }
+        };
+        (found.bits, found.first) = (means.bits, means.first);
+    }
+
+    /// For each class: what is found for packets of which it is the only one in lists. None where combinations are looked up.
+    pub(super) fn alone(&self) -> impl Iterator<Item = Found> {
+        let classes = if self.crossed.is_used() { 0 } else { self.means.len() };
+        (0..).zip(&self.means).take(classes).map(|(class, means)| Found {
+            classes: [class, 0, 0, 0],
+            bits: means.bits,
+            first: means.first,
+            alone: class,
+        })
     }
 
     #[inline(always)]
@@ -259,13 +299,13 @@ impl Tables {
     /// The bits of the first lists that are joined.
     #[inline]
     pub(super) fn first_words(found: &Found) -> [u64; 2] {
-        found.means.bits
+        found.bits
     }
 
     /// A word of the bits of the lists that are joined.
     #[inline]
     pub(super) fn word(&self, found: &Found, number: usize) -> u64 {
-        found.means.bits.get(number).copied().unwrap_or_else(|| self.later_word(found, number))
+        found.bits.get(number).copied().unwrap_or_else(|| self.later_word(found, number))
     }
 
     #[inline(never)]
@@ -472,7 +512,7 @@ impl Builder {
         let words = (bits as usize).div_ceil(64);
         let mut classes = classes.finish(words);
         let mean = |class: &Vec<u64>| Means {
-            first: class[0],
+            first: index_of(class[0]),
             bits: std::array::from_fn(|word| class.get(1 + word).copied().unwrap_or(0)),
         };
         let means = classes.iter().map(mean).collect();

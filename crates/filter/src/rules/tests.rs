@@ -47,8 +47,17 @@ fn decided(set: &RuleSet, packet: &[u8]) -> Option<usize> {
 
 /// The rules that a whole packet meets, by index, and whether user space had been asked by then. No flow is established.
 fn met(set: &RuleSet, packet: &[u8]) -> Vec<(usize, bool)> {
-    let (lookup, established) = (set.look_up(packet), Established::default());
-    let mut course = set.course(&lookup, (packet, packet.len()), &established);
+    let lookup = set.look_up(packet);
+    let met = met_by(set, &lookup, packet);
+    // Whether or not they were put down for its class.
+    let joined = Lookup { found: lookup.found.not_alone(), ..lookup };
+    assert_eq!(met_by(set, &joined, packet), met);
+    met
+}
+
+fn met_by(set: &RuleSet, lookup: &Lookup, packet: &[u8]) -> Vec<(usize, bool)> {
+    let (established, mut findings) = (Established::default(), Findings::default());
+    let mut course = set.course(lookup, (packet, packet.len()), &established, &mut findings);
     std::iter::from_fn(|| {
         let index = course.next_index();
         (index < set.rules().len()).then(|| (index, course.has_asked()))

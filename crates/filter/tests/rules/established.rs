@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use bywash_filter::rules::{
-    Action, Condition, Established, Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable, RuleSet,
-    SentFlows, Way, note_program,
+    Action, Condition, Established, Findings, Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable,
+    RuleSet, SentFlows, Way, note_program,
 };
 use bywash_filter::{Hook, TCX_NEXT};
 use bywash_sys::bpf::{Map, MapKind, Program, ProgramKind, TestInput};
@@ -66,7 +66,8 @@ impl Bed {
         let is_dropped = self.rules.drops(packet);
         let seen = Established { flows: Some(self), now: clock::monotonic() };
         let lookup = self.set.look_up(packet);
-        let mut course = self.set.course(&lookup, (packet, packet.len()), &seen);
+        let mut findings = Findings::default();
+        let mut course = self.set.course(&lookup, (packet, packet.len()), &seen, &mut findings);
         let met = std::iter::from_fn(|| self.set.rules().get(course.next_index()));
         let drops = met.map(|rule| rule.action).any(|action| action == Action::Drop);
         assert_eq!(drops, is_dropped, "{packet:x?}");

@@ -10,7 +10,9 @@ mod rest;
 use std::num::NonZeroU32;
 
 use bywash_filter::Hook;
-use bywash_filter::rules::{Action, BlockKey, Condition, Established, Limit, Per, Prefix, Rule, RuleSet};
+use bywash_filter::rules::{
+    Action, BlockKey, Condition, Established, Findings, Limit, Per, Prefix, Rule, RuleSet,
+};
 use bywash_filter::xdp::{NeverTake, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -182,7 +184,8 @@ fn judge(hook: Hook, set: &RuleSet, shapes: &[Shape], form: Form) -> Result<(), 
             continue;
         }
         let (lookup, established) = (set.look_up(&packet), Established::default());
-        let mut course = set.course(&lookup, (&packet, packet.len()), &established);
+        let mut findings = Findings::default();
+        let mut course = set.course(&lookup, (&packet, packet.len()), &established, &mut findings);
         let (mut dropped, mut right) = (false, Vec::new());
         loop {
             let index = course.next_index();
