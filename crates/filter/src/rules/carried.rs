@@ -2,8 +2,8 @@
 
 use bywash_wire::Protocol;
 
-use super::headers::network;
-use crate::plain::{FIRST_V4, FRAGMENT, NETWORK};
+use super::headers::{network, starts_plainly};
+use crate::plain::{FRAGMENT, NETWORK};
 use crate::walk::{Family, Pushed, Start, Transport, Walk};
 
 /// What stands behind a transport header.
@@ -19,7 +19,36 @@ pub(super) struct Carried<'a> {
 /// and none where a length contradicts the header that it stands in.
 #[inline]
 pub(super) fn carried(packet: &[u8]) -> Option<Carried<'_>> {
-    let Upper { protocol, at: upper, end } = plain(packet).or_else(|| found(packet))?;
+    plain(packet).or_else(|| behind_others(packet))
+}
+
+/// Behind UDP or TCP right behind an IPv4 header without options, and that right behind Ethernet's, as in nearly all packets.
+#[inline(always)]
+fn plain(packet: &[u8]) -> Option<Carried<'_>> {
+    const AT: usize = NETWORK as usize + 20;
+    const UDP: usize = 8;
+    // No header of TCP is as short.
+    let head: &[u8; AT + UDP] = packet.first_chunk()?;
+    if !starts_plainly(head) || u16::from_be_bytes([head[20], head[21]]) & FRAGMENT != 0 {
+        return None;
+    }
+    let protocol = Protocol(head[23]);
+    let end = (NETWORK as usize + usize::from(u16::from_be_bytes([head[16], head[17]]))).min(packet.len());
+    let (header, end) = match protocol {
+        Protocol::UDP => {
+            let length = usize::from(u16::from_be_bytes([head[AT + 4], head[AT + 5]]));
+            (UDP, end.min(AT + Some(length).filter(|length| *length >= UDP)?))
+        }
+        Protocol::TCP => (header_and_length(protocol, packet.get(AT..)?)?.0, end),
+        _ => return None,
+    };
+    Some(Carried { protocol, payload: packet.get(AT + header..end)? })
+}
+
+/// Behind whatever headers there are.
+#[inline(never)]
+fn behind_others(packet: &[u8]) -> Option<Carried<'_>> {
+    let Upper { protocol, at: upper, end } = found(packet)?;
     let (header, length) = header_and_length(protocol, packet.get(upper..)?)?;
     let end = upper.saturating_add(length).min(end).min(packet.len());
     Some(Carried { protocol, payload: packet.get(upper + header..end)? })
@@ -33,22 +62,7 @@ struct Upper {
     end: usize,
 }
 
-/// TCP or UDP right behind an IPv4 header, and that right behind Ethernet's, as in nearly all packets.
-#[inline]
-fn plain(packet: &[u8]) -> Option<Upper> {
-    const AT: usize = NETWORK as usize;
-    let head: &[u8; AT + 20] = packet.first_chunk()?;
-    let [.., kind_high, kind_low, first, _, high, low, _, _, fragment_high, fragment_low, _, protocol] =
-        *head.first_chunk::<24>()?;
-    let is_plain = [kind_high, kind_low, first] == [8, 0, FIRST_V4]
-        && u16::from_be_bytes([fragment_high, fragment_low]) & FRAGMENT == 0
-        && matches!(Protocol(protocol), Protocol::TCP | Protocol::UDP);
-    let end = AT + usize::from(u16::from_be_bytes([high, low]));
-    is_plain.then_some(Upper { protocol: Protocol(protocol), at: AT + 20, end })
-}
-
-/// The same of any packet that is no later fragment.
-#[inline(never)]
+/// Finds that in any packet that is no later fragment.
 fn found(packet: &[u8]) -> Option<Upper> {
     let (family, at) = network(packet)?;
     let length = |offset: usize| packet.get(at + offset..)?.first_chunk().map(|raw| u16::from_be_bytes(*raw));
@@ -72,7 +86,6 @@ fn transport(packet: &[u8], family: Family, at: usize) -> Option<(Protocol, usiz
 }
 
 /// Bytes of the header that `upper` begins with, and most bytes of header and payload.
-#[inline]
 fn header_and_length(protocol: Protocol, upper: &[u8]) -> Option<(usize, usize)> {
     const ANY: usize = usize::MAX;
     const UDP_LITE: Protocol = Protocol(136);
@@ -93,6 +106,8 @@ fn header_and_length(protocol: Protocol, upper: &[u8]) -> Option<(usize, usize)>
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// An IPv4 packet with padding behind it.
@@ -140,5 +155,24 @@ mod tests {
         packet.extend([17, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 12, 0, 0]);
         packet.extend(b"text, padding");
         assert_eq!(carried(&packet), Some(Carried { protocol: Protocol::UDP, payload: b"text" }));
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_finds_the_same(
+            first in prop::sample::select(vec![0x45, 0x46, 0x65]),
+            total in 0_u8..64,
+            fragment in prop::sample::select(vec![0, 0x4000, 0x2000, 3]),
+            protocol in prop::sample::select(vec![6, 17, 1]),
+            mut upper in prop::collection::vec(any::<u8>(), 0..48),
+            length in 0_u8..48,
+        ) {
+            if let Some(place) = upper.get_mut(4..6) {
+                place.copy_from_slice(&[0, length]);
+            }
+            let mut packet = v4(protocol, fragment, &upper);
+            (packet[14], packet[17]) = (first, total);
+            prop_assert_eq!(carried(&packet), behind_others(&packet));
+        }
     }
 }

@@ -141,11 +141,15 @@ impl Headers {
 /// packets.
 #[inline(always)]
 fn is_plain(head: &[u8; PLAIN]) -> bool {
-    let [.., kind_high, kind_low, first, _, _, _, _, _, high, low, _, protocol] =
-        *head.first_chunk::<24>().unwrap_or(&[0; 24]);
-    [kind_high, kind_low, first] == [8, 0, FIRST_V4]
-        && u16::from_be_bytes([high, low]) & LATER == 0
-        && WITH_PORTS.contains(&protocol)
+    starts_plainly(head)
+        && u16::from_be_bytes([head[20], head[21]]) & LATER == 0
+        && WITH_PORTS.contains(&head[23])
+}
+
+/// Whether IPv4 without options follows right behind Ethernet's header.
+#[inline(always)]
+pub(super) fn starts_plainly<const N: usize>(head: &[u8; N]) -> bool {
+    [head[12], head[13]] == [8, 0] && head[14] == FIRST_V4
 }
 
 /// The address of IPv4 in a lower half.
