@@ -135,7 +135,7 @@ struct Ends {
 const ROOT: u32 = 0;
 
 /// Odd, and its bits look random.
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A place in the table where there is no node: no label is empty.
 const FREE: Place = Place { first: 0, len: 0, above: 0, node: ROOT };

@@ -3,6 +3,8 @@
 use aho_corasick::packed::Searcher;
 use aho_corasick::{AhoCorasick, BuildError, Input};
 
+use super::names::FACTOR;
+
 /// Bytes, and where they must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadPattern {
@@ -32,12 +34,24 @@ pub(super) struct PayloadSearches {
 /// All patterns at once, roughly.
 #[derive(Debug, Default)]
 struct Sieve {
-    /// By offset: the bits and the values of the first eight bytes of what must be there.
-    fixed: Vec<(usize, Vec<[u64; 2]>)>,
+    /// By offset.
+    fixed: Vec<Fixed>,
     /// What may be anywhere.
     anywhere: Anywhere,
     /// The most bytes that are searched for that.
     depth: usize,
+}
+
+/// Patterns that must begin at an offset, by their first eight bytes.
+#[derive(Debug)]
+struct Fixed {
+    at: usize,
+    /// The bits and the values of what must be there.
+    values: Vec<[u64; 2]>,
+    /// The bits that all of them have.
+    common: u64,
+    /// A bit by the hash of each value's common bits: a power of two of words, of which few bits are set.
+    bits: Box<[u64]>,
 }
 
 /// Patterns that may be anywhere.
@@ -75,6 +89,7 @@ impl PayloadSearches {
 impl Sieve {
     fn new(patterns: &[&PayloadPattern]) -> Self {
         let (mut sieve, mut anywhere) = (Self::default(), Vec::new());
+        let mut fixed = Vec::<(usize, Vec<[u64; 2]>)>::new();
         for PayloadPattern { bytes, place } in patterns {
             match place {
                 PayloadPlace::Within(depth) => {
@@ -83,15 +98,15 @@ impl Sieve {
                 }
                 PayloadPlace::At(at) => {
                     let mask = first_eight(&vec![0xff; bytes.len()]);
-                    let fixed = sieve.fixed.iter_mut().find(|(known, _)| known == at);
                     let value = [mask, first_eight(bytes)];
-                    match fixed {
+                    match fixed.iter_mut().find(|(known, _)| known == at) {
                         Some((_, values)) => values.push(value),
-                        None => sieve.fixed.push((*at, vec![value])),
+                        None => fixed.push((*at, vec![value])),
                     }
                 }
             }
         }
+        sieve.fixed = fixed.into_iter().map(|(at, values)| Fixed::new(at, values)).collect();
         if !anywhere.is_empty() {
             let few = Searcher::new(&anywhere).map(|search| Anywhere::Few(Box::new(search)));
             let many = || AhoCorasick::new(&anywhere).ok().map(|search| Anywhere::Many(Box::new(search)));
@@ -102,18 +117,43 @@ impl Sieve {
 
     #[inline]
     fn passes(&self, payload: &[u8]) -> bool {
-        let is_at = |(at, values): &(usize, Vec<[u64; 2]>)| {
-            let there = payload.get(*at..).map_or(0, first_eight);
-            values.iter().any(|[mask, value]| there & mask == *value)
-        };
         let searched = &payload[..payload.len().min(self.depth)];
-        self.fixed.iter().any(is_at)
+        self.fixed.iter().any(|fixed| fixed.passes(payload))
             || match &self.anywhere {
                 Anywhere::None => false,
                 Anywhere::Few(search) => search.find(searched).is_some(),
                 Anywhere::Many(search) => search.is_match(Input::new(searched)),
                 Anywhere::TooMany => true,
             }
+    }
+}
+
+impl Fixed {
+    fn new(at: usize, values: Vec<[u64; 2]>) -> Self {
+        let common = values.iter().fold(u64::MAX, |common, [mask, _]| common & mask);
+        let words = values.len().div_ceil(4).next_power_of_two();
+        let mut fixed = Self { at, values, common, bits: vec![0; words].into() };
+        for number in 0..fixed.values.len() {
+            let (word, bit) = fixed.place(fixed.values[number][1]);
+            fixed.bits[word] |= bit;
+        }
+        fixed
+    }
+
+    #[inline]
+    fn passes(&self, payload: &[u8]) -> bool {
+        let there = payload.get(self.at..).map_or(0, first_eight);
+        let (word, bit) = self.place(there);
+        self.bits[word] & bit != 0 && self.values.iter().any(|[mask, value]| there & mask == *value)
+    }
+
+    /// The word and the bit of what is there.
+    #[inline]
+    fn place(&self, there: u64) -> (usize, u64) {
+        let hash = (there & self.common).wrapping_mul(FACTOR);
+        let word = usize::try_from(hash >> 32).unwrap_or(0) & (self.bits.len() - 1);
+        // The uppermost bits, which depend on all others.
+        (word, 1 << (hash >> 58))
     }
 }
 
