@@ -16,7 +16,14 @@ fuzz_target!(|input: &[u8]| {
         Ok(expression) => {
             std::hint::black_box(expression.matches(PACKET));
             std::hint::black_box(expression.matches_len(&PACKET[..20], PACKET.len()));
-            let maps = Maps { sockets: 1, longest: 2048, heartbeat: 2, queues: 1, counters: 3 };
+            let maps = Maps {
+                sockets: 1,
+                longest: 2048,
+                heartbeat: 2,
+                queues: 1,
+                decides_others: false,
+                counters: 3,
+            };
             let take = Take::Matching(&expression);
             // One that is too long for a program is an error, and no panic.
             let _ = Steering { take, never_take: None, maps, hung_after_jiffies: 100, buff: None }.program();
