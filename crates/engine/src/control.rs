@@ -231,3 +231,42 @@ impl Task for ControlTask {
         deadline.into_iter().chain(unsaid.then(|| now + AGAIN_NS)).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bywash_stack::Listen;
+    use bywash_stack::frame::Arena;
+
+    use super::*;
+    use crate::handoff::ring;
+
+    #[test]
+    fn an_engine_that_falls_behind_finds_the_newest_snapshot_and_no_other() {
+        const ROOM: usize = 4;
+        let mut pool = Arena::new(vec![0; 64 * 2304]).unwrap().pool(8).unwrap();
+        let mut control = Control::new([7; 16]);
+        let mut change = |port| {
+            control.listen(Listen { local: None, port, backlog: 1 }).unwrap();
+            control.snapshot(&mut pool).clone()
+        };
+        let snapshots: Vec<_> = (1..).take(3 * ROOM).map(&mut change).collect();
+        // The flags of bells are loom's here, and its threads have room for little else.
+        loom::model(move || {
+            let bell = Bell::new().unwrap();
+            let ((messages, mut heard), (_asks, asked)) = (ring(ROOM, &bell), ring(1, &bell));
+            let picture = Newest::new();
+            let theirs = picture.other_end();
+            let mut engine =
+                Engine { asked, messages, picture, answers: Vec::new(), unsaid: VecDeque::new() };
+            // And again, once it has looked.
+            for _ in 0..2 {
+                snapshots.iter().for_each(|snapshot| engine.show(snapshot.clone()));
+                assert!(engine.unsaid.is_empty(), "{} wait", engine.unsaid.len());
+                assert!(matches!(heard.take(), Some(Message::Update)));
+                assert!(heard.is_empty(), "it is told once");
+                let newest = theirs.take().unwrap();
+                assert!(snapshots.last().is_some_and(|last| Arc::ptr_eq(last, &newest)));
+            }
+        });
+    }
+}

@@ -92,16 +92,15 @@ impl Connection {
             if answer {
                 return self.check_ack(segment, cx);
             }
-            if self.is_asked_again(segment, cx) {
+            // It has not got ours.
+            if segment.opens() && segment.seq == self.irs {
+                if may_challenge(&mut self.challenged, cx) {
+                    self.send_range(self.iss, 1, cx);
+                    self.board.resent(self.iss, self.iss + 1, cx.now);
+                    self.count_copy(0, cx);
+                }
                 return Done;
             }
-        }
-        if self.state == State::SynReceived && segment.opens() && segment.seq == self.irs {
-            // It has not got our answer.
-            if may_challenge(&mut self.challenged, cx) {
-                self.send_range(self.iss, 1, cx);
-            }
-            return Done;
         }
         if self.check_sequence(segment, cx) == Done
             || self.check_reset(segment, cx) == Done

@@ -83,8 +83,6 @@ impl Taking {
 pub(super) struct Opening {
     /// The option of the next SYN or SYN,ACK; later ones have none.
     pub(super) option: Option<FastOpen>,
-    /// The peer's SYN has come again since the timer went off last, and was answered.
-    asked_again: bool,
     /// Our SYN had the option; its form, the experimental one if `true`.
     asked: Option<bool>,
     /// Bytes of data that our SYN had.
@@ -282,26 +280,6 @@ impl Connection {
     #[inline]
     pub(super) fn is_accepted(&self) -> bool {
         self.listener != ListenerId::default()
-    }
-
-    /// What comes before the handshake is over and is not a segment like others: the SYN of a peer that has not got our answer,
-    /// which is repeated, once between two times that the timer does it.
-    pub(super) fn is_asked_again(&mut self, segment: &Segment, cx: &mut Context<'_>) -> bool {
-        let again = self.is_early() && segment.opens() && segment.seq == self.irs;
-        let Some(opening) = self.opening.as_mut().filter(|_| again) else { return false };
-        if !std::mem::replace(&mut opening.asked_again, true) {
-            self.send_range(self.iss, 1, cx);
-            self.board.resent(self.iss, self.iss + 1, cx.now);
-            self.count_copy(0, cx);
-        }
-        true
-    }
-
-    /// The SYN,ACK is repeated by the timer.
-    pub(super) fn answers_again(&mut self) {
-        if let Some(opening) = &mut self.opening {
-            opening.asked_again = false;
-        }
     }
 
     /// The handshake is over. Returns whether the program has had the connection before.

@@ -160,7 +160,6 @@ impl Connection {
         self.rtt.back_off();
         if self.una == self.iss {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
-            self.answers_again();
             return;
         }
         // RFC 5681, equation 4, but once only for the same data.
