@@ -411,6 +411,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("tcp http --kernel --file /dev/zero", "it is no regular file"),
         ("serve --config /dev/zero", "it has more than 1048576 bytes"),
         ("serve --addr 10.0.0.2/24", "--addr is about a port, and there is none; name one (--port"),
+        ("tcp http --kernel --file Cargo.toml --file src/../Cargo.toml", "another has the same name"),
         ("tcp http --kernel --file /nonexistent", "--file /nonexistent: No such file"),
         ("receive", "required arguments were not provided"),
         ("recieve null:", "'receive'"),

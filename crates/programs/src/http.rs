@@ -1,17 +1,21 @@
-//! A small server of HTTP/1.1 (RFC 9112): `GET` and `HEAD` of one file, and of `/N`, which is N bytes.
+//! A small server of HTTP/1.1 (RFC 9112): `GET` and `HEAD` of files, and of `/N`, which is N bytes.
 //!
 //! Connections stay open unless the client says otherwise, and requests may be sent before the last one is answered.
 
+mod file;
 mod request;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::counters::Counted;
 use crate::date::Date;
 use crate::server::{Course, Serve, Worked};
 use crate::sockets::Sockets;
+pub use file::File;
+use file::{Page, Part};
 use request::{Asked, Refused, parse};
 
 /// Bytes of a request's head at most.
@@ -20,23 +24,18 @@ const HEAD: usize = 16 << 10;
 const WAITING: usize = 64;
 /// Bytes of a body that goes out with its head, in one call: the kernel would make two packets of two calls.
 const SHORT: u64 = 1024;
+const NOT_MODIFIED: &str = "304 Not Modified";
+const CONDITION_FAILED: &str = "412 Precondition Failed";
+const UNKNOWN_TYPE: &str = "Content-Type: application/octet-stream\r\n";
 /// Bytes of `/N` at most, and what they are made of.
 const LARGEST: u64 = 1 << 40;
 const PIECE: usize = 64 << 10;
 
-/// A file that is served, by its name.
-#[derive(Clone, Debug)]
-pub struct File {
-    /// `/` and this is where it is, bytes of which no URL has as they are by their numbers (`%20`).
-    pub name: Vec<u8>,
-    /// What is in it.
-    pub bytes: Arc<[u8]>,
-}
-
 /// Serves HTTP.
 #[derive(Debug)]
 pub struct Http {
-    file: Option<File>,
+    /// By their names.
+    pages: HashMap<Vec<u8>, Page>,
     piece: Arc<[u8]>,
     date: Date,
 }
@@ -66,7 +65,8 @@ struct Answer {
 
 #[derive(Debug)]
 enum Body {
-    File(Arc<[u8]>),
+    /// A file's bytes up to this one.
+    File(Arc<[u8]>, usize),
     /// The same bytes again and again.
     Made(Arc<[u8]>),
 }
@@ -75,10 +75,19 @@ impl Body {
     /// What comes next when so many bytes are left, or the beginning of it.
     fn rest(&self, left: u64) -> &[u8] {
         match self {
-            Self::File(bytes) => &bytes[bytes.len().saturating_sub(to_usize(left))..],
+            Self::File(bytes, end) => &bytes[end.saturating_sub(to_usize(left))..*end],
             Self::Made(bytes) => &bytes[..bytes.len().min(to_usize(left))],
         }
     }
+}
+
+/// What is found where a request asks for it.
+enum Found<'a> {
+    Page(&'a Page),
+    /// So many bytes that are made.
+    Made(u64),
+    /// Nothing, and why.
+    Nothing(&'static str),
 }
 
 impl Answer {
@@ -126,26 +135,38 @@ fn decoded(path: &str) -> Option<Cow<'_, [u8]>> {
 }
 
 impl Http {
-    /// One file, if any, and what is made.
-    pub fn new(file: Option<File>) -> Self {
+    /// These files, and what is made.
+    pub fn new(files: &[File]) -> Self {
         let piece = (0..PIECE).map(|i| b'a' + u8::try_from(i % 26).unwrap_or(0)).collect();
-        Self { file, piece, date: Date::default() }
+        let now = SystemTime::now();
+        let pages = files.iter().map(|file| (file.name.clone(), Page::new(file, now))).collect();
+        Self { pages, piece, date: Date::default() }
     }
 
     fn answer(&self, asked: Result<&Asked<'_>, Refused>) -> Answer {
-        let (body, length, status) = match asked {
-            Err(refused) => (Body::Made(self.piece.clone()), 0, refused.status()),
+        let (status, fields, body, length) = match asked {
+            Err(refused) => self.nothing(refused.status()),
             Ok(Asked { method, .. }) if !is_served(method) => {
                 // RFC 9110, 15.5.6: it says which methods there are.
-                (Body::Made(self.piece.clone()), 0, "405 Method Not Allowed\r\nAllow: GET, HEAD")
+                self.nothing("405 Method Not Allowed\r\nAllow: GET, HEAD")
             }
-            Ok(asked) => self.find(asked.path),
+            Ok(asked) => match self.find(asked.path) {
+                Found::Page(page) => self.page(page, asked),
+                Found::Made(length) => match asked.conditions.part(length, None, false) {
+                    Part::NotModified => self.nothing(NOT_MODIFIED),
+                    Part::ConditionFailed => self.nothing(CONDITION_FAILED),
+                    _ => ("200 OK", UNKNOWN_TYPE.into(), self.made(), length),
+                },
+                Found::Nothing(status) => self.nothing(status),
+            },
         };
         let stays = asked.is_ok_and(|asked| asked.stays);
         let (end, date) = (if stays { "keep-alive" } else { "close" }, self.date.text());
+        // What is said of a length there would be of what is not sent (RFC 9110, 8.6).
+        let length_field =
+            if status == NOT_MODIFIED { String::new() } else { format!("Content-Length: {length}\r\n") };
         let head = format!(
-            "HTTP/1.1 {status}\r\nServer: bywash\r\nDate: {date}\r\nContent-Type: application/octet-stream\r\n\
-             Content-Length: {length}\r\nConnection: {end}\r\n\r\n"
+            "HTTP/1.1 {status}\r\nServer: bywash\r\nDate: {date}\r\n{fields}{length_field}Connection: {end}\r\n\r\n"
         );
         let (mut head, mut left) = (head.into_bytes(), length);
         if asked.is_ok_and(|asked| asked.method == "HEAD") {
@@ -157,21 +178,47 @@ impl Http {
         Answer { head, head_sent: 0, body, left }
     }
 
-    fn find(&self, path: &str) -> (Body, u64, &'static str) {
+    fn made(&self) -> Body {
+        Body::Made(self.piece.clone())
+    }
+
+    /// An answer without a body: its status, its fields, and that body.
+    fn nothing(&self, status: &'static str) -> (&'static str, Cow<'_, str>, Body, u64) {
+        (status, Cow::Borrowed(""), self.made(), 0)
+    }
+
+    /// What is answered to who asks for a file.
+    fn page<'a>(&self, page: &'a Page, asked: &Asked<'_>) -> (&'static str, Cow<'a, str>, Body, u64) {
+        let Page { bytes, fields, last_modified, modified } = page;
+        let length = bytes.len() as u64;
+        let part = asked.conditions.part(length, *modified, asked.method == "GET");
+        let (status, range, fields) = match part {
+            Part::Whole => ("200 OK", 0..length, format!("{fields}{last_modified}")),
+            Part::Bytes(range) => {
+                let (first, last) = (range.start, range.end - 1);
+                let is_part = format!("Content-Range: bytes {first}-{last}/{length}\r\n");
+                ("206 Partial Content", range, format!("{fields}{last_modified}{is_part}"))
+            }
+            Part::OutOfRange => {
+                ("416 Range Not Satisfiable", 0..0, format!("Content-Range: bytes */{length}\r\n"))
+            }
+            Part::NotModified => (NOT_MODIFIED, 0..0, last_modified.clone()),
+            Part::ConditionFailed => (CONDITION_FAILED, 0..0, String::new()),
+        };
+        let body = Body::File(bytes.clone(), to_usize(range.end));
+        (status, Cow::Owned(fields), body, range.end - range.start)
+    }
+
+    fn find(&self, path: &str) -> Found<'_> {
         // What follows a question mark says nothing to us.
         let name = path[1..].split('?').next().unwrap_or_default();
-        let Some(name) = decoded(name) else {
-            return (Body::Made(self.piece.clone()), 0, "400 Bad Request");
-        };
-        if let Some(file) = self.file.as_ref().filter(|file| file.name == *name) {
-            return (Body::File(file.bytes.clone()), file.bytes.len() as u64, "200 OK");
+        let Some(name) = decoded(name) else { return Found::Nothing("400 Bad Request") };
+        if let Some(page) = self.pages.get(&*name) {
+            return Found::Page(page);
         }
         let number = |name: &[u8]| std::str::from_utf8(name).ok()?.parse().ok();
         let length = if name.is_empty() { Some(64) } else { number(&name) };
-        match length.filter(|length| *length <= LARGEST) {
-            Some(length) => (Body::Made(self.piece.clone()), length, "200 OK"),
-            None => (Body::Made(self.piece.clone()), 0, "404 Not Found"),
-        }
+        length.filter(|length| *length <= LARGEST).map_or(Found::Nothing("404 Not Found"), Found::Made)
     }
 
     fn read<S: Sockets>(&self, id: S::Id, connection: &mut Conversation, sockets: &mut S) -> u64 {

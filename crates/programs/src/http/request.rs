@@ -1,5 +1,6 @@
 //! The head of a request: what is asked for, or why that is not answered (RFC 9112, 2 and 3).
 
+use super::file::Conditions;
 use super::is_served;
 
 /// What a request asks for.
@@ -12,6 +13,7 @@ pub(super) struct Asked<'a> {
     pub(super) stays: bool,
     /// It has a body.
     pub(super) has_body: bool,
+    pub(super) conditions: Conditions<'a>,
 }
 
 /// Why a request is not answered. Its connection ends: what follows it may be anything.
@@ -60,7 +62,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Asked<'_>, Refused> {
     if !METHODS.contains(&method) {
         return Err(Refused::Method);
     }
-    let Fields { keeps, closes, has_body } = fields;
+    let Fields { keeps, closes, has_body, conditions } = fields;
     let is_served = is_served(method);
     // Nobody here reads a body, nor what stands behind it. That of another method is told of the method.
     if has_body && is_served {
@@ -68,7 +70,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Asked<'_>, Refused> {
     }
     // Other methods have targets of other forms, `*` and `host:port` (RFC 9112, 3.2).
     let path = if is_served { origin_form(target).ok_or(Refused::Bad)? } else { "" };
-    Ok(Asked { method, path, stays: keeps && !closes && !has_body, has_body })
+    Ok(Asked { method, path, stays: keeps && !closes && !has_body, has_body, conditions })
 }
 
 /// Those of RFC 9110, 9, and RFC 5789.
@@ -89,15 +91,17 @@ fn is_token(byte: u8) -> bool {
 }
 
 /// What the fields of a head say.
-struct Fields {
+struct Fields<'a> {
     keeps: bool,
     closes: bool,
     has_body: bool,
+    conditions: Conditions<'a>,
 }
 
 /// Reads the lines of a head's fields, of a client that is of 1.1 or later or not.
-fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Fields> {
+fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Fields<'a>> {
     let (mut keeps, mut closes, mut hosts, mut has_body) = (newer, false, 0, false);
+    let mut conditions = Conditions::default();
     for line in lines {
         let (name, value) = line.split_once(':')?;
         let value = value.trim();
@@ -111,10 +115,12 @@ fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Field
             || name.eq_ignore_ascii_case("transfer-encoding")
         {
             has_body = true;
+        } else if let Some(condition) = conditions.field(name) {
+            *condition = Some(value);
         }
     }
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
-    (hosts == 1 || (hosts == 0 && !newer)).then_some(Fields { keeps, closes, has_body })
+    (hosts == 1 || (hosts == 0 && !newer)).then_some(Fields { keeps, closes, has_body, conditions })
 }
 
 /// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:

@@ -27,11 +27,74 @@ fn a_name_is_meant_by_the_numbers_of_its_bytes() {
         (b"a", "/%+6", "400"),
         (b"a", "/%\u{e9}", "400"),
     ] {
-        let file = File { name: name.into(), bytes: b"here".as_slice().into() };
-        let answer = said(&Http::new(Some(file)), &format!("GET {path} HTTP/1.1\r\nHost: a"));
+        let file = File { name: name.into(), bytes: b"here".as_slice().into(), modified: None };
+        let answer = said(&Http::new(&[file]), &format!("GET {path} HTTP/1.1\r\nHost: a"));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
         assert!(answer.contains("\r\nConnection: keep-alive\r\n"), "{path}: {answer}");
         assert_eq!(answer.ends_with("here"), status == "200" && name != b"a", "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_part_of_a_file_is_told_as_such_and_what_the_client_has_is_not_sent_again() {
+    let modified = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").ok();
+    let bytes: Vec<u8> = (0..5000).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
+    let file = |name: &str, bytes: &[u8]| File { name: name.into(), bytes: bytes.into(), modified };
+    let mut http = Http::new(&[file("x.txt", &bytes), file("y", b"other")]);
+    const KIND: &str = "Content-Type: text/plain\r\nAccept-Ranges: bytes\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+    for (asked, status, fields, body) in [
+        ("GET /x.txt", "200 OK", format!("{KIND}Content-Length: 5000\r\n"), &bytes[..]),
+        (
+            "GET /x.txt\r\nRange: bytes=26-28",
+            "206 Partial Content",
+            format!("{KIND}Content-Range: bytes 26-28/5000\r\nContent-Length: 3\r\n"),
+            b"abc",
+        ),
+        (
+            "GET /x.txt\r\nRange: bytes=1-4998",
+            "206 Partial Content",
+            format!("{KIND}Content-Range: bytes 1-4998/5000\r\nContent-Length: 4998\r\n"),
+            &bytes[1..4999],
+        ),
+        (
+            "GET /x.txt\r\nrange: bytes=5000-",
+            "416 Range Not Satisfiable",
+            "Content-Range: bytes */5000\r\nContent-Length: 0\r\n".into(),
+            b"",
+        ),
+        ("HEAD /x.txt\r\nRange: bytes=1-2", "200 OK", format!("{KIND}Content-Length: 5000\r\n"), b""),
+        (
+            "GET /x.txt\r\nIf-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
+            "304 Not Modified",
+            "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n".into(),
+            b"",
+        ),
+        ("GET /x.txt\r\nIf-Match: \"a\"", "412 Precondition Failed", "Content-Length: 0\r\n".into(), b""),
+        (
+            "GET /y\r\nRange: bytes=-2",
+            "206 Partial Content",
+            "Content-Type: application/octet-stream\r\n".into(),
+            b"er",
+        ),
+        (
+            "GET /3\r\nRange: bytes=1-1\r\nIf-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
+            "200 OK",
+            "Content-Type: application/octet-stream\r\nContent-Length: 3\r\n".into(),
+            b"abc",
+        ),
+        ("GET /3\r\nIf-None-Match: *", "304 Not Modified", "Connection: keep-alive\r\n".into(), b""),
+        ("GET /z", "404 Not Found", "Content-Length: 0\r\n".into(), b""),
+    ] {
+        let (line, more) = asked.split_once("\r\n").unwrap_or((asked, "X: y"));
+        let said = format!("{line} HTTP/1.1\r\nHost: a\r\n{more}\r\n\r\n");
+        let mut sockets = Said(said.clone().into(), Vec::new());
+        http.work((), &mut Conversation::default(), false, &mut sockets);
+        let told = String::from_utf8(sockets.1).unwrap();
+        let (head, told) = told.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{said}{head}");
+        assert!(format!("{head}\r\n").contains(&*fields), "{said}{head}");
+        assert_eq!(head.contains("Content-Length"), !status.starts_with("304"), "{said}{head}");
+        assert_eq!(told.as_bytes(), body, "{said}{head}");
     }
 }
 
@@ -82,7 +145,7 @@ fn a_connection_lingers_where_the_client_may_be_sending_still() {
         ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", false, Course::Lingers),
         ("nonsense\r\n\r\n", false, Course::Lingers),
     ] {
-        let (mut http, mut sockets) = (Http::new(None), Said(said.into(), Vec::new()));
+        let (mut http, mut sockets) = (Http::new(&[]), Said(said.into(), Vec::new()));
         let worked = http.work((), &mut Conversation::default(), peer_closed, &mut sockets);
         assert_eq!((worked.course, worked.counted.requests), (course, 1), "{said}");
         assert_eq!(worked.counted.received, said.len() as u64, "{said}");
@@ -94,7 +157,7 @@ fn a_connection_lingers_where_the_client_may_be_sending_still() {
 
 #[test]
 fn who_asks_for_what_there_is_not_is_told_what_is_wrong() {
-    let http = Http::new(None);
+    let http = Http::new(&[]);
     let told = |head: &str| said(&http, head);
     for (head, status, end) in [
         ("POST /5 HTTP/1.1\r\nHost: a", "405 Method Not Allowed\r\nAllow: GET, HEAD", "keep-alive"),
@@ -116,7 +179,7 @@ fn empty_lines_before_a_request_are_nothing_and_a_head_without_end_is_too_large(
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(HEAD));
     let twice = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2);
     for (said, requests, status) in [(&*twice, 2, "200 OK"), (&*long, 1, "431 "), ("\r\n\n\r\n", 0, "")] {
-        let (mut http, mut sockets) = (Http::new(None), Said(said.into(), Vec::new()));
+        let (mut http, mut sockets) = (Http::new(&[]), Said(said.into(), Vec::new()));
         let worked = http.work((), &mut Conversation::default(), false, &mut sockets);
         let answers = String::from_utf8(sockets.1).unwrap();
         assert_eq!(worked.counted.requests, requests, "{answers}");

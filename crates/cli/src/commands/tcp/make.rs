@@ -83,7 +83,7 @@ impl Make for StreamMake {
 
 pub(super) struct HttpMake {
     pub(super) port: u16,
-    pub(super) file: Option<File>,
+    pub(super) files: Vec<File>,
     pub(super) idle: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Make for HttpMake {
         counters: Counters,
         _: Watch,
     ) -> Server<Id, Http> {
-        Server::new(Http::new(self.file.clone()), self.port, counters).with_idle_timeout(self.idle)
+        Server::new(Http::new(&self.files), self.port, counters).with_idle_timeout(self.idle)
     }
 
     fn aim(&self) -> Aim {

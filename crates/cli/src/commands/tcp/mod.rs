@@ -48,7 +48,7 @@ enum Command {
     Sink(ServerArgs),
     /// Send as fast as TCP allows to all who connect
     Upload(ServerArgs),
-    /// Serve HTTP: /N is N bytes, and --file under its name
+    /// Serve HTTP: /N is N bytes, and each --file, or parts of it, under its name
     Http(HttpArgs),
     /// Send what is typed and show what comes
     Connect(ConnectArgs),
@@ -107,9 +107,9 @@ struct ServerArgs {
 
 #[derive(clap::Args, Debug)]
 struct HttpArgs {
-    /// A file to serve under its name; it is read once, at the start
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    /// A file to serve under its name; it is read once, at the start. Several for several
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// End connections by which no whole request has come, or nothing of an answer was taken, for so long
     // As nginx has it for a request's head and for an answer.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::duration)]
@@ -192,8 +192,8 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         Command::Sink(args) => stream("tcp sink", Manner::Sink, 9, args),
         Command::Upload(args) => stream("tcp upload", Manner::Upload, 19, args),
         Command::Http(args) => {
-            let file = args.file.as_deref().map(read).transpose()?;
-            let make = HttpMake { port: args.server.listen.unwrap_or(80), file, idle: args.idle_timeout };
+            let files = read_all(&args.files)?;
+            let make = HttpMake { port: args.server.listen.unwrap_or(80), files, idle: args.idle_timeout };
             start("tcp http", |_| Ok(make), args.server.place)
         }
         Command::Connect(args) => {
@@ -239,6 +239,18 @@ fn stream(command: &'static str, manner: Manner, usual: u16, args: ServerArgs) -
     start(command, |_| Ok(make), args.place)
 }
 
+fn read_all(paths: &[PathBuf]) -> Result<Vec<File>, Failure> {
+    let mut files = Vec::<File>::new();
+    for path in paths {
+        let file = read(path)?;
+        if files.iter().any(|other| other.name == file.name) {
+            return Err(Failure::Usage(format!("--file {}: another has the same name", path.display())));
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
 fn read(path: &std::path::Path) -> Result<File, Failure> {
     let failed = |why: String| Failure::Usage(format!("--file {}: {why}", path.display()));
     let told = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
@@ -249,7 +261,7 @@ fn read(path: &std::path::Path) -> Result<File, Failure> {
     }
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
-    Ok(File { name, bytes: bytes.into() })
+    Ok(File { name, bytes: bytes.into(), modified: told.modified().ok() })
 }
 
 fn check_path(path: &str) -> Result<(), Failure> {
