@@ -6,6 +6,7 @@ use std::fs;
 
 use bywash_lab::sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_lab::sys::interface::{self, Finding, InterfaceError, Severity};
+use bywash_lab::sys::namespace::Namespace;
 use bywash_lab::sys::netdev::Netdev;
 use bywash_lab::sys::route::{Gateway, Route};
 use bywash_lab::sys::state::{self, State, Undone};
@@ -70,6 +71,64 @@ fn a_feature_comes_back_where_its_interface_is() {
     assert!(
         matches!(undo.undo().unwrap(), Undone::LeftAlone(why) if why.contains("namespace of right is gone"))
     );
+}
+
+/// `/sys` has a directory of the same name for another interface, in another namespace.
+#[test]
+fn a_setting_comes_back_where_its_interface_is() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let state = State::at(directory.path()).unwrap();
+    let error =
+        lab.hosts[0].enter(|| state.set_setting("right", "gro_flush_timeout", "7").unwrap_err()).unwrap();
+    assert!(error.to_string().starts_with("right: /sys is another network namespace's"), "{error}");
+    let output = lab.hosts[0]
+        .command("unshare")
+        .unwrap()
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "mount -t sysfs sysfs /sys && exec \"$0\" --exact who_sets_it --ignored --nocapture",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+const CHILD: &str = "BYWASH_TEST_SETTING";
+
+#[test]
+#[ignore = "a process that another test starts, which holds the lock"]
+fn who_sets_it() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let state = State::at(directory.path()).unwrap();
+    let read = || fs::read_to_string("/sys/class/net/right/gro_flush_timeout").unwrap().trim().to_owned();
+    let before = read();
+    let set = |value| state.set_setting("right", "gro_flush_timeout", value).unwrap();
+    let undo = set("7");
+    assert_eq!(read(), "7");
+    assert!(matches!(undo.undo().unwrap(), Undone::Back(_)));
+    assert_eq!(read(), before);
+
+    let elsewhere = Namespace::new().unwrap();
+    let undo = set("7");
+    let error = elsewhere.enter(|| undo.undo().unwrap_err().to_string()).unwrap();
+    assert_eq!(error, "right: it is in another network namespace: run `bywash cleanup` there");
+    assert_eq!(read(), "7");
+    // What was not put back is still wanted; what another has set since stays.
+    assert!(matches!(set("8").undo().unwrap(), Undone::LeftAlone(why) if why.contains("still wants")));
+    assert_eq!(read(), "7");
+    let undo = set("9");
+    fs::write("/sys/class/net/right/gro_flush_timeout", "10").unwrap();
+    assert!(matches!(undo.undo().unwrap(), Undone::LeftAlone(why) if why.contains("somebody else")));
+    assert_eq!(read(), "10");
 }
 
 /// A driver without n-tuple rules and RSS table has nothing to forget.

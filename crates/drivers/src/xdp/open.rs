@@ -187,7 +187,7 @@ impl<'a> Opening<'a> {
         };
         drop(pool);
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
-        let deferral = polls.then(|| Deferral::set(&self.interface, &mut warnings));
+        let deferral = polls.then(|| Deferral::set(&self.interface.name, &mut warnings));
         let sending = if zero_copy { 0 } else { self.queues.iter().filter(|halves| halves.tx).count() };
         let wholes = whole::open(&self.interface, sending, &mut warnings);
         let mut capabilities = self.capabilities(zero_copy, generic, link.is_some());

@@ -77,6 +77,17 @@ pub(super) enum Change {
         /// Whether it was on at first.
         before: bool,
     },
+    /// A setting of an interface: a file of its directory in `/sys`.
+    Setting {
+        /// The interface.
+        interface: Place,
+        /// The file's name.
+        setting: String,
+        /// What it held at first.
+        before: String,
+        /// What it held after the change.
+        set: String,
+    },
     /// An n-tuple rule that an interface did not have.
     Rule {
         /// The interface.
@@ -180,6 +191,9 @@ impl Change {
             Self::Feature { interface, feature, before } => {
                 network::undo_feature(interface, feature, *before, living)
             }
+            Self::Setting { interface, setting, before, set } => {
+                network::undo_setting(interface, setting, (before, set), living)
+            }
             Self::Rule { interface, rule } => network::undo_rule(interface, rule),
             Self::Steering { interface, rules, table } => {
                 steering::put_back(interface, rules, table.as_deref(), living)
@@ -188,29 +202,36 @@ impl Change {
     }
 
     fn undo_file(path: &Path, before: &str, set: &str, living: &[Record]) -> Result<Undone, StateError> {
-        let (name, now) = (path.display(), read(path)?);
         let theirs = living.iter().filter_map(|record| match &record.change {
-            Self::File { path: theirs, set, .. } if theirs == path => Some((record.at, set)),
+            Self::File { path: theirs, set, .. } if theirs == path => Some((record.at, &**set)),
             _ => None,
         });
-        let wanted = theirs.max().map(|(_, set)| set);
-        if let Some(wanted) = wanted.filter(|_| now == set) {
-            write(path, wanted)?;
-            return Ok(Undone::LeftAlone(format!(
-                "{name} holds '{wanted}', which another process still wants"
-            )));
-        }
-        if now == before {
-            return Ok(Undone::Back(format!("{name} holds '{before}' again")));
-        }
-        if now != set {
-            return Ok(Undone::LeftAlone(format!(
-                "{name} holds '{now}' by now: somebody else has changed it since we set '{set}' (it was '{before}')"
-            )));
-        }
-        write(path, before)?;
-        Ok(Undone::Back(format!("{name} holds '{before}' again, not '{set}'")))
+        put_back(path, before, set, theirs.max().map(|(_, set)| set))
     }
+}
+
+/// Writes into a file what it held before we `set` it, or what another process that lives wants of it.
+pub(super) fn put_back(
+    path: &Path,
+    before: &str,
+    set: &str,
+    wanted: Option<&str>,
+) -> Result<Undone, StateError> {
+    let (name, now) = (path.display(), read(path)?);
+    if let Some(wanted) = wanted.filter(|_| now == set) {
+        write(path, wanted)?;
+        return Ok(Undone::LeftAlone(format!("{name} holds '{wanted}', which another process still wants")));
+    }
+    if now == before {
+        return Ok(Undone::Back(format!("{name} holds '{before}' again")));
+    }
+    if now != set {
+        return Ok(Undone::LeftAlone(format!(
+            "{name} holds '{now}' by now: somebody else has changed it since we set '{set}' (it was '{before}')"
+        )));
+    }
+    write(path, before)?;
+    Ok(Undone::Back(format!("{name} holds '{before}' again, not '{set}'")))
 }
 
 /// Gives a PCI function back to the driver that had it, unless somebody else has given it away since, or a process that

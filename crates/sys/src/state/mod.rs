@@ -201,6 +201,14 @@ pub fn set_feature(interface: &str, feature: &str, on: bool) -> Result<Undo, Sta
     State::of_process()?.set_feature(interface, feature, on)
 }
 
+/// Sets a setting of an interface (a file of its directory in `/sys`), until the [`Undo`] is dropped.
+///
+/// # Errors
+/// When the change can't be recorded or made, or `/sys` does not show the interface; then it is as it was.
+pub fn set_setting(interface: &str, setting: &str, value: &str) -> Result<Undo, StateError> {
+    State::of_process()?.set_setting(interface, setting, value)
+}
+
 /// Adds an n-tuple rule to an interface, until the [`Undo`] is dropped.
 ///
 /// # Errors

@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::change::{Change, Record};
+use super::change::{self, Change, Record};
 use super::{State, StateError, Undo, Undone};
 use crate::ethtool::{Ethtool, Rule};
 use crate::namespace::Namespace;
@@ -56,6 +56,21 @@ impl Place {
             None => Ok(Err(Undone::LeftAlone(format!("{} is gone", self.name)))),
         }
     }
+}
+
+/// The file that holds a setting of an interface. `/sys` shows the interfaces of the namespace that it was mounted in, which may have
+/// another of this name.
+fn setting_of(place: &Place, name: &str, setting: &str) -> Result<PathBuf, StateError> {
+    let directory = Path::new("/sys/class/net").join(name);
+    let mac = Route::open()?.link(name)?.and_then(|link| link.mac);
+    let shows = |file: &str, value: String| {
+        fs::read_to_string(directory.join(file)).is_ok_and(|text| text.trim() == value)
+    };
+    if shows("ifindex", place.index.to_string()) && mac.is_none_or(|mac| shows("address", mac.to_string())) {
+        return Ok(directory.join(setting));
+    }
+    let why = "/sys is another network namespace's: `ip netns exec` mounts one's own".into();
+    Err(StateError::Interface { name: name.into(), why })
 }
 
 /// Whether anybody is in a network namespace, or it has a name.
@@ -121,6 +136,35 @@ impl State {
                 error.into()
             })
         })
+    }
+
+    /// As [`set_setting`](super::set_setting).
+    ///
+    /// # Errors
+    /// As [`set_setting`](super::set_setting).
+    pub fn set_setting(
+        self: &Arc<Self>,
+        interface: &str,
+        setting: &str,
+        value: &str,
+    ) -> Result<Undo, StateError> {
+        let _lock = self.store.lock()?;
+        let place = Place::of(interface)?;
+        let path = setting_of(&place, interface, setting)?;
+        let now = change::read(&path)?;
+        let others = self.others(&self.records());
+        let theirs = others.into_iter().find_map(|record| match record.change {
+            Change::Setting { interface, setting: theirs, before, set } => {
+                (interface == place && theirs == setting && set == now).then_some(before)
+            }
+            _ => None,
+        });
+        let before = theirs.unwrap_or_else(|| now.clone());
+        if before == value && now == value {
+            return Ok(Undo { state: Arc::clone(self), record: None, added: 0 });
+        }
+        let (setting, set) = (setting.into(), value.into());
+        self.make(Change::Setting { interface: place, setting, before, set }, || change::write(&path, value))
     }
 
     /// As [`add_rule`](super::add_rule).
@@ -209,6 +253,27 @@ pub(super) fn undo_feature(
     }
     let state = if before { "on" } else { "off" };
     Ok(Undone::Back(format!("{feature} of {name} is {state} again")))
+}
+
+/// Puts a setting back as it was `before` we `set` it, unless somebody else has changed it since.
+pub(super) fn undo_setting(
+    place: &Place,
+    setting: &str,
+    (before, set): (&str, &str),
+    living: &[Record],
+) -> Result<Undone, StateError> {
+    let name = match place.name_now()? {
+        Ok(name) => name,
+        Err(gone) => return Ok(gone),
+    };
+    let theirs = living.iter().filter_map(|record| match &record.change {
+        Change::Setting { interface, setting: theirs, set, .. } => {
+            (interface == place && theirs == setting).then_some((record.at, &**set))
+        }
+        _ => None,
+    });
+    let wanted = theirs.max().map(|(_, set)| set);
+    change::put_back(&setting_of(place, &name, setting)?, before, set, wanted)
 }
 
 /// Removes an n-tuple rule, if it is there.
