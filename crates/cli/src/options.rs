@@ -61,9 +61,9 @@ pub(crate) struct PortArgs {
     /// the kernel's too, if there is a fault in it or here. Workers poll, without interrupts; pci: only
     #[arg(long)]
     no_iommu: bool,
-    /// Packet memory, in bytes or with K, M, G
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::bytes)]
-    pub(crate) memory: usize,
+    /// Packet memory, in bytes or with K, M, G [default: 64M, or what the rings of all queues need, twice]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    memory: Option<usize>,
     /// 2 MiB pages for packet memory; auto: when free; reserve: ask the kernel for them and give them back
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     huge_pages: HugePagesArg,
@@ -156,6 +156,15 @@ impl PortArgs {
             None if self.zero_copy == ZeroCopyArg::Off => Stride::Packed,
             None => bywash_drivers::xdp::stride_for(names),
         }
+    }
+
+    /// Bytes of packet memory for these ports, each to be opened with its own of `options`.
+    pub(crate) fn memory(&self, names: &[PortName], options: &[OpenOptions], stride: Stride) -> usize {
+        const USUAL: usize = 64 << 20;
+        self.memory.unwrap_or_else(|| {
+            let rings = |(name, options)| bywash_drivers::xdp::memory_for(name, options, stride);
+            names.iter().zip(options).map(rings).fold(0, usize::saturating_add).max(USUAL)
+        })
     }
 
     /// A flood on the interface of the default route would cut the machine off, and whoever is behind that route.

@@ -58,9 +58,11 @@ pub(crate) fn set_up_until(
     options: &[OpenOptions],
     reporter: &mut Reporter,
 ) -> Result<Setup, Failure> {
-    let for_rings = reserve_for_rings(args, options)?;
-    let allocation = memory::allocate(args.memory, args.huge_pages(), None)?;
-    let arena = Arena::with_stride(allocation.memory, args.stride(names))?;
+    let stride = args.stride(names);
+    let bytes = args.memory(names, options, stride);
+    let for_rings = reserve_for_rings(bytes, args, options)?;
+    let allocation = memory::allocate(bytes, args.huge_pages(), None)?;
+    let arena = Arena::with_stride(allocation.memory, stride)?;
     let mut warnings: Vec<String> = allocation.warning.into_iter().collect();
     let mut ports: Vec<Box<dyn Port>> = Vec::with_capacity(names.len());
     for (name, options) in names.iter().zip(options) {
@@ -95,11 +97,15 @@ pub(crate) fn set_up_until(
 const RINGS: usize = 2 * 16 * 8192 * 16;
 
 /// Without an IOMMU rings must lie in huge pages, too: those are reserved together with packet memory's.
-fn reserve_for_rings(args: &PortArgs, options: &[OpenOptions]) -> Result<Option<Undo>, Failure> {
+fn reserve_for_rings(
+    bytes: usize,
+    args: &PortArgs,
+    options: &[OpenOptions],
+) -> Result<Option<Undo>, Failure> {
     let ports = options.iter().filter(|options| options.no_iommu).count();
     if ports == 0 || args.huge_pages() != HugePages::Reserve {
         return Ok(None);
     }
-    let missing = memory::missing_huge_pages(args.memory.saturating_add(ports * RINGS));
+    let missing = memory::missing_huge_pages(bytes.saturating_add(ports * RINGS));
     Ok(Some(memory::add_huge_pages(missing).map_err(MemoryError::or_auto)?))
 }

@@ -174,6 +174,7 @@ pub(super) fn open(
         way: options.hook.is_none().then_some(way),
         leaving: None,
         _back: None,
+        _others: None,
         watch,
         deferral: None,
         steered: Steered::nothing(&interface),

@@ -7,6 +7,7 @@ use bywash_sys::netdev::Netdev;
 use bywash_sys::route::Route;
 
 use super::{Attach, Options, tx};
+use crate::OpenOptions;
 
 /// How much longer a packet may be than the MTU, bytes.
 pub(super) const HEADERS: usize = interface::HEADERS as usize;
@@ -90,6 +91,16 @@ pub fn stride_for<'a>(names: impl IntoIterator<Item = &'a PortName>) -> Stride {
     let known: Vec<(bool, bool)> = known.collect();
     let (wanted, possible) = (known.iter().any(|(wants, _)| *wants), known.iter().all(|(_, fits)| *fits));
     if wanted && possible { Stride::Aligned } else { Stride::Packed }
+}
+
+/// Bytes of packet memory for the rings of a port, and as much again for what is on its way; 0 where nobody knows.
+pub fn memory_for(name: &PortName, options: &OpenOptions, stride: Stride) -> usize {
+    let PortName::Xdp { interface, queues } = name else { return 0 };
+    let Ok(Interface { queues: there, .. }) = find(interface) else { return 0 };
+    let most = if queues.queue.is_some() { 1 } else { options.queues.map_or(u32::MAX, u32::from) };
+    let Options { ring_size, .. } = Options::from(options);
+    let packets = u64::from(there.rx.max(there.tx).min(most)) * u64::from(ring_size) * 2;
+    usize::try_from(packets).unwrap_or(usize::MAX).saturating_mul(stride.bytes())
 }
 
 /// Which queues to open. A sending half exists only where the interface sends: on others the kernel would take packets

@@ -25,6 +25,7 @@ mod load;
 mod look;
 mod moving;
 mod open;
+mod others;
 mod program;
 mod rules;
 mod rx;
@@ -50,10 +51,11 @@ use bywash_port::{
     RulePlace, Rules, Samples, SteerCount,
 };
 use bywash_sys::bpf::{Link, Program};
+use bywash_sys::packet_socket::PacketSocket;
 use bywash_sys::xsk::Statistics;
 
 pub use bywash_sys::xsk::CopyMode;
-pub use look::stride_for;
+pub use look::{memory_for, stride_for};
 pub use open::open;
 pub use verify::{NotVerified, verify};
 
@@ -232,6 +234,8 @@ pub struct XdpPort {
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
     steered: Steered,
+    /// As long as it is there, packets to other stations are received.
+    _others: Option<PacketSocket>,
     arena: &'static Arena,
 }
 

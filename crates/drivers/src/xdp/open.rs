@@ -23,6 +23,7 @@ use super::look::{
     HEADERS, Halves, LONGEST, choose, find, judge, multi_buffer, no_native_xdp, no_zero_copy, wants_sockets,
 };
 use super::moving::Former;
+use super::others;
 use super::program::{self, Beat, Maps};
 use super::samples::{Names, Ring};
 use super::steered::Wanted;
@@ -177,6 +178,8 @@ impl<'a> Opening<'a> {
             }
         }
         self.warn(&bound, refused.as_deref(), &mut warnings);
+        let takes_others = self.takes_all_queues() && !self.options.shares();
+        let others = takes_others.then(|| others::receive(&self.interface, &mut warnings)).flatten();
         self.wait_for_carrier(&mut warnings);
         let beats = match steered.confirm().and_then(|lost| {
             warnings.extend(lost);
@@ -218,6 +221,7 @@ impl<'a> Opening<'a> {
             watch,
             deferral,
             steered,
+            _others: others,
             arena: self.arena,
         })
     }

@@ -61,8 +61,8 @@ impl Wanted<'_> {
     /// nothing of it, or, when all is required, not all. What works badly goes to `warnings`.
     pub(super) fn steer(&self, warnings: &mut Vec<String>) -> Result<Steered, String> {
         let mut steered = self.steer_flows()?;
-        if self.options.shares() && !self.queues.is_empty() {
-            let kept = tags::keep(self.interface);
+        if !self.queues.is_empty() {
+            let kept = tags::keep(self.interface, self.options.shares());
             steered.undos.splice(0..0, kept.undos);
             steered.told.extend(kept.told);
             warnings.extend(kept.warning);

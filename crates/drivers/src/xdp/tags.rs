@@ -1,8 +1,8 @@
-//! VLAN tags stay in packets, on a port that shares them with the kernel.
+//! VLAN tags stay in packets, on a port that receives.
 //!
 //! A NIC that takes tags off keeps them beside the packet, where an XDP program does not see them. The kernel finds them there; what
-//! comes back from user space, and what the program sends itself, has lost them: it would be another network's. So the NIC leaves
-//! them in as long as the port is open, and the kernel takes them off itself.
+//! user space gets, what comes back from there, and what the program sends itself, has lost them: it would be another network's. So
+//! the NIC leaves them in as long as the port is open, and the kernel takes them off itself.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,9 @@ pub(super) struct Kept {
     pub(super) warning: Option<String>,
 }
 
-/// Has tags stay in what comes by an interface. Where they can't, VLANs on it have a warning.
-pub(super) fn keep(interface: &Interface) -> Kept {
+/// Has tags stay in what comes by an interface. Where they can't, there is a warning: on a NIC whose packets are all user space's, and
+/// else if it has VLANs.
+pub(super) fn keep(interface: &Interface, shares: bool) -> Kept {
     let mut kept = Kept::default();
     let name = &interface.name;
     // Features of virtual interfaces say what their kernel does with tags that come in packets, and these come beside them.
@@ -53,13 +54,18 @@ pub(super) fn keep(interface: &Interface) -> Kept {
         return kept;
     };
     let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
-    kept.warning = vlan_on(interface, &links).map(|vlan| {
-        format!(
-            "{name}: what user space gives back misses VLAN tags that are beside packets, and rules do not see them, and there is \
-             {vlan}: {why}"
-        )
-    });
+    let vlan = vlan_on(interface, &links);
+    let is_in_doubt = vlan.is_some() || (interface.kind.is_none() && !shares);
+    kept.warning = is_in_doubt.then(|| warning(name, vlan, &why));
     kept
+}
+
+fn warning(name: &str, vlan: Option<&str>, why: &str) -> String {
+    let vlan = vlan.map_or_else(String::new, |vlan| format!(", and there is {vlan}"));
+    format!(
+        "{name}: user space gets no VLAN tags that are beside packets, rules do not see them, and what comes back misses \
+         them{vlan}: {why}"
+    )
 }
 
 /// Switches off what takes tags off. Returns what stays on.

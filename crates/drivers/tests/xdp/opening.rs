@@ -36,6 +36,46 @@ fn an_interface_that_is_absent_or_down() {
 }
 
 #[test]
+fn a_port_that_takes_everything_is_promiscuous_as_long_as_it_is_open() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let count = || {
+        let output = cable.near().command("ip").unwrap().args(["-d", "-j", "link", "show", "right"]).output();
+        let told: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        told[0]["promiscuity"].as_u64().unwrap()
+    };
+    let udp = Some("udp".parse().unwrap());
+    for (options, promiscuity) in [
+        (options(), 1),
+        (Options { only: Some("".parse().unwrap()), ..options() }, 1),
+        (Options { only: udp, ..options() }, 0),
+        (Options { max_queues: Some(1), ..options() }, 0),
+        (Options { rx: false, ..options() }, 0),
+    ] {
+        let arena = arena(8192);
+        let port = open(cable.near(), "right", &options, arena);
+        assert_eq!(count(), promiscuity, "{options:?}");
+        port.close().unwrap();
+        assert_eq!(count(), 0, "{options:?}");
+    }
+}
+
+#[test]
+fn memory_is_enough_for_the_rings_of_all_queues() {
+    let Some(cable) = cable(&PairOptions { queues: 4, ..PairOptions::default() }) else { return };
+    let bytes = |name: &str, options: &OpenOptions| {
+        let name = name.parse().unwrap();
+        cable.near().enter(|| xdp::memory_for(&name, options, Stride::Packed)).unwrap()
+    };
+    let usual = OpenOptions::default();
+    let ring = |packets| 2 * Stride::Packed.bytes() * packets;
+    assert_eq!(bytes("xdp:right", &usual), 4 * ring(2048));
+    assert_eq!(bytes("xdp:right/3", &usual), ring(2048));
+    let few = OpenOptions { queues: Some(2), ring: Some(512), ..OpenOptions::default() };
+    assert_eq!(bytes("xdp:right", &few), 2 * ring(512));
+    assert_eq!([bytes("xdp:nonesuch", &usual), bytes("null:", &usual)], [0, 0]);
+}
+
+#[test]
 fn a_queue_or_a_ring_that_cannot_be() {
     let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
     refused(&cable, "right", &Options { ring_size: 1000, ..options() }, &["power of two"]);
