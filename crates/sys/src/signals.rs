@@ -10,7 +10,7 @@ use signal_hook::low_level::exit;
 
 use crate::worker::Stop;
 
-/// From now on SIGINT, SIGTERM and SIGHUP set `stop`. A second one of the first two ends the process with 128 and the signal's number,
+/// From now on SIGINT, SIGTERM and SIGHUP set `stop`; not SIGHUP where it is ignored, as nohup(1) has it. A second one of the first two ends the process with 128 and the signal's number,
 /// as a shell reports it: for when stopping hangs.
 ///
 /// # Errors
@@ -19,7 +19,7 @@ pub fn stop_on_signals(stop: Stop) -> io::Result<()> {
     watch(stop, None)
 }
 
-/// The same, but SIGHUP sets `reload`: what a program does that runs for long by a file.
+/// The same, but SIGHUP sets `reload`, also where it was ignored: what a program does that runs for long by a file.
 ///
 /// # Errors
 /// The process may have no more threads or handlers.
@@ -38,7 +38,10 @@ pub fn ask_on_signal() -> io::Result<Arc<AtomicBool>> {
 }
 
 fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if reload.is_some() || !is_ignored(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             match &reload {
@@ -50,4 +53,27 @@ fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Whether this process ignores a signal, as whoever started it has asked for (proc(5), `SigIgn`).
+fn is_ignored(signal: i32) -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_stands_in_a_mask() {
+        let status = "Name:\tbywash\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert_eq!([SIGHUP, SIGINT, 13].map(|signal| ignores(status, signal)), [true, false, true]);
+        assert!(!ignores("", SIGHUP));
+    }
 }
