@@ -55,7 +55,9 @@ impl Engine {
 
     fn catch_up(&mut self) {
         while let Some(message) = self.unsaid.pop_front() {
-            if let Err(message) = self.messages.put(message) {
+            let is_for_packets = matches!(message, Message::Notice(_)) && self.messages.room() <= FOR_PACKETS;
+            let left = if is_for_packets { Err(message) } else { self.messages.put(message) };
+            if let Err(message) = left {
                 self.unsaid.push_front(message);
                 return;
             }
@@ -90,6 +92,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Notices that wait for one engine at most; beyond, they are dropped, as ICMP may be.
 const NOTICES: usize = 1024;
+
+/// Room in a ring that notices leave to packets, which can't wait: strangers may make any number of notices.
+const FOR_PACKETS: usize = 2 * BATCH;
 
 impl ControlTask {
     fn answer(&mut self, now: Timestamp) -> usize {

@@ -387,7 +387,15 @@ pub fn ask(name: &str, request: &Request) -> Result<Answer, SocketError> {
     let asked = line(request).map_err(|error| silent(&error))?;
     stream.write_all(&asked).map_err(|error| silent(&error))?;
     let mut text = Vec::new();
-    stream.read_to_end(&mut text).map_err(|error| silent(&error))?;
+    stream.read_to_end(&mut text).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => {
+            SocketError::Silent(format!("none in {ANSWER:?}: it is starting, or has too much to do"))
+        }
+        _ => silent(&error),
+    })?;
+    if text.is_empty() {
+        return Err(SocketError::Silent("it has ended, or too many ask it".into()));
+    }
     serde_json::from_slice(&text).map_err(|error| silent(&error))
 }
 
