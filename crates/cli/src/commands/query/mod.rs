@@ -6,7 +6,7 @@ mod routes;
 pub(super) mod sockets;
 mod words;
 
-use bywash_engine::request::{Answer, Request, Stats};
+use bywash_engine::request::{AUTO6, Answer, Request, Stats};
 use bywash_engine::socket::ask;
 
 pub(super) use addresses::addresses;
@@ -90,7 +90,7 @@ pub(crate) struct FamilyArgs {
 impl FamilyArgs {
     /// Whether it is wanted, or of no family: `default`, `*:80`.
     fn wants(self, address: &str) -> bool {
-        let is_v6 = address.matches(':').count() > 1;
+        let is_v6 = address.matches(':').count() > 1 || matches!(address, AUTO6 | "default6");
         match (self.ipv4, self.ipv6) {
             (true, _) => !is_v6,
             (_, true) => is_v6 || !address.contains('.'),

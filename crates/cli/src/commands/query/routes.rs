@@ -5,14 +5,14 @@ use bywash_engine::scoped::ScopedAddress;
 use bywash_engine::stack::Prefix;
 
 use super::words::{ALL, Verb, Words, one_of};
-use super::{Args, ShowArgs, answered, change, flush, show, understood};
+use super::{Args, answered, change, flush, show, understood};
 use crate::failure::{self, Failure};
 
 /// Shows or changes routes.
 pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
     let (verb, words) = Verb::of(&args.words, &ALL)?;
     if verb == Verb::Get {
-        return way(&args.show, &Words::parse(words, &["to", "dev", "oif", "from"], &[])?);
+        return way(args, &Words::parse(words, &["to", "dev", "oif", "from"], &[])?);
     }
     let words = Words::parse(words, &["to", "via", "dev", "metric", "proto"], &[])?;
     let metric = words.value("metric").map(|text| {
@@ -113,17 +113,19 @@ fn line(row: &RouteRow) -> Vec<String> {
 }
 
 /// `bywash route get`.
-fn way(args: &ShowArgs, words: &Words<'_>) -> Result<bool, Failure> {
+fn way(args: &Args, words: &Words<'_>) -> Result<bool, Failure> {
+    let address = words.needed()?;
+    args.family.check(address)?;
     if words.value("dev").is_some() && words.value("oif").is_some() {
         return Err(Failure::Usage("'dev' and 'oif' are the same: write one of them".into()));
     }
     let request = Request::Way {
-        address: words.needed()?.into(),
+        address: address.into(),
         interface: words.value("dev").or(words.value("oif")).map(Into::into),
         source: words.value("from").map(Into::into),
     };
-    let value = answered(args, &request)?;
-    if args.json {
+    let value = answered(&args.show, &request)?;
+    if args.show.json {
         failure::print(&format!("{value}\n"));
         return Ok(true);
     }
