@@ -70,6 +70,13 @@ impl<Id: Copy + Eq> Connect<Id> {
             match self.input.as_ref().map_or(Piece::None, Input::take) {
                 Piece::Read(piece) => self.pending = piece,
                 Piece::None => return,
+                Piece::Failed(error) => {
+                    // A FIN would say that this was all.
+                    self.counters.unsent(format!("standard input can't be read: {error}"));
+                    sockets.abort(id);
+                    self.done = true;
+                    return;
+                }
                 Piece::End => {
                     if !std::mem::replace(&mut self.shut, true) {
                         sockets.shutdown(id);
@@ -154,6 +161,13 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
             }
         }
         let is_shown = self.show(id, sockets);
+        if self.output.as_ref().is_some_and(Output::is_broken) {
+            // Nobody will see what comes.
+            sockets.abort(id);
+            self.ended.into_iter().for_each(|ended| self.count(ended));
+            self.done = true;
+            return;
+        }
         match self.ended {
             None if self.open => self.send(id, sockets),
             Some(ended) if is_shown && self.unwritten() == 0 => self.end_with(id, ended, sockets),
@@ -169,6 +183,10 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
         let left = output.waiting();
         if left > 0 || self.stalled {
             self.counters.unwritten("standard output did not take all that had come".into());
+        }
+        let is_left = self.input.as_ref().is_some_and(|input| matches!(input.take(), Piece::Read(_)));
+        if self.open && self.ended.is_none() && (!self.pending.is_empty() || is_left) {
+            self.counters.unsent("the run has ended before standard input was sent".into());
         }
         // It was to be told when all had been shown.
         self.ended.into_iter().for_each(|ended| self.count(ended));
@@ -188,7 +206,8 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::fs::File;
+    use std::io::{self, Write};
     use std::os::fd::OwnedFd;
 
     use super::*;
@@ -214,13 +233,15 @@ mod tests {
         fn read(&mut self, (): (), take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
             let piece = vec![b'!'; 1 << 16];
             let mut read = 0;
-            loop {
+            // More than the output has room for.
+            for _ in 0..64 {
                 let taken = take(&piece);
                 read += taken;
                 if taken < piece.len() {
-                    return read;
+                    break;
                 }
             }
+            read
         }
 
         fn shutdown(&mut self, (): ()) {}
@@ -228,6 +249,51 @@ mod tests {
         fn close(&mut self, (): ()) {}
 
         fn abort(&mut self, (): ()) {}
+    }
+
+    /// A client that is connected, and its counters.
+    fn connected(output: File, input: Option<File>) -> (Connect<()>, Counters) {
+        let counters = Counters::default();
+        let mut connect = Connect::new(Some("10.0.0.2:7".parse().unwrap()), counters.clone());
+        connect.id = Some(());
+        connect.output = Some(Output::new(output).unwrap());
+        connect.input = input.map(|file| Input::new(file, || ()).unwrap());
+        while connect.input.as_ref().is_some_and(|input| !input.has_news()) {
+            std::thread::yield_now();
+        }
+        connect.turn(&[Happened::Connected(())], &mut Endless);
+        (connect, counters)
+    }
+
+    #[test]
+    fn where_nothing_more_can_be_shown_the_run_ends() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        for (output, unwritten) in [(OwnedFd::from(writer).into(), 0), (full, 1)] {
+            let (mut connect, counters) = connected(output, None);
+            connect.output.as_ref().unwrap().settle(Duration::from_secs(10));
+            connect.turn(&[], &mut Endless);
+            assert!(connect.is_done());
+            assert_eq!((counters.read().errors(), counters.read().unwritten), (unwritten, unwritten));
+        }
+    }
+
+    #[test]
+    fn what_was_to_be_sent_and_was_not_is_told_of() {
+        let output = || File::options().write(true).open("/dev/null").unwrap();
+        let (connect, counters) = connected(output(), File::open("/").ok());
+        assert_eq!((connect.is_done(), counters.read().unsent), (true, 1));
+        assert!(counters.unsent_because().unwrap().starts_with("standard input can't be read: "));
+
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"typed").unwrap();
+        let (mut connect, counters) = connected(output(), Some(OwnedFd::from(reader).into()));
+        connect.end(Timestamp::ZERO);
+        assert_eq!(counters.read().unsent, 1);
+        let (mut connect, counters) = connected(output(), None);
+        connect.end(Timestamp::ZERO);
+        assert_eq!(counters.read().unsent, 0, "nothing was typed");
     }
 
     #[test]

@@ -32,6 +32,7 @@ macro_rules! counted {
             first_wrong: OnceLock<String>,
             first_unopened: OnceLock<String>,
             unwritten_because: OnceLock<String>,
+            unsent_because: OnceLock<String>,
             put_off_because: OnceLock<String>,
             began: OnceLock<u64>,
             ended: OnceLock<u64>,
@@ -108,6 +109,12 @@ impl Counters {
         self.add(Counted { unwritten: 1, ..Counted::default() });
     }
 
+    /// What was to be sent was not, and why.
+    pub(crate) fn unsent(&self, why: String) {
+        self.0.unsent_because.get_or_init(|| why);
+        self.add(Counted { unsent: 1, ..Counted::default() });
+    }
+
     /// Peers have to wait, for the kernel gave nothing for the next connection, and why.
     pub(crate) fn put_off(&self, why: String) {
         self.0.put_off_because.get_or_init(|| why);
@@ -127,6 +134,11 @@ impl Counters {
     /// Why something could not be written, at first.
     pub fn unwritten_because(&self) -> Option<&str> {
         self.0.unwritten_because.get().map(String::as_str)
+    }
+
+    /// Why something could not be sent, at first.
+    pub fn unsent_because(&self) -> Option<&str> {
+        self.0.unsent_because.get().map(String::as_str)
     }
 
     /// Why peers had to wait, at first.
@@ -150,8 +162,19 @@ impl Counted {
 
     /// Connections that failed, requests lost with them, and answers that were wrong.
     pub fn errors(&self) -> u64 {
-        let Self { refused, reset, timed_out, unreachable, cut_short, unopened, wrong, unwritten, .. } = self;
-        refused + reset + timed_out + unreachable + cut_short + unopened + wrong + unwritten
+        let Self {
+            refused,
+            reset,
+            timed_out,
+            unreachable,
+            cut_short,
+            unopened,
+            wrong,
+            unwritten,
+            unsent,
+            ..
+        } = self;
+        refused + reset + timed_out + unreachable + cut_short + unopened + wrong + unwritten + unsent
     }
 }
 
@@ -184,6 +207,8 @@ counted! {
     wrong: saturating_add,
     /// Connections of which not all that came could be written where it was to go.
     unwritten: saturating_add,
+    /// Connections by which not all was sent that was to be: it could not be read, or the run has ended.
+    unsent: saturating_add,
     /// Times that peers had to wait, for the kernel had no descriptor or no memory for a connection.
     put_off: saturating_add,
     /// Requests that have been due. In a closed loop each is due when it is sent.

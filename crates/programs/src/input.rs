@@ -18,15 +18,17 @@ const PIECES: usize = 16;
 /// What is read from. Dropped, nothing more is read than what is being waited for.
 #[derive(Debug)]
 pub(crate) struct Input {
-    pieces: Receiver<Vec<u8>>,
+    pieces: Receiver<io::Result<Vec<u8>>>,
     /// There is a piece, or the end, that nobody has looked for yet.
     news: Arc<AtomicBool>,
 }
 
 /// What there is of it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Piece {
     Read(Vec<u8>),
+    /// Nothing more can be read: that was not its end.
+    Failed(io::Error),
     /// Nothing yet.
     None,
     /// Nothing more.
@@ -57,9 +59,17 @@ impl Input {
                 told.store(true, Ordering::Release);
                 wake();
             };
-            while let Ok(n @ 1..) = read(&mut file, &mut buffer) {
-                if tell.send(buffer[..n].to_vec()).is_err() {
+            loop {
+                let piece = match read(&mut file, &mut buffer) {
+                    Ok(0) => break,
+                    read => read.map(|n| buffer[..n].to_vec()),
+                };
+                let is_last = piece.is_err();
+                if tell.send(piece).is_err() {
                     return;
+                }
+                if is_last {
+                    break;
                 }
                 say();
             }
@@ -80,7 +90,8 @@ impl Input {
         // First: what comes after the look is news again.
         self.news.swap(false, Ordering::AcqRel);
         match self.pieces.try_recv() {
-            Ok(piece) => Piece::Read(piece),
+            Ok(Ok(piece)) => Piece::Read(piece),
+            Ok(Err(error)) => Piece::Failed(error),
             Err(TryRecvError::Empty) => Piece::None,
             Err(TryRecvError::Disconnected) => Piece::End,
         }
@@ -123,17 +134,27 @@ mod tests {
     fn who_waits_is_woken_for_each_piece_and_for_the_end() {
         let (tell, woken) = channel();
         let (input, mut writer) = input(tell);
-        assert_eq!((input.has_news(), input.take()), (false, Piece::None));
+        assert!(!input.has_news() && matches!(input.take(), Piece::None));
         for text in [&b"first"[..], b"second"] {
             writer.write_all(text).unwrap();
             woken.recv_timeout(PATIENCE).unwrap();
             assert!(input.has_news());
-            assert_eq!(input.take(), Piece::Read(text.to_vec()));
-            assert_eq!((input.take(), input.has_news()), (Piece::None, false));
+            assert!(matches!(input.take(), Piece::Read(piece) if piece == text));
+            assert!(matches!(input.take(), Piece::None) && !input.has_news());
         }
         drop(writer);
         woken.recv_timeout(PATIENCE).unwrap();
-        assert_eq!((input.has_news(), input.take()), (true, Piece::End));
+        assert!(input.has_news() && matches!(input.take(), Piece::End));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_the_end() {
+        let (tell, woken) = channel();
+        let folder = File::open("/").unwrap();
+        let input = Input::new(folder, move || _ = tell.send(())).unwrap();
+        woken.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(input.take(), Piece::Failed(error) if error.kind() == ErrorKind::IsADirectory));
+        assert!(matches!(input.take(), Piece::End));
     }
 
     #[test]

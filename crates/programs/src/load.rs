@@ -89,13 +89,16 @@ pub struct Load<Id, W> {
     counters: Counters,
     watch: W,
     connections: HashMap<Id, Connection>,
-    /// Those that may take a request, in turns.
+    /// Those that may take a request, in turns, and some that have gone since.
     free: VecDeque<Id>,
+    /// Those that were given requests, of which nothing is sent yet.
+    touched: Vec<Id>,
     /// Those that have answered for the last time, until the server closes them: who closes first has to wait with the port, and
     /// that had better be the server's.
     parting: HashSet<Id>,
     /// Requests whose connection has ended in order before their turn came, by when they were due or sent.
     again: VecDeque<Timestamp>,
+    started: Timestamp,
     /// When the first request was due, and how many have been by now. When each was due follows from its number.
     begun: Option<Timestamp>,
     due: u64,
@@ -153,8 +156,10 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             watch,
             connections: HashMap::new(),
             free: VecDeque::new(),
+            touched: Vec::new(),
             parting: HashSet::new(),
             again: VecDeque::new(),
+            started: Timestamp::ZERO,
             begun: None,
             due: 0,
             asked: 0,
@@ -204,6 +209,16 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     /// Hands requests to connections that may take one.
     fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
+        self.hand_out(now);
+        let mut asked = std::mem::take(&mut self.touched);
+        for id in asked.drain(..) {
+            self.send(id, sockets);
+        }
+        self.touched = asked;
+    }
+
+    /// Gives requests to connections that may take one. What one gets now leaves in one call: the kernel would make a segment of each.
+    fn hand_out(&mut self, now: Timestamp) {
         let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
             let due_at = self.due_at(self.asked);
@@ -219,6 +234,10 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             if connection.reader.closes() {
                 continue;
             }
+            // Where some is left from before there is no room yet.
+            if connection.out.is_empty() {
+                self.touched.push(id);
+            }
             connection.waiting.push_back(UnderWay { at, handed: now });
             self.plan.dialect.request(&mut connection.out);
             // Asked once more it is still the same request.
@@ -228,7 +247,6 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
                 self.counters.add(Counted { due: u64::from(closed_loop), asked: 1, ..Counted::default() });
             }
             self.list(id);
-            self.send(id, sockets);
         }
     }
 
@@ -394,9 +412,6 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
     /// Forgets a connection: what it owed is lost, and another will be opened in its place.
     fn take(&mut self, id: Id, now: Timestamp) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
-        if connection.listed {
-            self.free.retain(|other| *other != id);
-        }
         let failed = connection.waiting.len() as u64;
         self.counters.add(Counted { failed, ..Counted::default() });
         self.answered += failed;
@@ -429,6 +444,7 @@ fn nanos(time: Duration) -> u64 {
 
 impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<Id, W> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
+        self.started = sockets.now();
         self.open(sockets)
     }
 
@@ -455,6 +471,8 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                     self.end_of(id, now, sockets);
                 }
                 Happened::Closed(id, ended) => {
+                    // What was answered before that counts.
+                    self.receive(id, now, sockets);
                     sockets.close(id);
                     self.parting.remove(&id);
                     self.lose(id, ended, now);
@@ -469,6 +487,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
             && let Err(why) = self.open(sockets)
         {
             self.counters.unopened(why);
+            self.fails(now);
             self.open_at = Some(now + AGAIN);
         }
         self.tick(now);
@@ -513,6 +532,11 @@ impl<Id: Copy + Eq + Hash + Send + 'static, W: Clockwork> Service<Id> for Load<I
                 // The last of a group has waited shortest, the others no less.
                 leave(begun + pace.due(told - 1), requests);
             }
+        }
+        if self.begun.is_none() && self.plan.pace.is_some() && self.plan.connections > 0 {
+            // Nothing was due as no connection was open, and that is as late as it can be.
+            asking = now.since(self.started);
+            late = asking;
         }
         let never_opened =
             self.connections.values().filter(|connection| !connection.open && !connection.replaces);

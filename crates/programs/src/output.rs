@@ -120,6 +120,11 @@ impl Output {
         waiting.bytes.len() + waiting.writing
     }
 
+    /// Whether nothing more can be written.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.lock().broken
+    }
+
     /// Why nothing more can be written: said once.
     pub(crate) fn failure(&self) -> Option<io::Error> {
         self.0.lock().failure.take()
@@ -177,7 +182,7 @@ mod tests {
         assert_eq!(output.put(b"much"), 4);
         output.settle(Duration::from_secs(10));
         assert_eq!(output.failure().unwrap().kind(), ErrorKind::StorageFull);
-        assert!(output.failure().is_none());
+        assert!(output.failure().is_none() && output.is_broken());
         assert_eq!((output.put(b"more"), output.waiting()), (4, 0));
     }
 }

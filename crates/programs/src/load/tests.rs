@@ -41,6 +41,10 @@ struct Server {
     ready: Vec<usize>,
     /// From when on it stands still, and until when.
     stall: (u64, u64),
+    /// How often something was sent.
+    sends: usize,
+    /// No connection can be opened any more.
+    is_out: bool,
 }
 
 impl Sockets for Server {
@@ -51,11 +55,15 @@ impl Sockets for Server {
     }
 
     fn connect(&mut self, _to: SocketAddr) -> Result<usize, String> {
+        if self.is_out {
+            return Err("no more".into());
+        }
         self.connections += 1;
         Ok(self.connections - 1)
     }
 
     fn send(&mut self, id: usize, bytes: &[u8]) -> usize {
+        self.sends += 1;
         let stalled = (self.stall.0..self.stall.1).contains(&self.now);
         let at = if stalled { self.stall.1 } else { self.now } + MS / 10;
         let requests = bytes.iter().filter(|byte| **byte == b'\n').count();
@@ -75,6 +83,63 @@ impl Sockets for Server {
     fn abort(&mut self, id: usize) {
         panic!("{id} went wrong")
     }
+}
+
+/// A generator that has begun, its connections open if they are to be.
+fn begun(plan: Plan, server: &mut Server, is_open: bool) -> (Load<usize, Watch>, Counters) {
+    let (counters, connections) = (Counters::default(), plan.connections);
+    let mut load = Load::new(plan, counters.clone(), Watch::default());
+    load.start(server).unwrap();
+    if is_open {
+        load.turn(&(0..connections).map(Happened::Connected).collect::<Vec<_>>(), server);
+    }
+    (load, counters)
+}
+
+#[test]
+fn what_a_connection_is_asked_at_once_leaves_at_once() {
+    let mut server = Server::default();
+    let (mut load, counters) = begun(Plan { depth: 16, ..plan(None) }, &mut server, true);
+    assert_eq!((server.sends, server.answers.len(), counters.read().asked), (4, 64, 64));
+    server.answers.clear();
+    (server.now, server.ready) = (MS, vec![1, 1, 2]);
+    load.turn(&[1, 2].map(Happened::Readable), &mut server);
+    assert_eq!((server.sends, server.answers.len(), counters.read().requests), (6, 3, 3));
+}
+
+#[test]
+fn what_was_answered_before_a_reset_counts() {
+    let mut server = Server::default();
+    let (mut load, counters) = begun(Plan { depth: 2, ..plan(None) }, &mut server, true);
+    server.ready = vec![0];
+    load.turn(&[Happened::Closed(0, Ended::Reset)], &mut server);
+    // The one that was asked since is lost as well.
+    assert_eq!((counters.read().requests, counters.read().reset), (1, 1));
+}
+
+#[test]
+fn connections_that_can_no_longer_be_opened_end_a_run_of_so_many_requests() {
+    let mut server = Server::default();
+    let (mut load, counters) =
+        begun(Plan { timeout: Duration::from_secs(1), ..plan(None) }, &mut server, true);
+    server.is_out = true;
+    load.turn(&[0, 1, 2, 3].map(|id| Happened::Closed(id, Ended::InOrder)), &mut server);
+    while !load.is_done() && server.now < 10_000 * MS {
+        server.now = load.next_deadline().unwrap().as_nanos().max(server.now + 1);
+        load.turn(&[], &mut server);
+    }
+    assert_eq!((server.now / MS, counters.read().given_up), (1000, 1));
+    assert_eq!(counters.read().unopened, 11);
+}
+
+#[test]
+fn a_rate_is_not_reached_where_no_connection_was_ever_open() {
+    let mut server = Server::default();
+    let (mut load, counters) =
+        begun(plan(Some(Pace { requests: 1000, time: Duration::from_secs(1) })), &mut server, false);
+    load.end(Timestamp::from_nanos(2000 * MS));
+    let counted = counters.read();
+    assert_eq!((counted.never_opened, counted.late_ns, counted.asking_ns), (4, 2000 * MS, 2000 * MS));
 }
 
 /// Plays until all is answered, and gives the delays, shortest first.

@@ -179,10 +179,10 @@ impl Make for LoadMake {
         counters: Counters,
         watch: Watch,
     ) -> Load<Id, Watch> {
-        // Who has no connection has no part in requests either.
-        let count = count.min(self.connections);
-        let connections = if number < count { share(self.connections, number, count) } else { 0 };
         let all = self.requests.map(|all| usize::try_from(all).unwrap_or(usize::MAX));
+        // Who has no connection has no part in requests either, nor the other way round.
+        let count = count.min(self.connections).min(all.unwrap_or(usize::MAX));
+        let connections = if number < count { share(self.connections, number, count) } else { 0 };
         let seconds = u32::try_from(count).unwrap_or(u32::MAX);
         let plan = Plan {
             to: self.to,

@@ -115,6 +115,14 @@ const COUNTED: &[Column<Counted>] = &[
     },
     Column {
         metric: Metric::fault(
+            "unsent",
+            "not all sent",
+            "Of errors: what was to be sent could not be read, or was not sent before the end",
+        ),
+        of: |counted| counted.unsent,
+    },
+    Column {
+        metric: Metric::fault(
             "put_off",
             "times without a descriptor or memory for a peer",
             "Times peers had to wait: the kernel had no descriptor or no memory for a connection",
@@ -209,6 +217,7 @@ impl Tally {
         let unopened = services.iter().find_map(|service| service.counters.first_unopened());
         let wrong = services.iter().find_map(|service| service.counters.first_wrong());
         let unwritten = services.iter().find_map(|service| service.counters.unwritten_because());
+        let unsent = services.iter().find_map(|service| service.counters.unsent_because());
         let asks = matches!(self.aim, Aim::Answers { .. });
         let timed_out =
             if asks { "no connection, or no answer, for too long" } else { "connection timed out" };
@@ -221,6 +230,7 @@ impl Tally {
             (counted.unopened, unopened.unwrap_or_default().to_owned()),
             (counted.wrong, format!("wrong answers, the first: {}", wrong.unwrap_or_default())),
             (counted.unwritten, unwritten.unwrap_or_default().to_owned()),
+            (counted.unsent, unsent.unwrap_or_default().to_owned()),
         ];
         let reasons = reasons.into_iter().filter(|(times, _)| *times > 0);
         // Of one connection there is nothing to number.
