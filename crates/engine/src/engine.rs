@@ -370,16 +370,16 @@ impl Engine {
     }
 
     fn look_whether_done(&mut self) {
-        let over = match self.course {
-            Course::Running => self.parts.program.is_done(),
-            Course::Failed(_) => true,
-            Course::Waiting | Course::Done => false,
-        };
-        if over {
-            if self.course == Course::Running {
+        let unfinished = &self.parts.unfinished;
+        match self.course {
+            Course::Running if self.parts.program.is_done() => {
                 self.course = Course::Done;
+                let less = |count: usize| count.checked_sub(1);
+                let _ = unfinished.fetch_update(Ordering::Release, Ordering::Relaxed, less);
             }
-            self.parts.unfinished.fetch_sub(1, Ordering::Release);
+            // The others are a part of the same work, and nobody would hear of it as long as they go on.
+            Course::Failed(_) => unfinished.store(0, Ordering::Release),
+            Course::Running | Course::Waiting | Course::Done => {}
         }
     }
 

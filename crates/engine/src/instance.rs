@@ -164,8 +164,8 @@ impl Instance {
         self.handle.clone()
     }
 
-    /// Waits until all programs have done all, `stop` is set, or all ports have gone, for so long at most; says whether that is so. One
-    /// that has nothing but its loopback interface left is of no use to anybody.
+    /// Waits until all programs have done all, one could not begin, `stop` is set, or all ports have gone, for so long at most; says
+    /// whether that is so. An instance that has nothing but its loopback interface left is of no use to anybody.
     pub fn wait(&self, patience: Duration) -> bool {
         /// Between two looks: nobody waits for the end of an instance in earnest.
         const LOOK: Duration = Duration::from_millis(10);
@@ -291,7 +291,7 @@ impl Handle {
         self.spread_by_nic
     }
 
-    /// Whether all programs have done all they were to do.
+    /// Whether all programs have done all they were to do, or one could not begin.
     pub fn is_done(&self) -> bool {
         self.unfinished.load(Ordering::Acquire) == 0
     }

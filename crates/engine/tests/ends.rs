@@ -177,3 +177,30 @@ fn all_are_reset(port: &str, cores: Vec<usize>) {
         summary.figures.iter().map(|figures| figures.stack.no_memory + figures.engine.ring_full).sum::<u64>();
     assert_eq!((summary.errors, lost), (Vec::new(), 0));
 }
+
+/// One of several that has no port left to connect from, say.
+struct NotAll(usize);
+
+impl Program for NotAll {
+    fn start(&mut self, _: &mut Io<'_>) -> Result<(), String> {
+        if self.0 == 1 { Err("no port".into()) } else { Ok(()) }
+    }
+
+    fn turn(&mut self, _: &[Event], _: &mut Io<'_>) {}
+}
+
+#[test]
+fn where_one_program_cannot_begin_the_others_do_not_go_on_without_end() {
+    let arena = Arena::new(vec![0; 64 << 20]).unwrap();
+    let port = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
+    let options = Options { cores: vec![0, 0, 0], ..Options::default() };
+    let nothing = Box::new(|_: &mut Control, _: Timestamp, _: &[InterfaceId]| Ok(()));
+    let stop = Stop::new().unwrap();
+    let instance = Instance::start(vec![port], arena, &options, &stop, nothing, &mut |number, _| {
+        Box::new(NotAll(number))
+    })
+    .unwrap();
+    assert!(instance.wait(Duration::from_secs(60)));
+    let errors = instance.close().errors;
+    assert!(errors.len() == 1 && errors[0].contains("no port"), "{errors:?}");
+}
