@@ -34,7 +34,11 @@ impl Shared {
         to: Option<SocketAddr>,
     ) -> Result<(usize, bool)> {
         let opening = self.with(|machine| machine.send_opening(fd, bytes, flags, to))?;
-        let Some((id, begun)) = opening else { return Ok((0, true)) };
+        let Some((id, mut begun)) = opening else { return Ok((0, true)) };
+        if patience != Patience::None {
+            // Linux knows that somebody waits to send more, and so do we if the stack has it.
+            begun += self.with(|machine| machine.send_later(id, &bytes[begun..]));
+        }
         match self.call(|_| patience, |machine| machine.connecting(fd, id)) {
             // Nobody waits, or the time is over.
             Err(AGAIN) if begun > 0 => Ok((begun, false)),
@@ -140,6 +144,12 @@ impl Machine {
             Kind::Listener { .. } => Err(Errno(libc::EISCONN)),
             _ => Ok(None),
         }
+    }
+
+    /// Queues what is to follow a handshake that is under way, and says how many bytes.
+    fn send_later(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
+        // A connection that has failed meanwhile says so to who waits for it.
+        self.host.stack.send(self.now, id, bytes, &mut self.pool).unwrap_or(0)
     }
 
     /// `TCP_FASTOPEN_KEY`: a key, or one and the one before.

@@ -163,6 +163,10 @@ impl Connection {
             }
             self.step(Cause::Connected, cx);
             self.connected(cx);
+            // What has waited for it goes out at once and acknowledges it: an answer, as in Linux (`sk_write_pending`).
+            if self.unsent() > 0 {
+                self.last_received = cx.now;
+            }
             return On;
         }
         // Both have opened at once: our SYN goes out again, and acknowledges.

@@ -387,6 +387,35 @@ fn what_comes_with_the_answer_to_our_syn_is_taken_from_its_first_byte() {
 }
 
 /// Both have opened at once, and our SYN,ACK is out.
+#[test]
+fn a_request_that_waited_for_the_handshake_lets_the_acknowledgment_of_its_answer_wait() {
+    for waits in [false, true] {
+        let mut t = Trace::new();
+        let id = connect_from(&mut t, 5000);
+        assert_eq!(t.output().len(), 1);
+        if waits {
+            t.send(id, 100);
+        }
+        t.sends(&[]);
+        t.pass(ms(20));
+        t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+        if waits {
+            t.sends(&["P. 1:101(100) ack 1 win 65535"]);
+        } else {
+            t.sends(&[". 1:1(0) ack 1 win 65535"]);
+            t.send(id, 100);
+            t.sends(&["P. 1:101(100) ack 1 win 65535"]);
+        }
+        t.pass(ms(20));
+        t.peer("P. 1:101(100) ack 101 win 30000");
+        if waits {
+            t.after(ms(40), &[". 101:101(0) ack 101 win 65535"]);
+        } else {
+            t.sends(&[". 101:101(0) ack 101 win 65535"]);
+        }
+    }
+}
+
 fn crossed() -> (Trace, ConnectionId) {
     let mut t = Trace::new();
     let id = connect_from(&mut t, 0);
