@@ -140,10 +140,15 @@ impl Machine {
                 loop {
                     let (stack, pool) = (&mut self.host.stack, &mut self.pool);
                     let bytes = &bytes[n..];
-                    let taken = match flags & (libc::MSG_OOB | libc::MSG_MORE) {
-                        0 => stack.send(self.now, id, bytes, pool)?,
-                        libc::MSG_MORE => stack.send_part(self.now, id, bytes, pool)?,
-                        _ => stack.send_urgent(self.now, id, bytes, pool)?,
+                    let has = |flag: i32| flags & flag != 0;
+                    let taken = if has(libc::MSG_OOB) {
+                        stack.send_urgent(self.now, id, bytes, pool)?
+                    } else if has(libc::MSG_EOR) {
+                        stack.send_record(self.now, id, bytes, pool)?
+                    } else if has(libc::MSG_MORE) {
+                        stack.send_part(self.now, id, bytes, pool)?
+                    } else {
+                        stack.send(self.now, id, bytes, pool)?
                     };
                     if taken == 0 {
                         break;

@@ -269,6 +269,7 @@ impl Player {
             "POLLPRI" => libc::POLLPRI.into(),
             "EINVAL" => libc::EINVAL,
             "MSG_MORE" => libc::MSG_MORE,
+            "MSG_EOR" => libc::MSG_EOR,
             "TCP_FASTOPEN" => libc::TCP_FASTOPEN,
             "MSG_FASTOPEN" => libc::MSG_FASTOPEN,
             "MSG_ERRQUEUE" => libc::MSG_ERRQUEUE,

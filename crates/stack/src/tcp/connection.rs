@@ -9,6 +9,7 @@ use super::congestion::{Congestion, Window};
 use super::fast_open::Opening;
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
+use super::records::Records;
 use super::rtt::{HeardRtt, Rtt};
 use super::scoreboard::Scoreboard;
 use super::send_buffer::SendBuffer;
@@ -188,6 +189,8 @@ pub(super) struct Connection {
     pub(super) echo: bool,
     /// What we send may be urgent, up to `snd_up`.
     pub(super) urges: bool,
+    /// Records of ours may end among what is not acknowledged: see `records`.
+    pub(super) has_records: bool,
     /// We have slowed down, and the next new segment says so.
     pub(super) slowed: bool,
     pub(super) send_timer: SendTimer,
@@ -290,6 +293,8 @@ pub(super) struct Connection {
     pub(super) delivered_marked: u32,
     /// What Fast Open makes of the handshake, until that is over.
     pub(super) opening: Option<Box<Opening>>,
+    /// Where records of ours end.
+    pub(super) records: Option<Box<Records>>,
     /// What ICMP said of the path last, and when: no reason to give up (RFC 9293, MUST-56), but worth telling.
     pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
@@ -297,7 +302,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
-        (self.undo, self.opening) = (None, None);
+        (self.undo, self.opening, self.records) = (None, None, None);
         let ConnectionId { index, generation } = self.id;
         let id = ConnectionId { index, generation: generation.wrapping_add(1) };
         let wheel_at = if self.wheel_at == Timestamp::ZERO { NEVER } else { self.wheel_at };

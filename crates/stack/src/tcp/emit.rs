@@ -212,7 +212,7 @@ impl Connection {
     /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
     pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
         let found = Way::current(&mut self.way, &self.flow, cx.out).is_some();
-        if !found || self.slowed || self.urges {
+        if !found || self.slowed || self.urges || self.has_records {
             return 0;
         }
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());

@@ -18,6 +18,7 @@ mod parked;
 mod predict;
 mod rate;
 mod receive_buffer;
+mod records;
 mod recovery;
 mod rtt;
 mod scoreboard;

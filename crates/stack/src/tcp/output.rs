@@ -95,6 +95,7 @@ impl Connection {
                 | self.cork
                 | self.more
                 | self.urges
+                | self.has_records
                 | self.wants_room
                 | self.echo
                 | self.slowed)
@@ -168,7 +169,11 @@ impl Connection {
     fn send_copies(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
         while self.board.has_lost() {
             let mss = self.window.mss;
-            let Some((start, end)) = self.board.first_lost(mss) else { break };
+            let Some((start, mut end)) = self.board.first_lost(mss) else { break };
+            // What was sent in segments of another size may have been one record and the next.
+            if let Some(left) = self.record_left(start) {
+                end = end.min(start + left);
+            }
             // A peer without our SYN takes nothing else.
             if start != self.iss && self.una == self.iss {
                 break;
@@ -202,7 +207,8 @@ impl Connection {
         if fin {
             flags = flags.with(TcpFlags::FIN);
         }
-        if bytes > 0 && !(start + bytes).before(self.data_end()) && !self.more {
+        let last = !(start + bytes).before(self.data_end()) && !self.more;
+        if bytes > 0 && (last || self.ends_record(start + bytes)) {
             flags = flags.with(TcpFlags::PSH);
         }
         self.emit(start, bytes, flags, cx)
@@ -239,7 +245,8 @@ impl Connection {
             let fin = self.fin_wanted && self.nxt + len == self.data_end() && len < self.usable();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
-            if (last && len > 0 && !self.more) || len > self.window.mss {
+            let pushed = (last && !self.more) || self.ends_record(self.nxt + len);
+            if (pushed && len > 0) || len > self.window.mss {
                 flags = flags.with(TcpFlags::PSH);
             }
             if fin {
@@ -287,7 +294,8 @@ impl Connection {
     #[inline]
     fn next_length(&mut self) -> Option<u32> {
         let mss = self.window.mss;
-        let available = self.data_end() - self.nxt;
+        let queued = self.data_end() - self.nxt;
+        let available = self.record_left(self.nxt).unwrap_or(queued);
         if available == 0 {
             return (self.fin_wanted && self.usable() > 0).then_some(0);
         }
@@ -317,10 +325,12 @@ impl Connection {
         // small segments count, as in Linux (Minshall's variant): else the end of each write would wait for an acknowledgment that
         // the peer delays, for it waits for more.
         let urgent = self.urges && self.nxt.before(self.snd_up);
-        let all = len == available && (self.nodelay || self.fin_wanted || urgent || !self.has_small_out());
+        // Nothing will ever be added to the last segment of a record that others are behind.
+        let at_once = self.fin_wanted || urgent || available < queued;
+        let all = len == available && (self.nodelay || at_once || !self.has_small_out());
         let half = len >= self.max_wnd / 2;
         // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
-        let held = (self.cork || self.awaits_more) && !self.fin_wanted && !urgent;
+        let held = (self.cork || self.awaits_more) && !at_once;
         (len > 0 && !held && (all || half)).then_some(len)
     }
 

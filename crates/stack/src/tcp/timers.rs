@@ -177,11 +177,12 @@ impl Connection {
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
     fn probe_tail(&mut self, cx: &mut Context<'_>) {
-        let unsent = if self.held { 0 } else { self.unsent().min(self.window.mss).min(self.usable()) };
+        let unsent = if self.held { 0 } else { self.sendable() };
         self.rtt.probed();
         if unsent > 0 {
             let end = self.nxt + unsent;
-            let last = if end == self.data_end() { TcpFlags::PSH } else { TcpFlags::default() };
+            let pushed = end == self.data_end() || self.ends_record(end);
+            let last = if pushed { TcpFlags::PSH } else { TcpFlags::default() };
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(last), cx) {
                 self.note_new(end, cx.now);
                 cx.counters.tcp_loss_probes += 1;
@@ -194,6 +195,12 @@ impl Connection {
             self.count_copy(end - start, cx);
             self.probe = Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una });
         }
+    }
+
+    /// How many bytes the next segment would have if it were to go now, whatever there is to hold it back.
+    fn sendable(&mut self) -> u32 {
+        let available = self.record_left(self.nxt).unwrap_or(u32::MAX).min(self.unsent());
+        available.min(self.usable()).min(self.window.mss)
     }
 
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
@@ -209,7 +216,7 @@ impl Connection {
         if self.gives_up(cx) {
             return;
         }
-        let len = self.unsent().min(self.usable()).min(self.window.mss);
+        let len = self.sendable();
         if len > 0 {
             if self.emit(self.nxt, len, TcpFlags::ACK.with(TcpFlags::PSH), cx) {
                 self.note_new(self.nxt + len, cx.now);

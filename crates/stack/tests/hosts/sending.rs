@@ -431,6 +431,100 @@ fn a_part_waits_for_more_or_for_the_peer() {
     t.after(rto, &["P. 1401:1501(100) ack 1 win 65535"]);
 }
 
+fn record(t: &mut Trace, id: ConnectionId, n: usize) {
+    assert_eq!(t.host.stack.send_record(t.now, id, &vec![7; n], &mut t.pool), Ok(n));
+}
+
+#[test]
+fn what_follows_a_record_goes_by_itself() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    record(&mut t, id, 100);
+    t.sends(&["P. 1:101(100) ack 1 win 65535"]);
+    // By Nagle a record waits as long as it is the last thing that there is.
+    record(&mut t, id, 1000);
+    record(&mut t, id, 300);
+    t.sends(&["P. 101:1101(1000) ack 1 win 65535"]);
+    t.host.stack.set_cork(t.now, id, true, &mut t.pool).unwrap();
+    t.peer(". 1:1(0) ack 1101 win 60000");
+    t.sends(&[]);
+    t.send(id, 1200);
+    t.sends(&["P. 1101:1401(300) ack 1 win 65535", ". 1401:2401(1000) ack 1 win 65535"]);
+    t.host.stack.set_cork(t.now, id, false, &mut t.pool).unwrap();
+    t.peer(". 1:1(0) ack 2401 win 60000");
+    t.sends(&["P. 2401:2601(200) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 2601 win 60000");
+    // What ended a record once does so no more when it is acknowledged.
+    t.send(id, 700);
+    t.sends(&["P. 2601:3301(700) ack 1 win 65535"]);
+}
+
+#[test]
+fn a_record_ends_only_when_all_of_it_was_taken() {
+    let (mut t, id) = accepted("mss 1000", "");
+    let limits =
+        Limits { send_initial: 15_000, send_max: 15_000, ..t.host.stack.connection_limits(id).unwrap() };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    assert_eq!(t.host.stack.send_record(t.now, id, &[7; 15_300], &mut t.pool), Ok(15_000));
+    assert_eq!(t.output().len(), 10);
+    t.peer(". 1:1(0) ack 9301 win 60000");
+    assert_eq!(t.host.stack.send_record(t.now, id, &[], &mut t.pool), Ok(0));
+    record(&mut t, id, 300);
+    t.host.stack.set_nodelay(t.now, id, true, &mut t.pool).unwrap();
+    t.send(id, 100);
+    let sent = t.output();
+    assert_eq!(sent[5..], ["P. 15001:15301(300) ack 1 win 65535", "P. 15301:15401(100) ack 1 win 65535"]);
+}
+
+#[test]
+fn records_stay_apart_where_a_port_cuts() {
+    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+    let id = t.accept(60_000, "mss 1000", "");
+    // Before it has sent something a connection does not know its port.
+    t.send(id, 1000);
+    t.sends(&["P. 1:1001(1000) ack 1 win 65535"]);
+    t.pass(Duration::from_millis(20));
+    t.peer(". 1:1(0) ack 1001 win 60000");
+    // Two segments at once, three times.
+    t.send(id, 3000);
+    t.send(id, 3000);
+    assert_eq!(t.peers_of_output().len(), 3);
+    t.pass(Duration::from_millis(20));
+    t.peer(". 1:1(0) ack 7001 win 60000");
+    record(&mut t, id, 3000);
+    t.send(id, 3000);
+    assert_eq!(t.peers_of_output().len(), 4);
+}
+
+#[test]
+fn records_stay_apart_in_copies_and_in_probes() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    record(&mut t, id, 3000);
+    record(&mut t, id, 200);
+    t.send(id, 3000);
+    assert_eq!(t.output().len(), 7);
+    // The path has become narrower: what was sent is cut anew.
+    t.unreachable(id, 4, 840, 1);
+    let mut copies = t.output();
+    for ack in [801, 1601, 2401, 3001, 3201, 4001, 4801, 5601, 6201] {
+        t.peer(&format!(". 1:1(0) ack {ack} win 60000"));
+        copies.extend(t.output());
+    }
+    for copy in ["P. 2401:3001(600)", "P. 3001:3201(200)", ". 3201:4001(800)"] {
+        assert!(copies.iter().any(|segment| segment.starts_with(copy)), "{copies:?}");
+    }
+    // A window that is too small for all lets the end of one record out late, and no more with it.
+    t.peer(". 1:1(0) ack 6201 win 50");
+    record(&mut t, id, 30);
+    record(&mut t, id, 30);
+    t.sends(&["P. 6201:6231(30) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 6231 win 20");
+    t.send(id, 100);
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.after(rto, &["P. 6231:6251(20) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 6251 win 90");
+    t.sends(&["P. 6251:6261(10) ack 1 win 65535"]);
+}
+
 #[test]
 fn what_comes_early_together_is_acknowledged_as_often() {
     // Who has no blocks counts; who has is told of the first three of a gap, and of all that is there.
