@@ -64,7 +64,7 @@ impl Machine {
         socket.local = Some((Some(flow.local), flow.local_port));
         (socket.kind, socket.error) = (Kind::Stream(id), None);
         let (nodelay, cork) = (socket.options.nodelay, socket.options.cork);
-        self.links.insert(id, Link::default());
+        self.links.insert(id, Link { written: data as u64, ..Link::default() });
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
         Ok((id, data))

@@ -82,6 +82,7 @@ impl Machine {
             n: if flags & libc::MSG_TRUNC != 0 { bytes.len() } else { n },
             source: Some(socket.address(*source)),
             flags: if n < bytes.len() { libc::MSG_TRUNC } else { 0 },
+            controls: Vec::new(),
         };
         if flags & libc::MSG_PEEK == 0 {
             socket.inbox.queue.pop_front();

@@ -149,7 +149,9 @@ impl Machine {
     /// Queues what is to follow a handshake that is under way, and says how many bytes.
     fn send_later(&mut self, id: ConnectionId, bytes: &[u8]) -> usize {
         // A connection that has failed meanwhile says so to who waits for it.
-        self.host.stack.send(self.now, id, bytes, &mut self.pool).unwrap_or(0)
+        let n = self.host.stack.send(self.now, id, bytes, &mut self.pool).unwrap_or(0);
+        self.links.entry(id).or_default().written += n as u64;
+        n
     }
 
     /// `TCP_FASTOPEN_KEY`: a key, or one and the one before.

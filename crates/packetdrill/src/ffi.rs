@@ -19,6 +19,7 @@ use libc::{
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
 use crate::options::TCP_INQ;
+use crate::reports::Control;
 use crate::settings::Flags;
 use crate::shared::{Patience, Shared};
 use crate::transfer::Received;
@@ -27,6 +28,8 @@ type Data = *mut c_void;
 
 /// Bytes of a file that go into a socket by one call at most.
 const AT_ONCE: usize = 1 << 20;
+/// The length of a `struct cmsghdr`.
+const CONTROL: usize = 16;
 /// Linux's `UIO_MAXIOV`.
 const PARTS: usize = 1024;
 
@@ -355,6 +358,32 @@ fn give_address(to: SocketAddr, start: *mut sockaddr, len: *mut socklen_t) -> Re
     Ok(())
 }
 
+/// Writes control messages, as many and as much of them as there is room for: how many bytes, and whether that is not all (Linux's
+/// `put_cmsg`).
+fn put_controls(controls: &[Control], mut place: &mut [u8]) -> (usize, bool) {
+    let (all, mut cut) = (place.len(), false);
+    for Control { level, kind, data } in controls {
+        let header =
+            [&((CONTROL + data.len()) as u64).to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes()];
+        if place.len() < CONTROL {
+            cut = true;
+            break;
+        }
+        let mut bytes = [&header.concat()[..], data].concat();
+        if place.len() < bytes.len() {
+            cut = true;
+            bytes.truncate(place.len());
+            bytes[..8].copy_from_slice(&(place.len() as u64).to_ne_bytes());
+        }
+        // The next one begins at a multiple of eight bytes.
+        bytes.resize(bytes.len().next_multiple_of(8).min(place.len()), 0);
+        let (now, later) = place.split_at_mut(bytes.len());
+        now.copy_from_slice(&bytes);
+        place = later;
+    }
+    (all - place.len(), cut)
+}
+
 /// How long a call on a socket may wait.
 fn patience(fd: c_int, flags: c_int, writes: bool) -> impl FnOnce(&Machine) -> Patience {
     move |machine| {
@@ -428,12 +457,24 @@ fn receive(data: Data, fd: c_int, parts: &[iovec], flags: c_int) -> Result<Recei
 }
 
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
-    let shared = shared(data);
+    let sent = send_all(shared(data), fd, (bytes, flags), to)?;
+    if sent > 0 {
+        shared(data).with(|machine| machine.note_send(fd, flags));
+    }
+    Ok(count(sent))
+}
+
+fn send_all(
+    shared: &Shared,
+    fd: c_int,
+    (bytes, flags): (&[u8], c_int),
+    to: Option<SocketAddr>,
+) -> Result<usize> {
     // One time for all pieces.
     let patience = shared.with(|machine| patience(fd, flags, true)(machine));
     let (mut sent, more) = shared.open_by_sending(patience, fd, (bytes, flags), to)?;
     if !more {
-        return Ok(count(sent));
+        return Ok(sent);
     }
     loop {
         // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.
@@ -450,11 +491,11 @@ fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketA
         };
         match shared.call(|_| patience, call) {
             Ok(n) => sent += n,
-            Err(_) if sent > 0 => return Ok(count(sent)),
+            Err(_) if sent > 0 => return Ok(sent),
             Err(error) => return Err(error),
         }
         if sent >= bytes.len() || patience == Patience::None {
-            return Ok(count(sent));
+            return Ok(sent);
         }
     }
 }
@@ -497,17 +538,17 @@ extern "C" fn recvmsg(data: Data, fd: c_int, message: *mut msghdr, flags: c_int)
     let message = unsafe { &mut *message };
     let parts = message_parts(message);
     let result = parts.and_then(|parts| receive(data, fd, parts, flags));
-    let left = if result.is_ok() { shared(data).with(|machine| machine.left_to_read(fd)) } else { None };
-    let controls = left.and_then(|left| {
-        // A `struct cmsghdr`, and an int; the next one would begin four bytes further on.
-        let (length, level) = (20u64.to_ne_bytes(), libc::IPPROTO_TCP.to_ne_bytes());
-        let all = [&length[..], &level, &TCP_INQ.to_ne_bytes(), &left.to_ne_bytes(), &[0; 4]].concat();
-        let room = room(message.msg_control, message.msg_controllen).ok()?;
-        room.get_mut(..all.len())?.copy_from_slice(&all);
-        Some(all.len())
-    });
-    let Ok(received) = result else { return answer(result.map(|received| count(received.n))) };
-    (message.msg_controllen, message.msg_flags) = (controls.unwrap_or(0), received.flags);
+    let Ok(mut received) = result else { return answer(result.map(|received| count(received.n))) };
+    let asks = flags & libc::MSG_ERRQUEUE == 0;
+    let left = if asks { shared(data).with(|machine| machine.left_to_read(fd)) } else { None };
+    received.controls.extend(left.map(|left| {
+        let data = left.to_ne_bytes().to_vec();
+        Control { level: libc::IPPROTO_TCP, kind: TCP_INQ, data }
+    }));
+    let place = room(message.msg_control, message.msg_controllen).unwrap_or_default();
+    let (used, cut) = put_controls(&received.controls, place);
+    message.msg_controllen = used;
+    message.msg_flags = received.flags | if cut { libc::MSG_CTRUNC } else { 0 };
     let mut len = message.msg_namelen;
     let told = received.source.map(|source| give_address(source, message.msg_name.cast(), &raw mut len));
     message.msg_namelen = if received.source.is_none() || message.msg_name.is_null() { 0 } else { len };

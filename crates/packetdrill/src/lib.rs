@@ -27,6 +27,7 @@ mod machine;
 mod options;
 mod pipes;
 mod poll;
+mod reports;
 mod settings;
 mod shared;
 mod sockets;

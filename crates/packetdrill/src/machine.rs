@@ -42,6 +42,8 @@ pub(crate) struct Link {
     pub(crate) wants_room: bool,
     /// How often its state changed.
     pub(crate) changes: u64,
+    /// Bytes that it was given to send.
+    pub(crate) written: u64,
 }
 
 /// Everything behind the plug-in.
@@ -130,6 +132,7 @@ impl Machine {
             self.collect();
             self.take_events();
             self.take_datagrams();
+            self.take_reports();
             if self.host.next_deadline().is_none_or(|next| next > self.now) {
                 return;
             }

@@ -277,6 +277,16 @@ impl Machine {
                 let bytes = bytes.saturating_mul(2);
                 self.change(fd, |limits| (limits.send_initial, limits.send_max) = (bytes, bytes))
             }
+            libc::SO_ZEROCOPY => {
+                if matches!(socket.kind, Kind::Udp(_)) {
+                    return Err(Errno(libc::EOPNOTSUPP));
+                }
+                if !(0..=1).contains(&value) {
+                    return Err(INVALID);
+                }
+                socket.options.kept.insert((SOCKET, name), value);
+                Ok(())
+            }
             libc::SO_RCVLOWAT => {
                 // Linux: at most half of a buffer, of which ours is the half that is window where it was set; it becomes larger
                 // where it was not.
@@ -457,6 +467,7 @@ impl Machine {
             libc::SO_SNDBUF => Ok(number(limits.send_initial.cast_signed())),
             libc::SO_RCVLOWAT => Ok(number(i32::try_from(options.low_water).unwrap_or(i32::MAX))),
             libc::SO_SNDLOWAT => Ok(number(1)),
+            libc::SO_ZEROCOPY => Ok(number(0)),
             libc::SO_RCVTIMEO => Ok(to_timeval(options.receive_timeout)),
             libc::SO_SNDTIMEO => Ok(to_timeval(options.send_timeout)),
             libc::SO_LINGER => {

@@ -80,7 +80,10 @@ impl Machine {
         let socket = self.sockets.get(fd)?;
         Ok(match &socket.kind {
             Kind::Fresh if socket.deferred.is_some() => OUT,
-            Kind::Fresh => OUT | HANG_UP | if socket.error.is_some() { ERROR } else { 0 },
+            Kind::Fresh => {
+                let error = socket.error.is_some() || !socket.reports.is_empty();
+                OUT | HANG_UP | if error { ERROR } else { 0 }
+            }
             Kind::Listener { .. } => match self.acceptable(fd).next() {
                 Some(_) => IN,
                 None => 0,
@@ -131,7 +134,7 @@ impl Machine {
     fn stream_readiness(&self, socket: &Socket) -> u32 {
         let Kind::Stream(id) = socket.kind else { return 0 };
         let link = self.links.get(&id);
-        let error = link.is_some_and(|link| link.error.is_some());
+        let error = link.is_some_and(|link| link.error.is_some()) || !socket.reports.is_empty();
         let closed = link.is_none_or(|link| link.closed);
         if !closed && !link.is_some_and(|link| link.connected) {
             return if error { ERROR } else { 0 };
@@ -170,7 +173,7 @@ impl Machine {
                 let input = self.host.stack.tcp_info(self.now, *id).map_or(0, |info| info.bytes_received);
                 let link = self.links.get(id);
                 let (output, changes) = link.map_or((0, 0), |link| (link.roomy, link.changes));
-                Activity { input, output, state: socket.changes + changes }
+                Activity { input, output, state: socket.changes + changes + socket.reports.arrived }
             }
             // Those that are gone, and those that wait: it does not shrink when one is taken.
             Kind::Listener { taken, .. } => {

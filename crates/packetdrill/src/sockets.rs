@@ -13,6 +13,7 @@ use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
 use crate::pipes::PipeEnd;
 use crate::poll::Epoll;
+use crate::reports::Reports;
 
 /// What a file number stands for.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub(crate) struct Socket {
     pub(crate) changes: u64,
     /// Of UDP.
     pub(crate) inbox: Inbox,
+    pub(crate) reports: Reports,
     pub(crate) options: Options,
     /// `shutdown` was called for this side.
     pub(crate) read_shut: bool,
@@ -163,6 +165,7 @@ impl Socket {
             error: None,
             changes: 0,
             inbox: Inbox::default(),
+            reports: Reports::default(),
             options,
             read_shut: false,
             write_shut: false,

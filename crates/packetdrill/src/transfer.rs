@@ -6,10 +6,11 @@ use bywash_stack::ConnectionId;
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
+use crate::reports::Control;
 use crate::sockets::Kind;
 
 /// What a call has read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     /// How many bytes, or how many there were.
     pub(crate) n: usize,
@@ -17,11 +18,12 @@ pub(crate) struct Received {
     pub(crate) source: Option<SocketAddr>,
     /// `msg_flags`
     pub(crate) flags: i32,
+    pub(crate) controls: Vec<Control>,
 }
 
 impl Received {
     pub(crate) fn bytes(n: usize) -> Self {
-        Self { n, source: None, flags: 0 }
+        Self { n, source: None, flags: 0, controls: Vec::new() }
     }
 }
 
@@ -40,9 +42,9 @@ impl Machine {
             let received = self.receive_urgent(fd, parts, flags).map(Received::bytes);
             return received.map(|received| Received { flags: libc::MSG_OOB, ..received });
         }
-        // Nothing is ever queued there: what ICMP says is the connection's own affair.
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return Err(AGAIN);
+            let controls = socket.take_report().ok_or(AGAIN)?;
+            return Ok(Received { n: 0, source: None, flags: libc::MSG_ERRQUEUE, controls });
         }
         match &mut socket.kind {
             Kind::Stream(id) => {
@@ -156,10 +158,9 @@ impl Machine {
                     n += taken;
                     self.run();
                 }
-                if n < bytes.len()
-                    && let Some(link) = self.links.get_mut(&id)
-                {
-                    link.wants_room = true;
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.wants_room |= n < bytes.len();
+                    link.written += n as u64;
                 }
                 if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
             }

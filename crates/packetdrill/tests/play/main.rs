@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test: what cannot be ends it")]
 
 mod expression;
+mod message;
 mod player;
 mod script;
 
@@ -56,6 +57,8 @@ fn a_wrong_script_fails() {
     assert!(player::play(&library, &format!("{opening}+0 > F.{rest}")).is_ok());
     let (opening, _) = include_str!("../scripts/initial_window.pkt").split_once("+0 %{").unwrap();
     assert!(player::play(&library, &format!("{opening}+0 %{{ assert tcpi_snd_cwnd == 21 }}%\n")).is_err());
+    let told = include_str!("../scripts/zerocopy.pkt");
+    assert!(player::play(&library, &told.replace("ee_data=1", "ee_data=0")).is_err(), "a wrong message");
 }
 
 #[test]

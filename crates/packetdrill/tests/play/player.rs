@@ -12,6 +12,7 @@ use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{IcmpHeader, Ipv4Header, TcpFlags, TcpHeader, TcpOptions};
 
 use crate::expression;
+use crate::message;
 use crate::script::{Event, Icmp, Packet, What, integer, parse};
 
 /// packetdrill's own tolerance.
@@ -223,11 +224,13 @@ impl Player {
 }
 
 /// A call with its arguments as numbers and bytes.
+#[derive(Default)]
 struct Prepared {
     name: String,
     numbers: Vec<i64>,
     bytes: Vec<u8>,
     polls: Vec<(libc::pollfd, i16)>,
+    message: Option<message::Message>,
 }
 
 impl Player {
@@ -270,6 +273,12 @@ impl Player {
             "EINVAL" => libc::EINVAL,
             "MSG_MORE" => libc::MSG_MORE,
             "MSG_EOR" => libc::MSG_EOR,
+            "MSG_ZEROCOPY" => libc::MSG_ZEROCOPY,
+            "SO_ZEROCOPY" => libc::SO_ZEROCOPY,
+            "SO_EE_ORIGIN_ZEROCOPY" => 5,
+            "SO_EE_CODE_ZEROCOPY_COPIED" => 1,
+            "SOL_IP" => libc::IPPROTO_IP,
+            "IP_RECVERR" => libc::IP_RECVERR,
             "TCP_FASTOPEN" => libc::TCP_FASTOPEN,
             "MSG_FASTOPEN" => libc::MSG_FASTOPEN,
             "MSG_ERRQUEUE" => libc::MSG_ERRQUEUE,
@@ -315,13 +324,16 @@ impl Player {
     }
 
     fn prepare(&self, name: &str, arguments: &[String]) -> Result<Prepared, String> {
-        let mut prepared =
-            Prepared { name: name.to_owned(), numbers: Vec::new(), bytes: Vec::new(), polls: Vec::new() };
+        let mut prepared = Prepared { name: name.to_owned(), ..Prepared::default() };
         for (i, argument) in arguments.iter().enumerate() {
             let number = if argument == "..." {
                 -1
             } else if argument.starts_with('"') {
                 prepared.bytes.extend(argument.trim_matches('"').bytes().chain([0]));
+                0
+            } else if argument.starts_with("{msg_name") {
+                let number = |text: &str| self.number(text);
+                prepared.message = Some(message::Message::parse(argument, self.begin, number)?);
                 0
             } else if let Some(linger) = argument.strip_prefix('{') {
                 for part in linger.trim_end_matches('}').split(',') {
@@ -384,6 +396,10 @@ fn perform(plugin: Plugin, mut call: Prepared) -> Result<(i64, i32), String> {
         "sendto" => {
             let to = socket_address(REMOTE);
             (ifc.sendto)(data, int(0), buffer_start, size(2), int(3), to.as_ptr().cast(), 16) as i64
+        }
+        "recvmsg" => {
+            let message = call.message.take().ok_or("no message")?;
+            message.receive(|header| (ifc.recvmsg)(data, int(0), header, int(2)) as i64)?
         }
         "close" => (ifc.close)(data, int(0)).into(),
         "shutdown" => (ifc.shutdown)(data, int(0), int(1)).into(),
