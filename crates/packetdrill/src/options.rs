@@ -277,6 +277,7 @@ impl Machine {
                 let bytes = bytes.saturating_mul(2);
                 self.change(fd, |limits| (limits.send_initial, limits.send_max) = (bytes, bytes))
             }
+            libc::SO_TIMESTAMPING => self.set_stamps(fd, value),
             libc::SO_ZEROCOPY => {
                 if matches!(socket.kind, Kind::Udp(_)) {
                     return Err(Errno(libc::EOPNOTSUPP));
@@ -468,6 +469,7 @@ impl Machine {
             libc::SO_RCVLOWAT => Ok(number(i32::try_from(options.low_water).unwrap_or(i32::MAX))),
             libc::SO_SNDLOWAT => Ok(number(1)),
             libc::SO_ZEROCOPY => Ok(number(0)),
+            libc::SO_TIMESTAMPING => Ok(number(socket.reports.stamps())),
             libc::SO_RCVTIMEO => Ok(to_timeval(options.receive_timeout)),
             libc::SO_SNDTIMEO => Ok(to_timeval(options.send_timeout)),
             libc::SO_LINGER => {

@@ -43,8 +43,8 @@ impl Machine {
             return received.map(|received| Received { flags: libc::MSG_OOB, ..received });
         }
         if flags & libc::MSG_ERRQUEUE != 0 {
-            let controls = socket.take_report().ok_or(AGAIN)?;
-            return Ok(Received { n: 0, source: None, flags: libc::MSG_ERRQUEUE, controls });
+            let (controls, flags) = socket.take_report().ok_or(AGAIN)?;
+            return Ok(Received { n: 0, source: None, flags, controls });
         }
         match &mut socket.kind {
             Kind::Stream(id) => {
