@@ -1,5 +1,6 @@
 //! `getsockopt` and `setsockopt`, as Linux answers them.
 
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use bywash_stack::{CongestionControl, ConnectionId, Limits};
@@ -308,6 +309,17 @@ impl Machine {
                 let class = u8::try_from(value).map_err(|_| INVALID)?;
                 self.change(fd, |limits| limits.traffic_class = class)
             }
+            (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
+                if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
+                    return Err(Errno(libc::ENOPROTOOPT));
+                }
+                // -1: as the interface has it.
+                let limit = u8::try_from(value).ok().and_then(NonZeroU8::new);
+                if limit.is_none() && value != -1 {
+                    return Err(INVALID);
+                }
+                self.change(fd, |limits| limits.hop_limit = limit)
+            }
             // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets, and "dont"
             // only lets routers cut them.
             (IP, libc::IP_MTU_DISCOVER) | (IPV6, libc::IPV6_MTU_DISCOVER) => {
@@ -369,7 +381,9 @@ impl Machine {
             SOCKET => self.socket_option(fd, name),
             _ => match (level, name) {
                 (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(limits.traffic_class.into())),
-                (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => Ok(number(64)),
+                (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
+                    Ok(number(limits.hop_limit.map_or(64, |limit| limit.get().into())))
+                }
                 (IP, libc::IP_MTU_DISCOVER) | (IPV6, libc::IPV6_MTU_DISCOVER) => {
                     Ok(number(libc::IP_PMTUDISC_WANT))
                 }

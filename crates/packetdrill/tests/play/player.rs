@@ -245,6 +245,7 @@ impl Player {
             "SO_LINGER" => libc::SO_LINGER,
             "SO_ERROR" => libc::SO_ERROR,
             "IP_TOS" => libc::IP_TOS,
+            "IP_TTL" => libc::IP_TTL,
             "TCP_NODELAY" => libc::TCP_NODELAY,
             "TCP_CORK" => libc::TCP_CORK,
             "TCP_DEFER_ACCEPT" => libc::TCP_DEFER_ACCEPT,
@@ -621,6 +622,7 @@ impl Player {
         let shown = self.show(&options, &wanted.options);
         let ack = tcp.flags.has(TcpFlags::ACK).then(|| tcp.acknowledgment.get());
         let tos = expected.tos.is_none_or(|tos| tos == ip.traffic_class);
+        let ttl = expected.ttl.is_none_or(|ttl| ttl == ip.time_to_live);
         let same = flags == expected.flags
             && seq == expected.seq + before
             && before + len <= expected.len
@@ -628,7 +630,8 @@ impl Player {
             && expected.window.is_none_or(|window| window == tcp.window.get())
             && tcp.urgent.get() == expected.urgent
             && shown == wanted.options
-            && tos;
+            && tos
+            && ttl;
         if same { Ok(len) } else { Err(format!("sent {flags} {seq}:({len}) ack {ack:?} <{shown:?}>")) }
     }
 

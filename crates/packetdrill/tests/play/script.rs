@@ -28,6 +28,7 @@ pub(crate) struct Event {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packet {
     pub(crate) tos: Option<u8>,
+    pub(crate) ttl: Option<u8>,
     pub(crate) flags: String,
     pub(crate) seq: u32,
     pub(crate) len: u32,
@@ -99,6 +100,11 @@ fn packet(text: &str) -> Result<Packet, String> {
     if let Some(rest) = text.strip_prefix("[tos 0x") {
         let (tos, rest) = rest.split_once("] ").ok_or("no ]")?;
         packet.tos = u8::from_str_radix(tos, 16).ok();
+        text = rest;
+    }
+    if let Some(rest) = text.strip_prefix("[ttl ") {
+        let (ttl, rest) = rest.split_once("] ").ok_or("no ]")?;
+        packet.ttl = ttl.parse().ok();
         text = rest;
     }
     if let Some(rest) = text.strip_prefix("icmp ") {

@@ -556,6 +556,10 @@ impl Stack {
                 connection.keepalive_at = now.max(connection.last_acknowledged + limits.keepalive_idle);
             }
             connection.rcv_limit = connection.rcv_limit.min(limits.receive_max);
+            if connection.limits.hop_limit != limits.hop_limit {
+                // It has the other one in its headers.
+                connection.way = None;
+            }
             if let Some(mss) = limits.mss.filter(|_| connection.state.is_synchronized()) {
                 connection.set_mss(mss.min(connection.full_mss()));
             }

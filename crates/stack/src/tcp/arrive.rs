@@ -642,6 +642,6 @@ impl Connection {
         let clock = self.timestamps && synchronized;
         let timestamps = clock.then(|| (self.clock(cx.now), self.ts_recent));
         let options = bywash_wire::TcpOptions { timestamps, ..Default::default() };
-        Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send(cx);
+        Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send_as(&self.limits, cx);
     }
 }

@@ -1,5 +1,7 @@
 //! Segments as packets: header, options, checksum, payload, and the way to the neighbour.
 
+use std::num::NonZeroU8;
+
 use bywash_frame::{
     Checksum, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Packet, Segment, Segmentation, SegmentationKind,
 };
@@ -8,6 +10,7 @@ use bywash_wire::{
     STAMPS, TCP_CHECKSUM_OFFSET, TCP_HEADER, TCP_OPTIONS, TcpFlags, TcpHeader, TcpOptions, put_stamps,
 };
 
+use super::Limits;
 use super::connection::Connection;
 use super::listen::offered_segment;
 use super::receive_buffer::length;
@@ -15,6 +18,7 @@ use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::way::{HEADERS, Way};
 use crate::Flow;
+use crate::outbox::Outbox;
 use crate::stack::Context;
 
 /// "This packet may be marked instead of dropped" (RFC 3168, 5).
@@ -58,12 +62,19 @@ impl Bare {
 
     /// Sends it by its route, as for a flow that nobody has a connection for.
     pub(super) fn send(&self, cx: &mut Context<'_>) {
-        self.send_marked(0, cx);
+        self.send_marked((0, None), cx);
     }
 
-    /// Sends it by its route, with a DiffServ field.
-    pub(super) fn send_marked(&self, class: u8, cx: &mut Context<'_>) {
-        let Some(way) = Way::find(&self.flow, cx.out) else { return };
+    /// Sends it by its route, with the DiffServ field and the time to live of a connection, or of what becomes one.
+    pub(super) fn send_as(&self, limits: &Limits, cx: &mut Context<'_>) {
+        self.send_marked((limits.traffic_class, limits.hop_limit), cx);
+    }
+
+    fn send_marked(&self, (class, hop_limit): (u8, Option<NonZeroU8>), cx: &mut Context<'_>) {
+        let Some(mut way) = Way::find(&self.flow, cx.out) else { return };
+        if let Some(limit) = hop_limit {
+            way = way.with_hop_limit(limit);
+        }
         let Some(mut frame) = cx.pool.take() else {
             cx.counters.no_memory += 1;
             return;
@@ -92,10 +103,23 @@ impl Bare {
 const LONGEST: usize = TCP_HEADER + TCP_OPTIONS;
 
 impl Connection {
+    /// Its way, found anew if the snapshot has changed, or as long as there is no neighbour; `None` when there is none.
+    #[inline]
+    pub(super) fn current_way(&mut self, out: &mut Outbox) -> Option<&Way> {
+        if !self.way.as_ref().is_some_and(|way| way.is_current(out)) {
+            let way = Way::find(&self.flow, out);
+            self.way = match self.limits.hop_limit {
+                Some(limit) => way.map(|way| way.with_hop_limit(limit)),
+                None => way,
+            };
+        }
+        self.way.as_ref()
+    }
+
     /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when frames have run out. Every
     /// segment acknowledges what has come (MUST-58), and carries the window.
     pub(super) fn emit(&mut self, seq: Seq, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
-        if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
+        if self.current_way(cx.out).is_none() {
             return true;
         }
         let Some(frame) = cx.pool.take() else {
@@ -114,7 +138,7 @@ impl Connection {
     /// [`Connection::emit`] of new data with no other flags than these: what is known of them is not asked.
     #[inline(always)]
     pub(super) fn emit_message(&mut self, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
-        if Way::current(&mut self.way, &self.flow, cx.out).is_none() {
+        if self.current_way(cx.out).is_none() {
             return true;
         }
         // The longer way counts what is wanting.
@@ -211,7 +235,7 @@ impl Connection {
     /// Sends up to `count` full segments of new data, and says how many: what they have in common is made once. None when
     /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
     pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
-        let found = Way::current(&mut self.way, &self.flow, cx.out).is_some();
+        let found = self.current_way(cx.out).is_some();
         if !found || self.slowed || self.urges || self.has_records {
             return 0;
         }

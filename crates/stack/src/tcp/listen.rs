@@ -148,7 +148,7 @@ impl HalfOpen {
         let window = first_window(limits) >> self.scales().map_or(0, |(_, own)| own);
         let window = u16::try_from(window).unwrap_or(u16::MAX);
         let (flow, seq, ack, flags) = (self.flow, self.iss + 1, self.irs + 1, TcpFlags::ACK);
-        Bare { flow, seq, ack, flags, window, options }.send_marked(limits.traffic_class, cx);
+        Bare { flow, seq, ack, flags, window, options }.send_as(limits, cx);
     }
 
     /// The peer's SYN has come again: it may have given up on congestion marks (RFC 3168, 6.1.1.1).
@@ -196,7 +196,7 @@ impl HalfOpen {
         }
         let window = u16::try_from(first_window(limits)).unwrap_or(u16::MAX);
         let bare = Bare { flow: self.flow, seq: iss, ack: self.irs + 1, flags, window, options };
-        bare.send_marked(limits.traffic_class, cx);
+        bare.send_as(limits, cx);
     }
 
     /// Makes the connection; it still has to take the segment that completed the handshake.

@@ -34,6 +34,7 @@ mod urgent;
 mod way;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU8;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -107,6 +108,8 @@ pub struct Limits {
     pub congestion: CongestionControl,
     /// The upper six bits are the DiffServ field of every segment (RFC 9293, MUST-48); the lower two are TCP's own.
     pub traffic_class: u8,
+    /// The time to live, or hop limit, of every segment (RFC 9293, MUST-49); where nothing is said, the interface's.
+    pub hop_limit: Option<NonZeroU8>,
     /// Whether our own connections ask for explicit congestion notification (RFC 3168). See `answers_ecn`, too.
     pub ecn: bool,
     /// Whether a silent peer is probed. Off, as RFC 9293, MUST-25 says.
@@ -172,6 +175,7 @@ impl Default for Limits {
             syn_ack_retries: 5,
             fin_timeout: Duration::from_secs(60),
             traffic_class: 0,
+            hop_limit: None,
         }
     }
 }
@@ -526,7 +530,7 @@ impl Tcp {
     #[cold]
     fn park(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        let port = Way::current(&mut connection.way, &connection.flow, cx.out).map(|way| way.port);
+        let port = connection.current_way(cx.out).map(|way| way.port);
         match port.filter(|port| cx.out.is_full(*port)) {
             Some(port) => self.parked.push(port, i),
             None => self.dirty.push_back(i),

@@ -1,5 +1,7 @@
 //! The way of a connection's segments: found once for each snapshot, with the headers in front of TCP ready to be copied.
 
+use std::num::NonZeroU8;
+
 use bywash_frame::{Packet, Place, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
@@ -80,11 +82,7 @@ impl Way {
         let (front, ip) = headers.split_at_mut(HEADERS - length);
         front[HEADERS - length - network..].copy_from_slice(link_header);
         write_header(&fields, 0, ip)?;
-        let mut header_sum = Sum::new();
-        if let (true, Ok((ip, _))) = (v4, Ipv4Header::mut_from_prefix(ip)) {
-            (ip.total_length, ip.checksum) = (0.into(), 0.into());
-            header_sum = header_sum.bytes(ip.as_bytes());
-        }
+        let header_sum = sum_without(v4, &mut headers);
         let heard = match (flow.local.v4(), flow.remote.v4()) {
             (Some(local), Some(remote)) => {
                 let ours = out.snapshot.is_ours(flow.local) && !local.is_loopback();
@@ -104,19 +102,29 @@ impl Way {
             interface: link.interface,
             offloads: out.snapshot.interface(link.interface).offloads,
             headers,
-            header_sum: header_sum.partial(),
+            header_sum,
             pseudo_sum: pseudo(flow.local, flow.remote, Protocol::TCP.0, 0).partial(),
         })
     }
 
-    /// Finds the way anew if the snapshot has changed, or as long as there is no neighbour; `None` when there is none.
+    /// Whether it is of this snapshot, and the neighbour is known.
     #[inline]
-    pub(super) fn current<'a>(way: &'a mut Option<Self>, flow: &Flow, out: &mut Outbox) -> Option<&'a Self> {
-        let generation = out.snapshot.generation;
-        if !way.as_ref().is_some_and(|way| way.generation == generation && way.ready) {
-            *way = Self::find(flow, out);
+    pub(super) fn is_current(&self, out: &Outbox) -> bool {
+        self.generation == out.snapshot.generation && self.ready
+    }
+
+    /// With a time to live that is not the interface's.
+    #[cold]
+    pub(super) fn with_hop_limit(mut self, limit: NonZeroU8) -> Self {
+        if self.v4 {
+            if let Ok((_, ip)) = Ipv4Header::mut_from_suffix(&mut self.headers) {
+                ip.time_to_live = limit.get();
+            }
+            self.header_sum = sum_without(true, &mut self.headers);
+        } else if let Ok((_, ip)) = Ipv6Header::mut_from_suffix(&mut self.headers) {
+            ip.hop_limit = limit.get();
         }
-        way.as_ref()
+        self
     }
 
     /// Whether it is the way of a packet with these addresses, as they stand in its IPv4 header, and nothing more is to be asked
@@ -183,5 +191,16 @@ impl Way {
             Some(path) => out.send(packet, path, pool),
             None => out.drop(packet, pool),
         }
+    }
+}
+
+/// The sum of an IPv4 header at the end of others without its length, which is taken out; IPv6 has none.
+fn sum_without(v4: bool, headers: &mut [u8; HEADERS]) -> u16 {
+    match Ipv4Header::mut_from_suffix(headers) {
+        Ok((_, ip)) if v4 => {
+            (ip.total_length, ip.checksum) = (0.into(), 0.into());
+            Sum::new().bytes(ip.as_bytes()).partial()
+        }
+        _ => 0,
     }
 }

@@ -1,10 +1,11 @@
 //! IPv6, ICMPv6 and neighbour discovery, as they show on the wire.
 
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{
-    AddressState, Event, InterfaceId, NeighbourState, PortId, Timestamp, UdpError, UdpId, Unreachable,
+    AddressState, Event, InterfaceId, Limits, NeighbourState, PortId, Timestamp, UdpError, UdpId, Unreachable,
 };
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
@@ -680,6 +681,17 @@ fn queries_are_answered_with_the_groups_that_are_ours() {
     assert!(pair.a.host.control.remove_address(address("fd00::77")));
     pair.settle();
     assert_eq!(from_a(&pair), ["fe80::ff:fe00:1 > ff02::16 hop 1: alert report 3 of 1"]);
+}
+
+#[test]
+fn the_hop_limit_of_a_connection_is_the_program_s() {
+    let mut pair = pair(1500);
+    let (to, pool) = ((address(B), 80), &mut pair.a.pool);
+    let limits = Limits { hop_limit: NonZeroU8::new(9), ..Limits::default() };
+    pair.a.host.stack.connect_with(pair.now, (None, 0), to, limits, pool).unwrap();
+    pair.settle();
+    let hops: Vec<u8> = pair.trace.iter().filter(|(_, p)| p[20] == 6).map(|(_, p)| p[21]).collect();
+    assert_eq!(hops, [9, 64], "a SYN and its refusal");
 }
 
 #[test]

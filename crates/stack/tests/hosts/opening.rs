@@ -1,5 +1,6 @@
 //! How connections begin, and begin again, as it shows on the wire.
 
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use bywash_stack::{ConnectionId, Event, Limits, State, TcpError};
@@ -414,6 +415,31 @@ fn a_request_that_waited_for_the_handshake_lets_the_acknowledgment_of_its_answer
             t.sends(&[". 101:101(0) ack 101 win 65535"]);
         }
     }
+}
+
+#[test]
+fn the_time_to_live_is_the_program_s() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    let limits = |n: u8| Limits { hop_limit: NonZeroU8::new(n), ..Limits::default() };
+    t.host.stack.set_listener_limits(listener, limits(7));
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    t.sends(&["S. [ttl 7] 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 1 win 30000");
+    let id = taken(&mut t);
+    t.send(id, 2500);
+    let sent = t.output();
+    assert!(sent.len() == 3 && sent.iter().all(|segment| segment.contains("[ttl 7]")), "{sent:?}");
+    t.peer(". 1:1(0) ack 2501 win 30000");
+    t.host.stack.set_connection_limits(t.now, id, limits(200), &mut t.pool).unwrap();
+    t.send(id, 10);
+    t.sends(&["P. [ttl 200] 2501:2511(10) ack 1 win 65535"]);
+    t.host.stack.set_connection_limits(t.now, id, limits(0), &mut t.pool).unwrap();
+    t.send(id, 1000);
+    t.sends(&["P. 2511:3511(1000) ack 1 win 65535"]);
+    t.host.stack.set_connection_limits(t.now, id, limits(1), &mut t.pool).unwrap();
+    t.host.stack.abort(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["R. [ttl 1] 3511:3511(0) ack 1"]);
 }
 
 fn crossed() -> (Trace, ConnectionId) {

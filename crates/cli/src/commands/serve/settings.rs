@@ -215,6 +215,7 @@ impl Settings {
             syn_ack_retries: self.synack_retries.unwrap_or(usual.syn_ack_retries),
             super_segment_min: usual.super_segment_min,
             traffic_class: usual.traffic_class,
+            hop_limit: usual.hop_limit,
         })
     }
 

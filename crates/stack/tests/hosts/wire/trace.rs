@@ -1,7 +1,7 @@
 //! A peer whose every segment is written down, in the manner of packetdrill: `P. 1:101(100) ack 1 win 1000`.
 //!
 //! Numbers are relative to each side's first. Flags stand in the order `FSRPU.EW`, the dot being ACK; `urg` is the urgent pointer; `[ect0]`
-//! and `[ce]` behind them are the marks of IP.
+//! and `[ce]` behind them are the marks of IP, and `[ttl 7]` is a time to live that is not 64.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -200,6 +200,9 @@ impl Trace {
         let mut line: String =
             FLAGS.iter().filter(|(_, flag)| tcp.flags.has(*flag)).map(|(c, _)| *c).collect();
         line += ["", " [ect1]", " [ect0]", " [ce]"][usize::from(ip.traffic_class & 3)];
+        if ip.time_to_live != 64 {
+            write!(line, " [ttl {}]", ip.time_to_live).unwrap();
+        }
         let seq = tcp.sequence.get().wrapping_sub(self.first.unwrap_or(0));
         let len = u32::try_from(segment.len() - tcp.header_length()).unwrap();
         write!(line, " {seq}:{}({len})", seq.wrapping_add(len)).unwrap();
