@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use bywash_stack::{Address, TcpError};
+use bywash_stack::{Address, ConnectionId, ListenerId, TcpError};
 
 use crate::errno::{Errno, INVALID, Result};
 use crate::fast_open;
@@ -93,9 +93,10 @@ impl Machine {
         let socket = self.sockets.get_mut(fd)?;
         match &mut socket.kind {
             Kind::Fresh => {}
-            Kind::Listener { id, queue, backlog, .. } => {
+            Kind::Listener { id, backlog, .. } => {
                 *backlog = most;
-                self.host.stack.set_listener_full(*id, queue.len() > most);
+                let id = *id;
+                self.host.stack.set_listener_full(id, self.sockets.is_full(id));
                 return Ok(());
             }
             Kind::Stream(_) => return Err(INVALID),
@@ -103,15 +104,18 @@ impl Machine {
             _ => return Err(Errno(libc::ENOTSOCK)),
         }
         let (address, port) = socket.local.unwrap_or((None, 0));
+        let shared = self.shared_listener(fd)?;
         let mut ports = if port == 0 { EPHEMERAL } else { port..=port };
         let (port, id) = loop {
             let port = ports.next().ok_or(Errno(libc::EADDRINUSE))?;
             match self.host.stack.listen(address, port, most.saturating_add(1)) {
                 Ok(id) => break (port, id),
+                Err(TcpError::Taken) if let Some(id) = shared => break (port, id),
                 Err(TcpError::Taken) => {}
                 Err(error) => return Err(error.into()),
             }
         };
+        let socket = self.sockets.get_mut(fd)?;
         self.host.stack.set_listener_limits(id, socket.options.limits);
         let bits = self.flags.fast_open();
         if bits & (fast_open::SERVER | fast_open::UNASKED) == fast_open::SERVER | fast_open::UNASKED
@@ -121,7 +125,35 @@ impl Machine {
         }
         socket.local = Some((address, port));
         socket.kind = Kind::Listener { id, queue: VecDeque::new(), backlog: most, taken: 0 };
+        self.host.stack.set_listener_full(id, self.sockets.is_full(id));
         self.take_fast_open(fd)
+    }
+
+    /// What listens already where a socket is to, and lets others do so, too: both have `SO_REUSEPORT`.
+    fn shared_listener(&self, fd: i32) -> Result<Option<ListenerId>> {
+        let socket = self.sockets.get(fd)?;
+        let shares = |socket: &Socket| socket.is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT);
+        Ok(self.sockets.others(fd).find_map(|other| match other.kind {
+            Kind::Listener { id, .. } => {
+                let same = (other.local, other.v6) == (socket.local, socket.v6);
+                (same && shares(socket) && shares(other)).then_some(id)
+            }
+            _ => None,
+        }))
+    }
+
+    /// A socket listens no more; those in its queue are reset. The others that share its port still do.
+    pub(crate) fn give_up(&mut self, id: ListenerId, queue: VecDeque<ConnectionId>) {
+        if self.sockets.has(id) {
+            self.host.stack.set_listener_full(id, self.sockets.is_full(id));
+        } else {
+            self.host.stack.unlisten(id);
+        }
+        for child in queue {
+            // Nobody will ever read what they sent.
+            self.host.stack.abort(self.now, child, &mut self.pool).ok();
+            self.links.remove(&child);
+        }
     }
 }
 
@@ -129,10 +161,47 @@ impl Machine {
 mod tests {
     use super::*;
     use crate::settings::Flags;
+    use crate::sockets::tests::connected;
 
     const NONE: &[i32] = &[];
     const ADDRESS: &[i32] = &[libc::SO_REUSEADDR];
     const PORT: &[i32] = &[libc::SO_REUSEPORT];
+
+    #[test]
+    fn listeners_that_share_a_port_share_its_connections() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let to: SocketAddr = "127.0.0.1:8080".parse().unwrap();
+        let listening = |machine: &mut Machine, options: &[i32]| {
+            let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+            for name in options {
+                machine.set_option(fd, libc::SOL_SOCKET, *name, &1i32.to_ne_bytes()).unwrap();
+            }
+            machine.bind(fd, to).and_then(|()| machine.listen(fd, 0)).map(|()| fd)
+        };
+        let [one, other] = [0, 1].map(|_| listening(&mut machine, PORT).unwrap());
+        assert_eq!(listening(&mut machine, NONE), Err(Errno(libc::EADDRINUSE)));
+        // One of them has one, and the next is for the other.
+        for _ in 0..2 {
+            connected(&mut machine, to);
+        }
+        let client = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(machine.connect(client, to), Err(Errno(libc::EINPROGRESS)));
+        machine.run();
+        assert_eq!(machine.connect(client, to), Err(Errno(libc::EALREADY)), "both are full");
+        for fd in [one, other] {
+            machine.accept(fd).unwrap();
+            assert_eq!(machine.accept(fd), Err(crate::errno::AGAIN));
+        }
+        machine.close(one).unwrap();
+        machine.advance_to(machine.now + std::time::Duration::from_secs(3));
+        assert_eq!(machine.connect(client, to), Ok(()));
+        machine.accept(other).unwrap();
+        machine.close(other).unwrap();
+        let late = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(machine.connect(late, to), Err(Errno(libc::EINPROGRESS)));
+        machine.run();
+        assert_eq!(machine.connect(late, to), Err(Errno(libc::ECONNREFUSED)));
+    }
 
     #[test]
     fn a_port_belongs_to_one_socket_unless_both_share_it() {

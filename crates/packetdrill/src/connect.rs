@@ -114,16 +114,14 @@ impl Machine {
                     socket.error = Some(Errno(libc::ECONNRESET));
                 }
             }
-            Kind::Listener { id, queue, .. } => {
-                stack.unlisten(*id);
-                for child in std::mem::take(queue) {
-                    // Nobody will ever read what they sent.
-                    stack.abort(now, child, pool).ok();
-                    self.links.remove(&child);
+            Kind::Listener { .. } => {
+                if let Kind::Listener { id, queue, .. } = std::mem::replace(&mut socket.kind, Kind::Fresh) {
+                    self.give_up(id, queue);
                 }
             }
             _ => return Err(Errno(libc::ENOTSOCK)),
         }
+        let socket = self.sockets.get_mut(fd)?;
         socket.kind = Kind::Fresh;
         socket.local = socket.bound;
         (socket.connected, socket.read_shut, socket.write_shut) = (false, false, false);

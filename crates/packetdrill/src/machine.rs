@@ -226,8 +226,8 @@ impl Machine {
             match event {
                 Event::Accepted { listener, connection } => {
                     self.links.insert(connection, Link { connected: true, ..Link::default() });
-                    let full = self.sockets.arrived(listener, connection);
-                    self.host.stack.set_listener_full(listener, full);
+                    self.sockets.arrived(listener, connection);
+                    self.host.stack.set_listener_full(listener, self.sockets.is_full(listener));
                     self.opened(connection);
                 }
                 Event::Connected(id) => {

@@ -124,18 +124,39 @@ impl Sockets {
         }
     }
 
-    /// A connection for a listener; whether its queue is full now.
-    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) -> bool {
-        let mut full = false;
-        for socket in self.all.values_mut() {
-            if let Kind::Listener { id, queue, backlog, .. } = &mut socket.kind
-                && *id == listener
-            {
-                queue.push_back(connection);
-                full = queue.len() > *backlog;
+    /// The queues of a listener's sockets, of which there are several where they share a port (`SO_REUSEPORT`): how many were
+    /// accepted, who waits, and of how many one more is too many.
+    fn queues(
+        &mut self,
+        listener: ListenerId,
+    ) -> impl Iterator<Item = (u64, &mut VecDeque<ConnectionId>, usize)> {
+        self.all.values_mut().filter_map(move |socket| match &mut socket.kind {
+            Kind::Listener { id, queue, backlog, taken } if *id == listener => {
+                Some((*taken, queue, *backlog))
             }
+            _ => None,
+        })
+    }
+
+    /// A connection for a listener. Of several sockets it is for one that had the fewest: Linux deals them out by a hash that nobody
+    /// knows.
+    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) {
+        let free = self
+            .queues(listener)
+            .min_by_key(|(taken, queue, backlog)| (queue.len() > *backlog, taken + queue.len() as u64));
+        if let Some((_, queue, _)) = free {
+            queue.push_back(connection);
         }
-        full
+    }
+
+    /// Whether nobody can take a connection for a listener.
+    pub(crate) fn is_full(&mut self, listener: ListenerId) -> bool {
+        self.queues(listener).all(|(_, queue, backlog)| queue.len() > backlog)
+    }
+
+    /// Whether a socket listens by it.
+    pub(crate) fn has(&mut self, listener: ListenerId) -> bool {
+        self.queues(listener).next().is_some()
     }
 }
 
@@ -220,12 +241,13 @@ impl Machine {
         let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
         let (v6, options) = (socket.v6, socket.options.clone());
-        let Kind::Listener { id: listener, queue, backlog, taken } = &mut socket.kind else {
+        let Kind::Listener { id: listener, queue, taken, .. } = &mut socket.kind else {
             return Err(INVALID);
         };
         let id = queue.remove(next).ok_or(AGAIN)?;
         *taken += 1;
-        self.host.stack.set_listener_full(*listener, queue.len() > *backlog);
+        let listener = *listener;
+        self.host.stack.set_listener_full(listener, self.sockets.is_full(listener));
         let flow = self.host.stack.flow(id)?;
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
         (child.local, child.connected) = (Some((Some(flow.local), flow.local_port)), true);
@@ -299,14 +321,7 @@ impl Machine {
         let (stack, pool, now) = (&mut self.host.stack, &mut self.pool, self.now);
         match socket.kind {
             Kind::Fresh | Kind::Epoll(_) => {}
-            Kind::Listener { id, queue, .. } => {
-                stack.unlisten(id);
-                for child in queue {
-                    // Nobody will ever read what they sent.
-                    stack.abort(now, child, pool).ok();
-                    self.links.remove(&child);
-                }
-            }
+            Kind::Listener { id, queue, .. } => self.give_up(id, queue),
             Kind::Stream(id) => {
                 // A connection that has ended by itself has nothing more to say.
                 match socket.options.linger {
