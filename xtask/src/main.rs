@@ -52,7 +52,7 @@ enum Command {
     /// Compare the sources with ARCHITECTURE.md: arrows between crates, unsafe code, file heads and sizes
     #[command(after_help = "Example:\n  cargo xtask arch")]
     Arch,
-    /// Prepare what QEMU guests need, in the user's cache directory: about 230 MB from the machine's Debian mirror, once
+    /// Prepare what QEMU guests need, in the user's cache directory: about 220 MB from the machine's Debian mirror, once
     ///
     /// Tests that boot guests use it, and are skipped without it. `test --install` does this too.
     #[command(after_help = "Example:\n  cargo xtask guest")]

@@ -115,7 +115,7 @@ const COUNTED: &[Column<Counted>] = &[
     },
     Column {
         metric: Metric::fault(
-            "unsent",
+            "not_sent",
             "not all sent",
             "Of errors: what was to be sent could not be read, or was not sent before the end",
         ),
