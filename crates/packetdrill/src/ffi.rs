@@ -19,7 +19,7 @@ use libc::{
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
 use crate::options::TCP_INQ;
-use crate::reports::Control;
+use crate::reports::{Control, put_controls};
 use crate::settings::Flags;
 use crate::shared::{Patience, Shared};
 use crate::transfer::Received;
@@ -28,8 +28,6 @@ type Data = *mut c_void;
 
 /// Bytes of a file that go into a socket by one call at most.
 const AT_ONCE: usize = 1 << 20;
-/// The length of a `struct cmsghdr`.
-const CONTROL: usize = 16;
 /// Linux's `UIO_MAXIOV`.
 const PARTS: usize = 1024;
 
@@ -358,56 +356,6 @@ fn give_address(to: SocketAddr, start: *mut sockaddr, len: *mut socklen_t) -> Re
     Ok(())
 }
 
-/// Writes control messages, as many and as much of them as there is room for: how many bytes, and whether that is not all (Linux's
-/// `put_cmsg`).
-fn put_controls(controls: &[Control], mut place: &mut [u8]) -> (usize, bool) {
-    let (all, mut cut) = (place.len(), false);
-    for Control { level, kind, data } in controls {
-        let header =
-            [&((CONTROL + data.len()) as u64).to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes()];
-        if place.len() < CONTROL {
-            cut = true;
-            break;
-        }
-        let mut bytes = [&header.concat()[..], data].concat();
-        if place.len() < bytes.len() {
-            cut = true;
-            bytes.truncate(place.len());
-            bytes[..8].copy_from_slice(&(place.len() as u64).to_ne_bytes());
-        }
-        // The next one begins at a multiple of eight bytes.
-        bytes.resize(bytes.len().next_multiple_of(8).min(place.len()), 0);
-        let (now, later) = place.split_at_mut(bytes.len());
-        now.copy_from_slice(&bytes);
-        place = later;
-    }
-    (all - place.len(), cut)
-}
-
-/// How long a call on a socket may wait.
-fn patience(fd: c_int, flags: c_int, writes: bool) -> impl FnOnce(&Machine) -> Patience {
-    move |machine| {
-        let Ok(socket) = machine.sockets.get(fd) else { return Patience::None };
-        let limit = if writes { socket.options.send_timeout } else { socket.options.receive_timeout };
-        match limit {
-            _ if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 => {
-                Patience::None
-            }
-            Some(limit) => Patience::Until(machine.now + limit),
-            None => Patience::Forever,
-        }
-    }
-}
-
-/// Milliseconds, or for ever when negative.
-fn millis(timeout: c_int) -> impl FnOnce(&Machine) -> Patience {
-    move |machine| match u64::try_from(timeout) {
-        Ok(0) => Patience::None,
-        Ok(millis) => Patience::Until(machine.now + Duration::from_millis(millis)),
-        Err(_) => Patience::Forever,
-    }
-}
-
 extern "C" fn socket(data: Data, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     answer(shared(data).with(|machine| machine.socket(domain, kind, protocol)))
 }
@@ -421,7 +369,7 @@ extern "C" fn listen(data: Data, fd: c_int, backlog: c_int) -> c_int {
 }
 
 extern "C" fn accept(data: Data, fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let accepted = shared(data).call(patience(fd, 0, false), |machine| machine.accept(fd));
+    let accepted = shared(data).call(Patience::of(fd, 0, false), |machine| machine.accept(fd));
     answer(accepted.and_then(|(new, peer)| give_address(peer, to, len).map(|()| new)))
 }
 
@@ -434,7 +382,7 @@ extern "C" fn connect(data: Data, fd: c_int, to: *const sockaddr, len: socklen_t
         let to = address(to, len)?;
         let (begun, id) = shared.with(|machine| (machine.connect(fd, to), machine.connection(fd)));
         let (Err(Errno(libc::EINPROGRESS | libc::EALREADY)), Some(id)) = (begun, id) else { return begun };
-        match shared.call(patience(fd, 0, true), |machine| machine.connecting(fd, id)) {
+        match shared.call(Patience::of(fd, 0, true), |machine| machine.connecting(fd, id)) {
             // Nobody waits, or the time is over.
             Err(AGAIN) => begun,
             result => result,
@@ -449,7 +397,7 @@ fn receive(data: Data, fd: c_int, parts: &[iovec], flags: c_int) -> Result<Recei
     let call = |machine: &mut Machine| machine.receive(fd, &mut rooms, flags, &mut done);
     // Linux never waits for an urgent byte.
     let waits = if flags & libc::MSG_OOB != 0 { flags | libc::MSG_DONTWAIT } else { flags };
-    match shared(data).call(patience(fd, waits, false), call) {
+    match shared(data).call(Patience::of(fd, waits, false), call) {
         // Nobody waits for more, or not any longer.
         Err(_) if done > 0 => Ok(Received::bytes(done)),
         result => result,
@@ -471,7 +419,7 @@ fn send_all(
     to: Option<SocketAddr>,
 ) -> Result<usize> {
     // One time for all pieces.
-    let patience = shared.with(|machine| patience(fd, flags, true)(machine));
+    let patience = shared.with(|machine| Patience::of(fd, flags, true)(machine));
     let (mut sent, more) = shared.open_by_sending(patience, fd, (bytes, flags), to)?;
     if !more {
         return Ok(sent);
@@ -689,7 +637,7 @@ extern "C" fn poll(data: Data, fds: *mut pollfd, n: libc::nfds_t, timeout: c_int
     // SAFETY: the caller of the system call owns `n` of them there and lends them to us until we return.
     let fds = if count == 0 { &mut [][..] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
     let wanted: Vec<(i32, i16)> = fds.iter().map(|fd| (fd.fd, fd.events)).collect();
-    let result = match shared(data).call(millis(timeout), |machine| machine.poll(&wanted)) {
+    let result = match shared(data).call(Patience::millis(timeout), |machine| machine.poll(&wanted)) {
         Err(AGAIN) => Ok((0, vec![0; count])),
         result => result,
     };
@@ -775,7 +723,8 @@ extern "C" fn epoll_wait(
     if events.is_null() {
         return answer(Err(Errno(libc::EFAULT)));
     }
-    let result = match shared(data).call(millis(timeout), |machine| machine.epoll_wait(epoll, most)) {
+    let result = match shared(data).call(Patience::millis(timeout), |machine| machine.epoll_wait(epoll, most))
+    {
         Err(AGAIN) => Ok(Vec::new()),
         result => result,
     };
@@ -815,7 +764,7 @@ extern "C" fn splice(
     }
     let flags = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     let call = |machine: &mut Machine| machine.splice(from, to, len);
-    answer(shared(data).call(patience(from, flags, false), call).map(count))
+    answer(shared(data).call(Patience::of(from, flags, false), call).map(count))
 }
 
 #[cfg(test)]

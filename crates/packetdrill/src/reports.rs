@@ -20,6 +20,9 @@ const SENT: u32 = 0;
 const SCHEDULED: u32 = 1;
 const ARRIVED: u32 = 2;
 
+/// The length of a `struct cmsghdr`.
+const CONTROL: usize = 16;
+
 /// What may be asked for by `SO_TIMESTAMPING`: times by a clock of the kernel's; and what can be had without any work, since no
 /// hardware here has a clock, and no other message comes with the times.
 const KNOWN: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE
@@ -213,7 +216,7 @@ impl Machine {
                 let has_arrived = info.as_ref().is_some_and(|info| info.bytes_acked >= end);
                 let has_left = info.as_ref().is_some_and(|info| {
                     let syn = matches!(info.state, State::SynSent | State::SynReceived);
-                    info.bytes_acked + u64::from(info.unacked_bytes) - u64::from(syn) >= end
+                    info.bytes_acked + u64::from(info.unacked_bytes).saturating_sub(u64::from(syn)) >= end
                 });
                 match what {
                     // What is left of a connection that has ended is done with, too.
@@ -228,4 +231,30 @@ impl Machine {
             }
         }
     }
+}
+
+/// Writes control messages, as many and as much of them as there is room for: how many bytes, and whether that is not all (Linux's
+/// `put_cmsg`).
+pub(crate) fn put_controls(controls: &[Control], mut place: &mut [u8]) -> (usize, bool) {
+    let (all, mut cut) = (place.len(), false);
+    for Control { level, kind, data } in controls {
+        let header =
+            [&((CONTROL + data.len()) as u64).to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes()];
+        if place.len() < CONTROL {
+            cut = true;
+            break;
+        }
+        let mut bytes = [&header.concat()[..], data].concat();
+        if place.len() < bytes.len() {
+            cut = true;
+            bytes.truncate(place.len());
+            bytes[..8].copy_from_slice(&(place.len() as u64).to_ne_bytes());
+        }
+        // The next one begins at a multiple of eight bytes.
+        bytes.resize(bytes.len().next_multiple_of(8).min(place.len()), 0);
+        let (now, later) = place.split_at_mut(bytes.len());
+        now.copy_from_slice(&bytes);
+        place = later;
+    }
+    (all - place.len(), cut)
 }

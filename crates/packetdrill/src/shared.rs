@@ -4,6 +4,7 @@
 //! something. The driver does not go on before each of them has looked, and before those that got what they waited for
 //! have read the clock: so what they see does not depend on who is scheduled when.
 
+use std::ffi::c_int;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -52,6 +53,32 @@ pub(crate) enum Patience {
     None,
     Until(Timestamp),
     Forever,
+}
+
+impl Patience {
+    /// How long a call on a socket may wait.
+    pub(crate) fn of(fd: c_int, flags: c_int, writes: bool) -> impl FnOnce(&Machine) -> Self {
+        move |machine| {
+            let Ok(socket) = machine.sockets.get(fd) else { return Self::None };
+            let limit = if writes { socket.options.send_timeout } else { socket.options.receive_timeout };
+            match limit {
+                _ if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 => {
+                    Self::None
+                }
+                Some(limit) => Self::Until(machine.now + limit),
+                None => Self::Forever,
+            }
+        }
+    }
+
+    /// Milliseconds, or for ever when negative.
+    pub(crate) fn millis(timeout: c_int) -> impl FnOnce(&Machine) -> Self {
+        move |machine| match u64::try_from(timeout) {
+            Ok(0) => Self::None,
+            Ok(millis) => Self::Until(machine.now + Duration::from_millis(millis)),
+            Err(_) => Self::Forever,
+        }
+    }
 }
 
 impl Shared {
