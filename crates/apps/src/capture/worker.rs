@@ -94,7 +94,7 @@ pub(super) struct Capturer {
     whole: Box<[u8]>,
     /// Its `queues` are filled in when it is published.
     figures: Figures,
-    /// When records were last handed over, in nanoseconds of `CLOCK_REALTIME`; `None` when none waits.
+    /// When the first of the records came that are not handed over, in nanoseconds of `CLOCK_REALTIME`; `None` when none waits.
     waiting_since: Option<u64>,
     /// Since when nothing is received, in nanoseconds of `CLOCK_MONOTONIC`: there would be no room for it.
     held_since: Option<u64>,
@@ -209,11 +209,14 @@ impl Capturer {
 
     fn flush_if_due(&mut self, now: u64) {
         let Some(since) = self.waiting_since else { return };
-        // A clock that was set back must not keep them for long.
-        if self.orders.flush || now.abs_diff(since) >= FLUSH_NS {
-            self.producer.flush();
+        if self.waits_for(since, now) == 0 && self.producer.flush() {
             self.waiting_since = None;
         }
+    }
+
+    /// How many nanoseconds more what has waited since then may wait. A clock that was set back must not keep it for long.
+    fn waits_for(&self, since: u64, now: u64) -> u64 {
+        if self.orders.flush { 0 } else { FLUSH_NS.saturating_sub(now.abs_diff(since)) }
     }
 }
 
@@ -271,7 +274,10 @@ impl Task for Capturer {
     fn next_deadline(&self, now: u64) -> Option<u64> {
         match self.held_since {
             Some(_) => Some(now + HELD_NS),
-            None => self.waiting_since.map(|_| now + FLUSH_NS),
+            // What should have been handed over is when the disk is no longer behind.
+            None => {
+                self.waiting_since.map(|since| now + self.waits_for(since, clock::realtime()).max(HELD_NS))
+            }
         }
     }
 
