@@ -2,15 +2,14 @@
 //!
 //! A file is read as fast as its packets are taken, and its queue has ended when it has: times in it become the packets'
 //! timestamps and nothing more (`bywash replay` is what keeps to them). The worker itself waits for the disk then; it
-//! reads ahead in large pieces. Files are written as pcapng when they are called `.pcapng`, else as pcap, both with
+//! reads ahead in large pieces. From a pipe come the packets that are there, and nobody waits in it for more. Files are written as pcapng when they are called `.pcapng`, else as pcap, both with
 //! nanoseconds, by a thread of their own: a disk that is too slow makes the port take no more packets, as a NIC whose
 //! ring is full. Packets are copied in either direction.
 
 mod sink;
 mod source;
 
-use std::fs::File;
-use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +17,7 @@ use bywash_frame::{FRAME_DATA, MAX_FRAMES};
 use bywash_pcap::{Format, Interface, Link, MAX_PACKET, Reader, Statistics};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::clock;
+use bywash_sys::intake::Intake;
 use bywash_sys::spool::{Plan, Producer, Rotation, Spool, Target, Written};
 
 use crate::OpenOptions;
@@ -69,22 +69,25 @@ fn capabilities() -> Capabilities {
     }
 }
 
-type Source = Reader<Box<dyn Read + Send>>;
+type Source = Reader<Intake>;
 
 fn reader(file: &str) -> Result<Source, String> {
-    if file == STDIO {
-        return Reader::new(Box::new(std::io::stdin()) as Box<dyn Read + Send>)
-            .map_err(|error| error.to_string());
-    }
-    let open = || File::open(file).map_err(|error| format!("it can't be read: {error}"));
-    // The first packet tells what the others are; what is different later is left out and counted.
+    let open = || {
+        let opened = if file == STDIO { Intake::stdin() } else { Intake::open(Path::new(file)) };
+        opened.map_err(|error| format!("it can't be read: {error}"))
+    };
     let mut first = Reader::new(open()?).map_err(|error| error.to_string())?;
+    // Of what can't be opened again nothing may be lost to a look.
+    if file == STDIO || !first.source().is_file() {
+        return Ok(first);
+    }
+    // The first packet tells what the others are; what is different later is left out and counted.
     match first.next_record() {
         Ok(Some(record)) if record.link != Link::ETHERNET => {
             Err(format!("its packets begin with {}, and only Ethernet can be sent", record.link))
         }
         // That it is broken later is told later.
-        _ => Reader::new(Box::new(open()?) as Box<dyn Read + Send>).map_err(|error| error.to_string()),
+        _ => Reader::new(open()?).map_err(|error| error.to_string()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! `pcap:`, the port that is a file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::{OpenOptions, open};
 use bywash_frame::{Arena, Batch, Checksum, FRAME_DATA, FRAME_SIZE, HEADROOM, Packet, Pool, Segment};
-use bywash_port::{Port, QueuePair};
+use bywash_port::{Port, QueuePair, RxQueue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn pool() -> (&'static Arena, Pool) {
     let arena = Arena::new(vec![0; 512 * FRAME_SIZE]).unwrap();
@@ -156,6 +158,38 @@ fn a_broken_file_is_read_up_to_the_break_and_says_where() {
     let sentence = "broken at byte 176: a packet of 76 bytes begins there, and the file ends after 75; what stands \
                     before was read";
     assert_eq!(closed, Err(vec![sentence.to_owned()]));
+}
+
+/// Whether whoever sleeps on it is woken, now or soon.
+fn wakes(rx: &dyn RxQueue) -> bool {
+    let soon = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    poll(&mut [PollFd::from_borrowed_fd(rx.wake_fd().unwrap(), PollFlags::IN)], Some(&soon)).unwrap() > 0
+}
+
+#[test]
+fn a_pipe_gives_what_has_come_and_wakes_who_sleeps_until_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, written] = ["pipe", "out.pcap"].map(|name| directory.path().join(name).display().to_string());
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    let (arena, mut pool) = pool();
+    write(&written, arena, &mut pool, |pool| (0..3).map(|n| packet(&[n; 60], pool)).collect()).unwrap();
+    let file = std::fs::read(&written).unwrap();
+    let mut port = opened(&path, &source(), arena);
+    let mut rx = port.queues().remove(0).rx.unwrap();
+    let mut batch = Batch::new();
+    assert_eq!((rx.rx(&mut pool, &mut batch), rx.arm(), rx.has_ended()), (0, true, false), "nobody writes");
+    let mut pipe = std::fs::File::options().write(true).open(&path).unwrap();
+    for (part, came) in [(0..20, 0), (20..30, 0), (30..24 + 76, 1), (24 + 76..24 + 2 * 76 + 5, 1)] {
+        assert!(rx.arm() && !wakes(&*rx), "it waits for {part:?}");
+        pipe.write_all(&file[part.clone()]).unwrap();
+        assert_eq!((rx.arm(), wakes(&*rx)), (false, true), "{part:?}");
+        assert_eq!(rx.rx(&mut pool, &mut batch), came, "{part:?}");
+    }
+    drop(pipe);
+    assert_eq!((rx.rx(&mut pool, &mut batch), rx.has_ended(), rx.arm(), wakes(&*rx)), (0, true, true, false));
+    pool.give_batch(&mut batch);
+    rx.close(&mut pool);
+    assert!(port.close().unwrap_err()[0].contains("broken at byte 176: a packet's header of 16 bytes"));
 }
 
 #[test]

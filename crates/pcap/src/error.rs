@@ -41,6 +41,13 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Whether nothing is wrong: the source has said [`WouldBlock`](io::ErrorKind::WouldBlock), and what has not come yet can be read
+    /// later.
+    #[must_use]
+    pub fn is_for_later(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// The byte from which on the file could not be read.
     #[must_use]
     pub fn offset(&self) -> u64 {

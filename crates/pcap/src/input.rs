@@ -23,6 +23,10 @@ impl<R: Read> Input<R> {
         Self { source, buffer: vec![0; CHUNK], start: 0, end: 0, offset: 0 }
     }
 
+    pub(crate) fn source(&self) -> &R {
+        &self.source
+    }
+
     /// The place in the source of the first byte of [`Input::bytes`].
     pub(crate) fn offset(&self) -> u64 {
         self.offset
@@ -33,7 +37,8 @@ impl<R: Read> Input<R> {
         &self.buffer[self.start..self.end]
     }
 
-    /// Brings `wanted` bytes to hand, or as many as there are left, and returns them all: more may be there already.
+    /// Brings `wanted` bytes to hand, or as many as there are left, and returns them all: more may be there already. After an error those
+    /// that have come are at hand.
     #[inline]
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<&[u8], ReadError> {
         if self.end - self.start < wanted {
@@ -44,9 +49,12 @@ impl<R: Read> Input<R> {
 
     #[cold]
     fn read(&mut self, wanted: usize) -> Result<(), ReadError> {
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
+        // What comes piece by piece is moved once.
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted.next_power_of_two(), 0);
         }
@@ -69,16 +77,16 @@ impl<R: Read> Input<R> {
         self.offset += n as u64;
     }
 
-    /// Goes on by `n` bytes, however many are at hand. False when the source ends before.
-    pub(crate) fn skip(&mut self, mut n: u64) -> Result<bool, ReadError> {
-        while n > 0 {
-            let step = usize::try_from(n).unwrap_or(usize::MAX).min(CHUNK);
+    /// Goes on by `n` bytes, however many are at hand, and counts them down to those that are left. False when the source ends before.
+    pub(crate) fn skip(&mut self, n: &mut u64) -> Result<bool, ReadError> {
+        while *n > 0 {
+            let step = usize::try_from(*n).unwrap_or(usize::MAX).min(CHUNK);
             let step = step.min(self.fill(1)?.len());
             if step == 0 {
                 return Ok(false);
             }
             self.consume(step);
-            n -= step as u64;
+            *n -= step as u64;
         }
         Ok(true)
     }

@@ -40,6 +40,16 @@ const MAX_BLOCK: u32 = 16 << 20;
 pub(crate) struct Ng {
     order: Order,
     interfaces: Vec<Interface>,
+    passing: Option<Passing>,
+}
+
+/// A block that tells us nothing, and that is not gone over to its end.
+#[derive(Debug)]
+struct Passing {
+    offset: u64,
+    length: u32,
+    /// Bytes in front of the length that it ends with.
+    left: u64,
 }
 
 /// What is known of an interface.
@@ -136,12 +146,13 @@ impl Interface {
 impl Ng {
     /// For a file that begins with a section, which is not read yet.
     pub(crate) fn new() -> Self {
-        Self { order: Order::Little, interfaces: Vec::new() }
+        Self { order: Order::Little, interfaces: Vec::new(), passing: None }
     }
 
     /// The next packet's block, which is then at hand from its first byte on.
     pub(crate) fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Option<Found>, ReadError> {
         loop {
+            self.pass(input)?;
             let offset = input.offset();
             let broken = |what| ReadError::Broken { offset, what };
             let bytes = input.fill(12)?;
@@ -162,7 +173,7 @@ impl Ng {
                 return Err(broken(Broken::Length(length)));
             }
             if !matches!(kind, SECTION | INTERFACE | OLD_PACKET | SIMPLE_PACKET | PACKET) {
-                self.pass(input, length)?;
+                self.passing = Some(Passing { offset, length, left: u64::from(length) - 4 });
                 continue;
             }
             let block = whole(self.order, input, length)?;
@@ -183,11 +194,12 @@ impl Ng {
         }
     }
 
-    /// Goes over a block that tells us nothing.
-    fn pass<R: Read>(&self, input: &mut Input<R>, length: u32) -> Result<(), ReadError> {
-        let offset = input.offset();
-        let there = input.skip(u64::from(length) - 4)?;
-        let bytes = input.fill(4)?;
+    /// Goes over a block that tells us nothing, or over the rest of it.
+    fn pass<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), ReadError> {
+        let Some(Passing { offset, length, left }) = &mut self.passing else { return Ok(()) };
+        let there = input.skip(left)?;
+        let (offset, length) = (*offset, *length);
+        let bytes = if there { input.fill(4)? } else { input.bytes() };
         if !there || bytes.len() < 4 {
             let left = input.offset() - offset + input.bytes().len() as u64;
             return Err(ReadError::Broken {
@@ -200,6 +212,7 @@ impl Ng {
             return Err(ReadError::Broken { offset, what: Broken::Trailer { head: length, tail } });
         }
         input.consume(4);
+        self.passing = None;
         Ok(())
     }
 

@@ -50,11 +50,13 @@ pub(crate) struct Found {
 
 /// A capture file that is being read, packet by packet.
 ///
-/// It reads in large pieces and needs no other buffer. Its memory is bounded, whatever the file says.
+/// It reads in large pieces and needs no other buffer. Its memory is bounded, whatever the file says. Of a source that does not wait for
+/// what has not come, nothing is lost: see [`ReadError::is_for_later`].
 #[derive(Debug)]
 pub struct Reader<R> {
     input: Input<R>,
-    kind: Kind,
+    /// `None` while not all has come that tells it.
+    kind: Option<Kind>,
     /// Bytes of the record that was given out last.
     used: usize,
     /// Nothing follows: the file has ended, or is broken.
@@ -67,13 +69,9 @@ enum Kind {
     Ng(Ng),
 }
 
-impl<R: Read> Reader<R> {
-    /// Looks at the beginning of `source`.
-    ///
-    /// # Errors
-    /// [`ReadError`] when it is no capture file, or one of a kind that is not known here.
-    pub fn new(source: R) -> Result<Self, ReadError> {
-        let mut input = Input::new(source);
+impl Kind {
+    /// By the beginning of a file.
+    fn of<R: Read>(input: &mut Input<R>) -> Result<Self, ReadError> {
         let bytes = input.fill(4)?;
         let Some(&first) = bytes.first_chunk::<4>() else {
             let left = bytes.len() as u64;
@@ -85,27 +83,46 @@ impl<R: Read> Reader<R> {
                 },
             });
         };
-        let kind = if let Some(magic) = Classic::recognise(first) {
-            Kind::Classic(Classic::new(&mut input, magic)?)
-        } else if u32::from_be_bytes(first) == ng::SECTION {
-            Kind::Ng(Ng::new())
-        } else {
-            return Err(match first {
-                [0x1f, 0x8b, ..] => ReadError::Compressed("gunzip"),
-                [0x28, 0xb5, 0x2f, 0xfd] => ReadError::Compressed("unzstd"),
-                [0xfd, b'7', b'z', b'X'] => ReadError::Compressed("unxz"),
-                [b'B', b'Z', b'h', _] => ReadError::Compressed("bunzip2"),
-                [0x04, 0x22, 0x4d, 0x18] => ReadError::Compressed("unlz4"),
-                _ => ReadError::Unknown(first),
-            });
+        if let Some(magic) = Classic::recognise(first) {
+            return Classic::new(input, magic).map(Self::Classic);
+        }
+        if u32::from_be_bytes(first) == ng::SECTION {
+            return Ok(Self::Ng(Ng::new()));
+        }
+        Err(match first {
+            [0x1f, 0x8b, ..] => ReadError::Compressed("gunzip"),
+            [0x28, 0xb5, 0x2f, 0xfd] => ReadError::Compressed("unzstd"),
+            [0xfd, b'7', b'z', b'X'] => ReadError::Compressed("unxz"),
+            [b'B', b'Z', b'h', _] => ReadError::Compressed("bunzip2"),
+            [0x04, 0x22, 0x4d, 0x18] => ReadError::Compressed("unlz4"),
+            _ => ReadError::Unknown(first),
+        })
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Looks at the beginning of `source`; what of it has not come yet is looked at with the first packet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it is no capture file, or one of a kind that is not known here.
+    pub fn new(source: R) -> Result<Self, ReadError> {
+        let mut input = Input::new(source);
+        let kind = match Kind::of(&mut input) {
+            Err(error) if error.is_for_later() => None,
+            kind => Some(kind?),
         };
         Ok(Self { input, kind, used: 0, is_over: false })
     }
 
-    /// The next packet; `None` at the end, and after an error.
+    /// Where it reads from.
+    pub fn source(&self) -> &R {
+        self.input.source()
+    }
+
+    /// The next packet; `None` at the end, and after an error that is not for later.
     ///
     /// # Errors
-    /// [`ReadError`] when the rest of the file cannot be read.
+    /// [`ReadError`] when the rest of the file cannot be read, or not yet.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         if self.is_over {
@@ -114,10 +131,14 @@ impl<R: Read> Reader<R> {
         self.input.consume(self.used);
         self.used = 0;
         let found = match &mut self.kind {
-            Kind::Classic(classic) => classic.next(&mut self.input),
-            Kind::Ng(ng) => ng.next(&mut self.input),
+            Some(Kind::Classic(classic)) => classic.next(&mut self.input),
+            Some(Kind::Ng(ng)) => ng.next(&mut self.input),
+            None => self.first(),
         };
-        self.is_over = !matches!(found, Ok(Some(_)));
+        self.is_over = match &found {
+            Ok(found) => found.is_none(),
+            Err(error) => !error.is_for_later(),
+        };
         let Some(found) = found? else { return Ok(None) };
         self.used = found.total;
         let bytes = &self.input.bytes()[found.start..found.start + found.len];
@@ -133,11 +154,19 @@ impl<R: Read> Reader<R> {
         Ok(Some(Record { time: found.time, link: found.link, original_len, bytes }))
     }
 
-    /// The file's kind.
-    pub fn format(&self) -> Format {
-        match self.kind {
+    #[cold]
+    fn first(&mut self) -> Result<Option<Found>, ReadError> {
+        match self.kind.insert(Kind::of(&mut self.input)?) {
+            Kind::Classic(classic) => classic.next(&mut self.input),
+            Kind::Ng(ng) => ng.next(&mut self.input),
+        }
+    }
+
+    /// The file's kind, once its beginning has come.
+    pub fn format(&self) -> Option<Format> {
+        self.kind.as_ref().map(|kind| match kind {
             Kind::Classic(_) => Format::Pcap,
             Kind::Ng(_) => Format::Pcapng,
-        }
+        })
     }
 }

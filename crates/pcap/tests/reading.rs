@@ -1,6 +1,8 @@
 //! Files of every kind, whole, cut, mutated and hostile.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::{self, Read};
+
 use bywash_pcap::{Broken, Comment, Format, Interface, Link, ReadError, Reader, Statistics};
 use proptest::prelude::*;
 
@@ -66,8 +68,41 @@ fn owned(time: impl Into<Option<u64>>, link: u16, original: u32, bytes: &[u8]) -
     Owned { time: time.into(), link, original, bytes: bytes.to_vec() }
 }
 
-/// All packets before the end or the break.
+/// Gives some bytes now and some later.
+struct Drops<'a> {
+    rest: &'a [u8],
+    most: usize,
+    is_dry: bool,
+}
+
+impl Read for Drops<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.is_dry = !self.is_dry;
+        if self.is_dry {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let most = self.most.min(into.len());
+        self.rest.read(&mut into[..most])
+    }
+}
+
+/// All packets before the end or the break, which are the same when the file comes in pieces.
 fn read(file: &[u8]) -> (Vec<Owned>, Option<ReadError>) {
+    let (packets, error) = read_from(file);
+    // Of a long file not byte by byte.
+    for most in [1, 7, 1000, 1 << 16].into_iter().filter(|most| file.len() / most < 5000) {
+        let again = read_from(Drops { rest: file, most, is_dry: false });
+        assert_eq!(again.0, packets, "in pieces of {most} bytes");
+        assert_eq!(
+            again.1.map(|error| error.to_string()),
+            error.as_ref().map(ToString::to_string),
+            "in pieces of {most} bytes"
+        );
+    }
+    (packets, error)
+}
+
+fn read_from(file: impl Read) -> (Vec<Owned>, Option<ReadError>) {
     let mut reader = match Reader::new(file) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
@@ -79,6 +114,7 @@ fn read(file: &[u8]) -> (Vec<Owned>, Option<ReadError>) {
                 packets.push(owned(record.time, record.link.0, record.original_len, record.bytes));
             }
             Ok(None) => return (packets, None),
+            Err(error) if error.is_for_later() => {}
             Err(error) => {
                 assert!(reader.next_record().unwrap().is_none(), "nothing follows a break");
                 return (packets, Some(error));
@@ -113,7 +149,7 @@ fn every_kind_of_pcap_is_read() {
             file.extend(vec![0xee; extra]);
             file.extend(b"hello");
             assert_eq!(read_whole(&file), [owned(time, 113, 60, b"hello")], "{magic:x} {big}");
-            assert_eq!(Reader::new(file.as_slice()).unwrap().format(), Format::Pcap);
+            assert_eq!(Reader::new(file.as_slice()).unwrap().format(), Some(Format::Pcap));
         }
     }
 }
@@ -192,7 +228,7 @@ fn sections_interfaces_and_blocks_of_all_kinds_are_read() {
         owned(7_000, 1, 1, b"x"),
     ];
     assert_eq!(read_whole(&file), expected);
-    assert_eq!(Reader::new(file.as_slice()).unwrap().format(), Format::Pcapng);
+    assert_eq!(Reader::new(file.as_slice()).unwrap().format(), Some(Format::Pcapng));
 }
 
 #[test]

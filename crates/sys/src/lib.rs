@@ -8,6 +8,7 @@ pub mod dma;
 pub mod ethtool;
 pub mod folder_lock;
 pub mod function;
+pub mod intake;
 pub mod interface;
 pub mod mapped_registers;
 pub mod memory;

@@ -1,13 +1,14 @@
-//! A capture file's receiving half: packets as fast as they are taken, then nothing more.
+//! A capture file's receiving half: packets as fast as they are taken, or come by a pipe, then nothing more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bywash_frame::{Batch, FRAME_DATA, MAX_FRAMES, Packet, Pool};
 use bywash_pcap::{Link, Record};
 use bywash_port::{QueueCounters, RxQueue};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::epoll;
 
 use super::{Shared, Source};
 use crate::virtio::ETHERNET;
@@ -18,23 +19,39 @@ pub(super) struct PcapRx {
     shared: Arc<Shared>,
     counters: QueueCounters,
     has_ended: bool,
-    /// Never readable: what to sleep on when the file has ended. Without it, whoever waits looks again and again.
-    never: Option<OwnedFd>,
+    /// All that had come of a pipe was taken.
+    is_dry: bool,
+    /// Readable when more has come by a pipe; never for a file, and when all has ended. Without it, whoever waits looks again and
+    /// again.
+    more: Option<OwnedFd>,
 }
 
 impl PcapRx {
     pub(super) fn new(reader: Source, shared: Arc<Shared>) -> Self {
-        let never = eventfd(0, EventfdFlags::CLOEXEC).ok();
-        Self { reader, shared, counters: QueueCounters::default(), has_ended: false, never }
+        let more = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
+        if let Some(more) = &more {
+            // Refused of what never keeps anybody waiting, as a file.
+            let _ = epoll::add(more, reader.source(), epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        }
+        Self { reader, shared, counters: QueueCounters::default(), has_ended: false, is_dry: false, more }
+    }
+
+    fn end(&mut self) {
+        self.has_ended = true;
+        if let Some(more) = &self.more {
+            // A pipe that has ended is readable for ever. What was not put in is not there.
+            let _ = epoll::delete(more, self.reader.source());
+        }
     }
 }
 
 impl RxQueue for PcapRx {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
         let before = batch.len();
+        self.is_dry = false;
         // What is no packet counts too: a file does not keep us here.
         for _ in 0..batch.room() {
-            if self.has_ended {
+            if self.has_ended || self.is_dry {
                 break;
             }
             // Asked for before the file goes on: no packet is lost for want of one.
@@ -56,10 +73,13 @@ impl RxQueue for PcapRx {
                         reason.fetch_add(1, Ordering::Relaxed);
                     }
                 },
-                Ok(None) => self.has_ended = true,
+                Ok(None) => self.end(),
+                Err(error) if error.is_for_later() => self.is_dry = true,
                 Err(error) => {
-                    self.has_ended = true;
-                    let sentence = format!("{error}; what stands before was read");
+                    self.end();
+                    let has_begun = self.reader.format().is_some();
+                    let rest = if has_begun { "; what stands before was read" } else { "" };
+                    let sentence = format!("{error}{rest}");
                     *self.shared.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(sentence);
                 }
             }
@@ -71,7 +91,7 @@ impl RxQueue for PcapRx {
     }
 
     fn arm(&mut self) -> bool {
-        self.has_ended
+        self.has_ended || (self.is_dry && !self.reader.source().wait(Duration::ZERO))
     }
 
     fn has_ended(&self) -> bool {
@@ -79,7 +99,7 @@ impl RxQueue for PcapRx {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.never.as_ref().map(AsFd::as_fd)
+        self.more.as_ref().map(AsFd::as_fd)
     }
 
     fn counters(&self) -> QueueCounters {

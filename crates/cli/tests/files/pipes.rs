@@ -1,0 +1,111 @@
+//! Capture files that come and go through pipes: nobody waits for what has not come.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Place, end, pcap};
+
+/// Longer than anything takes that is done at once, on a machine that has much else to do.
+const SOON: Duration = Duration::from_secs(10);
+
+fn fifo(place: &Place, name: &str) -> PathBuf {
+    let path = place.0.path().join(name);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    path
+}
+
+fn start(place: &Place, words: &str) -> Child {
+    let mut command = place.command(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until a file has so many bytes.
+fn grown(place: &Place, name: &str, len: usize) {
+    let until = Instant::now() + SOON;
+    let has = || fs::metadata(place.0.path().join(name)).map_or(0, |file| file.len());
+    while has() < len as u64 {
+        assert!(Instant::now() < until, "{name} has {} of {len} bytes", has());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn packets_of_a_pipe_go_on_when_they_have_come_and_not_when_there_are_many() {
+    let place = Place::new();
+    let file = pcap(&[1; 3], 60);
+    for words in ["capture pcap:- -w out.pcap", "forward pcap:- pcap:out.pcap"] {
+        let mut child = start(&place, words);
+        let mut pipe = child.stdin.take().unwrap();
+        // The last packet is not whole.
+        for part in [&file[..10], &file[10..50], &file[50..180]] {
+            pipe.write_all(part).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        grown(&place, "out.pcap", 24 + 2 * 76);
+        pipe.write_all(&file[180..]).unwrap();
+        grown(&place, "out.pcap", file.len());
+        drop(pipe);
+        assert_eq!((end(&mut child), place.bytes("out.pcap") == file), (0, true), "{words}");
+        fs::remove_file(place.0.path().join("out.pcap")).unwrap();
+    }
+}
+
+#[test]
+fn a_pipe_that_is_silent_keeps_no_run_from_its_end() {
+    let place = Place::new();
+    let path = fifo(&place, "in");
+    let file = pcap(&[1; 3], 60);
+    for words in ["receive pcap:in", "capture pcap:in -w out.pcap", "forward pcap:in null:"] {
+        // Nobody writes to it, or somebody has begun to.
+        for begun in [&[][..], &file[..24], &file[..150]] {
+            for by_time in [true, false] {
+                let duration = if by_time { "--duration 300ms" } else { "" };
+                let mut child = start(&place, &format!("{words} {duration}"));
+                let mut pipe = None;
+                if !begun.is_empty() {
+                    let mut opened = File::options().read(true).write(true).open(&path).unwrap();
+                    opened.write_all(begun).unwrap();
+                    pipe = Some(opened);
+                }
+                std::thread::sleep(Duration::from_millis(500));
+                let asked = Instant::now();
+                if !by_time {
+                    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+                }
+                assert_eq!(end(&mut child), 0, "{words} {duration} {}", begun.len());
+                assert!(asked.elapsed() < SOON, "{words} {duration} {}", begun.len());
+                drop(pipe);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_pipe_nothing_is_lost_to_a_look_at_what_it_is() {
+    let place = Place::new();
+    let path = fifo(&place, "in");
+    let file = pcap(&[1; 3000], 600);
+    for port in ["pcap:in", "pcap:/dev/stdin"] {
+        let mut child = start(&place, &format!("forward {port} pcap:out.pcap"));
+        let mut pipe: Box<dyn Write> = if port == "pcap:in" {
+            Box::new(File::options().write(true).open(&path).unwrap())
+        } else {
+            Box::new(child.stdin.take().unwrap())
+        };
+        pipe.write_all(&file).unwrap();
+        drop(pipe);
+        assert_eq!((end(&mut child), place.bytes("out.pcap") == file), (0, true), "{port}");
+    }
+    let mut child = start(&place, "capture pcap:in -w out.pcap");
+    File::options().write(true).open(&path).unwrap().write_all(b"no capture file at all").unwrap();
+    let code = end(&mut child);
+    let mut complaint = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(code > 0 && complaint.contains("this is no pcap or pcapng file"), "{complaint}");
+    assert!(!complaint.contains("stands before"), "{complaint}");
+}
