@@ -339,6 +339,93 @@ fn a_slow_link_does_not_keep_its_worker_from_receiving() {
     forwarder.finish();
 }
 
+/// A queue of so many packets, and then of none.
+struct Ring {
+    left: usize,
+    received: u64,
+}
+
+impl Ring {
+    fn new(left: usize) -> Self {
+        Self { left, received: 0 }
+    }
+}
+
+impl RxQueue for Ring {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        let n = self.left.min(batch.room());
+        for _ in 0..n {
+            let mut packet = bywash_apps::port::frame::Packet::new(pool.take().unwrap());
+            packet.extend_from_slice(&[0; 60]).unwrap();
+            batch.push(packet);
+        }
+        self.left -= n;
+        self.received += n as u64;
+        n
+    }
+    fn arm(&mut self) -> bool {
+        true
+    }
+    fn has_ended(&self) -> bool {
+        self.left == 0
+    }
+    fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters { packets: self.received, ..QueueCounters::default() }
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+/// A port with this queue alone.
+fn only_receives(name: &str, rx: Ring) -> Box<dyn Port> {
+    Fake::new(name, vec![QueuePair { rx: Some(Box::new(rx)), tx: None }], Box::new(|| Ok(())))
+}
+
+/// A queue that takes a packet for a while, then nothing for longer than a link is waited for, then everything.
+struct PausedTx {
+    begun: Option<Instant>,
+    counters: QueueCounters,
+}
+
+impl TxQueue for PausedTx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        let is_first = self.begun.is_none();
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        if !is_first && begun.elapsed() < Duration::from_millis(700) {
+            return 0;
+        }
+        let n = batch.len();
+        pool.give_batch(batch);
+        self.counters.packets += n as u64;
+        n
+    }
+    fn flush(&mut self, _: &mut Pool) {}
+    fn in_flight(&self) -> usize {
+        0
+    }
+    fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+#[test]
+fn from_a_file_to_a_file_nothing_is_dropped_however_long_it_takes() {
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    for (from, to, lost) in [("pcap:in", "pcap:out", false), ("pcap:in", "tap:out", true)] {
+        let (arena, stop) = (arena(), stop());
+        let exit = only_sends(to, PausedTx { begun: None, counters: QueueCounters::default() });
+        let pair = Pair::Both(only_receives(from, Ring::new(1000)), exit);
+        let mut forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+        assert!(forwarder.wait(PATIENCE), "it ends with its file");
+        let summary = forwarder.finish();
+        let [sent, dropped] = ["tx_packets", "dropped_packets"].map(|name| of(&summary.snapshot.total, name));
+        assert_eq!((sent + dropped, dropped > 0), (1000, lost), "{from} {to}");
+    }
+}
+
 #[test]
 fn queues_of_different_number_all_find_a_worker() {
     let arena = arena();

@@ -6,9 +6,10 @@
 use bywash_port::Port;
 use bywash_port::frame::Arena;
 
-use super::worker::{Entrance, Exit, Forwarder};
+use super::worker::{Entrance, Exit, Files, Forwarder};
 use super::{Direction, Options, Pair};
 use crate::queues::{Halves, close_unused, pools};
+use crate::session::is_file;
 
 /// The workers' tasks, and the directions they serve.
 pub(super) struct Plan {
@@ -45,11 +46,12 @@ pub(super) fn plan(pairs: &mut [Pair], options: &Options, arena: &'static Arena)
 /// A port's name and its queues that are not dealt out yet.
 struct Side {
     name: String,
+    is_file: bool,
     queues: Halves,
 }
 
 fn side(port: &mut Box<dyn Port>) -> Side {
-    Side { name: port.name().to_string(), queues: Halves::of(&mut **port) }
+    Side { name: port.name().to_string(), is_file: is_file(&**port), queues: Halves::of(&mut **port) }
 }
 
 /// From which side to which of a pair.
@@ -109,10 +111,11 @@ struct Hand {
 /// Deals out the queues of one direction and returns how many workers it has now.
 fn assign(pair: &mut [Side], (from, to): Route, direction: usize, batch: usize, hands: &mut [Hand]) -> usize {
     let width = hands.len().min(pair[to].queues.tx.len()).min(pair[from].queues.rx.len());
+    let files = Files { from: pair[from].is_file, to: pair[to].is_file };
     let mut exits = Vec::with_capacity(width);
     for ((number, tx), hand) in pair[to].queues.tx.drain(..width).zip(hands.iter_mut()) {
         exits.push(hand.exits.len());
-        hand.exits.push(Exit::new(tx, batch, number, direction));
+        hand.exits.push(Exit::new(tx, batch, number, direction, files));
     }
     for (index, (number, rx)) in pair[from].queues.rx.drain(..).enumerate() {
         let worker = index % width;

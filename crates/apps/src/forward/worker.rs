@@ -4,7 +4,8 @@
 //! is the buffer, and what overflows there is dropped before it has cost anything. (Receiving on and dropping, as
 //! `l2fwd` does, spends on lost packets the time that would have sent them.) A ring that does not move for
 //! [`PATIENCE_NS`] belongs to a dead link: its packets are dropped and counted then, and dropping goes on until it
-//! takes one again, so that the queues stay alive.
+//! takes one again, so that the queues stay alive. Where packets come out of a file and go to one there is no such limit: nothing is lost
+//! while a file waits.
 
 use std::os::fd::BorrowedFd;
 
@@ -49,9 +50,17 @@ pub(super) struct Exit {
     batch: Batch,
     number: usize,
     direction: usize,
+    files: Files,
     waiting: Option<Waiting>,
     is_dead: bool,
     dropped: u64,
+}
+
+/// Which ends of a way are files: those wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Files {
+    pub(super) from: bool,
+    pub(super) to: bool,
 }
 
 /// Since when the packets of a batch have waited.
@@ -63,9 +72,15 @@ struct Waiting {
 }
 
 impl Exit {
-    pub(super) fn new(tx: Box<dyn TxQueue>, batch: usize, number: usize, direction: usize) -> Self {
+    pub(super) fn new(
+        tx: Box<dyn TxQueue>,
+        batch: usize,
+        number: usize,
+        direction: usize,
+        files: Files,
+    ) -> Self {
         let batch = Batch::with_limit(batch);
-        Self { tx, batch, number, direction, waiting: None, is_dead: false, dropped: 0 }
+        Self { tx, batch, number, direction, files, waiting: None, is_dead: false, dropped: 0 }
     }
 
     fn is_waiting(&self) -> bool {
@@ -77,14 +92,14 @@ impl Exit {
     }
 
     /// Hands the batch to the NIC and returns how many packets it took. What does not fit waits, for
-    /// [`PATIENCE_NS`] after the last that did and for [`LONGEST_WAIT_NS`] at most.
+    /// [`PATIENCE_NS`] after the last that did and for [`LONGEST_WAIT_NS`] at most; from a file to a file as long as it takes.
     #[inline]
     fn send(&mut self, pool: &mut Pool) -> usize {
         let sent = self.tx.tx(pool, &mut self.batch);
         if self.batch.is_empty() {
             self.waiting = None;
             self.is_dead = false;
-        } else {
+        } else if !(self.files.from && self.files.to) {
             self.wait_or_drop(sent, pool);
         }
         sent
