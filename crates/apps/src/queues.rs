@@ -1,5 +1,7 @@
 //! The queues of a port before they have workers, and the memory that the workers get.
 
+use std::time::Duration;
+
 use bywash_port::frame::{Arena, FRAME_DATA, MAX_FRAMES, Pool};
 use bywash_port::{Capabilities, Port, QueuePair, RxQueue, TxQueue};
 use bywash_sys::clock;
@@ -46,12 +48,26 @@ pub(crate) fn close_queues(queues: impl IntoIterator<Item = QueuePair>, pool: &m
 /// How long the last packets may take to leave at the end: a link that went down never completes them.
 const DRAIN_NS: u64 = 500_000_000;
 
-/// Waits until all that was handed to `tx` has left, for a bounded time.
-pub(crate) fn drain(tx: &mut dyn TxQueue, pool: &mut Pool) {
-    let until = clock::monotonic() + DRAIN_NS;
-    while tx.in_flight() > 0 && clock::monotonic() < until {
+/// How long a wait for the last packets is no rest: links complete them soon.
+const RESTLESS_NS: u64 = 10_000_000;
+
+/// Waits until all that was handed to `tx` has left: for a bounded time, but where it goes to a file, which is not closed before.
+pub(crate) fn drain(tx: &mut dyn TxQueue, pool: &mut Pool, is_file: bool) {
+    let begun = clock::monotonic();
+    let mut now = begun;
+    while tx.in_flight() > 0 && (is_file || now - begun < DRAIN_NS) {
         tx.flush(pool);
+        rest(now - begun);
+        now = clock::monotonic();
+    }
+}
+
+/// Leaves the core to others between two looks at the last packets, which have been waited for so long.
+pub(crate) fn rest(waited: u64) {
+    if waited < RESTLESS_NS {
         std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -214,7 +214,7 @@ impl Filterer {
         }
         for lane in &mut self.lanes {
             lane.give_back(&mut self.pool, LAST_NS);
-            drain(&mut *lane.tx, &mut self.pool);
+            drain(&mut *lane.tx, &mut self.pool, false);
             lane.lose(&mut self.pool, until + LAST_NS);
         }
     }

@@ -16,7 +16,7 @@ use bywash_sys::worker::{Task, Turn};
 
 use super::MacEdit;
 use crate::live::{Live, Publication};
-use crate::queues::close_queues;
+use crate::queues::{close_queues, rest};
 
 /// How long packets wait for room in a TX ring that takes none. Whoever is to empty it may be kept from that by the
 /// scheduler for a tenth of a second on a busy machine; and a queue that is not looked at for half a second counts as
@@ -30,7 +30,7 @@ const LONGEST_WAIT_NS: u64 = 350_000_000;
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
 const TX_POLL_NS: u64 = 1_000_000;
 
-/// How long the last packets may take to leave at the end.
+/// How long the last packets may take to leave at the end, but for those to a file: closing it waits for them all.
 const DRAIN_NS: u64 = 200_000_000;
 
 /// A receiving queue and where its packets go.
@@ -275,18 +275,17 @@ impl Task for Forwarder {
     }
 
     fn finish(&mut self) {
-        let until = clock::monotonic() + DRAIN_NS;
-        while self.exits.iter().any(Exit::is_sending) {
+        let begun = clock::monotonic();
+        let mut now = begun;
+        while self.exits.iter().any(|exit| exit.is_sending() && (exit.files.to || now - begun < DRAIN_NS)) {
             for exit in &mut self.exits {
                 if exit.is_waiting() {
                     exit.send(&mut self.pool);
                 }
                 exit.tx.flush(&mut self.pool);
             }
-            if clock::monotonic() > until {
-                break;
-            }
-            std::thread::yield_now();
+            rest(now - begun);
+            now = clock::monotonic();
         }
     }
 }

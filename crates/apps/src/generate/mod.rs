@@ -17,7 +17,7 @@ use crate::live::Live;
 use crate::queues::{close_queues, longest_packet};
 use crate::rate::Traffic;
 use crate::report::{Dial, Snapshot, Times};
-use crate::session::{App, PortSummary, StartError, close_port, reasons};
+use crate::session::{App, PortSummary, StartError, close_port, is_file, reasons};
 
 mod diagnosis;
 mod events;
@@ -279,6 +279,7 @@ fn deal(
             let orders = Orders {
                 maker: Maker::new(plan.clone(), (index, of), stream),
                 count: options.count.map(|count| count / of + u64::from(index < count % of)),
+                is_file: is_file(port),
             };
             Generator::new(tx, number, pool, options.batch, orders)
         });

@@ -63,6 +63,8 @@ pub(super) struct Orders {
     pub(super) maker: Maker,
     /// Packets to send; `None` for no end.
     pub(super) count: Option<u64>,
+    /// They go to a file.
+    pub(super) is_file: bool,
 }
 
 /// One worker's share of the work.
@@ -268,6 +270,6 @@ impl Task for Generator {
     }
 
     fn finish(&mut self) {
-        drain(&mut *self.tx, &mut self.pool);
+        drain(&mut *self.tx, &mut self.pool, self.orders.is_file);
     }
 }

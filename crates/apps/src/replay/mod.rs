@@ -14,7 +14,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::close_queues;
 use crate::report::{Dial, Snapshot};
-use crate::session::{App, StartError, close_port, port_table, reasons};
+use crate::session::{App, StartError, close_port, is_file, port_table, reasons};
 
 mod events;
 mod pace;
@@ -227,7 +227,8 @@ fn prepare(
     }
     let frames = options.workers.frames.unwrap_or(arena.unused());
     let pool = arena.pool(frames).map_err(|e| e.to_string())?;
-    Ok((Orders { trace, speed, loops: options.loops, count: options.count }, pool))
+    let orders = Orders { trace, speed, loops: options.loops, count: options.count, is_file: is_file(port) };
+    Ok((orders, pool))
 }
 
 /// Refuses what no link can carry.

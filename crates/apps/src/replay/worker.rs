@@ -42,6 +42,8 @@ pub(super) struct Orders {
     pub(super) loops: Option<u64>,
     /// Packets to send in all; `None` for no end.
     pub(super) count: Option<u64>,
+    /// They go to a file.
+    pub(super) is_file: bool,
 }
 
 /// The worker's task.
@@ -291,6 +293,6 @@ impl Task for Replayer {
     }
 
     fn finish(&mut self) {
-        drain(&mut *self.tx, &mut self.pool);
+        drain(&mut *self.tx, &mut self.pool, self.orders.is_file);
     }
 }

@@ -1,14 +1,15 @@
-//! Capture files that come and go through pipes: nobody waits for what has not come.
+//! Capture files that come and go through pipes: nobody waits for what has not come, and nothing is lost to who is slow.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Place, end, pcap};
+use super::{Place, end, packets, pcap, summary};
 
 /// Longer than anything takes that is done at once, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(10);
@@ -32,6 +33,17 @@ fn grown(place: &Place, name: &str, len: usize) {
         assert!(Instant::now() < until, "{name} has {} of {len} bytes", has());
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Reads a pipe to its end, but not for as long.
+fn read_after(pause: Duration, path: PathBuf) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut pipe = File::open(path).unwrap();
+        std::thread::sleep(pause);
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
 }
 
 #[test]
@@ -108,4 +120,24 @@ fn of_a_pipe_nothing_is_lost_to_a_look_at_what_it_is() {
     child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
     assert!(code > 0 && complaint.contains("this is no pcap or pcapng file"), "{complaint}");
     assert!(!complaint.contains("stands before"), "{complaint}");
+}
+
+#[test]
+fn what_goes_to_a_slow_reader_is_waited_for() {
+    let place = Place::new();
+    let path = fifo(&place, "out");
+    // More than the pipe takes.
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3000], 600)).unwrap();
+    for words in
+        ["generate pcap:out --count 20k", "replay a.pcap pcap:out --rate max", "forward pcap:a.pcap pcap:out"]
+    {
+        let read = read_after(Duration::from_millis(1500), path.clone());
+        let output = place.command(words).arg("--json").output().unwrap();
+        let told = summary(&output);
+        assert_eq!(output.status.code(), Some(0), "{words}: {told}");
+        let count = if words.starts_with("generate") { 20_000 } else { 3000 };
+        let sent = if words.starts_with("forward") { &told["directions"][0] } else { &told };
+        assert_eq!(sent["tx_packets"], count, "{words}: {told}");
+        assert_eq!(packets(&read.join().unwrap()).len(), count, "{words}");
+    }
 }
