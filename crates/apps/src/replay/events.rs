@@ -135,7 +135,7 @@ const TOTAL: &[Column<Figures>] = &[
         metric: Metric::fault(
             "starved_turns",
             "times not read yet",
-            "Times packets were due and not read yet: the disk is too slow",
+            "Times packets were due, as far as is known, and not read yet: the disk, or who writes a pipe, is too slow",
         ),
         of: |figures| figures.starved,
     },
@@ -243,8 +243,10 @@ impl Summary {
 
     fn judge(&mut self, figures: &Figures, options: &Options, speed: Speed) {
         let (port, sent) = (&self.port.name, figures.counters.packets);
+        let is_empty = sent == 0 && figures.notes.packets == 0;
         if let Some(broken) = &figures.notes.broken {
-            self.unmet.push(format!("{}: {broken}; what stands before was sent", self.file));
+            let rest = if is_empty { "" } else { "; what stands before was sent" };
+            self.unmet.push(format!("{}: {broken}{rest}", self.file));
         }
         if figures.notes.short > 0 {
             let short = figures.notes.short;
@@ -257,7 +259,9 @@ impl Summary {
             self.unmet.push(format!("{} packets were handed to {port} and never left", figures.in_flight));
         }
         let has_end = options.duration.is_none() && (options.loops.is_some() || options.count.is_some());
-        if sent == 0 {
+        if is_empty && figures.failure.is_none() {
+            self.unmet.push(format!("nothing was sent: no packet of {} came", self.file));
+        } else if sent == 0 {
             self.unmet.push(format!(
                 "nothing was sent: {port} took no packet; is its link up and its other end open?"
             ));

@@ -2,9 +2,8 @@
 //!
 //! What can take long or fail, reading and rewriting, is done before a packet is due: at the start where the file is
 //! small enough, else by a thread that reads ahead. The sender copies bytes that are in memory, whatever the disk does.
+//! Of a pipe it gets what is there, and the thread waits for more.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use bywash_pcap::{Link, Reader, Record};
 use bywash_port::Capabilities;
+use bywash_sys::intake::Intake;
 use bywash_wire::ETHERNET_HEADER;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -40,15 +40,13 @@ pub enum Source {
 }
 
 impl Source {
-    fn open(&self) -> Result<Reader<Box<dyn Read + Send>>, String> {
-        let input: Box<dyn Read + Send> = match self {
-            Self::Stdin => Box::new(std::io::stdin()),
-            Self::File(path) => {
-                let file = File::open(path);
-                Box::new(file.map_err(|error| format!("{} can't be read: {error}", path.display()))?)
-            }
+    fn open(&self) -> Result<Reader<Intake>, String> {
+        let opened = match self {
+            Self::Stdin => Intake::stdin(),
+            Self::File(path) => Intake::open(path),
         };
-        Reader::new(input).map_err(|error| format!("{self}: {error}"))
+        let intake = opened.map_err(|error| format!("{self} can't be read: {error}"))?;
+        Reader::new(intake).map_err(|error| format!("{self}: {error}"))
     }
 
     /// Its length; `None` when nobody knows.
@@ -175,9 +173,20 @@ pub(super) struct Preparation {
     pub(super) max_gap: u64,
 }
 
+/// What a piece was filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filled {
+    /// The next packets.
+    Some,
+    /// Nothing, which is what has come.
+    NotYet,
+    /// Nothing: that was all.
+    End,
+}
+
 /// A file on its way through.
 struct Loader {
-    reader: Reader<Box<dyn Read + Send>>,
+    reader: Reader<Intake>,
     preparation: Preparation,
     notes: Notes,
     /// The latest time in the file so far.
@@ -194,8 +203,8 @@ impl Loader {
         Ok(Self { reader, preparation, notes, latest: None, packet, number: 0, is_over: false })
     }
 
-    /// Fills a piece with what comes next; false at the end of the file.
-    fn fill(&mut self, piece: &mut Piece) -> Result<bool, String> {
+    /// Fills a piece with what comes next: as much as there is room for, or has come.
+    fn fill(&mut self, piece: &mut Piece) -> Result<Filled, String> {
         piece.clear();
         // A packet that no longer fitted is first.
         if !self.packet.is_empty() {
@@ -208,6 +217,7 @@ impl Loader {
                     self.is_over = true;
                     break;
                 }
+                Err(error) if error.is_for_later() => break,
                 Err(error) => {
                     self.notes.broken = Some(error.to_string());
                     self.is_over = true;
@@ -233,11 +243,15 @@ impl Loader {
             self.notes.span = time;
             self.notes.packets += 1;
             if !piece.has_room(self.packet.len()) {
-                return Ok(true);
+                break;
             }
             self.append(piece, time);
         }
-        Ok(!piece.entries.is_empty())
+        Ok(match (piece.entries.is_empty(), self.is_over) {
+            (false, _) => Filled::Some,
+            (true, false) => Filled::NotYet,
+            (true, true) => Filled::End,
+        })
     }
 
     fn append(&mut self, piece: &mut Piece, time: u64) {
@@ -326,7 +340,7 @@ impl Trace {
         let mut pieces = Vec::new();
         loop {
             let mut piece = Piece::default();
-            if !loader.fill(&mut piece).map_err(|reason| format!("{source}: {reason}"))? {
+            if loader.fill(&mut piece).map_err(|reason| format!("{source}: {reason}"))? != Filled::Some {
                 break;
             }
             piece.blocks.shrink_to_fit();
@@ -457,7 +471,7 @@ impl Stream {
 struct Ahead {
     full: Producer<Sent>,
     free: Consumer<Piece>,
-    /// A piece that the end of a file left unused.
+    /// A piece that was left unused: the file had ended, or no more had come.
     spare: Option<Piece>,
     shared: Arc<Mutex<Shared>>,
 }
@@ -494,13 +508,24 @@ impl Ahead {
             };
             let filled = loader.fill(&mut piece);
             self.shared.lock().unwrap_or_else(PoisonError::into_inner).notes = loader.notes.clone();
-            if !filled? {
-                self.spare = Some(piece);
-                return Ok(!is_first);
+            match filled? {
+                Filled::Some => {
+                    // There are no more pieces than the ring has places.
+                    let _ = self.full.push((piece, is_first));
+                    is_first = false;
+                }
+                Filled::NotYet => {
+                    self.spare = Some(piece);
+                    if self.free.is_abandoned() {
+                        return Ok(false);
+                    }
+                    loader.reader.source().wait(NAP);
+                }
+                Filled::End => {
+                    self.spare = Some(piece);
+                    return Ok(!is_first);
+                }
             }
-            // There are no more pieces than the ring has places.
-            let _ = self.full.push((piece, is_first));
-            is_first = false;
         }
     }
 

@@ -138,16 +138,11 @@ impl Replayer {
     fn make(&mut self) {
         let now = clock::monotonic();
         self.due = None;
-        if !self.has_begun {
-            // Not when it was made: reading the file took its time.
-            self.pace = Pace::new(self.orders.speed, now);
-            self.has_begun = true;
-        }
         while self.batch.room() > 0 && !self.is_over {
             let (piece, is_first) = match self.orders.trace.piece() {
                 Next::Piece(piece, is_first) => (piece, is_first),
                 Next::Wait => {
-                    self.figures.starved += 1;
+                    self.figures.starved += u64::from(self.has_begun);
                     return;
                 }
                 Next::End => {
@@ -156,6 +151,11 @@ impl Replayer {
                     return;
                 }
             };
+            if !self.has_begun {
+                // Not before there is a packet: until then nothing is late.
+                self.pace = Pace::new(self.orders.speed, now);
+                self.has_begun = true;
+            }
             if self.at == 0 && is_first && self.turn.0 > 0 {
                 // The file begins again.
                 self.figures.loops += 1;

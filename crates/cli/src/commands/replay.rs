@@ -27,8 +27,9 @@ Examples:
                                                          for other machines; checksums stay right
 
 It tells how far the gaps between packets, as they were handed to the port, were from those in the file. A file of at
-most --preload bytes is read into memory first, a longer one by a thread that is ahead. When the port takes no more for
-so long that packets are 100 ms late, the rest is put off instead of sent in a burst, and that is told.",
+most --preload bytes is read into memory first, a longer one by a thread that is ahead. From a pipe packets go as they
+come, none before it is due after the first one. When the port takes no more for so long that packets are 100 ms late, the
+rest is put off instead of sent in a burst, and that is told.",
     exit_codes!("all was sent, in time (of a broken file, what stands before the break)")
 );
 

@@ -141,3 +141,26 @@ fn what_goes_to_a_slow_reader_is_waited_for() {
         assert_eq!(packets(&read.join().unwrap()).len(), count, "{words}");
     }
 }
+
+#[test]
+fn a_replay_of_a_pipe_begins_with_its_first_packet_and_sends_what_is_there() {
+    let place = Place::new();
+    let file = pcap(&[1000; 3], 60);
+    let mut child = start(&place, "replay - pcap:out.pcap --json");
+    let mut pipe = child.stdin.take().unwrap();
+    for part in [&file[..24], &file[24..]] {
+        pipe.write_all(part).unwrap();
+        std::thread::sleep(Duration::from_millis(800));
+    }
+    grown(&place, "out.pcap", file.len());
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let told = summary(&output);
+    assert_eq!((&told["tx_packets"], &told["put_off_ns"]), (&3.into(), &0.into()), "{told}");
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    // Nor does one that never begins keep it.
+    let mut child = start(&place, "replay - pcap:out.pcap");
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(end(&mut child), 1);
+}
