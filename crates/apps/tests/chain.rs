@@ -339,15 +339,17 @@ fn a_slow_link_does_not_keep_its_worker_from_receiving() {
     forwarder.finish();
 }
 
-/// A queue of so many packets, and then of none.
+/// A queue with packets that are told by their place, some of which come only when nothing more is to.
 struct Ring {
     left: usize,
+    at_the_end: usize,
+    ends: bool,
     received: u64,
 }
 
 impl Ring {
-    fn new(left: usize) -> Self {
-        Self { left, received: 0 }
+    fn new(left: usize, at_the_end: usize) -> Self {
+        Self { left, at_the_end, ends: at_the_end == 0, received: 0 }
     }
 }
 
@@ -367,7 +369,10 @@ impl RxQueue for Ring {
         true
     }
     fn has_ended(&self) -> bool {
-        self.left == 0
+        self.ends && self.left == 0
+    }
+    fn stop(&mut self) {
+        self.left += std::mem::take(&mut self.at_the_end);
     }
     fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
@@ -381,6 +386,16 @@ impl RxQueue for Ring {
 /// A port with this queue alone.
 fn only_receives(name: &str, rx: Ring) -> Box<dyn Port> {
     Fake::new(name, vec![QueuePair { rx: Some(Box::new(rx)), tx: None }], Box::new(|| Ok(())))
+}
+
+#[test]
+fn what_is_in_a_ring_at_the_end_is_still_sent() {
+    let (arena, stop) = (arena(), stop());
+    let pair = Pair::Both(only_receives("tap:full", Ring::new(50, 5000)), open("null:", 1, arena));
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    let summary = finish_after(forwarder, &stop, 50);
+    assert_eq!((summary.unmet(), of(&summary.snapshot.total, "tx_packets")), (&[][..], 5050));
 }
 
 /// A queue that takes a packet for a while, then nothing for longer than a link is waited for, then everything.
@@ -417,7 +432,7 @@ fn from_a_file_to_a_file_nothing_is_dropped_however_long_it_takes() {
     for (from, to, lost) in [("pcap:in", "pcap:out", false), ("pcap:in", "tap:out", true)] {
         let (arena, stop) = (arena(), stop());
         let exit = only_sends(to, PausedTx { begun: None, counters: QueueCounters::default() });
-        let pair = Pair::Both(only_receives(from, Ring::new(1000)), exit);
+        let pair = Pair::Both(only_receives(from, Ring::new(1000, 0)), exit);
         let mut forwarder = Forward::start(vec![pair], &options, arena, &stop).unwrap();
         assert!(forwarder.wait(PATIENCE), "it ends with its file");
         let summary = forwarder.finish();

@@ -30,6 +30,12 @@ const LONGEST_WAIT_NS: u64 = 350_000_000;
 /// How soon to look again while a NIC has packets to send: it wakes nobody when it has sent them.
 const TX_POLL_NS: u64 = 1_000_000;
 
+/// How long packets are still taken out of the ports' rings at the end: those that keep coming must not keep us.
+const RECEIVE_NS: u64 = 50_000_000;
+
+/// How long nothing has come when the rings are dry: what is on its way when a queue is told to stop comes within that.
+const DRY_NS: u64 = 1_000_000;
+
 /// How long the last packets may take to leave at the end, but for those to a file: closing it waits for them all.
 const DRAIN_NS: u64 = 200_000_000;
 
@@ -274,9 +280,18 @@ impl Task for Forwarder {
         self.exits.iter().any(Exit::is_sending).then(|| now + TX_POLL_NS)
     }
 
+    /// What came before the end is in the ports' rings, and was taken from whoever else could have had it.
     fn finish(&mut self) {
+        self.entrances.iter_mut().for_each(|entrance| entrance.rx.stop());
         let begun = clock::monotonic();
-        let mut now = begun;
+        let (mut now, mut last) = (begun, begun);
+        while now - begun < RECEIVE_NS && now - last < DRY_NS {
+            // What waits for room keeps others from being received, which is not the same as that none has come.
+            if self.turn() == Turn::Busy || self.exits.iter().any(Exit::is_waiting) {
+                last = now;
+            }
+            now = clock::monotonic();
+        }
         while self.exits.iter().any(|exit| exit.is_sending() && (exit.files.to || now - begun < DRAIN_NS)) {
             for exit in &mut self.exits {
                 if exit.is_waiting() {
