@@ -45,6 +45,12 @@ pub trait App {
         Vec::new()
     }
 
+    /// What has gone for good, as the interface of a port, each in a sentence, and whether nothing is left to do then: that ends the run.
+    /// Asked for each second.
+    fn gone(&self) -> (Vec<String>, bool) {
+        (Vec::new(), false)
+    }
+
     /// Waits until all workers have ended, at most so long, and says whether they have.
     fn wait(&mut self, timeout: Duration) -> bool;
 
@@ -80,8 +86,8 @@ pub enum StartError {
     Worker(#[from] WorkerError),
 }
 
-/// Reports on `app` each second until its workers end, `duration` is over, `stop` is set or nobody reads the reports;
-/// then finishes it. True when the aim was met.
+/// Reports on `app` each second until its workers end, `duration` is over, `stop` is set, nobody reads the reports or its ports have
+/// gone; then finishes it. True when the aim was met.
 pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter: &mut Reporter) -> bool {
     let started = Instant::now();
     reporter.start(&app.start(), stop);
@@ -103,12 +109,17 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
             break;
         }
         let refusals = app.refusals();
-        let now = (app.troubles(), refusals);
+        let (mut sentences, nothing_is_left) = app.gone();
+        sentences.extend(app.troubles());
+        let now = (sentences, refusals);
         // Each once, until it is another one, or somebody has asked again.
         for sentence in now.0.iter().filter(|sentence| now.1 != told.1 || !told.0.contains(sentence)) {
             reporter.warning(sentence);
         }
         told = now;
+        if nothing_is_left {
+            break;
+        }
         if reporter.shows_intervals() {
             reporter.interval(app.snapshot());
         }
@@ -296,6 +307,13 @@ pub(crate) fn reasons(failures: &[WorkerError]) -> Vec<String> {
 /// Whether a port is a capture file, which waits for whoever reads or writes it.
 pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
+}
+
+/// What [`App::gone`] says of the only port.
+pub(crate) fn gone(port: &dyn Port) -> (Vec<String>, bool) {
+    let gone = has_gone(&port.counters()).map(|gone| gone.of(port.name()));
+    let is_gone = gone.is_some();
+    (gone.into_iter().collect(), is_gone)
 }
 
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give

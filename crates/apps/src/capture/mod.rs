@@ -20,7 +20,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::close_queues;
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, is_file, reasons};
+use crate::session::{App, StartError, close_port, gone, is_file, reasons};
 
 mod events;
 mod worker;
@@ -276,6 +276,10 @@ impl App for Capture {
         let mut snapshot = events::snapshot(&figures, &self.spool.written(), lost, self.started.elapsed());
         snapshot.tables.extend(crate::session::port_tables([&*self.port]));
         snapshot
+    }
+
+    fn gone(&self) -> (Vec<String>, bool) {
+        gone(&*self.port)
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

@@ -134,6 +134,16 @@ impl App for Forward {
         snapshot
     }
 
+    /// A direction is of no use without one of its ports, but the others are.
+    fn gone(&self) -> (Vec<String>, bool) {
+        let of = |port: &dyn Port| session::gone(port).0.pop().map(|gone| (port.name().to_string(), gone));
+        let (names, sentences): (Vec<_>, Vec<_>) = self.ports.iter().filter_map(|port| of(&**port)).unzip();
+        let has_ended =
+            |direction: &Direction| names.contains(&direction.from) || names.contains(&direction.to);
+        let nothing_is_left = self.directions.iter().all(has_ended);
+        (sentences, nothing_is_left)
+    }
+
     fn wait(&mut self, timeout: Duration) -> bool {
         self.crew.wait(timeout)
     }

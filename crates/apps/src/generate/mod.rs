@@ -17,7 +17,7 @@ use crate::live::Live;
 use crate::queues::{close_queues, longest_packet};
 use crate::rate::Traffic;
 use crate::report::{Dial, Snapshot, Times};
-use crate::session::{App, PortSummary, StartError, close_port, is_file, reasons};
+use crate::session::{App, PortSummary, StartError, close_port, gone, is_file, reasons};
 
 mod diagnosis;
 mod events;
@@ -322,6 +322,10 @@ impl App for Generate {
         let is_due = self.outline.pace.is_none_or(|pace| pace.millipackets() > 2000);
         (is_stuck && is_due)
             .then(|| format!("nothing leaves: {}", diagnosis::why_nothing(&*self.port, &figures)))
+    }
+
+    fn gone(&self) -> (Vec<String>, bool) {
+        gone(&*self.port)
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

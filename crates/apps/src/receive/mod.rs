@@ -12,7 +12,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
-use crate::session::{App, StartError, close_port, launch, port_tables, reasons};
+use crate::session::{App, StartError, close_port, gone, launch, port_tables, reasons};
 
 mod events;
 mod flows;
@@ -175,6 +175,10 @@ impl App for Receive {
             events::snapshot(&figures, &self.delays, self.started.elapsed(), self.options.flows);
         snapshot.tables.extend(port_tables([&*self.port]));
         snapshot
+    }
+
+    fn gone(&self) -> (Vec<String>, bool) {
+        gone(&*self.port)
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

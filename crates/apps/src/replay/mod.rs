@@ -14,7 +14,7 @@ use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::queues::close_queues;
 use crate::report::{Dial, Snapshot};
-use crate::session::{App, StartError, close_port, is_file, port_table, reasons};
+use crate::session::{App, StartError, close_port, gone, is_file, port_table, reasons};
 
 mod events;
 mod pace;
@@ -275,6 +275,10 @@ impl App for Replay {
         );
         snapshot.tables.push(port_table([&*self.port]));
         snapshot
+    }
+
+    fn gone(&self) -> (Vec<String>, bool) {
+        gone(&*self.port)
     }
 
     fn wait(&mut self, timeout: Duration) -> bool {

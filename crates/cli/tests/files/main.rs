@@ -1,6 +1,7 @@
 //! Capture files as the tools make and use them: `capture`, `replay`, and the port `pcap:`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod gone;
 mod pipes;
 mod unmet;
 
