@@ -27,6 +27,10 @@ const PIECE_PACKETS: usize = 1 << 16;
 /// Pieces that the reading thread is ahead.
 const AHEAD: usize = 16;
 
+/// Nanoseconds by which a packet may come after a later one: `capture` hands over what came by a queue each tenth of a second, and others
+/// do no worse. One that is further behind came when the clock had been set back: what follows is counted from there.
+const CLOCK_SET: u64 = 200_000_000;
+
 /// How long it sleeps when it is far enough ahead and nobody wakes it.
 const NAP: Duration = Duration::from_millis(20);
 
@@ -189,7 +193,7 @@ struct Loader {
     reader: Reader<Intake>,
     preparation: Preparation,
     notes: Notes,
-    /// The latest time in the file so far.
+    /// The latest time in the file so far, since its clock was set back.
     latest: Option<u64>,
     packet: Vec<u8>,
     number: u64,
@@ -233,6 +237,10 @@ impl Loader {
             let gap = match stamp.zip(self.latest) {
                 Some((time, latest)) if time < latest => {
                     self.notes.backwards += 1;
+                    // What comes later than that was not swapped on its way.
+                    if latest - time > CLOCK_SET {
+                        self.latest = stamp;
+                    }
                     0
                 }
                 Some((time, latest)) => (time - latest).min(self.preparation.max_gap),
@@ -533,3 +541,6 @@ impl Ahead {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).failure = Some(reason);
     }
 }
+
+#[cfg(test)]
+mod tests;
