@@ -40,7 +40,8 @@ pub(super) struct Layers {
     pub(super) transport: Option<Transport>,
     /// What IP carries, and its checksum, which covers all of that.
     pub(super) summed: Option<(Protocol, Summed)>,
-    /// What IP carries has a checksum that is not worked out here: its header says how much is covered, or nobody does.
+    /// What IP carries has a checksum that is not worked out here: its header says how much is covered, or nobody does, or it stands
+    /// behind another header.
     pub(super) unsummed: Option<(Protocol, PseudoHeader)>,
     /// It is a piece of a datagram: no checksum but IPv4's own can be right or wrong.
     pub(super) is_fragment: bool,
@@ -144,6 +145,11 @@ impl Layers {
             return;
         }
         let is_v6 = self.ip.is_some_and(|(version, _)| version == Version::V6);
+        // A routing header has the address that the checksum behind it covers, and AH covers nearly all of the packet.
+        if protocol == Protocol::AH || (is_v6 && protocol == Protocol::ROUTING) {
+            self.unsummed = Some((protocol, PseudoHeader::Always));
+            return;
+        }
         let Some(summed) = Summed::of(protocol, is_v6) else { return };
         if !summed.whole || summed.pseudo == PseudoHeader::Either {
             self.unsummed = Some((protocol, summed.pseudo));

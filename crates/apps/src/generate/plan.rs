@@ -7,7 +7,7 @@ use std::ops::Range;
 use bywash_port::frame::FRAME_DATA;
 use bywash_wire::checksum::Sum;
 use bywash_wire::line::{FCS, MIN_FRAME};
-use bywash_wire::{Mac, PseudoHeader};
+use bywash_wire::{Mac, Protocol, PseudoHeader};
 
 use super::field::Place;
 use super::frame::{Frame, MOST_SOURCES};
@@ -382,10 +382,16 @@ fn different(all: &[Varied]) -> u128 {
 
 /// Why something of a template can't be changed.
 fn unsummed(layers: &Layers, what: &str) -> String {
-    let protocol = layers.unsummed.map(|(protocol, _)| protocol.to_string()).unwrap_or_default();
-    format!(
-        "{what}: the template's {protocol} has a checksum over it that is not worked out anew; leave it as it is"
-    )
+    let subject = match layers.unsummed {
+        Some((Protocol::ROUTING, _)) => "what stands behind the template's routing header".into(),
+        unsummed => {
+            format!(
+                "the template's {}",
+                unsummed.map(|(protocol, _)| protocol.to_string()).unwrap_or_default()
+            )
+        }
+    };
+    format!("{what}: {subject} has a checksum over it that is not worked out anew; leave it as it is")
 }
 
 fn own_seed(values: &Values, shift: u32) -> Values {

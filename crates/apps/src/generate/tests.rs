@@ -449,6 +449,20 @@ fn a_template_of_another_protocol_has_its_checksum_or_stays_as_it_is() {
             assert!(reason.contains("checksum over it that is not worked out"), "{protocol}: {reason}");
         }
     }
+    // Behind these headers stands what has a checksum, or they are themselves one over all that is there.
+    for (protocol, is_v6) in [(Protocol::ROUTING, true), (Protocol::AH, true), (Protocol::AH, false)] {
+        let whole = Frame { template: Some(other(protocol, is_v6, 6)), ..Frame::default() };
+        assert_eq!(whole.check(), Ok(()), "{protocol}");
+        let address = if is_v6 { "ip.src=2001:2::7" } else { "ip.src=10.0.0.7" };
+        for frame in [
+            Frame { fields: fields(&[address]), ..whole.clone() },
+            Frame { fields: fields(&["frame[70:2]=1+"]), ..whole.clone() },
+            Frame { size: 200.into(), ..whole.clone() },
+        ] {
+            let reason = frame.check().unwrap_err();
+            assert!(reason.contains("checksum over it that is not worked out"), "{protocol}: {reason}");
+        }
+    }
     // An OSPF of version 2 and a PIM over IPv4 cover no addresses.
     let pim = Frame { template: Some(other(Protocol::PIM, false, 2)), ..Frame::default() };
     assert_eq!(Frame { fields: fields(&["ip.src=10.0.0.7"]), ..pim }.check(), Ok(()));
