@@ -42,6 +42,8 @@ fn behind_the_command(mut words: Vec<OsString>) -> Vec<OsString> {
 }
 
 fn main() -> ExitCode {
+    // Without it such a file ends us, as it does others.
+    let _ = bywash_sys::signals::outlive_full_files();
     let outcome = typed().map_err(Failure::from).and_then(|cli| cli.command.run());
     let code = match outcome {
         Ok(true) => MET,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
@@ -35,6 +35,15 @@ pub fn ask_on_signal() -> io::Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, asked.clone())?;
     Ok(asked)
+}
+
+/// From now on a file that may not get longer (`ulimit -f`) ends nothing but itself: whoever writes to it gets an error. Programs that are
+/// started are not told.
+///
+/// # Errors
+/// The process may have no more handlers.
+pub fn outlive_full_files() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {

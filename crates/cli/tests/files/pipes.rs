@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Place, end, packets, pcap, summary};
+use super::{Place, end, packets, pcap, summary, text};
 
 /// Longer than anything takes that is done at once, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(10);
@@ -163,4 +163,17 @@ fn a_replay_of_a_pipe_begins_with_its_first_packet_and_sends_what_is_there() {
     std::thread::sleep(Duration::from_millis(300));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(end(&mut child), 1);
+}
+
+#[test]
+fn a_file_that_may_not_get_longer_is_as_one_on_a_full_disk() {
+    let place = Place::new();
+    // Blocks of 512 bytes, and more than packet memory has: that is under the same limit.
+    let words = "ulimit -f 40000; exec \"$0\" capture null: -w a.pcap -q --huge-pages off --memory 16M";
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", words, super::BYWASH]).current_dir(&place.0).output().unwrap();
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(complaint.contains("not met: a.pcap may not get longer"), "{complaint}");
+    assert_eq!(place.read("a.pcap").len(), (40_000 * 512 - 24) / 80);
 }
