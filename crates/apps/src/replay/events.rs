@@ -268,7 +268,8 @@ impl Summary {
         } else if has_end && !figures.is_complete && figures.failure.is_none() {
             self.unmet.push(format!("it was stopped after {sent} packets"));
         } else if let Some(count) = options.count.filter(|count| sent + figures.counters.errors < *count) {
-            self.unmet.push(format!("{sent} of {count} packets were sent: the file has no more (--loops)"));
+            let why = if figures.is_complete { ": the file has no more (--loops)" } else { "" };
+            self.unmet.push(format!("{sent} of {count} packets were sent{why}"));
         }
         let ran = u64::try_from(self.snapshot.elapsed.as_nanos()).unwrap_or(u64::MAX);
         if speed != Speed::Flat && figures.put_off > ran / 1000 * TOLERANCE {

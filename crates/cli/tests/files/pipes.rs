@@ -177,3 +177,18 @@ fn a_file_that_may_not_get_longer_is_as_one_on_a_full_disk() {
     assert!(complaint.contains("not met: a.pcap may not get longer"), "{complaint}");
     assert_eq!(place.read("a.pcap").len(), (40_000 * 512 - 24) / 80);
 }
+
+#[test]
+fn a_replay_that_its_time_ends_does_not_say_that_the_file_had_no_more() {
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 5], 60)).unwrap();
+    for (words, says) in [
+        ("--count 50k --loops 0 --rate 1k --duration 300ms", " of 50000 packets were sent\n"),
+        ("--count 7 --rate max --duration 20s", "5 of 7 packets were sent: the file has no more (--loops)\n"),
+    ] {
+        let output = place.command(&format!("replay a.pcap null: -q {words}")).output().unwrap();
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words}: {complaint}");
+        assert!(complaint.contains(says), "{words}: {complaint}");
+    }
+}
