@@ -108,6 +108,17 @@ mod tests {
     }
 
     #[test]
+    fn every_event_is_in_the_documentation() {
+        let (told, manual) = (include_str!("mod.rs"), include_str!("../../../../docs/reports.md"));
+        let events: Vec<&str> =
+            told.split("self.json(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(events.len() > 5, "{events:?}");
+        for event in events {
+            assert!(manual.contains(&format!("\n| `{event}` | ")), "{event}");
+        }
+    }
+
+    #[test]
     fn a_run_has_rates_and_distributions_since_its_start() {
         let json = serde_json::to_value(later()).unwrap();
         assert_eq!((&json["duration_s"], &json["rate_pps"]), (&3.0.into(), &1000.into()));
