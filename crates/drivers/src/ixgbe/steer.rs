@@ -87,6 +87,8 @@ pub(super) fn five_tuple<R: Registers>(bar: &Bar<R>, number: u32, flow: &Ipv4Flo
     bar.put_at(&SAQF, number, address(from));
     bar.put_at(&DAQF, number, address(to));
     bar.put_at(&SDPQF, number, SDPQF::SOURCE.with(port(from_port)) | SDPQF::DESTINATION.with(port(to_port)));
-    bar.put_at(&L34TIMIR, number, L34TIMIR::SIZE_BP.mask | L34TIMIR::RX_QUEUE.with(u32::from(queue)));
+    // A packet's length and TCP's flags are not compared.
+    let bypass = L34TIMIR::SIZE_BP.mask | L34TIMIR::CTRL_BP.mask;
+    bar.put_at(&L34TIMIR, number, bypass | L34TIMIR::RX_QUEUE.with(u32::from(queue)));
     bar.put_at(&FTQF, number, ftqf);
 }

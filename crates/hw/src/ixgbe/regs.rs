@@ -111,7 +111,8 @@ registers! {
     FTQF "Five-tuple queue filter" RW [0x0e600 + 4 * 128]
         { PROTOCOL 1:0, PRIORITY 4:2, POOL 13:8, MASK_SOURCE 25, MASK_DESTINATION 26, MASK_SOURCE_PORT 27,
           MASK_DESTINATION_PORT 28, MASK_PROTOCOL 29, POOL_MASK 30, QUEUE_ENABLE 31 };
-    L34TIMIR "Five-tuple filter's queue and interrupt" RW [0x0e800 + 4 * 128] { SIZE_BP 12, LLI 20, RX_QUEUE 27:21 };
+    L34TIMIR "Five-tuple filter's queue and interrupt" RW [0x0e800 + 4 * 128]
+        { SIZE_BP 12, CTRL 18:13, CTRL_BP 19, LLI 20, RX_QUEUE 27:21 };
     SYNQF "SYN packet queue filter" RW [0x0ec30] = 0 { QUEUE_ENABLE 0, RX_QUEUE 7:1, SYNQFP 31 };
     RQTC "RSS queues per traffic class" RW [0x0ec70] = 0;
     MTA "Multicast table" RW [0x05200 + 4 * 128];

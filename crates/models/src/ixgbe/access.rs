@@ -8,6 +8,7 @@ use bywash_hw::ixgbe::{Chip, QUEUES, RING_ALIGNMENT};
 
 use super::Nic;
 use super::file::{Place, place};
+use super::filters::leaves_flags_alone;
 use super::rss::Toeplitz;
 use super::strict::Rule;
 
@@ -189,6 +190,7 @@ impl Nic {
             "DCA_RXCTRL" if DCA_RXCTRL::RESERVED_12.is_set(value & !before) => {
                 broken = Some(Rule::ReservedBit)
             }
+            "L34TIMIR" if value != 0 && !leaves_flags_alone(value) => broken = Some(Rule::ControlBits(value)),
             "SW_FW_SYNC" if value & FIRMWARE_SYNC != self.firmware_holds() => {
                 broken = Some(Rule::FirmwareBits)
             }

@@ -84,6 +84,11 @@ pub(super) fn steer(file: &File, five_tuples: u128, parsed: &Parsed) -> Steered 
     Steered { queue, ether_type: None }
 }
 
+/// Whether a five-tuple filter's L34TIMIR leaves TCP's flags alone, as it must.
+pub(super) fn leaves_flags_alone(l34timir: u32) -> bool {
+    L34TIMIR::CTRL_BP.is_set(l34timir) && L34TIMIR::CTRL.of(l34timir) == 0
+}
+
 /// Queue of the five-tuple filter with the highest priority that matches, the first of equals.
 fn five_tuple(file: &File, mut on: u128, parsed: &Parsed) -> Option<u32> {
     let Some(Addresses::V4 { source, destination }) = parsed.ip else { return None };
@@ -110,9 +115,11 @@ fn five_tuple(file: &File, mut on: u128, parsed: &Parsed) -> Option<u32> {
             && (FTQF::MASK_DESTINATION_PORT.is_set(ftqf)
                 || to.map(port) == Some(SDPQF::DESTINATION.of(ports)))
             && (FTQF::MASK_PROTOCOL.is_set(ftqf) || FTQF::PROTOCOL.of(ftqf) == protocol);
-        let priority = FTQF::PRIORITY.of(ftqf);
+        let (priority, l34timir) = (FTQF::PRIORITY.of(ftqf), file.get(&L34TIMIR, i));
+        // What the others do is not known: they find nothing here.
+        let matches = matches && leaves_flags_alone(l34timir);
         if matches && best.is_none_or(|(other, _)| priority > other) {
-            best = Some((priority, L34TIMIR::RX_QUEUE.of(file.get(&L34TIMIR, i))));
+            best = Some((priority, L34TIMIR::RX_QUEUE.of(l34timir)));
         }
     }
     best.map(|(_, queue)| queue)

@@ -53,6 +53,9 @@ pub enum Rule {
     /// Reserved bits with a demanded value.
     #[error("bit 12 must be written 0")]
     ReservedBit,
+    /// Five-tuple filters compare no flags of TCP.
+    #[error("bits 19:13 of {0:#010x} must be 1000000b (CTRL_BP)")]
+    ControlBits(u32),
     /// Receive buffers have a size, and no header split is done.
     #[error("{0:#x} names no buffer size, or a descriptor type that is not modelled")]
     BadSrrctl(u32),

@@ -214,7 +214,7 @@ fn filters_choose_queues_before_rss() {
     bench.write(&SDPQF, 9, SDPQF::DESTINATION.with(port(53)));
     let masks = FTQF::MASK_SOURCE.mask | FTQF::MASK_DESTINATION.mask | FTQF::MASK_SOURCE_PORT.mask;
     bench.write(&FTQF, 9, FTQF::PROTOCOL.with(1) | masks | FTQF::PRIORITY.with(1) | FTQF::QUEUE_ENABLE.mask);
-    bench.write(&L34TIMIR, 9, L34TIMIR::RX_QUEUE.with(2));
+    bench.write(&L34TIMIR, 9, L34TIMIR::CTRL_BP.mask | L34TIMIR::RX_QUEUE.with(2));
     let mut lldp = packet(UDP, (1, 2), 40);
     lldp[12..14].copy_from_slice(&[0x88, 0xcc]);
     bench.arrive(&lldp);
@@ -224,6 +224,14 @@ fn filters_choose_queues_before_rss() {
     assert_eq!(bench.filled(4), [1, 2]);
     bench.arrive(&packet(TCP, (9, 53), 40));
     assert_eq!(bench.filled(4), [0, 1, 2]);
+    assert_eq!(bench.broken(), [""; 0]);
+    for other in [0, L34TIMIR::CTRL_BP.mask | L34TIMIR::CTRL.with(1)] {
+        bench.write(&L34TIMIR, 9, other | L34TIMIR::RX_QUEUE.with(3));
+        bench.arrive(&packet(UDP, (9, 53), 40));
+        assert_eq!(bench.filled(4), [0, 1, 2], "it finds nothing");
+        let broken = bench.broken();
+        assert!(broken[0].starts_with("L34TIMIR[9]: bits 19:13 of 0x"), "{broken:?}");
+    }
 }
 
 fn udp_context() -> [u32; 4] {
