@@ -13,7 +13,7 @@ use super::steer;
 use crate::intel::{Bar, FilterCounts, Filters, NicError, Place, Steer, check_new, five_tuple_queue};
 
 const COUNTS: FilterCounts =
-    FilterCounts { nic: "82599", ether_types: ETQF.count(), five_tuples: FTQF.count(), lowest: 0 };
+    FilterCounts { nic: "82599", ether_types: ETQF.count(), five_tuples: FTQF.count(), lowest: 1 };
 
 /// All rules, by place.
 #[derive(Debug)]

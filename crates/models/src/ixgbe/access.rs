@@ -190,6 +190,9 @@ impl Nic {
             "DCA_RXCTRL" if DCA_RXCTRL::RESERVED_12.is_set(value & !before) => {
                 broken = Some(Rule::ReservedBit)
             }
+            "FTQF" if FTQF::QUEUE_ENABLE.is_set(value) && FTQF::PRIORITY.of(value) == 0 => {
+                broken = Some(Rule::NoPriority);
+            }
             "L34TIMIR" if value != 0 && !leaves_flags_alone(value) => broken = Some(Rule::ControlBits(value)),
             "SW_FW_SYNC" if value & FIRMWARE_SYNC != self.firmware_holds() => {
                 broken = Some(Rule::FirmwareBits)

@@ -53,6 +53,9 @@ pub enum Rule {
     /// Reserved bits with a demanded value.
     #[error("bit 12 must be written 0")]
     ReservedBit,
+    /// Five-tuple filters have priorities from 1 to 7.
+    #[error("priority 0 is reserved: the lowest is 1")]
+    NoPriority,
     /// Five-tuple filters compare no flags of TCP.
     #[error("bits 19:13 of {0:#010x} must be 1000000b (CTRL_BP)")]
     ControlBits(u32),
