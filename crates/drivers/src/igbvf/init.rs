@@ -54,6 +54,7 @@ pub(super) fn agree<R: Registers>(
         promiscuous: settings.promiscuous,
         multicast: settings.multicast.clone(),
         vlans: settings.vlans.clone(),
+        leaves_tags: false,
         queues: settings.queues.unwrap_or(1),
         max_len: longest(mailbox, settings.max_len)?,
         warnings: Vec::new(),

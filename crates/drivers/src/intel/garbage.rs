@@ -96,7 +96,8 @@ fn a_receiving_ring_loses_no_frame_whatever_is_written_back() {
     let run = runner.run(&prop::collection::vec(step(), 1..120), |steps| {
         let (pool, orphaned) = (&mut *pool.borrow_mut(), arena.orphaned());
         let (parts, of_device) = ring(arena);
-        let mut ring = Box::new(RxRing::new(RxParts { ring: parts, wake: None, errors: RxErrors::IXGBE }));
+        let mut ring =
+            Box::new(RxRing::new(RxParts { ring: parts, wake: None, errors: RxErrors::IXGBE, vlans: None }));
         let (mut batch, mut kept, mut away) = (Batch::new(), Vec::new(), Vec::new());
         let (mut packets, mut bytes) = (0, 0);
         // Writes follow the ring as a device would, but for those that begin anywhere.

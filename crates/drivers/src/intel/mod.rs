@@ -21,6 +21,7 @@ mod steer;
 mod ticker;
 mod tx;
 mod vf;
+mod vlans;
 mod watch;
 
 pub use error::NicError;
@@ -46,6 +47,7 @@ pub(crate) use steer::{Addresses, RssRegisters, Steer, check_unicast};
 pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
 pub(crate) use vf::{Agreed, VfDriver, messages, open as open_vf};
+pub(crate) use vlans::Vlans;
 pub(crate) use watch::{Statistic, Statistics, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;

@@ -3,6 +3,7 @@
 //! Bits of the control registers and of SRRCTL are named as on the 82599; those used here lie in the same places on all.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bywash_frame::FRAME_DATA;
 use bywash_hw::ixgbe::desc::DESCTYPE_ADVANCED;
@@ -12,7 +13,8 @@ use bywash_port::QueuePair;
 use bywash_sys::function::{Function, Registers};
 
 use super::{
-    Bar, Memory, NicError, RxErrors, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Wait, Wake,
+    Bar, Memory, NicError, RxErrors, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Vlans, Wait,
+    Wake,
 };
 
 /// Registers of receiving queues.
@@ -56,17 +58,19 @@ pub(crate) struct TxRegisters {
 }
 
 impl RxRegisters {
-    /// A ring for a queue, which is still off. Without a bell its worker polls.
+    /// A ring for a queue, which is still off. Without a bell its worker polls; a virtual function's is told its VLANs.
     pub(crate) fn ring<R: Registers>(
         &self,
         bar: &Bar<R>,
         memory: &Memory,
         queue: u32,
         bell: Option<OwnedFd>,
+        vlans: Option<Arc<Vlans>>,
     ) -> Result<RxRing<R>, NicError> {
         let ring = memory.ring(bar.clone(), 2 * queue, self.tail.at(queue), switch(self.control, queue))?;
         let unmask = (self.unmask.at(queue / 32), 1 << (queue % 32));
-        Ok(RxRing::new(RxParts { ring, wake: bell.map(|bell| Wake { bell, unmask }), errors: self.errors }))
+        let wake = bell.map(|bell| Wake { bell, unmask });
+        Ok(RxRing::new(RxParts { ring, wake, errors: self.errors, vlans }))
     }
 
     /// Switches a queue on, one of `queues`. It has no descriptors before its first call to `rx`.
@@ -161,7 +165,7 @@ pub(crate) fn start_all<F: Function>(
     let mut bells = function.interrupts(vectors)?.into_iter();
     let pair = |queue| {
         let receiver = settings.receives.then(|| {
-            let ring = rx.ring(bar, memory, queue, bells.next())?;
+            let ring = rx.ring(bar, memory, queue, bells.next(), None)?;
             rx.enable(bar, memory, queue, queues, strip_vlan)?;
             Ok::<_, NicError>(Box::new(ring) as _)
         });

@@ -7,6 +7,7 @@
 //! as it is taken out, all at once where packets are simply whole.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use bywash_frame::{
     Batch, Checksum, FRAME_DATA, Frame, HEADROOM, Offload, Packet, Pool, RingLedger, Segment,
@@ -17,7 +18,7 @@ use bywash_port::{QueueCounters, RxQueue};
 use bywash_sys::dma::{Descriptor, Descriptors};
 use bywash_sys::function::{DeviceAddresses, Registers};
 
-use super::{Bar, RingParts, SHORT, Switch, Wait};
+use super::{Bar, RingParts, SHORT, Switch, Vlans, Wait};
 
 /// Frames that wait for the tail to be written, at most: it is written once for so many.
 const BLOCK: u32 = 32;
@@ -62,6 +63,8 @@ pub(crate) struct RxParts<R> {
     pub(crate) ring: RingParts<R>,
     pub(crate) wake: Option<Wake>,
     pub(crate) errors: RxErrors,
+    /// VLANs whose tags are packets' own, of a virtual function; all when `None`.
+    pub(crate) vlans: Option<Arc<Vlans>>,
 }
 
 /// A receiving ring.
@@ -76,6 +79,7 @@ pub(crate) struct RxRing<R> {
     switch: Switch,
     wake: Option<Wake>,
     errors: RxErrors,
+    vlans: Option<Arc<Vlans>>,
     armed: bool,
     /// The descriptor that is done next, and the one that gets a frame next; free-running.
     next: u32,
@@ -101,8 +105,8 @@ enum Partial {
 impl<R: Registers> RxRing<R> {
     /// A ring without frames: the first call to `rx` fills it.
     pub(crate) fn new(parts: RxParts<R>) -> Self {
-        let RxParts { ring: RingParts { bar, descriptors, tail, switch, arena, addresses }, wake, errors } =
-            parts;
+        let RxParts { ring, wake, errors, vlans } = parts;
+        let RingParts { bar, descriptors, tail, switch, arena, addresses } = ring;
         let size = descriptors.count();
         Self {
             bar,
@@ -113,6 +117,7 @@ impl<R: Registers> RxRing<R> {
             switch,
             wake,
             errors,
+            vlans,
             armed: false,
             next: 0,
             given: 0,
@@ -227,7 +232,7 @@ impl<R: Registers> RxRing<R> {
         };
         match grown {
             Ok(mut packet) if last => {
-                describe(&mut packet, first, second, self.errors);
+                describe(&mut packet, first, second, self.errors, self.vlans.as_deref());
                 return Some(packet);
             }
             Ok(packet) => self.partial = Partial::Packet(packet),
@@ -329,7 +334,7 @@ fn number(count: usize) -> u32 {
 
 /// What the NIC says of a packet, in the words of its last descriptor.
 #[expect(clippy::cast_possible_truncation, reason = "fields of 32 and 16 bits are cut out of the words")]
-fn describe(packet: &mut Packet, first: u64, second: u64, errors: RxErrors) {
+fn describe(packet: &mut Packet, first: u64, second: u64, errors: RxErrors, vlans: Option<&Vlans>) {
     let (kind, status) = (first as u32, second as u32);
     // A flow director filter puts its name where the hash would be.
     packet.offload.set_hash(hash(first).filter(|_| status & rx::FLM.mask == 0));
@@ -342,7 +347,8 @@ fn describe(packet: &mut Packet, first: u64, second: u64, errors: RxErrors) {
             (true, true) => Checksum::Unknown,
         });
     }
-    packet.offload.set_vlan((status & rx::VP.mask != 0).then_some((second >> 48) as u16));
+    let tag = (status & rx::VP.mask != 0).then_some((second >> 48) as u16);
+    packet.offload.set_vlan(tag.filter(|tag| vlans.is_none_or(|own| own.has(*tag))));
 }
 
 impl<R: Registers> RxQueue for RxRing<R> {
@@ -410,3 +416,6 @@ pub(super) fn close_ring<R: Registers>(bar: &Bar<R>, switch: Switch, frames: Rin
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

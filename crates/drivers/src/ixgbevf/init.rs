@@ -53,7 +53,7 @@ pub(super) fn agree<R: Registers>(
     let (address, multicast_bits) = reset(bar, mailbox)?;
     let api = negotiate(mailbox)?;
     let mac = agree_on_mac(mailbox, settings.mac, address, spare)?;
-    let granted = if api >= V1_1 { granted(mailbox)? } else { 1 };
+    let (granted, leaves_tags) = if api >= V1_1 { granted(mailbox)? } else { (1, false) };
     let queues = settings.queues.unwrap_or_else(|| down(granted.min(settings.most_queues)));
     if queues > granted {
         return Err(NicError::Setting(format!(
@@ -68,6 +68,7 @@ pub(super) fn agree<R: Registers>(
         promiscuous: settings.promiscuous,
         multicast: settings.multicast.clone(),
         vlans: settings.vlans.clone(),
+        leaves_tags,
         queues,
         max_len: longest(mailbox, settings.max_len)?,
         warnings: Vec::new(),
@@ -122,13 +123,14 @@ fn negotiate<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<usize, NicError> 
     Ok(0)
 }
 
-/// How many queues the physical function grants.
-fn granted<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<u16, NicError> {
+/// How many queues the physical function grants, and whether it leaves a tag in what is received, of a VLAN that the function knows
+/// nothing of.
+fn granted<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<(u16, bool), NicError> {
     let cure = "update its driver";
     let words = mailbox.ask(Post { name: "GET_QUEUES", words: &[message::GET_QUEUES], cure })?;
     // To send and to receive; an absurd number is no grant.
     let number = |word: u32| u16::try_from(word).unwrap_or(1).clamp(1, MAX_QUEUES);
-    Ok(number(words[1]).min(number(words[2])))
+    Ok((number(words[1]).min(number(words[2])), words[3] != 0))
 }
 
 /// The largest power of two that is not larger.

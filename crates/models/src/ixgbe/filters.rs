@@ -15,10 +15,12 @@ pub(super) enum Passed {
     Inexact,
 }
 
-/// Whether a frame passes the address and VLAN filters.
-pub(super) fn layer_2(file: &File, frame: &[u8], parsed: &Parsed) -> Option<Passed> {
+/// Whether a frame passes the address and VLAN filters; where the host has put the function into a VLAN, that alone.
+pub(super) fn layer_2(file: &File, port_vlan: Option<u16>, frame: &[u8], parsed: &Parsed) -> Option<Passed> {
     let destination: [u8; 6] = frame.get(..6)?.try_into().ok()?;
-    if let Some(tag) = parsed.vlan {
+    if let Some(vlan) = port_vlan {
+        parsed.vlan.filter(|tag| tag & 0xfff == vlan)?;
+    } else if let Some(tag) = parsed.vlan {
         let id = u32::from(tag) & 0xfff;
         let wanted = file.get(&regs::VFTA, id >> 5) >> (id & 31) & 1 != 0;
         if VLNCTRL::VFE.is_set(file.one(&VLNCTRL)) && !wanted {

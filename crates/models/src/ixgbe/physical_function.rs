@@ -27,6 +27,9 @@ pub struct Policy {
     /// The physical function itself takes frames of more than 1518 bytes: the virtual one receives nothing then before it has
     /// said that it does, too, by a version that can.
     pub jumbo: bool,
+    /// The VLAN that it has put the function into: what that sends gets the tag, which stays in what it receives, and it receives
+    /// nothing else.
+    pub port_vlan: Option<u16>,
     /// The function has a link when the port has one.
     pub link: bool,
     /// What the function's counters stood at before anybody used it. They wrap.
@@ -44,6 +47,7 @@ impl Policy {
             rss_query: true,
             multicast_bits: 0,
             jumbo: true,
+            port_vlan: None,
             link: true,
             counted: 0,
         }
@@ -83,7 +87,7 @@ impl Nic {
                 }
                 true
             }
-            message::SET_VLAN => {
+            message::SET_VLAN if self.policy.port_vlan.is_none() => {
                 let (row, bit) = (words[1] >> 5 & 0x7f, 1 << (words[1] & 31));
                 let before = self.file.get(&regs::VFTA, row);
                 self.file.set(&regs::VFTA, row, if detail == 0 { before & !bit } else { before | bit });
@@ -97,7 +101,9 @@ impl Nic {
                 at.is_some()
             }
             message::GET_QUEUES if version >= V1_1 => {
-                words[1..=4].copy_from_slice(&[self.policy.queues, self.policy.queues, 0, 0]);
+                let Policy { queues, port_vlan, .. } = self.policy;
+                let tagged = u32::from(port_vlan.is_some());
+                words[1..=4].copy_from_slice(&[queues, queues, tagged, 0]);
                 true
             }
             message::GET_RETA if version >= V1_2 && self.policy.rss_query => {

@@ -96,7 +96,7 @@ impl Nic {
         }
         stats::good(&mut self.file, &frame);
         let parsed = parse(&frame, u16::try_from(VLNCTRL::VET.of(self.file.one(&VLNCTRL))).unwrap_or(0));
-        let Some(passed) = layer_2(&self.file, &frame, &parsed) else { return };
+        let Some(passed) = layer_2(&self.file, self.port_vlan(), &frame, &parsed) else { return };
         stats::received(&mut self.file, &frame);
         stats::checked(&mut self.file, &parsed);
         self.hold(frame, parsed, passed);

@@ -197,6 +197,9 @@ impl Nic {
     }
 
     fn send(&mut self, queue: u32, data: [u32; 4], mut frame: Vec<u8>, host: &mut Host<'_>) {
+        if let Some(vlan) = self.port_vlan() {
+            insert_tag(&mut frame, vlan.to_be_bytes());
+        }
         let hlreg0 = self.file.one(&HLREG0);
         let pads = HLREG0::TXPADEN.is_set(hlreg0);
         if frame.len() < 14 || frame.len() < 60 && !pads {

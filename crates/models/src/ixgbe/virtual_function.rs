@@ -1,7 +1,7 @@
 //! An 82599's virtual function, seen alone: its own registers are other addresses of the NIC's, and the model plays the
 //! physical function that has set the NIC up and answers the mailbox.
 //!
-//! There is one function and one pool; what is said of other functions (spoof checks, VLANs that the host sets) is not modelled.
+//! There is one function and one pool; what is said of other functions (spoof checks) is not modelled.
 
 use bywash_hw::ixgbe::regs::{self, FCTRL, HLREG0, IVAR, LINKS, MAXFRS, MCSTCTRL, MRQC, PSRTYPE};
 use bywash_hw::ixgbe::vf::{self, VFCTRL, VFMAILBOX, VTIVAR_MISC, message};
@@ -124,6 +124,11 @@ impl Nic {
     /// Whether a frame may come in: a virtual function's must have been let.
     pub(super) fn may_receive(&self) -> bool {
         !self.is_virtual || self.virtual_function.receives
+    }
+
+    /// The VLAN that the host has put the function into.
+    pub(super) fn port_vlan(&self) -> Option<u16> {
+        self.policy.port_vlan.filter(|_| self.is_virtual)
     }
 
     /// Of the queues that RSS may choose, how many the function has asked for.

@@ -171,6 +171,8 @@ impl<R: Registers> Shared<R> {
         }
         agreed.more_macs.clone_from(&before.more_macs);
         control.mac_changes += u64::from(agreed.mac != before.mac);
+        self.strips.store(self.settings.strip_vlan || agreed.leaves_tags, Relaxed);
+        self.vlans.set(&agreed.vlans);
         control.agreed = agreed;
         (self.driver.prepare)(&self.bar, &self.settings, self.queues);
         // The reset has cleared what they count.

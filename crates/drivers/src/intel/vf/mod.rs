@@ -23,7 +23,7 @@ use bywash_sys::function::{Function, Registers};
 
 use super::{
     Bar, LONGEST, Link, LinkRegister, Mailbox, Memory, Multicast, NicError, Rss, RxRegisters, Statistic,
-    Ticker, TxRegisters, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
+    Ticker, TxRegisters, Vlans, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
 };
 use control::{Control, port_link};
 
@@ -100,6 +100,8 @@ pub(crate) struct Agreed {
     pub(crate) promiscuous: bool,
     pub(crate) multicast: Multicast,
     pub(crate) vlans: Vec<u16>,
+    /// The host has put the function into a VLAN. It puts the tag in, but does not take it out.
+    pub(crate) leaves_tags: bool,
     pub(crate) queues: u16,
     pub(crate) max_len: usize,
     /// What was wished and is not given.
@@ -161,6 +163,9 @@ struct Shared<R> {
     settings: Settings,
     queues: u16,
     max_len: usize,
+    /// Whether queues take tags out, and of which VLANs these are the packets' own, as it was agreed on last.
+    strips: AtomicBool,
+    vlans: Arc<Vlans>,
     /// How often what was agreed on was lost, and agreed on anew: odd while it is lost. Queues of an earlier epoch must be
     /// started again.
     epoch: AtomicU32,
@@ -236,6 +241,8 @@ pub(crate) fn open<F: Function + 'static>(
     (driver.stop)(&bar)?;
     let agreed = (driver.agree)(&bar, &mut mailbox, settings, any_mac())?;
     let Agreed { queues, max_len, .. } = agreed;
+    let strips = AtomicBool::new(settings.strip_vlan || agreed.leaves_tags);
+    let vlans = Arc::new(Vlans::new(&agreed.vlans));
     let memory = Memory::new(&mut function, arena, queues, settings.ring)?;
     let vectors = if settings.receives { queues.min(driver.vectors) } else { 0 };
     let mut bells = function.interrupts(vectors)?.into_iter();
@@ -248,6 +255,8 @@ pub(crate) fn open<F: Function + 'static>(
         settings: settings.clone(),
         queues,
         max_len,
+        strips,
+        vlans,
         epoch: AtomicU32::new(0),
         failed: AtomicBool::new(false),
     });
@@ -377,6 +386,7 @@ impl<F: Function> VirtualFunction<F> {
         messages::set_vlan(&mut control.mailbox, vlan, on)?;
         control.agreed.vlans.retain(|other| *other != vlan);
         control.agreed.vlans.extend(on.then_some(vlan));
+        self.shared.vlans.set(&control.agreed.vlans);
         Ok(())
     }
 

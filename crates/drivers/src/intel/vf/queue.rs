@@ -16,11 +16,11 @@ impl<R: Registers> Shared<R> {
     /// A ring for a queue, which is still off. The bell is the queue's own: the ring gets another handle of it.
     fn rx_ring(&self, number: u32, bell: Option<&OwnedFd>) -> Result<RxRing<R>, NicError> {
         let bell = bell.map(OwnedFd::try_clone).transpose().map_err(NicError::Ring)?;
-        self.driver.queues.0.ring(&self.bar, &self.memory, number, bell)
+        self.driver.queues.0.ring(&self.bar, &self.memory, number, bell, Some(self.vlans.clone()))
     }
 
     fn enable_rx(&self, number: u32) -> Result<(), NicError> {
-        self.driver.queues.0.enable(&self.bar, &self.memory, number, self.queues, self.settings.strip_vlan)
+        self.driver.queues.0.enable(&self.bar, &self.memory, number, self.queues, self.strips.load(Relaxed))
     }
 
     fn tx_ring(&self, number: u32) -> Result<TxRing<R>, NicError> {

@@ -147,6 +147,72 @@ fn addresses_groups_and_vlans_are_asked_for_by_messages() {
 }
 
 #[test]
+fn a_vlan_that_the_host_has_put_a_function_into_is_not_seen() {
+    let world = functions(2);
+    let (arena, mut pool) = memory(8192);
+    let settings = Settings { queues: Some(1), ..quiet() };
+    let (mut near, mut far) = (end(&world, 0, &settings, arena), end(&world, 1, &settings, arena));
+    far.receive(0, &mut pool);
+    let plain = frame(1, 600);
+    let tagged = |vlan| [&plain[..12], &[0x81, 0, 0x20, vlan], &plain[12..]].concat();
+    // None at first, then one, another one, and none.
+    for (round, vlan) in (0..).zip([None, Some(7), Some(9), None]) {
+        for (index, end) in [&near, &far].into_iter().enumerate() {
+            set_policy(&world, index, |policy| policy.port_vlan = vlan);
+            world.with(index, |device| device.nic.reset_physical_function());
+            while end.counter("pf_resets") <= round {}
+            assert_eq!(end.counter("pf_failures"), 0);
+        }
+        far.receive(0, &mut pool);
+        near.send([packet(&plain, 2048, &mut pool)], &mut pool);
+        for vlan in [7, 8] {
+            world.with(1, |device| device.nic.receive(tagged(vlan), true));
+        }
+        let seen = far.receive(0, &mut pool);
+        let tags: Vec<_> = seen.iter().map(|packet| packet.offload.vlan()).collect();
+        let seen: Vec<_> = seen.into_iter().map(|packet| bytes(packet, &mut pool)).collect();
+        let count = 1 + usize::from(vlan == Some(7));
+        assert_eq!((seen, tags), (vec![plain.clone(); count], vec![None; count]), "{vlan:?}");
+        let error = far.port.set_vlan(8, true).err().map(|error| error.to_string());
+        let refused = error.as_ref().is_some_and(|error| error.contains("put the function into one VLAN"));
+        assert_eq!(refused, vlan.is_some(), "{error:?}");
+        if vlan.is_none() {
+            far.port.set_vlan(8, false).unwrap();
+        }
+    }
+    near.close(&mut pool).unwrap();
+    far.close(&mut pool).unwrap();
+    no_violations(&world, 2);
+}
+
+#[test]
+fn tags_of_vlans_that_a_function_has_asked_for_are_its_packets_own() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let settings = Settings { queues: Some(1), vlans: vec![7], strip_vlan: true, ..quiet() };
+    let mut end = end(&world, 0, &settings, arena);
+    end.receive(0, &mut pool);
+    let mut arrive = |end: &mut crate::bed::End<_>| {
+        for vlan in [7, 8] {
+            let tagged = [&MACS[0][..], &MACS[1], &[0x81, 0, 0x20, vlan, 0x88, 0xb5], &[0; 46]].concat();
+            world.with(0, |device| device.nic.receive(tagged, true));
+        }
+        let seen = end.receive(0, &mut pool);
+        let tags = seen.iter().map(|packet| packet.offload.vlan()).collect::<Vec<_>>();
+        seen.into_iter().for_each(|packet| pool.give_packet(packet));
+        tags
+    };
+    assert_eq!(arrive(&mut end), [Some(0x2007)]);
+    end.port.set_vlan(8, true).unwrap();
+    assert_eq!(arrive(&mut end), [Some(0x2007), Some(0x2008)]);
+    end.port.set_vlan(7, false).unwrap();
+    assert_eq!(arrive(&mut end), [Some(0x2008)]);
+    let mut pool = arena.pool(0).unwrap();
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
 fn counters_that_wrap_lose_nothing() {
     let world = functions(2);
     // Five below the end of 36 bits, and so of 32.

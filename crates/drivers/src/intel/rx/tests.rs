@@ -1,0 +1,59 @@
+//! A ring whose descriptors a test fills in.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use bywash_frame::{Arena, Stride};
+use bywash_sys::dma::DmaBuffer;
+
+use super::*;
+
+const RING: u32 = 64;
+const FRAMES: usize = 256;
+
+/// Registers that are all 0; it is counted how often one is written.
+#[derive(Clone, Debug, Default)]
+struct Counting(Arc<AtomicU32>);
+
+impl Registers for Counting {
+    fn read32(&self, _: u32) -> u32 {
+        0
+    }
+
+    fn write32(&self, _: u32, _: u32) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// A ring, its descriptors as the device has them, its pool and its registers.
+fn ring(vlans: Option<Arc<Vlans>>) -> (RxRing<Counting>, Descriptors, Pool, Counting) {
+    let arena = Arena::new(vec![0; Stride::Packed.memory_for(FRAMES)]).unwrap();
+    let buffer = DmaBuffer::new(RING as usize * 16).unwrap();
+    let [descriptors, of_device] = [0, 1].map(|_| buffer.descriptors(0, RING).unwrap());
+    let (registers, switch) = (Counting::default(), Switch { offset: 0, name: ("none", 0), enable: 1 });
+    let (bar, addresses) = (Bar::new(registers.clone()), DeviceAddresses::Linear(0));
+    let ring = RingParts { bar, descriptors, tail: 0, switch, arena, addresses };
+    let ring = RxRing::new(RxParts { ring, wake: None, errors: RxErrors::IGB, vlans });
+    (ring, of_device, arena.pool(FRAMES).unwrap(), registers)
+}
+
+#[test]
+fn tags_of_vlans_that_a_function_has_not_asked_for_are_no_packets() {
+    let tags = [7, 0x2007, 8, 0];
+    for (vlans, seen) in [
+        (None, tags.map(Some)),
+        (Some(vec![7]), [Some(7), Some(0x2007), None, None]),
+        (Some(vec![]), [None; 4]),
+    ] {
+        let (mut ring, of_device, mut pool, _) = ring(vlans.map(|vlans| Arc::new(Vlans::new(&vlans))));
+        let mut batch = Batch::new();
+        ring.rx(&mut pool, &mut batch);
+        for (slot, tag) in (0..).zip(tags) {
+            let done = rx::DD.mask | rx::EOP.mask | rx::VP.mask;
+            of_device.at(slot).put(0, u64::from(done) | 60 << 32 | u64::from(tag) << 48);
+        }
+        ring.rx(&mut pool, &mut batch);
+        assert_eq!(batch.iter().map(|packet| packet.offload.vlan()).collect::<Vec<_>>(), seen);
+        pool.give_batch(&mut batch);
+        Box::new(ring).close(&mut pool);
+    }
+}
