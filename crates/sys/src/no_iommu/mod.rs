@@ -20,7 +20,7 @@ use crate::function::{DeviceAddresses, DmaMemory, Function, FunctionError, PageT
 use crate::mapped_registers::MappedRegisters;
 use crate::pci::{Config, Device, InUse};
 use crate::shared::Mapping;
-use crate::state::{self, StateError, Undo};
+use crate::state::{State, StateError, Undo};
 use guard::Guard;
 
 pub use pagemap::PhysicalError;
@@ -96,17 +96,30 @@ impl NoIommu {
         force: bool,
         packets: Option<&DmaMemory<'_>>,
     ) -> Result<Self, NoIommuError> {
+        Self::open_by(State::of_process()?, device, name, force, packets)
+    }
+
+    fn open_by(
+        state: &Arc<State>,
+        device: &Device,
+        name: &str,
+        force: bool,
+        packets: Option<&DmaMemory<'_>>,
+    ) -> Result<Self, NoIommuError> {
         if let Some(group) = device.group() {
             return Err(NoIommuError::Isolated(group.number()));
         }
         device.check_unused(force)?;
         packets.map(pagemap::huge_pages).transpose()?;
         let failed = |what| move |source| NoIommuError::File { what, source };
+        // Dropped last: it has its driver again once nobody has it.
+        let driver;
         let config = Config::open(device).map_err(failed("opening its configuration space"))?;
         if !config.lock().map_err(failed("locking its configuration space"))? {
             return Err(NoIommuError::Open);
         }
-        let driver = state::set_driver(device, None)?;
+        config.try_to_write().map_err(failed("writing its configuration space"))?;
+        driver = state.set_driver(device, None)?;
         config.forbid_dma().map_err(failed("writing its configuration space"))?;
         let guard = Guard::start(&config).map_err(failed("starting the process that guards it"))?;
         let bar = map_bar(device).map_err(failed("mapping its BAR 0"))?;
@@ -200,5 +213,108 @@ impl Drop for NoIommu {
     /// No DMA comes from here on, also when handles to its registers live on.
     fn drop(&mut self) {
         self.held.config.forbid_dma().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::io::pwrite;
+
+    use super::*;
+    use crate::pci::COMMAND;
+
+    /// Configuration space with memory and bus master on.
+    const SPACE: [u8; 64] = {
+        let mut space = [0; 64];
+        space[COMMAND as usize] = 6;
+        space
+    };
+
+    /// A bus with a function that has no driver, and a directory for changes to it.
+    struct Bus {
+        folder: tempfile::TempDir,
+        device: Device,
+        state: Arc<State>,
+    }
+
+    impl Bus {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let directory = folder.path().join("devices/0000:01:00.0");
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("config"), SPACE).unwrap();
+            for name in ["driver_override", "reset"] {
+                fs::write(directory.join(name), "").unwrap();
+            }
+            let device = Device::all_on(folder.path()).remove(0);
+            let state = State::on(folder.path().join("state"), folder.path().into()).unwrap();
+            Self { folder, device, state }
+        }
+
+        fn open(&self) -> Result<NoIommu, NoIommuError> {
+            NoIommu::open_by(&self.state, &self.device, "nic", false, None)
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.device.directory().join(name)
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.path(name)).unwrap()
+        }
+
+        fn may_do_dma(&self) -> bool {
+            fs::read(self.path("config")).unwrap()[COMMAND as usize] & 4 != 0
+        }
+
+        fn records(&self) -> usize {
+            let entries = fs::read_dir(self.folder.path().join("state")).unwrap();
+            entries.filter(|entry| entry.as_ref().unwrap().path().extension().is_some()).count()
+        }
+    }
+
+    /// Configuration space that a locked down kernel lets nobody write.
+    fn locked_down(at: &Path, space: &[u8]) -> OwnedFd {
+        let file = memfd_create(c"config", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        pwrite(&file, space, 0).unwrap();
+        fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+        fs::remove_file(at).unwrap();
+        symlink(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)), at).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_given_back_at_once() {
+        let bus = Bus::new();
+        let begun = Instant::now();
+        let error = bus.open().unwrap_err().to_string();
+        assert!(error.starts_with("mapping its BAR 0: "), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "nobody has it that would be waited for");
+        assert_eq!((bus.read("driver_override").starts_with('\n'), bus.records()), (true, 0));
+    }
+
+    #[test]
+    fn a_kernel_that_is_locked_down_says_so_before_anything_is_changed() {
+        let bus = Bus::new();
+        let _config = locked_down(&bus.path("config"), &SPACE);
+        let error = bus.open().unwrap_err().to_string();
+        assert!(error.contains("locked down (Secure Boot locks it)"), "{error}");
+        assert_eq!(["driver_override", "reset"].map(|name| bus.read(name)), ["", ""]);
+        assert_eq!(bus.records(), 0);
+    }
+
+    #[test]
+    fn where_dma_is_off_it_is_not_switched_off_again() {
+        let bus = Bus::new();
+        let _config = locked_down(&bus.path("config"), &SPACE);
+        assert!(Config::open(&bus.device).unwrap().forbid_dma().is_err());
+        let _config = locked_down(&bus.path("config"), &[0; 64]);
+        Config::open(&bus.device).unwrap().forbid_dma().unwrap();
     }
 }

@@ -60,12 +60,24 @@ impl Config {
         self.0.write_all_at(from, offset)
     }
 
+    /// Writes the command register as it is: so a kernel that lets nobody write there says so before anything is changed.
+    pub(crate) fn try_to_write(&self) -> io::Result<()> {
+        self.write(COMMAND, &self.command()?.to_le_bytes())
+    }
+
     /// No DMA from here on. Nothing is allocated for it.
     pub(crate) fn forbid_dma(&self) -> io::Result<()> {
+        let command = self.command()?;
+        if command & BUS_MASTER == 0 {
+            return Ok(());
+        }
+        self.write(COMMAND, &(command & !BUS_MASTER).to_le_bytes())
+    }
+
+    fn command(&self) -> io::Result<u16> {
         let mut command = [0; 2];
         self.read(COMMAND, &mut command)?;
-        let off = u16::from_le_bytes(command) & !BUS_MASTER;
-        self.write(COMMAND, &off.to_le_bytes())
+        Ok(u16::from_le_bytes(command))
     }
 }
 

@@ -18,7 +18,7 @@ pub use group::{Group, Member, NO_IOMMU_CURE};
 pub use sriov::SriovError;
 
 /// Where the kernel shows the PCI bus, whatever the network namespace.
-const BUS: &str = "/sys/bus/pci";
+pub(crate) const BUS: &str = "/sys/bus/pci";
 
 /// Class 02 (network), subclass 00 (Ethernet), of PCI's code assignment.
 const ETHERNET: &str = "0x0200";
@@ -37,7 +37,7 @@ impl Device {
     }
 
     /// The function at an address of the bus that is shown in a directory.
-    fn on(bus: PathBuf, address: Address) -> Option<Self> {
+    pub(crate) fn on(bus: PathBuf, address: Address) -> Option<Self> {
         let device = Self { bus, address };
         device.directory().exists().then_some(device)
     }

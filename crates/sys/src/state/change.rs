@@ -168,14 +168,16 @@ impl Change {
         Ok(true)
     }
 
-    /// Undoes it. `living` are the changes that somebody still wants.
-    pub(super) fn undo(&self, living: &[Record]) -> Result<Undone, StateError> {
+    /// Undoes it; functions are those of the PCI bus that is shown in `bus`. `living` are the changes that somebody still wants.
+    pub(super) fn undo(&self, bus: &Path, living: &[Record]) -> Result<Undone, StateError> {
+        let function = |address: &str| Device::on(bus.into(), address.parse().ok()?);
         match self {
             Self::Driver { device, before, reserved, set } => {
                 let wanted = living.iter().any(
                     |record| matches!(&record.change, Self::Driver { device: theirs, .. } if theirs == device),
                 );
-                give_back(device, before.as_deref(), reserved.as_deref(), set.as_deref(), wanted)
+                let Some(device) = function(device) else { return Ok(gone(device)) };
+                give_back(&device, before.as_deref(), reserved.as_deref(), set.as_deref(), wanted)
             }
             Self::File { path, .. } | Self::Added { path, .. } if !path.exists() => {
                 Ok(Undone::LeftAlone(format!("{} is gone", path.display())))
@@ -185,7 +187,9 @@ impl Change {
                 Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")))
             }
             Self::File { path, before, set } => Self::undo_file(path, before, set, living),
-            Self::VirtualFunctions { device, set } => remove_functions(device, *set),
+            Self::VirtualFunctions { device, set } => {
+                function(device).map_or_else(|| Ok(gone(device)), |device| remove_functions(&device, *set))
+            }
             Self::Module { name } => unload(name),
             Self::RssTable { interface, before, set } => network::undo_table(interface, before, set, living),
             Self::Feature { interface, feature, before } => {
@@ -234,18 +238,21 @@ pub(super) fn put_back(
     Ok(Undone::Back(format!("{name} holds '{before}' again, not '{set}'")))
 }
 
+/// A PCI function is not there any more.
+fn gone(address: &str) -> Undone {
+    Undone::LeftAlone(format!("{address} is gone"))
+}
+
 /// Gives a PCI function back to the driver that had it, unless somebody else has given it away since, or a process that
 /// lives has taken it over.
 fn give_back(
-    address: &str,
+    device: &Device,
     before: Option<&str>,
     reserved: Option<&str>,
     set: Option<&str>,
     wanted: bool,
 ) -> Result<Undone, StateError> {
-    let Some(device) = address.parse().ok().and_then(Device::at) else {
-        return Ok(Undone::LeftAlone(format!("{address} is gone")));
-    };
+    let address = device.address().to_string();
     if wanted {
         return Ok(Undone::LeftAlone(format!("{address} is another process's by now")));
     }
@@ -256,18 +263,18 @@ fn give_back(
         return Ok(Undone::LeftAlone(line));
     }
     if now.is_some() && now.as_deref() != before && device.is_open() {
-        return Err(StateError::Open { device: address.into() });
+        return Err(StateError::Open { device: address });
     }
     let failed = |source| StateError::Driver {
-        device: address.into(),
+        device: address.clone(),
         driver: before.unwrap_or("no driver").into(),
         source,
     };
     if set.is_none() && now.is_none() {
         // The kernel's driver lets it do DMA before it has reset it: nothing of the program's may be running by then.
-        let config = Config::open(&device).map_err(failed)?;
+        let config = Config::open(device).map_err(failed)?;
         if !config.lock_soon().map_err(failed)? {
-            return Err(StateError::Open { device: address.into() });
+            return Err(StateError::Open { device: address });
         }
         config.forbid_dma().map_err(failed)?;
     }
@@ -281,10 +288,8 @@ fn give_back(
 pub(super) const PROGRAM: &str = "a program";
 
 /// Removes a NIC's virtual functions, unless one is in use or their number is not ours.
-fn remove_functions(address: &str, set: u32) -> Result<Undone, StateError> {
-    let Some(device) = address.parse().ok().and_then(Device::at) else {
-        return Ok(Undone::LeftAlone(format!("{address} is gone")));
-    };
+fn remove_functions(device: &Device, set: u32) -> Result<Undone, StateError> {
+    let address = device.address();
     match device.virtual_functions() {
         0 => {}
         now if now != set => {

@@ -1,5 +1,7 @@
 //! Undoing what killed processes have left.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::change::{Change, Record};
@@ -142,7 +144,7 @@ impl super::State {
         order.sort_unstable_by(|a, b| b.cmp(a));
         for (_, place, id) in order {
             let (file, records) = &mut dead[place];
-            match undo(file, records, id, &living) {
+            match undo(&self.bus, file, records, id, &living) {
                 Ok(Undone::Back(line)) => report.undone.push(line),
                 Ok(Undone::LeftAlone(line)) => report.left_alone.push(line),
                 Err(error) => report.failed.push(error.to_string()),
@@ -159,6 +161,7 @@ fn lives(file: &StateFile, count: usize) -> String {
 
 /// Undoes one change of a process that has ended; its record is kept when that fails.
 fn undo(
+    bus: &Path,
     file: &StateFile,
     records: &mut Vec<Record>,
     id: u64,
@@ -170,7 +173,7 @@ fn undo(
     if records[at].change.pin()? {
         file.save(records)?;
     }
-    let undone = records[at].change.undo(living)?;
+    let undone = records[at].change.undo(bus, living)?;
     records.remove(at);
     file.save(records)?;
     Ok(undone)

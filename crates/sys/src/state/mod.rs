@@ -32,7 +32,7 @@ use crate::ethtool::{EthtoolError, Rule};
 use crate::modules;
 use crate::namespace::NamespaceError;
 use crate::netlink::NetlinkError;
-use crate::pci::{Device, SriovError};
+use crate::pci::{BUS, Device, SriovError};
 use change::{Change, Record};
 use store::{Owner, Store};
 
@@ -258,6 +258,8 @@ pub fn directory() -> PathBuf {
 #[derive(Debug)]
 pub struct State {
     store: Store,
+    /// Where the PCI bus is shown.
+    bus: PathBuf,
     owner: Owner,
     records: Mutex<Vec<Record>>,
 }
@@ -274,7 +276,7 @@ pub struct Undo {
 
 impl State {
     /// The changes of this process, in [`directory`].
-    fn of_process() -> Result<&'static Arc<Self>, StateError> {
+    pub(crate) fn of_process() -> Result<&'static Arc<Self>, StateError> {
         static STATE: OnceLock<Arc<State>> = OnceLock::new();
         if let Some(state) = STATE.get() {
             return Ok(state);
@@ -289,8 +291,13 @@ impl State {
     /// # Errors
     /// When the directory can't be made, is somebody else's, or others may write to it.
     pub fn at(directory: impl Into<PathBuf>) -> Result<Arc<Self>, StateError> {
-        let store = Store::at(directory.into())?;
-        Ok(Arc::new(Self { store, owner: Owner::this(), records: Mutex::new(Vec::new()) }))
+        Self::on(directory.into(), BUS.into())
+    }
+
+    /// As [`State::at`], on a PCI bus that is shown elsewhere.
+    pub(crate) fn on(directory: PathBuf, bus: PathBuf) -> Result<Arc<Self>, StateError> {
+        let store = Store::at(directory)?;
+        Ok(Arc::new(Self { store, bus, owner: Owner::this(), records: Mutex::new(Vec::new()) }))
     }
 
     /// As [`set_file`].
@@ -459,7 +466,7 @@ impl State {
         if records[at].change.pin()? {
             self.store.save(&self.owner, &records)?;
         }
-        let undone = records[at].change.undo(&living)?;
+        let undone = records[at].change.undo(&self.bus, &living)?;
         self.forget(&mut records, id)?;
         Ok(undone)
     }
