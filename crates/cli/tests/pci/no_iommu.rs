@@ -94,7 +94,7 @@ fn refusals(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// Registers are shown as Linux's driver has left them, which has the NIC again afterwards.
+/// Registers are shown as a reset has left them, and Linux's driver has the NIC again afterwards.
 fn registers(run: &mut Run<'_>, driver: &str) -> Result<(), GuestError> {
     let output = run("shown() { /host/bywash registers pci:$taken $* 2>&1 || echo code $?; driver; }
         shown CTRL; shown CTRL --no-iommu; shown STATUS --no-iommu; works")?;

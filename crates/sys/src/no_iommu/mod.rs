@@ -121,6 +121,8 @@ impl NoIommu {
         config.try_to_write().map_err(failed("writing its configuration space"))?;
         driver = state.set_driver(device, None)?;
         config.forbid_dma().map_err(failed("writing its configuration space"))?;
+        // Who had it may have left queues running, as one does who is killed; our driver lets it do DMA again.
+        device.reset().map_err(failed("resetting it"))?;
         let guard = Guard::start(&config).map_err(failed("starting the process that guards it"))?;
         let bar = map_bar(device).map_err(failed("mapping its BAR 0"))?;
         let held = Arc::new(Held { bar, guard, config, _driver: driver });
@@ -287,6 +289,23 @@ mod tests {
         fs::remove_file(at).unwrap();
         symlink(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)), at).unwrap();
         file
+    }
+
+    #[test]
+    fn it_is_reset_when_it_is_taken_and_again_before_it_is_given_back() {
+        let bus = Bus::new();
+        fs::write(bus.path("resource0"), [0; 4096]).unwrap();
+        let function = bus.open().unwrap();
+        assert_eq!((bus.read("reset").as_str(), bus.may_do_dma()), ("1", false));
+        assert_eq!((bus.read("driver_override").as_str(), bus.records()), ("bywash", 1));
+        fs::write(bus.path("reset"), "").unwrap();
+        drop(function);
+        assert_eq!((bus.read("reset").as_str(), bus.may_do_dma()), ("1", false));
+        assert_eq!((bus.read("driver_override").starts_with('\n'), bus.records()), (true, 0));
+        // Some can't be reset.
+        fs::remove_file(bus.path("reset")).unwrap();
+        drop(bus.open().unwrap());
+        assert_eq!((bus.path("reset").exists(), bus.records()), (false, 0));
     }
 
     #[test]

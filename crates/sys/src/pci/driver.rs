@@ -90,6 +90,15 @@ impl Device {
             || Config::open(self).is_ok_and(|config| config.lock().is_ok_and(|free| !free))
     }
 
+    /// Resets it, if the kernel can: whatever it was doing ends. Its configuration space is as before.
+    pub(crate) fn reset(&self) -> io::Result<()> {
+        let reset = Path::new("devices").join(self.address().to_string()).join("reset");
+        match self.write(&reset, "1") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
     /// Lets the kernel find a driver for it.
     pub(crate) fn probe(&self) -> io::Result<()> {
         self.write(Path::new("drivers_probe"), &self.address().to_string())

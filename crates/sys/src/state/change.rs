@@ -277,6 +277,7 @@ fn give_back(
             return Err(StateError::Open { device: address });
         }
         config.forbid_dma().map_err(failed)?;
+        device.reset().map_err(failed)?;
     }
     device.give_to(before, reserved).map_err(failed)?;
     let driver =
