@@ -31,7 +31,7 @@ pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
 pub(crate) use tx::THRESHOLDS as TX_THRESHOLDS;
 
 use crate::intel::{
-    Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, clear_counters, identify, power_up,
+    Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, allow_dma, clear_counters, identify, power_up,
 };
 
 /// Queue pairs: RSS spreads packets over so many, and the physical function has a vector for each.
@@ -74,6 +74,7 @@ pub fn open<F: Function>(
     let bar = Bar::new(function.registers());
     init::stop(&bar)?;
     init::reset(&bar)?;
+    allow_dma(&mut function)?;
     init::check_eeprom(&bar)?;
     init::clear_tables(&bar);
     let mac = steer::ADDRESSES.own(&bar, settings.mac)?;

@@ -21,7 +21,7 @@ pub(crate) fn identify<F: Function>(function: &mut F, family: Family) -> Result<
     known.ok_or(NicError::Unknown { vendor, device })
 }
 
-/// Wakes it up (state D0) and lets it be reached and reach memory; no legacy interrupts.
+/// Wakes it up (state D0) and lets it be reached; no legacy interrupts, and no DMA before [`allow_dma`].
 pub(crate) fn power_up<F: Function>(function: &mut F) -> Result<(), NicError> {
     if let Some(power) = find_capability(function, capability::POWER)? {
         let state = read16(function, power + POWER_CONTROL)?;
@@ -31,9 +31,12 @@ pub(crate) fn power_up<F: Function>(function: &mut F) -> Result<(), NicError> {
             sleep(Duration::from_millis(10));
         }
     }
-    let on =
-        read16(function, config::COMMAND)? | command::MEMORY | command::BUS_MASTER | command::INTX_DISABLE;
-    Ok(function.write_config(config::COMMAND, &on.to_le_bytes())?)
+    change_command(function, command::BUS_MASTER, command::MEMORY | command::INTX_DISABLE)
+}
+
+/// Lets it reach memory: once it was reset, because queues that somebody has left running write wherever those were.
+pub(crate) fn allow_dma<F: Function>(function: &mut F) -> Result<(), NicError> {
+    change_command(function, 0, command::BUS_MASTER)
 }
 
 /// Takes it out of use once its queues have been stopped, as it is told: no DMA after this, however that went. Returns what went
@@ -44,14 +47,14 @@ pub(crate) fn retire<F: Function>(stopped: Result<(), NicError>, function: &mut 
         Ok(()) | Err(NicError::Gone) => Ok(()),
         Err(_) => function.reset().map_err(NicError::from),
     };
-    let ended = [stopped, reset, power_down(function)];
+    let ended = [stopped, reset, change_command(function, command::BUS_MASTER, 0)];
     ended.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect()
 }
 
-/// No DMA any more.
-fn power_down<F: Function>(function: &mut F) -> Result<(), NicError> {
-    let off = read16(function, config::COMMAND)? & !command::BUS_MASTER;
-    Ok(function.write_config(config::COMMAND, &off.to_le_bytes())?)
+/// Bits of `clear` go, then bits of `set` come.
+fn change_command<F: Function>(function: &mut F, clear: u16, set: u16) -> Result<(), NicError> {
+    let command = read16(function, config::COMMAND)? & !clear | set;
+    Ok(function.write_config(config::COMMAND, &command.to_le_bytes())?)
 }
 
 fn read16<F: Function>(function: &mut F, offset: u64) -> Result<u16, FunctionError> {

@@ -9,7 +9,7 @@ use bywash_hw::ixgbe::regs::*;
 use bywash_hw::pci::{command, config};
 use bywash_hw::reg::Register;
 use bywash_models::function::InProcess;
-use bywash_models::ixgbe::{Board, Faults};
+use bywash_models::ixgbe::{Board, Faults, Rule};
 use bywash_models::world::Shared;
 use bywash_sys::function::{Function, Registers};
 
@@ -129,6 +129,34 @@ fn what_another_driver_left_running_is_stopped_first() {
     registers.read32(SWSM.offset());
     let end = end(&world, 0, &quiet(), arena);
     assert_eq!(read(&world, &ESDP, 0) & ESDP::SDP3.mask, 0);
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
+fn what_another_driver_left_running_reaches_no_memory() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    // A driver was killed while packets came, and its guard has ended its DMA.
+    let registers = InProcess::new(&world, 0).registers();
+    let received = RDRXCTL::CRCSTRIP.mask | RDRXCTL::RSCACKC.mask | RDRXCTL::FCOE_WRFIX.mask;
+    for (register, value) in [
+        (&RDRXCTL, received),
+        (&FCTRL, FCTRL::UPE.mask),
+        (&RDLEN, 1024),
+        (&RXDCTL, RXDCTL::ENABLE.mask),
+        (&RDT, 63),
+        (&RXCTRL, RXCTRL::RXEN.mask),
+    ] {
+        registers.write32(register.offset(), value);
+    }
+    while !world.with(0, |device| device.nic.link_up()) {}
+    world.with(0, |device| (0..10).for_each(|seed| device.nic.receive(frame(seed, 100), true)));
+    let before = world.with(0, |device| device.nic.violations());
+    assert!(before.iter().any(|broken| broken.rule == Rule::NoBusMaster), "they wait for that: {before:?}");
+    let end = end(&world, 0, &quiet(), arena);
+    let broken = world.with(0, |device| device.nic.violations());
+    assert!(broken.iter().all(|broken| broken.rule == Rule::NoBusMaster), "{broken:?}");
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
 }

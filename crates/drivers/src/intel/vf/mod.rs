@@ -23,7 +23,7 @@ use bywash_sys::function::{Function, Registers};
 
 use super::{
     Bar, LONGEST, Link, LinkRegister, Mailbox, Memory, Multicast, NicError, Rss, RxRegisters, Statistic,
-    Ticker, TxRegisters, Vlans, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
+    Ticker, TxRegisters, Vlans, allow_dma, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
 };
 use control::{Control, port_link};
 
@@ -240,6 +240,7 @@ pub(crate) fn open<F: Function + 'static>(
     let mut mailbox = Mailbox::new(bar.clone(), control, words, settings.patience);
     (driver.stop)(&bar)?;
     let agreed = (driver.agree)(&bar, &mut mailbox, settings, any_mac())?;
+    allow_dma(&mut function)?;
     let Agreed { queues, max_len, .. } = agreed;
     let strips = AtomicBool::new(settings.strip_vlan || agreed.leaves_tags);
     let vlans = Arc::new(Vlans::new(&agreed.vlans));
