@@ -31,7 +31,8 @@ pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
 pub(crate) use tx::THRESHOLDS as TX_THRESHOLDS;
 
 use crate::intel::{
-    Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, allow_dma, clear_counters, identify, power_up,
+    Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, allow_dma, before_reset, clear_counters,
+    identify, power_up,
 };
 
 /// Queue pairs: RSS spreads packets over so many, and the physical function has a vector for each.
@@ -72,7 +73,7 @@ pub fn open<F: Function>(
     }
     power_up(&mut function)?;
     let bar = Bar::new(function.registers());
-    init::stop(&bar)?;
+    before_reset(init::stop(&bar))?;
     init::reset(&bar)?;
     allow_dma(&mut function)?;
     init::check_eeprom(&bar)?;

@@ -11,22 +11,26 @@ use super::{MAX_QUEUES, Settings, steer};
 use crate::intel::messages::{agree_on_mac, longest, set_vlan, tell_reset};
 use crate::intel::{Agreed, Bar, Mailbox, NicError, SHORT, Wait};
 
-/// Makes it quiet: interrupts masked, queues off.
+/// Makes it quiet: interrupts masked, queues off. One that hangs is an error when all else is done.
 pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     if bar.is_gone() {
         return Err(NicError::Gone);
     }
     bar.put(&EIMC, EIMC.writable);
     bar.get(&EICR);
+    let mut stopped = Ok(());
     for queue in 0..u32::from(MAX_QUEUES) {
         for (control, enable) in [(&RXDCTL, RXDCTL::ENABLE), (&TXDCTL, TXDCTL::ENABLE)] {
             bar.change_at(control, queue, enable.mask, 0);
-            bar.wait(control, queue, Wait::clear(enable.mask, SHORT, "the queue does not stop"))?;
+            if stopped.is_ok() {
+                let off = Wait::clear(enable.mask, SHORT, "the queue does not stop");
+                stopped = bar.wait(control, queue, off).map(|_| ());
+            }
         }
     }
     // What queues had begun is done by then.
     sleep(Duration::from_millis(10));
-    Ok(())
+    stopped
 }
 
 /// Resets the function, and agrees with the physical one on all that `settings` wish; where neither names an address, on `spare`.
@@ -62,4 +66,36 @@ pub(super) fn agree<R: Registers>(
     steer::filter(mailbox, &mut agreed)?;
     agreed.vlans.iter().try_for_each(|vlan| set_vlan(mailbox, *vlan, true))?;
     Ok(agreed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Registers of which one's queue does not stop; what is written to the others.
+    #[derive(Clone, Debug, Default)]
+    struct Stuck(Arc<Mutex<Vec<(u32, u32)>>>);
+
+    impl Registers for Stuck {
+        fn read32(&self, offset: u32) -> u32 {
+            if offset == RXDCTL.at(0) { RXDCTL::ENABLE.mask } else { 0 }
+        }
+
+        fn write32(&self, offset: u32, value: u32) {
+            self.0.lock().unwrap().push((offset, value));
+        }
+    }
+
+    #[test]
+    fn a_queue_that_does_not_stop_keeps_no_other_from_it() {
+        let registers = Stuck::default();
+        let error = stop(&Bar::new(registers.clone())).unwrap_err();
+        assert!(matches!(error, NicError::Timeout { register: "RXDCTL", index: 0, .. }), "{error}");
+        let written = registers.0.lock().unwrap();
+        for offset in [RXDCTL.at(1), TXDCTL.at(0), TXDCTL.at(1)] {
+            assert!(written.contains(&(offset, 0)), "{offset:#x}");
+        }
+    }
 }

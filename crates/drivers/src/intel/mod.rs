@@ -38,7 +38,7 @@ pub(crate) use link::{LinkRegister, Seen};
 pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;
 pub(crate) use physical::{Driver, Prepared};
-pub(crate) use power::{allow_dma, identify, power_up, retire};
+pub(crate) use power::{allow_dma, before_reset, identify, power_up, retire};
 pub(crate) use queue::{RxRegisters, TxRegisters, start_all};
 pub(crate) use rx::{RxErrors, RxParts, RxRing, Wake};
 pub(crate) use semaphore::Semaphore;

@@ -39,6 +39,14 @@ pub(crate) fn allow_dma<F: Function>(function: &mut F) -> Result<(), NicError> {
     change_command(function, 0, command::BUS_MASTER)
 }
 
+/// What comes of stopping it when a reset follows: that ends also what does not stop as it is told.
+pub(crate) fn before_reset(stopped: Result<(), NicError>) -> Result<(), NicError> {
+    match stopped {
+        Err(NicError::Timeout { .. }) => Ok(()),
+        other => other,
+    }
+}
+
 /// Takes it out of use once its queues have been stopped, as it is told: no DMA after this, however that went. Returns what went
 /// wrong.
 pub(crate) fn retire<F: Function>(stopped: Result<(), NicError>, function: &mut F) -> Vec<String> {

@@ -30,7 +30,9 @@ pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Place, Rss, 
 pub(crate) use link::SPEEDS;
 pub(crate) use tx::THRESHOLDS;
 
-use crate::intel::{Bar, Driver, Limits, Prepared, allow_dma, clear_counters, identify, power_up};
+use crate::intel::{
+    Bar, Driver, Limits, Prepared, allow_dma, before_reset, clear_counters, identify, power_up,
+};
 use flow_director::FlowDirector;
 use rules::Rules;
 
@@ -66,7 +68,7 @@ pub fn open<F: Function>(
     power_up(&mut function)?;
     let chip = Chip::of(nic.device);
     let bar = Bar::new(function.registers());
-    init::stop(&bar, chip)?;
+    before_reset(init::stop(&bar, chip))?;
     init::reset(&bar, chip)?;
     allow_dma(&mut function)?;
     init::check_eeprom(&bar, chip)?;

@@ -22,25 +22,28 @@ const V1_5: usize = 5;
 /// Queues whose registers there are, used or not.
 const ALL_QUEUES: u32 = VFRDT.count();
 
-/// Makes it quiet: interrupts masked, queues off.
+/// Makes it quiet: interrupts masked, queues off. One that hangs is an error when all else is done.
 pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     if bar.is_gone() {
         return Err(NicError::Gone);
     }
     bar.put(&VTEIMC, VTEIMC.writable);
     bar.get(&VTEICR);
+    let mut stopped = Ok(());
     for queue in 0..ALL_QUEUES {
         bar.put_at(&VFTXDCTL, queue, TXDCTL::SWFLSH.mask);
         if RXDCTL::ENABLE.is_set(bar.get_at(&VFRXDCTL, queue)) {
             bar.change_at(&VFRXDCTL, queue, RXDCTL::ENABLE.mask, 0);
-            let off = Wait::clear(RXDCTL::ENABLE.mask, SHORT, "the queue does not stop");
-            bar.wait(&VFRXDCTL, queue, off)?;
+            if stopped.is_ok() {
+                let off = Wait::clear(RXDCTL::ENABLE.mask, SHORT, "the queue does not stop");
+                stopped = bar.wait(&VFRXDCTL, queue, off).map(|_| ());
+            }
         }
     }
     bar.put(&VFPSRTYPE, 0);
     // What queues had begun is done by then.
     sleep(Duration::from_micros(100));
-    Ok(())
+    stopped
 }
 
 /// Resets the function, and agrees with the physical one on all that `settings` wish; where neither names an address, on `spare`.

@@ -134,6 +134,26 @@ fn what_another_driver_left_running_is_stopped_first() {
 }
 
 #[test]
+fn queues_that_do_not_stop_are_ended_by_a_reset() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let registers = InProcess::new(&world, 0).registers();
+    for queue in 0..64 {
+        registers.write32(RDLEN.at(queue), 128);
+        registers.write32(RXDCTL.at(queue), RXDCTL::ENABLE.mask);
+    }
+    world.with(0, |device| device.nic.faults.queues_never_stop = true);
+    let begun = Instant::now();
+    let end = end(&world, 0, &quiet(), arena);
+    assert!(begun.elapsed() < Duration::from_secs(1), "each hanging queue was waited for");
+    // Nothing follows a close but a reset from outside.
+    let errors = end.close(&mut pool).unwrap_err();
+    assert!(errors.len() == 1 && errors[0].starts_with("RXDCTL[0] is 0x02000000 after"), "{errors:?}");
+    assert_eq!(read(&world, &RXDCTL, 0), 0);
+    no_violations(&world, 1);
+}
+
+#[test]
 fn what_another_driver_left_running_reaches_no_memory() {
     let world = world(1);
     let (arena, mut pool) = memory(4096);

@@ -33,6 +33,8 @@ pub struct Faults {
     pub firmware_holds_sync: bool,
     /// RXDCTL.ENABLE and TXDCTL.ENABLE never read back as set.
     pub queues_never_enable: bool,
+    /// RXDCTL.ENABLE stays set, whatever is written, until a reset.
+    pub queues_never_stop: bool,
     /// RDRXCTL.DMAIDONE stays clear.
     pub dma_never_initialised: bool,
     /// The security block never becomes ready (SECRXSTAT.SECRX_RDY).

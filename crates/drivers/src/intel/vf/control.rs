@@ -9,7 +9,9 @@ use bywash_port::Counter;
 use bywash_sys::function::Registers;
 
 use super::{Agreed, Settings, Shared};
-use crate::intel::{Bar, Link, LinkRegister, Mailbox, MailboxError, News, NicError, Seen, Statistic, lock};
+use crate::intel::{
+    Bar, Link, LinkRegister, Mailbox, MailboxError, News, NicError, Seen, Statistic, before_reset, lock,
+};
 
 /// A counter that wraps, and what it has counted since it was first looked at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,7 +155,7 @@ impl<R: Registers> Shared<R> {
 
     /// All queues start again once this is done, each when its owner comes by.
     fn agree_again(&self, control: &mut Control<R>) -> Result<(), NicError> {
-        (self.driver.stop)(&self.bar)?;
+        before_reset((self.driver.stop)(&self.bar))?;
         let before = &control.agreed;
         let same = Settings {
             queues: Some(before.queues),

@@ -23,7 +23,8 @@ use bywash_sys::function::{Function, Registers};
 
 use super::{
     Bar, LONGEST, Link, LinkRegister, Mailbox, Memory, Multicast, NicError, Rss, RxRegisters, Statistic,
-    Ticker, TxRegisters, Vlans, allow_dma, capabilities, check_moderation, check_ring, identify, lock, power_up, retire,
+    Ticker, TxRegisters, Vlans, allow_dma, before_reset, capabilities, check_moderation, check_ring,
+    identify, lock, power_up, retire,
 };
 use control::{Control, port_link};
 
@@ -238,7 +239,7 @@ pub(crate) fn open<F: Function + 'static>(
     }
     let (control, words) = driver.mailbox;
     let mut mailbox = Mailbox::new(bar.clone(), control, words, settings.patience);
-    (driver.stop)(&bar)?;
+    before_reset((driver.stop)(&bar))?;
     let agreed = (driver.agree)(&bar, &mut mailbox, settings, any_mac())?;
     allow_dma(&mut function)?;
     let Agreed { queues, max_len, .. } = agreed;

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 use bywash_drivers::ixgbevf::{Multicast, Settings};
 use bywash_drivers::port::Port;
 use bywash_drivers::port::frame::Batch;
+use bywash_hw::ixgbe::regs::RXDCTL;
+use bywash_hw::ixgbe::vf::{VFRDLEN, VFRXDCTL};
+use bywash_models::function::InProcess;
+use bywash_sys::function::{Function, Registers};
 
 use super::{end, functions, quiet, set_faults, set_policy};
 use crate::bed::{PATIENCE, frame, memory, no_violations, packet};
@@ -119,6 +123,22 @@ fn a_host_that_grants_less_after_a_reset_is_a_failure_that_is_counted_and_can_en
     let failures = end.counter("pf_failures");
     assert_eq!((end.counter("pf_failures"), end.counter("pf_resets")), (failures, 1));
     end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
+fn queues_that_do_not_stop_are_ended_by_a_reset() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let registers = InProcess::new(&world, 0).registers();
+    for queue in 0..VFRXDCTL.count() {
+        registers.write32(VFRDLEN.at(queue), 128);
+        registers.write32(VFRXDCTL.at(queue), RXDCTL::ENABLE.mask);
+    }
+    set_faults(&world, 0, |faults| faults.queues_never_stop = true);
+    let end = end(&world, 0, &quiet(), arena);
+    let errors = end.close(&mut pool).unwrap_err();
+    assert!(errors.len() == 1 && errors[0].starts_with("VFRXDCTL[0] is 0x02000000 after"), "{errors:?}");
     no_violations(&world, 1);
 }
 
