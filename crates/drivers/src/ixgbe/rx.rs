@@ -1,5 +1,7 @@
 //! Preparing reception: the receiver as a whole, each queue, and the interrupts that wake workers.
 
+use std::time::Duration;
+
 use bywash_hw::ixgbe::regs::{
     DCA_RXCTRL, EIAC, EIAM_EX, EIMS_EX, EITR, FCRTH, GPIE, HLREG0, IVAR, IVAR_MISC, MAXFRS, MFLCN, RDBAH,
     RDBAL, RDH, RDLEN, RDRXCTL, RDT, RXCSUM, RXCTRL, RXDCTL, RXPBSIZE, SECRXCTRL, SECRXSTAT, SRRCTL, VLNCTRL,
@@ -8,7 +10,7 @@ use bywash_hw::ixgbe::{Chip, EITR_UNIT_US};
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
-use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, SHORT, Settings, Wait};
+use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, Settings, Wait};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, chip: Chip) -> Result<(), NicError> {
@@ -77,8 +79,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
 pub(super) fn start<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     hold(bar)?;
     bar.change(&RXCTRL, 0, RXCTRL::RXEN.mask);
-    bar.change(&SECRXCTRL, SECRXCTRL::RX_DIS.mask, 0);
-    bar.flush();
+    release(bar);
     Ok(())
 }
 
@@ -94,14 +95,25 @@ pub(super) fn paused<R: Registers>(
     bar.change(&RXCTRL, RXCTRL::RXEN.mask, 0);
     let result = act();
     bar.change(&RXCTRL, 0, RXCTRL::RXEN.mask);
-    bar.change(&SECRXCTRL, SECRXCTRL::RX_DIS.mask, 0);
-    bar.flush();
+    release(bar);
     result
 }
 
-/// Holds the receive data path, which says when it is empty.
+/// How long the receive data path may take to become empty: as long as DPDK waits.
+const EMPTY: Duration = Duration::from_millis(40);
+
+/// Holds the receive data path, which says when it is empty. One that does not is let go: what has run so far runs on.
 fn hold<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     bar.change(&SECRXCTRL, 0, SECRXCTRL::RX_DIS.mask);
-    let empty = Wait::set(SECRXSTAT::SECRX_RDY.mask, SHORT, "the receive data path does not become empty");
-    bar.wait(&SECRXSTAT, 0, empty).map(|_| ())
+    let empty = Wait::set(SECRXSTAT::SECRX_RDY.mask, EMPTY, "the receive data path does not become empty");
+    let held = bar.wait(&SECRXSTAT, 0, empty).map(|_| ());
+    if held.is_err() {
+        release(bar);
+    }
+    held
+}
+
+fn release<R: Registers>(bar: &Bar<R>) {
+    bar.change(&SECRXCTRL, SECRXCTRL::RX_DIS.mask, 0);
+    bar.flush();
 }

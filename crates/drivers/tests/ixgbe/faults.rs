@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use bywash_drivers::ixgbe::Settings;
+use bywash_drivers::ixgbe::{Multicast, Settings};
 use bywash_drivers::port::RxQueue;
 use bywash_drivers::port::frame::{Batch, Pool};
 use bywash_models::ixgbe::Faults;
@@ -100,6 +100,21 @@ fn a_link_that_goes_down_in_traffic_is_counted_and_comes_back() {
     near.close(&mut pool).unwrap();
     far.close(&mut pool).unwrap();
     no_violations(&world, 2);
+}
+
+#[test]
+fn a_filter_that_cannot_be_changed_leaves_the_receiver_running() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &looped(), arena);
+    end.receive(0, &mut pool);
+    end.set_faults(Faults { security_never_ready: true, ..Faults::default() });
+    let error = end.port.set_filter(true, Multicast::None).unwrap_err().to_string();
+    assert!(error.starts_with("SECRXSTAT[0] is 0x00000000 after 4"), "{error}");
+    send(&mut end, 5, 100, &mut pool);
+    assert_eq!(end.received(&mut pool).len(), 5);
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
 }
 
 #[test]
