@@ -18,8 +18,12 @@ use super::{Bar, RingParts, Switch};
 /// Descriptors for which the NIC is asked once whether they are done.
 const BLOCK: u32 = 32;
 
-/// Fewest bytes of a packet: the Ethernet header. The NIC pads what is too short for the wire.
+/// Fewest bytes of a packet: the Ethernet header.
 const SHORTEST: usize = 14;
+
+/// Fewest bytes that the NIC takes (PAYLEN), as Linux's drivers have it: zeros make up for what lacks. It pads the rest, up to what the
+/// wire wants, by itself.
+const LEAST: usize = 17;
 
 /// What every data descriptor says.
 const DATA: u32 = tx::DTYP.with(tx::TYPE_DATA) | tx::DEXT.mask | tx::IFCS.mask;
@@ -204,7 +208,7 @@ impl<R: Registers> TxRing<R> {
     /// Queues packets from the front that are one descriptor each and need nothing done, as far as there is room.
     #[inline]
     fn simple(&mut self, batch: &mut Batch) {
-        let longest = self.max_len - SHORTEST;
+        let longest = self.max_len - LEAST;
         let whole = WHOLE | u64::from(self.olinfo) << 32;
         loop {
             // To the end of the block, or of the ring.
@@ -241,12 +245,15 @@ impl<R: Registers> TxRing<R> {
     #[cold]
     fn any(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
         let Some(packet) = batch.iter().next() else { return false };
-        // A context, and a descriptor for each frame.
-        if self.room() as usize <= packet.frames() {
+        let length = packet.len();
+        let lacks = if length < SHORTEST { 0 } else { LEAST.saturating_sub(length) };
+        // A context, and a descriptor for each frame; zeros may need one more.
+        if self.room() as usize <= packet.frames() + usize::from(lacks > 0) {
             return false;
         }
         let Some(mut packet) = batch.drain_front(1).next() else { return false };
-        let work = match self.work(&mut packet) {
+        let padded = packet.append(&[0; LEAST][..lacks], pool).is_ok();
+        let work = match self.work(&mut packet).filter(|_| padded) {
             Some(work) if packet.frames() < MAX_TX_DESCRIPTORS => work,
             _ => {
                 self.counters.errors += 1;
@@ -258,8 +265,7 @@ impl<R: Registers> TxRing<R> {
             self.put_context(context);
         }
         let olinfo = work.olinfo | self.olinfo;
-        let length = packet.len();
-        let mut left = length;
+        let mut left = packet.len();
         let mut command = DATA | work.command;
         packet.into_segments(pool, |segment, pool| {
             let bytes = segment.len();
@@ -290,7 +296,7 @@ impl<R: Registers> TxRing<R> {
 }
 
 /// What fills a descriptor with a packet whose frame lies at an offset, and counts its bytes; false when something is to be done with
-/// the packet, or it has less than [`SHORTEST`] bytes, or more than `longest` beyond those.
+/// the packet, or it has less than [`LEAST`] bytes, or more than `longest` beyond those.
 #[inline]
 fn fill(
     whole: u64,
@@ -300,7 +306,7 @@ fn fill(
 ) -> impl FnMut(&Descriptor, &Packet, usize) -> bool {
     move |descriptor, packet, offset| {
         let segment = packet.head_segment();
-        let simple = !packet.offload.asks_for_work() && segment.len().wrapping_sub(SHORTEST) <= longest;
+        let simple = !packet.offload.asks_for_work() && segment.len().wrapping_sub(LEAST) <= longest;
         if simple {
             let length = segment.len() as u64;
             *bytes += length;

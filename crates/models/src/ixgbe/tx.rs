@@ -12,6 +12,9 @@ use crate::host::Host;
 /// Descriptors that are fetched together, if they are there: so that the packets of all are on their way when the first is sent.
 const FETCH: u32 = 8;
 
+/// Fewest bytes of a packet in advanced descriptors.
+const LEAST: usize = 17;
+
 /// What a transmit queue remembers between descriptors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
@@ -175,7 +178,9 @@ impl Nic {
         let length = packet.len();
         let mut frames = std::mem::take(&mut self.tx.frames);
         frames.clear();
-        let done = if tx::DEXT.is_set(data[2]) {
+        let done = if tx::DEXT.is_set(data[2]) && length < LEAST {
+            Err("less than 17 bytes, which PAYLEN cannot say")
+        } else if tx::DEXT.is_set(data[2]) {
             let context = state.contexts.get(tx::IDX.of(data[3]) as usize).copied();
             let context = context.ok_or("there are contexts 0 and 1");
             context.and_then(|context| Order { data, context }.carry_out(&self.file, packet, &mut frames))
