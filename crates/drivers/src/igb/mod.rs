@@ -98,7 +98,7 @@ fn driver<R: Registers>() -> Driver<R> {
         limits: LIMITS,
         link: link::REGISTER,
         explain: |_, error| error,
-        statistics: Statistics { own: &stats::STATISTICS, shared: &[] },
+        statistics: Statistics { own: &stats::STATISTICS, shared: &stats::SHARED },
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,
         rss: steer::RSS,

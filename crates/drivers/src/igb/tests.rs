@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bywash_frame::Stride;
-use bywash_hw::igb::regs::{CTRL, EEC, EERD, MDIC, RAH, RAL, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL};
+use bywash_hw::igb::regs::{CTRL, EEC, EERD, MDIC, RAH, RAL, RQDPC, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL};
 use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD};
 use bywash_hw::pci::config;
 use bywash_hw::reg::{Field, Register};
@@ -213,6 +213,18 @@ fn what_a_killed_driver_has_not_given_back_is_taken_after_a_second() {
         assert!(error.contains("the firmware keeps the semaphore"), "{error}");
         assert_eq!(board.get(&SW_FW_SYNC), held | held << 16);
     }
+}
+
+#[test]
+fn what_queues_drop_is_counted_in_twelve_bits() {
+    let board = Board::new(&[]);
+    let port = open(board.clone(), PortName::Null, &settings(), arena()).unwrap();
+    let put = |queue, value| board.clone().words.lock().unwrap().insert(RQDPC.at(queue), value);
+    put(0, 0xfedc_b005);
+    put(15, 0xfff);
+    let counters = port.counters();
+    let dropped = counters.iter().find(|counter| counter.name == "rx_no_descriptor").unwrap();
+    assert_eq!(dropped.value, 5 + 0xfff);
 }
 
 #[test]

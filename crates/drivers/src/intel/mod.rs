@@ -48,7 +48,7 @@ pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
 pub(crate) use vf::{Agreed, VfDriver, messages, open as open_vf};
 pub(crate) use vlans::Vlans;
-pub(crate) use watch::{Statistic, Statistics, Watch, clear as clear_counters};
+pub(crate) use watch::{Shared, Statistic, Statistics, Watch, clear as clear_counters};
 
 use bywash_frame::Arena;
 use bywash_sys::dma::Descriptors;

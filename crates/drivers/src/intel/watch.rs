@@ -14,7 +14,7 @@ use super::{Bar, Link, LinkRegister, Ticker, lock};
 /// A counter: its name, its register, and the register of its upper bits when it has more than 32. Of arrays the sum counts.
 pub(crate) type Statistic = (&'static str, &'static Register, Option<&'static Register>);
 
-/// A register that counts several things, each in bits of its own, and what they are called.
+/// A register that counts in some of its bits, maybe several things, and what they are called. Of arrays the sum counts.
 pub(crate) type Shared = (&'static Register, &'static [(&'static str, Field)]);
 
 /// All that a NIC counts.
@@ -70,9 +70,9 @@ impl Counted {
             *sum += high.map_or(0, |high| read(bar, high) << 32);
         }
         for (register, fields) in self.statistics.shared {
-            let value = bar.get(register);
+            let values: Vec<u32> = (0..register.count()).map(|index| bar.get_at(register, index)).collect();
             for ((_, field), sum) in fields.iter().zip(&mut sums) {
-                *sum += u64::from(field.of(value));
+                *sum += values.iter().map(|value| u64::from(field.of(*value))).sum::<u64>();
             }
         }
     }

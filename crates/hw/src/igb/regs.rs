@@ -88,7 +88,7 @@ registers! {
     RDT "Receive ring tail" RW [0x0c018 + 0x40 * 16] also [0x02818 + 0x100 * 4];
     RXDCTL "Receive queue control" RW [0x0c028 + 0x40 * 16] also [0x02828 + 0x100 * 4]
         { PTHRESH 4:0, HTHRESH 12:8, WTHRESH 20:16, ENABLE 25, SWFLSH 26 };
-    RQDPC "Packets dropped by a queue" RC [0x0c030 + 0x40 * 16] also [0x02830 + 0x100 * 4];
+    RQDPC "Packets dropped by a queue" RC [0x0c030 + 0x40 * 16] also [0x02830 + 0x100 * 4] { COUNT 11:0 };
 
     // Transmit
     TCTL "Transmit control" RW [0x00400] { EN 1, PSP 3, CT 11:4, COLD 21:12, RTLC 24 };
