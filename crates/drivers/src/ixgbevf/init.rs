@@ -12,7 +12,7 @@ use bywash_sys::function::Registers;
 
 use super::{MAX_QUEUES, Settings, steer};
 use crate::intel::messages::{agree_on_mac, longest, set_vlan, tell_reset};
-use crate::intel::{Agreed, Bar, Mailbox, NicError, Post, SHORT, Wait};
+use crate::intel::{Agreed, Bar, Mailbox, NicError, Post, SHORT, SHORT_FRAMES, Wait};
 
 /// Version 1.1, by its place in the table: from it on queues are granted by number.
 const V1_1: usize = 1;
@@ -63,6 +63,7 @@ pub(super) fn agree<R: Registers>(
             "{queues} queues: the physical function grants {granted} (fewer virtual functions have more each)"
         )));
     }
+    // Long ones are not asked for unasked: they make an X540's host take them on the whole port, and it never takes that back.
     let mut agreed = Agreed {
         api,
         mac,
@@ -73,7 +74,7 @@ pub(super) fn agree<R: Registers>(
         vlans: settings.vlans.clone(),
         leaves_tags,
         queues,
-        max_len: longest(mailbox, settings.max_len)?,
+        max_len: longest(mailbox, settings.max_len, &[SHORT_FRAMES])?,
         warnings: Vec::new(),
     };
     steer::filter(mailbox, &mut agreed)?;

@@ -160,7 +160,9 @@ impl Nic {
         let fits = longest <= 9728 && (both || longest <= 1518 && !self.policy.jumbo);
         self.virtual_function.receives = fits;
         if fits {
-            self.file.put(&MAXFRS, MAXFRS::MFS.with(longest.max(1518)));
+            // It is the whole port's, and nobody lowers it.
+            let before = MAXFRS::MFS.of(self.file.one(&MAXFRS));
+            self.file.put(&MAXFRS, MAXFRS::MFS.with(longest.max(before)));
         }
         fits
     }

@@ -3,8 +3,8 @@
 use bywash_hw::ixgbe::vf::message;
 use bywash_sys::function::Registers;
 
-use super::{Agreed, SHORT_FRAMES};
-use crate::intel::{FCS, LONGEST, Mailbox, Multicast, NicError, Post, check_unicast};
+use super::Agreed;
+use crate::intel::{FCS, Mailbox, Multicast, NicError, Post, check_unicast};
 
 /// Multicast groups that can be named.
 pub(crate) const MAX_GROUPS: usize = 30;
@@ -113,22 +113,22 @@ fn hash(group: [u8; 6], bits: u32) -> u32 {
     high >> [4, 3, 2, 0][bits as usize & 3] & 0xfff
 }
 
-/// Says how long packets may be; this is what lets the function receive at all, so it is always said.
+/// Says how long packets may be, or, where nobody has said so, the first of `otherwise` that is let pass; this is what lets the function
+/// receive at all, so it is always said.
 pub(crate) fn longest<R: Registers>(
     mailbox: &mut Mailbox<R>,
     wanted: Option<usize>,
+    otherwise: &[usize],
 ) -> Result<usize, NicError> {
-    let first = wanted.unwrap_or(LONGEST);
-    for max_len in [first, SHORT_FRAMES] {
+    let lengths = wanted.as_ref().map_or(otherwise, std::slice::from_ref);
+    for &max_len in lengths {
         let frame = u32::try_from(max_len + FCS).unwrap_or(u32::MAX);
         let words = [message::SET_LPE, frame];
         if mailbox.ask_whether(Post { name: "SET_LPE", words: &words, cure: "" })?.1 {
             return Ok(max_len);
         }
-        if wanted.is_some() {
-            break;
-        }
     }
+    let first = lengths.first().copied().unwrap_or_default();
     Err(NicError::Setting(format!(
         "packets of {first} bytes: the physical function does not let them pass; an 82599 has one length for all, so set \
          the MTU of its interface to match (`ip link set dev PF mtu N`)"

@@ -41,7 +41,8 @@ pub struct Settings {
     pub most_queues: u16,
     /// Descriptors in each ring: a power of two from 64 to 8192, of an 82576 to 4096.
     pub ring: u32,
-    /// Most bytes of a packet without FCS, both ways, 1514 to 9724; the most that the physical function lets pass when `None`.
+    /// Most bytes of a packet without FCS, both ways, 1514 to 9724. When `None`, 1514; of an 82576 the most that the physical function
+    /// lets pass.
     pub max_len: Option<usize>,
     /// Whether it receives.
     pub receives: bool,

@@ -11,7 +11,7 @@ use crate::bed::{Transport, bytes, frame, ipv4, memory, no_violations, packet};
 fn packets_of_every_length_arrive_in_order() {
     let world = functions(2);
     let (arena, mut pool) = memory(8192);
-    let settings = Settings { queues: Some(1), ..quiet() };
+    let settings = Settings { queues: Some(1), max_len: Some(9724), ..quiet() };
     let (mut near, mut far) = (end(&world, 0, &settings, arena), end(&world, 1, &settings, arena));
     assert_eq!((near.port.api(), near.port.mac(), far.port.mac()), ("1.5", Some(MACS[0]), Some(MACS[1])));
     assert_eq!(near.port.capabilities().max_len, 9724);
@@ -30,6 +30,23 @@ fn packets_of_every_length_arrive_in_order() {
     near.close(&mut pool).unwrap();
     far.close(&mut pool).unwrap();
     assert_eq!((pool.free(), arena.orphaned()), (8192, 0));
+    no_violations(&world, 2);
+}
+
+#[test]
+fn who_does_not_ask_for_long_packets_gets_none() {
+    let world = functions(2);
+    let (arena, mut pool) = memory(8192);
+    let settings = Settings { queues: Some(1), ..quiet() };
+    let mut near = end(&world, 0, &Settings { max_len: Some(9000), ..settings.clone() }, arena);
+    let mut far = end(&world, 1, &settings, arena);
+    let lengths = [&near, &far].map(|end| end.port.capabilities().max_len);
+    assert_eq!(lengths, [9000, 1514]);
+    far.receive(0, &mut pool);
+    near.send([1514, 4000, 60].map(|len| packet(&frame(1, len), 2048, &mut pool)), &mut pool);
+    assert_eq!(far.received(&mut pool), [frame(1, 1514), frame(1, 60)]);
+    near.close(&mut pool).unwrap();
+    far.close(&mut pool).unwrap();
     no_violations(&world, 2);
 }
 
