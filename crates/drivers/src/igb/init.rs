@@ -39,7 +39,10 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     bar.change(&CTRL, 0, CTRL::GIO_DIS.mask);
     let quiet =
         Wait::clear(STATUS::GIO_MASTER_EN.mask, QUIET, "the NIC does not stop its requests on the bus");
-    bar.wait(&STATUS, 0, quiet).map(|_| ())
+    let quiet = bar.wait(&STATUS, 0, quiet).map(|_| ());
+    // The firmware may have the NIC to itself again.
+    bar.change(&CTRL_EXT, CTRL_EXT::DRV_LOAD.mask, 0);
+    quiet
 }
 
 fn mask_interrupts<R: Registers>(bar: &Bar<R>) {

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bywash_frame::Stride;
-use bywash_hw::igb::regs::{CTRL, EEC, EERD, MDIC, RAH, RAL, RQDPC, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL};
+use bywash_hw::igb::regs::{
+    CTRL, CTRL_EXT, EEC, EERD, MDIC, RAH, RAL, RQDPC, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL,
+};
 use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD};
 use bywash_hw::pci::config;
 use bywash_hw::reg::{Field, Register};
@@ -181,8 +183,10 @@ fn a_nic_without_stuck_bits_opens_and_gives_its_semaphores_back() {
     let mut port = open(board.clone(), PortName::Null, &settings(), arena()).unwrap();
     assert_eq!((port.mac(), port.queues().len()), (Some([2, 0, 0, 0, 0, 7]), 1));
     assert_eq!((board.get(&SWSM), board.get(&SW_FW_SYNC)), (0, 0));
+    assert_eq!(board.get(&CTRL_EXT), CTRL_EXT::DRV_LOAD.mask);
     Box::new(port).close().unwrap();
     assert_eq!(board.get(&STATUS), 0, "no more requests on the bus");
+    assert_eq!(board.get(&CTRL_EXT), 0, "the firmware knows that the driver has gone");
 }
 
 #[test]

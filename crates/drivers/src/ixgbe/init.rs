@@ -60,6 +60,8 @@ pub(super) fn stop<R: Registers>(bar: &Bar<R>, chip: Chip) -> Result<(), NicErro
         Err(NicError::Timeout { .. }) => flush_requests(bar, chip),
         other => other.map(|_| ()),
     };
+    // The firmware may have the NIC to itself again.
+    bar.change(&CTRL_EXT, CTRL_EXT::DRV_LOAD.mask, 0);
     stopped.and(quiet)
 }
 
@@ -157,4 +159,34 @@ pub(super) fn clear_tables<R: Registers>(bar: &Bar<R>) {
     (1..RAH.count()).for_each(|index| bar.put_at(&RAH, index, 0));
     bar.fill(&MPSAR, 0);
     bar.put_at(&MPSAR, 0, 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Registers that are memory.
+    #[derive(Clone, Debug, Default)]
+    struct Words(Arc<Mutex<BTreeMap<u32, u32>>>);
+
+    impl Registers for Words {
+        fn read32(&self, offset: u32) -> u32 {
+            self.0.lock().unwrap().get(&offset).copied().unwrap_or(0)
+        }
+
+        fn write32(&self, offset: u32, value: u32) {
+            self.0.lock().unwrap().insert(offset, value);
+        }
+    }
+
+    #[test]
+    fn the_firmware_is_told_when_a_driver_has_gone() {
+        let bar = Bar::new(Words::default());
+        bar.put(&CTRL_EXT, CTRL_EXT::DRV_LOAD.mask | CTRL_EXT::NS_DIS.mask);
+        stop(&bar, Chip::I82599).unwrap();
+        assert_eq!(bar.get(&CTRL_EXT), CTRL_EXT::NS_DIS.mask);
+    }
 }
