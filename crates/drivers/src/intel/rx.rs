@@ -84,7 +84,7 @@ pub(crate) struct RxRing<R> {
     /// The descriptor that is done next, and the one that gets a frame next; free-running.
     next: u32,
     given: u32,
-    /// What was given when the tail was last written.
+    /// The tail as it was last written; free-running, too.
     told: u32,
     /// A packet whose last descriptor has not come yet.
     partial: Partial,
@@ -149,12 +149,20 @@ impl<R: Registers> RxRing<R> {
         self.tell();
     }
 
-    /// Writes the tail: the NIC has all slots with a frame then, but not the last of a full ring.
+    /// Where the tail may be: the NIC has all slots with a frame then, but not the last of a full ring.
+    #[inline]
+    fn end(&self) -> u32 {
+        self.given.wrapping_sub(u32::from(self.is_full()))
+    }
+
+    /// Writes the tail, if it is another one: with an empty pool there is nothing to say.
     #[inline]
     fn tell(&mut self) {
-        let withheld = u32::from(self.is_full());
-        self.told = self.given;
-        self.bar.put_offset(self.tail, self.given.wrapping_sub(withheld) & (self.ring.count() - 1));
+        let end = self.end();
+        if end != self.told {
+            self.told = end;
+            self.bar.put_offset(self.tail, end & (self.ring.count() - 1));
+        }
     }
 
     /// Appends packets that are whole, good and in one buffer, up to the first that is not and to the ring's end, with
@@ -369,7 +377,7 @@ impl<R: Registers> RxQueue for RxRing<R> {
         if !self.is_full() {
             while batch.room() > 0 && self.given != self.next && self.one(pool, batch) {}
             self.fill(pool);
-        } else if self.given.wrapping_sub(self.told) >= BLOCK {
+        } else if self.end().wrapping_sub(self.told) >= BLOCK {
             self.tell();
         }
         batch.len() - before

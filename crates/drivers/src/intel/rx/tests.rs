@@ -57,3 +57,32 @@ fn tags_of_vlans_that_a_function_has_not_asked_for_are_no_packets() {
         Box::new(ring).close(&mut pool);
     }
 }
+
+#[test]
+fn the_tail_is_written_when_it_is_another_one() {
+    let (mut ring, of_device, mut pool, registers) = ring(None);
+    let mut batch = Batch::new();
+    let mut written = |ring: &mut RxRing<Counting>, pool: &mut Pool, times: usize| {
+        let before = registers.0.load(Relaxed);
+        for _ in 0..times {
+            ring.rx(pool, &mut batch);
+        }
+        pool.give_batch(&mut batch);
+        registers.0.load(Relaxed) - before
+    };
+    // A worker whose pool is empty, at first and when packets have come.
+    let all = |pool: &mut Pool| std::iter::from_fn(|| pool.take()).collect::<Vec<_>>();
+    let mut away = all(&mut pool);
+    assert_eq!(written(&mut ring, &mut pool, 100), 0);
+    pool.give_many(away.drain(..));
+    assert_eq!(written(&mut ring, &mut pool, 100), 1);
+    away.extend(all(&mut pool));
+    for slot in 0..10 {
+        of_device.at(slot).put(0, u64::from(rx::DD.mask | rx::EOP.mask) | 60 << 32);
+    }
+    // The slot that a full ring keeps empty, and then ten frames that have come back.
+    assert_eq!(written(&mut ring, &mut pool, 1), 1);
+    assert_eq!(written(&mut ring, &mut pool, 100), 1);
+    pool.give_many(away.drain(..));
+    Box::new(ring).close(&mut pool);
+}
