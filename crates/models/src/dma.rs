@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bywash_sys::shared::Mapping;
+use rustix::fs::fstat;
 
 use crate::host::{Memory, NotMapped};
 
@@ -27,10 +28,10 @@ pub struct Maps {
 
 impl Maps {
     /// Lets the NIC reach `bytes` of `file` from `offset` on, at `address`. Without a file, or when it cannot be mapped, the
-    /// range is known but cannot be reached.
+    /// range is known but cannot be reached. A file must not be made shorter while it is mapped.
     ///
     /// # Errors
-    /// When the range overlaps another, or is none.
+    /// When the range overlaps another, or is none, or the file ends before it.
     pub fn map(
         &mut self,
         address: u64,
@@ -45,6 +46,13 @@ impl Maps {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // What lies behind a file's end can be mapped, but whoever touches it is killed, with all other clients' server.
+        if let Some((file, offset)) = file {
+            let end = offset.checked_add(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+            if fstat(file)?.st_size.cast_unsigned() < end {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
         let mapping = file.and_then(|(file, offset)| Mapping::of_file(file, offset, len).ok());
         self.areas.insert(place, Area { start: address, bytes, mapping, readable, writable });
         Ok(())
@@ -195,5 +203,17 @@ mod tests {
         maps.unmap(0x1000, 4096).unwrap();
         assert!(maps.read(0x1ffe, &mut out).is_err());
         assert!(maps.read(u64::MAX - 1, &mut out).is_err());
+    }
+
+    #[test]
+    fn a_file_that_ends_before_the_range_is_refused() {
+        let memory = bywash_sys::memory::allocate(1, bywash_sys::memory::HugePages::Off, None).unwrap();
+        let (file, size) = (memory.file.as_fd(), fstat(&memory.file).unwrap().st_size.cast_unsigned());
+        let mut maps = Maps::default();
+        for (offset, bytes) in [(0, size + 4096), (4096, size), (u64::MAX - 4095, 8192)] {
+            assert!(maps.map(0x1000, bytes, Some((file, offset)), (true, true)).is_err());
+        }
+        maps.map(0x1000, size, Some((file, 0)), (true, true)).unwrap();
+        maps.write(0x1000 + size - 4, b"abcd").unwrap();
     }
 }
