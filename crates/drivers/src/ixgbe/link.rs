@@ -22,6 +22,17 @@ pub(super) const REGISTER: LinkRegister =
 /// LINKS.SPEED, and a virtual function's VFLINKS.SPEED.
 pub(crate) const SPEEDS: [u32; 4] = [0, 100, 1_000, 10_000];
 
+/// What a link that did not come up on an SFP+ cage may lack beside a cable: lanes are set for 10 Gb/s alone.
+pub(super) fn explain_cage<R: Registers>(_: &Bar<R>, error: NicError) -> NicError {
+    match error {
+        NicError::Timeout { register, index, value, waited, .. } => {
+            let meaning = "the link is down; is the cable in, the other side on, and the module one of 10 Gb/s? Those of 1 Gb/s are not driven";
+            NicError::Timeout { register, index, value, waited, meaning }
+        }
+        other => other,
+    }
+}
+
 /// Starts bringing the link up. Firmware may use AUTOC too, so it is changed under the semaphore for it. An X540's PHY negotiates,
 /// and its MAC follows.
 pub(super) fn start<R: Registers>(

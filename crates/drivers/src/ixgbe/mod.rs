@@ -6,8 +6,8 @@
 //! an X540's by its `phy`, `stats` says what is counted. The queues themselves, the code that runs for every packet, are in
 //! `intel`, and so is all that every family does alike. Frames move between the NIC and packet memory without a copy.
 //!
-//! Not done by this driver: receive side coalescing, header split, virtual functions of its own, DCB, FCoE, IPsec and
-//! MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
+//! Not done by this driver: modules of 1 Gb/s in an SFP+ cage, receive side coalescing, header split, virtual functions of its
+//! own, DCB, FCoE, IPsec and MACsec, time stamps, wake-up, flow control (pause frames are neither sent nor obeyed).
 
 mod flow_director;
 mod init;
@@ -21,7 +21,7 @@ mod tx;
 
 use bywash_frame::Arena;
 use bywash_hw::ixgbe::{self as hw, Chip};
-use bywash_hw::pci::Family;
+use bywash_hw::pci::{Family, Media};
 use bywash_port::PortName;
 use bywash_sys::function::{Function, Registers};
 
@@ -79,7 +79,8 @@ pub fn open<F: Function>(
     let director = settings.fdir.map(|size| FlowDirector::start(&bar, size)).transpose()?;
     rx::prepare_interrupts(&bar, settings);
     tx::prepare(&bar, settings);
-    Prepared { function, bar, nic, name, mac, settings }.start(driver(chip, director), arena, |bar| {
+    let driver = driver(chip, nic.media, director);
+    Prepared { function, bar, nic, name, mac, settings }.start(driver, arena, |bar| {
         if settings.receives {
             rx::start(bar)?;
         }
@@ -87,14 +88,15 @@ pub fn open<F: Function>(
     })
 }
 
-fn driver<R: Registers>(chip: Chip, director: Option<FlowDirector>) -> Driver<R> {
+fn driver<R: Registers>(chip: Chip, media: Media, director: Option<FlowDirector>) -> Driver<R> {
     Driver {
         thread: "ixgbe-watch",
         limits: LIMITS,
         link: link::REGISTER,
-        explain: match chip {
-            Chip::I82599 => |_, error| error,
-            Chip::X540 => phy::explain,
+        explain: match (chip, media) {
+            (Chip::X540, _) => phy::explain,
+            (Chip::I82599, Media::Sfp) => link::explain_cage,
+            (Chip::I82599, _) => |_, error| error,
         },
         statistics: stats::STATISTICS,
         queues: (rx::QUEUES, tx::QUEUES),
