@@ -232,11 +232,15 @@ mod tests {
     use crate::pci::COMMAND;
 
     /// Configuration space with memory and bus master on.
-    const SPACE: [u8; 64] = {
+    fn space() -> [u8; 64] {
         let mut space = [0; 64];
-        space[COMMAND as usize] = 6;
+        space[command()] = 6;
         space
-    };
+    }
+
+    fn command() -> usize {
+        COMMAND.try_into().unwrap()
+    }
 
     /// A bus with a function that has no driver, and a directory for changes to it.
     struct Bus {
@@ -250,7 +254,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let directory = folder.path().join("devices/0000:01:00.0");
             fs::create_dir_all(&directory).unwrap();
-            fs::write(directory.join("config"), SPACE).unwrap();
+            fs::write(directory.join("config"), space()).unwrap();
             for name in ["driver_override", "reset"] {
                 fs::write(directory.join(name), "").unwrap();
             }
@@ -272,7 +276,7 @@ mod tests {
         }
 
         fn may_do_dma(&self) -> bool {
-            fs::read(self.path("config")).unwrap()[COMMAND as usize] & 4 != 0
+            fs::read(self.path("config")).unwrap()[command()] & 4 != 0
         }
 
         fn records(&self) -> usize {
@@ -321,7 +325,7 @@ mod tests {
     #[test]
     fn a_kernel_that_is_locked_down_says_so_before_anything_is_changed() {
         let bus = Bus::new();
-        let _config = locked_down(&bus.path("config"), &SPACE);
+        let _config = locked_down(&bus.path("config"), &space());
         let error = bus.open().unwrap_err().to_string();
         assert!(error.contains("locked down (Secure Boot locks it)"), "{error}");
         assert_eq!(["driver_override", "reset"].map(|name| bus.read(name)), ["", ""]);
@@ -331,7 +335,7 @@ mod tests {
     #[test]
     fn where_dma_is_off_it_is_not_switched_off_again() {
         let bus = Bus::new();
-        let _config = locked_down(&bus.path("config"), &SPACE);
+        let _config = locked_down(&bus.path("config"), &space());
         assert!(Config::open(&bus.device).unwrap().forbid_dma().is_err());
         let _config = locked_down(&bus.path("config"), &[0; 64]);
         Config::open(&bus.device).unwrap().forbid_dma().unwrap();
