@@ -319,6 +319,7 @@ mod tests {
         let error = bus.open().unwrap_err().to_string();
         assert!(error.starts_with("mapping its BAR 0: "), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(1), "nobody has it that would be waited for");
+        assert!(!bus.may_do_dma());
         assert_eq!((bus.read("driver_override").starts_with('\n'), bus.records()), (true, 0));
     }
 

@@ -57,7 +57,8 @@ pub struct Settings {
     pub multicast: Multicast,
     /// VLANs to take packets of, beside those without a tag.
     pub vlans: Vec<u16>,
-    /// Take VLAN tags out of received packets, into their metadata. Of an 82576 the physical function decides that.
+    /// Take VLAN tags out of received packets, into their metadata. Of an 82576 the physical function decides that. The tag of a VLAN
+    /// that the host has put the function into is taken out in any case, and forgotten.
     pub strip_vlan: bool,
     /// Least time between two interrupts of a queue, in microseconds, up to 1022, of an 82576 to 8191.
     pub moderation_us: u32,
