@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use bywash_hw::ixgbe::RESET_QUIET_US;
 use bywash_hw::ixgbe::desc::{self, rx, tx};
 use bywash_hw::ixgbe::regs::*;
 use bywash_hw::pci::{command, config};
@@ -31,6 +32,7 @@ fn start(registers: &Handle, base: u64, memory: &Mapping) {
     let low = u32::try_from(base & 0xffff_ffff).unwrap();
     let high = u32::try_from(base >> 32).unwrap();
     registers.write32(CTRL.offset(), CTRL::RST.mask);
+    std::thread::sleep(Duration::from_micros(RESET_QUIET_US));
     until("reset", || registers.read32(CTRL.offset()) & CTRL::RST.mask == 0);
     registers.write32(FCTRL.offset(), FCTRL::BAM.mask);
     let rdrxctl = registers.read32(RDRXCTL.offset()) & !RDRXCTL::RSCFRSTSIZE.mask;

@@ -197,6 +197,8 @@ fn requires(guest: &mut Guest) -> Result<(), GuestError> {
              for gateways in 1 2; do
                  [ $gateways = 1 ] && ip route add default via 192.0.2.2 dev left || ip route del default
                  for try in $(seq 100); do [ $(grep -c gateways /run/audit) = $gateways ] && break; sleep 0.2; done
+                 # What holds no more is told of once a second, if it is so then.
+                 for try in $(seq 100); do grep -q \"the rule 'r' is not in the NIC\" /run/filter.out && break; sleep 0.2; done
                  ethtool -n left; echo then
              done
              cat /run/audit /run/filter.out; kill -INT $(pid); gone; shown > /run/after; diff /run/before /run/after",
