@@ -189,37 +189,26 @@ const STATES: [(&str, &[&str]); 20] = [
     ("closing", &["CLOSING"]),
     ("listening", &["LISTEN"]),
     ("listen", &["LISTEN"]),
-    ("connected", CONNECTED),
-    ("synchronized", CONNECTED.split_at(8).0),
-    ("bucket", &["TIME-WAIT", "SYN-RECV"]),
-    (
-        "big",
-        &[
-            "ESTAB",
-            "FIN-WAIT-1",
-            "FIN-WAIT-2",
-            "CLOSE-WAIT",
-            "LAST-ACK",
-            "CLOSING",
-            "SYN-SENT",
-            "LISTEN",
-            "CLOSED",
-            "UNCONN",
-        ],
-    ),
+    ("connected", ALL.split_at(9).0),
+    ("synchronized", ALL.split_at(8).0),
+    ("bucket", ALL.split_at(2).0),
+    ("big", ALL.split_at(2).1),
 ];
 
-/// All but `LISTEN` and `CLOSED`; the last is not synchronized.
-const CONNECTED: &[&str] = &[
+/// In an order in which those that have a name together stand together.
+const ALL: &[&str] = &[
+    "TIME-WAIT",
+    "SYN-RECV",
     "ESTAB",
     "FIN-WAIT-1",
     "FIN-WAIT-2",
     "CLOSE-WAIT",
     "LAST-ACK",
     "CLOSING",
-    "TIME-WAIT",
-    "SYN-RECV",
     "SYN-SENT",
+    "LISTEN",
+    "CLOSED",
+    "UNCONN",
 ];
 
 impl Filter {
