@@ -267,7 +267,7 @@ impl Frame {
     /// Asks for the cache line of a packet's first bytes, at [`HEADROOM`], which are needed some packets later.
     #[inline]
     pub fn prefetch(&self) {
-        crate::prefetch(&self.bytes()[HEADROOM], 1);
+        crate::prefetch(&self.bytes()[HEADROOM], 0..1);
     }
 
     /// The same for a packet that is written before it is read: the line is taken away from the core that has it.

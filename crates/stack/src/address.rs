@@ -12,7 +12,9 @@ use crate::InterfaceId;
 
 /// An IPv4 or IPv6 address in 16 bytes: IPv4 as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), which never is on the wire; a
 /// link-local one with its zone, see [`Address::with_zone`].
+// A number of 16 bytes begins at every sixteenth, which would leave gaps in what has an address and little else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(8))]
 pub struct Address(u128);
 
 const MAPPED: u128 = 0xffff << 32;

@@ -9,6 +9,7 @@ use crate::Address;
 
 /// One conversation's two ends, seen from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Flow {
     /// Our address.
     pub local: Address,

@@ -46,9 +46,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An idle connection takes 1408 bytes (two cache lines in front say whose it is, its state, sequence numbers and windows; what
-//! else segments need follows), a handshake under way 96, an entry in TIME-WAIT 112, and 11 to 22 bytes of hash
-//! table each; payload is held in frames only while there is some.
+//! An idle connection takes 1408 bytes (each segment needs twelve cache lines of it, of which two say what state it is in, and have
+//! its sequence numbers and windows), a handshake under way 88, an entry in TIME-WAIT 96, and 11 to 22 bytes of hash table each;
+//! payload is held in frames only while there is some.
 //!
 //! Not here yet: groups that programs join. `docs/compliance.md` says which rule of which
 //! RFC is kept, and by which test that is known.

@@ -20,7 +20,7 @@ impl Table {
     /// Asks for the memory in which a hash is looked for.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch(&self.buckets[self.home(tag(hash))], size_of::<u64>());
+        prefetch(&self.buckets[self.home(tag(hash))], 0..size_of::<u64>());
     }
 
     /// The value stored under `hash` for which `same` holds.

@@ -106,7 +106,7 @@ impl<const WORDS: usize> Sets<WORDS> {
     #[inline]
     fn prefetch(&self, number: usize) {
         if let Some(first) = self.words.get(self.begin + number * WORDS) {
-            prefetch(first, 1);
+            prefetch(first, 0..1);
         }
     }
 

@@ -285,7 +285,7 @@ impl Connection {
             return Done;
         }
         if again {
-            self.duplicate = Some((segment.seq, segment.seq + length(segment.payload)));
+            self.set_duplicate(Some((segment.seq, segment.seq + length(segment.payload))));
             // Our acknowledgment was lost, or late.
             (self.quick, self.answers) = (QUICK, false);
         }
@@ -400,7 +400,7 @@ impl Connection {
         let (mut seq, mut start, mut len) = (first, segment.start, segment.payload);
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
-            self.duplicate = Some((seq, seq + old));
+            self.set_duplicate(Some((seq, seq + old)));
             self.ack_now = true;
             cx.counters.tcp_duplicates += 1;
             (seq, start, len) = (seq + old, start + old as usize, len - old as usize);
@@ -428,7 +428,7 @@ impl Connection {
     fn take_early(&mut self, seq: Seq, held: Held, cx: &mut Context<'_>) {
         // RFC 5681, 4.2: at once, for a gap and for what fills one.
         self.ack_now = true;
-        self.tally.out_of_order += 1;
+        self.mishaps.out_of_order += 1;
         if self.early_at != self.rcv_nxt {
             (self.early_at, self.early, self.early_acks) = (self.rcv_nxt, 0, 0);
         }
@@ -448,7 +448,10 @@ impl Connection {
         cx.share.early += cost;
         cx.counters.tcp_out_of_order += u64::from(cost > 0);
         match twice {
-            Some(_) => (self.duplicate, cx.counters.tcp_duplicates) = (twice, cx.counters.tcp_duplicates + 1),
+            Some(_) => {
+                self.set_duplicate(twice);
+                cx.counters.tcp_duplicates += 1;
+            }
             None => cx.counters.tcp_out_of_order_dropped += u64::from(cost == 0),
         }
     }
@@ -460,8 +463,10 @@ impl Connection {
         self.tally.bytes_received += u64::from(next - self.rcv_nxt);
         self.rcv_nxt = next;
         // What lies before it was noted first, and only one part is told of (RFC 2883, 4.2.2).
-        self.duplicate = self.duplicate.or(twice);
-        cx.counters.tcp_duplicates += u64::from(twice.is_some());
+        if twice.is_some() {
+            self.set_duplicate(self.duplicate().or(twice));
+            cx.counters.tcp_duplicates += 1;
+        }
         cx.share.early = cx.share.early + self.receive.waiting_cost() - before;
         cx.share.unread = cx.share.unread + self.receive.beyond_first() - ready;
     }
@@ -602,12 +607,12 @@ impl Connection {
         if fin
             && self.state.takes_data()
             // One that lies before what has come since was none; one beyond the window is not taken, nor is what it follows.
-            && self.fin_at.is_none_or(|before| before.before(self.rcv_nxt))
+            && self.fin_at().is_none_or(|before| before.before(self.rcv_nxt))
             && !at.after(self.edge)
         {
-            self.fin_at = Some(at);
+            self.set_fin_at(at);
         }
-        if self.fin_at != Some(self.rcv_nxt) || !self.state.takes_data() {
+        if self.fin_at() != Some(self.rcv_nxt) || !self.state.takes_data() {
             if fin {
                 self.ack_now = true;
             }

@@ -1,7 +1,7 @@
 //! How long a connection had something to send, and what held it back meanwhile: the peer's window, or a send buffer that was too
 //! small. Linux's chronographs (`tcp_chrono_start` in `net/ipv4/tcp_output.c`).
 
-use super::connection::Connection;
+use super::connection::{Connection, NEVER};
 use crate::Timestamp;
 use crate::time::Span;
 
@@ -76,8 +76,8 @@ impl Connection {
         match self.held_by {
             // A message is counted when it is acknowledged.
             HeldBy::Nothing => {
-                let out = self.stalled.filter(|_| self.send.len() > 0);
-                time = out.map_or(Span::ZERO, |at| now.span(at));
+                let out = self.stalled != NEVER && self.send.len() > 0;
+                time = if out { now.span(self.stalled) } else { Span::ZERO };
             }
             HeldBy::Network => {}
             HeldBy::Window => by_window = by_window + time,

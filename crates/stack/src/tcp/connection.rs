@@ -1,5 +1,7 @@
 //! One connection: the variables of RFC 9293, 3.3.1, and what loss recovery, timers and options add to them.
 
+use std::mem::offset_of;
+use std::ops::Range;
 use std::time::Duration;
 
 use bywash_frame::prefetch;
@@ -12,6 +14,7 @@ use super::receive_buffer::{ReceiveBuffer, length};
 use super::records::Records;
 use super::rtt::{HeardRtt, Rtt};
 use super::scoreboard::Scoreboard;
+use super::seldom::{Seldom, There};
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::state::{Cause, State};
@@ -59,7 +62,7 @@ pub(super) enum SendTimer {
 }
 
 /// A tail loss probe of which it is not known yet what it has done (RFC 8985, 7.1).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Probe {
     /// TLP.end_seq: SND.NXT after it.
     pub(super) end: Seq,
@@ -79,11 +82,16 @@ pub(super) struct Tally {
     pub(super) bytes_received: u64,
     pub(super) bytes_sent: u64,
     pub(super) bytes_acked: u64,
+    pub(super) delivered: u32,
+}
+
+/// What of that is not as it should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mishaps {
     pub(super) bytes_resent: u64,
     pub(super) resent: u32,
     pub(super) out_of_order: u32,
     pub(super) duplicates: u32,
-    pub(super) delivered: u32,
 }
 
 /// Timeouts of the retransmission timer, for [`super::TcpInfo`].
@@ -121,12 +129,22 @@ impl Timeouts {
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
 ///
-/// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, in
-/// front; what only some need comes after it.
+/// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, see
+/// [`HOT`]; what only some need lies before, between and behind.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Connection {
+    // Seldom needed, most look-ups included: a packet shows its addresses to the way first.
+    pub(super) hash: u64,
+    pub(super) challenged: Timestamp,
+    /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
+    pub(super) rcv_up: u64,
+    /// Whose it is, if the peer opened it; else zero, which no listener has.
+    pub(super) listener: ListenerId,
+    pub(super) irs: Seq,
     pub(super) flow: Flow,
+
+    // With the flow's ports begins what each segment needs.
     pub(super) id: ConnectionId,
     pub(super) state: State,
     /// The program has let go of it.
@@ -198,13 +216,8 @@ pub(super) struct Connection {
     /// Probes of the peer's window since it shut.
     pub(super) window_probes: u8,
     pub(super) held_by: HeldBy,
-    pub(super) probe: Option<Probe>,
-    /// Until this is acknowledged, further marks are of the same congestion.
-    pub(super) slowed_at: Option<Seq>,
-    /// Where the peer's FIN is, if it came before all data.
-    pub(super) fin_at: Option<Seq>,
-    /// What came twice, to be reported (RFC 2883).
-    pub(super) duplicate: Option<(Seq, Seq)>,
+    /// What there is of `seldom`.
+    pub(super) there: There,
     /// The number after the last segment of ours that was not full.
     pub(super) small_end: Seq,
     /// Where the round trip ends that `used` is of.
@@ -229,8 +242,8 @@ pub(super) struct Connection {
     pub(super) confirmed: Timestamp,
     /// How long until the reordering timer says what is lost; zero: there is nothing to wait for.
     pub(super) reorder_wait: Span,
-    /// Since when nothing has been acknowledged though something was sent.
-    pub(super) stalled: Option<Timestamp>,
+    /// Since when nothing has been acknowledged though something was sent; else [`NEVER`].
+    pub(super) stalled: Timestamp,
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
@@ -241,30 +254,27 @@ pub(super) struct Connection {
 
     pub(super) window: Window,
     pub(super) rtt: Rtt,
+    /// The round trip of what the peer sends: full segments measure it.
+    pub(super) heard: HeardRtt,
     pub(super) tally: Tally,
-    pub(super) send: SendBuffer,
-    pub(super) board: Scoreboard,
+    // What few need ends the first and begins the last of these, and what is between them is rare, too.
     pub(super) receive: ReceiveBuffer,
+    pub(super) timeouts: Timeouts,
+    /// How to take the last recovery back.
+    pub(super) undo: Option<Box<Undo>>,
+    pub(super) board: Scoreboard,
+    pub(super) send: SendBuffer,
     /// The way to the peer, once one was found.
     pub(super) way: Option<Way>,
     /// Those in front are needed by each segment, the others hardly ever.
     pub(super) limits: Limits,
 
-    /// The round trip of what the peer sends: full segments measure it.
-    pub(super) heard: HeardRtt,
-
-    // What is rare.
+    // What is rare, too.
+    pub(super) mishaps: Mishaps,
+    pub(super) seldom: Seldom,
     pub(super) congestion: Congestion,
-    pub(super) hash: u64,
-    pub(super) challenged: Timestamp,
     pub(super) held_times: HeldTimes,
     pub(super) delivery: DeliveryRate,
-    pub(super) timeouts: Timeouts,
-    /// RCV.UP, as bytes since the connection began: how many there are up to the peer's last urgent one.
-    pub(super) rcv_up: u64,
-    /// Whose it is, if the peer opened it; else zero, which no listener has.
-    pub(super) listener: ListenerId,
-    pub(super) irs: Seq,
     pub(super) recover: Seq,
     /// SND.UP: the number after our last urgent byte, while `urges`.
     pub(super) snd_up: Seq,
@@ -275,8 +285,6 @@ pub(super) struct Connection {
     pub(super) syn_data: bool,
     /// Why data of ours did not arrive with the SYN.
     pub(super) fast_open_failed: Option<FastOpenFailure>,
-    /// How to take the last recovery back.
-    pub(super) undo: Option<Box<Undo>>,
     /// Of the peer's segments that were shorter than full ones, the last's payload.
     pub(super) shorter: u16,
     /// What the path takes, and what the peer does.
@@ -299,6 +307,19 @@ pub(super) struct Connection {
     pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
 
+/// Where in a connection that is what each segment needs, from the beginning of a cache line each.
+pub(super) const HOT: [Range<usize>; 2] = [
+    line_of(offset_of!(Connection, flow) + offset_of!(Flow, local_port))
+        ..offset_of!(Connection, receive) + ReceiveBuffer::HOT,
+    line_of(offset_of!(Connection, board) + Scoreboard::HOT)
+        ..offset_of!(Connection, limits) + offset_of!(Limits, user_timeout),
+];
+
+/// Where the cache line begins that has a byte of a connection.
+const fn line_of(offset: usize) -> usize {
+    offset / 64 * 64
+}
+
 impl Connection {
     /// Makes an entry new that was not used or has ended; buffers keep their memory, which is empty since then. So does its timer.
     pub(super) fn reset(&mut self, flow: Flow, hash: u64, limits: &Limits, now: Timestamp) {
@@ -317,7 +338,7 @@ impl Connection {
         self.rcv_limit = limits.receive_initial;
         self.congestion = Congestion::new(limits.congestion);
         (self.send_at, self.ack_at, self.keepalive_at) = (NEVER, NEVER, NEVER);
-        self.linger_at = NEVER;
+        (self.linger_at, self.stalled) = (NEVER, NEVER);
         (self.last_data_sent, self.read_since) = (now, now);
         (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }
@@ -325,7 +346,8 @@ impl Connection {
     /// Asks for what each segment needs: a segment comes soon.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(self, std::mem::offset_of!(Self, limits) + std::mem::offset_of!(Limits, user_timeout));
+        prefetch(self, HOT[0].clone());
+        prefetch(self, HOT[1].clone());
     }
 
     /// The number of the first byte in the send buffer.

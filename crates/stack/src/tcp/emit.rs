@@ -357,7 +357,7 @@ impl Connection {
         cx: &Context<'_>,
     ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
-        let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate.is_some());
+        let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate().is_some());
         let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
             let stamps = if self.timestamps { to.first_chunk_mut::<STAMPS>() } else { None };
@@ -389,8 +389,9 @@ impl Connection {
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
             // Beside payload there is no room: `output` sends them by themselves.
-            let blocks = self.duplicate.take().into_iter().chain(self.receive.blocks());
+            let blocks = self.duplicate().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
+            self.set_duplicate(None);
         }
         if self.timestamps || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
             options.timestamps = Some((self.clock(cx.now), self.ts_recent));

@@ -183,8 +183,9 @@ impl Connection {
     /// Whether an answer echoes a clock that our SYNs did not have, and is one to others: it is reset, as Linux has it.
     #[cold]
     pub(super) fn is_of_another_time(&self, segment: &Segment, cx: &mut Context<'_>) -> bool {
-        let (Some((_, echo)), Some(since)) = (segment.options.timestamps, self.stalled) else { return false };
-        let known = |echo: Seq| !echo.before(Seq(self.clock(since))) && !echo.after(Seq(self.clock(cx.now)));
+        let Some((_, echo)) = segment.options.timestamps else { return false };
+        let known =
+            |echo: Seq| !echo.before(Seq(self.clock(self.stalled))) && !echo.after(Seq(self.clock(cx.now)));
         if echo == 0 || !self.limits.timestamps || known(Seq(echo)) {
             return false;
         }

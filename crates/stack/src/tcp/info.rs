@@ -228,7 +228,7 @@ impl TcpInfo {
         let ca_state = match c.phase {
             Phase::Loss => 4,
             Phase::Recovery => 3,
-            Phase::Open if c.slowed_at.is_some() => 2,
+            Phase::Open if c.slowed_at().is_some() => 2,
             Phase::Open => u8::from(segments.sacked > 0 || c.duplicates > 0),
         };
         // Before anything has come, nothing was read: this stands where the connection was established.
@@ -270,11 +270,11 @@ impl TcpInfo {
             rcv_wnd: c.edge - c.rcv_nxt,
             notsent_bytes: c.unsent(),
             unacked_bytes: c.nxt - c.una,
-            total_retrans: c.tally.resent,
+            total_retrans: c.mishaps.resent,
             bytes_acked: c.tally.bytes_acked,
             bytes_received: c.tally.bytes_received,
             bytes_sent: c.tally.bytes_sent,
-            bytes_retrans: c.tally.bytes_resent,
+            bytes_retrans: c.mishaps.bytes_resent,
             segs_out: c.tally.segments_out,
             segs_in: c.tally.segments_in,
             data_segs_out: c.tally.data_segments_out,
@@ -286,11 +286,11 @@ impl TcpInfo {
             delivered_ce: c.delivered_marked,
             delivery_rate: c.delivery.rate,
             app_limited: c.delivery.is_limited,
-            dsack_dups: c.tally.duplicates,
+            dsack_dups: c.mishaps.duplicates,
             // Linux's `net.ipv4.tcp_max_reordering` and, of RACK, too, what it begins with.
             reordering: c.board.overtaken.div_ceil(c.window.mss.max(1)).clamp(DUPLICATES, 300),
             reord_seen: c.board.reordering,
-            rcv_ooopack: c.tally.out_of_order,
+            rcv_ooopack: c.mishaps.out_of_order,
             total_rto: c.timeouts.count,
             total_rto_recoveries: c.timeouts.recoveries,
             total_rto_time: c.timeouts.time(now).duration(),
@@ -301,10 +301,7 @@ impl TcpInfo {
             fast_open_failed: c.fast_open_failed,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),
             // What was out then has not arrived since.
-            soft_error: c
-                .soft_error
-                .filter(|(_, at)| c.stalled.is_some_and(|since| since <= *at))
-                .map(|(error, _)| error),
+            soft_error: c.soft_error.filter(|(_, at)| c.stalled <= *at).map(|(error, _)| error),
         }
     }
 }

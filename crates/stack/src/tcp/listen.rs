@@ -229,7 +229,7 @@ impl HalfOpen {
             // RFC 5681, 3.1; see `Connection::begin`.
             connection.window.congestion = connection.window.mss;
         }
-        connection.stalled = Some(cx.now);
+        connection.stalled = cx.now;
     }
 
     /// Answers without remembering: all there is to know goes into our sequence number and our clock, and comes back

@@ -98,7 +98,7 @@ impl Tcp {
         connection.path_mss = listen::largest_segment(&flow, &limits, cx);
         connection.set_mss(default_mss(&flow).min(connection.path_mss));
         connection.board.push(connection.iss, connection.iss + 1, cx.now, connection.window.mss);
-        connection.stalled = Some(cx.now);
+        connection.stalled = cx.now;
         connection.rcv_scale = if limits.window_scaling { limits.scale() } else { 0 };
         let (id, iss) = (connection.id, connection.iss);
         cx.counters.tcp_active_opens += 1;

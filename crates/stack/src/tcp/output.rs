@@ -128,7 +128,7 @@ impl Connection {
             self.small_end = end;
         }
         (self.nxt, self.fin_sent, self.limited) = (end, fin, false);
-        self.stalled = self.stalled.or(Some(cx.now));
+        self.stalled = self.stalled.min(cx.now);
         self.set_timer(cx.now);
         true
     }
@@ -136,8 +136,8 @@ impl Connection {
     /// Counts a segment that was sent again.
     pub(super) fn count_copy(&mut self, bytes: u32, cx: &mut Context<'_>) {
         cx.counters.tcp_retransmitted += 1;
-        self.tally.resent += 1;
-        self.tally.bytes_resent += u64::from(bytes);
+        self.mishaps.resent += 1;
+        self.mishaps.bytes_resent += u64::from(bytes);
     }
 
     /// Whether there can be more than a SYN: not during a handshake, but for the program that has its connection before.
@@ -147,7 +147,9 @@ impl Connection {
     }
 
     fn has_blocks(&self) -> bool {
-        self.sack && self.state != State::SynReceived && (self.receive.has_gap() || self.duplicate.is_some())
+        self.sack
+            && self.state != State::SynReceived
+            && (self.receive.has_gap() || self.duplicate().is_some())
     }
 
     fn may_send(&self, turn: &mut u32, cx: &Context<'_>) -> bool {
@@ -267,7 +269,7 @@ impl Connection {
     /// Notes that all up to `end` has been sent.
     pub(super) fn note_new(&mut self, end: Seq, now: Timestamp) {
         self.board.push(self.nxt, end, now, self.window.mss);
-        self.stalled = self.stalled.or(Some(now));
+        self.stalled = self.stalled.min(now);
         if end - self.nxt < self.window.mss {
             self.small_end = end;
         }

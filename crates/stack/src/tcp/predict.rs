@@ -10,7 +10,7 @@ use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 use bywash_wire::checksum::Sum;
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, NEVER, Phase};
 use super::header;
 use super::receive_buffer::length;
 use super::scoreboard::Delivered;
@@ -81,7 +81,7 @@ impl Connection {
             && stamps
             && (segment.ack == self.una && self.board.is_empty() || segment.ack.after(self.una))
             && self.acknowledges_as_usual(segment)
-            && self.fin_at.is_none()
+            && self.fin_at().is_none()
             && !self.receive.has_gap()
             && !self.released
             && !(self.ecn && segment.ecn == crate::ip::MARKED)
@@ -94,8 +94,7 @@ impl Connection {
             && !self.board.is_disturbed()
             && segment.options.sack.is_empty()
             && self.phase == Phase::Open
-            && self.probe.is_none()
-            && self.slowed_at.is_none()
+            && !self.awaits_word()
             && self.duplicates == 0
     }
 
@@ -122,7 +121,7 @@ impl Connection {
         self.last_acknowledged = cx.now;
         if segment.ack == self.una {
             self.update_window(segment);
-            self.stalled = None;
+            self.stalled = NEVER;
         } else {
             self.acknowledge_next(segment, cx);
         }

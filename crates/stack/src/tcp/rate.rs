@@ -41,6 +41,7 @@ impl Connection {
         if una.before(self.rate_end) {
             self.end_rate(una, now);
         }
+        self.rate_end = self.una;
     }
 
     /// Measures from now on.

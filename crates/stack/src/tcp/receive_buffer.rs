@@ -1,6 +1,7 @@
 //! Bytes that have come: in order, to be read; out of order, to wait for what is missing.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
 use arrayvec::ArrayVec;
 use bywash_frame::{FRAME_SIZE, Packet, Pool};
@@ -78,10 +79,10 @@ pub(super) struct ReceiveBuffer {
     readable: usize,
     /// Bytes of frames that both hold, whatever part of them is payload.
     cost: usize,
+    /// Bytes of frames that `waiting` holds.
+    waiting_cost: usize,
     /// Sorted; between any two is a gap. A loss makes one, so however much waits, few are looked through.
     waiting: VecDeque<Run>,
-    /// Bytes of frames that those hold.
-    waiting_cost: usize,
     /// Queues of runs that are gone, to be used again.
     spare: Vec<VecDeque<Held>>,
     /// A number in each run that changed lately, the last first (RFC 2018, section 4).
@@ -89,6 +90,9 @@ pub(super) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
+    /// Bytes in front that each segment needs.
+    pub(super) const HOT: usize = offset_of!(Self, waiting);
+
     #[inline]
     pub(super) fn readable(&self) -> usize {
         self.readable
@@ -113,7 +117,7 @@ impl ReceiveBuffer {
 
     #[inline]
     pub(super) fn has_gap(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting_cost > 0
     }
 
     /// Appends payload that comes next.

@@ -3,7 +3,7 @@
 use bywash_wire::{TCP_HEADER, TcpFlags};
 
 use super::congestion::{Arrival, Window};
-use super::connection::{Connection, Phase, Probe};
+use super::connection::{Connection, NEVER, Phase, Probe};
 use super::listen::largest_segment;
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
@@ -17,12 +17,12 @@ impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         self.last_acknowledged = cx.now;
-        let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe.is_none();
+        let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe().is_none();
         let no_blocks = segment.options.sack.is_empty();
         if nothing_out
             && no_blocks
             && segment.ack == self.una
-            && self.slowed_at.is_none()
+            && self.slowed_at().is_none()
             && !segment.has(TcpFlags::ECE)
         {
             // A stream to us: the acknowledgment repeats what was known, in every segment.
@@ -96,7 +96,7 @@ impl Connection {
     fn note_patience(&mut self) {
         let waits = self.send.len() > 0 || self.owes_fin() || !self.board.is_empty();
         if !(self.released && self.wnd == 0 && waits) {
-            self.stalled = None;
+            self.stalled = NEVER;
         }
     }
 
@@ -186,7 +186,7 @@ impl Connection {
         if reported.is_some() {
             blocks.next();
             self.board.duplicate_reported(ack, self.nxt);
-            self.tally.duplicates += 1;
+            self.mishaps.duplicates += 1;
             cx.counters.tcp_dsacks_received += 1;
         }
         for (start, end) in blocks {
@@ -207,10 +207,10 @@ impl Connection {
         (self.una, self.iss) = (ack, ack - 1);
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
-        if let Some(since) = self.stalled {
-            self.note_answer(cx.now.span(since));
+        if self.stalled != NEVER {
+            self.note_answer(cx.now.span(self.stalled));
         }
-        self.stalled = (!self.board.is_empty()).then_some(cx.now);
+        self.stalled = if self.board.is_empty() { NEVER } else { cx.now };
         let mut counted = 0;
         if !self.sack {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
@@ -262,14 +262,14 @@ impl Connection {
     /// RFC 8985, 7.4.2: a probe that was a copy has repaired a loss, which counts, if later data is acknowledged and the peer
     /// has not told that both came: by a block that says so, or by an acknowledgment that says nothing at all (`bare`).
     fn end_probe(&mut self, ack: Seq, reported: Option<Seq>, bare: bool, cx: &mut Context<'_>) {
-        let Some(Probe { end, copy, flight }) = self.probe.filter(|probe| !ack.before(probe.end)) else {
+        let Some(Probe { end, copy, flight }) = self.probe().filter(|probe| !ack.before(probe.end)) else {
             return;
         };
         let twice = reported == Some(end) || bare;
         if copy && !twice && ack == end {
             return;
         }
-        self.probe = None;
+        self.set_probe(None);
         if copy && !twice {
             cx.counters.tcp_loss_probe_recoveries += 1;
             self.reduce_from(flight);
@@ -279,12 +279,13 @@ impl Connection {
 
     /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window. All from `una` on was out when it was made.
     fn take_echo(&mut self, segment: &Segment, una: Seq, cx: &mut Context<'_>) {
-        if self.slowed_at.is_some_and(|at| !self.una.before(at)) {
-            self.slowed_at = None;
+        if self.slowed_at().is_some_and(|at| !self.una.before(at)) {
+            self.set_slowed_at(None);
         }
-        if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at.is_none() && !segment.has(TcpFlags::SYN) {
+        if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at().is_none() && !segment.has(TcpFlags::SYN)
+        {
             cx.counters.tcp_ecn_slowed += 1;
-            self.slowed_at = Some(self.nxt);
+            self.set_slowed_at(Some(self.nxt));
             self.slowed = true;
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
@@ -330,7 +331,8 @@ impl Connection {
         cx.counters.tcp_recoveries += 1;
         let undo = self.remember();
         // RFC 8985, 7.1: what a probe did is no question any more.
-        (self.phase, self.probe) = (Phase::Recovery, None);
+        self.phase = Phase::Recovery;
+        self.set_probe(None);
         self.recover = self.nxt;
         // RFC 9937, 6.1: what blocks had told before does not arrive any more.
         let flight = (self.nxt - self.una - self.board.sacked()).saturating_add(bytes);

@@ -1,9 +1,12 @@
 //! What is in flight: each segment that was sent, when, and what has become of it. RACK (RFC 8985) decides what is
 //! lost.
 
+use std::collections::VecDeque;
+use std::mem::offset_of;
+
 use super::seq::Seq;
 use crate::Timestamp;
-use crate::queue::Queue;
+use crate::queue::{Queue, pop};
 use crate::time::Span;
 
 /// Duplicate acknowledgments that mean a loss (RFC 5681, 3.2; RFC 8985, 6.2 step 4).
@@ -88,23 +91,13 @@ pub(super) struct Segments {
 /// sending (RFC 8985, 6.2: "RACK_detect_loss"), which only goes forward; the first of what is lost from where the last
 /// one was; and blocks that repeat what they said before are passed over.
 ///
-/// In front is what each segment needs.
+/// Behind is what each segment needs.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Scoreboard {
-    sent: Queue<Sent>,
     /// What may still be found lost, the earliest first. Ranges that have arrived or were sent again stand here until
     /// they come to the front.
-    sendings: Queue<Sending>,
-    in_flight: u32,
-    lost: u32,
-    sacked: u32,
-    /// RACK.fack: the highest that has arrived.
-    highest: Option<Seq>,
-    /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
-    latest: (Timestamp, Seq),
-    /// RACK.rtt
-    rtt: Span,
+    sendings: VecDeque<Sending>,
     /// RACK.segs_sacked: segments that were since nothing was.
     segments_sacked: u32,
     /// Nothing before this number is lost.
@@ -118,22 +111,38 @@ pub(super) struct Scoreboard {
     persist: u8,
     /// RACK.dsack_round
     round: Option<Seq>,
+    sent: Queue<Sent>,
+    /// RACK.xmit_ts and RACK.end_seq: the latest-sent of the segments that have arrived.
+    latest: (Timestamp, Seq),
+    /// RACK.rtt
+    rtt: Span,
+    in_flight: u32,
+    lost: u32,
+    sacked: u32,
+    /// RACK.fack: the highest that has arrived.
+    highest: Option<Seq>,
+    /// Whether `sendings` says what was sent. One record that was sent once, while nothing else was out, says it itself.
+    listed: bool,
 }
 
 impl Scoreboard {
+    /// Where that begins which each segment needs.
+    pub(super) const HOT: usize = offset_of!(Self, sent) + Queue::<Sent>::HOT;
+
     /// Forgets everything, for a new connection.
     pub(super) fn reset(&mut self) {
         // The queues keep their memory; all else is zero, number by number: an entry that is made and put here would be dropped
         // as a whole first.
         let Self {
             sent,
-            sendings,
             in_flight,
             lost,
             sacked,
             highest,
             latest,
             rtt,
+            listed,
+            sendings,
             segments_sacked,
             lost_from,
             reordering,
@@ -144,6 +153,7 @@ impl Scoreboard {
         } = self;
         sent.clear();
         sendings.clear();
+        *listed = false;
         (*in_flight, *lost, *sacked, *highest) = (0, 0, 0, None);
         (*latest, *rtt) = Default::default();
         (*segments_sacked, *lost_from, *reordering, *overtaken) = Default::default();
@@ -213,6 +223,13 @@ impl Scoreboard {
                 sent.end == start && sent.at == at && sent.fate == Fate::InFlight && !sent.retransmitted;
             same && sent.len().is_multiple_of(mss.max(1)) && sent.len() < JOINED
         };
+        if let Some(sent) = self.sent.back_mut() {
+            if joined(sent) && !self.listed {
+                sent.end = end;
+                return;
+            }
+            self.list();
+        }
         if let (Some(sent), Some(sending)) = (self.sent.back_mut(), self.sendings.back_mut())
             && joined(sent)
             && sending.end == start
@@ -222,16 +239,34 @@ impl Scoreboard {
             return;
         }
         self.sent.push_back(Sent::new(start, end, at));
-        self.sendings.push_back(Sending { at, start, end });
+        if self.listed {
+            self.sendings.push_back(Sending { at, start, end });
+        }
+    }
+
+    /// Lists what is out, before that becomes more than one record sent once.
+    #[inline]
+    fn list(&mut self) {
+        if let Some(&Sent { start, end, at, .. }) = self.sent.only().filter(|_| !self.listed) {
+            self.sendings.push_back(Sending { at, start, end });
+            self.listed = true;
+        }
+    }
+
+    /// Nothing is out any more.
+    #[inline]
+    fn unlist(&mut self) {
+        if std::mem::take(&mut self.listed) {
+            self.sendings.clear();
+        }
     }
 
     /// [`Scoreboard::push`] while nothing is out.
     #[inline]
     pub(super) fn push_first(&mut self, start: Seq, end: Seq, at: Timestamp) {
-        debug_assert!(self.is_empty() && self.sendings.is_empty(), "something is out");
+        debug_assert!(self.is_empty() && !self.listed, "something is out");
         self.in_flight = end - start;
         self.sent.push_made(|| Sent::new(start, end, at));
-        self.sendings.push_made(|| Sending { at, start, end });
     }
 
     /// The first part of what is lost, of at most `limit` bytes.
@@ -259,6 +294,7 @@ impl Scoreboard {
     /// A part of what was sent is sent again; `true` if a part of that was before.
     pub(super) fn resent(&mut self, start: Seq, end: Seq, at: Timestamp) -> bool {
         let mut again = false;
+        self.list();
         self.split(start);
         self.split(end);
         let from = self.index(start);
@@ -292,7 +328,7 @@ impl Scoreboard {
             self.sent.take_only();
             (self.in_flight, self.highest) = (0, Some(ack));
             self.note_latest(at, ack, rtt);
-            return self.sendings.clear();
+            return self.unlist();
         }
         while let Some(first) = self.sent.front().copied() {
             if !first.start.before(ack) {
@@ -314,9 +350,11 @@ impl Scoreboard {
             }
         }
         if self.sent.is_empty() {
-            return self.sendings.clear();
+            return self.unlist();
         }
-        while self.sendings.pop_front_if(|sending| !sending.end.after(ack)).is_some() {}
+        while self.sendings.front().is_some_and(|sending| !sending.end.after(ack)) {
+            pop(&mut self.sendings);
+        }
     }
 
     /// Everything between `start` and `end` has arrived. Segments are cut only at multiples of `mss` from their start: as
@@ -446,11 +484,12 @@ impl Scoreboard {
         smoothed: Span,
         in_recovery: bool,
     ) -> Option<Span> {
-        if self.sendings.is_empty() || self.highest.is_none() {
+        let (at, end) = self.latest;
+        if self.highest.is_none() || (!self.listed && self.sent.front().is_none_or(|sent| sent.at > at)) {
             return None;
         }
+        self.list();
         let window = self.window(shortest, smoothed, in_recovery);
-        let (at, end) = self.latest;
         while let Some(sending) = self.sendings.front().copied() {
             let same = sending.at == at;
             if sending.at > at || (same && !sending.start.before(end)) {
@@ -468,7 +507,7 @@ impl Scoreboard {
                 self.sendings[0].start = earlier.end;
                 return None;
             }
-            self.sendings.pop_front();
+            pop(&mut self.sendings);
         }
         None
     }
@@ -558,7 +597,8 @@ impl Scoreboard {
             && sent.start.before(at)
         {
             let second = Sent { start: at, skip: sent.skip.max(at), ..*sent };
-            sent.end = at;
+            self.list();
+            self.sent[i].end = at;
             self.sent.insert(i + 1, second);
         }
     }

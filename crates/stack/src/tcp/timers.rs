@@ -96,7 +96,7 @@ impl Connection {
     fn probe_wait(&self) -> Option<Span> {
         let probes = self.sack
             && self.phase == Phase::Open
-            && self.probe.is_none()
+            && self.probe().is_none()
             && !self.rtt.is_probed()
             && self.state != State::SynReceived;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
@@ -151,7 +151,7 @@ impl Connection {
             self.send_at = self.timeout_at.min(self.gives_up_at());
             return;
         }
-        self.stalled = self.stalled.or(Some(cx.now));
+        self.stalled = self.stalled.min(cx.now);
         cx.counters.tcp_timeouts += 1;
         self.held = false;
         self.timeouts.another(cx.now);
@@ -172,7 +172,7 @@ impl Connection {
         self.duplicates = 0;
         // RFC 6298, 5.4: one segment goes out again, whatever is too young to be lost.
         self.window.congestion = self.pipe() + self.window.mss;
-        self.probe = None;
+        self.set_probe(None);
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
@@ -186,14 +186,14 @@ impl Connection {
             if self.emit(self.nxt, unsent, TcpFlags::ACK.with(last), cx) {
                 self.note_new(end, cx.now);
                 cx.counters.tcp_loss_probes += 1;
-                self.probe = Some(Probe { end, copy: false, flight: self.nxt - self.una });
+                self.set_probe(Some(Probe { end, copy: false, flight: self.nxt - self.una }));
             }
         } else if let Some((start, end)) = self.board.last(self.window.mss) {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
             cx.counters.tcp_loss_probes += 1;
             self.count_copy(end - start, cx);
-            self.probe = Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una });
+            self.set_probe(Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una }));
         }
     }
 
@@ -223,7 +223,7 @@ impl Connection {
             }
             return;
         }
-        self.stalled = self.stalled.or(Some(cx.now));
+        self.stalled = self.stalled.min(cx.now);
         self.window_probes = self.window_probes.saturating_add(1);
         self.rtt.back_off();
         let sent = self.emit(self.una - 1, 0, TcpFlags::ACK, cx);
@@ -269,7 +269,7 @@ impl Connection {
             State::SynSent | State::SynReceived => SYN_TIMEOUT.min(self.limits.user_timeout),
             _ => self.limits.user_timeout,
         };
-        self.stalled.map_or(NEVER, |since| since + limit)
+        if self.stalled == NEVER { NEVER } else { self.stalled + limit }
     }
 
     /// A timer that is set goes off by then, too.

@@ -52,7 +52,7 @@ impl Undo {
 impl Connection {
     /// Remembers how it is before a recovery. Nobody can tell whether a probe's copy or one of the recovery's came twice.
     pub(super) fn remember(&self) -> Option<Box<Undo>> {
-        let probed = self.probe.is_some_and(|probe| probe.copy);
+        let probed = self.probe().is_some_and(|probe| probe.copy);
         (self.sack && !probed).then(|| {
             Box::new(Undo {
                 congestion: self.congestion.clone(),
@@ -86,7 +86,7 @@ impl Connection {
         let Some(undo) = &mut self.undo else { return };
         // RFC 3522, 3.2 (5): an acknowledgment of everything without a word of what came twice may be of the copy, whose own
         // acknowledgment was lost, unless the peer is known to say such a thing.
-        let told = self.tally.duplicates > 0 || !self.board.is_empty();
+        let told = self.mishaps.duplicates > 0 || !self.board.is_empty();
         let original = |(end, at): (Seq, u64)| {
             !segment.ack.before(end) && told && reported.is_none() && echoed.is_some_and(|echoed| echoed < at)
         };

@@ -188,11 +188,11 @@ impl<const PATHS: bool> Table<PATHS> {
         while nodes.count + paths.count > 0 {
             // All of it is on its way before any of it is waited for.
             for at in 0..paths.count {
-                prefetch(self.path(entries[paths.at(at)] & NUMBER), size_of::<Path>());
+                prefetch(self.path(entries[paths.at(at)] & NUMBER), 0..size_of::<Path>());
             }
             for at in 0..nodes.count {
                 let i = nodes.at(at);
-                prefetch(self.at_node(entries[i] & NUMBER, keys[i], depths[i]), 1);
+                prefetch(self.at_node(entries[i] & NUMBER, keys[i], depths[i]), 0..1);
             }
             let (mut more_nodes, mut more_paths) = (Standing::default(), Standing::default());
             for at in 0..paths.count {
@@ -229,7 +229,7 @@ impl<const PATHS: bool> Table<PATHS> {
                 // Nobody can foresee who goes on: those who don't ask for the first node.
                 let from = if Self::is_node(*entry) { *entry } else { INNER };
                 *next = self.below(from, *front, below);
-                prefetch(*next, 1);
+                prefetch(*next, 0..1);
             }
             for (entry, next) in entries.iter_mut().zip(next) {
                 *entry = if Self::is_node(*entry) { *next } else { *entry };
