@@ -63,17 +63,19 @@ struct Router {
     pool: Pool,
     rx: Box<dyn bywash_drivers::port::RxQueue>,
     tx: Box<dyn bywash_drivers::port::TxQueue>,
-    /// Takes huge pages off the kernel's pool again.
-    _pages: Option<Undo>,
+}
+
+/// Packet memory for `routers`, as workers have it: of huge pages where that is allowed. What is returned as well takes them off the
+/// kernel's pool again, once: memory lasts as long as the program, and pages in use stay where they are.
+fn memory(routers: usize) -> (&'static Arena, Option<Undo>) {
+    let bytes = Stride::Packed.memory_for(routers * 4000);
+    let reserved = allocate(bytes, HugePages::Reserve, None);
+    let all = reserved.or_else(|_| allocate(bytes, HugePages::Off, None)).unwrap();
+    (Arena::new(all.memory).unwrap(), all.reservation)
 }
 
 impl Router {
-    fn new(table: &Table) -> Self {
-        // Packet memory as workers have it: of huge pages where that is allowed.
-        let bytes = Stride::Packed.memory_for(4000);
-        let reserved = allocate(bytes, HugePages::Reserve, None);
-        let all = reserved.or_else(|_| allocate(bytes, HugePages::Off, None)).unwrap();
-        let arena = Arena::new(all.memory).unwrap();
+    fn new(table: &Table, arena: &'static Arena) -> Self {
         let mut queues = (0..2).map(|_| {
             let mut port = open(&"null:".parse().unwrap(), &OpenOptions::default(), arena).unwrap().port;
             port.queues().pop().unwrap()
@@ -81,7 +83,7 @@ impl Router {
         let (rx, tx) = (queues.next().unwrap().rx.unwrap(), queues.next().unwrap().tx.unwrap());
         let mut pool = arena.pool(3500).unwrap();
         let host = host(table, &mut pool);
-        Self { host, pool, rx, tx, _pages: all.reservation }
+        Self { host, pool, rx, tx }
     }
 
     /// Moves so many packets of a size, with the FCS, from one port to the other; to the first so many addresses of a table.
@@ -203,11 +205,11 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn measure() {
+fn measure(arena: &'static Arena) {
     for (family, routes) in [("4", ROUTES), ("6", ROUTES / 4)] {
         let start = Instant::now();
         let table = Table::new(family, routes);
-        let mut router = Router::new(&table);
+        let mut router = Router::new(&table, arena);
         println!(
             "IPv{family}: {routes} routes made, entered and published in {:.2} s\n",
             start.elapsed().as_secs_f64()
@@ -238,10 +240,12 @@ fn sample(router: &mut Router, (name, size): (&str, usize), to: (&Table, usize))
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--bench")).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    // One for each table.
+    let (arena, _reservation) = memory(2);
     match words[..] {
         ["--test", ..] => {
             for table in [Table::v4(1000), Table::v6(1000)] {
-                let mut router = Router::new(&table);
+                let mut router = Router::new(&table, arena);
                 for size in SIZES {
                     router.run(6400, size, (&table, ADDRESSES), Work::AimAndForward);
                 }
@@ -251,14 +255,14 @@ fn main() {
         }
         ["look-up", family, count, routes] => {
             let table = Table::new(family, routes.parse().unwrap());
-            let mut router = Router::new(&table);
+            let mut router = Router::new(&table, arena);
             let (snapshot, count) = (router.host.control.snapshot(&mut router.pool), count.parse().unwrap());
             println!("ns: {:.3}", time(count, || assert!(look_up(snapshot, count, &table) > 0)));
         }
         ["write", family, routes, folder] => write(&Table::new(family, routes.parse().unwrap()), folder),
         [what, family, count, routes, size] => {
             let table = Table::new(family, routes.parse().unwrap());
-            let mut router = Router::new(&table);
+            let mut router = Router::new(&table, arena);
             let work = match what {
                 "forward" => Work::AimAndForward,
                 "aim" => Work::Aim,
@@ -266,7 +270,7 @@ fn main() {
             };
             router.run(count.parse().unwrap(), size.parse().unwrap(), (&table, ADDRESSES), work);
         }
-        _ => measure(),
+        _ => measure(arena),
     }
 }
 
