@@ -116,7 +116,7 @@ impl Connection {
         self.way.as_ref()
     }
 
-    /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when frames have run out. Every
+    /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when it could not go: frames have run out. Every
     /// segment acknowledges what has come (MUST-58), and carries the window.
     pub(super) fn emit(&mut self, seq: Seq, len: u32, flags: TcpFlags, cx: &mut Context<'_>) -> bool {
         if self.current_way(cx.out).is_none() {
@@ -160,8 +160,9 @@ impl Connection {
         let headers = TCP_HEADER + usize::from(options);
         let length = headers + len as usize;
         let Some(way) = self.way.as_ref().filter(|way| length <= way.longest()) else {
+            // What does not go is not to count as sent.
             cx.pool.give(frame);
-            return true;
+            return false;
         };
         #[expect(clippy::cast_possible_truncation, reason = "what IP can say, see above")]
         let said = length as u16;

@@ -139,7 +139,7 @@ pub struct Limits {
     /// Whether what the path takes is to be found out anew after a pause (RFC 5681, 4.1).
     pub restart_after_idle: bool,
     /// Segments of a super-segment at least, if the congestion window holds two such (`tcp_min_tso_segs`). It has more where the
-    /// path takes more within a millisecond.
+    /// path takes more within a millisecond, and never more than 60 000 bytes or less than one segment.
     pub super_segment_min: u8,
     /// How often a SYN is sent again; a SYN,ACK.
     pub syn_retries: u8,

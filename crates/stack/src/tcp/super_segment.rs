@@ -17,8 +17,8 @@ impl Connection {
     pub(super) fn together(&self) -> u32 {
         let mss = self.window.mss;
         // Two of them are in flight before the first is acknowledged.
-        let half = (self.window.congestion / (2 * mss)).max(1);
-        (self.worth() / mss).max(self.limits.super_segment_min.into()).min(half)
+        let half = self.window.congestion / (2 * mss);
+        (self.worth() / mss).max(self.limits.super_segment_min.into()).min(half).min(MOST / mss).max(1)
     }
 
     /// Bytes that are worth leaving together.
@@ -34,5 +34,28 @@ impl Connection {
         let expected = if slow_start { 2 * window } else { window + window / 5 };
         let paced = expected * TURN / self.rtt.smoothed().0.max(1);
         u32::try_from(paced).unwrap_or(MOST).saturating_add(near).min(MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Timestamp;
+    use crate::time::Span;
+
+    #[test]
+    fn what_leaves_together_fits_ip_s_length_and_is_a_segment_at_least() {
+        for (mss, least, expected) in
+            [(1460, 90, 41), (1460, 0, 1), (1460, 2, 2), (40_000, 2, 1), (65_495, 2, 1)]
+        {
+            let mut connection = Connection::default();
+            (connection.window.mss, connection.window.congestion) = (mss, 200 * mss);
+            connection.limits.super_segment_min = least;
+            // So far away that a millisecond is worth nothing.
+            connection.rtt.sample(Span::of(Duration::from_secs(100)), Timestamp::ZERO);
+            assert_eq!(connection.together(), expected, "{mss}, {least} at least");
+        }
     }
 }

@@ -545,3 +545,53 @@ fn what_comes_early_together_is_acknowledged_as_often() {
         t.sends(&[". 1:1(0) ack 9001 win 65535"]);
     }
 }
+
+/// The payload of each packet that is sent now, by a port that cuts.
+fn payloads(t: &mut Trace) -> Vec<usize> {
+    let mut batch = Batch::new();
+    t.host.advance(t.now, &mut t.pool);
+    t.host.transmit(PORT, &mut batch);
+    let payloads = batch.iter().map(|packet| packet.len() - 40).collect();
+    t.pool.give_batch(&mut batch);
+    payloads
+}
+
+#[test]
+fn super_segments_fit_ip_s_length_however_many_segments_they_are_to_have() {
+    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+    t.host.stack.set_limits(Limits { super_segment_min: u8::MAX, ..Limits::default() });
+    let id = t.accept(60_000, "mss 1000,wscale 7", "");
+    let mut acked = 1;
+    loop {
+        let window = t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd;
+        if window > 200_000 {
+            break;
+        }
+        t.send(id, window as usize);
+        let mut sent = 0;
+        while let payloads = payloads(&mut t)
+            && !payloads.is_empty()
+        {
+            assert!(payloads.iter().all(|n| (1..=60_000).contains(n)), "{payloads:?}");
+            sent += payloads.iter().sum::<usize>();
+        }
+        let out = t.host.stack.tcp_info(t.now, id).unwrap().unacked_bytes;
+        assert_eq!(out as usize, sent, "what counts as sent is");
+        acked += out;
+        t.pass(Duration::from_millis(20));
+        t.peer(&format!(". 1:1(0) ack {acked} win 60000"));
+    }
+}
+
+#[test]
+fn what_is_to_have_no_segments_has_one() {
+    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+    t.host.stack.set_limits(Limits { super_segment_min: 0, ..Limits::default() });
+    let id = t.accept(60_000, "mss 1000", "");
+    t.send(id, 1000);
+    t.sends(&["P. 1:1001(1000) ack 1 win 65535"]);
+    t.pass(Duration::from_millis(20));
+    t.peer(". 1:1(0) ack 1001 win 60000");
+    t.send(id, 3000);
+    assert_eq!(payloads(&mut t), [1000; 3]);
+}
