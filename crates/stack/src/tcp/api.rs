@@ -217,7 +217,7 @@ impl Tcp {
 impl Connection {
     /// RFC 9293, 3.10.5: a reset, unless the peer knows nothing of us or all is said.
     fn abort(&mut self, cx: &mut Context<'_>) {
-        if self.state.is_synchronized() && !matches!(self.state, State::Closing | State::LastAck) {
+        if self.state.is_synchronized() && !self.has_said_all() {
             self.send_reset(self.nxt, cx);
         }
         self.terminate(CloseReason::Reset, cx);

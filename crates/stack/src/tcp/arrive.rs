@@ -306,7 +306,7 @@ impl Connection {
         if segment.seq == self.rcv_nxt {
             let reason = match self.state {
                 State::SynReceived if !self.is_early() => CloseReason::Refused,
-                State::Closing | State::LastAck => CloseReason::Done,
+                _ if self.has_said_all() => CloseReason::Done,
                 _ => CloseReason::Reset,
             };
             cx.counters.tcp_resets_received += 1;

@@ -396,6 +396,12 @@ impl Connection {
         }
     }
 
+    /// Whether both ends have said all, and all but our FIN has arrived. A FIN that waits behind the peer's window, or behind data, is
+    /// not said yet, whatever the state is called (RFC 9293, 3.10.4: it is entered when the FIN is sent).
+    pub(super) fn has_said_all(&self) -> bool {
+        matches!(self.state, State::Closing | State::LastAck) && self.fin_sent && self.send.len() == 0
+    }
+
     /// Bytes of the send buffer that the program may fill.
     pub(super) fn send_room(&self) -> usize {
         let room = self.send_limit().saturating_sub(self.send.len());

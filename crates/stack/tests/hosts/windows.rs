@@ -255,3 +255,54 @@ fn a_window_grows_by_the_round_trip_of_what_the_peer_sends() {
         assert!(info.rcv_space > 1 << 20, "{}", info.rcv_space);
     }
 }
+
+/// A connection on which both have closed, and what the program has sent has gone out as far as the window went: `bytes` and a FIN.
+/// In LAST-ACK, or where ours came `first`, in CLOSING.
+fn both_closed(first: bool, bytes: usize, window: u16) -> (Trace, ConnectionId) {
+    let (mut t, id) = accepted();
+    let closes = |t: &mut Trace| {
+        t.send(id, bytes);
+        t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    };
+    t.peer(&format!(". 1:1(0) ack 1 win {window}"));
+    if first {
+        closes(&mut t);
+    }
+    t.peer(&format!("F. 1:1(0) ack 1 win {window}"));
+    if !first {
+        closes(&mut t);
+    }
+    t.output();
+    t.events();
+    (t, id)
+}
+
+#[test]
+fn what_has_not_arrived_is_not_done_and_its_end_is_a_reset() {
+    for (first, bytes, window, reset) in [
+        (false, 500, 0, Some("R. 1:1(0) ack 2")),
+        (true, 500, 0, Some("R. 1:1(0) ack 2")),
+        (false, 0, 0, Some("R. 1:1(0) ack 2")),
+        (true, 0, 0, Some("R. 1:1(0) ack 2")),
+        (false, 500, 1000, Some("R. 502:502(0) ack 2")),
+        (false, 0, 1000, None),
+        (true, 0, 1000, None),
+    ] {
+        let case = format!("{bytes} bytes, a window of {window}, ours first: {first}");
+        let (mut t, id) = both_closed(first, bytes, window);
+        t.host.stack.abort(t.now, id, &mut t.pool).unwrap();
+        assert_eq!(t.output(), reset.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{case}");
+        let (mut t, id) = both_closed(first, bytes, window);
+        t.peer("R 2:2(0) win 0");
+        let reason = if reset.is_some() { CloseReason::Reset } else { CloseReason::Done };
+        assert_eq!(t.events(), [Event::Closed(id, reason)], "{case}");
+    }
+    // What nobody has read is told as well.
+    let (mut t, id) = accepted();
+    t.peer("FP. 1:11(10) ack 1 win 0");
+    t.send(id, 500);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.output();
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["R. 1:1(0) ack 12"]);
+}
