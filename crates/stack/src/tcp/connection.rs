@@ -213,7 +213,7 @@ pub(super) struct Connection {
     pub(super) slowed: bool,
     pub(super) send_timer: SendTimer,
     pub(super) keepalive_sent: u8,
-    /// Probes of the peer's window since it shut.
+    /// Probes of the peer's window since it shut, and copies of what was out by then.
     pub(super) window_probes: u8,
     pub(super) held_by: HeldBy,
     /// What there is of `seldom`.

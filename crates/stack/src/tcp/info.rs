@@ -22,7 +22,7 @@ pub struct TcpInfo {
     pub state: State,
     /// `tcpi_ca_state`: 0 open, 1 disorder, 2 slowed down by marks, 3 recovery, 4 loss
     pub ca_state: u8,
-    /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window
+    /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window, which what was out before it shut are, too
     pub probes: u8,
     /// `tcpi_retransmits`: timeouts in a row
     pub retransmits: u8,

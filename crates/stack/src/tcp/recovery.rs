@@ -158,8 +158,10 @@ impl Connection {
         let changed = window != self.wnd;
         (self.wnd, self.wl1, self.wl2) = (window, segment.seq, segment.ack);
         self.max_wnd = self.max_wnd.max(window);
-        if self.window_probes > 0 && self.usable() > 0 {
+        if self.window_probes > 0 && window > 0 {
+            // What waits, and what a shut window has not taken, waits no longer for it than it would have: the timer is set anew.
             self.rtt.forgive(std::mem::take(&mut self.window_probes));
+            self.restart_timer();
         }
         changed
     }

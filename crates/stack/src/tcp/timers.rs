@@ -23,7 +23,7 @@ pub(super) const SQUEEZED: Span = Span::of(Duration::from_millis(100));
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl Connection {
-    /// Something has arrived: the timer of what is still out begins anew (RFC 6298, 5.3), once what may be sent now has
+    /// Something has arrived, or a window has opened: the timer begins anew (RFC 6298, 5.3), once what may be sent now has
     /// been: [`Connection::output`] follows every arrival, and sets it.
     #[inline]
     pub(super) fn restart_timer(&mut self) {
@@ -169,6 +169,8 @@ impl Connection {
         // RFC 6582, 3.2 (4): each time, for what went out since the last one is lost, too.
         (self.phase, self.recover) = (Phase::Loss, self.nxt);
         self.congestion.algorithm().timed_out();
+        // A window that has shut behind what is out is probed by it.
+        self.window_probes = self.window_probes.saturating_add(u8::from(self.wnd == 0));
         self.duplicates = 0;
         // RFC 6298, 5.4: one segment goes out again, whatever is too young to be lost.
         self.window.congestion = self.pipe() + self.window.mss;

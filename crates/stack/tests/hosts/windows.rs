@@ -306,3 +306,35 @@ fn what_has_not_arrived_is_not_done_and_its_end_is_a_reset() {
     t.host.stack.close(t.now, id, &mut t.pool).unwrap();
     t.sends(&["R. 1:1(0) ack 12"]);
 }
+
+#[test]
+fn a_window_that_opens_a_little_is_used_as_soon_as_if_it_had_not_been_shut() {
+    let (mut t, id) = accepted();
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.peer(". 1:1(0) ack 1 win 0");
+    t.send(id, 5000);
+    for probe in 0..5 {
+        t.after(rto * (1 << probe), &[". 0:0(0) ack 1 win 65535"]);
+        t.peer(". 1:1(0) ack 1 win 0");
+    }
+    // Too little to go at once.
+    t.peer(". 1:1(0) ack 1 win 300");
+    t.after(rto, &["P. 1:301(300) ack 1 win 65535"]);
+}
+
+#[test]
+fn what_a_shut_window_has_not_taken_goes_again_soon_after_it_opens() {
+    let (mut t, id) = accepted();
+    let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+    t.send(id, 500);
+    t.sends(&["P. 1:501(500) ack 1 win 65535"]);
+    for copy in 0..5 {
+        t.peer(". 1:1(0) ack 1 win 0");
+        t.after(rto * (1 << copy), &["P. 1:501(500) ack 1 win 65535"]);
+    }
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.retransmits, info.probes, info.backoff), (0, 5, 5));
+    t.pass(ms(100));
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
+}
