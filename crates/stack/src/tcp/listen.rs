@@ -39,6 +39,16 @@ enum Marks {
     Asked,
 }
 
+/// How a segment that does not complete a handshake was answered: not more than one is between two of our answers by the timer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Answered {
+    #[default]
+    Not,
+    Acknowledged,
+    /// The SYN came again, and so did our answer.
+    Repeated,
+}
+
 /// A handshake that waits for its last segment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HalfOpen {
@@ -59,8 +69,7 @@ pub(super) struct HalfOpen {
     stamp: Option<u32>,
     ecn: Marks,
     pub(super) ts_offset: u32,
-    /// A segment that does not belong was answered since the last SYN,ACK: not more than one is.
-    pub(super) challenged: bool,
+    pub(super) answered: Answered,
 }
 
 impl HalfOpen {
@@ -97,7 +106,7 @@ impl HalfOpen {
                 false => Marks::Unknown,
             },
             ts_offset: 0,
-            challenged: false,
+            answered: Answered::Not,
         }
     }
 
@@ -138,10 +147,11 @@ impl HalfOpen {
 
     /// Acknowledges the SYN by itself, which makes an honest peer show itself.
     pub(super) fn acknowledge(&mut self, limits: &Limits, cx: &mut Context<'_>) {
-        if std::mem::replace(&mut self.challenged, true) {
+        if self.answered != Answered::Not {
             cx.counters.tcp_challenge_acks_limited += 1;
             return;
         }
+        self.answered = Answered::Acknowledged;
         cx.counters.tcp_challenge_acks += 1;
         let timestamps = self.stamp.map(|stamp| (self.clock(cx.now), stamp));
         let options = TcpOptions { timestamps, ..TcpOptions::default() };
@@ -221,7 +231,7 @@ impl HalfOpen {
         connection.peer_mss = self.mss;
         connection.set_mss(self.mss);
         connection.board.push(self.iss, self.iss + 1, self.sent, connection.window.mss);
-        if self.tries > 0 {
+        if self.tries > 0 || self.answered == Answered::Repeated {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);
         }
@@ -286,7 +296,7 @@ impl HalfOpen {
             ecn: if bits.is_some_and(|bits| bits & 1 != 0) { Marks::Asked } else { Marks::Unknown },
             stamp: segment.options.timestamps.map(|(value, _)| value),
             ts_offset: clock_offset(&flow, cx),
-            challenged: false,
+            answered: Answered::Not,
         })
     }
 }

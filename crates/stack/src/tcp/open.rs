@@ -5,7 +5,7 @@ use bywash_wire::TcpFlags;
 
 use super::connection::NEVER;
 use super::emit::Bare;
-use super::listen::{self, HalfOpen, default_mss};
+use super::listen::{self, Answered, HalfOpen, default_mss};
 use super::segment::Segment;
 use super::seq::Seq;
 use super::state::Cause;
@@ -286,7 +286,8 @@ impl Tcp {
             half.asked_again(segment);
             // The peer has not got our answer. Another SYN than the first is answered the same: RFC 9293 would go back to LISTEN,
             // and a stranger could end handshakes by it.
-            if !std::mem::replace(&mut half.challenged, true) {
+            if half.answered == Answered::Not {
+                half.answered = Answered::Repeated;
                 half.answer_again(&limits, cx);
             }
         } else if let Err(answer) = half.check(segment, &limits, cx.counters) {
@@ -364,7 +365,7 @@ impl Tcp {
         }
         half.tries += 1;
         half.sent = cx.now;
-        half.challenged = false;
+        half.answered = Answered::Not;
         half.answer_again(&limits, cx);
         self.half_wheel.set(i, half.again());
     }

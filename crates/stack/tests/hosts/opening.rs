@@ -615,3 +615,19 @@ fn a_listener_whose_program_is_full_takes_nobody_for_now() {
     let events = t.events();
     assert!(matches!(events[..], [Event::Accepted { .. }]), "{events:?}");
 }
+
+#[test]
+fn an_answer_that_was_repeated_because_a_syn_came_again_measures_nothing_but_by_its_clock() {
+    for (options, clock, rtt, rto) in [("", "", ms(0), 3000), (",TS 100", "<TS 101>", ms(20), 220)] {
+        let mut t = listening(4);
+        for later in [900, 20] {
+            t.peer(&format!("S 0:0(0) win 30000 <mss 1000{options}>"));
+            assert_eq!(t.output().len(), 1);
+            t.pass(ms(later));
+        }
+        t.peer(&format!(". 1:1(0) ack 1 win 30000 {clock}"));
+        let id = taken(&mut t);
+        let info = t.host.stack.tcp_info(t.now, id).unwrap();
+        assert_eq!((info.rtt, info.rto, info.snd_cwnd % 10), (rtt, ms(rto), 0), "{options}");
+    }
+}
