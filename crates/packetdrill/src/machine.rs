@@ -225,8 +225,12 @@ impl Machine {
         for event in events {
             match event {
                 Event::Accepted { listener, connection } => {
+                    if !self.sockets.arrived(listener, connection) {
+                        // Its socket was closed meanwhile: so are those that had waited in its queue.
+                        self.host.stack.abort(self.now, connection, &mut self.pool).ok();
+                        continue;
+                    }
                     self.links.insert(connection, Link { connected: true, ..Link::default() });
-                    self.sockets.arrived(listener, connection);
                     self.host.stack.set_listener_full(listener, self.sockets.is_full(listener));
                     self.opened(connection);
                 }

@@ -138,15 +138,13 @@ impl Sockets {
         })
     }
 
-    /// A connection for a listener. Of several sockets it is for one that had the fewest: Linux deals them out by a hash that nobody
-    /// knows.
-    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) {
+    /// A connection for a listener; `false` where no socket listens by it any more. Of several sockets it is for one that had the
+    /// fewest: Linux deals them out by a hash that nobody knows.
+    pub(crate) fn arrived(&mut self, listener: ListenerId, connection: ConnectionId) -> bool {
         let free = self
             .queues(listener)
             .min_by_key(|(taken, queue, backlog)| (queue.len() > *backlog, taken + queue.len() as u64));
-        if let Some((_, queue, _)) = free {
-            queue.push_back(connection);
-        }
+        free.map(|(_, queue, _)| queue.push_back(connection)).is_some()
     }
 
     /// Whether nobody can take a connection for a listener.
@@ -436,5 +434,20 @@ pub(crate) mod tests {
         machine.accept(listener).unwrap();
         assert_eq!(connect(&mut machine), Err(Errno(libc::EALREADY)));
         assert_eq!(connect(&mut machine), Ok(()));
+    }
+
+    #[test]
+    fn a_connection_that_no_queue_takes_is_broken_off() {
+        let mut machine = Machine::new(crate::settings::Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (listener, to) = listener(&mut machine);
+        let fd = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(machine.connect(fd, to), Err(Errno(libc::EINPROGRESS)));
+        // It is complete, and the machine has not heard of it.
+        (0..8).for_each(|_| machine.host.advance(machine.now, &mut machine.pool));
+        assert_eq!(machine.host.stack.connections().0, 2);
+        machine.close(listener).unwrap();
+        machine.run();
+        assert_eq!(machine.host.stack.connections().0, 1, "the other end is the socket's");
+        assert_eq!(machine.send(fd, b"x", 0, None), Err(Errno(libc::ECONNRESET)));
     }
 }

@@ -43,7 +43,7 @@ impl Control {
         Ok(id)
     }
 
-    /// Listens no more, and says whether it did. Connections stay.
+    /// Listens no more, and says whether it did. Connections stay; handshakes under way come to nothing.
     pub fn unlisten(&mut self, id: ListenerId) -> bool {
         let Some(at) = self.listeners.iter().position(|(other, _)| *other == id) else { return false };
         Arc::make_mut(&mut self.listeners).remove(at);

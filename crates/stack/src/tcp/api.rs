@@ -287,7 +287,8 @@ impl Stack {
         self.tcp.listen(local, port, backlog)
     }
 
-    /// Listens no more. Connections stay.
+    /// Listens no more. Connections stay, also those that [`crate::Event::Accepted`] has yet to tell of; handshakes under way come to
+    /// nothing.
     pub fn unlisten(&mut self, id: ListenerId) {
         self.tcp.unlisten(id);
     }

@@ -279,6 +279,12 @@ impl Tcp {
 
     /// A segment for a handshake under way (RFC 9293, 3.10.7.4, SYN-RECEIVED after a passive open).
     pub(super) fn complete(&mut self, i: u32, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
+        if self.is_orphan(i) {
+            // The segment is for who listens now, or for nobody.
+            let HalfOpen { hash, flow, .. } = self.half_open[i];
+            self.give_up_half(i, cx);
+            return self.listen_input((hash, flow), segment, packet, cx);
+        }
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
@@ -358,9 +364,9 @@ impl Tcp {
             }
             return;
         }
-        let limits = self.limits_of(self.half_open[i].listener);
+        let (limits, orphan) = (self.limits_of(self.half_open[i].listener), self.is_orphan(i));
         let half = &mut self.half_open[i];
-        if half.tries >= limits.syn_ack_retries {
+        if half.tries >= limits.syn_ack_retries || orphan {
             return self.give_up_half(i, cx);
         }
         half.tries += 1;
@@ -368,6 +374,11 @@ impl Tcp {
         half.answered = Answered::Not;
         half.answer_again(&limits, cx);
         self.half_wheel.set(i, half.again());
+    }
+
+    /// Whether the listener of a handshake is gone: nobody would take its connection.
+    fn is_orphan(&self, i: u32) -> bool {
+        !self.listeners.contains_key(&self.half_open[i].listener.0)
     }
 
     /// A handshake has come to nothing.

@@ -82,3 +82,30 @@ fn stacks_share_a_backlog_and_give_connections_their_own_limits() {
     t.host.stack.set_limits(Limits { mss: Some(700), ..Limits::default() });
     assert!(knock(&mut t, 5000).contains("mss 700"));
 }
+
+#[test]
+fn handshakes_under_way_end_with_their_listener() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    assert!(knock(&mut t, 5000).starts_with("S."));
+    t.host.stack.unlisten(listener);
+    // Who has got the answer is told,
+    t.peer(". 1:1(0) ack 1 win 30000");
+    t.sends(&["R 1:1(0)"]);
+    assert_eq!((t.events(), t.host.stack.connections()), (vec![], (0, 0, 0)));
+    // and to who has not it is not repeated.
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    assert!(knock(&mut t, 5001).starts_with("S."));
+    t.host.stack.unlisten(listener);
+    t.pass(Duration::from_millis(1100));
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0));
+    // Who asks again is the next listener's.
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    assert!(knock(&mut t, 5002).starts_with("S."));
+    t.host.stack.unlisten(listener);
+    t.host.stack.listen(None, 80, 4).unwrap();
+    assert!(knock(&mut t, 5002).starts_with("S."));
+    t.peer(". 1:1(0) ack 1 win 30000");
+    assert!(matches!(t.events()[..], [Event::Accepted { listener: of, .. }] if of != listener));
+}
