@@ -296,9 +296,12 @@ pub(super) struct Connection {
     /// acknowledged for such.
     pub(super) early: u8,
     pub(super) early_acks: u8,
+    /// The path was found to be too narrow for what was out, which ends at `narrowed_end`.
+    pub(super) narrowed: bool,
     pub(super) early_at: Seq,
     /// Segments that have arrived, of which acknowledgments told that told of congestion marks, too.
     pub(super) delivered_marked: u32,
+    pub(super) narrowed_end: Seq,
     /// What Fast Open makes of the handshake, until that is over.
     pub(super) opening: Option<Box<Opening>>,
     /// Where records of ours end.

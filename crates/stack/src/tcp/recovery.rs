@@ -319,7 +319,8 @@ impl Connection {
             self.board.lose_first(self.window.mss);
         }
         // What got lost with our SYN, or was not taken with it, says nothing of how much the path takes.
-        if self.board.has_lost() && self.phase == Phase::Open && self.opening.is_none() {
+        if self.board.has_lost() && self.phase == Phase::Open && self.opening.is_none() && !self.is_narrowed()
+        {
             self.begin_recovery(bytes, cx);
         }
         if self.phase == Phase::Recovery && arrived > 0 {
@@ -419,6 +420,14 @@ impl Connection {
         }
     }
 
+    /// Whether something is still out of which a part was too long for the path. What is missing of it is no congestion, and is sent
+    /// again as the window goes.
+    pub(super) fn is_narrowed(&mut self) -> bool {
+        // An end that is not of what is out is of long ago.
+        self.narrowed &= self.una.before(self.narrowed_end) && !self.narrowed_end.after(self.nxt);
+        self.narrowed
+    }
+
     /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
     pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) {
         let least = crate::path_mtu::least(self.flow.remote);
@@ -428,7 +437,11 @@ impl Connection {
         self.path_mss = self.path_mss.min(mss);
         if u32::from(mss) - options < self.window.mss {
             self.set_mss(mss);
+            let lost = self.board.lost();
             self.board.lose_longer(self.window.mss);
+            if self.board.lost() > lost {
+                (self.narrowed, self.narrowed_end) = (true, self.nxt);
+            }
             if self.una == self.iss {
                 self.narrow_opening(now);
             }

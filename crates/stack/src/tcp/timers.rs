@@ -207,7 +207,7 @@ impl Connection {
 
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
-        if self.board.has_lost() && self.phase == Phase::Open {
+        if self.board.has_lost() && self.phase == Phase::Open && !self.is_narrowed() {
             self.begin_recovery(0, cx);
         }
     }

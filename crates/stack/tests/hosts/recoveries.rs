@@ -218,3 +218,42 @@ fn a_pause_need_not_begin_the_window_anew() {
         assert_eq!(t.output().len(), segments);
     }
 }
+
+#[test]
+fn what_is_too_long_for_the_path_is_no_congestion_however_much_it_is() {
+    let mut t = Trace::with_frames(2000);
+    let id = t.accept(60_000, "mss 1000,sackOK,wscale 7", "");
+    let mut acked = 1;
+    let acknowledge = |t: &mut Trace, to: u32| {
+        t.pass(RTT);
+        t.peer(&format!(". 1:1(0) ack {to} win 60000"));
+    };
+    while info(&t, id).snd_cwnd < 150_000 {
+        t.send(id, info(&t, id).snd_cwnd as usize);
+        while !t.output().is_empty() {}
+        acked += info(&t, id).unacked_bytes;
+        acknowledge(&mut t, acked);
+    }
+    t.send(id, 140_000);
+    while !t.output().is_empty() {}
+    let end = acked + 140_000;
+    assert_eq!(info(&t, id).unacked_bytes, 140_000);
+    t.unreachable(id, 4, 700, acked);
+    while acked < end {
+        let copies = t.output();
+        assert!((1..=63).contains(&copies.len()), "{} in a turn", copies.len());
+        let last = copies.last().unwrap().split(&[':', '('][..]).nth(1).unwrap().parse().unwrap();
+        acked = last;
+        acknowledge(&mut t, acked);
+        let info = info(&t, id);
+        assert_eq!((info.ca_state, info.snd_ssthresh), (0, u32::MAX), "{acked} of {end}");
+    }
+    assert_eq!(t.host.stack.counters().tcp_recoveries, 0);
+    // What gets lost later is.
+    t.send(id, 6600);
+    assert_eq!(t.output().len(), 10);
+    t.pass(RTT);
+    t.peer(&format!(". 1:1(0) ack {end} win 60000 <sack {}:{}>", end + 660, end + 6600));
+    assert!(t.output()[0].contains(&format!(" {end}:{}(660)", end + 660)));
+    assert_eq!(info(&t, id).ca_state, 3);
+}
