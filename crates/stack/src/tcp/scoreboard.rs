@@ -62,7 +62,7 @@ struct Sending {
 pub(super) struct Delivered {
     /// Bytes that are now known to have arrived and were not before.
     pub(super) bytes: u32,
-    /// Since the latest-sent segment that was never sent again.
+    /// Since the latest-sent segment that was never sent again; none if what was is acknowledged with it.
     pub(super) rtt: Option<Span>,
     /// Bytes that are acknowledged by blocks alone.
     pub(super) sacked: u32,
@@ -330,6 +330,7 @@ impl Scoreboard {
             self.note_latest(at, ack, rtt);
             return self.unlist();
         }
+        let mut copied = false;
         while let Some(first) = self.sent.front().copied() {
             if !first.start.before(ack) {
                 break;
@@ -339,6 +340,7 @@ impl Scoreboard {
                 continue;
             }
             self.sent.pop_front();
+            copied |= first.retransmitted;
             match first.fate {
                 Fate::Sacked => self.sacked -= first.len(),
                 Fate::Lost => self.lost -= first.len(),
@@ -348,6 +350,10 @@ impl Scoreboard {
                 out.bytes += first.len();
                 self.arrived(&first, now, shortest, out.echoed, out);
             }
+        }
+        if copied {
+            // What was sent once may have waited for the copy before it.
+            out.rtt = None;
         }
         if self.sent.is_empty() {
             return self.unlist();
@@ -650,6 +656,15 @@ mod tests {
         board.acknowledge(Seq(4000), at(204), RTT, &mut out);
         assert_eq!((out.bytes, out.rtt), (1000, None), "what was sent twice measures nothing");
         assert_eq!((board.in_flight(), board.sacked()), (6000, 0));
+    }
+
+    #[test]
+    fn what_waited_for_a_copy_measures_nothing_either() {
+        let mut board = ten();
+        board.resent(Seq(0), Seq(1000), at(1000));
+        let mut out = Delivered::default();
+        board.acknowledge(Seq(10_000), at(1100), RTT, &mut out);
+        assert_eq!((out.bytes, out.rtt), (10_000, None));
     }
 
     #[test]

@@ -172,3 +172,22 @@ fn what_is_changed_besides_puts_no_probe_of_a_silent_peer_off() {
     t.host.stack.set_connection_limits(t.now, id, shorter, &mut t.pool).unwrap();
     t.after(Duration::from_secs(10), &[probe]);
 }
+
+#[test]
+fn a_gap_that_a_copy_fills_measures_the_copy_if_clocks_do() {
+    for (options, clock, rtt) in [("mss 1000", "", 20.0), ("mss 1012,TS 100", " <TS 101>", 30.0)] {
+        let (mut t, id) = accepted(options, clock.trim_start());
+        t.send(id, 5000);
+        let sent = t.output();
+        assert_eq!(sent.len(), 5);
+        // The first gets lost; what came behind it waits for the copy.
+        let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
+        let copy = sent[0].clone();
+        t.after(rto, &[&copy]);
+        t.pass(Duration::from_millis(100));
+        t.peer(&format!(". 1:1(0) ack 5001 win 30000{clock}"));
+        let info = t.host.stack.tcp_info(t.now, id).unwrap();
+        // An eighth of the 100 ms that the copy took, and not of the others' 320.
+        assert!((info.rtt.as_secs_f64() * 1000.0 - rtt).abs() < 1.0, "{options}: {:?}", info.rtt);
+    }
+}
