@@ -630,7 +630,7 @@ impl Connection {
     /// Answers a segment by a reset, unless it is one.
     fn reset_sender(&self, segment: &Segment, cx: &mut Context<'_>) {
         if let Some(reset) = Bare::reset(self.flow, segment) {
-            reset.send(cx);
+            reset.send_as(&self.limits, cx);
         }
     }
 

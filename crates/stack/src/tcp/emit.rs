@@ -70,7 +70,8 @@ impl Bare {
         self.send_marked((limits.traffic_class, limits.hop_limit), cx);
     }
 
-    fn send_marked(&self, (class, hop_limit): (u8, Option<NonZeroU8>), cx: &mut Context<'_>) {
+    /// The same, where no more is left of a connection than these.
+    pub(super) fn send_marked(&self, (class, hop_limit): (u8, Option<NonZeroU8>), cx: &mut Context<'_>) {
         let Some(mut way) = Way::find(&self.flow, cx.out) else { return };
         if let Some(limit) = hop_limit {
             way = way.with_hop_limit(limit);

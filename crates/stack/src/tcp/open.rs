@@ -320,7 +320,7 @@ impl Tcp {
         } else if segment.has(TcpFlags::ACK)
             && let Some(reset) = Bare::reset(half.flow, segment)
         {
-            reset.send(cx);
+            reset.send_as(&limits, cx);
         }
         cx.pool.give_packet(packet);
     }

@@ -1,6 +1,7 @@
 //! TIME-WAIT: what is left of a connection whose end both know of, so that its late segments harm no other
 //! (RFC 9293, 3.6.1).
 
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use bywash_wire::{TcpFlags, TcpOptions};
@@ -33,6 +34,9 @@ pub(super) struct TimeWait {
     pub(super) until: Timestamp,
     /// When a segment that does not belong was last answered; zero before any was.
     challenged: Timestamp,
+    /// What the program wanted of segments.
+    traffic_class: u8,
+    hop_limit: Option<NonZeroU8>,
 }
 
 /// What a segment does to an entry.
@@ -61,6 +65,8 @@ impl TimeWait {
             behind: NOBODY,
             until: now + TIME_WAIT,
             challenged: Timestamp::ZERO,
+            traffic_class: connection.limits.traffic_class,
+            hop_limit: connection.limits.hop_limit,
         }
     }
 
@@ -110,7 +116,8 @@ impl TimeWait {
         let options =
             TcpOptions { timestamps: self.stamp.map(|stamp| (clock, stamp)), ..TcpOptions::default() };
         let (flow, window) = (self.flow, self.window);
-        Bare { flow, seq: self.nxt, ack: self.rcv_nxt, flags: TcpFlags::ACK, window, options }.send(cx);
+        let bare = Bare { flow, seq: self.nxt, ack: self.rcv_nxt, flags: TcpFlags::ACK, window, options };
+        bare.send_marked((self.traffic_class, self.hop_limit), cx);
     }
 }
 

@@ -631,3 +631,32 @@ fn an_answer_that_was_repeated_because_a_syn_came_again_measures_nothing_but_by_
         assert_eq!((info.rtt, info.rto, info.snd_cwnd % 10), (rtt, ms(rto), 0), "{options}");
     }
 }
+
+#[test]
+fn what_is_answered_for_a_connection_has_the_time_to_live_of_its_program() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    let limits = Limits { hop_limit: NonZeroU8::new(7), ..Limits::default() };
+    t.host.stack.set_listener_limits(listener, limits);
+    for answers_data in [true, false] {
+        t.ports.1 += 1;
+        t.peer("S 0:0(0) win 30000 <mss 1000>");
+        assert_eq!(t.output().len(), 1);
+        t.peer(". 1:1(0) ack 77 win 30000");
+        t.sends(&["R [ttl 7] 77:77(0)"]);
+        t.peer(". 1:1(0) ack 1 win 30000");
+        let id = taken(&mut t);
+        t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+        t.sends(&["F. [ttl 7] 1:1(0) ack 1 win 65535"]);
+        if answers_data {
+            t.peer("P. 1:11(10) ack 2 win 30000");
+            t.sends(&["R [ttl 7] 2:2(0)"]);
+        } else {
+            // The connection's answer, and that of what is left of it.
+            for _ in 0..2 {
+                t.peer("F. 1:1(0) ack 2 win 30000");
+                t.sends(&[". [ttl 7] 2:2(0) ack 2 win 65535"]);
+            }
+        }
+    }
+}
