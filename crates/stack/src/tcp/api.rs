@@ -484,7 +484,7 @@ impl Stack {
         nodelay: bool,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| {
+        self.change(now, id, pool, |connection, _| {
             connection.nodelay = nodelay;
             connection.awaits_more &= !nodelay;
         })
@@ -502,7 +502,7 @@ impl Stack {
         cork: bool,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| {
+        self.change(now, id, pool, |connection, _| {
             connection.cork = cork;
             connection.awaits_more &= cork;
         })
@@ -520,7 +520,7 @@ impl Stack {
         quick: bool,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| {
+        self.change(now, id, pool, |connection, _| {
             connection.answers = !quick;
             if quick {
                 connection.quick = super::arrive::QUICK;
@@ -541,7 +541,7 @@ impl Stack {
         limits: Limits,
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
-        self.change(now, id, pool, |connection| {
+        self.change(now, id, pool, |connection, cx| {
             if connection.limits.congestion != limits.congestion {
                 connection.congestion = Congestion::new(limits.congestion);
                 // It has the other one's.
@@ -567,6 +567,7 @@ impl Stack {
             let Limits { window_scaling, timestamps, sack, .. } = connection.limits;
             connection.limits = Limits { window_scaling, timestamps, sack, ..limits };
             connection.give_up_in_time();
+            connection.tell_writable(cx);
         })
     }
 
@@ -575,11 +576,11 @@ impl Stack {
         now: Timestamp,
         id: ConnectionId,
         pool: &mut Pool,
-        change: impl FnOnce(&mut Connection),
+        change: impl FnOnce(&mut Connection, &mut Context<'_>),
     ) -> Result<(), TcpError> {
         self.with_tcp(now, pool, |tcp, cx| {
             let i = tcp.index(id)?;
-            change(&mut tcp.connections[i]);
+            change(&mut tcp.connections[i], cx);
             tcp.settle(i, cx);
             Ok(())
         })

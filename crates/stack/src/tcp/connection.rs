@@ -437,7 +437,7 @@ impl Connection {
     #[inline(never)]
     fn tell_room(&mut self, cx: &mut Context<'_>) {
         let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
-        if self.send_room() >= enough && !self.released {
+        if self.send_room() >= enough.max(1) && !self.released {
             self.wants_room = false;
             cx.events.push(Event::Writable(self.id));
         }

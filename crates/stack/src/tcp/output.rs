@@ -36,7 +36,7 @@ impl Connection {
             self.tell_writable(cx);
         }
         // There was no frame for the program's first byte: no acknowledgment will come that makes it try again.
-        if self.wants_room && self.send.len() == 0 && !self.released {
+        if self.wants_room && self.send.len() == 0 && self.send_room() > 0 && !self.released {
             if cx.pool.at_hand(1) > 0 {
                 self.tell_writable(cx);
             } else {

@@ -595,3 +595,32 @@ fn what_is_to_have_no_segments_has_one() {
     t.send(id, 3000);
     assert_eq!(payloads(&mut t), [1000; 3]);
 }
+
+#[test]
+fn who_wanted_room_is_told_when_limits_make_some() {
+    let (mut t, id) = accepted("mss 1000", "");
+    let small = Limits { send_initial: 2000, send_max: 2000, ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, small, &mut t.pool).unwrap();
+    assert_eq!(t.host.stack.send(t.now, id, &[7; 3000], &mut t.pool), Ok(2000));
+    assert_eq!(t.output().len(), 2);
+    assert_eq!(t.events(), []);
+    let limits = Limits { send_max: 10_000, ..small };
+    t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+    assert_eq!(t.events(), [Event::Writable(id)]);
+}
+
+#[test]
+fn who_may_send_nothing_is_not_told_to_try() {
+    for limits in [
+        Limits { unsent: 0, ..Limits::default() },
+        Limits { send_initial: 0, send_max: 0, ..Limits::default() },
+    ] {
+        let (mut t, id) = accepted("mss 1000", "");
+        t.host.stack.set_connection_limits(t.now, id, limits, &mut t.pool).unwrap();
+        assert_eq!(t.host.stack.send(t.now, id, &[7; 10], &mut t.pool), Ok(0));
+        t.sends(&[]);
+        assert_eq!((t.events(), t.host.next_deadline().is_some_and(|at| at <= t.now)), (vec![], false));
+        t.host.stack.set_connection_limits(t.now, id, Limits::default(), &mut t.pool).unwrap();
+        assert_eq!(t.events(), [Event::Writable(id)]);
+    }
+}
