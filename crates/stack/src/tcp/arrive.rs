@@ -428,7 +428,7 @@ impl Connection {
     fn take_early(&mut self, seq: Seq, held: Held, cx: &mut Context<'_>) {
         // RFC 5681, 4.2: at once, for a gap and for what fills one.
         self.ack_now = true;
-        self.mishaps.out_of_order += 1;
+        self.mishaps.out_of_order += u32::from(held.segments());
         if self.early_at != self.rcv_nxt {
             (self.early_at, self.early, self.early_acks) = (self.rcv_nxt, 0, 0);
         }
@@ -498,7 +498,13 @@ impl Connection {
         }
         // One that was put together of several counts as what they were (SHLD-19).
         let len = segment.payload;
-        let each = packet.offload.segmentation().map_or(len, |of| usize::from(of.size.get()).min(len));
+        let mut each = len;
+        if let Some(of) = packet.offload.segmentation() {
+            each = usize::from(of.size.get()).min(len);
+            let more = length(len.div_ceil(each.max(1))).saturating_sub(1);
+            self.tally.segments_in += more;
+            self.tally.data_segments_in += more;
+        }
         let each = length(each);
         if each >= self.largest {
             self.largest = each;

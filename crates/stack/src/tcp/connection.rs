@@ -104,6 +104,8 @@ pub(super) struct Timeouts {
     since: Timestamp,
     /// How long that took, of those that are over.
     time: Span,
+    /// What was the oldest that was out at the last one.
+    pub(super) una: Seq,
 }
 
 impl Timeouts {
@@ -296,6 +298,8 @@ pub(super) struct Connection {
     /// acknowledged for such.
     pub(super) early: u8,
     pub(super) early_acks: u8,
+    /// Timeouts in a row, before which nothing was acknowledged.
+    pub(super) timed_out: u8,
     /// The path was found to be too narrow for what was out, which ends at `narrowed_end`.
     pub(super) narrowed: bool,
     pub(super) early_at: Seq,

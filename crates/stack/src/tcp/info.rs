@@ -24,9 +24,9 @@ pub struct TcpInfo {
     pub ca_state: u8,
     /// `tcpi_probes`: keep-alives without an answer, and probes of a shut window, which what was out before it shut are, too
     pub probes: u8,
-    /// `tcpi_retransmits`: timeouts in a row
+    /// `tcpi_retransmits`: timeouts in a row, since something was last acknowledged
     pub retransmits: u8,
-    /// `tcpi_backoff`: the same, and probes of a shut window
+    /// `tcpi_backoff`: timeouts since the round trip was last measured, and probes of a shut window
     pub backoff: u8,
     /// `tcpi_rto`
     pub rto: Duration,
@@ -80,7 +80,7 @@ pub struct TcpInfo {
     pub unacked_bytes: u32,
     /// `tcpi_total_retrans`, in segments
     pub total_retrans: u32,
-    /// `tcpi_bytes_acked`
+    /// `tcpi_bytes_acked`, but of data alone: Linux counts the SYN of a connection of our own and a FIN, too
     pub bytes_acked: u64,
     /// `tcpi_bytes_received`
     pub bytes_received: u64,
@@ -243,7 +243,7 @@ impl TcpInfo {
             state: c.state,
             ca_state,
             probes: c.keepalive_sent.max(c.window_probes),
-            retransmits: c.rtt.backoff().saturating_sub(c.window_probes),
+            retransmits: if c.timeouts.una == c.una { c.timed_out } else { 0 },
             backoff: c.rtt.backoff(),
             rto: c.rtt.timeout().duration(),
             ato: super::arrive::DELAYED_ACK.duration(),

@@ -73,7 +73,7 @@ impl Connection {
         };
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
-        let marked = self.ecn && segment.has(TcpFlags::ECE);
+        let marked = self.ecn && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
         if marked {
             self.delivered_marked += self.tally.delivered - delivered_before;
         } else if advanced {

@@ -155,6 +155,7 @@ impl Connection {
         cx.counters.tcp_timeouts += 1;
         self.held = false;
         self.timeouts.another(cx.now);
+        self.count_in_row();
         let rtt = (self.rtt.shortest, self.rtt.smoothed());
         self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
         self.rtt.back_off();
@@ -175,6 +176,15 @@ impl Connection {
         // RFC 6298, 5.4: one segment goes out again, whatever is too young to be lost.
         self.window.congestion = self.pipe() + self.window.mss;
         self.set_probe(None);
+    }
+
+    /// Counts a timeout among those in a row, as Linux does it: what a shut window has not taken is no loss.
+    fn count_in_row(&mut self) {
+        if self.timeouts.una != self.una {
+            (self.timed_out, self.timeouts.una) = (0, self.una);
+        }
+        let shut = self.wnd == 0 && self.una != self.iss;
+        self.timed_out = self.timed_out.saturating_add(u8::from(!shut));
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.

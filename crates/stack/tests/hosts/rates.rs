@@ -187,3 +187,51 @@ fn what_icmp_says_of_the_path_holds_until_something_arrives() {
     t.output();
     assert_eq!(trouble(&t), None);
 }
+
+#[test]
+fn a_handshake_that_agrees_on_marks_has_none() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.ports.1 = 80;
+    let to = (crate::wire::address("10.0.0.2"), 80);
+    let id = t.host.stack.connect(t.now, (None, 0), to, &mut t.pool).unwrap();
+    t.output();
+    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    let info = info(&t, id);
+    assert_eq!((info.ecn, info.delivered, info.delivered_ce), (true, 1, 0));
+}
+
+#[test]
+fn what_was_put_together_counts_as_what_it_was() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000,sackOK", "");
+    let before = info(&t, id).segs_in;
+    let data = |i: u32| format!(". {}:{}(1000) ack 1 win 30000", i * 1000 + 1, i * 1000 + 1001);
+    t.peer_together(&[data(0), data(1), data(2)]);
+    t.output();
+    let now = info(&t, id);
+    assert_eq!((now.segs_in - before, now.data_segs_in, now.rcv_ooopack), (3, 3, 0));
+    // Two behind a gap.
+    t.peer_together(&[data(5), data(6)]);
+    t.output();
+    let now = info(&t, id);
+    assert_eq!((now.segs_in - before, now.data_segs_in, now.rcv_ooopack), (5, 5, 2));
+}
+
+#[test]
+fn timeouts_in_a_row_end_with_what_is_acknowledged() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000", "");
+    t.send(id, 2000);
+    assert_eq!(t.output().len(), 2);
+    let rto = info(&t, id).rto;
+    t.after(rto, &[". 1:1001(1000) ack 1 win 65535"]);
+    t.after(rto * 2, &[". 1:1001(1000) ack 1 win 65535"]);
+    let counts = |t: &Trace| (info(t, id).retransmits, info(t, id).backoff);
+    assert_eq!(counts(&t), (2, 2));
+    // It is not known which of them was answered: nothing was measured, and the timeout stays.
+    t.peer(". 1:1(0) ack 1001 win 30000");
+    t.output();
+    assert_eq!(counts(&t), (0, 2));
+}

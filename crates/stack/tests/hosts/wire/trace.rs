@@ -93,6 +93,16 @@ impl Trace {
         self.raw(&packet);
     }
 
+    /// The peer sends segments that arrive at once: those in a row are put together.
+    pub(crate) fn peer_together(&mut self, texts: &[String]) {
+        for text in texts {
+            let mut packet = Packet::new(self.pool.take().unwrap());
+            packet.extend_from_slice(&self.build(text)).unwrap();
+            self.batch.push(packet);
+        }
+        self.host.receive(self.now, PORT, &mut self.batch, &mut self.pool);
+    }
+
     /// Bytes arrive.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         let mut packet = Packet::new(self.pool.take().unwrap());
