@@ -197,7 +197,7 @@ impl Tcp {
                         Some(place) => {
                             cx.counters.tcp_cookies_accepted += 1;
                             self.table.insert(hash, Entry::Connection(place).value());
-                            self.establish(place, (half, &limits), segment, packet, cx);
+                            self.establish(place, (half, &limits), &segment.without_echo(), packet, cx);
                         }
                         None => cx.pool.give_packet(packet),
                     };

@@ -62,6 +62,13 @@ impl Segment {
         self.seq + self.length()
     }
 
+    /// The same without an echo of our clock: some bits of what a cookie's was are options, and it measures nothing.
+    pub(super) fn without_echo(&self) -> Self {
+        let mut segment = self.clone();
+        segment.options.timestamps = self.options.timestamps.map(|(value, _)| (value, 0));
+        segment
+    }
+
     /// Whether it asks for a new connection.
     pub(super) fn opens(&self) -> bool {
         self.has(TcpFlags::SYN) && !self.has(TcpFlags::ACK) && !self.has(TcpFlags::RST)

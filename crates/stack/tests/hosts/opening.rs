@@ -660,3 +660,21 @@ fn what_is_answered_for_a_connection_has_the_time_to_live_of_its_program() {
         }
     }
 }
+
+#[test]
+fn the_clock_of_a_cookie_measures_nothing() {
+    let mut t = listening(0);
+    t.peer("S 0:0(0) win 30000 <mss 1400,sackOK,TS 100,wscale 9>");
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(20));
+    t.peer(". 1:1(0) ack 1 win 300 <TS 101>");
+    let id = taken(&mut t);
+    let info = t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!((info.rtt, info.min_rtt, info.rto), (ms(0), ms(0), ms(3000)), "some bits of it are options");
+    // The first data does.
+    t.send(id, 100);
+    t.sends(&["P. 1:101(100) ack 1 win 1024 <TS ecr 101>"]);
+    t.pass(ms(20));
+    t.peer(". 1:1(0) ack 101 win 300 <TS 102>");
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rtt, ms(20));
+}
