@@ -133,7 +133,9 @@ impl Connection {
         }
         // Data beside our SYN is the first there is.
         let from = if len > 0 && seq != self.iss { seq - self.base() } else { 0 };
-        self.emit_marked(frame, (seq, from, len, flags), cx)
+        let sent = self.emit_marked(frame, (seq, from, len, flags), cx);
+        self.slowed &= !(sent && flags.has(TcpFlags::CWR));
+        sent
     }
 
     /// [`Connection::emit`] of new data with no other flags than these: what is known of them is not asked.
@@ -310,7 +312,7 @@ impl Connection {
 
     /// The bits of RFC 3168, 6.1: the request, the answer to it, the echo of a mark, the word that we have slowed down.
     #[inline]
-    fn mark(&mut self, seq: Seq, len: u32, flags: TcpFlags) -> TcpFlags {
+    fn mark(&self, seq: Seq, len: u32, flags: TcpFlags) -> TcpFlags {
         if flags.has(TcpFlags::SYN) {
             let both = TcpFlags::ECE.with(TcpFlags::CWR);
             return match (flags.has(TcpFlags::ACK), self.ecn, self.limits.ecn && self.rtt.backoff() == 0) {
@@ -325,7 +327,6 @@ impl Connection {
             flags = flags.with(TcpFlags::ECE);
         }
         if self.slowed && len > 0 && !seq.before(self.nxt) {
-            self.slowed = false;
             flags = flags.with(TcpFlags::CWR);
         }
         flags

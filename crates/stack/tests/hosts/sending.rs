@@ -624,3 +624,40 @@ fn who_may_send_nothing_is_not_told_to_try() {
         assert_eq!(t.events(), [Event::Writable(id)]);
     }
 }
+
+#[test]
+fn a_super_segment_that_found_no_memory_says_later_that_we_have_slowed_down() {
+    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("SEW 0:0(0) win 60000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    t.peer(". 1:1(0) ack 1 win 60000");
+    let events = t.events();
+    let [Event::Accepted { connection: id, .. }] = events[..] else { panic!("{events:?}") };
+    t.send(id, 1000);
+    t.sends(&["P. [ect0] 1:1001(1000) ack 1 win 65535"]);
+    t.peer(". 1:1(0) ack 1001 win 60000");
+    t.send(id, 10_000);
+    assert_eq!(payloads(&mut t).iter().sum::<usize>(), 10_000);
+    t.peer(".E 1:1(0) ack 5001 win 60000");
+    t.peer(". 1:1(0) ack 11001 win 60000");
+    t.sends(&[]);
+    t.send(id, 3000);
+    // One frame is enough for headers alone.
+    let mut frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
+    t.pool.give(frames.pop().unwrap());
+    assert_eq!(payloads(&mut t), [0; 0]);
+    frames.into_iter().for_each(|frame| t.pool.give(frame));
+    let flags = |t: &mut Trace| {
+        let mut batch = Batch::new();
+        t.host.advance(t.now, &mut t.pool);
+        t.host.transmit(PORT, &mut batch);
+        let flags: Vec<_> = batch.iter().map(|packet| (packet.len() - 40, packet.head()[33])).collect();
+        t.pool.give_batch(&mut batch);
+        flags
+    };
+    const CWR: u8 = 1 << 7;
+    let sent = flags(&mut t);
+    assert!(sent[0].0 > 1000 && sent[0].1 & CWR != 0, "{sent:?}");
+    assert!(sent[1..].iter().all(|(_, flags)| flags & CWR == 0), "{sent:?}");
+}
