@@ -450,7 +450,7 @@ impl Stack {
     }
 
     /// Lets go of a connection: what is queued is still sent, then a FIN. With something unread it is a reset. No
-    /// event follows, and the number means nothing any more.
+    /// event follows but those that wait in [`Stack::events`] already, and the number means nothing any more.
     ///
     /// # Errors
     /// [`TcpError::Closed`].
@@ -458,7 +458,7 @@ impl Stack {
         self.with_tcp(now, pool, |tcp, cx| tcp.close(id, cx))
     }
 
-    /// Breaks a connection off: a reset, and nothing queued is sent (`SO_LINGER` of zero).
+    /// Breaks a connection off: a reset, and nothing queued is sent (`SO_LINGER` of zero). Events are as after [`Stack::close`].
     ///
     /// # Errors
     /// [`TcpError::Closed`].
