@@ -86,6 +86,7 @@ impl Connection {
         if self.state == State::SynReceived {
             // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
             let answer = segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
+                && !segment.has(TcpFlags::RST)
                 && segment.seq == self.irs
                 && segment.ack.after(self.una)
                 && !segment.ack.after(self.nxt);

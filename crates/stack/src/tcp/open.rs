@@ -288,7 +288,7 @@ impl Tcp {
         let limits = self.limits_of(self.half_open[i].listener);
         let half = &mut self.half_open[i];
         let done = segment.has(TcpFlags::ACK) && segment.ack == half.iss + 1;
-        if segment.has(TcpFlags::SYN) {
+        if segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::RST) {
             half.asked_again(segment);
             // The peer has not got our answer. Another SYN than the first is answered the same: RFC 9293 would go back to LISTEN,
             // and a stranger could end handshakes by it.

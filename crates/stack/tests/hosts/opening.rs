@@ -678,3 +678,21 @@ fn the_clock_of_a_cookie_measures_nothing() {
     t.peer(". 1:1(0) ack 101 win 300 <TS 102>");
     assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rtt, ms(20));
 }
+
+#[test]
+fn a_reset_that_asks_for_a_connection_as_well_is_a_reset() {
+    let (mut t, id) = crossed();
+    t.peer("SR. 0:0(0) ack 1 win 5000");
+    t.sends(&[]);
+    let state = t.host.stack.tcp_info(t.now, id).unwrap().state;
+    assert_eq!((t.events(), state), (vec![], State::SynReceived), "its number is old");
+    let mut t = listening(4);
+    t.peer("S 0:0(0) win 30000 <mss 1000>");
+    assert_eq!(t.output().len(), 1);
+    t.peer("SR 0:0(0) win 0");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 1, 0));
+    t.peer("SR 1:1(0) win 0");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0));
+}
