@@ -141,6 +141,8 @@ pub(crate) enum Purpose {
     Datagram,
     /// The key of Fast Open's cookies (RFC 7413).
     FastOpen,
+    /// How much of their limit errors of ICMP take.
+    Error,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use bywash_wire::{
 
 use super::Control;
 use super::icmp6::{error6, notice6};
+use crate::flow::Purpose;
 use crate::packet::{append_range, sum};
 use crate::{Address, Flow, InterfaceId, Notice, Timestamp, Unreachable};
 
@@ -45,6 +46,11 @@ impl Limit {
     }
 
     pub(super) fn allow(&mut self, now: Timestamp) -> bool {
+        self.allow_for(now, 1)
+    }
+
+    /// The same for what takes `cost` of the permissions that are left, if there is one.
+    fn allow_for(&mut self, now: Timestamp, cost: u32) -> bool {
         let passed = now.since(self.since).as_nanos();
         let refills = u32::try_from(passed / self.refill.as_nanos()).unwrap_or(u32::MAX);
         let left = self.left.saturating_add(refills);
@@ -52,7 +58,11 @@ impl Limit {
         (self.left, self.since) =
             if left < self.burst { (left, self.since + self.refill * refills) } else { (self.burst, now) };
         let allowed = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        if allowed {
+            // What it costs beyond what is left is paid by waiting.
+            self.since = self.since + self.refill * cost.saturating_sub(self.left);
+            self.left = self.left.saturating_sub(cost);
+        }
         allowed
     }
 }
@@ -165,8 +175,17 @@ impl Control {
         may
     }
 
-    fn may_send_error(&mut self, now: Timestamp) -> bool {
-        let may = self.errors.allow(now);
+    /// Whether an error may be sent now. What says how narrow a path is has a limit of its own: without it nothing gets through
+    /// there any more (RFC 1191, 4), while others are a help.
+    ///
+    /// Each costs one, on average: who counts those that he is sent must not learn from it whether others were sent any
+    /// (CVE-2020-25705), as with Linux.
+    fn may_send_error(&mut self, now: Timestamp, error: Unreachable) -> bool {
+        let cost = self.secret.number(Purpose::Error, self.asked_for_errors) % 3;
+        self.asked_for_errors = self.asked_for_errors.wrapping_add(1);
+        let limit =
+            if matches!(error, Unreachable::TooBig(_)) { &mut self.too_big } else { &mut self.errors };
+        let may = limit.allow_for(now, u32::try_from(cost).unwrap_or(0));
         self.counters.icmp_error_messages_limited += u64::from(!may);
         may
     }
@@ -189,7 +208,7 @@ impl Control {
                 self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });
                 return None;
             }
-            if !self.may_send_error(now) {
+            if !self.may_send_error(now, error) {
                 return None;
             }
             let ours = if self.outbox.snapshot.is_ours(destination) {

@@ -110,7 +110,7 @@ pub struct Control {
     addresses: Vec<OurAddress>,
     autoconf: Autoconf,
     listening: Listening,
-    /// Of what may be cut: with it, a stranger cannot foresee its number.
+    /// With it, a stranger cannot foresee the numbers of what may be cut and of probes, nor how many errors are sent.
     secret: Secret,
     identifications: Identifications,
     routes: Routes,
@@ -127,9 +127,13 @@ pub struct Control {
     rests_until: Timestamp,
     outbox: Outbox,
     notices: Vec<Notice>,
-    /// Of echo replies, and of errors: who asks for many of the ones must not keep others from the others.
+    /// Of echo replies, of errors, and of those about the size of packets: who asks for many of the ones must not keep others
+    /// from the others.
     replies: Limit,
     errors: Limit,
+    too_big: Limit,
+    /// Times one of the two was asked.
+    asked_for_errors: u64,
     counters: ControlCounters,
 }
 
@@ -175,6 +179,8 @@ impl Control {
             notices: Vec::new(),
             replies: Limit::default(),
             errors: Limit::default(),
+            too_big: Limit::default(),
+            asked_for_errors: 0,
             counters: ControlCounters::default(),
         }
     }

@@ -453,11 +453,13 @@ fn echoes_and_limits() {
     let limited = "icmp_received +1, icmp_echo_limited +1";
     assert_eq!(put(&frame(1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0])), limited);
     assert_eq!(put(&frame(1, &[8, 0, 0, 0, 0, 0, 0, 0])), "icmp_errors +1");
-    for _ in 0..50 {
+    // Each takes one of fifty on average.
+    for _ in 0..150 {
         put(&frame(17, &[0, 7, 0, 9, 0, 8, 0, 0]));
     }
     assert_eq!(put(&frame(17, &[0, 7, 0, 9, 0, 8, 0, 0])), "icmp_error_messages_limited +1");
-    assert_eq!(pair.a.host.control.counters().icmp_error_messages_sent, 50);
+    let sent = pair.a.host.control.counters().icmp_error_messages_sent;
+    assert!((25..=100).contains(&sent), "{sent}");
 }
 
 #[test]

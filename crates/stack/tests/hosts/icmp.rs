@@ -205,7 +205,7 @@ fn who_makes_us_send_errors_keeps_none_from_our_own_programs() {
         pair.pass(time);
     }
     // More than are answered at once, right before the host counts as absent.
-    for _ in 0..60 {
+    for _ in 0..200 {
         pair.a.put(pair.now, PORT, &datagram(Mac([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1]));
     }
     assert!(pair.a.host.control.counters().icmp_error_messages_limited > 0);
@@ -227,4 +227,72 @@ fn an_error_about_a_later_piece_is_about_no_ports() {
         node.put(now, PORT, &unreachable(1, 0, &quoted));
         assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
     }
+}
+
+/// Datagrams of `length` bytes from 10.0.0.`from`, which must not be cut.
+fn whole(from: u8, to: [u8; 4], length: u16) -> Vec<u8> {
+    let ip = Ipv4Header::new([10, 0, 0, from].into(), to.into(), 17, length);
+    let mut payload = vec![0; usize::from(length)];
+    payload[..4].copy_from_slice(&[0, 9, 0, 9]);
+    payload[4..6].copy_from_slice(&length.to_be_bytes());
+    [&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, from, 8, 0][..], ip.as_bytes(), &payload].concat()
+}
+
+/// RFC 1191, 4, and RFC 4443, 2.4 (f): who has packets refused all the time keeps no other from hearing how narrow a path is.
+#[test]
+fn other_errors_leave_room_for_those_about_the_size_of_packets() {
+    let mut router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24").with_interface(
+        1,
+        4,
+        None,
+        600,
+        "10.1.0.3/24",
+    );
+    let (near, far) = (router.interface(1), router.interface(2));
+    for (id, neighbour) in [(near, "10.0.0.7"), (near, "10.0.0.8"), (far, "10.1.0.9")] {
+        router.host.control.add_neighbour(id, address(neighbour), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    }
+    router.host.control.set_forwarding(true);
+    let mut now = Timestamp::from_nanos(5_000_000_000);
+    router.take(now, PORT);
+    let (mut refused, mut too_big) = (0, 0);
+    for step in 0..5000 {
+        now = now + Duration::from_micros(200);
+        router.put(now, PORT, &whole(8, [10, 0, 0, 3], 30));
+        if step % 100 == 50 {
+            router.put(now, PORT, &whole(7, [10, 1, 0, 9], 1200));
+        }
+        for packet in router.take(now, PORT).iter().filter(|packet| packet[23] == 1) {
+            match packet[35] {
+                icmpv4::PORT => refused += 1,
+                icmpv4::FRAGMENTATION_NEEDED => too_big += 1,
+                other => panic!("{other}"),
+            }
+        }
+    }
+    assert_eq!(too_big, 50, "each");
+    assert!((900..1200).contains(&refused), "a thousand a second: {refused}");
+    for _ in 0..200 {
+        router.put(now, PORT, &whole(7, [10, 1, 0, 9], 1200));
+    }
+    let told = router.take(now, PORT).len();
+    assert!((25..100).contains(&told), "they have a limit as well: {told}");
+}
+
+/// CVE-2020-25705: whoever counts the errors that he is sent must not learn how many others were.
+#[test]
+fn how_many_errors_are_sent_at_once_cannot_be_foreseen() {
+    let mut counts: Vec<u64> = (0..8)
+        .map(|number| {
+            let mut node = Node::new(number).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+            let now = Timestamp::from_nanos(5_000_000_000);
+            for _ in 0..200 {
+                node.put(now, PORT, &datagram(Mac([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1]));
+            }
+            node.host.control.counters().icmp_error_messages_sent
+        })
+        .collect();
+    counts.sort_unstable();
+    counts.dedup();
+    assert!(counts.len() > 3 && counts[0] >= 25, "{counts:?}");
 }
