@@ -19,6 +19,10 @@ impl<K: Ord + Copy> Ends<K> {
         self.0.first().copied()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = K> {
         self.0.iter().map(|(_, key)| *key)
     }

@@ -28,7 +28,7 @@ use crate::counters::ControlCounters;
 use crate::interface::LinkValues;
 use crate::ip::Identifications;
 use crate::outbox::Outbox;
-use crate::routes::{Fib, Route, Routes};
+use crate::routes::{Fib, Hop, Route, Routes};
 use crate::snapshot::{Kept, Local, Passing};
 use crate::{
     Address, Interface, InterfaceId, ListenerId, Medium, Notice, PortId, Prefix, Request, Secret, Snapshot,
@@ -300,6 +300,8 @@ impl Control {
             new.addresses = Arc::new(usable);
             new.groups = sorted(self.groups());
             new.fib = self.routes.fib();
+            let gateway = |hop: &Hop| hop.gateway.map(|gateway| (hop.interface, gateway));
+            self.neighbours.set_gateways(new.fib.hops().iter().filter_map(gateway).collect());
             new.forwarding = self.forwarding;
             new.listeners = self.listeners.clone();
         }

@@ -22,8 +22,11 @@ const QUESTIONS: u8 = 3;
 const ABSENT: Duration = Duration::from_secs(3);
 /// How long an unused entry is kept (RFC 1122, 2.3.2.1: out-of-date entries go).
 const FORGET: Duration = Duration::from_secs(600);
-/// Neighbours in all: a scan of a large prefix must not fill memory.
+/// Neighbours in all: a scan of a large prefix must not fill memory. Of them, those that have told of themselves and that nothing was
+/// sent to yet, and those that are being asked for: neither keep others away.
 const LIMIT: usize = 16_384;
+const HEARD: usize = LIMIT / 4;
+const ASKED: usize = LIMIT / 2;
 /// News of neighbours that do not answer and of those that are forgotten come at multiples of this, together. Each costs every stack
 /// a new snapshot, and who scans a link, however slowly, must not set the pace of that (RFC 6583).
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -60,7 +63,26 @@ pub(super) struct Neighbour {
     /// When the state ends by itself.
     until: Timestamp,
     questions: u8,
+    /// It told of itself, and nothing was sent to it yet.
+    only_heard: bool,
 }
+
+/// Neighbours in the order in which they make room for others.
+#[derive(Clone, Copy, Debug)]
+enum Class {
+    /// Only heard of, and no more.
+    Heard,
+    /// Not used for long.
+    Stale,
+    /// They do not answer.
+    Failed,
+    /// They are used, the one that was confirmed first before the others.
+    Used,
+    /// They are being asked for.
+    Asked,
+}
+
+const CLASSES: [Class; 5] = [Class::Heard, Class::Stale, Class::Failed, Class::Used, Class::Asked];
 
 /// A question to be sent: to everyone, or to the address that is doubted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +105,11 @@ const USUAL: Times = Times { reachable: REACHABLE, retransmit: RETRANSMIT };
 #[derive(Debug)]
 pub(super) struct Neighbours {
     entries: HashMap<(InterfaceId, Address), Neighbour>,
-    /// When the state of each that has an end ends, the soonest first. [`Neighbours::put`] and [`Neighbours::take`] keep it.
-    ends: Ends<Key>,
+    /// When the state of each that has an end ends, the soonest first, for each class. [`Neighbours::put`] and
+    /// [`Neighbours::take`] keep it.
+    ends: [Ends<Key>; CLASSES.len()],
+    /// Those that routes lead through, sorted: they make room for nobody.
+    gateways: Vec<Key>,
     /// Links whose times are not the usual ones. They are for IPv6 alone.
     times: HashMap<InterfaceId, Times>,
     news: Limit,
@@ -99,8 +124,8 @@ pub(super) struct Neighbours {
 impl Default for Neighbours {
     fn default() -> Self {
         let news = Limit::new(NEWS, NEWS_REFILL);
-        let (entries, ends, times) = (HashMap::new(), Ends::default(), HashMap::new());
-        Self { entries, ends, times, news, failed: 0, changed: false, tell_by: None }
+        let (entries, ends, times) = (HashMap::new(), Default::default(), HashMap::new());
+        Self { entries, ends, gateways: Vec::new(), times, news, failed: 0, changed: false, tell_by: None }
     }
 }
 
@@ -112,12 +137,15 @@ impl Neighbours {
         if self.entries.contains_key(&key) {
             return None;
         }
+        // Of those that are being asked for, the one whose next question is due first has waited for long enough.
+        if self.ends[Class::Asked as usize].len() >= ASKED {
+            self.push_out(now, &[Class::Asked]);
+        }
         if self.entries.len() >= LIMIT && !self.make_room(now) {
             return None;
         }
         let until = now + self.times(&key).retransmit;
-        let neighbour =
-            Neighbour { state: NeighbourState::Incomplete, mac: Mac::default(), until, questions: 1 };
+        let neighbour = Neighbour { questions: 1, ..Neighbour::new(NeighbourState::Incomplete, until) };
         self.put(key, neighbour);
         Some(Question { interface: key.0, address: key.1, to: None })
     }
@@ -140,7 +168,8 @@ impl Neighbours {
 
     /// The neighbour answered a question of ours.
     pub(super) fn answered(&mut self, now: Timestamp, key: Key, mac: Mac) {
-        self.learn(key, mac, NeighbourState::Reachable, now + self.times(&key).reachable);
+        let until = now + self.times(&key).reachable;
+        self.learn(key, Neighbour { mac, ..Neighbour::new(NeighbourState::Reachable, until) });
     }
 
     /// The neighbour has sent a neighbour advertisement (RFC 4861, 7.2.5).
@@ -166,7 +195,7 @@ impl Neighbours {
             (_, Some(mac)) if mac != known.mac => (stale, mac),
             _ => return,
         };
-        self.learn(key, mac, state, until);
+        self.learn(key, Neighbour { mac, ..Neighbour::new(state, until) });
     }
 
     /// A router has said how long answers count on a link and how far questions are apart.
@@ -198,16 +227,31 @@ impl Neighbours {
         if same || (known.is_none() && !create) {
             return;
         }
-        let known = known.is_some();
-        if self.news.allow(now) && (known || self.entries.len() < LIMIT || self.make_room(now)) {
-            self.learn(key, mac, NeighbourState::Stale, now + FORGET);
+        let new = known.is_none();
+        let only_heard = known.is_none_or(|known| known.only_heard);
+        if !self.news.allow(now) {
+            return;
         }
+        if new && self.ends[Class::Heard as usize].len() >= HEARD {
+            self.push_out(now, &[Class::Heard]);
+        }
+        if !new || self.entries.len() < LIMIT || self.make_room(now) {
+            self.learn(
+                key,
+                Neighbour { mac, only_heard, ..Neighbour::new(NeighbourState::Stale, now + FORGET) },
+            );
+        }
+    }
+
+    /// Routes lead through these neighbours, and no others.
+    pub(super) fn set_gateways(&mut self, mut gateways: Vec<Key>) {
+        gateways.sort_unstable();
+        self.gateways = gateways;
     }
 
     /// Enters a neighbour that nothing from the wire changes.
     pub(super) fn add(&mut self, key: Key, mac: Mac) {
-        let state = NeighbourState::Permanent;
-        self.put(key, Neighbour { state, mac, until: NEVER, questions: 0 });
+        self.put(key, Neighbour { mac, ..Neighbour::new(NeighbourState::Permanent, NEVER) });
     }
 
     /// Forgets a neighbour.
@@ -233,7 +277,7 @@ impl Neighbours {
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Question> {
         let mut questions = Vec::new();
         self.changed |= self.tell_by.is_some_and(|by| by <= now);
-        while let Some((_, key)) = self.ends.first().filter(|(end, _)| *end <= now) {
+        while let Some((_, key)) = self.first_end().filter(|(end, _)| *end <= now) {
             let Some(mut neighbour) = self.entries.get(&key).copied() else { break };
             if neighbour.expire(now, self.times(&key).retransmit) {
                 // The state has just begun: a failed one that ends is forgotten.
@@ -251,7 +295,11 @@ impl Neighbours {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.ends.first().map(|(end, _)| end).into_iter().chain(self.tell_by).min()
+        self.first_end().map(|(end, _)| end).into_iter().chain(self.tell_by).min()
+    }
+
+    fn first_end(&self) -> Option<(Timestamp, Key)> {
+        self.ends.iter().filter_map(Ends::first).min()
     }
 
     /// Stacks have been told.
@@ -272,7 +320,7 @@ impl Neighbours {
         let Some(neighbour) = self.entries.get(&key) else { return };
         if let Some((state, until)) = to(neighbour) {
             let mac = neighbour.mac;
-            self.put(key, Neighbour { state, mac, until, questions: 0 });
+            self.put(key, Neighbour { mac, ..Neighbour::new(state, until) });
         }
     }
 
@@ -283,35 +331,39 @@ impl Neighbours {
         }
         let old = self.entries.insert(key, neighbour);
         self.changed |= old.and_then(|old| old.known()) != neighbour.known();
-        if let Some(old) = old.filter(|old| old.until != neighbour.until) {
-            self.ends.remove(old.until, key);
+        if let Some(old) = old {
+            self.ends[old.class() as usize].remove(old.until, key);
         }
         if neighbour.until != NEVER {
-            self.ends.insert(neighbour.until, key);
+            self.ends[neighbour.class() as usize].insert(neighbour.until, key);
         }
     }
 
     fn take(&mut self, key: &Key) -> Option<Neighbour> {
         let neighbour = self.entries.remove(key)?;
         self.changed |= neighbour.known().is_some();
-        self.ends.remove(neighbour.until, *key);
+        self.ends[neighbour.class() as usize].remove(neighbour.until, *key);
         Some(neighbour)
     }
 
-    fn learn(&mut self, key: Key, mac: Mac, state: NeighbourState, until: Timestamp) {
+    fn learn(&mut self, key: Key, neighbour: Neighbour) {
         let permanent = self.entries.get(&key).is_some_and(|n| n.state == NeighbourState::Permanent);
-        if !permanent && !mac.is_multicast() {
-            self.put(key, Neighbour { state, mac, until, questions: 0 });
+        if !permanent && !neighbour.mac.is_multicast() {
+            self.put(key, neighbour);
         }
     }
 
-    /// Forgets one entry that nothing depends on: of those, the one that would end first. Stacks hear of it with the next
-    /// news, or a little later.
+    /// Forgets the one that is needed least.
     fn make_room(&mut self, now: Timestamp) -> bool {
-        use NeighbourState::{Failed, Incomplete, Stale};
-        let spare =
-            |key: &Key| self.entries.get(key).is_some_and(|n| matches!(n.state, Failed | Stale | Incomplete));
-        let Some(first) = self.ends.iter().find(spare) else { return false };
+        self.push_out(now, &CLASSES)
+    }
+
+    /// Forgets one of the first class that has any, but for gateways: the one that would end first. Stacks hear of it with the
+    /// next news, or a little later.
+    fn push_out(&mut self, now: Timestamp, classes: &[Class]) -> bool {
+        let spare = |key: &Key| self.gateways.binary_search(key).is_err();
+        let first = classes.iter().flat_map(|class| self.ends[*class as usize].iter()).find(spare);
+        let Some(first) = first else { return false };
         let changed = std::mem::take(&mut self.changed);
         self.take(&first);
         if std::mem::replace(&mut self.changed, changed) {
@@ -328,6 +380,23 @@ fn together(at: Timestamp) -> Timestamp {
 }
 
 impl Neighbour {
+    fn new(state: NeighbourState, until: Timestamp) -> Self {
+        Self { state, mac: Mac::default(), until, questions: 0, only_heard: false }
+    }
+
+    fn class(&self) -> Class {
+        match self.state {
+            NeighbourState::Stale if self.only_heard => Class::Heard,
+            NeighbourState::Stale => Class::Stale,
+            NeighbourState::Failed => Class::Failed,
+            NeighbourState::Incomplete => Class::Asked,
+            NeighbourState::Reachable
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent => Class::Used,
+        }
+    }
+
     /// Whether stacks hear when the state ends that it has not answered, or is forgotten.
     fn ends_in_news(&self) -> bool {
         use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
@@ -432,7 +501,8 @@ mod tests {
                 _ => drop(all.advance(now)),
             }
             let ends = all.entries.values().map(|n| n.until).filter(|until| *until != NEVER);
-            assert_eq!(all.ends.iter().count(), ends.clone().count(), "step {step}");
+            let known: usize = all.ends.iter().map(Ends::len).sum();
+            assert_eq!(known, ends.clone().count(), "step {step}");
             assert_eq!(all.next_deadline(), ends.chain(all.tell_by).min(), "step {step}");
         }
         all.advance(Timestamp::from_nanos(u64::MAX - 1));

@@ -17,6 +17,7 @@ mod ip6;
 mod link_local;
 mod link_mtu;
 mod listeners;
+mod neighbours;
 mod opening;
 mod passing_on;
 mod pieces;

@@ -1,0 +1,172 @@
+//! Neighbours under strangers: who fills the table, who claims what is not his, what comes back of our own.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::wire::{Node, PORT, address};
+use bywash_frame::Packet;
+use bywash_stack::{NeighbourState, Timestamp};
+use bywash_wire::checksum::Sum;
+use bywash_wire::zerocopy::IntoBytes;
+use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac};
+
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const START: Timestamp = Timestamp::from_nanos(5_000_000_000);
+/// More than there may be neighbours.
+const MANY: u32 = 17_000;
+
+fn arp(operation: ArpOperation, sender: (Mac, [u8; 4]), target: [u8; 4], to: Mac) -> Vec<u8> {
+    let packet = ArpPacket::new(operation, (sender.0, sender.1.into()), (Mac::default(), target.into()));
+    [&to.0[..], &sender.0.0, &[8, 6], packet.as_bytes()].concat()
+}
+
+/// 10.0.0.1/8, alone.
+fn wide() -> Node {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/8");
+    node.take(START, PORT);
+    node
+}
+
+/// The `n`th address of many, and its Ethernet address.
+fn stranger(n: u32) -> (Mac, [u8; 4]) {
+    let [_, a, b, c] = n.to_be_bytes();
+    (Mac([2, 9, 0, a, b, c]), [10, 200 + a, b, c])
+}
+
+fn datagram(node: &mut Node, now: Timestamp, to: [u8; 4]) -> Vec<Vec<u8>> {
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    let to = Some((Ipv4Addr::from(to).into(), 9));
+    node.host.stack.udp_send(now, client, to, b"x", &mut node.pool).unwrap();
+    let sent = node.take(now, PORT);
+    node.host.stack.udp_close(client, &mut node.pool);
+    sent
+}
+
+/// Gives the host packets that come together.
+fn put_all(node: &mut Node, now: Timestamp, packets: impl Iterator<Item = Vec<u8>>) {
+    for bytes in packets {
+        let mut packet = Packet::new(node.pool.take().unwrap());
+        packet.extend_from_slice(&bytes).unwrap();
+        node.batch.push(packet);
+    }
+    node.host.receive(now, PORT, &mut node.batch, &mut node.pool);
+    node.host.advance(now, &mut node.pool);
+}
+
+/// How many packets of a kind are questions for some address, or datagrams.
+fn count(sent: &[Vec<u8>], kind: [u8; 2]) -> usize {
+    sent.iter().filter(|packet| packet[12..14] == kind).count()
+}
+
+const ARP: [u8; 2] = [8, 6];
+const IPV4: [u8; 2] = [8, 0];
+
+/// Asks for twenty neighbours at once, each of which answers; how many datagrams went out.
+fn reached(node: &mut Node, now: Timestamp) -> usize {
+    for last in 0..20 {
+        assert_eq!(count(&datagram(node, now, [10, 1, 0, 5 + last]), ARP), 1, "{last} is asked for");
+    }
+    let mut reached = 0;
+    for last in 0..20 {
+        let answer =
+            arp(ArpOperation::Reply, (Mac([2, 0, 0, 0, 0, 77]), [10, 1, 0, 5 + last]), [10, 0, 0, 1], OURS);
+        node.put(now, PORT, &answer);
+        reached += count(&node.take(now, PORT), IPV4);
+    }
+    reached
+}
+
+#[test]
+fn who_was_only_heard_of_keeps_nobody_from_being_found() {
+    let (mut node, mut now) = (wide(), START);
+    let server = datagram(&mut node, now, [10, 1, 1, 1]);
+    assert_eq!(count(&server, ARP), 1);
+    node.put(
+        now,
+        PORT,
+        &arp(ArpOperation::Reply, (Mac([2, 0, 0, 0, 0, 9]), [10, 1, 1, 1]), [10, 0, 0, 1], OURS),
+    );
+    for n in 1..MANY {
+        now = now + Duration::from_millis(10);
+        node.put(now, PORT, &arp(ArpOperation::Request, stranger(n), [10, 0, 0, 1], Mac::BROADCAST));
+        node.take(now, PORT);
+    }
+    assert_eq!(
+        node.host.control.neighbours().count(),
+        4096 + 1,
+        "a quarter of all, and whom we had asked for"
+    );
+    assert!(node.host.control.neighbours().any(|n| n.1 == address("10.1.1.1")));
+    assert_eq!(reached(&mut node, now), 20);
+}
+
+/// A segment for a closed port, which is answered.
+fn syn(from: [u8; 4]) -> Vec<u8> {
+    let ip = Ipv4Header::new(from.into(), [10, 0, 0, 1].into(), 6, 20);
+    let mut tcp = [0x30, 0x39, 0, 99, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0];
+    let sum = Sum::pseudo(&from, &[10, 0, 0, 1], 6, 20).bytes(&tcp).checksum();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    [&OURS.0[..], &[2, 0, 0, 0, 0, 2, 8, 0], ip.as_bytes(), &tcp].concat()
+}
+
+#[test]
+fn who_has_as_many_addresses_as_there_may_be_neighbours_keeps_nobody_from_being_found() {
+    let node = wide();
+    let link = node.interface(1);
+    let mut node = node.with_route("192.0.2.0/24", "10.9.9.9", link);
+    let mut now = START;
+    // A gateway that is used.
+    datagram(&mut node, now, [192, 0, 2, 1]);
+    node.put(
+        now,
+        PORT,
+        &arp(ArpOperation::Reply, (Mac([2, 0, 0, 0, 0, 9]), [10, 9, 9, 9]), [10, 0, 0, 1], OURS),
+    );
+    node.take(now, PORT);
+    let all: Vec<u32> = (1..MANY).collect();
+    for some in all.chunks(50) {
+        now = now + Duration::from_millis(10);
+        put_all(&mut node, now, some.iter().map(|n| syn(stranger(*n).1)));
+        let asked = count(&node.take(now, PORT), ARP);
+        assert_eq!(asked, some.len());
+        let answer = |n: &u32| arp(ArpOperation::Reply, stranger(*n), [10, 0, 0, 1], OURS);
+        put_all(&mut node, now, some.iter().map(answer));
+        node.take(now, PORT);
+    }
+    assert_eq!(node.host.control.neighbours().count(), 16_384);
+    let gateway = node.host.control.neighbours().find(|n| n.1 == address("10.9.9.9"));
+    assert_eq!(
+        gateway.map(|n| n.3),
+        Some(NeighbourState::Reachable),
+        "though it was confirmed before all others"
+    );
+    assert_eq!(reached(&mut node, now), 20);
+}
+
+#[test]
+fn a_scan_leaves_those_who_are_there_and_finds_whom_else_we_want() {
+    let (mut node, mut now) = (wide(), START);
+    assert_eq!(reached(&mut node, now), 20);
+    // Faster than they are given up.
+    for n in 1..MANY {
+        now = now + Duration::from_micros(200);
+        let [_, a, b, c] = n.to_be_bytes();
+        datagram(&mut node, now, [10, 100 + a, b, c]);
+    }
+    let there = node.host.control.neighbours().filter(|n| n.3 == NeighbourState::Reachable).count();
+    assert_eq!(there, 20);
+    assert_eq!(node.host.control.neighbours().count(), 8192 + 20, "half of all are being asked for");
+    assert_eq!(count(&datagram(&mut node, now, [10, 2, 0, 1]), ARP), 1);
+    now = now + Duration::from_millis(10);
+    node.put(
+        now,
+        PORT,
+        &arp(ArpOperation::Reply, (Mac([2, 0, 0, 0, 0, 9]), [10, 2, 0, 1]), [10, 0, 0, 1], OURS),
+    );
+    assert!(
+        node.host
+            .control
+            .neighbours()
+            .any(|n| n.1 == address("10.2.0.1") && n.3 == NeighbourState::Reachable)
+    );
+}
