@@ -199,6 +199,9 @@ impl Control {
         }
         let id = u16::try_from(self.interfaces.len()).map_err(|_| ControlError::NoInterface(u16::MAX))?;
         self.links.push(LinkValues::unsaid());
+        if let Some(mac) = mac_of(&interface) {
+            self.neighbours.add_ours(mac);
+        }
         self.interfaces.push(interface);
         self.changed = true;
         Ok(InterfaceId(id))

@@ -113,6 +113,8 @@ pub(super) struct Neighbours {
     /// Links whose times are not the usual ones. They are for IPv6 alone.
     times: HashMap<InterfaceId, Times>,
     news: Limit,
+    /// Our own Ethernet addresses.
+    ours: Vec<Mac>,
     /// How many have not answered.
     pub(super) failed: u64,
     /// Stacks are to be told something else than before.
@@ -124,8 +126,17 @@ pub(super) struct Neighbours {
 impl Default for Neighbours {
     fn default() -> Self {
         let news = Limit::new(NEWS, NEWS_REFILL);
-        let (entries, ends, times) = (HashMap::new(), Default::default(), HashMap::new());
-        Self { entries, ends, gateways: Vec::new(), times, news, failed: 0, changed: false, tell_by: None }
+        Self {
+            entries: HashMap::new(),
+            ends: Default::default(),
+            gateways: Vec::new(),
+            times: HashMap::new(),
+            news,
+            ours: Vec::new(),
+            failed: 0,
+            changed: false,
+            tell_by: None,
+        }
     }
 }
 
@@ -221,6 +232,9 @@ impl Neighbours {
     /// `create`: it asked for us, so we will answer, and so need it.
     pub(super) fn heard(&mut self, now: Timestamp, key: Key, mac: Mac, create: bool) {
         let known = self.entries.get(&key);
+        if !self.is_station(mac) {
+            return;
+        }
         // RFC 4861, 7.2.3: who asks for us is there, also if he has not answered before.
         let gone = |state| matches!(state, NeighbourState::Incomplete | NeighbourState::Failed);
         let same = known.is_some_and(|n| n.mac == mac && !gone(n.state));
@@ -241,6 +255,11 @@ impl Neighbours {
                 Neighbour { mac, only_heard, ..Neighbour::new(NeighbourState::Stale, now + FORGET) },
             );
         }
+    }
+
+    /// An Ethernet address is ours.
+    pub(super) fn add_ours(&mut self, mac: Mac) {
+        self.ours.push(mac);
     }
 
     /// Routes lead through these neighbours, and no others.
@@ -348,9 +367,14 @@ impl Neighbours {
 
     fn learn(&mut self, key: Key, neighbour: Neighbour) {
         let permanent = self.entries.get(&key).is_some_and(|n| n.state == NeighbourState::Permanent);
-        if !permanent && !neighbour.mac.is_multicast() {
+        if !permanent && self.is_station(neighbour.mac) {
             self.put(key, neighbour);
         }
+    }
+
+    /// Whether it can be another station's: packets to ourselves, to nobody or to many would find no neighbour.
+    fn is_station(&self, mac: Mac) -> bool {
+        !mac.is_multicast() && mac != Mac::default() && !self.ours.contains(&mac)
     }
 
     /// Forgets the one that is needed least.

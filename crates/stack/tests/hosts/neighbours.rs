@@ -3,12 +3,13 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
 use bywash_frame::Packet;
 use bywash_stack::{NeighbourState, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac};
+use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const START: Timestamp = Timestamp::from_nanos(5_000_000_000);
@@ -169,4 +170,32 @@ fn a_scan_leaves_those_who_are_there_and_finds_whom_else_we_want() {
             .neighbours()
             .any(|n| n.1 == address("10.2.0.1") && n.3 == NeighbourState::Reachable)
     );
+}
+
+#[test]
+fn nobody_has_no_ethernet_address_or_ours() {
+    let (mut node, now) = (wide(), START);
+    let id = node.interface(1);
+    node.host.control.add_address(now, id, "fd00::1/64".parse().unwrap()).unwrap();
+    let after = now + Duration::from_secs(3);
+    (0..=30).for_each(|step| drop(node.take(now + Duration::from_millis(100) * step, PORT)));
+    for mac in [Mac::default(), OURS] {
+        let from = (mac, [10, 0, 0, 2]);
+        node.put(after, PORT, &arp(ArpOperation::Request, from, [10, 0, 0, 1], Mac::BROADCAST));
+        let [head, target] =
+            [[icmpv6::NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]];
+        let mut option = target;
+        option[2..].copy_from_slice(&mac.0);
+        let asked = "fd00::1".parse::<std::net::Ipv6Addr>().unwrap().octets();
+        node.put(after, PORT, &icmp(OURS, "fd00::2", "fd00::1", 255, &[&head[..], &asked, &option].concat()));
+        let known: Vec<_> =
+            node.host.control.neighbours().filter(|n| n.2 == mac && n.3 == NeighbourState::Stale).collect();
+        assert_eq!(known, [], "{mac}");
+    }
+    node.put(
+        after,
+        PORT,
+        &arp(ArpOperation::Request, (Mac([2, 0, 0, 0, 0, 2]), [10, 0, 0, 2]), [10, 0, 0, 1], Mac::BROADCAST),
+    );
+    assert!(node.host.control.neighbours().any(|n| n.1 == address("10.0.0.2")));
 }
