@@ -63,8 +63,9 @@ impl Control {
         if self.state_of(id, target).is_some() {
             return self.claimed(now, id, target, mac);
         }
-        self.neighbours.advertised(now, (id, target), mac, solicited, flags & ndp::OVERRIDE != 0);
-        if flags & ndp::ROUTER == 0 {
+        let overrides = flags & ndp::OVERRIDE != 0;
+        let taken = self.neighbours.advertised(now, (id, target), mac, solicited, overrides);
+        if taken && flags & ndp::ROUTER == 0 {
             self.forget_routers(|router| *router == (id, target));
         }
     }

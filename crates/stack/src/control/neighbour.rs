@@ -183,7 +183,7 @@ impl Neighbours {
         self.learn(key, Neighbour { mac, ..Neighbour::new(NeighbourState::Reachable, until) });
     }
 
-    /// The neighbour has sent a neighbour advertisement (RFC 4861, 7.2.5).
+    /// The neighbour has sent a neighbour advertisement (RFC 4861, 7.2.5); `false`: it is to be ignored, whatever it says.
     pub(super) fn advertised(
         &mut self,
         now: Timestamp,
@@ -191,22 +191,27 @@ impl Neighbours {
         mac: Option<Mac>,
         solicited: bool,
         overrides: bool,
-    ) {
+    ) -> bool {
         use NeighbourState::{Failed, Incomplete, Permanent, Reachable, Stale};
-        let Some(known) = self.entries.get(&key).copied() else { return };
+        let Some(known) = self.entries.get(&key).copied() else { return false };
+        let contradicts = mac.is_some_and(|mac| mac != known.mac) && !overrides;
         let reachable = (Reachable, now + self.times(&key).reachable);
         let stale = (Stale, now + FORGET);
         let ((state, until), mac) = match (known.state, mac) {
-            (Permanent, _) | (Incomplete | Failed, None) => return,
+            (_, Some(mac)) if !self.is_station(mac) => return false,
+            (Incomplete | Failed, None) => return false,
+            // Whether it still is a router, nobody has entered by hand.
+            (Permanent, _) => return !contradicts,
             (Incomplete | Failed, Some(mac)) => (if solicited { reachable } else { stale }, mac),
             // It contradicts what counts as true: neither is believed until it has answered.
-            (Reachable, Some(mac)) if mac != known.mac && !overrides => (stale, known.mac),
-            (_, Some(mac)) if mac != known.mac && !overrides => return,
+            (Reachable, _) if contradicts => (stale, known.mac),
+            _ if contradicts => return false,
             (_, mac) if solicited => (reachable, mac.unwrap_or(known.mac)),
             (_, Some(mac)) if mac != known.mac => (stale, mac),
-            _ => return,
+            _ => return true,
         };
         self.learn(key, Neighbour { mac, ..Neighbour::new(state, until) });
+        !(known.state == Reachable && contradicts)
     }
 
     /// A router has said how long answers count on a link and how far questions are apart.

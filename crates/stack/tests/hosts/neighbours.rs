@@ -12,6 +12,8 @@ use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OUR_LOCAL: &str = "fe80::ff:fe00:1";
+const ALL_NODES: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 const START: Timestamp = Timestamp::from_nanos(5_000_000_000);
 /// More than there may be neighbours.
 const MANY: u32 = 17_000;
@@ -19,6 +21,13 @@ const MANY: u32 = 17_000;
 fn arp(operation: ArpOperation, sender: (Mac, [u8; 4]), target: [u8; 4], to: Mac) -> Vec<u8> {
     let packet = ArpPacket::new(operation, (sender.0, sender.1.into()), (Mac::default(), target.into()));
     [&to.0[..], &sender.0.0, &[8, 6], packet.as_bytes()].concat()
+}
+
+/// A neighbour advertisement: flags, target, its Ethernet address if it tells one.
+fn advertisement(flags: u8, target: &str, mac: Option<Mac>) -> Vec<u8> {
+    let target = target.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let option = mac.map(|mac| [&[2, 1][..], &mac.0].concat()).unwrap_or_default();
+    [&[icmpv6::NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0][..], &target, &option].concat()
 }
 
 /// 10.0.0.1/8, alone.
@@ -198,4 +207,36 @@ fn nobody_has_no_ethernet_address_or_ours() {
         &arp(ArpOperation::Request, (Mac([2, 0, 0, 0, 0, 2]), [10, 0, 0, 2]), [10, 0, 0, 1], Mac::BROADCAST),
     );
     assert!(node.host.control.neighbours().any(|n| n.1 == address("10.0.0.2")));
+}
+
+/// RFC 4861, 7.2.5: what an advertisement says of routers counts only where the advertisement does.
+#[test]
+fn an_advertisement_that_is_ignored_takes_no_router_away() {
+    let other = Some(Mac([2, 0, 0, 0, 0, 0x99]));
+    let own = Some(Mac([2, 0, 0, 0, 0, 2]));
+    for (why, known, flags, mac, left) in [
+        ("of nobody who is known, and without an address", false, 0, None, 1),
+        ("of nobody who is known", false, 0, own, 1),
+        ("another address, which is not to override", true, 0, other, 1),
+        ("the same address", true, 0, own, 0),
+        ("no address", true, 0, None, 0),
+        ("another address, which is to override", true, 0x20, other, 0),
+        ("it still is a router", true, 0x80, own, 1),
+    ] {
+        let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+        let id = node.interface(1);
+        node.host.control.autoconfigure(Timestamp::ZERO, id).unwrap();
+        let mut now = Timestamp::ZERO;
+        (0..10).for_each(|_| {
+            now = now + Duration::from_millis(500);
+            node.take(now, PORT);
+        });
+        let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let option: &[u8] = if known { &[1, 1, 2, 0, 0, 0, 0, 2] } else { &[] };
+        node.put(now, PORT, &icmp(ALL_NODES, "fe80::2", "ff02::1", 255, &[&head[..], option].concat()));
+        let routers = |node: &Node| node.host.control.routes().filter(|route| route.metric == 1024).count();
+        assert_eq!(routers(&node), 1);
+        node.put(now, PORT, &icmp(OURS, "fe80::66", OUR_LOCAL, 255, &advertisement(flags, "fe80::2", mac)));
+        assert_eq!(routers(&node), left, "{why}");
+    }
 }
