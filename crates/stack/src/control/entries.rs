@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use bywash_wire::Mac;
 
-use super::{Control, ControlError};
+use super::address::OurAddress;
+use super::{AddressState, Control, ControlError};
 use crate::routes::Route;
 use crate::{Address, InterfaceId, Prefix};
 
@@ -137,7 +138,9 @@ impl Control {
         if !address.is_host() || address.is_loopback() || everyones {
             return Err(ControlError::NoHost(address));
         }
-        if self.addresses.iter().any(|our| our.prefix.address() == address) {
+        // A duplicate is another station's.
+        let ours = |our: &OurAddress| our.prefix.address() == address && our.state != AddressState::Duplicate;
+        if self.addresses.iter().any(ours) {
             return Err(ControlError::Ours(address));
         }
         Ok(())

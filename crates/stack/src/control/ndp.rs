@@ -60,8 +60,11 @@ impl Control {
             return;
         }
         let mac = ndp::link_address(options, ndp::TARGET_LINK);
-        if self.state_of(id, target).is_some() {
-            return self.claimed(now, id, target, mac);
+        use AddressState::{Deprecated, Duplicate, Preferred, Tentative};
+        match self.state_of(id, target) {
+            Some(Tentative | Preferred | Deprecated) => return self.claimed(now, id, target, mac),
+            // A duplicate is the other's, who is a neighbour as any.
+            None | Some(Duplicate) => {}
         }
         let overrides = flags & ndp::OVERRIDE != 0;
         let taken = self.neighbours.advertised(now, (id, target), mac, solicited, overrides);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
 use bywash_frame::Packet;
-use bywash_stack::{NeighbourState, Timestamp};
+use bywash_stack::{AddressState, ControlError, NeighbourState, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac, icmpv6};
@@ -239,4 +239,48 @@ fn an_advertisement_that_is_ignored_takes_no_router_away() {
         node.put(now, PORT, &icmp(OURS, "fe80::66", OUR_LOCAL, 255, &advertisement(flags, "fe80::2", mac)));
         assert_eq!(routers(&node), left, "{why}");
     }
+}
+
+/// A host with fd00::1, and fd00::5 which another one has.
+fn with_a_duplicate() -> (Node, Timestamp) {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let (id, mut now) = (node.interface(1), START);
+    for prefix in ["fd00::1/64", "fd00::5/64"] {
+        node.host.control.add_address(now, id, prefix.parse().unwrap()).unwrap();
+    }
+    now = now + Duration::from_secs(1);
+    node.take(now, PORT);
+    let claim = advertisement(0x20, "fd00::5", Some(Mac([2, 0, 0, 0, 0, 5])));
+    node.put(now, PORT, &icmp(ALL_NODES, "fd00::5", "ff02::1", 255, &claim));
+    (0..6).for_each(|_| {
+        now = now + Duration::from_millis(500);
+        node.take(now, PORT);
+    });
+    let duplicate = |node: &Node| {
+        node.host.control.addresses().any(|(prefix, _, state)| {
+            prefix.address() == address("fd00::5") && state == AddressState::Duplicate
+        })
+    };
+    assert!(duplicate(&node));
+    (node, now)
+}
+
+#[test]
+fn who_has_our_duplicate_address_is_a_neighbour_as_any() {
+    let (mut node, now) = with_a_duplicate();
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    node.host.stack.udp_send(now, client, Some((address("fd00::5"), 9)), b"x", &mut node.pool).unwrap();
+    assert_eq!(node.take(now, PORT).len(), 1, "it is asked for");
+    let claims = node.host.control.conflicts();
+    let answer = advertisement(0x60, "fd00::5", Some(Mac([2, 0, 0, 0, 0, 5])));
+    node.put(now, PORT, &icmp(OURS, "fd00::5", "fd00::1", 255, &answer));
+    let sent = node.take(now, PORT);
+    assert_eq!(sent.iter().map(|packet| packet[20]).collect::<Vec<_>>(), [17], "the datagram");
+    assert_eq!(node.host.control.conflicts(), claims);
+    // By hand as well.
+    let (id, mac) = (node.interface(1), Mac([2, 0, 0, 0, 0, 5]));
+    assert_eq!(node.host.control.remove_neighbour(id, address("fd00::5")), 1);
+    assert_eq!(node.host.control.add_neighbour(id, address("fd00::5"), mac), Ok(()));
+    let ours = node.host.control.add_neighbour(id, address("fd00::1"), mac);
+    assert_eq!(ours, Err(ControlError::Ours(address("fd00::1"))));
 }
