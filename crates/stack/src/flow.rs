@@ -143,6 +143,8 @@ pub(crate) enum Purpose {
     FastOpen,
     /// How much of their limit errors of ICMP take.
     Error,
+    /// What our own probes are known by (RFC 7527).
+    Probe,
 }
 
 #[cfg(test)]

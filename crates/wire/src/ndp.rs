@@ -20,6 +20,8 @@ pub const PREFIX: u8 = 3;
 pub const REDIRECTED: u8 = 4;
 /// Option: the link's MTU.
 pub const MTU: u8 = 5;
+/// Option: a random number, by which who has sent a solicitation knows it again (RFC 3971, 5.3.2; RFC 7527).
+pub const NONCE: u8 = 14;
 
 /// In the third word of a neighbour advertisement: a router sent it.
 pub const ROUTER: u32 = 1 << 31;
@@ -139,6 +141,12 @@ pub fn link_address(options: &[u8], kind: u8) -> Option<Mac> {
 pub fn link_option(kind: u8, mac: Mac) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac.0;
     [kind, 1, a, b, c, d, e, f]
+}
+
+/// An option with a random number.
+pub fn nonce_option(nonce: u64) -> [u8; 8] {
+    let [a, b, c, d, e, f, _, _] = nonce.to_be_bytes();
+    [NONCE, 1, a, b, c, d, e, f]
 }
 
 #[cfg(test)]

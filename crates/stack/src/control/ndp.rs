@@ -7,7 +7,8 @@ use bywash_wire::{Mac, icmpv6};
 
 use super::icmp6::{Message, Received};
 use super::{AddressState, Control};
-use crate::{Address, InterfaceId, Timestamp};
+use crate::flow::Purpose;
+use crate::{Address, Flow, InterfaceId, Timestamp};
 
 impl Control {
     /// Takes a neighbour solicitation (RFC 4861, 7.2.3).
@@ -27,7 +28,14 @@ impl Control {
         match self.state_of(id, target) {
             None | Some(AddressState::Duplicate) => return,
             // RFC 4862, 5.4.3: another one looks for the same address; whoever else asks is not answered yet.
-            Some(AddressState::Tentative) if probing => return self.claimed(now, id, target, None),
+            Some(AddressState::Tentative) if probing => {
+                // RFC 7527, 4.2: our own question may come back.
+                let nonce = self.nonce(target);
+                if !ndp::options(options).is_some_and(|mut all| all.any(|(_, option)| option == nonce)) {
+                    self.claimed(now, id, target, None);
+                }
+                return;
+            }
             Some(AddressState::Tentative) => return,
             Some(AddressState::Preferred | AddressState::Deprecated) => {}
         }
@@ -42,7 +50,8 @@ impl Control {
         let flags = flags | if self.forwarding { ndp::ROUTER } else { 0 };
         let Some(target_wire) = target.v6() else { return };
         let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_ADVERTISEMENT, flags, target_wire);
-        self.send_neighbour(id, target, to, sender_mac, message, Some(ndp::TARGET_LINK), pool);
+        let option = self.link_option(id, ndp::TARGET_LINK);
+        self.send_neighbour((id, target), to, sender_mac, message, option, pool);
     }
 
     /// Takes a neighbour advertisement (RFC 4861, 7.2.5; RFC 4862, 5.4.4).
@@ -85,33 +94,44 @@ impl Control {
         let Some(wire) = target.v6() else { return };
         let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_SOLICITATION, 0, wire);
         let to = if doubted.is_some() { target } else { target.solicited_node(id) };
-        self.send_neighbour(id, ours, to, doubted, message, Some(ndp::SOURCE_LINK), pool);
+        let option = self.link_option(id, ndp::SOURCE_LINK);
+        self.send_neighbour((id, ours), to, doubted, message, option, pool);
     }
 
-    /// Asks whether anybody has an address that is to become ours (RFC 4862, 5.4.2).
+    /// Asks whether anybody has an address that is to become ours (RFC 4862, 5.4.2), with a number of our own (RFC 7527, 4.1).
     pub(super) fn probe(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
         let Some(wire) = address.v6() else { return };
         let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_SOLICITATION, 0, wire);
         let nobody = Address::from(std::net::Ipv6Addr::UNSPECIFIED);
-        self.send_neighbour(id, nobody, address.solicited_node(id), None, message, None, pool);
+        let option = Some(self.nonce(address));
+        self.send_neighbour((id, nobody), address.solicited_node(id), None, message, option, pool);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a message is made of")]
+    /// The option by which our own questions for an address of ours are known again. It is the same in all of them: who repeats it
+    /// to have an address taken for ours could as well be silent.
+    fn nonce(&self, address: Address) -> [u8; 8] {
+        let flow = Flow { local: address, ..Flow::default() };
+        ndp::nonce_option(self.secret.hash(Purpose::Probe, &flow))
+    }
+
+    fn link_option(&self, id: InterfaceId, kind: u8) -> Option<[u8; 8]> {
+        self.mac(id).map(|mac| ndp::link_option(kind, mac))
+    }
+
     fn send_neighbour(
         &mut self,
-        id: InterfaceId,
-        source: Address,
+        (id, source): (InterfaceId, Address),
         destination: Address,
         to: Option<Mac>,
         message: NeighbourMessage,
-        option: Option<u8>,
+        option: Option<[u8; 8]>,
         pool: &mut Pool,
     ) {
         let mut bytes = [0; size_of::<NeighbourMessage>() + 8];
         bytes[..24].copy_from_slice(message.as_bytes());
         let mut length = 24;
-        if let (Some(kind), Some(mac)) = (option, self.mac(id)) {
-            bytes[24..].copy_from_slice(&ndp::link_option(kind, mac));
+        if let Some(option) = option {
+            bytes[24..].copy_from_slice(&option);
             length = 32;
         }
         let message =

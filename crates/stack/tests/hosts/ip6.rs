@@ -151,8 +151,8 @@ fn an_address_is_looked_for_before_it_is_used() {
         sent,
         [
             ":: > ff02::16 hop 1: alert report 4 of 1",
-            ":: > ff02::1:ff00:1 hop 255: who has fe80::ff:fe00:1",
-            ":: > ff02::1:ff00:1 hop 255: who has fd00::1",
+            ":: > ff02::1:ff00:1 hop 255: who has fe80::ff:fe00:1  option 14",
+            ":: > ff02::1:ff00:1 hop 255: who has fd00::1  option 14",
         ],
         "who watches the groups hears first of the one that both have"
     );
@@ -195,7 +195,7 @@ fn what_finds_no_frame_is_not_taken_for_sent() {
     let (report, nobodys) = ("> ff02::16 hop 1: alert report 4 of 1", ":: > ff02::1:ff00:1 hop 255: who has");
     let asks = format!("{A_LOCAL} > ff02::2 hop 255: icmp 133 0 0");
     let first = sent.remove(0);
-    assert_eq!(first, [format!(":: {report}"), format!("{nobodys} {A_LOCAL}")]);
+    assert_eq!(first, [format!(":: {report}"), format!("{nobodys} {A_LOCAL}  option 14")]);
     let rest: Vec<String> = sent.concat();
     assert_eq!(rest.iter().filter(|line| line.ends_with(report)).count(), 1, "told twice: {rest:?}");
     assert_eq!(rest.iter().filter(|line| **line == asks).count(), 3, "asked three times: {rest:?}");

@@ -284,3 +284,33 @@ fn who_has_our_duplicate_address_is_a_neighbour_as_any() {
     let ours = node.host.control.add_neighbour(id, address("fd00::1"), mac);
     assert_eq!(ours, Err(ControlError::Ours(address("fd00::1"))));
 }
+
+/// RFC 7527: a probe with our own number is our own, as a switch or a radio link sends it back.
+#[test]
+fn our_own_probe_that_comes_back_takes_no_address_away_and_another_ones_does() {
+    let states = |node: &Node| -> Vec<_> {
+        let six = node.host.control.addresses().filter(|(prefix, ..)| !prefix.address().is_v4());
+        six.map(|(.., state)| state).collect()
+    };
+    let probes = |alike: bool| {
+        let [mut node, mut other] = [1, if alike { 1 } else { 2 }]
+            .map(|number| Node::new(number).with_interface(0, 1, None, 1500, "10.0.0.1/24"));
+        for node in [&mut node, &mut other] {
+            node.host.control.add_address(START, node.interface(1), "fd00::1/64".parse().unwrap()).unwrap();
+        }
+        let mut now = START;
+        for _ in 0..20 {
+            now = now + Duration::from_millis(200);
+            // `alike`: what comes back is what went out.
+            for packet in other.take(now, PORT) {
+                node.put(now, PORT, &packet);
+            }
+            if alike {
+                node.take(now, PORT);
+            }
+        }
+        states(&node)
+    };
+    assert_eq!(probes(true), [AddressState::Preferred; 2]);
+    assert_eq!(probes(false), [AddressState::Duplicate; 2]);
+}
