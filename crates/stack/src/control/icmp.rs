@@ -123,6 +123,11 @@ impl Control {
                 };
                 self.notices.extend(notice(quoted, error));
             }
+            (icmpv4::PARAMETER_PROBLEM, code) => {
+                // 0 to 255: the first byte of the word (RFC 792).
+                let pointer = u16::from(icmp.rest.get().to_be_bytes()[0]);
+                self.notices.extend(notice(quoted, Unreachable::Parameter { code, pointer, always: false }));
+            }
             (icmpv4::REDIRECT, 0..=3) => {
                 let hop = std::net::Ipv4Addr::from_bits(icmp.rest.get()).into();
                 self.redirected4(now, id, (ip.source().into(), to, hop), quoted);

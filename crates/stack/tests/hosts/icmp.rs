@@ -296,3 +296,23 @@ fn how_many_errors_are_sent_at_once_cannot_be_foreseen() {
     counts.dedup();
     assert!(counts.len() > 3 && counts[0] >= 25, "{counts:?}");
 }
+
+/// RFC 1122, 3.2.2.5.
+#[test]
+fn a_program_hears_that_a_field_of_its_datagrams_is_wrong() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = Timestamp::from_nanos(5_000_000_000);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    node.host.stack.udp_connect(socket, Some((address("10.0.0.2"), 53))).unwrap();
+    let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+    quoted.seal();
+    let mut error = unreachable(0, 20 << 24, &quoted);
+    error[34] = icmpv4::PARAMETER_PROBLEM;
+    error[36..38].fill(0);
+    let sum = Sum::new().bytes(&error[34..]).checksum();
+    error[36..38].copy_from_slice(&sum.to_be_bytes());
+    node.put(now, PORT, &error);
+    let heard = node.host.stack.udp_receive(socket).unwrap_err();
+    let wrong = Unreachable::Parameter { code: 0, pointer: 20, always: false };
+    assert_eq!(heard, UdpError::Unreachable(wrong));
+}
