@@ -99,6 +99,11 @@ impl Stack {
         if large && (ip.fragment.get() & DONT_FRAGMENT != 0 || packet.offload.segmentation().is_some()) {
             return self.report(arrival.interface, packet, Unreachable::TooBig(mtu));
         }
+        // It ends where no datagram does: pieces of it would begin from zero again.
+        if large && ip.fragment_offset() + usize::from(ip.total_length.get()) > usize::from(u16::MAX) {
+            self.counters.malformed += 1;
+            return pool.give_packet(packet);
+        }
         if let Ok((header, _)) = Ipv4Header::mut_from_prefix(packet.head_mut()) {
             header.take_hop();
         }

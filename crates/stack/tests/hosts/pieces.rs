@@ -194,3 +194,23 @@ fn options_go_with_the_pieces_they_belong_to() {
     router.take(now, PORT);
     router.assert_nothing_leaked();
 }
+
+#[test]
+fn what_ends_where_no_datagram_does_is_not_cut() {
+    let (mut router, now) = router_to_a_narrow_link();
+    let mut sent = |offset: u16| {
+        let mut ip = Ipv4Header::new([10, 0, 0, 7].into(), [10, 1, 0, 9].into(), 17, 1480);
+        ip.fragment = (offset / 8).into();
+        ip.seal();
+        let packet = [&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 7, 8, 0][..], ip.as_bytes(), &[1; 1480]].concat();
+        let before = router.host.stack.counters().malformed;
+        router.put(now, PORT, &packet);
+        let pieces = router.take(now, PortId(1)).iter().filter(|p| p[12..14] == [8, 0]).count();
+        (pieces, router.host.stack.counters().malformed - before)
+    };
+    assert_eq!(sent(64_024), (3, 0), "65524 bytes with the header");
+    assert_eq!(sent(64_040), (0, 1), "five too many");
+    assert_eq!(sent(65_528), (0, 1));
+    router.take(now, PORT);
+    router.assert_nothing_leaked();
+}
