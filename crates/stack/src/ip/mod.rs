@@ -59,6 +59,8 @@ pub(crate) struct Inbound {
     pub(crate) group: bool,
     /// It came in pieces.
     pub(crate) reassembled: bool,
+    /// It comes from this machine.
+    pub(crate) inside: bool,
 }
 
 impl Inbound {
@@ -281,8 +283,7 @@ impl Stack {
     fn deliver_up(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
         let ports = matches!(Protocol(inbound.protocol), Protocol::TCP | Protocol::UDP);
         // Packets of our own are on the stack where both their ends are.
-        if self.share.stacks > 1 && inbound.reassembled && ports && inbound.interface != InterfaceId::LOOPBACK
-        {
+        if self.share.stacks > 1 && inbound.reassembled && ports && !inbound.inside {
             return self.reassembled.push(Reassembled(inbound));
         }
         self.deliver_here(now, inbound, pool);

@@ -187,6 +187,7 @@ impl Reassembly {
             ecn,
             group,
             reassembled: true,
+            inside: inbound.inside,
         })
     }
 

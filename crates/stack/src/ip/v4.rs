@@ -59,6 +59,7 @@ impl Stack {
             ecn: ip.traffic_class & 3,
             group: to_group,
             reassembled: false,
+            inside: arrival.interface == InterfaceId::LOOPBACK,
             packet,
         };
         if !ip.is_fragment() {

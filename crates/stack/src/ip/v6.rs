@@ -60,6 +60,7 @@ impl Stack {
             ecn: ip.traffic_class() & 3,
             group: arrival.group || to_group,
             reassembled: false,
+            inside,
             packet,
         };
         self.follow(now, inbound, pool);

@@ -153,3 +153,21 @@ fn errors_about_pieces_that_came_late_have_an_order_that_does_not_change() {
     let order = late.iter().filter(|p| p[23] == 1).map(|p| u16::from_be_bytes([p[46], p[47]]));
     assert_eq!(order.collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
 }
+
+/// What a host sends to its own link-local address does not leave the stack where both ends are.
+#[test]
+fn long_datagrams_to_ourselves_stay_on_their_stack() {
+    let (mut host, now) = host();
+    host.host.stack.set_stacks(0, 2);
+    let link = host.interface(1);
+    let server = host.host.stack.udp_bind(None, 9).unwrap();
+    let client = host.host.stack.udp_bind(None, 0).unwrap();
+    for to in [address(A), address("fe80::ff:fe00:1").with_zone(link)] {
+        host.host.stack.udp_send(now, client, Some((to, 9)), &[1; 40_000], &mut host.pool).unwrap();
+        host.take(now, PORT);
+        assert_eq!(host.host.stack.reassembled().count(), 0, "{to}");
+        let datagram = host.host.stack.udp_receive(server).unwrap().expect("it arrives");
+        assert_eq!(datagram.len(), 40_000);
+        datagram.release(&mut host.pool);
+    }
+}
